@@ -1,8 +1,9 @@
 """Transformer models, written twice: as torch modules and as pure JAX functions that share weights.
 
-The source is naive on purpose: attention is ``softmax(q @ k.T / sqrt(d) + mask) @ v`` in plain matmul and softmax, so that
-whatever a compiler makes of it is the compiler's doing. Weights are drawn with NumPy under the names of the torch
-``state_dict``; the JAX functions take the same arrays as a nested dict. Importing this file needs neither framework.
+The source is naive on purpose: attention is ``softmax(q @ k.T / sqrt(d) + mask) @ v`` in plain
+matmul and softmax, so that whatever a compiler makes of it is the compiler's doing. Weights are
+drawn with NumPy under the names of the torch ``state_dict``; the JAX functions take the same arrays
+as a nested dict. Importing this file needs neither framework.
 
     module, (x,) = torch_llama_block(LlamaConfig())
     block, (params, x) = jax_llama_block(LlamaConfig())
@@ -25,7 +26,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """GPT-2: pre-LayerNorm, fused qkv projection with bias, tanh-GELU. The default is one block of GPT-2 small."""
+    """GPT-2: pre-LayerNorm, fused qkv projection with bias, tanh-GELU. By default GPT-2 small."""
 
     width: int = 768
     heads: int = 12
@@ -61,10 +62,12 @@ class LlamaConfig:
         return self.width // self.heads
 
 
+LLAMA = LlamaConfig()
+GPT2 = GPT2Config()
 TINY_GPT2 = GPT2Config(width=64, heads=4, ffn=256, seq=32, batch=2, layers=2, vocab=128)
 
 
-# ---------------------------------------------------------------------------------------------------------------- weights
+# ------------------------------------------------------------------------------------------ weights
 
 
 def gpt2_block_shapes(cfg: GPT2Config, prefix: str = "") -> Shapes:
@@ -91,14 +94,15 @@ def llama_block_shapes(cfg: LlamaConfig) -> Shapes:
     w, f, kv = cfg.width, cfg.ffn, cfg.kv_heads * cfg.head_dim
     return {
         "attn_norm.weight": (w,),
-        "attn.wq.weight": (w, w), "attn.wk.weight": (kv, w), "attn.wv.weight": (kv, w), "attn.wo.weight": (w, w),
+        "attn.wq.weight": (w, w), "attn.wk.weight": (kv, w),
+        "attn.wv.weight": (kv, w), "attn.wo.weight": (w, w),
         "mlp_norm.weight": (w,),
         "mlp.gate.weight": (f, w), "mlp.up.weight": (f, w), "mlp.down.weight": (w, f),
     }  # fmt: skip
 
 
 def draw(shapes: Shapes, seed: int) -> Arrays:
-    """Random weights, one stream per call. Gains and biases are random too: a dropped one changes the output."""
+    """Random weights. Gains and biases are random too: a dropped one changes the output."""
     rng = np.random.default_rng(seed)
     arrays: Arrays = {}
     for name, shape in shapes.items():
@@ -116,11 +120,14 @@ def draw(shapes: Shapes, seed: int) -> Arrays:
 
 
 def rope_tables(cfg: LlamaConfig) -> Arrays:
-    """The cosine and sine of every position's angles, each ``[seq, head_dim]``; the two halves of a row are equal."""
+    """Cosine and sine of every position's angles, ``[seq, head_dim]``; a row's halves are equal."""
     frequencies = cfg.rope_theta ** (-np.arange(0, cfg.head_dim, 2) / cfg.head_dim)
     angles = np.outer(np.arange(cfg.seq), frequencies)
     angles = np.concatenate([angles, angles], axis=-1)
-    return {"attn.cos": np.cos(angles).astype(np.float32), "attn.sin": np.sin(angles).astype(np.float32)}
+    return {
+        "attn.cos": np.cos(angles).astype(np.float32),
+        "attn.sin": np.sin(angles).astype(np.float32),
+    }
 
 
 def gpt2_block_weights(cfg: GPT2Config) -> Arrays:
@@ -137,11 +144,13 @@ def llama_block_weights(cfg: LlamaConfig) -> Arrays:
 
 def hidden(cfg: GPT2Config | LlamaConfig) -> np.ndarray:
     """The activations that a block is run on."""
-    return np.random.default_rng(cfg.seed + 1).standard_normal((cfg.batch, cfg.seq, cfg.width), dtype=np.float32)
+    return np.random.default_rng(cfg.seed + 1).standard_normal(
+        (cfg.batch, cfg.seq, cfg.width), dtype=np.float32
+    )
 
 
 def token_batches(cfg: GPT2Config) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """An endless stream of (tokens, next tokens): noisy counting sequences, which a small model learns in a few steps."""
+    """An endless stream of (tokens, next tokens): sequences that count up in steps of 1 to 3."""
     rng = np.random.default_rng(cfg.seed + 2)
     while True:
         start = rng.integers(0, cfg.vocab, (cfg.batch, 1))
@@ -161,10 +170,12 @@ def nest(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 def state(module: Any) -> dict[str, Any]:
     """The weights of one of the torch modules as the pytree of its JAX twin, in NumPy."""
-    return nest({name: tensor.detach().float().numpy() for name, tensor in module.state_dict().items()})
+    return nest(
+        {name: tensor.detach().float().numpy() for name, tensor in module.state_dict().items()}
+    )
 
 
-# ------------------------------------------------------------------------------------------------------------------ torch
+# -------------------------------------------------------------------------------------------- torch
 
 
 @functools.cache
@@ -221,7 +232,7 @@ def torch_modules() -> SimpleNamespace:
             return x + self.mlp(self.ln_2(x))
 
     class GPT2(nn.Module):
-        """The language model; returns the mean cross-entropy. The head is the token embedding, as in GPT-2."""
+        """The language model: mean cross-entropy. The token embedding is the head too."""
 
         def __init__(self, cfg: GPT2Config):
             super().__init__()
@@ -334,10 +345,13 @@ def torch_gpt2(cfg: GPT2Config) -> tuple[Any, tuple[Any, Any]]:
     import torch
 
     tokens, targets = next(token_batches(cfg))
-    return _load(torch_modules().GPT2(cfg), gpt2_weights(cfg)), (torch.from_numpy(tokens), torch.from_numpy(targets))
+    return _load(torch_modules().GPT2(cfg), gpt2_weights(cfg)), (
+        torch.from_numpy(tokens),
+        torch.from_numpy(targets),
+    )
 
 
-# -------------------------------------------------------------------------------------------------------------------- jax
+# ---------------------------------------------------------------------------------------------- jax
 
 
 @functools.cache
@@ -415,7 +429,9 @@ def jax_functions() -> SimpleNamespace:
     def llama_block(cfg: LlamaConfig, p: Any, x: Any) -> Any:
         x = x + llama_attention(cfg, p["attn"], rms_norm(p["attn_norm"], x, cfg.eps))
         h = rms_norm(p["mlp_norm"], x, cfg.eps)
-        return x + linear(p["mlp"]["down"], jax.nn.silu(linear(p["mlp"]["gate"], h)) * linear(p["mlp"]["up"], h))
+        return x + linear(
+            p["mlp"]["down"], jax.nn.silu(linear(p["mlp"]["gate"], h)) * linear(p["mlp"]["up"], h)
+        )
 
     return SimpleNamespace(gpt2_block=gpt2_block, gpt2_loss=gpt2_loss, llama_block=llama_block)
 
@@ -451,4 +467,8 @@ def jax_gpt2(cfg: GPT2Config) -> tuple[Callable[..., Any], tuple[Any, Any, Any]]
         return jax_functions().gpt2_loss(cfg, params, tokens, targets)
 
     tokens, targets = next(token_batches(cfg))
-    return gpt2_loss, (_params(gpt2_weights(cfg)), jnp.asarray(tokens, jnp.int32), jnp.asarray(targets, jnp.int32))
+    return gpt2_loss, (
+        _params(gpt2_weights(cfg)),
+        jnp.asarray(tokens, jnp.int32),
+        jnp.asarray(targets, jnp.int32),
+    )

@@ -1,6 +1,7 @@
 """A transformer block from PyTorch and from JAX, all the way down.
 
-Each factory here is a target for the command line, and serves both frontends with the same weights and inputs:
+Each factory here is a target for the command line, and serves both frontends with the same weights
+and inputs:
 
     stackc dump demos/transformer.py:llama_block
     stackc dump demos/transformer.py:llama_block --frontend jax
@@ -22,22 +23,26 @@ def _check(frontend: str) -> None:
         raise ValueError(f"frontend must be 'torch' or 'jax', not {frontend!r}")
 
 
-def llama_block(frontend: str = "torch", config: models.LlamaConfig = models.LlamaConfig()) -> Target:
+def llama_block(frontend: str = "torch", config: models.LlamaConfig = models.LLAMA) -> Target:
     """A Llama-style block: ``(module, (x,))`` for torch, ``(function, (params, x))`` for JAX."""
     _check(frontend)
-    return models.torch_llama_block(config) if frontend == "torch" else models.jax_llama_block(config)
+    return (
+        models.torch_llama_block(config) if frontend == "torch" else models.jax_llama_block(config)
+    )
 
 
-def gpt2_block(frontend: str = "torch", config: models.GPT2Config = models.GPT2Config()) -> Target:
+def gpt2_block(frontend: str = "torch", config: models.GPT2Config = models.GPT2) -> Target:
     """A GPT-2 block: ``(module, (x,))`` for torch, ``(function, (params, x))`` for JAX."""
     _check(frontend)
     return models.torch_gpt2_block(config) if frontend == "torch" else models.jax_gpt2_block(config)
 
 
-def gpt2(n_layers: int = 2, frontend: str = "torch", config: models.GPT2Config = models.TINY_GPT2) -> Target:
+def gpt2(
+    n_layers: int = 2, frontend: str = "torch", config: models.GPT2Config = models.TINY_GPT2
+) -> Target:
     """A small trainable GPT-2 language model that returns its loss.
 
-    ``(module, (tokens, targets))`` for torch, ``(loss function, (params, tokens, targets))`` for JAX.
+    ``(module, (tokens, targets))`` for torch, ``(loss, (params, tokens, targets))`` for JAX.
     """
     _check(frontend)
     config = replace(config, layers=n_layers)

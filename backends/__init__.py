@@ -1,0 +1,1 @@
+"""Backends: ours print and compile the tile or loop level, peers take the tensor level."""

@@ -1,0 +1,1 @@
+"""The loop level as CUDA C++."""

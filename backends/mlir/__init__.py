@@ -1,0 +1,1 @@
+"""The loop level as MLIR, compiled to machine code in process."""

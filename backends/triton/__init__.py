@@ -1,0 +1,1 @@
+"""The tile level as Triton kernels."""

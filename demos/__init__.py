@@ -1,0 +1,1 @@
+"""Demos: runnable stories that end in a measured or checked result."""

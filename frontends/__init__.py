@@ -1,0 +1,1 @@
+"""Frontends: one adapter file per framework, which holds all use of its private API."""

@@ -1,0 +1,1 @@
+"""Hosted operators: one folder per family."""

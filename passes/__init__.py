@@ -1,0 +1,1 @@
+"""Passes: one file per pass."""

@@ -1,0 +1,1 @@
+"""Looking into a run: dump, diff, explain, where, bisect, reduce, report."""

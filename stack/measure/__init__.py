@@ -1,0 +1,1 @@
+"""Timing, rooflines, comparison and benchmarks."""

@@ -1,0 +1,1 @@
+"""Patterns, the rewrite engine, passes and pipelines."""

@@ -1,0 +1,1 @@
+"""compile() and trace(), the record of a run, executables and the cache."""

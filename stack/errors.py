@@ -1,0 +1,90 @@
+"""Every error that stack raises on purpose. Each names the value, the rule and the way out."""
+
+from __future__ import annotations
+
+
+class StackError(Exception):
+    """Base class of all errors of this library."""
+
+    exit_code = 1
+
+
+class ParseError(StackError):
+    """Malformed IR text. Carries where (1-based) and what was expected."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(f"line {line}, column {column}: {message}")
+        self.line = line
+        self.column = column
+
+
+class RuleError(StackError):
+    """An op got operands or attributes that its axis rule or signature does not allow."""
+
+    exit_code = 4
+
+
+class VerifyError(StackError):
+    """A function breaks a rule of the IR.
+
+    Attributes name the pass after which it was found (empty when none ran), the node as text,
+    the rule that is broken and the source lines that the node came from.
+    """
+
+    exit_code = 4
+
+    def __init__(
+        self,
+        rule: str,
+        node: str = "",
+        source: tuple[str, ...] = (),
+        after: str = "",
+    ) -> None:
+        self.rule = rule
+        self.node = node
+        self.source = source
+        self.after = after
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        lines = [f"after pass {self.after!r}: {self.rule}" if self.after else self.rule]
+        if self.node:
+            lines.append(f"  node: {self.node}")
+        if self.source:
+            lines.append(f"  from: {', '.join(self.source)}")
+        return "\n".join(lines)
+
+    def found_after(self, pass_name: str) -> VerifyError:
+        """The same error, blamed on a pass."""
+        return VerifyError(self.rule, self.node, self.source, pass_name)
+
+
+class UnsupportedOp(StackError):
+    """Ops without a native lowering, all of them, each with its source lines."""
+
+    exit_code = 3
+
+    def __init__(self, ops: list[tuple[str, tuple[str, ...]]], hint: str = "") -> None:
+        self.ops = ops
+        rows = [f"  {name}  ({', '.join(source) or 'no source line'})" for name, source in ops]
+        tail = f"\n{hint}" if hint else ""
+        super().__init__(f"{len(ops)} unsupported op(s):\n" + "\n".join(rows) + tail)
+
+
+class BackendMissing(StackError):
+    """A backend or peer cannot run here. Names the extra or the device that is needed."""
+
+    exit_code = 5
+
+    def __init__(self, name: str, need: str) -> None:
+        self.name = name
+        self.need = need
+        super().__init__(f"backend {name!r} is not available: {need}")
+
+
+class UsageError(StackError):
+    """A command or a call that cannot be understood; says what would be."""
+
+    exit_code = 2

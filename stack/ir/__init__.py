@@ -1,0 +1,36 @@
+"""The IR: one immutable node, levels as op tables, lossless text, verifier, interpreter."""
+
+from __future__ import annotations
+
+from stack.ir import tensor_ops as _tensor_ops
+from stack.ir.builder import Builder, constant, make, param, rebuild, rebuild_block
+from stack.ir.data import Data
+from stack.ir.interpreter import evaluate, interpret
+from stack.ir.node import Block, Func, Node
+from stack.ir.parser import parse
+from stack.ir.types import DTYPES, DType, TensorType, TupleType, tensor
+from stack.ir.verifier import verify
+
+_ = _tensor_ops
+
+__all__ = [
+    "DTYPES",
+    "Block",
+    "Builder",
+    "DType",
+    "Data",
+    "Func",
+    "Node",
+    "TensorType",
+    "TupleType",
+    "constant",
+    "evaluate",
+    "interpret",
+    "make",
+    "param",
+    "parse",
+    "rebuild",
+    "rebuild_block",
+    "tensor",
+    "verify",
+]

@@ -1,0 +1,232 @@
+"""Making nodes: `Builder` infers types and notes names and source lines; `rebuild` maps functions."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.errors import RuleError
+from stack.ir import ops, tensor_ops
+from stack.ir.data import Data
+from stack.ir.node import Block, Func, Node, deps, substitute_attr, substitute_type
+from stack.ir.types import DTYPES, I64, DType, TensorType, Type, dtype_of
+
+_ = tensor_ops  # the import fills the op table
+
+Operand = Node | int | float | bool
+
+
+def constant(value: Any, dtype: DType | str | None = None) -> Node:
+    """A `const` node from a number or an array; the element type defaults to the array's own."""
+    kind = DTYPES[dtype] if isinstance(dtype, str) else dtype
+    array = np.asarray(value)
+    data = Data(array, kind or dtype_of(array))
+    return Node("const", (), {"value": data}, TensorType(data.dtype, data.shape))
+
+
+def param(name: str, type_: Type) -> Node:
+    """A parameter of a closed block."""
+    return Node("param", (), {"name": name}, type_)
+
+
+def make(
+    op: str,
+    args: Sequence[Node],
+    attrs: Mapping[str, Any] | None = None,
+    blocks: Sequence[Block] = (),
+    hint: Type | None = None,
+) -> Node:
+    """A node with its inferred type. Raises RuleError naming operands and rule."""
+    attrs = attrs or {}
+    return Node(op, args, attrs, ops.infer_type(op, args, attrs, blocks, hint), blocks)
+
+
+class Builder:
+    """Makes nodes by op name, `b.add(x, 1.0)`, and notes where each came from.
+
+    `loc` is what new nodes are said to come from; names and lines end up in the block that
+    `block` or `func` makes. Python keywords take a trailing underscore: `b.and_(x, y)`.
+    Numbers among operands become constants of the first operand's element type.
+    """
+
+    def __init__(self) -> None:
+        self.names: dict[Node, str] = {}
+        self.locs: dict[Node, tuple[str, ...]] = {}
+        self.loc: tuple[str, ...] = ()
+
+    def __getattr__(self, op: str) -> Callable[..., Node]:
+        name = op[:-1] if op.endswith("_") and keyword.iskeyword(op[:-1]) else op
+        if name not in ops.OPS:
+            raise AttributeError(f"no op {name!r}")
+
+        def build(
+            *args: Operand,
+            type: Type | None = None,  # noqa: A002 the field of a node is called type
+            blocks: Sequence[Block] = (),
+            named: str | None = None,
+            **attrs: Any,
+        ) -> Node:
+            return self.op(name, args, attrs, blocks, type, named)
+
+        return build
+
+    def op(
+        self,
+        name: str,
+        args: Sequence[Operand],
+        attrs: Mapping[str, Any] | None = None,
+        blocks: Sequence[Block] = (),
+        hint: Type | None = None,
+        named: str | None = None,
+    ) -> Node:
+        """One node by op name."""
+        node = make(name, self._nodes(args), attrs, blocks, hint)
+        self.note(node, named)
+        return node
+
+    def note(self, node: Node, name: str | None = None) -> None:
+        """Record the current source lines, and a name, for a node."""
+        if self.loc:
+            self.locs[node] = tuple(dict.fromkeys((*self.locs.get(node, ()), *self.loc)))
+        if name:
+            self.names.setdefault(node, name)
+
+    def _nodes(self, args: Sequence[Operand]) -> list[Node]:
+        model = next((a for a in args if isinstance(a, Node) and a.type is not None), None)
+        out: list[Node] = []
+        for arg in args:
+            if isinstance(arg, Node):
+                out.append(arg)
+                continue
+            # select's condition is no model for its branches
+            dtypes = [a.dtype for a in args if isinstance(a, Node)]
+            wide = [d for d in dtypes if d.kind != "b"] or dtypes
+            if model is None:
+                raise RuleError(f"cannot tell the element type of the number {arg!r}")
+            out.append(constant(arg, wide[0]))
+        return out
+
+    def const(self, value: Any, dtype: DType | str | None = None) -> Node:
+        """A constant."""
+        return constant(value, dtype)
+
+    def size_of(self, dim: Any, dtype: DType = I64) -> Node:
+        """The value of a size as a scalar node."""
+        if isinstance(dim, int):
+            return constant(dim, dtype)
+        return self.op("size", (), {"value": dim}, hint=TensorType(dtype, ()))
+
+    def block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
+        """A block with the names and source lines noted so far."""
+        return Block(params, results, self.names, self.locs)
+
+    def func(
+        self, name: str, params: Sequence[Node], results: Sequence[Node], level: str = "tensor"
+    ) -> Func:
+        """A function with the names and source lines noted so far."""
+        return Func(name, self.block(params, results), level)
+
+
+Visit = Callable[[Node, tuple[Node, ...], tuple[Block, ...]], Node]
+
+
+def _keep(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+    if args == node.args and blocks == node.blocks:
+        return node
+    return Node(node.op, args, node.attrs, node.type, blocks)
+
+
+class _Carrier:
+    """Names and source lines on their way from an old block to a new one."""
+
+    def __init__(self, block: Block) -> None:
+        self.old = block
+        self.names: dict[Node, str] = {}
+        self.locs: dict[Node, tuple[str, ...]] = {}
+
+    def carry(self, old: Node, new: Node, known: Mapping[Node, Node], fresh: set[Node]) -> None:
+        if old in self.old.names:
+            self.names.setdefault(new, self.old.names[old])
+        lines = self.old.locs.get(old, ())
+        if not lines:
+            return
+        pending = [new]
+        while pending:
+            node = pending.pop()
+            if node in fresh and node is not new:
+                continue
+            merged = (*self.locs.get(node, ()), *lines)
+            self.locs[node] = tuple(dict.fromkeys(merged))
+            fresh.add(node)
+            pending.extend(d for d in deps(node) if d not in fresh)
+
+
+def rebuild_block(
+    block: Block,
+    visit: Visit = _keep,
+    params: Sequence[Node] | None = None,
+    names: Mapping[Node, str] | None = None,
+    known: Mapping[Node, Node] | None = None,
+    carrier: _Carrier | None = None,
+    fresh: set[Node] | None = None,
+) -> Block:
+    """Map every node of a block, nested blocks first; names and source lines come along.
+
+    Args:
+        visit: `(old node, new operands, new blocks) -> new node`. Every node that it makes gets
+            the source lines of the old one.
+        params: replacements for the parameters.
+        names: names for new nodes that no old node names.
+    """
+    new_params = tuple(params) if params is not None else block.params
+    mapping = dict(known) if known is not None and block.is_open else {}
+    mapping.update(zip(block.params, new_params, strict=True))
+    own = carrier if carrier is not None and block.is_open else _Carrier(block)
+    seen = fresh if fresh is not None and block.is_open else set()
+    seen.update(mapping.values())
+    for node in block.nodes:
+        blocks = tuple(
+            rebuild_block(b, visit, None, names, mapping, own, seen) for b in node.blocks
+        )
+        new = visit(node, tuple(mapping[a] for a in node.args), blocks)
+        own.carry(node, new, mapping, seen)
+        mapping[node] = new
+        seen.add(new)
+    results = tuple(mapping[r] for r in block.results)
+    if block.is_open:
+        return Block(new_params, results)
+    return Block(new_params, results, {**(names or {}), **own.names}, own.locs)
+
+
+def rebuild(func: Func, visit: Visit = _keep, level: str | None = None) -> Func:
+    """Map every node of a function; see `rebuild_block`."""
+    return Func(func.name, rebuild_block(func.body, visit), level or func.level)
+
+
+def substitute_sizes(func: Func, values: Mapping[str, int]) -> Func:
+    """The same function with size symbols replaced by numbers, in types and attributes."""
+    return Func(func.name, _substitute(func.body, values, {}), func.level)
+
+
+def _substitute(block: Block, values: Mapping[str, int], mapping: dict[Node, Node]) -> Block:
+    if not block.is_open:
+        mapping = {}
+    for p in block.params:
+        attrs = {k: substitute_attr(v, values) for k, v in p.attrs.items()}
+        mapping[p] = Node(p.op, (), attrs, substitute_type(p.type, values))
+    for node in block.nodes:
+        blocks = [_substitute(b, values, mapping) for b in node.blocks]
+        args = [mapping[a] for a in node.args]
+        attrs = {k: substitute_attr(v, values) for k, v in node.attrs.items()}
+        if node.op == "size" and isinstance(attrs["value"], int):
+            mapping[node] = constant(attrs["value"], node.dtype)
+        else:
+            mapping[node] = Node(node.op, args, attrs, substitute_type(node.type, values), blocks)
+    params = [mapping[p] for p in block.params]
+    results = [mapping[r] for r in block.results]
+    names = {mapping[n]: name for n, name in block.names.items()}
+    locs = {mapping[n]: lines for n, lines in block.locs.items()}
+    return Block(params, results, names, locs)

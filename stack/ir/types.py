@@ -1,0 +1,153 @@
+"""Types of values: element type, shape and where the value lives; tuples for several results."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from stack.ir.dim import Dim, product, symbols, Symbol
+
+
+@dataclass(frozen=True)
+class DType:
+    """An element type. `kind` is b(ool), i(nt), u(nsigned), f(loat) or c(omplex).
+
+    `numpy` is how the interpreter holds it: bf16 lives in float32 arrays whose values are all
+    bf16 values, so that the core needs NumPy alone.
+    """
+
+    name: str
+    bits: int
+    kind: str
+    numpy: str
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_float(self) -> bool:
+        return self.kind == "f"
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in "iu"
+
+    @property
+    def bytes(self) -> int:
+        return max(1, self.bits // 8)
+
+
+DTYPES: dict[str, DType] = {
+    d.name: d
+    for d in (
+        DType("bool", 8, "b", "bool"),
+        DType("i8", 8, "i", "int8"),
+        DType("i16", 16, "i", "int16"),
+        DType("i32", 32, "i", "int32"),
+        DType("i64", 64, "i", "int64"),
+        DType("u8", 8, "u", "uint8"),
+        DType("u16", 16, "u", "uint16"),
+        DType("u32", 32, "u", "uint32"),
+        DType("u64", 64, "u", "uint64"),
+        DType("f16", 16, "f", "float16"),
+        DType("bf16", 16, "f", "float32"),
+        DType("f32", 32, "f", "float32"),
+        DType("f64", 64, "f", "float64"),
+        DType("c64", 64, "c", "complex64"),
+        DType("c128", 128, "c", "complex128"),
+    )
+}
+
+BOOL = DTYPES["bool"]
+I32 = DTYPES["i32"]
+I64 = DTYPES["i64"]
+BF16 = DTYPES["bf16"]
+F16 = DTYPES["f16"]
+F32 = DTYPES["f32"]
+F64 = DTYPES["f64"]
+
+_FROM_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"}
+
+
+def dtype_of(array: np.ndarray | np.generic) -> DType:
+    """The element type of a NumPy array; `bfloat16` arrays of ml_dtypes are bf16."""
+    name = array.dtype.name
+    if name == "bfloat16":
+        return BF16
+    if name not in _FROM_NUMPY:
+        raise TypeError(f"no element type for NumPy's {name}; known: {', '.join(DTYPES)}")
+    return _FROM_NUMPY[name]
+
+
+# Where a value lives. "value": a whole tensor, "tile": a block of one held by a program,
+# the rest: memory that a kernel reads and writes.
+SPACES = ("value", "tile", "global", "shared", "local")
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """`f32[8, 64]` a tensor, `f32<8x64>` a tile, `f32[8, 64] in global` memory of a kernel."""
+
+    dtype: DType
+    shape: tuple[Dim, ...]
+    space: str = "value"
+
+    @cached_property
+    def _text(self) -> str:
+        if self.space == "tile":
+            return f"{self.dtype}<{'x'.join(map(str, self.shape))}>"
+        text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+        return text if self.space == "value" else f"{text} in {self.space}"
+
+    def __str__(self) -> str:
+        return self._text
+
+    __repr__ = __str__
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> Dim:
+        """Number of elements."""
+        return product(self.shape)
+
+    @property
+    def bytes(self) -> Dim:
+        """Number of bytes of a dense array of this type."""
+        return self.size * self.dtype.bytes
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        return TensorType(dtype, self.shape, self.space)
+
+    def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:
+        return TensorType(self.dtype, shape, self.space)
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """The type of a node with several results; `item` nodes pick one."""
+
+    items: tuple[TensorType, ...]
+
+    def __str__(self) -> str:
+        return f"({', '.join(map(str, self.items))})"
+
+    __repr__ = __str__
+
+
+Type = TensorType | TupleType
+
+
+def tensor(dtype: DType | str, *shape: Dim) -> TensorType:
+    """`tensor("f32", 8, 64)` is `f32[8, 64]`."""
+    return TensorType(DTYPES[dtype] if isinstance(dtype, str) else dtype, shape)
+
+
+def type_symbols(type_: Type) -> set[Symbol]:
+    """Every size symbol in a type."""
+    items = type_.items if isinstance(type_, TupleType) else (type_,)
+    return {s for item in items for dim in item.shape for s in symbols(dim)}

@@ -1,0 +1,86 @@
+"""What a backend gives: one manifest for our own code generators and for compiler peers alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stack.ir.node import Func
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One thing that runs: a generated kernel, a library call, or a fallback to the framework.
+
+    `flops` and `bytes` are counted from the axis rules. `ops` are op names of the fusion body;
+    `source` are lines such as "block.py:42"; `stage_node` is the name of its node in the last
+    stage. `run(times) -> seconds for each` measures it alone where the backend can.
+    """
+
+    name: str
+    kind: str  # "generated", "library" or "fallback"
+    text: str = ""
+    extension: str = "txt"
+    stage_node: str = ""
+    source: tuple[str, ...] = ()
+    ops: tuple[str, ...] = ()
+    flops: float = 0
+    bytes: float = 0
+
+
+@dataclass
+class Executable:
+    """A compiled program.
+
+    Attributes:
+        run: storage arrays (C order, bf16 as uint16), one for each parameter, to result arrays
+            of the same kind that the caller owns.
+        kernels: what runs, in order; equal kernels are listed once for each call.
+        artifacts: later stages as text: "mlir", "llvm", "asm", "hlo", "inductor", "tir". A value may
+            be a function that makes the text when asked.
+        counts_what: what the length of `kernels` counts, in words.
+        prepare: numpy storage arrays to the backend's own arrays (default: the same).
+        call: runs on prepared arrays, for timing without conversions (default: `run`).
+        finish: results of `call` to numpy storage arrays.
+        peak_bytes: most memory held for intermediates and results, or None where unknown.
+        note: how it was tuned, what is missing.
+    """
+
+    run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+    kernels: list[Kernel] = field(default_factory=list)
+    artifacts: dict[str, str | Callable[[], str]] = field(default_factory=dict)
+    counts_what: str = "kernels"
+    prepare: Callable[[Sequence[np.ndarray]], Any] | None = None
+    call: Callable[[Any], Any] | None = None
+    finish: Callable[[Any], list[np.ndarray]] | None = None
+    peak_bytes: int | None = None
+    note: str = ""
+    profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A code generator or a peer. Entry point group `stack.backends`; the object is BACKEND.
+
+    Attributes:
+        level: of the functions that `compile` takes.
+        stages: `(stage name, pass pipeline)` that bring a tensor-level function there.
+        missing: None when it can run here, else what is needed (an extra, a device).
+        compile: function to executable; `options` are backend-specific and documented by it.
+        native: a peer's own path on the user's callable: `(captured, options) -> Executable`
+            whose `run` takes the same storage arrays; None for our own backends.
+        artifacts: names of the later stages that `Executable.artifacts` holds.
+    """
+
+    name: str
+    level: str
+    compile: Callable[[Func, dict[str, Any]], Executable]
+    missing: Callable[[], str | None]
+    stages: tuple[tuple[str, str], ...] = ()
+    native: Callable[[Any, dict[str, Any]], Executable] | None = None
+    artifacts: tuple[str, ...] = ()
+    is_peer: bool = False
+    doc: str = ""

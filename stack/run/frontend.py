@@ -1,0 +1,79 @@
+"""What a frontend gives: a captured program, and a way for arrays to cross."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+
+from stack.ir.node import Func
+from stack.ir.space import ArraySpace
+from stack.ir.types import DType
+
+
+@dataclass
+class Captured:
+    """One program as a frontend found it.
+
+    The parameters of `func` are `bound` (weights, buffers, closed-over arrays), then what
+    `flatten(*args)` gives, in order.
+
+    Attributes:
+        func: the imported function, tensor level; unsupported ops are `opaque` nodes.
+        text: the program as the framework prints it (FX code, a jaxpr).
+        bound: framework arrays for the first parameters.
+        flatten: user arguments to framework arrays for the remaining parameters. Raises what
+            eager raises for arguments of the wrong structure.
+        unflatten: framework arrays, one for each result, to what the user's function returns.
+        original: the user's callable, for a peer's own path.
+        args: the example arguments.
+        notes: graph breaks, guards, decompiled code: title to text.
+    """
+
+    func: Func
+    text: str
+    bound: Sequence[Any]
+    flatten: Callable[..., list[Any]]
+    unflatten: Callable[[list[Any]], Any]
+    original: Callable[..., Any]
+    args: tuple[Any, ...]
+    notes: dict[str, str] = field(default_factory=dict)
+
+
+class Frontend(Protocol):
+    """One framework. Entry point group `stack.frontends`; the object is named FRONTEND."""
+
+    name: str
+
+    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
+        """Whether `fn`, called with `args`, belongs to this framework."""
+        ...
+
+    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
+        """Trace without running on data. `dynamic` makes sizes that may vary symbolic."""
+        ...
+
+    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
+        """Storage of a framework array, without a copy where it is dense on the CPU.
+
+        bf16 comes as uint16 bit patterns. Raises TypeError when the element type is not `dtype`.
+        """
+        ...
+
+    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
+        """A framework array over the storage (bf16 as uint16), without a copy where possible."""
+        ...
+
+    def space(self) -> ArraySpace:
+        """The meaning of ops in this framework's arrays: replays a Func there."""
+        ...
+
+    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Run what an `opaque` node names, on storage arrays."""
+        ...
+
+    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
+        """Example arguments from texts such as `f32[2,16,64]`."""
+        ...

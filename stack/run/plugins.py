@@ -1,0 +1,31 @@
+"""Finding frontends, backends, passes and hosted operators: by entry point, never by import."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+from stack.errors import UsageError
+
+GROUPS = ("stack.frontends", "stack.backends", "stack.passes", "stack.ops")
+
+
+@cache
+def _points(group: str) -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def names(group: str) -> list[str]:
+    """Everything installed in a group, sorted."""
+    return sorted(_points(group))
+
+
+@cache
+def load(group: str, name: str) -> Any:
+    """Import one plugin. Raises UsageError with the known names."""
+    points = _points(group)
+    if name not in points:
+        kind = group.removeprefix("stack.").removesuffix("s")
+        raise UsageError(f"no {kind} {name!r}; there are: {', '.join(sorted(points)) or 'none'}")
+    return points[name].load()

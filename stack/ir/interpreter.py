@@ -87,7 +87,7 @@ def evaluate(
     args: Sequence[Array],
     space: ArraySpace,
     observe: Observe | None = None,
-    outer: Mapping[Node, Array] | None = None,
+    outer: dict[Node, Array] | None = None,
 ) -> tuple[Array, ...]:
     """Values of a block's results.
 
@@ -97,7 +97,8 @@ def evaluate(
         observe: called with every node and its value.
         outer: values of the enclosing block, for open blocks.
     """
-    env: dict[Node, Array] = dict(outer) if outer is not None else {}
+    # an open block shares the table: its nodes depend on its variables, so nothing is shadowed
+    env: dict[Node, Array] = outer if outer is not None else {}
     env.update(zip(block.params, args, strict=True))
     with np.errstate(all="ignore"):
         for node in block.nodes:
@@ -108,7 +109,7 @@ def evaluate(
 
 
 def _evaluate_node(
-    node: Node, env: Mapping[Node, Array], space: ArraySpace, observe: Observe | None
+    node: Node, env: dict[Node, Array], space: ArraySpace, observe: Observe | None
 ) -> Array:
     args = [env[a] for a in node.args]
     op = ops.lookup(node.op)

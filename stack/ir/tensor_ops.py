@@ -480,7 +480,9 @@ def _reduce_infer(site: Site) -> Type:
         raise site.fail(f"kind {kind!r} is not one of {', '.join(REDUCE_KINDS)}")
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < source.rank for a in axes):
         raise site.fail(f"axes {list(axes)} are not distinct rising axes of {source}")
-    return source.with_shape(tuple(s for i, s in enumerate(source.shape) if i not in axes))
+    shape = tuple(s for i, s in enumerate(source.shape) if i not in axes)
+    # a tile reduced to one element is a scalar
+    return source.with_shape(shape) if shape else TensorType(source.dtype, ())
 
 
 def _reduce_rule(node: Node) -> Rule:

@@ -1,0 +1,242 @@
+"""Kernels: the tile and loop levels. Memory is a value, so order is visible in the data flow.
+
+A `kernel` node runs one block. The block's parameters are the inputs, then the outputs, all memory
+`in global`; its results are the outputs after the last store. `store` returns the memory as it is
+afterwards and loops carry it, so a load that must see a store uses what the store returned.
+Memory is used linearly: once stored to, the older version is dead.
+
+At the tile level one `loop` of kind "grid" for each grid axis surrounds operations on tiles
+(`f32<1x64>`). At the loop level values are scalars (`f32[]`) and short vectors (`f32<16>`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.ir.node import Block, Node
+from stack.ir.ops import OpDef, Site, define
+from stack.ir.tensor_ops import common_shape, result_type
+from stack.ir.types import BOOL, TensorType, TupleType, Type
+
+KERNEL_LEVELS = frozenset({"tile", "loop"})
+LOOP_KINDS = ("grid", "parallel", "serial", "unroll", "vector", "warp", "lane")
+MEMORY = ("global", "shared", "local")
+
+
+def _kernel_infer(site: Site) -> Type:
+    if len(site.blocks) != 1 or site.attrs["level"] not in KERNEL_LEVELS:
+        raise site.fail("has one block, at level tile or loop")
+    block = site.blocks[0]
+    inputs, outputs = block.params[: len(site.args)], block.params[len(site.args) :]
+    for arg, p in zip(site.args, inputs, strict=True):
+        if p.tensor != _in_global(arg.tensor):
+            raise site.fail(f"parameter %{p.attrs['name']} is {p.type}, not {arg.type} in global")
+    if not outputs or tuple(p.type for p in outputs) != block.type:
+        raise site.fail("the block returns its output memory, one for each parameter past the inputs")
+    return result_type(tuple(TensorType(p.dtype, p.shape) for p in outputs))
+
+
+def _in_global(type_: TensorType) -> TensorType:
+    return TensorType(type_.dtype, type_.shape, "global")
+
+
+def _loop_infer(site: Site) -> Type:
+    if site.attrs["kind"] not in LOOP_KINDS:
+        raise site.fail(f"kind {site.attrs['kind']!r} is not one of {', '.join(LOOP_KINDS)}")
+    if len(site.blocks) != 1 or not site.blocks[0].params:
+        raise site.fail("has one block whose first parameter is the index, as in (%i < 128, ...)")
+    index, *carried = site.blocks[0].params
+    if "extent" not in index.attrs:
+        raise site.fail("the first parameter of the block is the index, as in (%i < 128, ...)")
+    types = [a.type for a in site.args]
+    if [p.type for p in carried] != types or list(site.blocks[0].type) != types or not types:
+        raise site.fail(f"the block carries and returns ({', '.join(map(str, types))})")
+    return result_type(tuple(types))
+
+
+def _memory(site: Site) -> TensorType:
+    if not site.args or site.args[0].tensor.space not in MEMORY:
+        raise site.fail("operand 0 is memory (in global, shared or local)")
+    return site.args[0].tensor
+
+
+def _check_access(site: Site, memory: TensorType, index: Sequence[Node], tile: TensorType) -> None:
+    if any(not i.dtype.is_integer for i in index):
+        raise site.fail("indices are integers, one for each axis of the memory")
+    if all(i.tensor.rank == 0 for i in index):
+        if tile.rank > memory.rank:
+            raise site.fail(f"{tile} has more axes than {memory}")
+    elif common_shape(site, tuple(index)) != tile.shape:
+        raise site.fail(f"a read at tiles of indices gives one element each, not {tile}")
+
+
+def access_parts(node: Node) -> tuple[list[Node], Node | None, Node | None]:
+    """Index operands, mask and value for masked-off lanes of a `load` or `store`."""
+    first = 1 if node.op == "load" else 2
+    rank = node.args[0].tensor.rank
+    index = list(node.args[first : first + rank])
+    rest = node.args[first + rank :]
+    return index, rest[0] if rest else None, rest[1] if len(rest) > 1 else None
+
+
+def _load_infer(site: Site) -> Type:
+    memory = _memory(site)
+    tile = site.hint
+    if not isinstance(tile, TensorType) or tile.dtype != memory.dtype:
+        raise site.fail("the result type must be given, with the memory's element type")
+    rest = site.args[1 + memory.rank :]
+    if len(site.args) < 1 + memory.rank or len(rest) not in (0, 2):
+        raise site.fail("takes memory, one index for each axis, then optionally mask and other")
+    _check_access(site, memory, site.args[1 : 1 + memory.rank], tile)
+    if rest and (rest[0].dtype != BOOL or rest[1].dtype != memory.dtype):
+        raise site.fail("the mask is bool, `other` has the memory's element type")
+    return tile
+
+
+def _store_infer(site: Site) -> Type:
+    memory = _memory(site)
+    rest = site.args[2 + memory.rank :]
+    if len(site.args) < 2 + memory.rank or len(rest) > 1:
+        raise site.fail("takes memory, value, one index for each axis, then optionally a mask")
+    value = site.args[1].tensor
+    if value.dtype != memory.dtype or (rest and rest[0].dtype != BOOL):
+        raise site.fail("the value has the memory's element type, the mask is bool")
+    _check_access(site, memory, site.args[2 : 2 + memory.rank], value)
+    return memory
+
+
+def _alloc_infer(site: Site) -> Type:
+    hint = site.hint
+    if not isinstance(hint, TensorType) or hint.space not in ("shared", "local"):
+        raise site.fail("the result is memory in shared or local")
+    return hint
+
+
+def _fma_infer(site: Site) -> Type:
+    if len({a.dtype for a in site.args}) != 1:
+        raise site.fail("operands have one element type")
+    space = "tile" if any(a.tensor.space == "tile" for a in site.args) else "value"
+    return TensorType(site.args[0].dtype, common_shape(site, site.args), space)
+
+
+# ---- meaning
+
+
+def _run_kernel(space: Any, node: Node, run: Any, *args: Any) -> Any:
+    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    # garbage, so that an element that nothing stores shows up
+    outputs = [np.full(t.shape, _garbage(t), dtype=t.dtype.numpy) for t in types]
+    results = run(node.blocks[0], [*args, *outputs])
+    return results if isinstance(node.type, TupleType) else results[0]
+
+
+def _garbage(type_: TensorType) -> Any:
+    if type_.dtype.kind in "fc":
+        return np.nan
+    return 77 if type_.dtype.kind != "b" else True
+
+
+def _run_loop(space: Any, node: Node, run: Any, *carried: Any) -> Any:
+    block: Block = node.blocks[0]
+    for i in range(block.params[0].attrs["extent"]):
+        carried = run(block, (np.int64(i), *carried))
+    return carried if isinstance(node.type, TupleType) else carried[0]
+
+
+def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tuple[Any, Any]:
+    """Index arrays of an access, clipped into the memory, and its mask."""
+    first = 1 if node.op == "load" else 2
+    index = list(args[first : first + memory.ndim])
+    mask = args[first + memory.ndim] if len(args) > first + memory.ndim else None
+    if all(i.tensor.rank == 0 for i in node.args[first : first + memory.ndim]):
+        lead = memory.ndim - tile.rank
+        for axis in range(tile.rank):
+            view = [-1 if k == axis else 1 for k in range(tile.rank)]
+            size = int(tile.shape[axis])  # pyright: ignore[reportArgumentType]
+            index[lead + axis] = index[lead + axis] + np.arange(size).reshape(view)
+    if mask is None:
+        return tuple(index), None
+    clipped = [np.clip(i, 0, max(s - 1, 0)) for i, s in zip(index, memory.shape, strict=True)]
+    return tuple(clipped), np.broadcast_to(mask, tile.shape)
+
+
+def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
+    place, mask = _place(node, memory, (memory, *rest), node.tensor)
+    if mask is None:
+        return memory[place]
+    other = rest[-1]
+    if not memory.size:
+        return np.broadcast_to(other, node.shape)
+    return np.where(mask, memory[place], other)
+
+
+def _run_store(space: Any, node: Node, run: Any, memory: Any, value: Any, *rest: Any) -> Any:
+    # linear use makes it safe to write in place
+    place, mask = _place(node, memory, (memory, value, *rest), node.args[1].tensor)
+    if mask is None:
+        memory[place] = value
+    else:
+        shape = node.args[1].shape
+        picked = tuple(np.broadcast_to(p, shape)[mask] for p in place)
+        memory[picked] = np.broadcast_to(value, shape)[mask]
+    return memory
+
+
+def _run_alloc(space: Any, node: Node, run: Any) -> Any:
+    return np.full(node.shape, _garbage(node.tensor), dtype=node.dtype.numpy)
+
+
+def _run_fma(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
+    return a * b + c
+
+
+def _memory_op(name: str, doc: str, infer: Any, evaluate: Any, **more: Any) -> None:
+    define(OpDef(name, doc, "memory", infer, evaluate=evaluate, levels=KERNEL_LEVELS, **more))
+
+
+define(
+    OpDef(
+        "kernel",
+        "run one generated kernel; its block is at level `level`",
+        "control",
+        _kernel_infer,
+        evaluate=_run_kernel,
+        attrs=("name", "level", "hints?"),
+    )
+)
+define(
+    OpDef(
+        "loop",
+        "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations",
+        "control",
+        _loop_infer,
+        evaluate=_run_loop,
+        attrs=("kind", "hints?"),
+        levels=KERNEL_LEVELS,
+        closed=False,
+    )
+)
+_memory_op(
+    "load",
+    "read a block at scalar indices (aligned to the last axes), or one element at each index of a"
+    " tile; masked-off lanes read `other`",
+    _load_infer,
+    _run_load,
+)
+_memory_op("store", "write what `load` would read; returns the memory afterwards", _store_infer, _run_store)
+_memory_op("alloc", "memory of one program, by name", _alloc_infer, _run_alloc, attrs=("name",), arity=0)
+define(
+    OpDef(
+        "fma",
+        "a * b + c, rounded once where the machine can",
+        "elementwise",
+        _fma_infer,
+        evaluate=_run_fma,
+        flops=2,
+        arity=3,
+        levels=KERNEL_LEVELS,
+    )
+)

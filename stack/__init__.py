@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from stack import errors
 from stack.ir import Func, parse, verify
+from stack.run.compile import compile, jit, trace
 
-__all__ = ["Func", "errors", "parse", "verify"]
+__all__ = ["Func", "compile", "errors", "jit", "parse", "trace", "verify"]

@@ -1,0 +1,332 @@
+"""trace(), compile() and jit(): from a user's callable to something that runs, with its record."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
+from stack.ir.interpreter import bind_shapes
+from stack.ir.node import Func
+from stack.ir.verifier import verify
+from stack.run import plugins
+from stack.run.backend import Backend, Executable
+from stack.run.frontend import Captured, Frontend
+from stack.run.record import Run, Stage, coverage_of, walk
+
+DEFAULT_BACKEND = "mlir"
+LOWERING_STAGES = ("tiled", "loop")
+
+
+def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
+    """The frontend for a callable. "auto" asks those whose framework is loaded already."""
+    if name != "auto":
+        return plugins.load("stack.frontends", name)
+    loaded = [n for n in plugins.names("stack.frontends") if n in sys.modules]
+    for candidate in loaded:
+        frontend: Frontend = plugins.load("stack.frontends", candidate)
+        if frontend.accepts(fn, args):
+            return frontend
+    raise UsageError(
+        f"cannot tell which framework {fn!r} belongs to (loaded: {', '.join(loaded) or 'none'});"
+        f" pass frontend= one of {', '.join(plugins.names('stack.frontends'))}"
+    )
+
+
+def find_backend(name: str | None) -> Backend:
+    """A backend that can run here. Raises BackendMissing naming what is needed."""
+    backend: Backend = plugins.load("stack.backends", name or DEFAULT_BACKEND)
+    need = backend.missing()
+    if need is not None:
+        raise BackendMissing(backend.name, need)
+    return backend
+
+
+def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:
+    """The imported function of a torch module or function, or of a JAX function."""
+    return find_frontend(fn, args, frontend).capture(fn, args, dynamic=dynamic).func
+
+
+def check_native(func: Func) -> None:
+    """Raise UnsupportedOp with every op that would fall back, and its source lines."""
+    missing: dict[str, tuple[str, ...]] = {}
+    for node in walk(func):
+        if node.op == "opaque":
+            name = str(node.attrs["target"])
+            lines = func.body.locs.get(node, ())
+            missing[name] = tuple(dict.fromkeys((*missing.get(name, ()), *lines)))
+    if missing:
+        hint = "without strict they run in the framework and are counted as fallbacks"
+        raise UnsupportedOp(sorted(missing.items()), hint)
+
+
+def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Func:
+    """Walk a tensor-level function down to what the backend takes; each stage is recorded."""
+    from stack.rewrite.pipeline import Pipeline
+
+    stages = backend.stages
+    if passes != "default":
+        kept = [s for s in stages if s[0] in LOWERING_STAGES]
+        stages = (("passes", passes), *kept)
+    for name, spec in stages:
+        start = time.perf_counter()
+        result = Pipeline(spec).run(func)
+        rewrites: dict[str, int] = {}
+        for record in result.records:
+            for rewrite in record.rewrites:
+                rewrites[rewrite.rule] = rewrites.get(rewrite.rule, 0) + 1
+        refused = [why for record in result.records for why in record.refused]
+        ms = (time.perf_counter() - start) * 1e3
+        run.add(
+            Stage(
+                name,
+                func=result.func,
+                passes=spec,
+                changed=result.func is not func,
+                ms=ms,
+                rewrites=rewrites,
+                refused=refused,
+            )
+        )
+        func = result.func
+    return func
+
+
+class CompiledGraph:
+    """One captured program, compiled once for each binding of its size symbols.
+
+    Call it with framework arrays for the parameters past `captured.bound`.
+    """
+
+    def __init__(
+        self,
+        captured: Captured,
+        frontend: Frontend,
+        backend: str | None = None,
+        passes: str = "default",
+        strict: bool = False,
+        options: dict[str, Any] | None = None,
+        target: str = "",
+    ) -> None:
+        if strict:
+            check_native(captured.func)
+        self.captured = captured
+        self.frontend = frontend
+        self.backend = find_backend(backend)
+        self.passes = passes
+        self.options = options or {}
+        self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
+        self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
+        self.target = target
+        verify(captured.func)
+        if not captured.func.symbols:
+            self._compile(())
+
+    @property
+    def func(self) -> Func:
+        return self.captured.func
+
+    @property
+    def run(self) -> Run:
+        """Record of the newest compilation."""
+        if not self.runs:
+            raise StackError("not compiled yet: its sizes are symbolic, call it once")
+        return next(reversed(self.runs.values()))
+
+    def _compile(self, key: tuple[tuple[str, int], ...]) -> Executable:
+        start = time.perf_counter()
+        run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
+        text = self.captured.text
+        run.add(Stage("captured", make_text=lambda: text))
+        run.add(Stage("imported", func=self.func))
+        bound = self.func.bind(dict(key)) if key else self.func
+        lowered = lower(bound, self.backend, run, self.passes)
+        options = {**self.options, "call_opaque": self.frontend.call_opaque}
+        executable = self.backend.compile(lowered, options)
+        run.kernels = executable.kernels
+        for name, text_or_maker in executable.artifacts.items():
+            maker = (lambda t=text_or_maker: t) if isinstance(text_or_maker, str) else text_or_maker
+            run.add(Stage(name, make_text=maker))
+        run.coverage = self._coverage(executable)
+        run.compile_s = time.perf_counter() - start
+        self.executables[key] = executable
+        self.runs[key] = run
+        return executable
+
+    def _coverage(self, executable: Executable) -> dict[str, Any]:
+        library = {op for k in executable.kernels if k.kind == "library" for op in k.ops}
+        generated = {op for k in executable.kernels if k.kind == "generated" for op in k.ops}
+        return coverage_of(self.func, sorted(library - generated))
+
+    def storage(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """Storage arrays of all parameters, bound ones first. Raises TypeError by name."""
+        everything = [*self.captured.bound, *arrays]
+        if len(everything) != len(self.func.params):
+            raise TypeError(f"expected {len(self.func.params)} arrays, got {len(everything)}")
+        ready: list[np.ndarray] = []
+        for p, a in zip(self.func.params, everything, strict=True):
+            try:
+                ready.append(self.frontend.to_numpy(a, p.dtype))
+            except TypeError as error:
+                raise TypeError(f"argument {p.attrs['name']!r} is {p.type}: {error}") from error
+        return ready
+
+    def executable_for(self, ready: Sequence[np.ndarray]) -> Executable:
+        """The executable for these shapes; compiles when a size symbol has a new value."""
+        values = bind_shapes(self.func, [a.shape for a in ready])
+        key = tuple(sorted(values.items()))
+        return self.executables.get(key) or self._compile(key)
+
+    def match(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[np.ndarray] | None:
+        """Storage arrays for a user's arguments, None when they are not what was captured."""
+        try:
+            ready = self.storage(self.captured.flatten(*args, **kwargs))
+            bind_shapes(self.func, [a.shape for a in ready])
+        except (TypeError, ValueError):
+            return None
+        return ready
+
+    def execute(self, ready: Sequence[np.ndarray]) -> list[Any]:
+        """Storage arrays in, framework arrays out."""
+        results = self.executable_for(ready).run(ready)
+        return [
+            self.frontend.from_numpy(r, node.dtype)
+            for r, node in zip(results, self.func.results, strict=True)
+        ]
+
+    def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
+        """Framework arrays in, framework arrays out."""
+        return self.execute(self.storage(arrays))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.captured.unflatten(self.call_flat(self.captured.flatten(*args, **kwargs)))
+
+
+def compile_captured(
+    captured: Captured,
+    frontend: Frontend,
+    backend: str | None = None,
+    passes: str = "default",
+    strict: bool = False,
+    options: dict[str, Any] | None = None,
+    target: str = "",
+) -> CompiledGraph:
+    """Compile what a frontend captured; frontends use this for each graph that they find."""
+    return CompiledGraph(captured, frontend, backend, passes, strict, options, target)
+
+
+class Compiled:
+    """A user's callable under our compiler. Captures again when shapes or structure change.
+
+    `run` is the record of the newest compilation, `func` its imported function.
+    """
+
+    def __init__(self, fn: Any, capture_options: dict[str, Any], **options: Any) -> None:
+        self.fn = fn
+        self.frontend_name: str = capture_options.get("frontend", "auto")
+        self.dynamic: bool = capture_options.get("dynamic", False)
+        self.options = options
+        self.graphs: list[CompiledGraph] = []
+
+    @property
+    def graph(self) -> CompiledGraph:
+        if not self.graphs:
+            raise StackError("not compiled yet: call it once, or use stack.compile(fn, *args)")
+        return self.graphs[-1]
+
+    @property
+    def run(self) -> Run:
+        return self.graph.run
+
+    @property
+    def func(self) -> Func:
+        return self.graph.func
+
+    def capture(self, args: Sequence[Any]) -> CompiledGraph:
+        """Trace for these arguments and compile."""
+        frontend = find_frontend(self.fn, args, self.frontend_name)
+        try:
+            captured = frontend.capture(self.fn, args, dynamic=self.dynamic)
+        except StackError:
+            raise
+        except Exception as error:
+            self._raise_as_eager(args, error)
+            raise
+        graph = compile_captured(captured, frontend, **self.options)
+        if graph.func.symbols:
+            graph.executable_for(graph.storage(captured.flatten(*args)))
+        self.graphs.append(graph)
+        return graph
+
+    def _raise_as_eager(self, args: Sequence[Any], error: Exception) -> None:
+        """Where eager refuses the arguments too, raise its type and say what was compiled for."""
+        try:
+            self.fn(*args)
+        except Exception as eager:
+            known = "; ".join(self._signature(g) for g in self.graphs)
+            text = f"{eager}\n(compiled for: {known})" if known else str(eager)
+            try:
+                same = type(eager)(text)
+            except Exception:
+                raise eager from error
+            raise same from eager
+
+    @staticmethod
+    def _signature(graph: CompiledGraph) -> str:
+        free = graph.func.params[len(graph.captured.bound) :]
+        return ", ".join(f"{p.attrs['name']}: {p.type}" for p in free)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        for graph in reversed(self.graphs):
+            ready = graph.match(args, kwargs)
+            if ready is not None:
+                return graph.captured.unflatten(graph.execute(ready))
+        if kwargs:
+            raise TypeError("compiled functions take positional arguments; bind the rest first")
+        return self.capture(args)(*args)
+
+
+def compile(  # noqa: A001 the name is the library's verb
+    fn: Any,
+    *args: Any,
+    backend: str | None = None,
+    passes: str = "default",
+    strict: bool = False,
+    frontend: str = "auto",
+    dynamic: bool = False,
+    target: str = "",
+    **options: Any,
+) -> Compiled:
+    """Compile a torch module or function, or a JAX function, for example arguments.
+
+    Args:
+        fn: what eager would call as `fn(*args)`.
+        backend: "mlir" (default without a GPU), or any of `stackc backends`.
+        passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" in place of the backend's own.
+        strict: refuse ops that would fall back to the framework.
+        dynamic: make sizes symbolic where the framework can.
+
+    Raises:
+        UnsupportedOp: with strict, every op without a native lowering.
+        BackendMissing: naming the extra to install or the device needed.
+    """
+    compiled = Compiled(
+        fn,
+        {"frontend": frontend, "dynamic": dynamic},
+        backend=backend,
+        passes=passes,
+        strict=strict,
+        options=options,
+        target=target,
+    )
+    compiled.capture(args)
+    return compiled
+
+
+def jit(fn: Callable[..., Any], **options: Any) -> Compiled:
+    """`jax.jit` by this compiler: traces at the first call and for each new signature."""
+    return Compiled(fn, {"frontend": "jax"}, **options)

@@ -1,0 +1,190 @@
+"""The record of a run: every stage, kernel and fallback of one compilation, and its folder."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from stack.ir.node import Func, Node
+from stack.run.backend import Kernel
+
+SCHEMA = "stack.run/1"
+PACKAGES = ("stack-compiler", "numpy", "torch", "jax", "jaxlib", "triton", "torch-mlir", "apache-tvm")
+_EXTENSIONS = {"mlir": "mlir", "llvm": "ll", "asm": "s", "captured": "txt"}
+
+
+@dataclass
+class Stage:
+    """One state of the program: IR (with `func`) or another compiler's text.
+
+    `passes` is the pipeline that led here, `changed` whether it changed anything, `ms` its time,
+    `rewrites` counts by rule. A text may be made only when it is asked for.
+    """
+
+    name: str
+    func: Func | None = None
+    make_text: Callable[[], str] | None = None
+    passes: str = ""
+    changed: bool = True
+    ms: float = 0.0
+    rewrites: dict[str, int] = field(default_factory=dict)
+    refused: list[str] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        if self.func is not None:
+            return str(self.func)
+        return self.make_text() if self.make_text is not None else ""
+
+    @property
+    def extension(self) -> str:
+        return "stack" if self.func is not None else _EXTENSIONS.get(self.name, "txt")
+
+    @property
+    def ops(self) -> int:
+        """Nodes of the program, those inside of fusions and kernels included."""
+        return sum(1 for _ in walk(self.func)) if self.func is not None else 0
+
+    @property
+    def groups(self) -> int:
+        """Fusion groups and kernels at the top of the program."""
+        nodes = self.func.nodes if self.func is not None else ()
+        return sum(node.op in ("fusion", "kernel") for node in nodes)
+
+
+def walk(func: Func) -> list[Node]:
+    """All nodes of a function, nested blocks included; each block's nodes once for each use."""
+    found: list[Node] = []
+    pending = [func.body]
+    while pending:
+        block = pending.pop()
+        for node in block.nodes:
+            found.append(node)
+            pending.extend(node.blocks)
+    return found
+
+
+def coverage_of(func: Func, library_ops: Sequence[str] = ()) -> dict[str, Any]:
+    """What of an imported function we compile ourselves, give to a library, or fall back on."""
+    nodes = [n for n in walk(func) if n.op not in ("const", "item", "call")]
+    fallback: dict[str, int] = {}
+    for node in nodes:
+        if node.op == "opaque":
+            target = str(node.attrs["target"])
+            fallback[target] = fallback.get(target, 0) + 1
+    library = sum(n.op in library_ops for n in nodes)
+    total = sum(fallback.values())
+    return {
+        "ops": len(nodes),
+        "native": len(nodes) - total - library,
+        "library": library,
+        "fallback": total,
+        "fallback_ops": dict(sorted(fallback.items())),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Installed versions of what takes part."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+@dataclass
+class Run:
+    """Everything one compilation went through. `run["fused"].text` is a stage's text."""
+
+    target: str = ""
+    frontend: str = ""
+    backend: str = ""
+    records: list[Stage] = field(default_factory=list)
+    kernels: list[Kernel] = field(default_factory=list)
+    coverage: dict[str, Any] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    compile_s: float = 0.0
+
+    @property
+    def stages(self) -> list[str]:
+        """Stage names in order."""
+        return [s.name for s in self.records]
+
+    def __getitem__(self, name: str) -> Stage:
+        for stage in self.records:
+            if stage.name == name:
+                return stage
+        raise KeyError(f"no stage {name!r}; there are: {', '.join(self.stages)}")
+
+    def add(self, stage: Stage) -> Stage:
+        self.records.append(stage)
+        return stage
+
+    def manifest(self) -> dict[str, Any]:
+        """The content of manifest.json."""
+        stages = [
+            {
+                "name": s.name,
+                "file": f"{i:02d}-{s.name}.{s.extension}",
+                "pass": s.passes,
+                "changed": s.changed,
+                "ms": round(s.ms, 3),
+                "ops": s.ops,
+                "groups": s.groups,
+                "rewrites": s.rewrites,
+            }
+            for i, s in enumerate(self.records)
+        ]
+        kernels = [
+            {
+                "name": k.name,
+                "file": f"kernels/{k.name}.{k.extension}" if k.text else "",
+                "stage_node": k.stage_node,
+                "source": list(k.source),
+                "ops": list(k.ops),
+                "flops": k.flops,
+                "bytes": k.bytes,
+                "kind": k.kind,
+            }
+            for k in self.kernels
+        ]
+        return {
+            "schema": SCHEMA,
+            "target": self.target,
+            "frontend": self.frontend,
+            "backend": self.backend,
+            "versions": versions(),
+            "stages": stages,
+            "kernels": kernels,
+            "coverage": self.coverage,
+            "compile_s": round(self.compile_s, 4),
+        }
+
+    def save(self, folder: str | Path) -> Path:
+        """Write every stage, kernel and note, and manifest.json last. Returns the folder."""
+        from stack.ir.files import save_constants
+
+        root = Path(folder)
+        (root / "kernels").mkdir(parents=True, exist_ok=True)
+        manifest = self.manifest()
+        for stage, entry in zip(self.records, manifest["stages"], strict=True):
+            (root / entry["file"]).write_text(stage.text, encoding="utf-8")
+        for kernel, entry in zip(self.kernels, manifest["kernels"], strict=True):
+            if entry["file"]:
+                (root / entry["file"]).write_text(kernel.text, encoding="utf-8")
+        save_constants([s.func for s in self.records if s.func is not None], root)
+        if self.notes:
+            (root / "notes").mkdir(exist_ok=True)
+            for title, text in self.notes.items():
+                name = "".join(c if c.isalnum() or c in "-_." else "-" for c in title)
+                (root / "notes" / f"{name}.txt").write_text(text, encoding="utf-8")
+        text = json.dumps(manifest, indent=2) + "\n"
+        (root / "manifest.json").write_text(text, encoding="utf-8")
+        return root

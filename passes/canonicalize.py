@@ -1,0 +1,354 @@
+"""canonicalize: one spelling for each value. Exact rewrites only: no bit of a result changes.
+
+Floats keep their meaning: `x + 0.0` is not `x` (x may be -0.0), `x * 0.0` is not 0 (x may be nan);
+`x + -0.0`, `x - 0.0`, `x * 1.0` and `x / 2.0` have exact equals and are rewritten.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from stack.ir import ops
+from stack.ir.builder import Builder, constant, make
+from stack.ir.node import Func, Node
+from stack.ir.types import BOOL, DType
+from stack.passes.movement import MOVEMENT_RULES, unit_reshape
+from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+from stack.rewrite.pattern import COMMUTATIVE, splat
+
+
+@dataclass(frozen=True)
+class Canonicalize(Pass):
+    """Simplify algebra, shapes and casts by exact rules."""
+
+    name: ClassVar[str] = "canonicalize"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return rewrite(func, RULES, log)
+
+
+def _is_const(node: Node) -> bool:
+    return splat(node) is not None
+
+
+def _same(value: Any, number: float, dtype: DType) -> bool:
+    """Whether a splat is this number, sign of zero included."""
+    if value is None or isinstance(value, complex) or dtype.kind not in "iufb":
+        return False
+    return value == number and math.copysign(1.0, value) == math.copysign(1.0, number)
+
+
+def _or_broadcast(node: Node, value: Node) -> Node:
+    """A scalar where a full value is needed."""
+    if value.type == node.type:
+        return value
+    return make("broadcast", (value,), {"axes": ()}, hint=node.type)
+
+
+@on(*sorted(COMMUTATIVE))
+def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Constants are the second operand of what commutes."""
+    a, b = node.args
+    if _is_const(a) and not _is_const(b):
+        return make(node.op, (b, a))
+    return None
+
+
+@on("add", "sub", "mul", "div", "or", "xor", "shl", "shr")
+def neutral(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """An operand that changes nothing: x * 1, x / 1, x - 0, x + -0.0."""
+    x, c = node.args
+    value = splat(c)
+    if value is None or x.type != node.type:
+        return None
+    kind = node.dtype.kind
+    if node.op in ("mul", "div"):
+        keeps = value == 1 and kind in "iufb"
+    elif node.op == "add":
+        keeps = _same(value, -0.0, node.dtype) if kind == "f" else value == 0 and kind in "iub"
+    elif node.op == "sub":
+        keeps = _same(value, 0.0, node.dtype)
+    else:
+        keeps = value == 0 and kind in "iub"
+    return x if keeps else None
+
+
+@on("mul", "and")
+def absorbing(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x * 0 and x & 0 of integers and bools."""
+    if node.dtype.kind in "iub" and splat(node.args[1]) == 0:
+        return _or_broadcast(node, constant(0, node.dtype))
+    return None
+
+
+@on("and")
+def all_ones(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x & true."""
+    x = node.args[0]
+    return x if splat(node.args[1]) is True and x.type == node.type else None
+
+
+@on("mul")
+def times_minus_one(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x * -1 is -x."""
+    x, c = node.args
+    if node.dtype.kind == "f" and splat(c) == -1 and x.type == node.type:
+        return make("neg", (x,))
+    return None
+
+
+@on("div")
+def divide_by_power_of_two(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x / 8.0 is x * 0.125: both round the same real number."""
+    value = splat(node.args[1])
+    if node.dtype.kind != "f" or not isinstance(value, float) or not math.isfinite(value):
+        return None
+    if value == 0 or abs(math.frexp(value)[0]) != 0.5:
+        return None
+    limits = np.finfo(node.dtype.numpy)
+    if not float(limits.tiny) <= abs(1 / value) <= float(limits.max):
+        return None
+    return make("mul", (node.args[0], _or_broadcast(node.args[1], constant(1 / value, node.dtype))))
+
+
+@on("neg", "not")
+def twice(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """-(-x), not not x."""
+    inner = node.args[0]
+    return inner.args[0] if inner.op == node.op else None
+
+
+@on("abs", "floor", "ceil", "round", "trunc", "sign")
+def idempotent(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """The second of two equal roundings does nothing; |-x| is |x|."""
+    inner = node.args[0]
+    if inner.op == node.op:
+        return inner
+    if node.op == "abs" and inner.op == "neg":
+        return make("abs", inner.args)
+    rounded = ("floor", "ceil", "round", "trunc")
+    return inner if node.op in rounded and inner.op in rounded else None
+
+
+@on("max", "min", "and", "or")
+def same_operands(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """max(x, x)."""
+    return node.args[0] if node.args[0] is node.args[1] else None
+
+
+@on("sub", "xor")
+def cancels(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x - x of integers."""
+    if node.args[0] is node.args[1] and node.dtype.kind in "iub":
+        return _or_broadcast(node, constant(0, node.dtype))
+    return None
+
+
+@on("eq", "ne", "le", "ge", "lt", "gt")
+def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x == x of integers."""
+    if node.args[0] is node.args[1] and node.args[0].dtype.kind in "iub":
+        return _or_broadcast(node, constant(node.op in ("eq", "le", "ge"), BOOL))
+    return None
+
+
+@on("sub")
+def minus_negative(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x - (-y) is x + y."""
+    x, y = node.args
+    return make("add", (x, y.args[0])) if y.op == "neg" else None
+
+
+@on("add")
+def plus_negative(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x + (-y) is x - y."""
+    x, y = node.args
+    return make("sub", (x, y.args[0])) if y.op == "neg" and node.dtype.kind in "iuf" else None
+
+
+@on("select")
+def chosen(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A known condition, equal branches, a negated condition."""
+    test, yes, no = node.args
+    value = splat(test)
+    if value is not None:
+        return _or_broadcast_any(node, yes if value else no)
+    if yes is no:
+        return _or_broadcast_any(node, yes)
+    if test.op == "not":
+        return make("select", (test.args[0], no, yes))
+    return None
+
+
+def _or_broadcast_any(node: Node, value: Node) -> Node | None:
+    return _or_broadcast(node, value) if value.type == node.type or not value.shape else None
+
+
+_EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
+_EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
+
+
+def holds_all(wide: DType, narrow: DType) -> bool:
+    """Whether every value of `narrow` is exactly a value of `wide`."""
+    if wide == narrow or narrow.kind == "b":
+        return True
+    if wide.kind in "iu" and narrow.kind in "iu":
+        if narrow.kind == "i" and wide.kind == "u":
+            return False
+        return wide.bits > narrow.bits or (wide.kind == narrow.kind and wide.bits >= narrow.bits)
+    if wide.kind == "f" and narrow.kind in "iu":
+        return _EXACT_BITS[wide.name] >= narrow.bits and wide.name != "f16"
+    if wide.kind == "f" and narrow.kind == "f":
+        return (
+            _EXACT_BITS[wide.name] >= _EXACT_BITS[narrow.name]
+            and _EXPONENT_BITS[wide.name] >= _EXPONENT_BITS[narrow.name]
+        )
+    return False
+
+
+@on("cast")
+def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A cast to the same type, and a cast through a type that loses nothing."""
+    inner = node.args[0]
+    if inner.type == node.type:
+        return inner
+    if inner.op == "cast" and node.dtype.kind != "b":
+        source = inner.args[0]
+        if holds_all(inner.dtype, source.dtype) and source.dtype.kind != "b":
+            return source if source.type == node.type else make("cast", (source,), hint=node.type)
+    return None
+
+
+@on("bitcast")
+def bitcast_of_bitcast(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Only the first and the last type matter."""
+    inner = node.args[0]
+    if inner.type == node.type:
+        return inner
+    if inner.op == "bitcast":
+        source = inner.args[0]
+        return source if source.type == node.type else make("bitcast", (source,), hint=node.type)
+    return None
+
+
+@on("reduce")
+def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """No axes, or axes of size 1."""
+    x, axes = node.args[0], node.attrs["axes"]
+    if not axes:
+        return x
+    if all(x.shape[a] == 1 for a in axes):
+        return unit_reshape(x, node.type)
+    return None
+
+
+@on("reduce")
+def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Two of one kind in a row are one over both axes (kinds whose order does not matter)."""
+    inner, kind = node.args[0], node.attrs["kind"]
+    exact = kind in ("max", "min", "and", "or") or node.dtype.is_integer
+    if inner.op != "reduce" or inner.attrs["kind"] != kind or not exact or node.dtype.bits < 32:
+        return None
+    kept = [i for i in range(inner.args[0].tensor.rank) if i not in inner.attrs["axes"]]
+    axes = sorted((*inner.attrs["axes"], *(kept[a] for a in node.attrs["axes"])))
+    return make("reduce", inner.args, {"kind": kind, "axes": tuple(axes)})
+
+
+@on("cond")
+def known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A branch on a constant, with one result."""
+    value = splat(node.args[0])
+    if value is None or len(node.blocks[0].results) != 1:
+        return None
+    index = min(max(int(value), 0), len(node.blocks) - 1)
+    return inline_block(node.blocks[index], node.args[1:], op)[0]
+
+
+@on("item")
+def item_of_known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A branch on a constant, with several results."""
+    source = node.args[0]
+    value = splat(source.args[0]) if source.op == "cond" else None
+    if value is None:
+        return None
+    index = min(max(int(value), 0), len(source.blocks) - 1)
+    return inline_block(source.blocks[index], source.args[1:], op)[node.attrs["index"]]
+
+
+ELEMENTWISE = tuple(name for name, op in ops.OPS.items() if op.kind == "elementwise")
+
+
+@on(*ELEMENTWISE)
+def scalar_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A broadcast scalar next to a full operand: the scalar does."""
+    if len(node.args) < 2 or not node.shape:
+        return None
+    if not any(a.op == "broadcast" and not a.args[0].shape for a in node.args):
+        return None
+    args = [a.args[0] if a.op == "broadcast" and not a.args[0].shape else a for a in node.args]
+    if all(not a.shape for a in args):
+        return make("broadcast", (make(node.op, args, node.attrs),), {"axes": ()}, hint=node.type)
+    return make(node.op, args, node.attrs)
+
+
+@on(*ELEMENTWISE)
+def compute_before_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """op(broadcast(x), broadcast(y)) along the same axes: compute on the small operands."""
+    wide = [a for a in node.args if a.shape]
+    if not wide or any(a.op != "broadcast" for a in wide):
+        return None
+    first = wide[0]
+    for a in wide:
+        if a.attrs["axes"] != first.attrs["axes"] or a.args[0].shape != first.args[0].shape:
+            return None
+    args = [a.args[0] if a.shape else a for a in node.args]
+    small = make(node.op, args, node.attrs, hint=node.tensor.with_shape(first.args[0].shape))
+    return make("broadcast", (small,), {"axes": first.attrs["axes"]}, hint=node.type)
+
+
+@on(*ELEMENTWISE)
+def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """op(reshape(x), reshape(y)) of one shape: reshape the result, which may cancel."""
+    wide = [a for a in node.args if a.shape]
+    if not wide or any(a.op != "reshape" for a in wide):
+        return None
+    shape = wide[0].args[0].shape
+    if any(a.args[0].shape != shape for a in wide) or not shape:
+        return None
+    args = [a.args[0] if a.shape else a for a in node.args]
+    before = make(node.op, args, node.attrs, hint=node.tensor.with_shape(shape))
+    return make("reshape", (before,), hint=node.type)
+
+
+RULES: tuple[Simple, ...] = (
+    *MOVEMENT_RULES,
+    constant_right,
+    neutral,
+    absorbing,
+    all_ones,
+    times_minus_one,
+    divide_by_power_of_two,
+    twice,
+    idempotent,
+    same_operands,
+    cancels,
+    compares_itself,
+    minus_negative,
+    plus_negative,
+    chosen,
+    cast_of_cast,
+    bitcast_of_bitcast,
+    reduces_nothing,
+    reduce_of_reduce,
+    known_branch,
+    item_of_known_branch,
+    scalar_operand,
+    compute_before_broadcast,
+    compute_before_reshape,
+)

@@ -1,0 +1,71 @@
+"""fold: compute at compile time what depends on constants alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.ir import ops
+from stack.ir.builder import Builder, constant
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Block, Func, Node
+from stack.ir.space import NumpySpace
+from stack.ir.types import TensorType
+from stack.rewrite.engine import Scope, Simple, rewrite
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+# These make a value larger, or are as cheap to compute as to load.
+_KEPT = frozenset({"const", "param", "var", "iota", "size", "broadcast", "opaque", "custom"})
+
+
+@dataclass(frozen=True)
+class Fold(Pass):
+    """Evaluate ops on constants in the interpreter.
+
+    A result larger than `max_elements` is kept as an op, unless it is no larger than what it is
+    computed from (then folding saves memory too, up to `max_work` elements read).
+    """
+
+    name: ClassVar[str] = "fold"
+    max_elements: int = 4096
+    max_work: int = 1 << 22
+
+    def run(self, func: Func, log: Log) -> Func:
+        roots = tuple(
+            name
+            for name, op in ops.OPS.items()
+            if name not in _KEPT and "tensor" in op.levels and op.kind != "control"
+        )
+        return rewrite(func, (Simple("fold", roots, self._fold),), log)
+
+    def _fold(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        if not node.args or any(_source(a) is None for a in node.args):
+            return None
+        if not isinstance(node.type, TensorType) or not isinstance(node.type.size, int):
+            return None
+        read = sum(_elements(a) for a in node.args)
+        size = node.type.size
+        if read > self.max_work or size > max(self.max_elements, read if node.shape else 1):
+            return None
+        try:
+            (value,) = evaluate(Block((), (node,)), (), NumpySpace())
+        except (StackError, ValueError, TypeError, ZeroDivisionError, IndexError) as error:
+            scope.log.miss("fold", f"the interpreter refuses: {error}", node, scope.block)
+            return None
+        return constant(np.asarray(value), node.dtype)
+
+
+def _source(node: Node) -> Node | None:
+    """The constant behind a value, through a broadcast; an iota counts as one."""
+    if node.op == "broadcast":
+        node = node.args[0]
+    return node if node.op in ("const", "iota") else None
+
+
+def _elements(node: Node) -> int:
+    size = node.tensor.size
+    return size if isinstance(size, int) else 1 << 62

@@ -1,0 +1,394 @@
+"""The rewrite engine: rules to a fixed point, names and source lines carried along.
+
+Rules are matched on one unchanging graph a round; all replacements of a round are then put in at
+once. Equal nodes are one object, so a function that returns to an earlier state is recognised, and
+the rules that brought it there are named.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from stack.errors import RuleError, StackError, VerifyError
+from stack.ir.builder import Builder
+from stack.ir.node import Block, Func, Node, deps, topological
+from stack.ir.printer import print_node
+from stack.rewrite.log import Lines, Log
+
+Uses = Mapping[Node, tuple[Node, ...]]
+
+
+class CycleError(StackError):
+    """Rewriting does not end. `rules` names the rules which chase each other."""
+
+    def __init__(self, rules: Sequence[str], detail: str) -> None:
+        self.rules = tuple(rules)
+        super().__init__(f"the rewrite rules {', '.join(rules)} cycle: {detail}")
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What takes the place of a node, and the nodes inside the match, which gave it their lines."""
+
+    node: Node
+    inner: tuple[Node, ...] = ()
+    names: Mapping[Node, str] | None = None
+    locs: Mapping[Node, Lines] | None = None
+
+
+class Scope:
+    """The closed block that is being rewritten: who uses what, names, source lines."""
+
+    def __init__(self, block: Block, log: Log) -> None:
+        self.block = block
+        self.log = log
+        self.asked = False  # whether a rule looked at uses: its answer may change later
+
+    @cached_property
+    def nodes(self) -> tuple[Node, ...]:
+        """Nodes of the block and of open blocks in it, operands first."""
+        found: list[Node] = []
+        _collect(self.block, found)
+        return tuple(dict.fromkeys(found))
+
+    @cached_property
+    def _uses(self) -> tuple[dict[Node, list[Node]], frozenset[Node]]:
+        table: dict[Node, list[Node]] = {}
+        results = set(self.block.results)
+        for node in self.nodes:
+            for arg in dict.fromkeys(node.args):
+                table.setdefault(arg, []).append(node)
+            for block in node.blocks:
+                if block.is_open:
+                    results.update(block.results)
+        return table, frozenset(results)
+
+    def users(self, node: Node) -> Sequence[Node]:
+        """Nodes with this one among their operands."""
+        self.asked = True
+        return self._uses[0].get(node, ())
+
+    def is_result(self, node: Node) -> bool:
+        """Whether a block returns the node."""
+        self.asked = True
+        return node in self._uses[1]
+
+    def used_outside(self, node: Node, inside: Sequence[Node]) -> bool:
+        """Whether anything but the nodes of `inside` needs this one."""
+        return self.is_result(node) or any(u not in inside for u in self.users(node))
+
+    def lines(self, *nodes: Node) -> Lines:
+        """Source lines of nodes, in order, each once."""
+        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
+
+
+def _collect(block: Block, found: list[Node]) -> None:
+    for node in block.nodes:
+        for inner in node.blocks:
+            if inner.is_open:
+                _collect(inner, found)
+        found.append(node)
+
+
+class Rule(Protocol):
+    """What the engine runs. `Pattern` is one; `Simple` wraps a function."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def roots(self) -> Sequence[str]:
+        """Ops at which the rule may apply."""
+        ...
+
+    def apply(self, node: Node, scope: Scope) -> Replacement | None: ...
+
+
+Function = Callable[[Node, Builder, Scope], Node | None]
+
+
+@dataclass(frozen=True)
+class Simple:
+    """A rule that is one function: `(node, builder, scope) -> new node or None`."""
+
+    name: str
+    roots: tuple[str, ...]
+    function: Function
+    doc: str = ""
+
+    def apply(self, node: Node, scope: Scope) -> Replacement | None:
+        builder = Builder()
+        new = self.function(node, builder, scope)
+        return None if new is None else Replacement(new, (), builder.names, builder.locs)
+
+
+def on(*roots: str) -> Callable[[Function], Simple]:
+    """Decorator: a function as a rule at these ops."""
+
+    def wrap(function: Function) -> Simple:
+        return Simple(function.__name__.lstrip("_"), roots, function, function.__doc__ or "")
+
+    return wrap
+
+
+def enter_all_but_fusions(node: Node) -> bool:
+    """Rewrite inside calls, loops and branches, not inside groups that are formed already."""
+    return node.op != "fusion"
+
+
+def rewrite(
+    func: Func,
+    rules: Sequence[Rule],
+    log: Log,
+    *,
+    enter: Callable[[Node], bool] = enter_all_but_fusions,
+    limit: int | None = None,
+) -> Func:
+    """Apply rules until none applies.
+
+    Args:
+        enter: whether the closed blocks of a node are rewritten too.
+        limit: most rewrites of one block; by default 1,000 and 50 for each node.
+
+    Raises:
+        CycleError: the rules do not come to an end.
+        VerifyError: a rule gave a node of another type, or one that the op table refuses.
+    """
+    engine = _Engine(rules, log, enter, limit)
+    return Func(func.name, engine.block(func.body), func.level)
+
+
+class _Engine:
+    def __init__(
+        self,
+        rules: Sequence[Rule],
+        log: Log,
+        enter: Callable[[Node], bool],
+        limit: int | None,
+    ) -> None:
+        self.table: dict[str, list[Rule]] = {}
+        for rule in rules:
+            for root in rule.roots:
+                self.table.setdefault(root, []).append(rule)
+        self.log = log
+        self.enter = enter
+        self.limit = limit
+        self.blocks: dict[Block, Block] = {}
+        self.stopped = False
+
+    def block(self, block: Block) -> Block:
+        """A closed block at its fixed point."""
+        done = self.blocks.get(block)
+        if done is None:
+            done = self._run(block)
+            self.blocks[block] = done
+            self.blocks[done] = done
+        return done
+
+    def _run(self, block: Block) -> Block:
+        seen = {block.results: 0}
+        history: list[Counter[str]] = []
+        settled: set[Node] = set()
+        budget = self.limit
+        while True:
+            block = self._nested(block)
+            scope = Scope(block, self.log)
+            if budget is None:
+                budget = 1000 + 50 * len(scope.nodes)
+            replaced, applied = self._round(scope, settled)
+            if not replaced:
+                return block
+            block = replace(block, replaced)
+            history.append(applied)
+            budget -= len(replaced)
+            if block.results in seen and not self.stopped:
+                since = sum(history[seen[block.results] :], Counter[str]())
+                raise CycleError(
+                    sorted(since), f"after {since.total()} rewrites the block is what it was"
+                )
+            seen.setdefault(block.results, len(history))
+            if budget < 0:
+                late = sum(history[-4:], Counter[str]())
+                raise CycleError(
+                    [rule for rule, _ in late.most_common()],
+                    f"{sum(h.total() for h in history)} rewrites did not come to an end",
+                )
+
+    def _nested(self, block: Block) -> Block:
+        """Closed blocks of the nodes first."""
+        found: list[Node] = []
+        _collect(block, found)
+        changed: dict[Node, Replacement] = {}
+        for node in found:
+            if any(not b.is_open for b in node.blocks) and self.enter(node):
+                blocks = [b if b.is_open else self.block(b) for b in node.blocks]
+                if any(new is not old for new, old in zip(blocks, node.blocks, strict=True)):
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+        return replace(block, changed) if changed else block
+
+    def _round(
+        self, scope: Scope, settled: set[Node]
+    ) -> tuple[dict[Node, Replacement], Counter[str]]:
+        replaced: dict[Node, Replacement] = {}
+        applied: Counter[str] = Counter()
+        for node in scope.nodes:
+            rules = self.table.get(node.op)
+            if self.stopped or not rules or node in settled:
+                continue
+            scope.asked = False
+            found = self._first(rules, node, scope, replaced, applied)
+            if found is None:
+                if not scope.asked:
+                    settled.add(node)
+                continue
+            replaced[node] = found
+        return replaced, applied
+
+    def _first(
+        self,
+        rules: Sequence[Rule],
+        node: Node,
+        scope: Scope,
+        replaced: Mapping[Node, Replacement],
+        applied: Counter[str],
+    ) -> Replacement | None:
+        for rule in rules:
+            try:
+                found = rule.apply(node, scope)
+            except RuleError as error:
+                raise VerifyError(
+                    f"rule {rule.name} builds a bad node: {error}",
+                    print_node(node, scope.block),
+                    scope.lines(node),
+                ) from error
+            if found is None or found.node is node:
+                continue
+            if any(n in replaced for n in found.inner):
+                scope.asked = True  # part of it changes in this round: look again in the next
+                continue
+            if found.node.type != node.type:
+                raise VerifyError(
+                    f"rule {rule.name} replaces {node.type} by {found.node.type}",
+                    print_node(node, scope.block),
+                    scope.lines(node),
+                )
+            if not self.log.spend(rule.name, scope.lines(node, *found.inner)):
+                self.stopped = True
+                return None
+            applied[rule.name] += 1
+            return found
+        return None
+
+
+def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
+    """Put replacements into a closed block.
+
+    Operands of replacements may be old nodes, which are replaced in turn. The new nodes take the
+    name of the node that they stand for, and the source lines of everything in the match.
+    """
+    done = _resolve(block, replaced)
+    found: list[Node] = []
+    _collect(block, found)
+    old = set(found) | set(block.params)
+    names: dict[Node, str] = {}
+    locs: dict[Node, dict[str, None]] = {}
+    for node in found:
+        new = done.get(node)
+        if new is None:
+            continue  # only reachable through what was replaced
+        name = block.names.get(node)
+        if name is not None:
+            names.setdefault(new, name)
+        lines = block.locs.get(node, ())
+        if lines:
+            locs.setdefault(new, {}).update(dict.fromkeys(lines))
+    for node, replacement in replaced.items():
+        if node not in done:
+            continue
+        for fresh, name in (replacement.names or {}).items():
+            if fresh in done:
+                names.setdefault(done[fresh], name)
+        for fresh, own in (replacement.locs or {}).items():
+            if fresh in done:
+                locs.setdefault(done[fresh], {}).update(dict.fromkeys(own))
+        lines = [x for n in (node, *replacement.inner) for x in block.locs.get(n, ())]
+        pending = [replacement.node]
+        visited: set[Node] = set()
+        while lines and pending:
+            fresh = pending.pop()
+            if fresh in visited or (fresh in old and fresh is not replacement.node):
+                continue
+            visited.add(fresh)
+            if fresh in done:
+                locs.setdefault(done[fresh], {}).update(dict.fromkeys(lines))
+            if fresh not in old:
+                pending.extend(deps(fresh))
+    results = [done[r] for r in block.results]
+    return Block(block.params, results, names, {n: tuple(x) for n, x in locs.items()})
+
+
+def _resolve(block: Block, replaced: Mapping[Node, Replacement]) -> dict[Node, Node]:
+    """Every reachable node to what it becomes. A node inside its own replacement stays itself."""
+    done: dict[Node, Node] = {p: p for p in block.params}
+    expanding: set[Node] = set()
+    stack: list[tuple[Node, str]] = [(r, "enter") for r in reversed(block.results)]
+    while stack:
+        node, phase = stack.pop()
+        if phase == "alias":
+            done[node] = done[replaced[node].node]
+            continue
+        if phase == "enter":
+            if node in done:
+                continue
+            if node in replaced and node not in expanding:
+                expanding.add(node)
+                stack.append((node, "alias"))
+                stack.append((replaced[node].node, "enter"))
+                continue
+            stack.append((node, "build"))
+            needs = [*node.args, *(r for b in node.blocks if b.is_open for r in b.results)]
+            stack.extend((d, "enter") for d in reversed(needs) if d not in done)
+            continue
+        args = tuple(done[a] for a in node.args)
+        blocks = tuple(
+            Block(b.params, [done[r] for r in b.results]) if b.is_open else b for b in node.blocks
+        )
+        same = args == node.args and blocks == node.blocks
+        done[node] = node if same else Node(node.op, args, node.attrs, node.type, blocks)
+    return done
+
+
+def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[Node]:
+    """The results of a closed block with `args` for its parameters, in the enclosing block.
+
+    Names and source lines of the block are noted in `builder`.
+    """
+    done: dict[Node, Node] = dict(zip(block.params, args, strict=True))
+    for node in topological(block.results):
+        if node in done:
+            continue
+        blocks = [_inline_open(b, done) if b.is_open else b for b in node.blocks]
+        operands = [done[a] for a in node.args]
+        new = Node(node.op, operands, node.attrs, node.type, blocks)
+        done[node] = new
+        if node in block.names:
+            builder.names.setdefault(new, block.names[node])
+        if node in block.locs:
+            merged = (*builder.locs.get(new, ()), *block.locs[node])
+            builder.locs[new] = tuple(dict.fromkeys(merged))
+    return [done[r] for r in block.results]
+
+
+def _inline_open(block: Block, outer: Mapping[Node, Node]) -> Block:
+    done = dict(outer)
+    done.update((p, p) for p in block.params)
+    for node in block.nodes:
+        blocks = [_inline_open(b, done) if b.is_open else b for b in node.blocks]
+        operands = [done[a] for a in node.args]
+        done[node] = Node(node.op, operands, node.attrs, node.type, blocks)
+    return Block(block.params, [done[r] for r in block.results])

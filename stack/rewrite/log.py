@@ -1,0 +1,107 @@
+"""What passes tell the pass manager: rewrites, near matches, groups. Carries the fuel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from stack.ir.node import Block, Node
+from stack.ir.printer import print_node
+
+Lines = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """One rule applied once."""
+
+    rule: str
+    source: Lines
+
+
+@dataclass(frozen=True)
+class Miss:
+    """A rule that nearly applied, and why it did not."""
+
+    rule: str
+    reason: str
+    node: str
+    source: Lines
+
+
+@dataclass(frozen=True)
+class Formed:
+    """A group that fusion made."""
+
+    name: str
+    kind: str
+    ops: tuple[str, ...]
+    source: Lines
+    saved: int = 0  # bytes that no longer travel through memory, 0 where sizes are symbolic
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Two neighbours that fusion kept apart."""
+
+    producer: str
+    consumer: str
+    reason: str
+    source: Lines
+
+
+@dataclass
+class Fuel:
+    """How many rewrites may still happen; None for any number. Shared by a whole pipeline."""
+
+    left: int | None = None
+
+    def take(self) -> bool:
+        """Use one unit; False when the tank is empty."""
+        if self.left is None:
+            return True
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+
+@dataclass
+class Log:
+    """Notes of one pass. A pass asks `spend` before each rewrite and stops when it says no."""
+
+    verbose: bool = False
+    fuel: Fuel = field(default_factory=Fuel)
+    rewrites: list[Rewrite] = field(default_factory=list[Rewrite])
+    misses: list[Miss] = field(default_factory=list[Miss])
+    formed: list[Formed] = field(default_factory=list[Formed])
+    refused: list[Refused] = field(default_factory=list[Refused])
+    notes: list[str] = field(default_factory=list[str])
+
+    def spend(self, rule: str, source: Lines = ()) -> bool:
+        """Whether one more rewrite may happen; notes it when so."""
+        if not self.fuel.take():
+            return False
+        self.rewrites.append(Rewrite(rule, source))
+        return True
+
+    def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:
+        """Note a near match (verbose logs only)."""
+        if self.verbose:
+            entry = Miss(rule, reason, print_node(node, scope), scope.locs.get(node, ()))
+            if entry not in self.misses:
+                self.misses.append(entry)
+
+    def note(self, text: str) -> None:
+        """Free text for the record, such as what a pass decided and why."""
+        self.notes.append(text)
+
+    @property
+    def by_rule(self) -> Counter[str]:
+        """How often each rule applied."""
+        return Counter(r.rule for r in self.rewrites)
+
+    @property
+    def by_line(self) -> Counter[tuple[str, str]]:
+        """How often each rule applied, by source line."""
+        return Counter((r.rule, line) for r in self.rewrites for line in r.source or ("",))

@@ -1,0 +1,120 @@
+"""The base class of passes, and the text form of their options."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import types
+import typing
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from stack.errors import UsageError
+from stack.ir.node import Func
+from stack.rewrite.log import Log
+
+_PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+class Pass(ABC):
+    """A pass is a frozen dataclass whose fields are its options; all have defaults.
+
+        @dataclass(frozen=True)
+        class Fuse(Pass):
+            '''One line that says what it does.'''
+            name: ClassVar[str] = "fuse"
+            max_inputs: int = 16
+
+            def run(self, func: Func, log: Log) -> Func: ...
+
+    `run` gives a new function (the old one is immutable), asks `log.spend(rule, lines)` before
+    each rewrite and stops rewriting when the answer is no. It never verifies, times or prints:
+    the pipeline does.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def run(self, func: Func, log: Log) -> Func:
+        """The function after this pass."""
+
+    def __str__(self) -> str:
+        """Name and the options that differ from their defaults, as a pipeline spells them."""
+        shown: list[str] = []
+        for spec in option_fields(type(self)):
+            value = getattr(self, spec.name)
+            if value != _default(spec):
+                shown.append(f"{spec.name}={option_text(value)}")
+        return self.name + (f"{{{', '.join(shown)}}}" if shown else "")
+
+
+def option_fields(cls: type[Pass]) -> tuple[dataclasses.Field[Any], ...]:
+    """The options of a pass class."""
+    return dataclasses.fields(cls) if dataclasses.is_dataclass(cls) else ()
+
+
+def _default(spec: dataclasses.Field[Any]) -> Any:
+    if spec.default_factory is not dataclasses.MISSING:
+        return spec.default_factory()
+    return spec.default
+
+
+def option_text(value: Any) -> str:
+    """One option value."""
+    if value is None:
+        return "none"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        items = typing.cast("tuple[Any, ...]", value)
+        return "[" + ", ".join(map(option_text, items)) + "]"
+    if isinstance(value, str):
+        plain = _PLAIN.fullmatch(value) and value not in ("none", "true", "false")
+        return value if plain else json.dumps(value)
+    return repr(value)
+
+
+def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
+    """A pass from option texts; raises UsageError naming the options that exist."""
+    known = {spec.name: spec for spec in option_fields(cls)}
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for name, text in options.items():
+        if name not in known:
+            listed = ", ".join(
+                f"{s.name}={option_text(_default(s))}" for s in known.values()
+            )
+            raise UsageError(f"pass {cls.name!r} has no option {name!r}; it has: {listed or 'none'}")
+        try:
+            values[name] = _convert(text, hints[name])
+        except (ValueError, TypeError):
+            wanted = getattr(hints[name], "__name__", str(hints[name]))
+            raise UsageError(
+                f"option {name!r} of pass {cls.name!r} takes {wanted}, not {text!r}"
+            ) from None
+    return cls(**values)
+
+
+def _convert(text: str | tuple[str, ...], hint: Any) -> Any:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (types.UnionType, typing.Union):
+        if text == "none" and type(None) in args:
+            return None
+        return _convert(text, next(a for a in args if a is not type(None)))
+    if origin is tuple:
+        items = text if isinstance(text, tuple) else (text,)
+        return tuple(_convert(t, args[0]) for t in items)
+    if isinstance(text, tuple):
+        raise ValueError(text)
+    if hint is bool:
+        return {"true": True, "false": False}[text] if text in ("true", "false") else _refuse(text)
+    if hint is int:
+        return int(text)
+    if hint is float:
+        return float(text)
+    return json.loads(text) if text.startswith('"') else text
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(text)

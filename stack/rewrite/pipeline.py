@@ -1,0 +1,254 @@
+"""The pass manager: the only place where a pass runs, and what every pass gets from it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from stack.errors import StackError, UsageError, VerifyError
+from stack.ir.node import Func
+from stack.ir.verifier import verify as verify_func
+from stack.rewrite.check import Checker
+from stack.rewrite.log import Formed, Fuel, Log, Miss, Refused, Rewrite
+from stack.rewrite.passes import Pass, build
+from stack.run import plugins
+
+_TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one pass did. `name` is the pass with its options, as a pipeline spells it."""
+
+    name: str
+    before: Func
+    after: Func
+    milliseconds: float
+    rewrites: tuple[Rewrite, ...] = ()
+    misses: tuple[Miss, ...] = ()
+    formed: tuple[Formed, ...] = ()
+    refused: tuple[Refused, ...] = ()
+    notes: tuple[str, ...] = ()
+    error: float | None = None  # largest relative error of the numerical check, None if not run
+
+    @property
+    def changed(self) -> bool:
+        return self.after is not self.before
+
+    @property
+    def by_rule(self) -> Counter[str]:
+        """How often each rule applied."""
+        return Counter(r.rule for r in self.rewrites)
+
+    def __str__(self) -> str:
+        rules = ", ".join(f"{rule} x{n}" for rule, n in self.by_rule.most_common())
+        state = "changed" if self.changed else "no change"
+        text = f"{self.name}: {state}, {self.milliseconds:.1f} ms"
+        return f"{text}; {rules}" if rules else text
+
+
+@dataclass(frozen=True)
+class Result:
+    """The function at the end of a pipeline, and a record for every pass."""
+
+    func: Func
+    records: tuple[Record, ...] = ()
+
+
+@dataclass(frozen=True, init=False)
+class Pipeline:
+    """Passes in order: `Pipeline("canonicalize,fuse{max_inputs=8}")`, or a list of passes.
+
+    Both spellings make equal objects, and `str` gives the first one back.
+    """
+
+    passes: tuple[Pass, ...] = field()
+
+    def __init__(self, passes: str | Sequence[Pass | str] = ()) -> None:
+        items = parse_pipeline(passes) if isinstance(passes, str) else list(passes)
+        flat: list[Pass] = []
+        for item in items:
+            flat.extend(parse_pipeline(item) if isinstance(item, str) else [item])
+        object.__setattr__(self, "passes", tuple(flat))
+
+    def __str__(self) -> str:
+        return ",".join(map(str, self.passes))
+
+    def run(
+        self,
+        func: Func,
+        *,
+        verify: bool = True,
+        check: bool = False,
+        fuel: Fuel | int | None = None,
+        on_pass: Callable[[Record], None] | None = None,
+        dump_dir: str | Path | None = None,
+        only_changed: bool = True,
+        verbose: bool = False,
+    ) -> Result:
+        """Run every pass.
+
+        Args:
+            verify: check the IR after every pass; an error names the pass.
+            check: also interpret before and after on random inputs and compare.
+            fuel: stop rewriting after so many rewrites, counted over the whole pipeline.
+            on_pass: called with every record as soon as the pass is done.
+            dump_dir: write `NN_name.ir` there after every pass, the input as `00_input.ir`.
+            only_changed: leave out of the dump what a pass did not change.
+            verbose: also record near matches.
+
+        Raises:
+            VerifyError: a pass broke the IR.
+            CheckError: a pass changed what the function computes.
+        """
+        tank = fuel if isinstance(fuel, Fuel) else Fuel(fuel)
+        folder = Path(dump_dir) if dump_dir is not None else None
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "00_input.ir").write_text(str(func), encoding="utf-8")
+        checker = Checker(func) if check else None
+        records: list[Record] = []
+        for number, item in enumerate(self.passes, 1):
+            record = _run_one(item, func, tank, verify, checker, verbose)
+            func = record.after
+            records.append(record)
+            if folder is not None and (record.changed or not only_changed):
+                path = folder / f"{number:02}_{item.name}.ir"
+                path.write_text(str(func), encoding="utf-8")
+            if on_pass is not None:
+                on_pass(record)
+        return Result(func, tuple(records))
+
+
+def _run_one(
+    item: Pass, func: Func, fuel: Fuel, verify: bool, checker: Checker | None, verbose: bool
+) -> Record:
+    log = Log(verbose=verbose, fuel=fuel)
+    start = time.perf_counter()
+    try:
+        after = item.run(func, log)
+    except VerifyError as error:
+        raise error.found_after(str(item)) from error
+    except StackError as error:
+        error.add_note(f"in pass {str(item)!r}")
+        raise
+    elapsed = (time.perf_counter() - start) * 1000
+    if verify and after is not func:
+        _verify(item, func, after)
+    error = checker.compare(str(item), after) if checker is not None and after is not func else None
+    return Record(
+        str(item),
+        func,
+        after,
+        elapsed,
+        tuple(log.rewrites),
+        tuple(log.misses),
+        tuple(log.formed),
+        tuple(log.refused),
+        tuple(log.notes),
+        error,
+    )
+
+
+def _verify(item: Pass, before: Func, after: Func) -> None:
+    try:
+        verify_func(after)
+    except VerifyError as error:
+        raise error.found_after(str(item)) from error
+    if after.level != before.level:
+        return  # the contract of a level change is the pass's own
+    for what, old, new in (
+        ("parameters", before.params, after.params),
+        ("results", before.results, after.results),
+    ):
+        then = [str(n.type) for n in old]
+        now = [str(n.type) for n in new]
+        if then != now:
+            raise VerifyError(
+                f"the {what} of @{after.name} were ({', '.join(then)}) and are now"
+                f" ({', '.join(now)})"
+            ).found_after(str(item))
+
+
+# ---- text
+
+
+def parse_pipeline(text: str) -> list[Pass]:
+    """Passes from `name{option=value, ...},name`. Raises UsageError with what is known."""
+    parser = _Parser(text)
+    return parser.pipeline()
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.tokens: list[str] = []
+        at = 0
+        stripped = text.rstrip()
+        while at < len(stripped):
+            match = _TOKEN.match(stripped, at)
+            if match is None:
+                raise UsageError(f"pass pipeline {text!r}: cannot read {stripped[at:]!r}")
+            self.tokens.append(match[1])
+            at = match.end()
+        self.at = 0
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def take(self) -> str:
+        token = self.peek()
+        self.at += 1
+        return token
+
+    def expect(self, token: str) -> None:
+        found = self.take()
+        if found != token:
+            place = f"found {found!r}" if found else "the text ends"
+            raise UsageError(f"pass pipeline {self.text!r}: expected {token!r}, {place}")
+
+    def word(self, what: str) -> str:
+        token = self.take()
+        if not token or token in "{}[],=":
+            place = f"found {token!r}" if token else "the text ends"
+            raise UsageError(f"pass pipeline {self.text!r}: expected {what}, {place}")
+        return token
+
+    def pipeline(self) -> list[Pass]:
+        passes: list[Pass] = []
+        while self.peek():
+            if passes:
+                self.expect(",")
+            passes.append(self.one())
+        return passes
+
+    def one(self) -> Pass:
+        cls = cast("type[Pass]", plugins.load("stack.passes", self.word("the name of a pass")))
+        options: dict[str, str | tuple[str, ...]] = {}
+        if self.peek() == "{":
+            self.take()
+            while self.peek() != "}":
+                if options and self.peek() == ",":
+                    self.take()
+                name = self.word("the name of an option, or '}'")
+                self.expect("=")
+                options[name] = self.value()
+            self.expect("}")
+        return build(cls, options)
+
+    def value(self) -> str | tuple[str, ...]:
+        if self.peek() != "[":
+            return self.word("a value")
+        self.take()
+        items: list[str] = []
+        while self.peek() != "]":
+            if items:
+                self.expect(",")
+            items.append(self.word("a value, or ']'"))
+        self.take()
+        return tuple(items)

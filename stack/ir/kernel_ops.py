@@ -122,6 +122,12 @@ def _fma_infer(site: Site) -> Type:
     return TensorType(site.args[0].dtype, common_shape(site, site.args), space)
 
 
+def _var_infer(site: Site) -> Type:
+    if site.hint is None:
+        raise site.fail("the type must be given")
+    return site.hint
+
+
 # ---- meaning
 
 
@@ -237,6 +243,17 @@ define(
         evaluate=_run_fma,
         flops=2,
         arity=3,
+        levels=KERNEL_LEVELS,
+    )
+)
+define(
+    OpDef(
+        "var",
+        "a variable of an open block: a loop index (with `extent`) or a carried value",
+        "leaf",
+        _var_infer,
+        attrs=("name", "extent?"),
+        arity=0,
         levels=KERNEL_LEVELS,
     )
 )

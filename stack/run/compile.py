@@ -13,6 +13,7 @@ from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
 from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func
 from stack.ir.verifier import verify
+from stack.rewrite.pipeline import Pipeline
 from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.frontend import Captured, Frontend
@@ -66,8 +67,6 @@ def check_native(func: Func) -> None:
 
 def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Func:
     """Walk a tensor-level function down to what the backend takes; each stage is recorded."""
-    from stack.rewrite.pipeline import Pipeline
-
     stages = backend.stages
     if passes != "default":
         kept = [s for s in stages if s[0] in LOWERING_STAGES]
@@ -79,7 +78,7 @@ def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Fu
         for record in result.records:
             for rewrite in record.rewrites:
                 rewrites[rewrite.rule] = rewrites.get(rewrite.rule, 0) + 1
-        refused = [why for record in result.records for why in record.refused]
+        notes = [note for record in result.records for note in record.notes]
         ms = (time.perf_counter() - start) * 1e3
         run.add(
             Stage(
@@ -89,7 +88,7 @@ def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Fu
                 changed=result.func is not func,
                 ms=ms,
                 rewrites=rewrites,
-                refused=refused,
+                notes=notes,
             )
         )
         func = result.func

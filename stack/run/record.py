@@ -33,7 +33,7 @@ class Stage:
     changed: bool = True
     ms: float = 0.0
     rewrites: dict[str, int] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def text(self) -> str:

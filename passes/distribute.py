@@ -1,0 +1,395 @@
+"""Kernels from the tile level to the loop level of a CPU: grid to parallel loops, tiles to vectors.
+
+The tile axis is walked in chunks of `width` lanes. Everything between two reductions along it is
+one *sweep*: softmax is three sweeps (max, sum, store), LayerNorm three, a pointwise kernel one.
+A value that is dear to compute and needed in a later sweep is kept in memory of the program; the
+rest is computed again from its loads. Serial loops that carry a tile move inside the chunk, so a
+column sum keeps its accumulator in registers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir import ops
+from stack.ir.builder import Builder, constant, rebuild
+from stack.ir.kernel_ops import MEMORY, access_parts
+from stack.ir.node import Block, Func, Node, deps
+from stack.ir.space import identity
+from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.tile import COMBINE
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+DEAR = 8  # scalar operations from which a value is kept rather than computed again
+KEEP_BYTES = 64 << 10  # most bytes of kept values: they should stay in the first-level cache
+
+
+@dataclass(frozen=True)
+class Distribute(Pass):
+    """Turn tile kernels into parallel loops over vectors of `width` elements."""
+
+    name: ClassVar[str] = "distribute"
+    width: int = 64
+
+    def run(self, func: Func, log: Log) -> Func:
+        def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+            new = node
+            if args != node.args or blocks != node.blocks:
+                new = Node(node.op, args, node.attrs, node.type, blocks)
+            if node.op != "kernel" or node.attrs["level"] != "tile":
+                return new
+            return distribute_kernel(new, self.width) if log.spend("distribute") else new
+
+        return rebuild(func, visit)
+
+
+def distribute_kernel(kernel: Node, width: int = 64) -> Node:
+    """One kernel from the tile level to the loop level."""
+    block = _Kernel(kernel.blocks[0], width).block()
+    attrs = {**kernel.attrs, "level": "loop"}
+    return Node("kernel", kernel.args, attrs, kernel.type, (block,))
+
+
+def is_memory(node: Node) -> bool:
+    return isinstance(node.type, TensorType) and node.type.space in MEMORY
+
+
+def is_tile(node: Node) -> bool:
+    """Whether a value moves along the tile axis."""
+    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    return any(t.space == "tile" for t in types)
+
+
+class _Kernel:
+    """Walks the grid loops down to the program, distributes it, and builds the loops again."""
+
+    def __init__(self, block: Block, width: int) -> None:
+        self.old = block
+        self.width = width
+        self.b = Builder()
+        self.count = 0
+
+    def block(self) -> Block:
+        results = self._level(self.old, self.old.params)
+        return self.b.block(self.old.params, results)
+
+    def _level(self, block: Block, params: Sequence[Node]) -> list[Node]:
+        loop = block.results[0]
+        if loop.op == "item":
+            loop = loop.args[0]
+        if loop.op != "loop" or loop.attrs["kind"] != "grid":
+            return _Program(self, block).results()
+        inner = loop.blocks[0]
+        new = Block(inner.params, self._level(inner, inner.params))
+        node = self.b.op("loop", loop.args, {"kind": "parallel"}, (new,))
+        return self.items(node)
+
+    def items(self, node: Node) -> list[Node]:
+        """All results of a node."""
+        if not isinstance(node.type, TupleType):
+            return [node]
+        return [self.b.item(node, index=i) for i in range(len(node.type.items))]
+
+    def fresh(self, hint: str) -> str:
+        """A name for a variable that no other has."""
+        self.count += 1
+        return f"{hint.split('__')[0]}__{self.count}"
+
+    def note(self, old: Node, new: Node) -> None:
+        """Keep name and source lines."""
+        if old in self.old.names:
+            self.b.names.setdefault(new, self.old.names[old])
+        if old in self.old.locs:
+            self.b.locs.setdefault(new, self.old.locs[old])
+
+
+class _Program:
+    """What one grid position does: sweeps along the tile axis, scalars between them."""
+
+    def __init__(self, kernel: _Kernel, block: Block) -> None:
+        self.kernel = kernel
+        self.b = kernel.b
+        self.sinks = [r for r in block.results]
+        self.levels: dict[Node, int] = {}
+        self.scalars: dict[Node, Node] = {}  # reductions that are done
+        self.kept: dict[Node, Node] = {}  # value -> memory that holds it
+        self.memory: dict[Node, Node] = {}  # sink -> memory after its sweep
+        self.extent = max((_extent(n) for n in _reachable(self.sinks)), default=0)
+
+    def results(self) -> list[Node]:
+        if not self.extent:
+            return self.sinks
+        reduces = [n for n in _reachable(self.sinks) if n.op == "reduce" and is_tile(n.args[0])]
+        last = max(map(self._level, [*self.sinks, *reduces]))
+        work = [
+            (
+                [r for r in reduces if self._level(r) == sweep],
+                [s for s in self.sinks if self._level(s) == sweep],
+            )
+            for sweep in range(last + 1)
+        ]
+        keep = self._worth_keeping(work)
+        for sweep, (folds, stores) in enumerate(work):
+            self._sweep(folds, stores, keep.get(sweep, []))
+        return [self.memory.get(s, s) for s in self.sinks]
+
+    def _level(self, node: Node) -> int:
+        """The sweep that a node belongs to: how many reductions in a row it depends on."""
+        for n in _reachable([node]):
+            if n not in self.levels:
+                inner = (r for block in n.blocks for r in block.results)
+                below = [self.levels[d] + _is_fold(d) for d in (*deps(n), *inner)]
+                self.levels[n] = max(below, default=0)
+        return self.levels[node]
+
+    def _worth_keeping(
+        self, work: list[tuple[list[Node], list[Node]]]
+    ) -> dict[int, list[Node]]:
+        """For each sweep, the dear values that a later sweep needs as well."""
+        needed: dict[Node, list[int]] = {}
+        for sweep, (folds, stores) in enumerate(work):
+            roots = [f.args[0] for f in folds] + stores
+            for node in _tiles_of(roots):
+                needed.setdefault(node, []).append(sweep)
+        room = KEEP_BYTES
+        keep: dict[int, list[Node]] = {}
+        for node, sweeps in needed.items():
+            op = ops.lookup(node.op)
+            size = self.extent * max(1, node.tensor.dtype.bytes) if _is_value(node) else 0
+            dear = op.kind == "elementwise" and op.flops >= DEAR
+            if dear and size and len(sweeps) > 1 and size <= room:
+                room -= size
+                keep.setdefault(sweeps[0], []).append(node)
+        return keep
+
+    # ---- one sweep
+
+    def _sweep(self, folds: list[Node], stores: list[Node], keep: list[Node]) -> None:
+        width = min(self.kernel.width, self.extent)
+        chunks, tail = divmod(self.extent, width)
+        memories = [self.memory.get(s, _origin(s)) for s in stores]
+        for node in keep:
+            name = self.kernel.fresh("keep")
+            type_ = TensorType(node.dtype, (self.extent,), "local")
+            memories.append(self.b.alloc(name=name, type=type_))
+        totals: list[Node | None] = [None] * len(folds)
+        if chunks > 1:
+            vectors, memories = self._chunk_loop(folds, stores, keep, memories, chunks, width)
+            totals = [
+                self.b.reduce(v, kind=f.attrs["kind"], axes=(0,))
+                for f, v in zip(folds, vectors, strict=True)
+            ]
+        else:
+            tail, chunks = self.extent, 0
+        if tail:
+            offset = constant(chunks * width, I64)
+            parts, memories = self._chunk(folds, stores, keep, memories, offset, tail)
+            ends = [
+                self.b.reduce(p, kind=f.attrs["kind"], axes=(0,))
+                for f, p in zip(folds, parts, strict=True)
+            ]
+            totals = [
+                end if total is None else self.b.op(COMBINE[f.attrs["kind"]], [total, end])
+                for f, total, end in zip(folds, totals, ends, strict=True)
+            ]
+        for fold, total in zip(folds, totals, strict=True):
+            assert total is not None
+            self.kernel.note(fold, total)
+            self.scalars[fold] = total
+        for sink, memory in zip(stores, memories, strict=False):
+            self.memory[sink] = memory
+        for node, memory in zip(keep, memories[len(stores) :], strict=True):
+            self.kept[node] = memory
+
+    def _chunk_loop(
+        self,
+        folds: list[Node],
+        stores: list[Node],
+        keep: list[Node],
+        memories: list[Node],
+        chunks: int,
+        width: int,
+    ) -> tuple[list[Node], list[Node]]:
+        fresh = self.kernel.fresh
+        counter = Node("var", (), {"name": fresh("c"), "extent": chunks}, TensorType(I64, ()))
+        vector_types = [TensorType(f.dtype, (width,), "tile") for f in folds]
+        starts = [
+            self.b.broadcast(
+                constant(identity(f.attrs["kind"], f.dtype), f.dtype), axes=(), type=t
+            )
+            for f, t in zip(folds, vector_types, strict=True)
+        ]
+        accs = [Node("var", (), {"name": fresh("acc")}, t) for t in vector_types]
+        held = [Node("var", (), {"name": fresh("m")}, m.type) for m in memories]
+        offset = self.b.mul(counter, width)
+        parts, after = self._chunk(folds, stores, keep, held, offset, width)
+        sums = [
+            self.b.op(COMBINE[f.attrs["kind"]], [a, p])
+            for f, a, p in zip(folds, accs, parts, strict=True)
+        ]
+        block = Block((counter, *accs, *held), [*sums, *after])
+        loop = self.b.op("loop", [*starts, *memories], {"kind": "serial"}, (block,))
+        results = self.kernel.items(loop)
+        return results[: len(folds)], results[len(folds) :]
+
+    def _chunk(
+        self,
+        folds: list[Node],
+        stores: list[Node],
+        keep: list[Node],
+        memories: list[Node],
+        offset: Node,
+        width: int,
+    ) -> tuple[list[Node], list[Node]]:
+        """Operands of the folds on one chunk, and memories after its stores."""
+        chunk = _Chunk(self, offset, width)
+        after = [chunk.sink(s, m) for s, m in zip(stores, memories, strict=False)]
+        for node, memory in zip(keep, memories[len(stores) :], strict=True):
+            after.append(self.b.store(memory, chunk.value(node), offset))
+        parts = [chunk.value(f.args[0]) for f in folds]
+        return parts, after
+
+
+class _Chunk:
+    """Values of one program on `width` lanes of the tile axis from `offset`."""
+
+    def __init__(self, program: _Program, offset: Node, width: int) -> None:
+        self.program = program
+        self.b = program.b
+        self.offset = offset
+        self.width = width
+        self.memo: dict[Node, Node] = {}
+        self.swap: dict[Node, Node] = {}  # loop variables that stand for others
+
+    def child(self, swap: dict[Node, Node]) -> _Chunk:
+        """The same chunk inside of a loop whose variables have new names."""
+        inner = _Chunk(self.program, self.offset, self.width)
+        inner.swap = {**self.swap, **swap}
+        gone = frozenset(swap)
+        inner.memo = {k: v for k, v in self.memo.items() if gone.isdisjoint(k.vars)}
+        return inner
+
+    def value(self, node: Node) -> Node:
+        """A node on this chunk: a vector of it when it moves along the tile axis."""
+        found = self.swap.get(node) or self.program.scalars.get(node) or self.memo.get(node)
+        if found is None:
+            found = self._make(node)
+            self.program.kernel.note(node, found)
+            self.memo[node] = found
+        return found
+
+    def _cut(self, type_: TensorType) -> TensorType:
+        return type_.with_shape((self.width,)) if type_.space == "tile" else type_
+
+    def _make(self, node: Node) -> Node:
+        if node.op in ("param", "var", "const"):
+            return node
+        if node in self.program.kept:
+            memory = self.program.kept[node]
+            return self.b.load(memory, self.offset, type=self._cut(node.tensor))
+        if node.op == "loop":
+            return self._loop(node, [self.value(a) for a in node.args])
+        args = [self.value(a) for a in node.args]
+        if node.op == "iota" and is_tile(node):
+            return self.b.add(self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
+        if node.op in ("load", "store"):
+            return self._access(node, args)
+        if isinstance(node.type, TensorType):
+            return self.b.op(node.op, args, node.attrs, hint=self._cut(node.type))
+        return self.b.op(node.op, args, node.attrs)
+
+    def _access(self, node: Node, args: list[Node]) -> Node:
+        moved = node if node.op == "load" else node.args[1]
+        index, _, _ = access_parts(node)
+        if is_tile(moved) and not any(is_tile(i) for i in index):
+            last = (1 if node.op == "load" else 2) + len(index) - 1
+            args[last] = self.b.add(args[last], self.offset)
+        if node.op == "store":
+            return self.b.op("store", args)
+        return self.b.op("load", args, hint=self._cut(node.tensor))
+
+    def sink(self, node: Node, memory: Node) -> Node:
+        """A store, or a loop of stores, on this chunk; `memory` is what it stores to."""
+        if node.op == "item":
+            return self.b.item(self.sink(node.args[0], memory), index=node.attrs["index"])
+        if node.op == "loop":
+            return self._loop(node, [memory])
+        return self._access(node, [memory, *(self.value(a) for a in node.args[1:])])
+
+    def _loop(self, node: Node, init: list[Node]) -> Node:
+        """A serial loop moved inside of the chunk: it carries vectors instead of tiles."""
+        old = node.blocks[0]
+        fresh = self.program.kernel.fresh
+        swap: dict[Node, Node] = {}
+        for p in old.params:
+            attrs = {**p.attrs, "name": fresh(str(p.attrs["name"]))}
+            swap[p] = Node("var", (), attrs, self._cut(p.tensor))
+        inner = self.child(swap)
+        results = [
+            inner.sink(r, swap[_origin(r)]) if is_memory(r) else inner.value(r)
+            for r in old.results
+        ]
+        results = [
+            self.b.broadcast(r, axes=(), type=p.type)
+            if p.tensor.space == "tile" and not r.tensor.rank
+            else r
+            for r, p in zip(results, [swap[q] for q in old.params[1:]], strict=True)
+        ]
+        block = Block([swap[p] for p in old.params], results)
+        return self.b.op("loop", init, node.attrs, (block,))
+
+
+def _is_fold(node: Node) -> bool:
+    return node.op == "reduce" and is_tile(node.args[0])
+
+
+def _is_value(node: Node) -> bool:
+    return isinstance(node.type, TensorType) and node.type.space == "tile"
+
+
+def _origin(sink: Node) -> Node:
+    """The memory that a store, or a loop of stores, starts from."""
+    if sink.op == "item":
+        return sink.args[0].args[sink.attrs["index"]]
+    return sink.args[0]
+
+
+def _reachable(roots: Sequence[Node]) -> list[Node]:
+    """Nodes that roots need, those inside of open blocks included, operands first."""
+    done: dict[Node, None] = {}
+    for root in roots:
+        stack: list[tuple[Node, bool]] = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in done:
+                continue
+            if ready:
+                done[node] = None
+                continue
+            stack.append((node, True))
+            inner = [r for block in node.blocks for r in block.results]
+            stack.extend((d, False) for d in (*deps(node), *inner) if d not in done)
+    return list(done)
+
+
+def _tiles_of(roots: Sequence[Node]) -> list[Node]:
+    """Nodes that move along the tile axis and are needed by roots without a reduction between."""
+    found: dict[Node, None] = {}
+    pending = list(roots)
+    while pending:
+        node = pending.pop()
+        if node in found or _is_fold(node):
+            continue
+        found[node] = None
+        pending.extend(deps(node))
+        pending.extend(r for block in node.blocks for r in block.results)
+    return [n for n in found if is_tile(n)]
+
+
+def _extent(node: Node) -> int:
+    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    sizes = [t.shape[0] for t in types if t.space == "tile"]
+    return max((s for s in sizes if isinstance(s, int)), default=0)

@@ -1,0 +1,164 @@
+"""Loads x86-64 ELF objects into this process without a linker.
+
+The execution engine can dump the object it compiled but cannot take one back, and a machine
+without a C compiler has no linker either. The objects of the JIT's large code model need little:
+64-bit absolute addresses and distances within the object. So a cached kernel starts in well
+under a millisecond, and without importing MLIR.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+SHT_RELA, SHT_SYMTAB, SHT_NOBITS = 4, 2, 8
+SHF_WRITE, SHF_ALLOC = 1, 2
+SHN_UNDEF, SHN_ABS, SHN_LORESERVE = 0, 0xFFF1, 0xFF00
+R_64, R_PC32, R_PLT32, R_PC64 = 1, 2, 4, 24
+STB_LOCAL, STT_FUNC = 0, 2
+
+
+class LoadError(Exception):
+    """The bytes are no object that this loader understands."""
+
+
+def supported() -> bool:
+    """Whether objects of this machine's JIT can be loaded here."""
+    return sys.platform == "linux" and platform.machine() == "x86_64"
+
+
+@dataclass(frozen=True)
+class Section:
+    """One header of the section table, and where the section went in memory."""
+
+    name: str
+    kind: int
+    flags: int
+    offset: int
+    size: int
+    link: int
+    info: int
+    align: int
+    entry: int
+
+
+@dataclass
+class Image:
+    """A loaded object. The code lives as long as this value does."""
+
+    addresses: dict[str, int]
+    memory: mmap.mmap
+
+
+def _sections(data: bytes) -> list[Section]:
+    if data[:6] != b"\x7fELF\x02\x01" or struct.unpack_from("<HH", data, 16) != (1, 62):
+        raise LoadError("not a relocatable x86-64 ELF object")
+    (start,) = struct.unpack_from("<Q", data, 40)
+    _, count, names = struct.unpack_from("<HHH", data, 58)
+    raw = [struct.unpack_from("<IIQQQQIIQQ", data, start + 64 * i) for i in range(count)]
+    strings = raw[names][4]
+    return [
+        Section(_text(data, strings + n), kind, flags, off, size, link, info, max(align, 1), entry)
+        for n, kind, flags, _, off, size, link, info, align, entry in raw
+    ]
+
+
+def _text(data: bytes, start: int) -> str:
+    return data[start : data.index(b"\0", start)].decode()
+
+
+def _layout(sections: list[Section]) -> tuple[dict[int, int], int, int]:
+    """Offsets of the sections that occupy memory, code and constants first, then data."""
+    places: dict[int, int] = {}
+    end, frozen = 0, 0
+    for writable in (0, SHF_WRITE):
+        for i, s in enumerate(sections):
+            # .eh_frame is left out: nothing unwinds through a kernel.
+            if s.flags & SHF_ALLOC and s.flags & SHF_WRITE == writable and s.name != ".eh_frame":
+                end = -(-end // s.align) * s.align
+                places[i] = end
+                end += s.size
+        if not writable:
+            frozen = end = -(-end // mmap.PAGESIZE) * mmap.PAGESIZE
+    return places, frozen, max(end, 1)
+
+
+def load(data: bytes, resolve: Callable[[str], int | None]) -> Image:
+    """Place the object in memory; `resolve` gives the addresses of symbols it does not define."""
+    try:
+        return _load(data, resolve)
+    except (struct.error, ValueError, IndexError, OSError, OverflowError) as error:
+        raise LoadError(f"malformed object: {error}") from error
+
+
+def _load(data: bytes, resolve: Callable[[str], int | None]) -> Image:
+    sections = _sections(data)
+    places, frozen, size = _layout(sections)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for i, at in places.items():
+        s = sections[i]
+        if s.kind != SHT_NOBITS:
+            memory[at : at + s.size] = data[s.offset : s.offset + s.size]
+
+    table = next((s for s in sections if s.kind == SHT_SYMTAB), None)
+    if table is None:
+        raise LoadError("no symbol table")
+    strings = sections[table.link].offset
+    values: list[int | None] = []
+    names: list[str] = []
+    exported: dict[str, int] = {}
+    for at in range(table.offset, table.offset + table.size, 24):
+        name, info, _, shndx, value, _ = struct.unpack_from("<IBBHQQ", data, at)
+        label = _text(data, strings + name)
+        if shndx == SHN_ABS:
+            address = value
+        elif shndx >= SHN_LORESERVE:
+            raise LoadError(f"symbol {label!r} sits in no section")
+        else:
+            address = base + places[shndx] + value if shndx in places else None
+        if address is not None and info >> 4 != STB_LOCAL and info & 15 == STT_FUNC:
+            exported[label] = address
+        names.append(label)
+        values.append(address)
+
+    for s in sections:
+        if s.kind != SHT_RELA or s.info not in places:
+            continue
+        for at in range(s.offset, s.offset + s.size, 24):
+            offset, info, addend = struct.unpack_from("<QQq", data, at)
+            index, kind = info >> 32, info & 0xFFFFFFFF
+            target = values[index]
+            if target is None:
+                target = values[index] = resolve(names[index])
+            if target is None:
+                raise LoadError(f"unknown symbol {names[index]!r}")
+            where = places[s.info] + offset
+            _relocate(memory, where, base + where, kind, target + addend)
+
+    if frozen:
+        libc = ctypes.CDLL(None, use_errno=True)
+        done = libc.mprotect(
+            ctypes.c_void_p(base), ctypes.c_size_t(frozen), mmap.PROT_READ | mmap.PROT_EXEC
+        )
+        if done != 0:
+            raise LoadError("this system does not let a process make code executable")
+    return Image(exported, memory)
+
+
+def _relocate(memory: mmap.mmap, where: int, place: int, kind: int, value: int) -> None:
+    if kind == R_64:
+        struct.pack_into("<Q", memory, where, value & (2**64 - 1))
+    elif kind == R_PC64:
+        struct.pack_into("<q", memory, where, value - place)
+    elif kind in (R_PC32, R_PLT32):
+        if not -(2**31) <= value - place < 2**31:
+            raise LoadError("a 32-bit distance is out of reach")
+        struct.pack_into("<i", memory, where, value - place)
+    else:
+        raise LoadError(f"relocation type {kind} is not handled")

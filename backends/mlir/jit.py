@@ -1,0 +1,253 @@
+"""MLIR text to native code: lower, compile, cache, load, call.
+
+A kernel takes one pointer, to a table of 8-byte slots that hold buffer addresses and integers.
+The same pointer travels through `GOMP_parallel` to every thread, so nothing is packed twice, and
+a call from Python costs what one ctypes call costs.
+
+The printer is expected to emit `!llvm.ptr` with `llvm.getelementptr`, `llvm.load` and
+`llvm.store` for memory, `i64` (not `index`) for loops, and `arith`, `math`, `vector`, `scf` for
+the rest. That needs three passes. memref would need eight and carries its sizes a second time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from . import bindings, elf, threads
+from .cache import Cache
+
+PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
+OPT_LEVEL = 2
+
+# A change of how text becomes code that a key would not show otherwise.
+FORMAT = "stack.mlir/1"
+
+Address = int
+
+
+class CompileError(Exception):
+    """MLIR refused a module. The message is MLIR's own, with the lines it points at."""
+
+
+@dataclass(frozen=True)
+class Library:
+    """Loaded kernels of one module, by name; their code lives as long as this value does."""
+
+    addresses: dict[str, Address]
+    owner: Any
+
+    def __getitem__(self, name: str) -> Kernel:
+        return Kernel(name, self.addresses[name], self.owner)
+
+
+class Kernel:
+    """A native function of one argument, the table."""
+
+    def __init__(self, name: str, address: Address, owner: Any) -> None:
+        self.name = name
+        self.address = address
+        # Kept: a caller that has prepared its table calls this with the table's address.
+        self.raw = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
+        self._owner = owner
+
+    def __call__(self, *slots: int) -> None:
+        """Run on the given buffer addresses and integers."""
+        kept = table(slots)
+        self.raw(ctypes.addressof(kept))
+
+
+def table(slots: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
+    """The slots as memory. Keep it while a kernel runs on it; slots can be replaced in place."""
+    return (ctypes.c_int64 * len(slots))(*slots)
+
+
+def lower(text: str) -> str:
+    """The module in the llvm dialect, as text: the `llvm` stage."""
+    return str(_lowered(text))
+
+
+def _lowered(text: str) -> Any:
+    mlir, context = bindings.bindings(), bindings.context()
+    try:
+        module = mlir.ir.Module.parse(text, context)
+        passes = mlir.passmanager.PassManager.parse(PIPELINE, context)
+        # The parser verified the text; llvm-dialect ops are verified once more on translation.
+        passes.enable_verifier(False)
+        passes.run(module.operation)
+    except (mlir.ir.MLIRError, ValueError) as error:
+        raise CompileError(_with_lines(str(error), text)) from error
+    return module
+
+
+def _with_lines(message: str, text: str) -> str:
+    lines = text.splitlines()
+    found = [
+        int(part) for piece in message.split('"-":')[1:] if (part := piece.split(":")[0]).isdigit()
+    ]
+    shown = [f"  {n}: {lines[n - 1]}" for n in sorted(set(found))[:8] if 0 < n <= len(lines)]
+    return "\n".join([message, *shown])
+
+
+def _engine(module: Any) -> Any:
+    path = threads.library_path() if threads.library() is not None else None
+    return bindings.bindings().execution_engine.ExecutionEngine(
+        module, opt_level=OPT_LEVEL, shared_libs=[path] if path else [], enable_object_dump=True
+    )
+
+
+def compile_object(text: str) -> bytes:
+    """The object file of a module in any mixture of the dialects above."""
+    module = _lowered(text)
+    return _object(_engine(module), _public(module))
+
+
+def _public(module: Any) -> str:
+    """Some function that the module defines and exports."""
+    for op in module.body.operations:
+        attributes = op.operation.attributes
+        if op.operation.name == "llvm.func" and len(op.operation.regions[0].blocks):
+            if "internal" not in str(attributes["linkage"]):
+                return attributes["sym_name"].value
+    raise CompileError("the module exports no function")
+
+
+def _object(engine: Any, name: str) -> bytes:
+    # A dump compiles on demand by looking up every function, internal ones too, and fails there.
+    # Looking up an exported one first compiles all; then the dump only writes.
+    engine.raw_lookup(name)
+    # MLIR writes objects only to files, and returns without a word where it cannot.
+    with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
+        path = Path(folder, "kernel.o")
+        engine.dump_to_object_file(str(path))
+        if not path.exists():
+            raise CompileError("MLIR wrote no object file")
+        return path.read_bytes()
+
+
+@functools.cache
+def _process() -> ctypes.CDLL:
+    return ctypes.CDLL(None)
+
+
+@functools.cache
+def _math() -> ctypes.CDLL | None:
+    import ctypes.util
+
+    path = ctypes.util.find_library("m")
+    return ctypes.CDLL(path) if path else None
+
+
+def resolve(symbol: str) -> Address | None:
+    """Address of a thread, libm or libc function."""
+    for library in (threads.library(), _math(), _process()):
+        function = getattr(library, symbol, None)
+        if function is not None:
+            return ctypes.cast(function, ctypes.c_void_p).value
+    return None
+
+
+@functools.cache
+def _host() -> str:
+    """What the generated code depends on besides the text: CPU, bindings, options."""
+    cpu = platform.processor()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        wanted = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
+        lines = info.read_text().split("\n\n")[0].splitlines()
+        cpu = "\n".join(line for line in lines if line.split("\t")[0].strip() in wanted)
+    parts = [FORMAT, platform.machine(), cpu, bindings.version(), PIPELINE, str(OPT_LEVEL)]
+    return "\n".join(parts)
+
+
+def key(text: str) -> str:
+    """Content address of a module's object code on this machine."""
+    return hashlib.sha256(f"{_host()}\n{text}".encode()).hexdigest()
+
+
+def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Library:
+    """Compile a module, or take its object code from the cache, and load the named kernels."""
+    wanted = list(names)
+    if not wanted:
+        return Library({}, None)
+    stored = cache.get(key(text)) if cache is not None and elf.supported() else None
+    if stored is not None:
+        try:
+            return _pick(elf.load(stored, resolve), wanted)
+        except elf.LoadError:
+            pass  # Another process's idea of an object: compile as if nothing had been found.
+    engine = _engine(_lowered(text))
+    if elf.supported():
+        code = _object(engine, wanted[0])
+        try:
+            library = _pick(elf.load(code, resolve), wanted)
+        except elf.LoadError:
+            pass  # The engine can always run what it compiled; only the cache does without.
+        else:
+            if cache is not None:
+                cache.put(key(text), code)
+            return library
+    return _from_engine(engine, wanted)
+
+
+def _pick(image: elf.Image, names: list[str]) -> Library:
+    missing = [name for name in names if name not in image.addresses]
+    if missing:
+        raise elf.LoadError(f"no such kernel: {', '.join(missing)}")
+    return Library({name: image.addresses[name] for name in names}, image)
+
+
+def _from_engine(engine: Any, names: list[str]) -> Library:
+    """Kernels that the engine keeps, for machines whose objects we do not load ourselves."""
+    found: dict[str, Address] = {}
+    keep: list[Any] = [engine]
+    for name in names:
+        packed = engine.raw_lookup(name)
+        if not packed:
+            raise CompileError(f"no such kernel: {name}")
+        kernel = _unpacked(ctypes.CFUNCTYPE(None, ctypes.c_void_p)(packed))
+        keep.append(kernel)
+        found[name] = ctypes.cast(kernel, ctypes.c_void_p).value or 0
+    return Library(found, keep)
+
+
+def _unpacked(packed: Callable[[int], None]) -> Any:
+    """The engine's entries take the address of each argument's address: undo that."""
+
+    def call(slots: int) -> None:
+        first = ctypes.c_void_p(slots)
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(first))
+        packed(ctypes.addressof(arguments))
+
+    return ctypes.CFUNCTYPE(None, ctypes.c_void_p)(call)
+
+
+def assembly(text: str) -> str:
+    """Disassembly of what the module compiles to, or why there is none: the `asm` stage."""
+    return disassemble(compile_object(text))
+
+
+def disassemble(code: bytes) -> str:
+    """An object as text, through objdump where there is one."""
+    tool = shutil.which("objdump") or shutil.which("llvm-objdump")
+    if tool is None:
+        return f"; no disassembly: neither objdump nor llvm-objdump is installed ({len(code)} B)\n"
+    with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
+        path = os.path.join(folder, "kernel.o")
+        Path(path).write_bytes(code)
+        command = [tool, "-d", "--no-show-raw-insn", path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        return f"; no disassembly: {tool} failed: {done.stderr.strip()}\n"
+    # The first lines name the temporary file.
+    return done.stdout[done.stdout.find("Disassembly") :]

@@ -1,0 +1,142 @@
+"""Writes one elementary function as MLIR text; `math` says which functions there are."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+# Functions of two arguments.
+BINARY_LIBM = ("pow", "atan2", "fmod", "hypot", "nextafter")
+
+
+class Function(NamedTuple):
+    """One instance: `exp` over `f32`, 16 lanes; one lane is a scalar."""
+
+    name: str
+    element: str
+    lanes: int
+
+    @property
+    def symbol(self) -> str:
+        return f"stack_{self.name}_{self.element}x{self.lanes}"
+
+    @property
+    def arity(self) -> int:
+        return 2 if self.name.removeprefix("libm_") in BINARY_LIBM else 1
+
+
+def call(result: str, name: str, element: str, lanes: int, *arguments: str) -> str:
+    """The statement that applies a function to values of the given type."""
+    f = Function(name, element, lanes)
+    t = vector(element, lanes)
+    types = ", ".join([t] * len(arguments))
+    return f"{result} = llvm.call @{f.symbol}({', '.join(arguments)}) : ({types}) -> {t}"
+
+
+def vector(element: str, lanes: int) -> str:
+    """The type's text."""
+    return element if lanes == 1 else f"vector<{lanes}x{element}>"
+
+
+def constant(value: float, element: str, lanes: int) -> str:
+    """`arith.constant ... : type` with every bit of the value (hex; floats only)."""
+    bits = struct.pack(">f" if element == "f32" else ">d", value).hex().upper()
+    inner = f"0x{bits}" if lanes == 1 else f"dense<0x{bits}>"
+    return f"arith.constant {inner} : {vector(element, lanes)}"
+
+
+class Body:
+    """Text of one function over one type; methods append statements and return value names."""
+
+    def __init__(self, element: str, lanes: int, scalef: bool) -> None:
+        self.element, self.lanes, self.scalef = element, lanes, scalef
+        self.type = vector(element, lanes)
+        self.bits = vector("i32" if element == "f32" else "i64", lanes)
+        self.mask = vector("i1", lanes)
+        self.lines: list[str] = []
+        self.known: dict[str, str] = {}
+        self.uses: list[Function] = []
+        self.libm: list[str] = []
+        self.result = ""
+        self.inline = True
+
+    def function(self, f: Function) -> str:
+        params = ", ".join(f"%x{i}: {self.type}" for i in range(f.arity))
+        how = "alwaysinline" if self.inline else "noinline"
+        lines = "".join(f"  {line}\n" for line in self.lines)
+        return (
+            f"llvm.func internal @{f.symbol}({params}) -> {self.type} "
+            f'attributes {{passthrough = ["{how}"]}} {{\n{lines}'
+            f"  llvm.return {self.result} : {self.type}\n}}\n"
+        )
+
+    def do(self, text: str) -> str:
+        """A statement; equal statements (constants above all) are written once."""
+        if text not in self.known:
+            self.known[text] = f"%v{len(self.known)}"
+            self.lines.append(f"{self.known[text]} = {text}")
+        return self.known[text]
+
+    def f(self, value: float | str) -> str:
+        if isinstance(value, str):
+            return value
+        return self.do(constant(value, self.element, self.lanes))
+
+    def i(self, value: int) -> str:
+        inner = str(value) if self.lanes == 1 else f"dense<{value}>"
+        return self.do(f"arith.constant {inner} : {self.bits}")
+
+    def op(self, name: str, *values: float | str) -> str:
+        return self.do(f"{name} {', '.join(self.f(v) for v in values)} : {self.type}")
+
+    def iop(self, name: str, a: str, b: int | str) -> str:
+        return self.do(f"arith.{name} {a}, {self.i(b) if isinstance(b, int) else b} : {self.bits}")
+
+    def add(self, a: float | str, b: float | str) -> str:
+        return self.op("arith.addf", a, b)
+
+    def sub(self, a: float | str, b: float | str) -> str:
+        return self.op("arith.subf", a, b)
+
+    def mul(self, a: float | str, b: float | str) -> str:
+        return self.op("arith.mulf", a, b)
+
+    def div(self, a: float | str, b: float | str) -> str:
+        return self.op("arith.divf", a, b)
+
+    def fma(self, a: float | str, b: float | str, c: float | str) -> str:
+        return self.op("math.fma", a, b, c)
+
+    def compare(self, how: str, a: float | str, b: float | str) -> str:
+        return self.op(f"arith.cmpf {how},", a, b)
+
+    def select(self, mask: str, a: float | str, b: float | str) -> str:
+        kinds = self.type if self.lanes == 1 else f"{self.mask}, {self.type}"
+        return self.do(f"arith.select {mask}, {self.f(a)}, {self.f(b)} : {kinds}")
+
+    def at_least(self, a: str, low: float) -> str:
+        """max that keeps nan; one maxps on x86, as is the mirror image below."""
+        return self.select(self.compare("olt", a, low), low, a)
+
+    def at_most(self, a: str, high: float) -> str:
+        return self.select(self.compare("ogt", a, high), high, a)
+
+    def to_bits(self, a: str) -> str:
+        return self.do(f"arith.bitcast {a} : {self.type} to {self.bits}")
+
+    def from_bits(self, a: str) -> str:
+        return self.do(f"arith.bitcast {a} : {self.bits} to {self.type}")
+
+    def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
+        acc: float | str = coefficients[-1]
+        for c in reversed(coefficients[:-1]):
+            acc = self.fma(acc, x, c)
+        return self.f(acc)
+
+    def call(self, name: str, *arguments: str) -> str:
+        self.uses.append(Function(name, self.element, self.lanes))
+        return self.do(call("", name, self.element, self.lanes, *arguments).removeprefix(" = "))
+
+    def lines_of(self, text: str) -> None:
+        self.lines += text.splitlines()

@@ -1,0 +1,219 @@
+"""Text to native code, the object loader, the cache and threads."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from stack.backends.mlir import bindings, elf, jit, threads
+from stack.backends.mlir.cache import Cache
+from stack.errors import BackendMissing
+
+pytest.importorskip("torch_mlir")
+needs_loader = pytest.mark.skipif(not elf.supported(), reason="objects are not loaded here")
+
+SCALE = """
+llvm.func @scale(%table: !llvm.ptr) {
+  %slot = llvm.getelementptr %table[1] : (!llvm.ptr) -> !llvm.ptr, i64
+  %x = llvm.load %table : !llvm.ptr -> !llvm.ptr
+  %n = llvm.load %slot : !llvm.ptr -> i64
+  %zero = arith.constant 0 : i64
+  %one = arith.constant 1 : i64
+  %two = arith.constant 2.5 : f32
+  scf.for %i = %zero to %n step %one : i64 {
+    %p = llvm.getelementptr %x[%i] : (!llvm.ptr, i64) -> !llvm.ptr, f32
+    %v = llvm.load %p : !llvm.ptr -> f32
+    %w = arith.mulf %v, %two : f32
+    llvm.store %w, %p : f32, !llvm.ptr
+  }
+  llvm.return
+}
+"""
+
+
+def parallel(prelude: str) -> str:
+    """Writes each index's thread share: x[i] = i, over all threads."""
+    return (
+        prelude
+        + threads.entry("fill", "fill_body")
+        + """
+llvm.func internal @fill_body(%table: !llvm.ptr) attributes {passthrough = ["noinline"]} {
+  %slot = llvm.getelementptr %table[1] : (!llvm.ptr) -> !llvm.ptr, i64
+  %x = llvm.load %table : !llvm.ptr -> !llvm.ptr
+  %n = llvm.load %slot : !llvm.ptr -> i64
+  %one = arith.constant 1 : i64
+"""
+        + threads.chunk("%n")
+        + """
+  scf.for %i = %lo to %hi step %one : i64 {
+    %p = llvm.getelementptr %x[%i] : (!llvm.ptr, i64) -> !llvm.ptr, i64
+    %old = llvm.load %p : !llvm.ptr -> i64
+    %new = arith.addi %old, %i : i64
+    llvm.store %new, %p : i64, !llvm.ptr
+  }
+  llvm.return
+}
+"""
+    )
+
+
+def check_scale(library: jit.Library) -> None:
+    x = np.arange(37, dtype=np.float32)
+    library["scale"](x.ctypes.data, 37)
+    np.testing.assert_array_equal(x, np.arange(37, dtype=np.float32) * 2.5)
+
+
+def test_build_and_call() -> None:
+    check_scale(jit.build(SCALE, ["scale"]))
+
+
+def test_a_kept_table_can_change_in_place() -> None:
+    kernel = jit.build(SCALE, ["scale"])["scale"]
+    x, y = np.ones(4, np.float32), np.ones(4, np.float32)
+    slots = jit.table([x.ctypes.data, 4])
+    kernel.raw(ctypes.addressof(slots))
+    slots[0] = y.ctypes.data
+    slots[1] = 2
+    kernel.raw(ctypes.addressof(slots))
+    assert x.tolist() == [2.5] * 4 and y.tolist() == [2.5, 2.5, 1, 1]
+
+
+def test_the_engine_itself_runs_what_no_loader_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(elf, "supported", lambda: False)
+    check_scale(jit.build(SCALE, ["scale"]))
+
+
+def test_stages_are_text() -> None:
+    low = jit.lower(SCALE)
+    assert "llvm.fmul" in low and "scf.for" not in low
+    assert jit.lower(low) == low
+    assembly = jit.assembly(SCALE)
+    assert "<scale>:" in assembly or assembly.startswith("; no disassembly")
+
+
+def test_no_disassembler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    assert jit.disassemble(b"abc").startswith("; no disassembly")
+
+
+@pytest.mark.parametrize("text", ["func.func @f() {", SCALE.replace("%two :", "%tow :"), "?"])
+def test_bad_text_is_named(text: str) -> None:
+    with pytest.raises(jit.CompileError):
+        jit.build(text, ["scale"])
+
+
+def test_bad_text_shows_the_line() -> None:
+    with pytest.raises(jit.CompileError, match=r"12: .*%tow"):
+        jit.build(SCALE.replace("%v, %two", "%v, %tow"), ["scale"])
+
+
+@pytest.mark.parametrize("prelude", [threads.prelude(), threads.SERIAL])
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 1000])
+def test_chunks_cover_every_iteration_once(prelude: str, n: int) -> None:
+    x = np.zeros(max(n, 1), np.int64)
+    jit.build(parallel(prelude), ["fill"])["fill"](x.ctypes.data, n)
+    np.testing.assert_array_equal(x, np.arange(max(n, 1)))
+
+
+@needs_loader
+def test_cache_hit_needs_no_mlir(tmp_path) -> None:
+    jit.build(SCALE, ["scale"], Cache(tmp_path))
+    code = f"""
+import sys
+from stack.backends.mlir import jit
+from stack.backends.mlir.cache import Cache
+import numpy as np
+x = np.ones(3, np.float32)
+jit.build({SCALE!r}, ["scale"], Cache({str(tmp_path)!r}))["scale"](x.ctypes.data, 3)
+assert x.tolist() == [2.5] * 3
+assert not any(name.split(".")[0] in ("mlir", "torch_mlir") for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@needs_loader
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap", "sound digest, no object"])
+def test_a_bad_entry_is_a_miss(tmp_path, damage: str) -> None:
+    cache = Cache(tmp_path)
+    jit.build(SCALE, ["scale"], cache)
+    path = cache.path(jit.key(SCALE))
+    data = path.read_bytes()
+    if damage == "flip":
+        path.write_bytes(data[:200] + bytes([data[200] ^ 1]) + data[201:])
+    elif damage == "cut":
+        path.write_bytes(data[:-1])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    elif damage == "swap":
+        cache.put("0" * 64, b"another")
+        path.write_bytes(cache.path("0" * 64).read_bytes())
+    else:
+        cache.put(jit.key(SCALE), b"\x7fELF but not really")
+    check_scale(jit.build(SCALE, ["scale"], cache))
+    assert path.read_bytes() == data
+
+
+def test_a_cache_that_cannot_be_written(tmp_path) -> None:
+    (tmp_path / "file").write_text("")
+    check_scale(jit.build(SCALE, ["scale"], Cache(tmp_path / "file" / "below")))
+
+
+def test_keys_differ() -> None:
+    assert jit.key("a") != jit.key("b") and len(jit.key("a")) == 64
+
+
+@needs_loader
+def test_the_loader_refuses_what_it_does_not_know() -> None:
+    good = jit.compile_object(SCALE)
+    assert "scale" in elf.load(good, jit.resolve).addresses
+    with pytest.raises(elf.LoadError, match="not a relocatable"):
+        elf.load(b"", jit.resolve)
+    for size in range(64, len(good), 97):
+        with pytest.raises(elf.LoadError):
+            elf.load(good[:size], jit.resolve)
+    outside = """
+llvm.func @sinf(f32) -> f32
+llvm.func @f(%table: !llvm.ptr) {
+  %x = llvm.load %table : !llvm.ptr -> f32
+  %y = llvm.call @sinf(%x) : (f32) -> f32
+  llvm.store %y, %table : f32, !llvm.ptr
+  llvm.return
+}
+"""
+    with pytest.raises(elf.LoadError, match="sinf"):
+        elf.load(jit.compile_object(outside), lambda _: None)
+
+
+def test_writable_globals_keep_their_values() -> None:
+    text = """
+llvm.mlir.global internal @count(41 : i64) : i64
+llvm.func @next(%table: !llvm.ptr) {
+  %p = llvm.mlir.addressof @count : !llvm.ptr
+  %old = llvm.load %p : !llvm.ptr -> i64
+  %one = arith.constant 1 : i64
+  %new = arith.addi %old, %one : i64
+  llvm.store %new, %p : i64, !llvm.ptr
+  llvm.store %new, %table : i64, !llvm.ptr
+  llvm.return
+}
+"""
+    kernel = jit.build(text, ["next"])["next"]
+    slots = jit.table([0])
+    kernel.raw(ctypes.addressof(slots))
+    kernel.raw(ctypes.addressof(slots))
+    assert slots[0] == 43
+
+
+def test_missing_bindings_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bindings, "PACKAGES", ("no_such_mlir",))
+    with pytest.raises(BackendMissing, match=r"\[mlir\]"):
+        bindings.bindings.__wrapped__()
+
+
+def test_without_a_thread_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "library", lambda: None)
+    assert threads.prelude() == threads.SERIAL

@@ -7,12 +7,17 @@ equality. Questions about values answer True, False or None (unknown).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from math import gcd
 
-INF = 1 << 62
+INF = 1 << 62  # as a bound: not known
+MAX_TERMS, MAX_FACTORS = 512, 32  # what no size of a real program reaches
+# words that mean something else where the text has a size
+RESERVED = frozenset({"true", "false", "none", "type", "data", "min", "max", "inf", "nan"})
+_cached = lru_cache(maxsize=1 << 16)
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Quotient:
     """An atom `floor(num / den)` or `num mod den` that did not simplify."""
 
     kind: str  # "//" or "%"
-    num: Expr
+    num: Dim
     den: Dim
 
     def __str__(self) -> str:
@@ -135,7 +140,11 @@ def _wrap(dim: Dim) -> str:
 
 
 def symbol(name: str, low: int = 1, high: int = INF, multiple: int = 1) -> Expr:
-    """A polynomial that is one symbol."""
+    """A polynomial that is one symbol. Raises ValueError for a bad name or an empty range."""
+    if not re.fullmatch(r"[^\W\d]\w*", name) or name in RESERVED:
+        raise ValueError(f"{name!r} is not a size name: a letter, then letters, digits and _")
+    if multiple < 1 or low > high or high // multiple * multiple < low:
+        raise ValueError(f"the size {name!r} has no value: {low}..{high}, multiple of {multiple}")
     return Expr((((Symbol(name, low, high, multiple),), 1),))
 
 
@@ -145,7 +154,7 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
     return (((), dim),) if dim else ()
 
 
-@cache
+@_cached
 def _sort_key(monomial: Monomial) -> tuple[int, tuple[str, ...]]:
     return (-len(monomial), tuple(str(atom) for atom in monomial))
 
@@ -159,6 +168,8 @@ def _collect(terms: list[tuple[Monomial, int]]) -> Dim:
         return 0
     if len(kept) == 1 and not kept[0][0]:
         return kept[0][1]
+    if len(kept) > MAX_TERMS:
+        raise OverflowError(f"a size expression may have {MAX_TERMS} terms, not {len(kept)}")
     kept.sort(key=lambda term: _sort_key(term[0]))
     return Expr(tuple(kept))
 
@@ -174,11 +185,16 @@ def mul(a: Dim, b: Dim) -> Dim:
     """`a * b` in canonical form."""
     if isinstance(a, int) and isinstance(b, int):
         return a * b
-    product: list[tuple[Monomial, int]] = []
-    for m1, c1 in _terms(a):
-        for m2, c2 in _terms(b):
-            product.append((tuple(sorted(m1 + m2, key=str)), c1 * c2))
-    return _collect(product)
+    left, right = _terms(a), _terms(b)
+    if len(left) * len(right) > MAX_TERMS * 8:
+        raise OverflowError(f"a size expression may have {MAX_TERMS} terms")
+    out: list[tuple[Monomial, int]] = []
+    for m1, c1 in left:
+        for m2, c2 in right:
+            if len(m1) + len(m2) > MAX_FACTORS:
+                raise OverflowError(f"a term of a size may have {MAX_FACTORS} factors")
+            out.append((tuple(sorted(m1 + m2, key=str)) if m1 and m2 else m1 or m2, c1 * c2))
+    return _collect(out)
 
 
 def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
@@ -189,74 +205,68 @@ def product(dims: tuple[Dim, ...] | list[Dim]) -> Dim:
     return total
 
 
-def _exact_quotient(dim: Dim, den: Dim) -> Dim | None:
-    """`dim / den` where every term divides, else None."""
-    if isinstance(den, int):
-        if all(c % den == 0 for _, c in _terms(dim)):
-            return _collect([(m, c // den) for m, c in _terms(dim)])
-        return None
+def _exact_quotient(monomial: Monomial, coefficient: int, den: Expr) -> tuple[Monomial, int] | None:
+    """One term divided by `den`, where `den` is one term that divides it."""
     if len(den.terms) != 1:
-        if dim == den:
-            return 1
         return None
-    (den_mono, den_coef) = den.terms[0]
-    out: list[tuple[Monomial, int]] = []
-    for monomial, coefficient in _terms(dim):
-        rest = list(monomial)
-        for atom in den_mono:
-            if atom not in rest:
-                return None
-            rest.remove(atom)
-        if coefficient % den_coef:
+    factors, size = den.terms[0]
+    rest = list(monomial)
+    for atom in factors:
+        if atom not in rest:
             return None
-        out.append((tuple(rest), coefficient // den_coef))
-    return _collect(out)
+        rest.remove(atom)
+    return None if coefficient % size else (tuple(rest), coefficient // size)
 
 
 def _split(num: Dim, den: Dim) -> tuple[Dim, Dim]:
-    """`num = quotient * den + rest` with the terms that divide exactly in the quotient."""
-    whole: Dim = 0
-    rest: Dim = 0
-    for term in _terms(num):
-        piece = _collect([term])
-        exact = _exact_quotient(piece, den)
-        if exact is not None:
-            whole = add(whole, exact)
-        elif isinstance(den, int) and not term[0]:
-            whole = add(whole, term[1] // den)
-            rest = add(rest, term[1] % den)
+    """`num = quotient * den + rest` with all that divides exactly in the quotient."""
+    if num == den:
+        return 1, 0
+    whole: list[tuple[Monomial, int]] = []
+    rest: list[tuple[Monomial, int]] = []
+    for monomial, coefficient in _terms(num):
+        if isinstance(den, int):
+            # the constant leaves a rest that is not negative, other terms keep their sign
+            part = coefficient // den
+            if monomial and coefficient < 0:
+                part = -(-coefficient // den)
+            whole.append((monomial, part))
+            rest.append((monomial, coefficient - part * den))
+            continue
+        exact = _exact_quotient(monomial, coefficient, den)
+        if exact is None:
+            rest.append((monomial, coefficient))
         else:
-            rest = add(rest, piece)
-    return whole, rest
+            whole.append(exact)
+    return _collect(whole), _collect(rest)
+
+
+def _check_divisor(num: Dim, den: Dim, mark: str) -> None:
+    if isinstance(den, int) and den < 1:
+        kind = ValueError if den else ZeroDivisionError
+        raise kind(f"{num} {mark} {den}: sizes are divided by positive numbers only")
 
 
 def floordiv(num: Dim, den: Dim) -> Dim:
     """`floor(num / den)`, `den > 0`, simplified by exact terms and by bounds."""
-    if den == 0:
-        raise ZeroDivisionError(f"{num} // 0")
+    _check_divisor(num, den, "//")
     if isinstance(num, int) and isinstance(den, int):
         return num // den
     if den == 1:
         return num
     whole, rest = _split(num, den)
-    if _within(rest, den):
-        return whole
-    if isinstance(rest, Expr):
-        if isinstance(den, int):
-            rest, den = _reduce(rest, den)
-            if den == 1:
-                return add(whole, rest)
-            if _within(rest, den):
-                return whole
-            if isinstance(rest, int):
-                return add(whole, rest // den)
-            inner = _single_atom(rest)
-            if isinstance(inner, Quotient) and inner.kind == "//" and isinstance(inner.den, int):
-                return add(whole, floordiv(inner.num, inner.den * den))
-        return add(whole, Expr((((Quotient("//", rest, den),), 1),)))
-    if isinstance(den, int):
-        return add(whole, rest // den)
-    return add(whole, Expr((((Quotient("//", Expr((((), rest),)), den),), 1),)))
+    if isinstance(rest, Expr) and isinstance(den, int):
+        rest, den = _reduce(rest, den)
+        if den == 1:
+            return add(whole, rest)
+    known = _known_quotient(rest, den)
+    if known is not None:
+        return add(whole, known)
+    inner = _single_atom(rest)
+    if isinstance(inner, Quotient) and inner.kind == "//" and isinstance(den, int):
+        if isinstance(inner.den, int):
+            return add(whole, floordiv(inner.num, inner.den * den))
+    return add(whole, _atom(Quotient("//", rest, den)))
 
 
 def _reduce(rest: Expr, den: int) -> tuple[Dim, int]:
@@ -268,10 +278,12 @@ def _reduce(rest: Expr, den: int) -> tuple[Dim, int]:
             common = gcd(common, coefficient)
         else:
             constant = coefficient
-    if common <= 1:
-        return rest, den
     parts = [(m, c // common) for m, c in rest.terms if m]
     return _collect([*parts, ((), constant // common)]), den // common
+
+
+def _atom(atom: Atom) -> Expr:
+    return Expr((((atom,), 1),))
 
 
 def _single_atom(dim: Dim) -> Atom | None:
@@ -284,103 +296,106 @@ def _single_atom(dim: Dim) -> Atom | None:
 
 def mod(num: Dim, den: Dim) -> Dim:
     """`num mod den`, result in `[0, den)`, `den > 0`."""
-    if den == 0:
-        raise ZeroDivisionError(f"{num} % 0")
+    _check_divisor(num, den, "%")
     if isinstance(num, int) and isinstance(den, int):
         return num % den
     if den == 1:
         return 0
     _, rest = _split(num, den)
     if isinstance(rest, Expr) and isinstance(den, int):
-        # n mod d where n contains (m mod k*d): the inner mod changes nothing
+        # terms that den divides vanish; in n mod d, an inner (m mod k*d) changes nothing
         plain: list[tuple[Monomial, int]] = []
-        changed = False
         for monomial, coefficient in rest.terms:
             atom = monomial[0] if len(monomial) == 1 else None
+            if monomial and _known_factor(monomial, coefficient) % den == 0:
+                continue
             if isinstance(atom, Quotient) and atom.kind == "%" and isinstance(atom.den, int):
                 if atom.den * coefficient % den == 0:
-                    plain.extend((m, c * coefficient) for m, c in atom.num.terms)
-                    changed = True
+                    plain.extend((m, c * coefficient) for m, c in _terms(atom.num))
                     continue
             plain.append((monomial, coefficient))
-        if changed:
+        if plain != list(rest.terms):
             return mod(_collect(plain), den)
-    if _within(rest, den):
-        return rest
-    if isinstance(rest, int):
-        if isinstance(den, int):
-            return rest % den
-        rest = Expr((((), rest),))
-    return Expr((((Quotient("%", rest, den),), 1),))
+    known = _known_quotient(rest, den)
+    if known is not None:
+        return add(rest, mul(den, -known))
+    return _atom(Quotient("%", rest, den))
 
 
-def _within(rest: Dim, den: Dim) -> bool:
-    """Whether `0 <= rest < den` for certain."""
-    low, high = bounds(rest)
-    den_low, _ = bounds(den)
-    if low < 0:
-        return False
-    if high < den_low:
-        return True
-    return isinstance(den, Expr) and less_equal(add(rest, 1), den) is True
+def _known_quotient(num: Dim, den: Dim) -> int | None:
+    """`floor(num / den)` where the bounds leave one value."""
+    low, high = _quotient_bounds(num, den)
+    if low == high:
+        return low
+    if low == 0 and isinstance(den, Expr) and less_equal(add(num, 1), den):
+        return 0
+    return None
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
     """`min(a, b)`."""
-    if less_equal(a, b):
-        return a
-    if less_equal(b, a):
-        return b
-    return Expr((((Extremum("min", a, b),), 1),))
+    return _extremum("min", a, b)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
     """`max(a, b)`."""
+    return _extremum("max", a, b)
+
+
+def _extremum(kind: str, a: Dim, b: Dim) -> Dim:
     if less_equal(a, b):
-        return b
+        return a if kind == "min" else b
     if less_equal(b, a):
-        return a
-    return Expr((((Extremum("max", a, b),), 1),))
+        return b if kind == "min" else a
+    first, second = sorted((a, b), key=str)
+    return _atom(Extremum(kind, first, second))
+
+
+def _clamp(low: int, high: int) -> tuple[int, int]:
+    return max(low, -INF), min(high, INF)
+
+
+def _quotient_bounds(num: Dim, den: Dim) -> tuple[int, int]:
+    (low, high), (least, most) = bounds(num), bounds(den)
+    least, most = max(least, 1), max(most, 1)
+    bottom = low // (least if low < 0 else most)
+    top = high // (least if high >= 0 else most)
+    return -INF if low == -INF else bottom, INF if high == INF else top
 
 
 def _atom_bounds(atom: Atom) -> tuple[int, int]:
     if isinstance(atom, Symbol):
-        return atom.low, atom.high
+        return _clamp(atom.low, atom.high)
     if isinstance(atom, Extremum):
         (alow, ahigh), (blow, bhigh) = bounds(atom.a), bounds(atom.b)
         pick = max if atom.kind == "max" else min
         return pick(alow, blow), pick(ahigh, bhigh)
+    if atom.kind == "//":
+        return _quotient_bounds(atom.num, atom.den)
     low, high = bounds(atom.num)
-    den_low, den_high = bounds(atom.den)
-    if atom.kind == "%":
-        top = den_high - 1
-        return (0, min(top, high)) if low >= 0 else (0, top)
-    divisors = (den_low, den_high)
-    return (
-        min(low // d for d in divisors) if low < 0 else low // den_high,
-        high // den_low if high >= 0 else max(high // d for d in divisors),
-    )
+    most = bounds(atom.den)[1]
+    top = INF if most == INF else most - 1
+    return 0, min(top, high) if low >= 0 else top
 
 
-@cache
+@_cached
 def _expr_bounds(expr: Expr) -> tuple[int, int]:
     low = high = 0
     for monomial, coefficient in expr.terms:
-        term_low = term_high = 1
+        term_low = term_high = coefficient
         for atom in monomial:
             atom_low, atom_high = _atom_bounds(atom)
             corners = [x * y for x in (term_low, term_high) for y in (atom_low, atom_high)]
-            term_low, term_high = min(corners), max(corners)
-        if coefficient < 0:
-            term_low, term_high = term_high, term_low
-        low += term_low * coefficient
-        high += term_high * coefficient
-    return max(low, -INF), min(high, INF)
+            term_low, term_high = _clamp(min(corners), max(corners))
+        # what is not known stays not known, whatever is added to it
+        low = -INF if -INF in (low, term_low) else low + term_low
+        high = INF if INF in (high, term_high) else high + term_high
+    return _clamp(low, high)
 
 
 def bounds(dim: Dim) -> tuple[int, int]:
-    """Inclusive lower and upper bound that hold for every value of the symbols."""
-    return _expr_bounds(dim) if isinstance(dim, Expr) else (dim, dim)
+    """Inclusive bounds that hold for every value of the symbols; -INF and INF: not known."""
+    return _expr_bounds(dim) if isinstance(dim, Expr) else _clamp(dim, dim)
 
 
 def equal(a: Dim, b: Dim) -> bool | None:
@@ -400,20 +415,21 @@ def less_equal(a: Dim, b: Dim) -> bool | None:
     return False if high < 0 else None
 
 
+def _known_factor(monomial: Monomial, coefficient: int) -> int:
+    """A number that divides the term, whatever its symbols are."""
+    factor = abs(coefficient)
+    for atom in monomial:
+        if isinstance(atom, Symbol):
+            factor *= atom.multiple
+    return factor
+
+
 def divides(divisor: int, dim: Dim) -> bool | None:
     """Whether `divisor` divides `dim`: True, False or None."""
-    known = 0
-    for monomial, coefficient in _terms(dim):
-        factor = abs(coefficient)
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                factor *= atom.multiple
-        if factor % divisor:
-            if not monomial:
-                known += coefficient
-                continue
-            return None
-    return known % divisor == 0
+    rest = mod(dim, divisor)
+    if isinstance(rest, int):
+        return rest == 0
+    return False if bounds(rest)[0] > 0 else None
 
 
 def symbols(dim: Dim) -> set[Symbol]:
@@ -453,4 +469,4 @@ def _substitute_atom(atom: Atom, values: Mapping[str, Dim]) -> Dim:
     else:
         num, den = substitute(atom.num, values), substitute(atom.den, values)
         return floordiv(num, den) if atom.kind == "//" else mod(num, den)
-    return Expr((((atom,), 1),))
+    return _atom(atom)

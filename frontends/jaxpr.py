@@ -1,0 +1,138 @@
+"""The JAX frontend: jaxprs in, arrays across, and the way back into JAX.
+
+Importing this file does not import JAX; using it does.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from stack.errors import UsageError
+from stack.ir.types import BF16, DTYPES, DType
+
+if TYPE_CHECKING:
+    from stack.ir.space import ArraySpace
+    from stack.run.frontend import Captured
+
+_SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
+
+
+class JaxFrontend:
+    """`stack.run.frontend.Frontend` for JAX."""
+
+    name = "jax"
+
+    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
+        """A callable whose arrays are JAX's; without any, one from a module that uses JAX."""
+        jax = sys.modules.get("jax")
+        if jax is None or not callable(fn) or not hasattr(jax, "tree_util"):
+            return False
+        leaves = jax.tree_util.tree_leaves(args)
+        if any(type(leaf).__module__.split(".")[0] == "torch" for leaf in (fn, *leaves)):
+            return False
+        if any(isinstance(leaf, jax.Array | jax.ShapeDtypeStruct) for leaf in leaves):
+            return True
+        return _uses_jax(fn)
+
+    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
+        """Trace `fn` to a jaxpr and import it; see `jaxpr_capture.capture`."""
+        from stack.frontends.jaxpr_capture import capture
+
+        return capture(fn, tuple(args), dynamic=dynamic)
+
+    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
+        """The storage of a JAX array; a view where it is on the CPU. bf16 comes as uint16."""
+        from stack.frontends.lax import dtype_of, is_key
+
+        if is_key(array):
+            import jax
+
+            array = jax.random.key_data(array)
+        held = np.asarray(array)
+        found = dtype_of(held.dtype)
+        if found != dtype:
+            raise TypeError(f"expected {dtype} values, got {found}")
+        return held.view(np.uint16) if dtype is BF16 else held
+
+    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
+        """A JAX array of the storage; 64-bit types stay 64 bits wide even where x64 is off."""
+        import jax
+
+        from stack.frontends.lax import jax_dtype
+
+        held = np.asarray(array)
+        if dtype is BF16:
+            held = held.view(jax_dtype(dtype))
+        if dtype.bits < 64 and dtype.name != "c64":
+            return jax.numpy.asarray(held)
+        with jax.enable_x64(True):
+            return jax.numpy.asarray(held)
+
+    def space(self) -> ArraySpace:
+        """Replays functions in jax.numpy, also under `jax.jit`."""
+        from stack.frontends.jax_space import JaxSpace
+
+        return JaxSpace()
+
+    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Bind the primitive that an `opaque` node names, on storage arrays."""
+        import jax
+
+        from stack.frontends.lax import dtype_of
+        from stack.frontends.lax_opaque import bind, operand_dtypes
+
+        dtypes = operand_dtypes(call)
+        wide = any(d.bits >= 64 and d.name != "c64" for d in dtypes)
+        with jax.enable_x64(wide or bool(jax.config.jax_enable_x64)):
+            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes, strict=True)]
+            results = bind(target, call, given)
+        return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
+
+    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
+        """Example arguments: normal floats, integers from 0 to 15, from texts like `f32[2,16]`."""
+        import jax
+
+        from stack.frontends.lax import jax_dtype
+
+        rng = np.random.default_rng(0)
+        out: list[Any] = []
+        for spec in specs:
+            match = _SPEC.fullmatch(spec)
+            if match is None or match[1] not in DTYPES:
+                known = ", ".join(DTYPES)
+                raise UsageError(f"{spec!r} is not an input such as f32[2,16,64]; types: {known}")
+            shape = tuple(int(d) for d in match[2].split(",") if d.strip())
+            dtype = DTYPES[match[1]]
+            drawn = rng.standard_normal(shape) if dtype.kind in "fc" else rng.integers(0, 16, shape)
+            held = drawn > 7 if dtype.kind == "b" else np.asarray(drawn)
+            out.append(jax.numpy.asarray(held.astype(jax_dtype(dtype))))
+        return tuple(out)
+
+
+def _uses_jax(fn: Callable[..., Any]) -> bool:
+    """Whether a function is one of JAX's, or names JAX in its module or its closure."""
+    inner = getattr(fn, "__wrapped__", fn)
+    if type(fn).__module__.startswith(("jax", "jaxlib")):
+        return True
+    if str(getattr(inner, "__module__", "")).split(".")[0] in ("jax", "jaxlib"):
+        return True
+    values = list(getattr(inner, "__globals__", {}).values())
+    for cell in getattr(inner, "__closure__", None) or ():
+        try:
+            values.append(cell.cell_contents)
+        except ValueError:
+            continue
+    roots = (str(getattr(v, "__name__", "")).split(".")[0] for v in values if _is_module(v))
+    return any(root == "jax" for root in roots)
+
+
+def _is_module(value: Any) -> bool:
+    return type(value).__name__ in ("module", "LazyModule")
+
+
+FRONTEND = JaxFrontend()

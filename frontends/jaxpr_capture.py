@@ -1,0 +1,260 @@
+"""Capturing a JAX function: names for its parameters, its jaxpr, and the way in and out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import export
+from jax._src import core
+
+from stack.frontends.jaxpr_dims import DimReader
+from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big, is_key
+from stack.ir.builder import param
+from stack.ir.node import unique_name
+from stack.run.frontend import Captured
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array among the arguments: its name, and what JAX holds it to be."""
+
+    name: str
+    aval: Any
+
+    @property
+    def text(self) -> str:
+        """Type and shape as `f32[2, 16]`."""
+        dtype = self.aval.dtype if is_key(self.aval) else dtype_of(self.aval.dtype)
+        return f"{dtype}[{', '.join(map(str, self.aval.shape))}]"
+
+
+def capture(fn: Callable[..., Any], args: tuple[Any, ...], *, dynamic: bool = False) -> Captured:
+    """Trace `fn` on the types of `args` and import the jaxpr.
+
+    Static sizes are the sizes of `args`. With `dynamic`, the leading sizes of the arguments that
+    are plain arrays become symbols: `b` the batch and `s` the sequence, as far as the function can
+    be traced with them; `notes["dynamic"]` says what was kept.
+    """
+    if not dynamic:
+        closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*args)
+        return _captured(fn, args, closed, shapes, {})
+    reasons: list[str] = []
+    for names in (("b", "s"), ("b",)):
+        specs, limits = _symbolic(fn, args, names)
+        if not limits:
+            continue
+        try:
+            closed, shapes = jax.make_jaxpr(fn, return_shape=True)(*specs)
+            found = _captured(fn, args, closed, shapes, {})
+        except (TypeError, ValueError, core.InconclusiveDimensionOperation) as error:
+            reasons.append(f"not with {', '.join(names)}: {str(error).splitlines()[0]}")
+            continue
+        kept = f"symbolic sizes: {', '.join(sorted(limits))}"
+        found.notes["dynamic"] = "\n".join([kept, *reasons])
+        return found
+    found = capture(fn, args)
+    found.notes["dynamic"] = "\n".join(["no symbolic sizes", *reasons])
+    return found
+
+
+def _captured(
+    fn: Callable[..., Any], args: tuple[Any, ...], closed: Any, shapes: Any, notes: dict[str, str]
+) -> Captured:
+    names = argument_names(fn, args)
+    big = {id(c): c for c in constants_of(closed) if is_big(c)}
+    shared = Shared(DimReader())
+    importer = Importer(shared)
+    taken = set(names)
+    bound_names = _constant_names(fn, big, taken)
+    leaves = [Leaf(n, a) for n, a in zip(names, closed.in_avals, strict=True)]
+    bound = [param(n, importer.type_of(core.typeof(c))) for n, c in zip(bound_names, big.values())]
+    inputs = [param(leaf.name, importer.type_of(leaf.aval)) for leaf in leaves]
+    importer.big = dict(zip(big, bound, strict=True))
+    results = importer.closed(closed, inputs)
+    func = importer.b.func(_function_name(fn), [*bound, *inputs], results)
+    if shared.dropped:
+        notes["effects left out"] = "\n".join(shared.dropped)
+    tree = jax.tree_util.tree_structure(args)
+    return Captured(
+        func=func,
+        text=str(closed),
+        bound=[_words(np.asarray(c) if not isinstance(c, jax.Array) else c) for c in big.values()],
+        flatten=Flatten(fn, leaves, tree),
+        unflatten=Unflatten(jax.tree_util.tree_structure(shapes), closed.out_avals),
+        original=fn,
+        args=args,
+        notes=notes,
+    )
+
+
+def _function_name(fn: Callable[..., Any]) -> str:
+    name = str(getattr(fn, "__name__", "") or type(fn).__name__)
+    return unique_name(name, set(), {})
+
+
+# ---- names
+
+
+def argument_names(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+    """A name for every array: `params.attn.wq`, from the signature and the path in the pytree."""
+    firsts = _parameter_names(fn, len(args))
+    taken: set[str] = set()
+    counts: dict[str, int] = {}
+    out: list[str] = []
+    for path, _ in jax.tree_util.tree_leaves_with_path(tuple(args)):
+        parts = [firsts[path[0].idx], *map(_key_name, path[1:])]
+        out.append(unique_name(".".join(parts), taken, counts))
+    return out
+
+
+def _parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return [f"arg{i}" for i in range(count)]
+    out: list[str] = []
+    for i in range(count):
+        at = parameters[min(i, len(parameters) - 1)] if parameters else None
+        if at is None:
+            out.append(f"arg{i}")
+        elif at.kind is at.VAR_POSITIONAL:
+            out.append(f"{at.name}.{i - parameters.index(at)}")
+        else:
+            out.append(at.name)
+    return out
+
+
+def _key_name(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return str(getattr(key, attribute))
+    return str(key)
+
+
+def _constant_names(fn: Callable[..., Any], big: dict[int, Any], taken: set[str]) -> list[str]:
+    """Names of closed-over arrays: that of the variable that holds them, where there is one."""
+    known: dict[int, str] = {}
+    inner = inspect.unwrap(fn) if callable(fn) else fn
+    try:
+        held = inspect.getclosurevars(inner)
+        scopes = {**held.globals, **held.nonlocals}
+    except (TypeError, ValueError):
+        scopes = {}
+    for name, value in scopes.items():
+        if isinstance(value, jax.Array | np.ndarray | dict | list | tuple):
+            for path, leaf in jax.tree_util.tree_leaves_with_path(value):
+                known[id(leaf)] = ".".join([name, *map(_key_name, path)])
+    counts: dict[str, int] = {}
+    return [unique_name(known.get(key, "const"), taken, counts) for key in big]
+
+
+# ---- symbolic sizes
+
+
+def _symbolic(
+    fn: Callable[..., Any], args: tuple[Any, ...], names: Sequence[str]
+) -> tuple[tuple[Any, ...], set[str]]:
+    """The arguments as types, with leading sizes of plain arrays replaced by symbols.
+
+    Arrays inside containers are taken to be weights. Arguments whose leading sizes equal those of
+    the first plain array share its symbols.
+    """
+    symbols = dict(zip(names, export.symbolic_shape(",".join(names)), strict=True))
+    plain = [a for a in args if hasattr(a, "shape") and len(a.shape)]
+    if not plain:
+        return args, set()
+    model = plain[0].shape
+    used: set[str] = set()
+    specs: list[Any] = []
+    for arg in args:
+        if not hasattr(arg, "shape"):
+            specs.append(arg)
+            continue
+        shape = list(arg.shape)
+        for axis, name in enumerate(names):
+            has = axis < min(len(shape), len(model)) and shape[axis] == model[axis]
+            if has and (axis == 0 or len(model) > 2 or plain[0].dtype.kind in "iu"):
+                shape[axis] = symbols[name]
+                used.add(name)
+            elif axis == 0:
+                break
+        specs.append(jax.ShapeDtypeStruct(tuple(shape), arg.dtype))
+    return tuple(specs), used if len(used) == len(names) else set()
+
+
+# ---- in and out
+
+
+def _words(array: Any) -> Any:
+    return jax.random.key_data(array) if is_key(array) else array
+
+
+class Flatten:
+    """User arguments to arrays. Raises TypeError, as a compiled JAX function does, for others."""
+
+    def __init__(self, fn: Callable[..., Any], leaves: Sequence[Leaf], tree: Any) -> None:
+        self.fn = fn
+        self.leaves = leaves
+        self.tree = tree
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        if kwargs:
+            args = inspect.signature(self.fn).bind(*args, **kwargs).args
+        given, tree = jax.tree_util.tree_flatten(args)
+        if tree != self.tree:
+            names = ", ".join(leaf.name for leaf in self.leaves[:8])
+            raise TypeError(
+                f"the arguments have the structure {tree}, captured was {self.tree} ({names})"
+            )
+        sizes: dict[str, int] = {}
+        return [self._leaf(leaf, x, sizes) for leaf, x in zip(self.leaves, given, strict=True)]
+
+    def _leaf(self, leaf: Leaf, x: Any, sizes: dict[str, int]) -> Any:
+        try:
+            aval = core.typeof(x) if not isinstance(x, np.ndarray) else _numpy_aval(x)
+        except TypeError as error:
+            raise TypeError(f"argument {leaf.name}: {error}") from error
+        if aval.dtype != leaf.aval.dtype or not _fits(aval.shape, leaf.aval.shape, sizes):
+            raise TypeError(f"argument {leaf.name} is {leaf.text}, got {Leaf('', aval).text}")
+        if isinstance(x, jax.Array):
+            return _words(x)
+        return np.asarray(x, dtype=leaf.aval.dtype)
+
+
+def _numpy_aval(x: np.ndarray) -> Any:
+    return core.ShapedArray(x.shape, jax.dtypes.canonicalize_dtype(x.dtype))
+
+
+def _fits(shape: Sequence[Any], expected: Sequence[Any], sizes: dict[str, int]) -> bool:
+    """Whether a shape is the captured one. Symbols alone are bound; sums are checked later."""
+    if len(shape) != len(expected):
+        return False
+    for size, want in zip(shape, expected, strict=True):
+        if isinstance(want, int):
+            if size != want:
+                return False
+        elif sizes.setdefault(str(want), size) != size or size < 1:
+            return False
+    return True
+
+
+class Unflatten:
+    """Result arrays to what the user's function returns."""
+
+    def __init__(self, tree: Any, avals: Sequence[Any]) -> None:
+        self.tree = tree
+        self.avals = tuple(avals)
+
+    def __call__(self, arrays: Sequence[Any]) -> Any:
+        leaves = [
+            jax.random.wrap_key_data(x, impl=a.dtype._impl.name) if is_key(a) else x
+            for x, a in zip(arrays, self.avals, strict=True)
+        ]
+        return jax.tree_util.tree_unflatten(self.tree, leaves)
+
+

@@ -1,0 +1,324 @@
+"""From jaxpr equations to IR nodes: the table of lowerings, and the walk over a jaxpr.
+
+A lowering is a function `(site, *operand nodes, **equation parameters) -> node or nodes`, entered
+with `@lower("primitive", ...)` in one of the `lax_*` files. A lowering that does not cover a case
+raises `NoLowering`, and the equation becomes an `opaque` node.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core
+from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+
+from stack.errors import RuleError, StackError
+from stack.frontends.jaxpr_dims import DimReader
+from stack.frontends.jaxpr_source import line_of
+from stack.ir.builder import Builder, constant, param
+from stack.ir.data import INLINE_ELEMENTS
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node
+from stack.ir.types import DTYPES, DType, TensorType, TupleType
+
+TOPICS = (
+    "elementwise", "move", "index", "reduce", "window", "contract", "control", "random",
+)  # fmt: skip
+Lowering = Callable[..., "Node | Sequence[Node]"]
+LOWERINGS: dict[str, Lowering] = {}
+
+_BY_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"} | {
+    "bfloat16": DTYPES["bf16"],
+    "float0": DTYPES["bool"],  # the tangent of an integer: holds nothing
+}
+
+
+class NoLowering(Exception):
+    """This equation has no lowering; it becomes an opaque node."""
+
+
+def lower(*names: str) -> Callable[[Lowering], Lowering]:
+    """Enter a lowering for primitives, by name."""
+
+    def enter(rule: Lowering) -> Lowering:
+        for name in names:
+            LOWERINGS[name] = rule
+        return rule
+
+    return enter
+
+
+@cache
+def load_lowerings() -> Mapping[str, Lowering]:
+    """The whole table. The files import this one, so they are loaded on first use."""
+    for topic in TOPICS:
+        importlib.import_module(f"stack.frontends.lax_{topic}")
+    return LOWERINGS
+
+
+def dtype_of(dtype: Any) -> DType:
+    """The IR's element type for JAX's."""
+    name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
+    if name == "void":
+        return DTYPES["bool"]
+    if name not in _BY_NUMPY:
+        raise TypeError(f"the IR has no element type for JAX's {name}; it has {', '.join(DTYPES)}")
+    return _BY_NUMPY[name]
+
+
+def jax_dtype(dtype: DType) -> np.dtype:
+    """JAX's element type for the IR's."""
+    return np.dtype(jax.numpy.bfloat16 if dtype.name == "bf16" else dtype.numpy)
+
+
+def is_key(aval: Any) -> bool:
+    """Whether a value is an array of typed random keys, which the IR holds as their words."""
+    return jax.dtypes.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
+
+
+@dataclass
+class Shared:
+    """What all blocks of one import have in common.
+
+    Attributes:
+        dims: symbolic sizes, JAX's to ours.
+        dropped: equations without results that had only an effect, with their source line.
+    """
+
+    dims: DimReader = field(default_factory=DimReader)
+    dropped: list[str] = field(default_factory=list)
+
+
+class Importer:
+    """Imports equations into one block. Nested blocks have an importer of their own.
+
+    Attributes:
+        b: makes the nodes of this block.
+        big: nodes of constants too large for the text, by `id` of the array.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        big: Mapping[int, Node] | None = None,
+        loc: tuple[str, ...] = (),
+    ) -> None:
+        self.shared = shared
+        self.big = dict(big or {})
+        self.b = Builder()
+        self.b.loc = loc
+
+    # ---- types and constants
+
+    def type_of(self, aval: Any) -> TensorType:
+        """The type of a JAX value; random keys get the axes of their words."""
+        if is_key(aval):
+            aval = core.physical_aval(aval)
+        if not isinstance(aval, core.ShapedArray):
+            raise StackError(f"a value of type {aval} has no place in the IR")
+        return TensorType(dtype_of(aval.dtype), self.shared.dims.shape(aval.shape))
+
+    def constant(self, value: Any) -> Node:
+        """A bound parameter for a large array that is one, a `const` otherwise."""
+        if id(value) in self.big:
+            return self.big[id(value)]
+        if is_key(value):
+            value = jax.random.key_data(value)
+        array = np.asarray(value)
+        node = constant(array, dtype_of(array.dtype))
+        if node.tensor.rank:
+            self.b.note(node)
+        return node
+
+    # ---- equations
+
+    def inline(self, jaxpr: Jaxpr, consts: Sequence[Any], args: Sequence[Node]) -> list[Node]:
+        """Import every equation of a jaxpr here. Returns the nodes of its results."""
+        env: dict[Any, Node] = dict(zip(jaxpr.invars, args, strict=True))
+        env.update(zip(jaxpr.constvars, map(self.constant, consts), strict=True))
+        caller = self.b.loc
+
+        def read(atom: Any) -> Node:
+            return self.constant(atom.val) if isinstance(atom, Literal) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            line = line_of(eqn)
+            self.b.loc = (line,) if line else caller
+            env.update(zip(eqn.outvars, self.equation(eqn, [read(v) for v in eqn.invars])))
+        self.b.loc = caller
+        return [read(v) for v in jaxpr.outvars]
+
+    def closed(self, closed: ClosedJaxpr, args: Sequence[Node]) -> list[Node]:
+        """`inline` of a jaxpr with its constants."""
+        return self.inline(closed.jaxpr, closed.consts, args)
+
+    def equation(self, eqn: Any, args: Sequence[Node]) -> Sequence[Node]:
+        """The results of one equation."""
+        name = eqn.primitive.name
+        if not eqn.outvars:
+            self.shared.dropped.append(f"{name} ({', '.join(self.b.loc) or 'no source line'})")
+            return ()
+        site = Site(self, eqn, tuple(self.type_of(v.aval) for v in eqn.outvars))
+        try:
+            results = self._lower(name, site, args)
+        except (NoLowering, RuleError):
+            return site.opaque(args)
+        nodes = [results] if isinstance(results, Node) else list(results)
+        got = tuple(n.type for n in nodes)
+        if got != site.types:
+            raise StackError(f"the lowering of {name} gave {got}, the jaxpr says {site.types}")
+        return nodes
+
+    def _lower(self, name: str, site: Site, args: Sequence[Node]) -> Node | Sequence[Node]:
+        rules = load_lowerings()
+        if name not in rules:
+            raise NoLowering(name)
+        handles_keys = getattr(rules[name], "handles_keys", False)
+        if not handles_keys and any(is_key(v.aval) for v in site.eqn.invars):
+            return site.over_words(args)
+        return rules[name](site, *args, **site.eqn.params)
+
+    # ---- nested blocks
+
+    def captures(self, jaxprs: Sequence[Any]) -> dict[int, Node]:
+        """Large constants inside nested jaxprs, which a closed block must take as operands."""
+        found = {id(c): c for j in jaxprs for c in constants_of(j) if id(c) in self.big}
+        return {key: self.big[key] for key in found}
+
+    def block(
+        self,
+        names: Sequence[str],
+        types: Sequence[TensorType],
+        captured: Mapping[int, Node],
+        body: Callable[[Importer, list[Node]], Sequence[Node]],
+    ) -> Block:
+        """A closed block: `body` gets an importer and the parameters without the captured ones."""
+        params = [param(n, t) for n, t in zip(names, types, strict=True)]
+        extra = [param(f"const.{i}", n.type) for i, n in enumerate(captured.values())]
+        inner = Importer(self.shared, dict(zip(captured, extra, strict=True)), self.b.loc)
+        results = body(inner, params)
+        return inner.b.block([*params, *extra], results)
+
+
+def constants_of(value: Any) -> Iterator[Any]:
+    """Array constants of a jaxpr and of every jaxpr inside it."""
+    if isinstance(value, ClosedJaxpr):
+        yield from value.consts
+        yield from constants_of(value.jaxpr)
+    elif isinstance(value, Jaxpr):
+        atoms = [*value.outvars, *(v for eqn in value.eqns for v in eqn.invars)]
+        yield from (a.val for a in atoms if isinstance(a, Literal))
+        for eqn in value.eqns:
+            yield from constants_of(tuple(eqn.params.values()))
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from constants_of(item)
+
+
+def is_big(value: Any) -> bool:
+    """Whether a constant is a bound parameter and not part of the text."""
+    return int(np.prod(np.shape(value), dtype=np.int64)) > INLINE_ELEMENTS
+
+
+@dataclass
+class Site:
+    """What a lowering sees of one equation: where nodes go, and the types of the results."""
+
+    importer: Importer
+    eqn: Any
+    types: tuple[TensorType, ...]
+
+    @property
+    def b(self) -> Builder:
+        return self.importer.b
+
+    @property
+    def type(self) -> TensorType:
+        """Type of the first result."""
+        return self.types[0]
+
+    def dims(self, shape: Sequence[Any]) -> tuple[Dim, ...]:
+        """A shape, or other sizes among the parameters, as the IR's sizes."""
+        return self.importer.shared.dims.shape(shape)
+
+    def fill(self, value: Any, type_: TensorType) -> Node:
+        """An array of one value, or a scalar constant."""
+        scalar = constant(value, type_.dtype)
+        return self.b.broadcast(scalar, axes=(), type=type_) if type_.rank else scalar
+
+    def cast(self, x: Node, dtype: DType) -> Node:
+        """`x` with another element type; `x` itself where it has that one."""
+        return x if x.dtype == dtype else self.b.cast(x, type=x.tensor.with_dtype(dtype))
+
+    def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
+        """`x` in another shape; what it was reshaped from where that has the shape."""
+        while x.op == "reshape" and x.shape != tuple(shape):
+            x = x.args[0]
+        if x.shape == tuple(shape):
+            return x
+        return self.b.reshape(x, type=x.tensor.with_shape(tuple(shape)))
+
+    def transpose(self, x: Node, perm: Sequence[int]) -> Node:
+        """`x` with its axes in another order; `x` itself where they stay."""
+        if list(perm) == list(range(x.tensor.rank)):
+            return x
+        return self.b.transpose(x, perm=tuple(int(p) for p in perm))
+
+    def slice(
+        self,
+        x: Node,
+        start: Sequence[Dim],
+        limit: Sequence[Dim],
+        step: Sequence[int] | None = None,
+    ) -> Node:
+        """A slice; `x` itself where it is the whole."""
+        steps = tuple(int(k) for k in step or (1,) * len(start))
+        whole = (0,) * len(start)
+        if tuple(start) == whole and tuple(limit) == x.shape and steps == (1,) * len(start):
+            return x
+        return self.b.slice(x, start=tuple(start), limit=tuple(limit), step=steps)
+
+    def items(self, node: Node, named: str | None = None) -> list[Node]:
+        """The results of a node: itself where it has one."""
+        if not isinstance(node.type, TupleType):
+            return [node]
+        count = len(node.type.items)
+        return [self.b.op("item", (node,), {"index": i}, named=named) for i in range(count)]
+
+    def trace(self, function: Callable[..., Any], *args: Node) -> list[Node]:
+        """Import what JAX makes of `function`, as a decomposition of this equation."""
+        if any(not isinstance(d, int) for a in args for d in a.shape):
+            raise NoLowering("a decomposition by tracing needs known sizes")
+        specs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in args]
+        return self.importer.closed(jax.make_jaxpr(function)(*specs), args)
+
+    def over_words(self, args: Sequence[Node]) -> Sequence[Node]:
+        """An op on random keys is the same op on each word of them."""
+        axes = [-1 if is_key(v.aval) else None for v in self.eqn.invars]
+        bind = self.eqn.primitive.bind
+        params = self.eqn.params
+        out_axes = [-1 if is_key(v.aval) else None for v in self.eqn.outvars]
+        outputs = out_axes if self.eqn.primitive.multiple_results else out_axes[0]
+        return self.trace(jax.vmap(lambda *xs: bind(*xs, **params), axes, outputs), *args)
+
+    def opaque(self, args: Sequence[Node]) -> Sequence[Node]:
+        """A call into JAX."""
+        from stack.frontends.lax_opaque import describe
+
+        if any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars)):
+            raise StackError(f"{self.eqn.primitive.name} on typed random keys is not supported")
+        attrs: dict[str, Any] = {
+            "target": f"jax:{self.eqn.primitive.name}",
+            "call": describe(self.eqn.primitive, self.eqn.params, [a.dtype for a in args]),
+        }
+        if self.eqn.effects:
+            attrs["effect"] = True
+        hint = self.type if len(self.types) == 1 else TupleType(self.types)
+        name = self.eqn.primitive.name
+        return self.items(self.b.op("opaque", args, attrs, hint=hint, named=name), name)

@@ -1,0 +1,408 @@
+"""Lowerings of gather, scatter and dynamic slices: lax's dimension numbers as axis rules.
+
+A window is read at `start + iota`. What lax does with a start that is out of range becomes
+explicit: clip is max and min, fill is a select, drop sends the update to a row that is cut off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stack.frontends.lax import NoLowering, Site, lower
+from stack.frontends.lax_ranges import clamp, value_range, within
+from stack.ir.axes import Axis, Rule
+from stack.ir.builder import constant
+from stack.ir.dim import Dim, add, mul
+from stack.ir.node import Node
+from stack.ir.space import identity
+from stack.ir.types import DTYPES, I32
+
+
+@dataclass
+class Reads:
+    """An axis rule while it is put together: one axis of the indexed array at a time."""
+
+    axes: list[Axis] = field(default_factory=list)
+    indices: list[Node] = field(default_factory=list)
+    index_axes: list[tuple[str, ...]] = field(default_factory=list)
+
+    def through(self, name: str) -> None:
+        """An axis that passes through."""
+        self.axes.append(Axis((name,)))
+
+    def at(self, index: Node, names: Sequence[str]) -> None:
+        """An axis that is read where `index`, which has axes `names`, says."""
+        self.axes.append(Axis((f"x{len(self.axes)}",), "!"))
+        self.indices.append(index)
+        self.index_axes.append(tuple(names))
+
+    def gather(self, s: Site, x: Node, result: Sequence[str]) -> Node:
+        """The gather; `x` itself, reordered, where nothing is indexed."""
+        if not self.indices:
+            own = [a.names[0] for a in self.axes]
+            return s.transpose(x, [own.index(n) for n in result])
+        rule = Rule((tuple(self.axes), *self._operands()), (_plain(result),))
+        return s.b.op("gather", (x, *self.indices), {"rule": str(rule)})
+
+    def scatter(self, s: Site, x: Node, updates: Node, names: Sequence[str], kind: str) -> Node:
+        """The scatter of `updates`, which has axes `names`."""
+        whole = tuple(self.axes)
+        rule = Rule((whole, *self._operands(), _plain(names)), (whole,))
+        return s.b.op("scatter", (x, *self.indices, updates), {"rule": str(rule), "kind": kind})
+
+    def _operands(self) -> list[tuple[Axis, ...]]:
+        return [_plain(names) for names in self.index_axes]
+
+
+def _plain(names: Sequence[str]) -> tuple[Axis, ...]:
+    return tuple(Axis((n,)) for n in names)
+
+
+def index_type(s: Site, x: Node) -> Node:
+    """An index of at least 32 bits, so that offsets can be added to it."""
+    if x.dtype.kind == "b" or x.dtype.bits < 32:
+        return s.cast(x, I32)
+    if x.dtype.kind == "u":
+        return s.cast(x, DTYPES["i64"])
+    return x
+
+
+def window(s: Site, start: Node, size: Dim, step: int = 1) -> Node:
+    """`start + 0, start + step, ...` along a new last axis."""
+    shape = (*start.shape, size)
+    type_ = start.tensor.with_shape(shape)
+    offset = s.b.iota(axis=len(shape) - 1, type=type_)
+    if step != 1:
+        offset = s.b.mul(offset, step)
+    if start.tensor.rank:
+        start = s.b.broadcast(start, axes=tuple(range(start.tensor.rank)), type=type_)
+    elif start.op == "const" and not int(start.attrs["value"].array):
+        return offset
+    return s.b.add(start, offset)
+
+
+@dataclass
+class _Plan:
+    """Dimension numbers of a gather or scatter, seen from the operand.
+
+    Attributes:
+        sizes: window size along every operand axis.
+        starts: start index of the operand axes that have one; its axes are `batch`.
+        shared: operand axes that are batch axes, with their names.
+        dropped: operand axes that the windows do not have.
+        valid: where the window is in range, over `batch`; None for everywhere.
+    """
+
+    shape: tuple[Dim, ...]
+    sizes: tuple[Dim, ...]
+    starts: dict[int, Node]
+    shared: dict[int, str]
+    dropped: set[int]
+    batch: tuple[str, ...]
+    valid: Node | None = None
+
+    def name(self, axis: int) -> str:
+        return self.shared.get(axis, f"w{axis}")
+
+    @property
+    def windows(self) -> list[int]:
+        return [d for d in range(len(self.shape)) if d not in self.dropped and d not in self.shared]
+
+
+def _starts(s: Site, indices: Node, axes: Sequence[int]) -> dict[int, Node]:
+    """The components of the index vectors, by the operand axis they index."""
+    batch = indices.shape[:-1]
+    if len(axes) == 1:
+        return {axes[0]: index_type(s, s.reshape(indices, batch))}
+    out: dict[int, Node] = {}
+    for i, axis in enumerate(axes):
+        low = [0] * len(batch) + [i]
+        part = s.slice(indices, low, [*batch, i + 1])
+        out[axis] = index_type(s, s.reshape(part, batch))
+    return out
+
+
+def _settle_starts(s: Site, plan: _Plan, mode: str) -> None:
+    """Make the mode explicit: every start ends up in range, `valid` says which ones were."""
+    for axis, start in plan.starts.items():
+        top = add(plan.shape[axis], mul(plan.sizes[axis], -1))
+        if mode == "FILL_OR_DROP":
+            here = within(s, start, top)
+            if here is not None:
+                plan.valid = here if plan.valid is None else s.b.and_(plan.valid, here)
+        if mode != "PROMISE_IN_BOUNDS":
+            plan.starts[axis] = clamp(s, start, top)
+
+
+def _spread(s: Site, x: Node, axes: Sequence[int], like: Node) -> Node:
+    """A value over some axes of `like`, repeated along the others."""
+    if not x.tensor.rank:
+        return x
+    return s.b.broadcast(x, axes=tuple(axes), type=like.tensor.with_dtype(x.dtype))
+
+
+# ---- gather
+
+
+@lower("gather")
+def _gather(
+    s: Site,
+    x: Node,
+    indices: Node,
+    *,
+    dimension_numbers: Any,
+    slice_sizes: Sequence[int],
+    mode: Any,
+    fill_value: Any,
+    **_: Any,
+) -> Node:
+    dn = dimension_numbers
+    batch = tuple(f"b{i}" for i in range(indices.tensor.rank - 1))
+    offset_axes = [int(d) for d in dn.offset_dims]
+    batch_axes = [i for i in range(s.type.rank) if i not in offset_axes]
+    pairs = zip(dn.operand_batching_dims, dn.start_indices_batching_dims, strict=True)
+    plan = _Plan(
+        x.shape,
+        s.dims(slice_sizes),
+        _starts(s, indices, [int(d) for d in dn.start_index_map]),
+        {int(d): batch[int(i)] for d, i in pairs},
+        {int(d) for d in dn.collapsed_slice_dims},
+        batch,
+    )
+    _settle_starts(s, plan, mode.name)
+    x = _narrow(s, x, plan)
+    reads = _gather_reads(s, plan)
+    names = dict(zip(batch_axes, batch, strict=True))
+    names.update(zip(offset_axes, map(plan.name, plan.windows), strict=True))
+    # an axis of size 1 that no start moves is put back by a reshape
+    out = reads.gather(s, x, [names[i] for i in range(s.type.rank)])
+    if plan.valid is None:
+        return out
+    missing = constant(_fill_value(fill_value, s), s.type.dtype)
+    return s.b.select(_spread(s, plan.valid, batch_axes, out), out, missing)
+
+
+def _narrow(s: Site, x: Node, plan: _Plan) -> Node:
+    """Cut axes that no start indexes to their window."""
+    limit = [
+        d if axis in plan.starts or axis in plan.shared else plan.sizes[axis]
+        for axis, d in enumerate(plan.shape)
+    ]
+    x = s.slice(x, [0] * len(limit), limit)
+    loose = [d for d in plan.dropped if d not in plan.starts]
+    return s.reshape(x, [d for axis, d in enumerate(x.shape) if axis not in loose])
+
+
+def _gather_reads(s: Site, plan: _Plan) -> Reads:
+    reads = Reads()
+    for axis, size in enumerate(plan.shape):
+        start = plan.starts.get(axis)
+        if axis in plan.shared or (axis not in plan.dropped and start is None):
+            reads.through(plan.name(axis))
+        elif axis in plan.dropped and start is not None:
+            reads.at(start, plan.batch)
+        elif start is not None and plan.sizes[axis] == size:
+            reads.through(plan.name(axis))
+        elif start is not None:
+            moved = window(s, start, plan.sizes[axis])
+            reads.at(moved, (*plan.batch, plan.name(axis)))
+    return reads
+
+
+def _fill_value(value: Any, s: Site) -> Any:
+    if value is not None:
+        return np.asarray(value)
+    dtype = s.type.dtype
+    if dtype.kind in "fc":
+        return np.nan
+    return True if dtype.kind == "b" else identity("min" if dtype.kind == "u" else "max", dtype)
+
+
+# ---- scatter
+
+
+_KINDS = {
+    "scatter": "set",
+    "scatter-add": "add",
+    "scatter-sub": "add",
+    "scatter-mul": "mul",
+    "scatter-min": "min",
+    "scatter-max": "max",
+}
+_NEUTRAL = {"add": "sum", "mul": "prod", "min": "min", "max": "max"}
+
+
+@lower(*_KINDS)
+def _scatter(
+    s: Site,
+    x: Node,
+    indices: Node,
+    updates: Node,
+    *,
+    dimension_numbers: Any,
+    mode: Any,
+    update_jaxpr: Any,
+    **_: Any,
+) -> Node:
+    name = s.eqn.primitive.name
+    if name == "scatter" and update_jaxpr is not None:
+        raise NoLowering("a function applied in place")
+    if not x.tensor.rank:
+        raise NoLowering("scatter into a scalar")
+    if name == "scatter-sub":
+        updates = s.b.neg(updates)
+    plan, names = _scatter_plan(s, x, indices, updates, dimension_numbers)
+    _settle_starts(s, plan, mode.name)
+    kind = _KINDS[name]
+    batch_axes = [names.index(n) for n in plan.batch]
+    if plan.valid is not None and kind != "set":
+        here = _spread(s, plan.valid, batch_axes, updates)
+        updates = s.b.select(here, updates, constant(identity(_NEUTRAL[kind], x.dtype), x.dtype))
+        plan.valid = None
+    return _scatter_out(s, x, updates, plan, names, kind)
+
+
+def _scatter_plan(
+    s: Site, x: Node, indices: Node, updates: Node, dn: Any
+) -> tuple[_Plan, list[str]]:
+    """The plan, and the names of the axes of the updates."""
+    batch = tuple(f"b{i}" for i in range(indices.tensor.rank - 1))
+    pairs = zip(dn.operand_batching_dims, dn.scatter_indices_batching_dims, strict=True)
+    shared = {int(d): batch[int(i)] for d, i in pairs}
+    dropped = {int(d) for d in dn.inserted_window_dims}
+    starts = _starts(s, indices, [int(d) for d in dn.scatter_dims_to_operand_dims])
+    plan = _Plan(x.shape, (), starts, shared, dropped, batch)
+    window_axes = [int(d) for d in dn.update_window_dims]
+    others = iter(batch)
+    names = ["" if i in window_axes else next(others) for i in range(updates.tensor.rank)]
+    sizes: list[Dim] = [1] * len(x.shape)
+    for axis, at in zip(plan.windows, window_axes, strict=True):
+        names[at] = plan.name(axis)
+        sizes[axis] = updates.shape[at]
+    plan.sizes = tuple(sizes)
+    return plan, names
+
+
+def _scatter_out(
+    s: Site, x: Node, updates: Node, plan: _Plan, names: Sequence[str], kind: str
+) -> Node:
+    spare = _spare_axis(plan) if plan.valid is not None else -1
+    reads = Reads()
+    for axis, size in enumerate(plan.shape):
+        start = plan.starts.get(axis)
+        if axis in plan.shared:
+            reads.through(plan.name(axis))
+            continue
+        is_window = axis not in plan.dropped
+        if is_window and plan.sizes[axis] == size and axis != spare:
+            reads.through(plan.name(axis))
+            continue
+        own: tuple[str, ...] = plan.batch if start is not None else ()
+        index = start if start is not None else constant(0, I32)
+        if is_window:
+            index = window(s, index, plan.sizes[axis])
+            own = (*own, plan.name(axis))
+        if axis == spare:
+            index, own = _or_spare(s, plan, index, own, size)
+        reads.at(index, own)
+    if spare < 0:
+        return reads.scatter(s, x, updates, names, kind)
+    rank = len(plan.shape)
+    grown = s.b.pad(
+        x, constant(0, x.dtype), low=(0,) * rank, interior=(0,) * rank,
+        high=tuple(int(axis == spare) for axis in range(rank)),
+    )  # fmt: skip
+    out = reads.scatter(s, grown, updates, names, kind)
+    return s.slice(out, [0] * rank, plan.shape)
+
+
+def _spare_axis(plan: _Plan) -> int:
+    """The axis that gets a row for dropped updates: an indexed one where there is one."""
+    return min(plan.starts)
+
+
+def _or_spare(
+    s: Site, plan: _Plan, index: Node, own: Sequence[str], size: Dim
+) -> tuple[Node, tuple[str, ...]]:
+    """The index where the window is in range, the row past the end where not."""
+    valid = plan.valid
+    assert valid is not None
+    if valid.tensor.rank and len(own) > valid.tensor.rank:
+        like = index.tensor.with_dtype(valid.dtype)
+        valid = s.b.broadcast(valid, axes=tuple(range(valid.tensor.rank)), type=like)
+    return s.b.select(valid, index, s.b.size_of(size, index.dtype)), tuple(own)
+
+
+# ---- dynamic slices
+
+
+def _known(start: Node) -> int | None:
+    low, high = value_range(start)
+    return low if low == high else None
+
+
+@lower("dynamic_slice")
+def _dynamic_slice(s: Site, x: Node, *starts: Node, slice_sizes: Sequence[int], **_: Any) -> Node:
+    sizes = s.dims(slice_sizes)
+    reads = Reads()
+    names: list[str] = []
+    low: list[Dim] = [0] * len(sizes)
+    high: list[Dim] = list(x.shape)
+    for axis, (start, size) in enumerate(zip(starts[: len(sizes)], sizes, strict=True)):
+        top = add(x.shape[axis], mul(size, -1))
+        place = clamp(s, index_type(s, start), top)
+        known = _known(place)
+        if top == 0 or known is not None:
+            low[axis] = 0 if top == 0 or known is None else known
+            high[axis] = add(low[axis], size)
+            reads.through(f"w{axis}")
+            names.append(f"w{axis}")
+        elif size == 1:
+            reads.at(place, ())
+        else:
+            reads.at(window(s, place, size), (f"w{axis}",))
+            names.append(f"w{axis}")
+    return s.reshape(reads.gather(s, s.slice(x, low, high), names), sizes)
+
+
+@lower("dynamic_update_slice")
+def _dynamic_update_slice(s: Site, x: Node, update: Node, *starts: Node, **_: Any) -> Node:
+    places = [
+        clamp(s, index_type(s, start), add(d, mul(size, -1)))
+        for start, d, size in zip(starts, x.shape, update.shape, strict=True)
+    ]
+    moved = [a for a, d in enumerate(x.shape) if update.shape[a] != d]
+    if not moved:
+        return update
+    if len(moved) == 1 and (at := _known(places[moved[0]])) is not None:
+        return _replace(s, x, update, moved[0], at)
+    reads = Reads()
+    names: list[str] = []
+    for axis, place in enumerate(places):
+        name = f"w{axis}"
+        if axis not in moved:
+            reads.through(name)
+        elif update.shape[axis] == 1:
+            reads.at(place, ())
+            continue
+        else:
+            reads.at(window(s, place, update.shape[axis]), (name,))
+        names.append(name)
+    kept = [d for a, d in enumerate(update.shape) if a not in moved or d != 1]
+    return reads.scatter(s, x, s.reshape(update, kept), names, "set")
+
+
+def _replace(s: Site, x: Node, update: Node, axis: int, at: int) -> Node:
+    """What is before, the update, what is after."""
+    zero: list[Dim] = [0] * x.tensor.rank
+    before = list(x.shape)
+    before[axis] = at
+    after = list(zero)
+    after[axis] = add(at, update.shape[axis])
+    parts = [s.slice(x, zero, before), update, s.slice(x, after, x.shape)]
+    parts = [p for p in parts if p.shape[axis] != 0]
+    return s.b.op("concat", parts, {"axis": axis}) if len(parts) > 1 else parts[0]

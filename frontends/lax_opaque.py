@@ -1,0 +1,150 @@
+"""Primitives without a lowering: described in the IR as text, and called when the program runs."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import lax as lax_private
+from jax._src.interpreters import mlir
+
+from stack.errors import StackError, UsageError
+from stack.ir.types import DType
+
+_MARK = "jax"
+_MAX_ARRAY = 256
+
+# Parameters that have no text form, by digest. They live as long as the process.
+_LIVE: dict[str, dict[str, Any]] = {}
+
+
+class _NoText(Exception):
+    pass
+
+
+@cache
+def primitives() -> dict[str, Any]:
+    """Every primitive that JAX can run, by name."""
+    tables = (mlir._lowerings, *mlir._platform_specific_lowerings.values())
+    return {primitive.name: primitive for table in tables for primitive in table}
+
+
+@cache
+def _records() -> dict[str, Callable[..., Any]]:
+    """Parameter types that are written as their fields. Nothing else is ever constructed."""
+    modules = (jax.lax, lax_private.slicing, lax_private.lax, lax_private.convolution)
+    found: dict[str, Callable[..., Any]] = {}
+    for name in ("GatherDimensionNumbers", "ScatterDimensionNumbers", "ConvDimensionNumbers",
+                 "GatherScatterMode", "RoundingMethod", "RandomAlgorithm", "Precision",
+                 "RaggedDotDimensionNumbers", "FftType"):  # fmt: skip
+        owner = next((m for m in modules if hasattr(m, name)), None)
+        if owner is not None:
+            found[name] = getattr(owner, name)
+    return found
+
+
+# ---- to plain values
+
+
+def describe(primitive: Any, params: dict[str, Any], dtypes: Sequence[DType]) -> tuple[Any, ...]:
+    """The `call` attribute: operand types, and the parameters as plain values or a digest."""
+    held = tuple(dtypes)
+    try:
+        pairs = tuple((name, _plain(value)) for name, value in sorted(params.items()))
+        return (_MARK, held, "params", *pairs)
+    except _NoText:
+        shown = f"{primitive.name}|{sorted((k, str(v)) for k, v in params.items())}"
+        identities = sorted((k, id(v)) for k, v in params.items())
+        digest = hashlib.sha256(f"{shown}|{identities}".encode()).hexdigest()[:32]
+        _LIVE[digest] = dict(params)
+        return (_MARK, held, "live", digest)
+
+
+def _plain(value: Any) -> Any:
+    if value is None or (isinstance(value, bool | int | float | str) and not _is_enum(value)):
+        return value
+    if isinstance(value, np.integer | np.bool_):
+        return value.item()
+    if isinstance(value, np.dtype):
+        return ("dtype", value.name)
+    name = type(value).__name__
+    if name in _records():
+        if _is_enum(value):
+            return ("enum", name, value.name)
+        fields = getattr(value, "_fields", None) or tuple(value.__dataclass_fields__)
+        return ("record", name, tuple(_plain(getattr(value, f)) for f in fields))
+    if type(value) in (tuple, list):
+        return ("list", *map(_plain, value))
+    if isinstance(value, np.floating):
+        return ("number", value.dtype.name, float(value))
+    if isinstance(value, np.ndarray) and value.size <= _MAX_ARRAY and value.dtype.kind in "iufb":
+        flat = tuple(value.reshape(-1).tolist())
+        return ("array", value.dtype.name, tuple(value.shape), flat)
+    raise _NoText(type(value).__name__)
+
+
+def _is_enum(value: Any) -> bool:
+    return isinstance(value, enum.Enum)
+
+
+# ---- and back
+
+
+def _restore(value: Any) -> Any:
+    if not isinstance(value, tuple):
+        return value
+    kind, *rest = value
+    if kind == "dtype":
+        return np.dtype(jax.numpy.bfloat16 if rest[0] == "bfloat16" else rest[0])
+    if kind == "enum":
+        return getattr(_record(rest[0]), rest[1])
+    if kind == "record":
+        return _record(rest[0])(*map(_restore, rest[1]))
+    if kind == "list":
+        return tuple(map(_restore, rest))
+    if kind == "number":
+        return np.dtype(rest[0]).type(rest[1])
+    if kind == "array":
+        return np.asarray(rest[2], dtype=rest[0]).reshape(rest[1])
+    raise UsageError(f"an opaque call has a parameter of unknown kind {kind!r}")
+
+
+def _record(name: str) -> Any:
+    if name not in _records():
+        raise UsageError(f"an opaque call has a parameter of unknown type {name!r}")
+    return _records()[name]
+
+
+def operand_dtypes(call: Any) -> tuple[DType, ...]:
+    """The element types of the operands: storage arrays alone do not tell bf16 from u16."""
+    if not isinstance(call, tuple) or len(call) < 3 or call[0] != _MARK:
+        raise UsageError(f"the opaque call is not of this frontend: {call!r}")
+    return call[1]
+
+
+def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
+    """Run what an `opaque` node of this frontend names, on JAX arrays; also under a trace."""
+    name = target.removeprefix("jax:")
+    if name not in primitives():
+        raise UsageError(f"this JAX has no primitive {name!r}")
+    mark, _, kind, *rest = call
+    if mark != _MARK or kind not in ("params", "live"):
+        raise UsageError(f"the opaque call {target} is not of this frontend: {call!r}")
+    if kind == "live":
+        if rest[0] not in _LIVE:
+            raise StackError(
+                f"{target} was captured with parameters that have no text form (functions or"
+                " jaxprs); they exist only in the process that captured the program: capture it"
+                " again here"
+            )
+        params = _LIVE[rest[0]]
+    else:
+        params = {key: _restore(value) for key, value in rest}
+    primitive = primitives()[name]
+    out = primitive.bind(*args, **primitive.get_bind_params(params))
+    return list(out) if primitive.multiple_results else [out]

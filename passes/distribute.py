@@ -294,7 +294,7 @@ class _Chunk:
             return self._loop(node, [self.value(a) for a in node.args])
         args = [self.value(a) for a in node.args]
         if node.op == "iota" and is_tile(node):
-            return self.b.add(self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
+            return _plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
         if node.op in ("load", "store"):
             return self._access(node, args)
         if isinstance(node.type, TensorType):
@@ -306,7 +306,7 @@ class _Chunk:
         index, _, _ = access_parts(node)
         if is_tile(moved) and not any(is_tile(i) for i in index):
             last = (1 if node.op == "load" else 2) + len(index) - 1
-            args[last] = self.b.add(args[last], self.offset)
+            args[last] = _plus(self.b, args[last], self.offset)
         if node.op == "store":
             return self.b.op("store", args)
         return self.b.op("load", args, hint=self._cut(node.tensor))
@@ -340,6 +340,14 @@ class _Chunk:
         ]
         block = Block([swap[p] for p in old.params], results)
         return self.b.op("loop", init, node.attrs, (block,))
+
+
+def _plus(b: Builder, x: Node, y: Node) -> Node:
+    """x + y without adding zeros."""
+    zero = constant(0, I64)
+    if zero in (x, y):
+        return y if x is zero else x
+    return b.add(x, y)
 
 
 def _is_fold(node: Node) -> bool:

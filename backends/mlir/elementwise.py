@@ -1,0 +1,258 @@
+"""One elementwise op of the loop level as arith, math or vector statements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from stack.ir.node import Node
+from stack.ir.types import DType
+
+from . import math as functions
+from .writer import BINARY_LIBM, Function, call
+
+_FLOAT_BINARY = {
+    "add": "addf", "sub": "subf", "mul": "mulf", "div": "divf", "max": "maximumf",
+    "min": "minimumf",
+}  # fmt: skip
+_INT_BINARY = {
+    "add": "addi", "sub": "subi", "mul": "muli", "and": "andi", "or": "ori", "xor": "xori",
+    "shl": "shli",
+}  # fmt: skip
+_MATH = {
+    "floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc", "sqrt": "sqrt",
+}  # fmt: skip
+_COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+# contracting a * b + c keeps a bit more precision than two roundings, never less
+_CONTRACT = " fastmath<contract>"
+
+
+class Unprintable(Exception):
+    """An op that no statement here expresses; the group runs another way."""
+
+
+class Scope(Protocol):
+    """What statements are written into."""
+
+    uses: set[Function]
+
+    def do(self, text: str) -> str:
+        """Append a statement; returns the name of its value."""
+        ...
+
+    def number(self, value: float, dtype: DType, lanes: int) -> str:
+        """A constant, splat over the lanes."""
+        ...
+
+
+def element(dtype: DType) -> str:
+    """The MLIR type of a value in a register."""
+    if dtype.kind == "b":
+        return "i1"
+    if dtype.kind == "c":
+        raise Unprintable(f"no code for {dtype}")
+    return f"i{dtype.bits}" if dtype.is_integer else dtype.name
+
+
+def shaped(dtype: DType, lanes: int) -> str:
+    """The MLIR type of `lanes` values; 0 is a scalar."""
+    return f"vector<{lanes}x{element(dtype)}>" if lanes else element(dtype)
+
+
+def emit(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
+    """The value of an elementwise node; `args` have the node's lanes already."""
+    dtype = node.args[0].dtype
+    special = _SPECIAL.get(node.op)
+    if special is not None:
+        return special(scope, node, args, lanes)
+    if node.op in _COMPARE_FLOAT:
+        return _compare(scope, node.op, dtype, args, lanes)
+    if dtype.is_float:
+        return _float(scope, node.op, dtype, args, lanes)
+    if dtype.kind == "b":
+        return _bool(scope, node.op, args, lanes)
+    return _integer(scope, node.op, dtype, args, lanes)
+
+
+def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> str:
+    """One of the combining ops of reductions, on two values."""
+    if dtype.is_float:
+        return _float(scope, op, dtype, [a, b], lanes)
+    if dtype.kind == "b":
+        return _bool(scope, op, [a, b], lanes)
+    return _integer(scope, op, dtype, [a, b], lanes)
+
+
+def _float(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    t = shaped(dtype, lanes)
+    if op in _FLOAT_BINARY:
+        flags = _CONTRACT if op in ("add", "sub", "mul") else ""
+        return scope.do(f"arith.{_FLOAT_BINARY[op]} {args[0]}, {args[1]}{flags} : {t}")
+    if op == "neg":
+        return scope.do(f"arith.negf {args[0]} : {t}")
+    if op == "abs":
+        return scope.do(f"math.absf {args[0]} : {t}")
+    if op == "rem":
+        return _function(scope, "fmod", dtype, args, lanes)
+    if op in _MATH:
+        return scope.do(f"math.{_MATH[op]} {args[0]} : {t}")
+    if op == "isnan":
+        return scope.do(f"arith.cmpf uno, {args[0]}, {args[0]} : {t}")
+    if op == "isfinite":
+        size = scope.do(f"math.absf {args[0]} : {t}")
+        inf = scope.number(float("inf"), dtype, lanes)
+        return scope.do(f"arith.cmpf olt, {size}, {inf} : {t}")
+    if op == "sign":
+        return _sign(scope, dtype, args[0], lanes)
+    return _function(scope, op, dtype, args, lanes)
+
+
+def _function(scope: Scope, name: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    if dtype.name not in ("f32", "f64") or not (
+        functions.supported(name) or name in BINARY_LIBM
+    ):
+        raise Unprintable(f"no code for {name} of {dtype}")
+    if lanes == 1:  # the functions of one lane take scalars
+        one, t = shaped(dtype, 1), element(dtype)
+        parts = [scope.do(f"vector.extract {a}[0] : {t} from {one}") for a in args]
+        return scope.do(f"vector.broadcast {_function(scope, name, dtype, parts, 0)} : {t} to {one}")
+    scope.uses.add(Function(name, dtype.name, max(lanes, 1)))
+    return scope.do(call("", name, dtype.name, max(lanes, 1), *args).removeprefix(" = "))
+
+
+def _sign(scope: Scope, dtype: DType, x: str, lanes: int) -> str:
+    t = shaped(dtype, lanes)
+    zero, one = scope.number(0.0, dtype, lanes), scope.number(1.0, dtype, lanes)
+    signed = scope.do(f"math.copysign {one}, {x} : {t}")
+    # zero and nan stay what they are
+    other = scope.do(f"arith.cmpf one, {x}, {zero} : {t}")
+    return _choose(scope, other, signed, x, dtype, lanes)
+
+
+def _choose(scope: Scope, test: str, yes: str, no: str, dtype: DType, lanes: int) -> str:
+    t = shaped(dtype, lanes)
+    kinds = f"vector<{lanes}xi1>, {t}" if lanes else t
+    return scope.do(f"arith.select {test}, {yes}, {no} : {kinds}")
+
+
+def _compare(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    t = shaped(dtype, lanes)
+    if dtype.is_float:
+        return scope.do(f"arith.cmpf {_COMPARE_FLOAT[op]}, {args[0]}, {args[1]} : {t}")
+    signed = op if op in ("eq", "ne") else ("s" if dtype.kind == "i" else "u") + op
+    return scope.do(f"arith.cmpi {signed}, {args[0]}, {args[1]} : {t}")
+
+
+def _bool(scope: Scope, op: str, args: Sequence[str], lanes: int) -> str:
+    t = f"vector<{lanes}xi1>" if lanes else "i1"
+    names = {"add": "ori", "or": "ori", "max": "ori", "mul": "andi", "and": "andi", "min": "andi",
+             "xor": "xori"}  # fmt: skip
+    if op == "not":
+        inner = f"dense<true> : {t}" if lanes else "true"
+        return scope.do(f"arith.xori {args[0]}, {scope.do(f'arith.constant {inner}')} : {t}")
+    if op not in names:
+        raise Unprintable(f"no code for {op} of bool")
+    return scope.do(f"arith.{names[op]} {args[0]}, {args[1]} : {t}")
+
+
+def _integer(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    t = shaped(dtype, lanes)
+    sign = "s" if dtype.kind == "i" else "u"
+    if op in _INT_BINARY:
+        return scope.do(f"arith.{_INT_BINARY[op]} {args[0]}, {args[1]} : {t}")
+    if op in ("max", "min"):
+        return scope.do(f"arith.{op}{sign}i {args[0]}, {args[1]} : {t}")
+    if op == "shr":
+        return scope.do(f"arith.shr{sign}i {args[0]}, {args[1]} : {t}")
+    if op in ("div", "rem"):
+        return _divide(scope, op, dtype, args, lanes)
+    if op == "neg":
+        return scope.do(f"arith.subi {scope.number(0, dtype, lanes)}, {args[0]} : {t}")
+    if op == "not":
+        return scope.do(f"arith.xori {args[0]}, {scope.number(-1, dtype, lanes)} : {t}")
+    if op == "abs":
+        return scope.do(f"math.absi {args[0]} : {t}") if sign == "s" else args[0]
+    if op == "sign":
+        zero, one = scope.number(0, dtype, lanes), scope.number(1, dtype, lanes)
+        above = _compare(scope, "gt", dtype, [args[0], zero], lanes)
+        part = _choose(scope, above, one, zero, dtype, lanes)
+        below = _compare(scope, "lt", dtype, [args[0], zero], lanes)
+        return _choose(scope, below, scope.number(-1, dtype, lanes), part, dtype, lanes)
+    raise Unprintable(f"no code for {op} of {dtype}")
+
+
+def _divide(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    """Integer division that never traps: x / 0 is 0, and the least integer / -1 wraps."""
+    t = shaped(dtype, lanes)
+    sign = "s" if dtype.kind == "i" else "u"
+    x, y = args
+    zero, one = scope.number(0, dtype, lanes), scope.number(1, dtype, lanes)
+    none = _compare(scope, "eq", dtype, [y, zero], lanes)
+    safe = _choose(scope, none, one, y, dtype, lanes)
+    if sign == "s":
+        turn = _compare(scope, "eq", dtype, [y, scope.number(-1, dtype, lanes)], lanes)
+        safe = _choose(scope, turn, one, safe, dtype, lanes)
+    name = f"arith.{op}{sign}i"
+    out = scope.do(f"{name} {x}, {safe} : {t}")
+    if sign == "s" and op == "div":
+        minus = scope.do(f"arith.subi {zero}, {x} : {t}")
+        out = _choose(scope, turn, minus, out, dtype, lanes)  # pyright: ignore[reportPossiblyUnboundVariable]
+    return _choose(scope, none, zero, out, dtype, lanes) if op == "div" else out
+
+
+def _select(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
+    return _choose(scope, args[0], args[1], args[2], node.dtype, lanes)
+
+
+def _fma(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
+    return scope.do(f"math.fma {', '.join(args)} : {shaped(node.dtype, lanes)}")
+
+
+def _bitcast(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
+    source, target = shaped(node.args[0].dtype, lanes), shaped(node.dtype, lanes)
+    return args[0] if source == target else scope.do(f"arith.bitcast {args[0]} : {source} to {target}")
+
+
+def _cast(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
+    return cast(scope, args[0], node.args[0].dtype, node.dtype, lanes)
+
+
+def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
+    """Convert a value; floats to integers truncate, anything to bool asks whether it is not 0."""
+    if source == target:
+        return x
+    f, t = shaped(source, lanes), shaped(target, lanes)
+    if target.kind == "b":
+        return _compare(scope, "ne", source, [x, scope.number(0, source, lanes)], lanes)
+    if source.is_float and target.is_float:
+        if source.bits == target.bits:  # between f16 and bf16
+            from stack.ir.types import F32
+
+            return cast(scope, cast(scope, x, source, F32, lanes), F32, target, lanes)
+        name = "extf" if target.bits > source.bits else "truncf"
+        return scope.do(f"arith.{name} {x} : {f} to {t}")
+    if source.is_float:
+        if target.bits < 32:  # narrow integers wrap, as they do in C through int
+            from stack.ir.types import I32
+
+            return cast(scope, cast(scope, x, source, I32, lanes), I32, target, lanes)
+        name = "fptosi" if target.kind == "i" else "fptoui"
+        return scope.do(f"arith.{name} {x} : {f} to {t}")
+    if target.is_float:
+        name = "sitofp" if source.kind == "i" else "uitofp"
+        return scope.do(f"arith.{name} {x} : {f} to {t}")
+    source_bits = 1 if source.kind == "b" else source.bits
+    if target.bits == source_bits:
+        return x
+    if target.bits < source_bits:
+        return scope.do(f"arith.trunci {x} : {f} to {t}")
+    name = "extsi" if source.kind == "i" else "extui"
+    return scope.do(f"arith.{name} {x} : {f} to {t}")
+
+
+_SPECIAL: dict[str, Callable[[Scope, Node, Sequence[str], int], str]] = {
+    "select": _select,
+    "fma": _fma,
+    "bitcast": _bitcast,
+    "cast": _cast,
+}

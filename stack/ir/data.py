@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import math
 import weakref
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from stack.ir.types import BF16, DType
+
+Array = np.ndarray[Any, Any]
 
 INLINE_ELEMENTS = 16  # larger constants print as a name and a digest, and live in a side file
 
@@ -27,7 +31,7 @@ class Data:
     shape: tuple[int, ...]
     raw: bytes
 
-    def __new__(cls, array: np.ndarray, dtype: DType) -> Data:
+    def __new__(cls, array: Array, dtype: DType) -> Data:
         held = np.ascontiguousarray(array, dtype=dtype.numpy).reshape(np.shape(array))
         if dtype is BF16:
             held = round_bf16(held)
@@ -42,7 +46,7 @@ class Data:
         self.dtype = dtype
         self.shape = held.shape
         self.raw = raw
-        _POOL[key] = self
+        self = _POOL.setdefault(key, self)
         if self.size > INLINE_ELEMENTS:
             _BY_DIGEST[self.digest] = self
         return self
@@ -55,10 +59,10 @@ class Data:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
-    def array(self) -> np.ndarray:
+    def array(self) -> Array:
         """The values, read-only."""
         return np.frombuffer(self.raw, dtype=self.dtype.numpy).reshape(self.shape)
 
@@ -70,34 +74,39 @@ class Data:
     __repr__ = __str__
 
 
-def scalar_text(value: object, dtype: DType) -> str:
+def scalar_text(value: Any, dtype: DType) -> str:
     """The shortest text that reads back to the same bits of `dtype`."""
     if dtype.kind == "b":
         return "true" if value else "false"
     if dtype.kind == "c":
-        number = complex(value)  # pyright: ignore[reportArgumentType]
-        return f"{number.real!r}~{number.imag!r}"
+        pair = np.asarray(value, dtype=dtype.numpy).reshape(1).view(_part(dtype))
+        return f"{_float_text(pair[0])}~{_float_text(pair[1])}"
     if dtype.kind != "f":
-        return str(int(value))  # pyright: ignore[reportArgumentType, reportCallIssue]
-    held = np.asarray(value, dtype=dtype.numpy)
-    if np.isnan(held):
-        bits = int.from_bytes(held.tobytes(), "little")
-        standard = int.from_bytes(np.asarray(np.nan, dtype=dtype.numpy).tobytes(), "little")
-        return "nan" if bits == standard else f"nan.{bits:x}"
-    if dtype.bits == 64:
-        return repr(float(held))
-    return np.format_float_scientific(held, unique=True, trim="-") if _is_wide(held) else (
-        np.format_float_positional(held, unique=True, trim="0") if np.isfinite(held)
-        else repr(float(held))
-    )
+        return str(int(value))
+    return _float_text(np.asarray(value, dtype=dtype.numpy).reshape(1)[0])
 
 
-def _is_wide(held: np.ndarray) -> bool:
-    size = abs(float(held))
-    return bool(np.isfinite(held)) and size != 0.0 and not 1e-5 <= size < 1e9
+def _part(dtype: DType) -> np.dtype[Any]:
+    """Type of the two halves of a complex number."""
+    return np.dtype(f"float{dtype.bits // 2}")
 
 
-def parse_scalar(text: str, dtype: DType) -> np.ndarray:
+def _float_text(value: np.floating[Any]) -> str:
+    if np.isnan(value):
+        bits = _bits(value)
+        return "nan" if bits == _bits(type(value)(np.nan)) else f"nan.{bits:x}"
+    if np.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    if value == 0 or 1e-5 <= abs(float(value)) < 1e9:
+        return np.format_float_positional(value, unique=True, trim="0")
+    return np.format_float_scientific(value, unique=True, trim="-")
+
+
+def _bits(value: np.floating[Any]) -> int:
+    return int.from_bytes(value.tobytes(), "little")
+
+
+def parse_scalar(text: str, dtype: DType) -> Any:
     """Inverse of `scalar_text`; raises ValueError for what is not a number of `dtype`."""
     if dtype.kind == "b":
         if text not in ("true", "false"):
@@ -105,18 +114,31 @@ def parse_scalar(text: str, dtype: DType) -> np.ndarray:
         return np.asarray(text == "true")
     if dtype.kind == "c":
         real, _, imag = text.partition("~")
-        return np.asarray(complex(float(real), float(imag or "0")), dtype=dtype.numpy)
+        part = _part(dtype)
+        pair = np.array([_parse_float(real, part), _parse_float(imag or "0", part)], dtype=part)
+        return pair.view(dtype.numpy)[0]
     if dtype.kind in "iu":
         limits = np.iinfo(dtype.numpy)
         number = int(text)
         if not limits.min <= number <= limits.max:
             raise ValueError(f"{number} does not fit {dtype}")
         return np.asarray(number, dtype=dtype.numpy)
+    return _parse_float(text, np.dtype(dtype.numpy))
+
+
+def _parse_float(text: str, dtype: np.dtype[Any]) -> Any:
     if text.startswith("nan."):
-        width = np.dtype(dtype.numpy).itemsize
-        return np.frombuffer(int(text[4:], 16).to_bytes(width, "little"), dtype=dtype.numpy)[0]
+        bits = int(text[4:], 16)
+        if bits >> (8 * dtype.itemsize) == 0:
+            value = np.frombuffer(bits.to_bytes(dtype.itemsize, "little"), dtype=dtype)[0]
+            if np.isnan(value):
+                return value
+        raise ValueError(f"{text!r} are not the bits of a nan")
     with np.errstate(over="ignore"):
-        return np.asarray(text, dtype=dtype.numpy)
+        value = np.asarray(text, dtype=dtype)[()]
+    if np.isinf(value) and not text.endswith("inf"):
+        raise ValueError(f"{text} is too large")
+    return value
 
 
 def _values(data: Data) -> str:
@@ -129,10 +151,15 @@ def lookup(digest: str) -> Data | None:
     return _BY_DIGEST.get(digest)
 
 
-def round_bf16(array: np.ndarray) -> np.ndarray:
+def round_bf16(array: Array) -> Array:
     """Round float32 to the nearest bf16 value, ties to even; nan stays nan. Stays float32."""
-    bits = np.ascontiguousarray(array, dtype=np.float32).view(np.uint32)
-    with np.errstate(over="ignore"):
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
-    out = rounded.view(np.float32).reshape(np.shape(array))
-    return np.where(np.isnan(array), np.asarray(array, dtype=np.float32), out)
+    wide = np.ascontiguousarray(array, dtype=np.float32)
+    bits = wide.view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)
+    is_nan = np.isnan(wide)
+    if is_nan.any():
+        # the upper half of the payload stays; a nan whose upper half is empty turns quiet
+        cut = bits & np.uint32(0xFFFF0000)
+        cut |= np.where(cut & 0x007F0000, np.uint32(0), np.uint32(0x00400000))
+        rounded = np.where(is_nan, cut, rounded)
+    return rounded.view(np.float32).reshape(np.shape(array))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from operator import index
+from typing import Any
 
 import numpy as np
 
-from stack.ir.dim import Dim, product, symbols, Symbol
+from stack.ir.dim import Dim, Expr, Symbol, product, symbols
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
     """An element type. `kind` is b(ool), i(nt), u(nsigned), f(loat) or c(omplex).
 
     `numpy` is how the interpreter holds it: bf16 lives in float32 arrays whose values are all
-    bf16 values, so that the core needs NumPy alone.
+    bf16 values, so that the core needs NumPy alone. There is one object for each type.
     """
 
     name: str
@@ -25,6 +28,11 @@ class DType:
 
     def __str__(self) -> str:
         return self.name
+
+    __repr__ = __str__
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return dtype_named, (self.name,)
 
     @property
     def is_float(self) -> bool:
@@ -60,6 +68,12 @@ DTYPES: dict[str, DType] = {
     )
 }
 
+
+def dtype_named(name: str) -> DType:
+    """The element type of that name; raises KeyError."""
+    return DTYPES[name]
+
+
 BOOL = DTYPES["bool"]
 I32 = DTYPES["i32"]
 I64 = DTYPES["i64"]
@@ -71,7 +85,7 @@ F64 = DTYPES["f64"]
 _FROM_NUMPY = {d.numpy: d for d in DTYPES.values() if d.name != "bf16"}
 
 
-def dtype_of(array: np.ndarray | np.generic) -> DType:
+def dtype_of(array: np.ndarray[Any, Any] | np.generic) -> DType:
     """The element type of a NumPy array; `bfloat16` arrays of ml_dtypes are bf16."""
     name = array.dtype.name
     if name == "bfloat16":
@@ -93,6 +107,28 @@ class TensorType:
     dtype: DType
     shape: tuple[Dim, ...]
     space: str = "value"
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        for size in shape:
+            if type(size) is int:
+                if size < 0:
+                    raise ValueError(f"a size is not negative: {list(shape)}")
+            elif self.space == "tile" or not isinstance(size, Expr):
+                # NumPy's integers and the like become plain ones; what is no integer raises
+                object.__setattr__(self, "shape", tuple(map(self._plain, shape)))
+
+    def _plain(self, size: Any) -> Dim:
+        if isinstance(size, Expr) and self.space != "tile":
+            return size
+        return index(size)
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.dtype, self.shape, self.space))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     @cached_property
     def _text(self) -> str:

@@ -1,20 +1,109 @@
-"""fuse: to come."""
+"""fuse: group ops so that values in between stay out of memory.
+
+Every elementwise op, reduction and movement op ends up in a `fusion` node. Dots, convolutions,
+sorts, scans, gathers and scatters on their own, control flow, framework calls and free reshapes
+stay bare. Kinds of groups and what a backend may rely on:
+
+- "loop": every result is one loop space in row-major order; each element is computed on its own.
+- "reduction": all reductions run over the same axes (the row) of one space; results are the space,
+  or one value for each row.
+- "gemm": one dot, whose result is the loop space, and an elementwise epilogue.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Func
+from stack.ir.node import Block, Func, Node
+from stack.passes.carve import carve_epilogues
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.fusion import FusionRule, Grouping, Limits
+from stack.rewrite.group import Group, Maps
 from stack.rewrite.log import Log
+from stack.rewrite.outline import outline
 from stack.rewrite.passes import Pass
+from stack.rewrite.verdict import NOT_MINE, Ok, Why, Yes
+
+
+class Vertical(FusionRule):
+    """Elementwise and movement ops with each other: chains, diamonds."""
+
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+        if producer.has("reduce", "dot") or consumer.has("reduce", "dot"):
+            return NOT_MINE
+        return Ok
+
+
+class Rows(FusionRule):
+    """Reductions with their producers, their consumers and other reductions of the same row."""
+
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+        if producer.has("dot") or consumer.has("dot"):
+            return NOT_MINE
+        if producer.has("reduce") and maps.moved:
+            return Why("the consumer reads a reduction's row at a computed index")
+        return Ok
+
+
+class Epilogue(FusionRule):
+    """A dot with the elementwise ops that follow it: bias, activation, residual."""
+
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+        if not producer.has("dot") and not consumer.has("dot"):
+            return NOT_MINE
+        if not producer.has("dot"):
+            return Why("a dot reads its operands from memory")
+        if consumer.has("dot"):
+            return Why("two dots are two kernels")
+        if consumer.has("reduce"):
+            return Why("the consumer reduces over what a tile of the dot does not hold")
+        if maps.moved:
+            return Why("the result of the dot is read at a computed index")
+        return Ok
 
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """Not written yet: leaves the function as it is."""
+    """Group ops into kernels, greedily by bytes saved.
+
+    Attributes:
+        max_inputs: most values that a group may read.
+        max_nodes: most ops that a group may hold.
+        recompute: most scalar operations to repeat for an element rather than store it.
+        epilogue: whether dots take in the elementwise ops that follow them.
+    """
 
     name: ClassVar[str] = "fuse"
+    max_inputs: int = 32
+    max_nodes: int = 128
+    recompute: float = 8.0
+    epilogue: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
-        return func
+        return Func(func.name, self._block(func.body, log, {}), func.level)
+
+    def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
+        """Loop and branch bodies first, then the block itself."""
+        if block in done:
+            return done[block]
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op == "fusion" or not node.blocks:
+                continue
+            blocks = [b if b.is_open else self._block(b, log, done) for b in node.blocks]
+            if tuple(blocks) != node.blocks:
+                new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                changed[node] = Replacement(new)
+        inner = replace(block, changed) if changed else block
+        rules: tuple[FusionRule, ...] = (Vertical(), Rows())
+        grouped = frozenset({"reduce"})
+        if self.epilogue:
+            rules = (*rules, Epilogue())
+            grouped |= {"dot"}
+        limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
+        grouping = Grouping(inner, rules, log, limits, grouped)
+        grouping.run()
+        carve_epilogues(grouping)
+        done[block] = outline(grouping)
+        return done[block]

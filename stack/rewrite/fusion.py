@@ -1,0 +1,461 @@
+"""Fusion: one greedy engine that asks rules which neighbours to compute together.
+
+    class Epilogue(FusionRule):
+        def legal(self, producer, consumer, maps):
+            if not producer.has("dot"):
+                return NOT_MINE
+            if consumer.has("reduce"):
+                return Why("the consumer reduces")
+            return Ok
+
+Before a rule is asked, the engine has put the axes of both into one loop space (`maps`), made sure
+that no other path leads from producer to consumer, and checked what groups promise to backends
+(`check_contract`). A rule decides what is worth having.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from stack.ir import ops
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+from stack.rewrite.group import (
+    Group,
+    Maps,
+    bytes_of,
+    check_contract,
+    few_rows,
+    flops_of,
+    join,
+    reach,
+    single,
+)
+from stack.rewrite.log import Log, Refused
+from stack.rewrite.verdict import NOT_MINE, Why, Yes
+
+GENERATED_FLOPS = 32  # a value made of iotas and scalars is computed again below this cost
+MAX_CHEAP_CONCAT = 4
+
+
+class FusionRule(ABC):
+    """Which groups to join. Rules are asked in order; the first that says `Ok` decides."""
+
+    @property
+    def name(self) -> str:
+        """Name of the rule in records."""
+        return type(self).__name__
+
+    @abstractmethod
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+        """`Ok`, or a `Why` with the reason, or `NOT_MINE`."""
+
+    def score(self, producer: Group, consumer: Group) -> int:
+        """Bytes that no longer travel through memory; pairs with the highest go first."""
+        return bytes_saved(producer, consumer)
+
+
+def bytes_saved(producer: Group, consumer: Group) -> int:
+    """What joining saves: one read of each value in between, its write too if nothing else needs
+    it (a value that is needed elsewhere stays an output), and inputs that both read."""
+    total = 0
+    for value in producer.outputs:
+        if value in consumer.inputs:
+            total += bytes_of(value)
+    if set(producer.outputs) <= set(consumer.inputs):
+        total *= 2
+    shared = set(producer.inputs).intersection(consumer.inputs)
+    return total + sum(bytes_of(v) for v in shared)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bounds that the engine keeps for all rules."""
+
+    max_inputs: int = 32
+    max_nodes: int = 128
+    recompute: float = 8
+
+
+class Grouping:
+    """The groups of one closed block, and who reads what.
+
+    `bare` are ops that no group takes in: they are computed by a library or by the framework.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        rules: Sequence[FusionRule],
+        log: Log,
+        limits: Limits,
+        grouped: frozenset[str],
+    ) -> None:
+        self.block = block
+        self.rules = rules
+        self.log = log
+        self.limits = limits
+        self.grouped = grouped
+        self.place = {n: i for i, n in enumerate(block.nodes)}
+        self.cheap = self._find_cheap()
+        self.roots = self._find_roots()
+        self.readers: dict[Node, list[Node]] = {}  # unit to the units that read it
+        self.reads: dict[Node, list[Node]] = {}
+        self.needed: set[Node] = set()  # units that the block itself returns
+        self.groups: dict[Node, list[Group]] = {}  # node to the groups that hold it
+        self._connect()
+        self.verdicts: dict[tuple[Group, Group], Why | Group] = {}
+        self.reasons: dict[tuple[Group, Group], Why] = {}
+
+    # ---- what is cheap, what is a unit
+
+    def _find_cheap(self) -> frozenset[Node]:
+        """Nodes that every reader computes again instead of reading them from memory."""
+        found: set[Node] = set()
+        made: dict[Node, float] = {}  # generated values and the operations they take
+        for node in self.block.nodes:
+            if not isinstance(node.type, TensorType):
+                continue
+            if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
+                made[node] = 0
+                found.add(node)
+            elif node.op == "const":
+                continue
+            elif node.args and all(a in made for a in node.args):
+                kind = ops.lookup(node.op).kind
+                cost = sum(made[a] for a in node.args) + flops_of(node)
+                known = kind == "elementwise" or (kind == "movement" and self._moves(node))
+                if known and cost <= GENERATED_FLOPS:
+                    made[node] = cost
+                    found.add(node)
+            if self._moves(node) or (node.op in ("cast", "neg", "not", "bitcast") and node.shape):
+                found.add(node)
+        return frozenset(found) - self._kept_gathers(found)
+
+    def _moves(self, node: Node) -> bool:
+        if node.op == "concat":
+            return len(node.args) <= MAX_CHEAP_CONCAT
+        return node.op in (
+            "broadcast", "reshape", "transpose", "slice", "reverse", "pad", "gather",
+        )  # fmt: skip
+
+    def _kept_gathers(self, cheap: set[Node]) -> set[Node]:
+        """A gather is cheap for groups; one that a bare op or a result needs stays bare."""
+        kept: set[Node] = set()
+        for node in reversed(self.block.nodes):
+            if node in cheap:
+                continue
+            if not self._is_grouped(node) or node.op == "dot":
+                kept.update(self._through(node.args, cheap))
+        kept.update(self._through(self.block.results, cheap))
+        return kept
+
+    def _through(self, values: Iterable[Node], cheap: set[Node]) -> list[Node]:
+        found: list[Node] = []
+        for value in values:
+            while value in cheap and value.op == "reshape":
+                value = value.args[0]
+            if value in cheap and value.op == "gather":
+                found.append(value)
+        return found
+
+    def _is_grouped(self, node: Node) -> bool:
+        """Whether groups may hold a node."""
+        if not isinstance(node.type, TensorType) or node.op == "const":
+            return False
+        kind = ops.lookup(node.op).kind
+        if node.op == "reduce":
+            return bool(node.attrs["axes"])
+        moves = kind == "movement" and node.op not in ("gather", "scatter")
+        return kind == "elementwise" or moves or node.op in self.grouped
+
+    def behind_reshape(self, value: Node) -> Node:
+        """What a free reshape is a view of."""
+        while value.op == "reshape" and value in self.cheap:
+            value = value.args[0]
+        return value
+
+    def _find_roots(self) -> frozenset[Node]:
+        """Cheap nodes that must be in memory after all: operands of bare ops, and results."""
+        needed: list[Node] = [self.behind_reshape(r) for r in self.block.results]
+        for node in self.block.nodes:
+            if node not in self.cheap and (not self._is_grouped(node) or node.op == "dot"):
+                needed.extend(self.behind_reshape(a) for a in node.args)
+        return frozenset(
+            n
+            for n in needed
+            if n in self.cheap and n.op != "size" and not (n.op == "const" and not n.shape)
+        )
+
+    def sources(self, node: Node) -> list[Node]:
+        """Units that a node reads through cheap nodes."""
+        found: dict[Node, None] = {}
+        if not self._is_grouped(node) or node.op == "dot":
+            for arg in node.args:
+                behind = self.behind_reshape(arg)
+                if behind in self.place and (behind not in self.cheap or behind in self.roots):
+                    found[behind] = None
+            return list(found)
+        pending = list(reversed(node.args))
+        seen: set[Node] = set()
+        while pending:
+            arg = pending.pop()
+            if arg in seen:
+                continue
+            seen.add(arg)
+            if arg in self.cheap:
+                pending.extend(reversed(arg.args))
+            elif arg in self.place or arg.op == "param":
+                found[arg] = None
+        return list(found)
+
+    def _connect(self) -> None:
+        units = [n for n in self.block.nodes if n not in self.cheap or n in self.roots]
+        for node in units:
+            sources = self.sources(node)
+            self.reads[node] = sources
+            for source in sources:
+                self.readers.setdefault(source, []).append(node)
+        for result in self.block.results:
+            self.needed.add(self.behind_reshape(result))
+        for node in units:
+            if self._is_grouped(node):
+                group = single(node, self.place[node], self.cheap.__contains__, self.reads[node])
+                self.groups[node] = [group]
+
+    @property
+    def all_groups(self) -> list[Group]:
+        """Every group once, in program order."""
+        found = {g: None for groups in self.groups.values() for g in groups}
+        return sorted(found, key=lambda g: (g.first, g.last))
+
+    # ---- the greedy engine
+
+    def run(self) -> None:
+        """Join groups until no rule wants another pair."""
+        while self._sweep() or self._copy_producers():
+            pass
+        self._report()
+
+    def _pairs(self) -> list[tuple[Group, Group]]:
+        pairs: dict[tuple[Group, Group], None] = {}
+        for consumer in self.all_groups:
+            for source in consumer.inputs:
+                for producer in self.groups.get(source, ()):
+                    if producer is not consumer:
+                        pairs[(producer, consumer)] = None
+        return list(pairs)
+
+    def _score(self, producer: Group, consumer: Group) -> int:
+        return max(rule.score(producer, consumer) for rule in self.rules)
+
+    def _sweep(self) -> bool:
+        pairs = self._pairs()
+        order = sorted(pairs, key=lambda p: (-self._score(*p), p[0].first, p[1].first))
+        gone: set[Group] = set()
+        for producer, consumer in order:
+            if producer in gone or consumer in gone:
+                continue
+            found = self.try_pair(producer, consumer)
+            if isinstance(found, Why):
+                continue
+            if not self._spend(found.rule, producer, consumer):
+                return False
+            gone.update((producer, consumer))
+            self.put(found, producer, consumer)
+        return bool(gone)
+
+    def _spend(self, rule: str, producer: Group, consumer: Group) -> bool:
+        return self.log.spend(rule, self.lines((*producer.members, *consumer.members)))
+
+    def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Source lines of nodes, each once."""
+        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
+
+    def put(self, merged: Group, *parts: Group) -> None:
+        """Replace groups by one."""
+        for part in parts:
+            for node in part.members:
+                held = [g for g in self.groups.get(node, ()) if g is not part]
+                self.groups[node] = held
+        for node in merged.members:
+            self.groups[node] = [*self.groups.get(node, ()), merged]
+
+    def try_pair(
+        self, producer: Group, consumer: Group, copy: bool = False
+    ) -> Group | Why:
+        """The merged group, or why not. With `copy` the producer also stays where it is."""
+        key = (producer, consumer)
+        if not copy and isinstance(self.verdicts.get(key), Why):
+            known = self.verdicts[key]
+            # a cycle or a need elsewhere may have gone since; what the axes say stays
+            if isinstance(known, Why):
+                return known
+        maps = join(producer, consumer)
+        if isinstance(maps, Why) or maps.merged is None:
+            reason = maps if isinstance(maps, Why) else Why("")
+            self.verdicts[key] = reason
+            self.reasons[key] = reason
+            return reason
+        merged = self._complete(maps.merged, producer, consumer, copy)
+        answer = self._judge(producer, consumer, maps, merged, copy)
+        if isinstance(answer, Why):
+            self.reasons[key] = answer
+            return answer
+        return replace(merged, rule=answer)
+
+    def _complete(
+        self, merged: Group, producer: Group, consumer: Group, copy: bool
+    ) -> Group:
+        members = tuple(
+            sorted({*producer.members, *consumer.members}, key=self.place.__getitem__)
+        )
+        held = set(members)
+        inputs: dict[Node, None] = {}
+        for node in members:
+            for source in self.reads[node]:
+                if source not in held:
+                    inputs[source] = None
+        outputs = [n for n in members if self._is_needed(n, held, producer if copy else None)]
+        copied = set(merged.copied)
+        if copy:
+            copied.update(producer.members)
+        return replace(
+            merged,
+            members=members,
+            inputs=tuple(inputs),
+            outputs=tuple(outputs),
+            first=self.place[members[0]],
+            last=self.place[members[-1]],
+            copied=frozenset(copied),
+        )
+
+    def _is_needed(self, node: Node, held: set[Node], kept: Group | None) -> bool:
+        if kept is not None and node in kept.held:
+            return False
+        if any(
+            node in g.held and not held.issuperset(g.members) for g in self.groups.get(node, ())
+        ):
+            # another group computes it too, and gives it to whoever else reads it
+            return False
+        return node in self.needed or any(r not in held for r in self.readers.get(node, ()))
+
+    def _judge(
+        self, producer: Group, consumer: Group, maps: Maps, merged: Group, copy: bool
+    ) -> str | Why:
+        """The name of the rule that joins them, or why none does."""
+        if len(merged.inputs) > self.limits.max_inputs:
+            return Why(f"{len(merged.inputs)} inputs, at most {self.limits.max_inputs} are allowed")
+        if len(merged.members) > self.limits.max_nodes:
+            return Why(f"{len(merged.members)} ops, at most {self.limits.max_nodes} are allowed")
+        maps.merged = merged
+        maps.recomputed, broken = check_contract(merged, self.limits.recompute)
+        if broken is not None:
+            return broken
+        if few_rows(merged):
+            return Why("a few long rows would be computed on one core")
+        reason: Why | None = None
+        for rule in self.rules:
+            answer = rule.legal(producer, consumer, maps)
+            if isinstance(answer, Yes):
+                if not copy and self._has_detour(producer, consumer):
+                    return Why("another path leads from the producer to the consumer")
+                return rule.name
+            if answer is not NOT_MINE:
+                reason = reason or answer
+        return reason or Why("no rule fuses these two")
+
+    def _has_detour(self, producer: Group, consumer: Group) -> bool:
+        """Whether a path from producer to consumer leaves both: fusing would make a cycle."""
+        own = producer.held | consumer.held
+        pending = [r for n in producer.members for r in self.readers.get(n, ()) if r not in own]
+        seen: set[Node] = set()
+        while pending:
+            node = pending.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node in consumer.held:
+                return True
+            holders = self.groups.get(node)
+            if not holders:
+                if self.place[node] < consumer.last:
+                    pending.extend(self.readers.get(node, ()))
+                continue
+            for group in holders:
+                if group is producer or group.first > consumer.last:
+                    continue
+                pending.extend(r for n in group.members for r in self.readers.get(n, ()))
+        return False
+
+    # ---- copying small producers into all of their readers
+
+    def _copy_producers(self) -> bool:
+        for producer in self.all_groups:
+            if producer.kind != "loop" or producer.flops > self.limits.recompute:
+                continue
+            if any(n in self.needed for n in producer.outputs):
+                continue
+            readers = {r for n in producer.outputs for r in self.readers.get(n, ())}
+            readers -= producer.held
+            if any(not self.groups.get(r) or r.op == "dot" for r in readers):
+                continue
+            consumers = {g: None for r in readers for g in self.groups[r]}
+            consumers.pop(producer, None)
+            if len(consumers) < 2 or not self._pays(producer, list(consumers)):
+                continue
+            merged = [self.try_pair(producer, c, copy=True) for c in consumers]
+            done = [m for m in merged if isinstance(m, Group)]
+            if len(done) < len(merged) or not self._spend("copy_producer", producer, done[0]):
+                continue
+            self.put(done[0], producer)
+            for new, old in zip(done, consumers):
+                if new is not done[0]:
+                    self.put(new, old)
+                else:
+                    self._drop(old)
+            return True
+        return False
+
+    def _drop(self, old: Group) -> None:
+        for node in old.members:
+            self.groups[node] = [g for g in self.groups[node] if g is not old]
+
+    def _pays(self, producer: Group, consumers: Sequence[Group]) -> bool:
+        """Whether reading the producer's inputs in every consumer moves fewer bytes."""
+        made = sum(bytes_of(v) for v in producer.outputs)
+        taken = sum(bytes_of(v) for v in producer.inputs)
+        kept = taken + made
+        copied = 0
+        for consumer in consumers:
+            volume = sum(bytes_of(v) for v in consumer.outputs)
+            share = min(1.0, volume / made) if made and not consumer.has("reduce") else 1.0
+            kept += round(share * made)
+            copied += round(share * taken)
+        return copied <= kept
+
+    # ---- what was refused
+
+    def _report(self) -> None:
+        alive = set(self.all_groups)
+        for (producer, consumer), why in self.reasons.items():
+            if producer not in alive or consumer not in alive or why is NOT_MINE:
+                continue
+            self.log.refused.append(
+                Refused(
+                    self.label(producer),
+                    self.label(consumer),
+                    why.reason,
+                    self.lines((why.node,) if why.node is not None else consumer.members[:1]),
+                )
+            )
+
+    def label(self, group: Group) -> str:
+        """A group by its last member, as `%name`."""
+        node = group.outputs[-1] if group.outputs else group.members[-1]
+        return f"%{self.block.names.get(node, node.op)}"
+
+
+__all__ = ["FusionRule", "Grouping", "Limits", "bytes_saved", "reach"]

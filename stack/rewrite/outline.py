@@ -1,0 +1,178 @@
+"""Groups to `fusion` nodes: a closed block each, with parameters p0, p1, ... in order of use.
+
+Equal groups get equal blocks up to names and source lines, so that the nodes of their results are
+the same objects and a backend compiles them once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stack.ir.builder import param
+from stack.ir.node import Block, Node
+from stack.ir.tensor_ops import result_type
+from stack.rewrite.fusion import Grouping
+from stack.rewrite.group import Group, bytes_of
+from stack.rewrite.log import Formed
+
+NAMED_OPS = 4
+
+
+def outline(grouping: Grouping) -> Block:
+    """The block with a fusion node for every group."""
+    return _Outliner(grouping).block()
+
+
+class _Outliner:
+    def __init__(self, grouping: Grouping) -> None:
+        self.g = grouping
+        self.old = grouping.block
+        self.done: dict[Node, Node] = {p: p for p in self.old.params}
+        self.names: dict[Node, str] = {}
+        self.locs: dict[Node, tuple[str, ...]] = {}
+        self.bodies: dict[Group, _Body] = {}
+        self.home: dict[Node, Group] = {}
+        for group in grouping.all_groups:
+            for out in group.outputs:
+                self.home.setdefault(out, group)
+
+    def block(self) -> Block:
+        for result in self.old.results:
+            self._make(result)
+        results = [self.done[r] for r in self.old.results]
+        return Block(self.old.params, results, self.names, self.locs)
+
+    def _body(self, group: Group) -> _Body:
+        if group not in self.bodies:
+            self.bodies[group] = _Body(self.g, group)
+        return self.bodies[group]
+
+    def _needs(self, node: Node) -> Iterable[Node]:
+        group = self.home.get(node)
+        return node.args if group is None or self._is_bare(group) else self._body(group).inputs
+
+    def _is_bare(self, group: Group) -> bool:
+        return group.members == (group.dot,)
+
+    def _make(self, root: Node) -> None:
+        stack = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in self.done:
+                continue
+            if not ready:
+                stack.append((node, True))
+                stack.extend((n, False) for n in reversed(list(self._needs(node))))
+                continue
+            group = self.home.get(node)
+            if group is None or self._is_bare(group):
+                args = [self.done[a] for a in node.args]
+                new = Node(node.op, args, node.attrs, node.type, node.blocks)
+                self._settle(node, new)
+            else:
+                self._fuse(group)
+
+    def _settle(self, old: Node, new: Node) -> None:
+        self.done[old] = new
+        if old in self.old.names:
+            self.names.setdefault(new, self.old.names[old])
+        if old in self.old.locs:
+            merged = (*self.locs.get(new, ()), *self.old.locs[old])
+            self.locs[new] = tuple(dict.fromkeys(merged))
+
+    def _fuse(self, group: Group) -> None:
+        body = self._body(group)
+        block = body.block(self.old)
+        args = [self.done[a] for a in body.inputs]
+        attrs = {"kind": group.kind, "name": group_name(group)}
+        node = Node("fusion", args, attrs, result_type(block.type), (block,))
+        lines = self.g.lines(body.nodes)
+        if lines:
+            merged = (*self.locs.get(node, ()), *lines)
+            self.locs[node] = tuple(dict.fromkeys(merged))
+        for i, out in enumerate(group.outputs):
+            if len(group.outputs) == 1:
+                self.done[out] = node
+                if out in self.old.names:
+                    self.names.setdefault(node, self.old.names[out])
+            else:
+                self._settle(out, Node("item", (node,), {"index": i}, out.type))
+        if len(group.outputs) > 1:
+            self.names.setdefault(node, group_name(group))
+        inside = sum(bytes_of(n) for n in body.nodes if n not in group.outputs and n.shape)
+        self.g.log.formed.append(
+            Formed(
+                self.names.get(node, "fusion"),
+                group.kind,
+                tuple(n.op for n in body.nodes),
+                lines,
+                2 * inside,
+            )
+        )
+
+
+def group_name(group: Group) -> str:
+    """A name that tells the ops: `mul_reduce_rsqrt_add`."""
+    seen = dict.fromkeys(n.op for n in group.members)
+    return "_".join(list(seen)[:NAMED_OPS])
+
+
+class _Body:
+    """What is inside of a group, operands first, and what it takes from outside."""
+
+    def __init__(self, grouping: Grouping, group: Group) -> None:
+        self.g = grouping
+        self.group = group
+        self.nodes: list[Node] = []
+        self.inputs: list[Node] = []
+        self._walk()
+
+    def _walk(self) -> None:
+        state: set[Node] = set()
+        outside: set[Node] = set()
+        stack: list[tuple[Node, bool]] = [(o, False) for o in reversed(self.group.outputs)]
+        while stack:
+            node, ready = stack.pop()
+            if node in state or node in outside:
+                continue
+            if ready:
+                state.add(node)
+                self.nodes.append(node)
+                continue
+            if not self._is_inside(node):
+                outside.add(node)
+                self.inputs.append(node)
+                continue
+            stack.append((node, True))
+            if node.op == "dot":
+                for arg in node.args:
+                    if arg not in outside:
+                        outside.add(arg)
+                        self.inputs.append(arg)
+                continue
+            stack.extend((a, False) for a in reversed(node.args))
+
+    def _is_inside(self, node: Node) -> bool:
+        if node in self.group.held:
+            return True
+        if node not in self.g.cheap:
+            return False
+        if node.op != "reshape":
+            return True
+        # a free view of something in memory stays outside: the kernel sees the final shape
+        behind = self.g.behind_reshape(node)
+        return behind in self.group.held or behind in self.g.cheap
+
+    def block(self, old: Block) -> Block:
+        params = [param(f"p{i}", n.type) for i, n in enumerate(self.inputs)]
+        done = dict(zip(self.inputs, params))
+        names: dict[Node, str] = {}
+        locs: dict[Node, tuple[str, ...]] = {}
+        for node in self.nodes:
+            new = Node(node.op, [done[a] for a in node.args], node.attrs, node.type, node.blocks)
+            done[node] = new
+            if node in old.names:
+                names.setdefault(new, old.names[node])
+            if node in old.locs:
+                locs[new] = tuple(dict.fromkeys((*locs.get(new, ()), *old.locs[node])))
+        return Block(params, [done[o] for o in self.group.outputs], names, locs)

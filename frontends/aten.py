@@ -1,0 +1,343 @@
+"""The lowering table: what each ATen overload is in ops of the IR.
+
+A lowering is a function `(cx, *args, **kwargs)` with the overload's own argument names; tensors
+come as nodes, sizes as `int` or size expressions, element types as `DType`. It returns a node, or
+a tuple of them. Tables are filled by `aten_elementwise`, `aten_shape`, `aten_reduce`, `aten_index`
+and `aten_nn`; what is in none of them is decomposed by torch, or else becomes an `opaque` node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stack.ir.axes import names
+from stack.ir.builder import Builder, constant
+from stack.ir.dim import Dim, Expr, product
+from stack.ir.node import Node
+from stack.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I64, DType, TensorType
+
+Number = bool | int | float
+Lowering = Callable[..., Any]
+
+LOWERINGS: dict[str, Lowering] = {}
+
+# Arguments that say nothing about values.
+IGNORED = frozenset(
+    {"layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"}
+)
+
+# What the default element type of python numbers is, by kind.
+_CATEGORY = {"b": 0, "i": 1, "u": 1, "f": 2, "c": 3}
+
+
+class NotLowered(Exception):
+    """These arguments have no lowering; the op becomes an opaque call. Says why."""
+
+
+def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
+    """Enter a lowering under names such as "add.Tensor" (of aten) or "prims.sum.default"."""
+
+    def enter(function: Lowering) -> Lowering:
+        for name in overloads:
+            key = name if name.startswith(("prims.", "aten.")) else f"aten.{name}"
+            if key in LOWERINGS:
+                raise ValueError(f"{key} has a lowering already")
+            LOWERINGS[key] = function
+        return function
+
+    return enter
+
+
+@dataclass(frozen=True)
+class IndexCheck:
+    """A promise that an index input must keep, looked at before a call.
+
+    Attributes:
+        param: the integer parameter.
+        low, high: inclusive bounds of its values.
+        besides: values outside of the bounds that are allowed all the same (`ignore_index`).
+        what: the reader of the index, for the message.
+    """
+
+    param: Node
+    low: Dim
+    high: Dim
+    besides: tuple[int, ...]
+    what: str
+
+
+@dataclass
+class Context:
+    """What a lowering works with.
+
+    Attributes:
+        b: where nodes are made.
+        want: the type of the result as torch says, or a tuple of them.
+        name: the overload that is being lowered.
+        checks: bounds that index inputs must keep.
+        clamped: readers whose index is clamped, since nothing is known of it.
+        trusted: whether indices were checked before (a backward graph's).
+    """
+
+    b: Builder
+    want: Any = None
+    name: str = ""
+    checks: list[IndexCheck] = field(default_factory=list)
+    clamped: list[str] = field(default_factory=list)
+    trusted: bool = False
+
+    # ---- leaves
+
+    def const(self, value: Any, dtype: DType) -> Node:
+        """A scalar constant; out-of-range integers wrap as a C cast does."""
+        if dtype.is_integer and isinstance(value, int) and not isinstance(value, bool):
+            value = np.asarray(value % (1 << dtype.bits), dtype=f"u{dtype.bits // 8}")
+            return constant(value.view(dtype.numpy)[()], dtype)
+        return constant(value, dtype)
+
+    def scalar(self, value: Node | Dim | Number, dtype: DType) -> Node:
+        """A number, a size or a node as a node of `dtype`."""
+        if isinstance(value, Node):
+            return self.cast(value, dtype)
+        if isinstance(value, Expr):
+            return self.cast(self.b.size_of(value), dtype)
+        return self.const(value, dtype)
+
+    def full(self, value: Node | Dim | Number, type_: TensorType) -> Node:
+        """One value everywhere."""
+        return self.broadcast(self.scalar(value, type_.dtype), type_.shape)
+
+    def iota(self, shape: Sequence[Dim], axis: int, dtype: DType = I64) -> Node:
+        """Positions along an axis."""
+        return self.b.iota(axis=axis, type=TensorType(dtype, tuple(shape)))
+
+    # ---- movement that does nothing where nothing is to be done
+
+    def cast(self, x: Node, dtype: DType) -> Node:
+        return x if x.dtype is dtype else self.b.cast(x, type=x.tensor.with_dtype(dtype))
+
+    def reshape(self, x: Node, shape: Sequence[Dim]) -> Node:
+        shape = tuple(shape)
+        if x.op == "reshape":
+            x = x.args[0]
+        return x if x.shape == shape else self.b.reshape(x, type=x.tensor.with_shape(shape))
+
+    def transpose(self, x: Node, perm: Sequence[int]) -> Node:
+        perm = tuple(perm)
+        if x.op == "transpose":
+            inner = x.args[0]
+            perm = tuple(x.attrs["perm"][p] for p in perm)
+            x = inner
+        return x if perm == tuple(range(len(perm))) else self.b.transpose(x, perm=perm)
+
+    def broadcast(self, x: Node, shape: Sequence[Dim]) -> Node:
+        """To `shape` by torch's rule: axes align at the end, size 1 stretches."""
+        shape = tuple(shape)
+        if x.shape == shape:
+            return x
+        lead = len(shape) - x.tensor.rank
+        kept = [i for i, s in enumerate(x.shape) if s == shape[lead + i]]
+        if len(kept) == len(shape):
+            return x
+        lost = [s for i, s in enumerate(x.shape) if i not in kept]
+        if any(s != 1 for s in lost):
+            raise NotLowered(f"{x.type} does not broadcast to {list(shape)}")
+        small = self.reshape(x, [x.shape[i] for i in kept])
+        axes = tuple(lead + i for i in kept)
+        return self.b.broadcast(small, type=x.tensor.with_shape(shape), axes=axes)
+
+    def fit(self, x: Node, shape: Sequence[Dim]) -> Node:
+        """As an operand of an elementwise op on `shape`: of that shape, or of rank 0."""
+        if all(s == 1 for s in x.shape) and tuple(shape) != x.shape:
+            return self.reshape(x, ())
+        return self.broadcast(x, shape)
+
+    def slice(self, x: Node, axis: int, start: Dim, limit: Dim, step: int = 1) -> Node:
+        """Elements start, start + step, ... below limit of one axis."""
+        if start == 0 and limit == x.shape[axis] and step == 1:
+            return x
+        zeros = [0] * x.tensor.rank
+        starts, limits, steps = list[Dim](zeros), list(x.shape), [1] * x.tensor.rank
+        starts[axis], limits[axis], steps[axis] = start, limit, step
+        return self.b.slice(x, start=tuple(starts), limit=tuple(limits), step=tuple(steps))
+
+    def select_at(self, x: Node, axis: int, position: Dim) -> Node:
+        """One position of an axis, which goes away."""
+        cut = self.slice(x, axis, position, position + 1)
+        return self.reshape(cut, x.shape[:axis] + x.shape[axis + 1 :])
+
+    def concat(self, parts: Sequence[Node], axis: int) -> Node:
+        return parts[0] if len(parts) == 1 else self.b.concat(*parts, axis=axis)
+
+    def pad(self, x: Node, low: Sequence[Dim], high: Sequence[Dim], value: Any) -> Node:
+        """Padding; negative amounts crop."""
+        for axis, (lo, hi) in enumerate(zip(low, high, strict=True)):
+            cut_low = -lo if isinstance(lo, int) and lo < 0 else 0
+            cut_high = -hi if isinstance(hi, int) and hi < 0 else 0
+            x = self.slice(x, axis, cut_low, x.shape[axis] - cut_high)
+        low = tuple(0 if isinstance(v, int) and v < 0 else v for v in low)
+        high = tuple(0 if isinstance(v, int) and v < 0 else v for v in high)
+        if all(isinstance(v, int) and v == 0 for v in (*low, *high)):
+            return x
+        zeros = (0,) * x.tensor.rank
+        return self.b.pad(x, self.scalar(value, x.dtype), low=low, high=high, interior=zeros)
+
+    def keep_axes(self, x: Node, shape: Sequence[Dim], axes: Sequence[int]) -> Node:
+        """A reduced value with its lost axes back, of size 1."""
+        return self.reshape(x, [1 if i in axes else s for i, s in enumerate(shape)])
+
+    def stretch(self, x: Node, shape: Sequence[Dim], axes: Sequence[int]) -> Node:
+        """A value without `axes` repeated along them, to `shape`."""
+        if not axes:
+            return x
+        kept = tuple(i for i in range(len(shape)) if i not in axes)
+        return self.b.broadcast(x, type=x.tensor.with_shape(tuple(shape)), axes=kept)
+
+    # ---- elementwise
+
+    def common(self, *values: Any) -> DType:
+        """The element type that torch computes in: tensors before 0-d tensors before numbers."""
+        ranked: list[tuple[int, DType]] = []
+        for value in values:
+            if isinstance(value, Node):
+                ranked.append((1 if value.tensor.rank else 2, value.dtype))
+            elif value is not None:
+                ranked.append((3, number_dtype(value)))
+        best: DType | None = None
+        for level in (1, 2, 3):
+            here = [d for r, d in ranked if r == level]
+            if not here:
+                continue
+            merged = here[0]
+            for dtype in here[1:]:
+                merged = promote(merged, dtype)
+            if best is None:
+                best = merged
+            elif _CATEGORY[merged.kind] > _CATEGORY[best.kind]:
+                # a float number beside integers means the default float
+                best = F32 if level == 3 and merged.kind == "f" else merged
+        if best is None:
+            raise NotLowered("no operands")
+        return best
+
+    def shape_of(self, *values: Any) -> tuple[Dim, ...]:
+        """The shape that operands broadcast to."""
+        shapes = [v.shape for v in values if isinstance(v, Node)]
+        rank = max((len(s) for s in shapes), default=0)
+        out: list[Dim] = []
+        for axis in range(rank):
+            sizes = [s[axis - rank + len(s)] for s in shapes if axis - rank + len(s) >= 0]
+            out.append(next((s for s in sizes if s != 1), 1))
+        return tuple(out)
+
+    def align(self, values: Sequence[Any], dtype: DType) -> tuple[list[Node], tuple[Dim, ...]]:
+        """Operands of one element type that fit each other, and their common shape."""
+        shape = self.shape_of(*values)
+        return [self.fit(self.scalar(v, dtype), shape) for v in values], shape
+
+    def elementwise(self, op: str, *values: Any, dtype: DType | None = None) -> Node:
+        """An elementwise op on operands that broadcast, in `dtype` (default: their common one)."""
+        kind = dtype or self.common(*values)
+        wide = F32 if kind in (BF16, F16) and any(_inexact(v, kind) for v in values) else kind
+        nodes, shape = self.align(values, wide)
+        out = self.b.op(op, nodes)
+        if out.dtype is wide:
+            out = self.cast(out, kind)
+        return self.broadcast(out, shape)
+
+    def select(self, test: Node, yes: Any, no: Any, dtype: DType | None = None) -> Node:
+        """`yes` where the bool `test` holds, else `no`."""
+        kind = dtype or self.common(yes, no)
+        shape = self.shape_of(test, yes, no)
+        branches = [self.fit(self.scalar(v, kind), shape) for v in (yes, no)]
+        return self.broadcast(self.b.select(self.fit(test, shape), *branches), shape)
+
+    def truth(self, x: Node) -> Node:
+        """Whether elements are not 0."""
+        return x if x.dtype is BOOL else self.elementwise("ne", x, 0)
+
+    def axes(self, dims: int | Sequence[int] | None, rank: int) -> tuple[int, ...]:
+        """Rising non-negative axes; None or an empty list means all."""
+        if dims is None or (not isinstance(dims, int) and not len(dims)):
+            return tuple(range(rank))
+        listed = [dims] if isinstance(dims, int) else list(dims)
+        return tuple(sorted(axis_of(d, rank) for d in listed)) if rank else ()
+
+    # ---- reductions
+
+    def reduce(self, kind: str, x: Node, axes: Sequence[int], keep: bool = False) -> Node:
+        axes = tuple(axes)
+        out = self.b.reduce(x, kind=kind, axes=axes) if axes else x
+        return self.keep_axes(out, x.shape, axes) if keep else out
+
+    def count(self, shape: Sequence[Dim], axes: Sequence[int]) -> Dim:
+        return product([shape[a] for a in axes])
+
+
+def _inexact(value: Any, dtype: DType) -> bool:
+    """Whether a number rounds in a 16-bit type; torch keeps it in f32 there."""
+    if isinstance(value, Node | Expr) or not isinstance(value, float):
+        return False
+    held = constant(value, dtype).attrs["value"].array
+    return float(held) != float(np.float32(value)) and value == value
+
+
+def number_dtype(value: Any) -> DType:
+    """The element type of a python number or a size."""
+    if isinstance(value, bool):
+        return BOOL
+    if isinstance(value, int | Expr):
+        return I64
+    if isinstance(value, float):
+        return F32
+    raise NotLowered(f"the number {value!r}")
+
+
+def promote(a: DType, b: DType) -> DType:
+    """Torch's promotion of two element types."""
+    if a is b:
+        return a
+    first, second = _CATEGORY[a.kind], _CATEGORY[b.kind]
+    if first != second:
+        return a if first > second else b
+    if a.kind == b.kind:
+        if {a, b} == {BF16, F16}:
+            return F32
+        return a if a.bits >= b.bits else b
+    signed, unsigned = (a, b) if a.kind == "i" else (b, a)
+    if unsigned.bits < signed.bits:
+        return signed
+    if unsigned.name == "u8":
+        return DTYPES["i16"]
+    raise NotLowered(f"promotion of {a} and {b}")
+
+
+def axis_of(dim: int, rank: int) -> int:
+    """A non-negative axis; a scalar has one axis to torch."""
+    return dim % max(rank, 1)
+
+
+def letters(rank: int) -> list[str]:
+    """Axis names for rules."""
+    return list(names(rank))
+
+
+def wide(dtype: DType) -> DType:
+    """What torch accumulates in."""
+    return F32 if dtype in (BF16, F16) else dtype
+
+
+def need_float(x: Node) -> None:
+    """Raise NotLowered for complex operands."""
+    if x.dtype.kind == "c":
+        raise NotLowered("complex numbers")
+
+
+__all__ = [
+    "BOOL", "F32", "F64", "I64", "IGNORED", "LOWERINGS", "Context", "IndexCheck", "NotLowered",
+    "axis_of", "letters", "lowers", "need_float", "number_dtype", "promote", "wide",
+]  # fmt: skip

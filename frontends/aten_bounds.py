@@ -1,0 +1,143 @@
+"""What is known of the values of an index, and how a bad one is caught.
+
+The IR's gather and scatter need indices in range. Three cases, cheapest first: the range of the
+index is known from how it was made (`iota`, `argreduce`, arithmetic on them), so nothing is to be
+done; the index is an input of the program, so its smallest and largest value are looked at before
+a call, and IndexError is raised as eager would; it was computed from data, so it is clamped, which
+keeps memory safe, and the reader is named in the notes.
+"""
+
+from __future__ import annotations
+
+from stack.frontends.aten import Context, IndexCheck
+from stack.ir.dim import Dim, add, less_equal, maximum, minimum, mul
+from stack.ir.node import Node
+
+Bounds = tuple[Dim, Dim]
+
+_SAME = frozenset({"reshape", "transpose", "broadcast", "slice", "reverse", "cast"})
+
+
+def value_bounds(node: Node, depth: int = 12) -> Bounds | None:
+    """Inclusive bounds that hold for every element, or None."""
+    if depth == 0 or not node.dtype.is_integer:
+        return None
+    args = [a for a in node.args if a.type is not None]
+    if node.op == "const":
+        array = node.attrs["value"].array
+        return (int(array.min()), int(array.max())) if array.size else (0, 0)
+    if node.op == "size":
+        return node.attrs["value"], node.attrs["value"]
+    if node.op == "iota":
+        return 0, add(node.shape[node.attrs["axis"]], -1)
+    if node.op == "argreduce":
+        return 0, add(args[0].shape[node.attrs["axis"]], -1)
+    if node.op == "item" and args[0].op == "sort":
+        return value_bounds(args[0].args[node.attrs["index"]], depth - 1)
+    if node.op == "select":
+        return _union([value_bounds(a, depth - 1) for a in args[1:]])
+    if node.op in ("concat", "pad"):
+        return _union([value_bounds(a, depth - 1) for a in args])
+    if node.op == "gather":
+        return value_bounds(args[0], depth - 1)
+    if node.op == "cast" and args[0].dtype.kind == "b":
+        return 0, 1
+    if node.op in _SAME:
+        return value_bounds(args[0], depth - 1)
+    return _arithmetic(node, depth)
+
+
+def _union(parts: list[Bounds | None]) -> Bounds | None:
+    known = [p for p in parts if p is not None]
+    if len(known) != len(parts):
+        return None
+    low, high = known[0]
+    for other_low, other_high in known[1:]:
+        low, high = minimum(low, other_low), maximum(high, other_high)
+    return low, high
+
+
+def _arithmetic(node: Node, depth: int) -> Bounds | None:
+    if node.op not in ("add", "sub", "mul", "max", "min", "div", "rem"):
+        return None
+    left, right = (value_bounds(a, depth - 1) for a in node.args)
+    if node.op in ("max", "min") and (left is None or right is None):
+        return None
+    if left is None or right is None:
+        return _remainder(right) if node.op == "rem" else None
+    if node.op == "add":
+        return add(left[0], right[0]), add(left[1], right[1])
+    if node.op == "sub":
+        return add(left[0], mul(right[1], -1)), add(left[1], mul(right[0], -1))
+    if node.op == "max":
+        return maximum(left[0], right[0]), maximum(left[1], right[1])
+    if node.op == "min":
+        return minimum(left[0], right[0]), minimum(left[1], right[1])
+    if less_equal(0, left[0]) and less_equal(0, right[0]):
+        if node.op == "mul":
+            return mul(left[0], right[0]), mul(left[1], right[1])
+        if node.op == "div" and right[0] == right[1] and isinstance(right[0], int) and right[0]:
+            return left[0] // right[0], left[1] // right[0]
+        if node.op == "rem" and less_equal(1, right[0]):
+            return 0, minimum(left[1], add(right[1], -1))
+    return None
+
+
+def _remainder(divisor: Bounds | None) -> Bounds | None:
+    if divisor is None or not less_equal(1, divisor[0]):
+        return None
+    return add(1, mul(divisor[1], -1)), add(divisor[1], -1)
+
+
+def in_range(cx: Context, index: Node, size: Dim, what: str, wraps: bool = False) -> Node:
+    """An index that is in `[0, size)` for every argument that eager accepts.
+
+    Args:
+        wraps: whether negative values count from the end.
+    """
+    bounds = value_bounds(index)
+    low: Dim = mul(size, -1) if wraps else 0
+    high = add(size, -1)
+    safe = bounds is not None and less_equal(low, bounds[0]) and less_equal(bounds[1], high)
+    if not safe and not cx.trusted:
+        source, besides = _source(index)
+        if source is not None:
+            cx.checks.append(IndexCheck(source, low, high, besides, what))
+        else:
+            index = _clamp(cx, index, low, high, what)
+    if wraps and not (bounds is not None and less_equal(0, bounds[0])):
+        negative = cx.elementwise("lt", index, 0)
+        index = cx.select(negative, cx.elementwise("add", index, size), index, index.dtype)
+    return index
+
+
+def _clamp(cx: Context, index: Node, low: Dim, high: Dim, what: str) -> Node:
+    cx.clamped.append(what)
+    index = cx.elementwise("max", index, low, dtype=index.dtype)
+    return cx.elementwise("min", index, high, dtype=index.dtype)
+
+
+def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:
+    """The parameter that an index is, through movement and `where(x != ignored, x, 0)`."""
+    besides: list[int] = []
+    while True:
+        if index.op == "param":
+            return index, tuple(besides)
+        if index.op in _SAME and index.args[0].dtype.is_integer:
+            index = index.args[0]
+            continue
+        ignored = _ignored(index)
+        if ignored is None:
+            return None, ()
+        besides.append(ignored)
+        index = index.args[1]
+
+
+def _ignored(node: Node) -> int | None:
+    """`n` of `select(x != n, x, inside)`."""
+    if node.op != "select" or node.args[0].op != "ne" or node.args[2].op != "const":
+        return None
+    left, right = node.args[0].args
+    if left is not node.args[1] or right.op != "const" or right.tensor.rank:
+        return None
+    return int(right.attrs["value"].array)

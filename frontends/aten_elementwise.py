@@ -1,0 +1,460 @@
+"""Lowerings of elementwise ATen ops."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from stack.frontends.aten import Context, NotLowered, lowers, need_float
+from stack.ir.dim import Expr
+from stack.ir.node import Node
+from stack.ir.types import BOOL, DTYPES, F32, DType
+
+_FLOAT = (
+    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "asin",
+    "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfinv",
+    "lgamma", "digamma",
+)  # fmt: skip
+_WHOLE = ("floor", "ceil", "round", "trunc")
+_COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+def _float_unary(op: str) -> None:
+    @lowers(f"{op}.default", f"prims.{op}.default")
+    def lower(cx: Context, x: Node) -> Node:
+        need_float(x)
+        return cx.elementwise(op, x, dtype=cx.want.dtype)
+
+
+for _op in _FLOAT:
+    _float_unary(_op)
+
+
+def _whole_unary(op: str) -> None:
+    @lowers(f"{op}.default", f"prims.{op}.default")
+    def lower(cx: Context, x: Node) -> Node:
+        return cx.elementwise(op, x) if x.dtype.is_float else x
+
+
+for _op in _WHOLE:
+    _whole_unary(_op)
+
+
+def _compare(op: str) -> None:
+    @lowers(f"{op}.Tensor", f"{op}.Scalar", f"prims.{op}.default")
+    def lower(cx: Context, x: Any, y: Any) -> Node:
+        return cx.elementwise(op, x, y)
+
+
+for _op in _COMPARE:
+    _compare(_op)
+
+
+@lowers("abs.default", "prims.abs.default")
+def _abs(cx: Context, x: Node) -> Node:
+    need_float(x)
+    return x if x.dtype.kind in "bu" else cx.elementwise("abs", x)
+
+
+@lowers("neg.default", "prims.neg.default")
+def _neg(cx: Context, x: Node) -> Node:
+    return cx.elementwise("neg", x)
+
+
+@lowers("sign.default", "prims.sign.default")
+def _sign(cx: Context, x: Node) -> Node:
+    if x.dtype is BOOL:
+        return x
+    sign = cx.elementwise("sign", x)
+    # torch has the sign of nan be 0
+    return cx.select(cx.elementwise("isnan", x), 0.0, sign) if x.dtype.is_float else sign
+
+
+@lowers("log10.default", "prims.log10.default")
+def _log10(cx: Context, x: Node) -> Node:
+    out: DType = cx.want.dtype
+    x = cx.cast(x, F32) if out.bits == 16 else cx.cast(x, out)
+    return cx.cast(cx.elementwise("mul", cx.elementwise("log", x), 1 / math.log(10)), out)
+
+
+@lowers("erfc.default", "prims.erfc.default")
+def _erfc(cx: Context, x: Node) -> Node:
+    out: DType = cx.want.dtype
+    # 1 - erf cancels: in double it keeps the digits of a float
+    x = cx.cast(x, DTYPES["f64"])
+    return cx.cast(cx.elementwise("sub", 1.0, cx.elementwise("erf", x), dtype=x.dtype), out)
+
+
+@lowers("reciprocal.default", "prims.reciprocal.default")
+def _reciprocal(cx: Context, x: Node) -> Node:
+    return cx.elementwise("div", 1.0, x, dtype=cx.want.dtype)
+
+
+@lowers("square.default")
+def _square(cx: Context, x: Node) -> Node:
+    return cx.elementwise("mul", x, x, dtype=cx.want.dtype)
+
+
+@lowers("relu.default")
+def _relu(cx: Context, x: Node) -> Node:
+    return cx.elementwise("max", x, 0)
+
+
+@lowers("isnan.default")
+def _isnan(cx: Context, x: Node) -> Node:
+    return cx.elementwise("isnan", x) if x.dtype.is_float else cx.full(False, cx.want)
+
+
+@lowers("isinf.default")
+def _isinf(cx: Context, x: Node) -> Node:
+    if not x.dtype.is_float:
+        return cx.full(False, cx.want)
+    return cx.elementwise("eq", cx.elementwise("abs", x), math.inf)
+
+
+@lowers("isfinite.default", "prims.isfinite.default")
+def _isfinite(cx: Context, x: Node) -> Node:
+    return cx.elementwise("isfinite", x) if x.dtype.is_float else cx.full(True, cx.want)
+
+
+@lowers("signbit.default", "prims.signbit.default")
+def _signbit(cx: Context, x: Node) -> Node:
+    if not x.dtype.is_float:
+        return cx.elementwise("lt", x, 0) if x.dtype.kind == "i" else cx.full(False, cx.want)
+    bits = cx.b.bitcast(x, type=x.tensor.with_dtype(DTYPES[f"i{x.dtype.bits}"]))
+    return cx.elementwise("lt", bits, 0)
+
+
+@lowers("logical_not.default")
+def _logical_not(cx: Context, x: Node) -> Node:
+    return cx.b.not_(x) if x.dtype is BOOL else cx.elementwise("eq", x, 0)
+
+
+@lowers("bitwise_not.default", "prims.bitwise_not.default")
+def _bitwise_not(cx: Context, x: Node) -> Node:
+    return cx.b.not_(x)
+
+
+# ---- two operands
+
+
+def _scaled(cx: Context, y: Any, alpha: Any) -> Any:
+    if isinstance(alpha, int | float) and alpha == 1:
+        return y
+    if isinstance(y, int | float) and isinstance(alpha, int | float):
+        return y * alpha
+    dtype: DType = cx.want.dtype
+    scaled = dtype if dtype.bits != 16 or not dtype.is_float else F32
+    return cx.elementwise("mul", cx.scalar(y, scaled), alpha, dtype=scaled)
+
+
+def _sum(cx: Context, op: str, x: Any, y: Any, alpha: Any) -> Node:
+    dtype: DType = cx.want.dtype
+    y = _scaled(cx, y, alpha)
+    if isinstance(y, Node) and y.dtype is F32 and dtype.bits == 16 and dtype.is_float:
+        return cx.cast(cx.elementwise(op, x, y, dtype=F32), dtype)
+    return cx.elementwise(op, x, y, dtype=dtype)
+
+
+@lowers("add.Tensor", "add.Scalar", "prims.add.default")
+def _add(cx: Context, x: Any, y: Any, *, alpha: Any = 1) -> Node:
+    return _sum(cx, "add", x, y, alpha)
+
+
+@lowers("sub.Tensor", "sub.Scalar", "prims.sub.default")
+def _sub(cx: Context, x: Any, y: Any, *, alpha: Any = 1) -> Node:
+    return _sum(cx, "sub", x, y, alpha)
+
+
+@lowers("rsub.Tensor", "rsub.Scalar")
+def _rsub(cx: Context, x: Any, y: Any, alpha: Any = 1) -> Node:
+    return _sum(cx, "sub", y, x, alpha)
+
+
+@lowers("mul.Tensor", "mul.Scalar", "prims.mul.default")
+def _mul(cx: Context, x: Any, y: Any) -> Node:
+    return cx.elementwise("mul", x, y, dtype=cx.want.dtype)
+
+
+@lowers("div.Tensor", "div.Scalar", "prims.div.default")
+def _div(cx: Context, x: Any, y: Any) -> Node:
+    return cx.elementwise("div", x, y, dtype=cx.want.dtype)
+
+
+@lowers("div.Tensor_mode", "div.Scalar_mode")
+def _div_mode(cx: Context, x: Any, y: Any, *, rounding_mode: str | None = None) -> Node:
+    dtype: DType = cx.want.dtype
+    if rounding_mode is None:
+        return _div(cx, x, y)
+    if rounding_mode == "floor":
+        return _floor_divide(cx, x, y)
+    if dtype.is_integer:
+        return cx.elementwise("div", x, y, dtype=dtype)
+    kind = F32 if dtype.bits == 16 else dtype
+    return cx.cast(cx.elementwise("trunc", cx.elementwise("div", x, y, dtype=kind)), dtype)
+
+
+@lowers("floor_divide.default", "floor_divide.Scalar")
+def _floor_divide(cx: Context, x: Any, y: Any) -> Node:
+    dtype: DType = cx.want.dtype
+    if dtype.kind == "u":
+        return cx.elementwise("div", x, y, dtype=dtype)
+    kind = F32 if dtype.bits == 16 and dtype.is_float else dtype
+    nodes, _ = cx.align([x, y], kind)
+    a, b = nodes
+    rest = cx.elementwise("rem", a, b)
+    crosses = cx.b.and_(*cx.align([cx.elementwise("ne", rest, 0), _opposite(cx, rest, b)], BOOL)[0])
+    if dtype.is_integer:
+        whole = cx.elementwise("div", a, b)
+        return cx.select(crosses, cx.elementwise("sub", whole, 1), whole)
+    return cx.cast(_floor_divide_float(cx, a, b, rest, crosses), dtype)
+
+
+def _opposite(cx: Context, rest: Node, divisor: Node) -> Node:
+    return cx.elementwise("ne", cx.elementwise("lt", rest, 0), cx.elementwise("lt", divisor, 0))
+
+
+def _floor_divide_float(cx: Context, a: Node, b: Node, rest: Node, crosses: Node) -> Node:
+    """As CPython and torch: exact remainder first, the quotient then rounds to a whole number."""
+    exact = cx.elementwise("div", cx.elementwise("sub", a, rest), b)
+    exact = cx.select(crosses, cx.elementwise("sub", exact, 1.0), exact)
+    down = cx.elementwise("floor", exact)
+    up = cx.elementwise("gt", cx.elementwise("sub", exact, down), 0.5)
+    whole = cx.select(up, cx.elementwise("add", down, 1.0), down)
+    plain = cx.elementwise("div", a, b)
+    zero = cx.elementwise("mul", plain, 0.0)
+    whole = cx.select(cx.elementwise("eq", exact, 0.0), zero, whole)
+    return cx.select(cx.elementwise("eq", b, 0.0), plain, whole)
+
+
+@lowers("fmod.Tensor", "fmod.Scalar", "prims.fmod.default")
+def _fmod(cx: Context, x: Any, y: Any) -> Node:
+    return cx.elementwise("rem", x, y, dtype=cx.want.dtype)
+
+
+@lowers(
+    "remainder.Tensor", "remainder.Scalar", "remainder.Scalar_Tensor", "prims.remainder.default"
+)
+def _remainder(cx: Context, x: Any, y: Any) -> Node:
+    nodes, _ = cx.align([x, y], cx.want.dtype)
+    rest = cx.elementwise("rem", *nodes)
+    if rest.dtype.kind == "u":
+        return rest
+    wrong = cx.b.and_(
+        *cx.align([cx.elementwise("ne", rest, 0), _opposite(cx, rest, nodes[1])], BOOL)[0]
+    )
+    return cx.select(wrong, cx.elementwise("add", rest, nodes[1]), rest)
+
+
+@lowers("pow.Tensor_Tensor", "pow.Scalar", "prims.pow.default")
+def _pow(cx: Context, x: Any, y: Any) -> Node:
+    return cx.elementwise("pow", x, y, dtype=cx.want.dtype)
+
+
+@lowers("pow.Tensor_Scalar")
+def _pow_scalar(cx: Context, x: Node, exponent: Any) -> Node:
+    dtype: DType = cx.want.dtype
+    x = cx.cast(x, dtype)
+    if exponent == 0:
+        return cx.full(1, cx.want)
+    if exponent == 1:
+        return x
+    if exponent == 2:
+        return cx.elementwise("mul", x, x)
+    kind = F32 if dtype.bits == 16 and dtype.is_float else dtype
+    x = cx.cast(x, kind)
+    if exponent == 3:
+        return cx.cast(cx.elementwise("mul", cx.elementwise("mul", x, x), x), dtype)
+    if dtype.is_float and exponent in (0.5, -0.5, -1, -2):
+        return cx.cast(_special_power(cx, x, exponent), dtype)
+    return cx.cast(cx.elementwise("pow", x, exponent, dtype=kind), dtype)
+
+
+def _special_power(cx: Context, x: Node, exponent: float) -> Node:
+    if exponent == 0.5:
+        return cx.elementwise("sqrt", x)
+    if exponent == -0.5:
+        return cx.elementwise("rsqrt", x)
+    inverse = cx.elementwise("div", 1.0, x)
+    return inverse if exponent == -1 else cx.elementwise("mul", inverse, inverse)
+
+
+@lowers("maximum.default", "prims.maximum.default")
+def _maximum(cx: Context, x: Any, y: Any) -> Node:
+    return cx.elementwise("max", x, y, dtype=cx.want.dtype)
+
+
+@lowers("minimum.default", "prims.minimum.default")
+def _minimum(cx: Context, x: Any, y: Any) -> Node:
+    return cx.elementwise("min", x, y, dtype=cx.want.dtype)
+
+
+def _extremum_without_nan(cx: Context, op: str, x: Any, y: Any) -> Node:
+    (a, b), shape = cx.align([x, y], cx.want.dtype)
+    best = cx.elementwise(op, a, b)
+    if not cx.want.dtype.is_float:
+        return best
+    best = cx.select(cx.elementwise("isnan", b), a, best)
+    return cx.broadcast(cx.select(cx.elementwise("isnan", a), b, best), shape)
+
+
+@lowers("fmax.default", "prims.fmax.default")
+def _fmax(cx: Context, x: Any, y: Any) -> Node:
+    return _extremum_without_nan(cx, "max", x, y)
+
+
+@lowers("fmin.default", "prims.fmin.default")
+def _fmin(cx: Context, x: Any, y: Any) -> Node:
+    return _extremum_without_nan(cx, "min", x, y)
+
+
+@lowers("atan2.default", "prims.atan2.default")
+def _atan2(cx: Context, x: Any, y: Any) -> Node:
+    return cx.elementwise("atan2", x, y, dtype=cx.want.dtype)
+
+
+@lowers("copysign.Tensor", "copysign.Scalar")
+def _copysign(cx: Context, x: Any, y: Any) -> Node:
+    dtype: DType = cx.want.dtype
+    if dtype.bits == 16:
+        raise NotLowered("copysign of 16-bit floats")
+    size = cx.elementwise("abs", cx.scalar(x, dtype))
+    (sign, size), _ = cx.align([cx.scalar(y, dtype), size], dtype)
+    bits = cx.b.bitcast(sign, type=sign.tensor.with_dtype(DTYPES[f"i{dtype.bits}"]))
+    negative = cx.elementwise("lt", bits, 0)
+    return cx.select(negative, cx.elementwise("neg", size), size)
+
+
+@lowers("hypot.default", "prims.hypot.default")
+def _hypot(cx: Context, x: Any, y: Any) -> Node:
+    (a, b), _ = cx.align([x, y], cx.want.dtype)
+    a, b = cx.elementwise("abs", a), cx.elementwise("abs", b)
+    large = cx.elementwise("max", a, b)
+    small = cx.elementwise("min", a, b)
+    ratio = cx.elementwise("div", small, large)
+    length = cx.elementwise("sqrt", cx.elementwise("add", cx.elementwise("mul", ratio, ratio), 1.0))
+    scaled = cx.elementwise("mul", large, length)
+    plain = cx.elementwise("eq", small, 0.0)
+    infinite = cx.elementwise("eq", large, math.inf)
+    return cx.select(cx.elementwise("or", plain, infinite), large, scaled)
+
+
+def _logical(name: str, op: str) -> None:
+    @lowers(f"logical_{name}.default")
+    def lower(cx: Context, x: Node, y: Node) -> Node:
+        return cx.elementwise(op, cx.truth(x), cx.truth(y))
+
+
+def _bitwise(name: str, op: str) -> None:
+    full = f"bitwise_{name}"
+    overloads = [f"{full}.Tensor", f"{full}.Scalar", f"{full}.Scalar_Tensor"]
+
+    @lowers(*overloads, f"prims.{full}.default")
+    def lower(cx: Context, x: Any, y: Any) -> Node:
+        return cx.elementwise(op, x, y, dtype=cx.want.dtype)
+
+
+for _name in ("and", "or", "xor"):
+    _logical(_name, _name)
+    _bitwise(_name, _name)
+
+
+def _shift(name: str, op: str, prim: str) -> None:
+    overloads = [f"bitwise_{name}.{o}" for o in ("Tensor", "Tensor_Scalar", "Scalar_Tensor")]
+    dunder = [f"__{name[0]}shift__.{o}" for o in ("Tensor", "Scalar")]
+
+    @lowers(*overloads, *dunder, f"prims.{prim}.default")
+    def lower(cx: Context, x: Any, y: Any) -> Node:
+        return cx.elementwise(op, x, y, dtype=cx.want.dtype)
+
+
+_shift("left_shift", "shl", "shift_left")
+_shift("right_shift", "shr", "shift_right_arithmetic")
+
+
+# ---- choices and conversion
+
+
+@lowers(
+    "where.self", "where.ScalarOther", "where.ScalarSelf", "where.Scalar", "prims.where.default"
+)
+def _where(cx: Context, test: Node, x: Any, y: Any) -> Node:
+    return cx.select(cx.truth(test), x, y, cx.want.dtype)
+
+
+@lowers("masked_fill.Scalar", "masked_fill.Tensor")
+def _masked_fill(cx: Context, x: Node, mask: Node, value: Any) -> Node:
+    return cx.broadcast(cx.select(mask, value, x, x.dtype), cx.want.shape)
+
+
+@lowers("clamp.default", "clamp.Tensor", "hardtanh.default")
+def _clamp(cx: Context, x: Node, low: Any = None, high: Any = None) -> Node:
+    if cx.name.startswith("hardtanh"):
+        low, high = (-1.0 if low is None else low), (1.0 if high is None else high)
+    dtype: DType = cx.want.dtype
+    out = cx.cast(x, dtype)
+    if low is not None:
+        out = cx.elementwise("max", out, low, dtype=dtype)
+    if high is not None:
+        out = cx.elementwise("min", out, high, dtype=dtype)
+    return out
+
+
+@lowers("clamp_min.default", "clamp_min.Tensor")
+def _clamp_min(cx: Context, x: Node, low: Any) -> Node:
+    return cx.elementwise("max", x, low, dtype=cx.want.dtype)
+
+
+@lowers("clamp_max.default", "clamp_max.Tensor")
+def _clamp_max(cx: Context, x: Node, high: Any) -> Node:
+    return cx.elementwise("min", x, high, dtype=cx.want.dtype)
+
+
+@lowers("_to_copy.default", "prims.convert_element_type.default", "to.dtype")
+def _to_copy(cx: Context, x: Node, dtype: DType | None = None, copy: bool = False) -> Node:
+    kind = dtype or x.dtype
+    if kind.kind == "u" and x.dtype.is_float:
+        # negative floats wrap in torch, through a signed integer
+        x = cx.cast(x, DTYPES["i64"])
+    return cx.cast(x, kind)
+
+
+@lowers("view.dtype", "prims.view_element_type.default")
+def _view_dtype(cx: Context, x: Node, dtype: DType) -> Node:
+    if dtype.bits != x.dtype.bits:
+        raise NotLowered("a view of another width")
+    return x if dtype is x.dtype else cx.b.bitcast(x, type=x.tensor.with_dtype(dtype))
+
+
+@lowers(
+    "clone.default", "contiguous.default", "alias.default", "detach.default", "lift_fresh.default",
+    "lift_fresh_copy.default", "lift.default", "positive.default", "prims.clone.default",
+    "prims.view_of.default", "conj_physical.default", "_conj.default", "resolve_conj.default",
+    "resolve_neg.default", "real.default", "alias_copy.default", "detach_copy.default",
+    "view_as_real_copy.default", "prims.device_put.default",
+)  # fmt: skip
+def _same(cx: Context, x: Node, *_: Any, **__: Any) -> Node:
+    need_float(x)
+    return x
+
+
+@lowers("copy.default", "prims.copy_to.default")
+def _copy(cx: Context, x: Node, source: Node, non_blocking: bool = False) -> Node:
+    return cx.broadcast(cx.cast(source, x.dtype), x.shape)
+
+
+@lowers("_softmax_backward_data.default")
+def _softmax_backward(cx: Context, grad: Node, out: Node, dim: int, dtype: DType) -> Node:
+    wide = F32 if grad.dtype.bits == 16 else grad.dtype
+    grad, out = cx.cast(grad, wide), cx.cast(out, wide)
+    product = cx.elementwise("mul", grad, out)
+    axes = cx.axes(dim, grad.tensor.rank)
+    total = cx.stretch(cx.reduce("sum", product, axes), grad.shape, axes)
+    return cx.cast(cx.elementwise("sub", product, cx.elementwise("mul", out, total)), dtype)
+
+
+@lowers("scalar_tensor.default")
+def _scalar_tensor(cx: Context, value: Any, dtype: DType | None = None) -> Node:
+    if not isinstance(value, bool | int | float | Expr | Node):
+        raise NotLowered(f"the number {value!r}")
+    return cx.scalar(value, cx.want.dtype)

@@ -1,0 +1,100 @@
+"""The torch frontend: `FRONTEND` for stack.compile, `dynamo_backend` for torch.compile.
+
+Importing this file is cheap; torch's tracing machinery is loaded on first use.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.ir.space import ArraySpace
+from stack.ir.types import DType
+from stack.run.frontend import Captured
+
+
+class TorchFrontend:
+    """PyTorch modules and functions."""
+
+    name = "torch"
+
+    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
+        """Whether `fn` is a module, or an argument holds a tensor."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        if isinstance(fn, torch.nn.Module) or isinstance(
+            getattr(fn, "__self__", None), torch.nn.Module
+        ):
+            return True
+        from torch.utils import _pytree as pytree
+
+        return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
+
+    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
+        """Trace with Dynamo into functional ATen ops and import them.
+
+        Raises StackError where the function does not make one graph.
+        """
+        from stack.frontends.dynamo_capture import capture
+
+        return capture(fn, args, dynamic)
+
+    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
+        from stack.frontends.torch_arrays import to_numpy
+
+        return to_numpy(array, dtype)
+
+    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
+        from stack.frontends.torch_arrays import from_numpy
+
+        return from_numpy(array, dtype)
+
+    def space(self) -> ArraySpace:
+        from stack.frontends.torch_space import TorchSpace
+
+        return TorchSpace()
+
+    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        from stack.frontends.torch_arrays import call_opaque
+
+        return call_opaque(target, call, args)
+
+    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
+        from stack.frontends.torch_arrays import random_inputs
+
+        return random_inputs(specs)
+
+
+FRONTEND = TorchFrontend()
+
+
+def dynamo_backend(
+    gm: Any, example_inputs: Sequence[Any], *, options: dict[str, Any] | None = None, **more: Any
+) -> Any:
+    """The backend behind `torch.compile(model, backend="stack")`.
+
+    Args:
+        options: `backend`, `passes` and `strict` as for `stack.compile`; the rest goes to the
+            backend.
+    """
+    from stack.frontends.dynamo_backend import compile_graph
+
+    return compile_graph(gm, example_inputs, {**(options or {}), **more})
+
+
+def runs() -> list[Any]:
+    """Records of the graphs that torch.compile had us compile in this process, in order."""
+    from stack.frontends.dynamo_backend import RUNS
+
+    return list(RUNS)
+
+
+def clear_runs() -> None:
+    """Forget the records that `runs` gives."""
+    from stack.frontends.dynamo_backend import RUNS
+
+    RUNS.clear()

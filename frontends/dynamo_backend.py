@@ -1,0 +1,252 @@
+"""Behind `torch.compile(model, backend="stack")`: each graph, and its derivative, is compiled."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from stack.errors import StackError
+from stack.frontends.aten import IndexCheck
+from stack.frontends.dynamo import FRONTEND
+from stack.frontends.dynamo_capture import (
+    TorchCaptured,
+    check_index,
+    decompositions,
+    plain_attention,
+)
+from stack.frontends.dynamo_notes import Notes, guards_text
+from stack.frontends.fx_import import Imported, import_graph, module_path
+from stack.ir.dim import Dim, Expr, Symbol, substitute
+from stack.ir.interpreter import bind_shapes, interpret
+from stack.ir.node import Func, Node
+from stack.ir.types import BF16
+from stack.run.compile import CompiledGraph, compile_captured
+
+# Records of the newest graphs, oldest first.
+RUNS: deque[Any] = deque(maxlen=512)
+
+# Options that are ours; the others go to the backend.
+_OWN = ("backend", "passes", "strict")
+
+
+def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Compile one Dynamo graph; its backward graph too, where gradients are asked for."""
+    maker = _Maker(gm, options)
+    compiler = aot_autograd(
+        fw_compiler=maker.forward,
+        bw_compiler=maker.backward,
+        inference_compiler=maker.inference,
+        decompositions=decompositions(),
+        partition_fn=min_cut_rematerialization_partition,
+        keep_inference_input_mutations=False,
+    )
+    with plain_attention():
+        return compiler(gm, example_inputs)
+
+
+class _Maker:
+    """Compiles the ATen graphs of one Dynamo graph."""
+
+    def __init__(self, gm: GraphModule, options: dict[str, Any]) -> None:
+        self.number = sum(1 for r in RUNS if not r.target.endswith("backward"))
+        self.options = options
+        self.gm = gm
+        holders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+        self.names = [_readable(n) for n in holders]
+        self.notes = _break_notes(gm)
+
+    def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
+        return self._make(graph, "forward")
+
+    def backward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
+        return self._make(graph, "backward")
+
+    def inference(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
+        return self._make(graph, "inference")
+
+    def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
+        imported = import_graph(
+            graph,
+            f"graph{self.number}_{role}",
+            self._param_names(graph),
+            trusted=role == "backward",
+        )
+        notes = Notes(self.notes)
+        if imported.why:
+            notes["fallbacks"] = "\n".join(f"{k}: {v}" for k, v in sorted(imported.why.items()))
+        text = lambda: graph.print_readable(print_output=False, colored=False)
+        target = f"graph {self.number} {role}"
+        return make_boxed_func(_Graph(imported, text, notes, self.options, target))
+
+    def _param_names(self, graph: GraphModule) -> dict[str, str]:
+        """Names of the user's program for AOT's `primals_3`, where it says which input that is."""
+        names: dict[str, str] = {}
+        for node in graph.graph.nodes:
+            if node.op != "placeholder":
+                continue
+            position = getattr(node.meta.get("desc"), "idx", None)
+            if position is None and node.name.startswith("primals_"):
+                position = int(node.name.removeprefix("primals_")) - 1
+            if isinstance(position, int) and position < len(self.names):
+                names[node.name] = self.names[position]
+        return names
+
+
+def _readable(holder: torch.fx.Node) -> str:
+    """`attn.wq.weight` for a placeholder that stands for `L['self']._modules['attn']...`."""
+    argument = holder.meta.get("grapharg")
+    source = getattr(argument, "source", None) if argument is not None else None
+    try:
+        name = source.name if source is not None else ""
+        name = name() if callable(name) else name
+    except NotImplementedError:
+        name = ""
+    inner = module_path(name) if name else ""
+    return inner or holder.name.removeprefix("L_").removeprefix("l_").strip("_")
+
+
+def _break_notes(gm: GraphModule) -> Notes:
+    notes = Notes()
+    reason = getattr(gm, "compile_subgraph_reason", None)
+    if reason is not None and getattr(reason, "graph_break", False):
+        where = [f"{f.filename}:{f.lineno}" for f in getattr(reason, "user_stack", ())]
+        notes["graph break"] = "\n".join([str(reason.reason), *where[-1:]])
+    context = TracingContext.try_get()
+    if context is not None:
+        guards = context.guards_context.dynamo_guards
+        notes["guards"] = lambda: guards_text(guards)
+    return notes
+
+
+class _Graph:
+    """One compiled ATen graph, called with what AOTAutograd passes."""
+
+    def __init__(
+        self, imported: Imported, text: Callable[[], str], notes: Notes, options: dict[str, Any],
+        target: str,
+    ) -> None:  # fmt: skip
+        self.imported = imported
+        self.text, self.notes, self.options, self.target = text, notes, options, target
+        params = dict(zip(imported.func.params, imported.inputs, strict=True))
+        self.checks = [(params[c.param], c) for c in imported.checks if c.param in params]
+        self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
+        self.loose = _loose_sizes(imported)
+        self.results = [o for o in imported.outputs if isinstance(o, Node)]
+        if not self.loose and self.results:
+            self._compiled({})
+
+    def __call__(self, *args: Any) -> list[Any]:
+        arrays = [a if isinstance(a, torch.Tensor) else args[a] for a in self.imported.inputs]
+        for place, check in self.checks:
+            if isinstance(place, int):
+                self._check(check, args[place], arrays)
+        sizes = {name: int(args[place]) for name, place in self.loose.items()}
+        found = iter(self._compiled(sizes).call_flat(arrays) if self.results else ())
+        return [
+            next(found) if isinstance(o, Node) else self._number(o, args)
+            for o in self.imported.outputs
+        ]
+
+    def _check(self, check: IndexCheck, index: torch.Tensor, arrays: Sequence[Any]) -> None:
+        check_index(check, index, arrays, self.imported.func.params)
+
+    def _number(self, value: Any, args: Sequence[Any]) -> Any:
+        """A size among the results, from the sizes among the arguments."""
+        if not isinstance(value, Expr):
+            return value
+        known: dict[str, Dim] = {}
+        for place, size in self.imported.sizes.items():
+            name = lone_symbol(size)
+            if name is not None:
+                known[name] = int(args[place])
+        arrays = [args[i] for i in self.imported.inputs if isinstance(i, int)]
+        known |= bind_shapes(_without_lifted(self.imported), [tuple(a.shape) for a in arrays])
+        return substitute(value, known)
+
+    def _compiled(self, sizes: dict[str, int]) -> Any:
+        key = tuple(sorted(sizes.items()))
+        if key not in self.by_size:
+            func = self.imported.func.bind(sizes) if sizes else self.imported.func
+            self.by_size[key] = self._compile(func)
+        return self.by_size[key]
+
+    def _compile(self, func: Func) -> Any:
+        captured = TorchCaptured(
+            func=func, text=self.text, bound=(), flatten=lambda *a: list(a),
+            unflatten=lambda r: r, original=_not_callable, args=(), notes=self.notes,
+        )  # fmt: skip
+        own = {k: self.options[k] for k in _OWN if k in self.options}
+        if own.get("backend") == "interpreter":
+            return Interpreted(captured)
+        rest = {k: v for k, v in self.options.items() if k not in _OWN}
+        graph = compile_captured(captured, FRONTEND, options=rest, target=self.target, **own)
+        _record(graph)
+        return graph
+
+
+def _record(graph: CompiledGraph) -> None:
+    if graph.runs:
+        RUNS.append(graph.run)
+
+
+def _without_lifted(imported: Imported) -> Func:
+    from stack.ir.node import Block
+
+    func = imported.func
+    params = [p for p, i in zip(func.params, imported.inputs, strict=True) if isinstance(i, int)]
+    return Func(func.name, Block(params, params), func.level)
+
+
+def _loose_sizes(imported: Imported) -> dict[str, int]:
+    """Size arguments that no parameter's shape tells: symbol to position."""
+    told = {lone_symbol(d) for p in imported.func.params for d in p.shape}
+    found: dict[str, int] = {}
+    for place, size in imported.sizes.items():
+        name = lone_symbol(size)
+        if name is not None and name not in told:
+            found[name] = place
+    return found
+
+
+def lone_symbol(size: Any) -> str | None:
+    """The name of a size that is one symbol."""
+    if isinstance(size, Expr) and len(size.terms) == 1:
+        monomial, coefficient = size.terms[0]
+        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            return monomial[0].name
+    return None
+
+
+def _not_callable(*_: Any) -> Any:
+    raise StackError("a graph inside of torch.compile has no callable of its own")
+
+
+class Interpreted:
+    """A graph in the reference interpreter: `options={"backend": "interpreter"}`."""
+
+    def __init__(self, captured: TorchCaptured) -> None:
+        self.func = captured.func
+        self.captured = captured
+
+    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
+        results = interpret(self.func, *ready)
+        if not isinstance(results, tuple):
+            results = (results,)
+        return [self._tensor(r, n) for r, n in zip(results, self.func.results, strict=True)]
+
+    def _array(self, tensor: torch.Tensor, p: Node) -> Any:
+        held = tensor.detach().float() if p.dtype is BF16 else tensor.detach()
+        return held.resolve_conj().numpy()
+
+    def _tensor(self, array: Any, node: Node) -> torch.Tensor:
+        from stack.frontends.torch_arrays import TORCH_DTYPE
+
+        return torch.from_numpy(array.copy()).to(TORCH_DTYPE[node.dtype])

@@ -1,0 +1,577 @@
+"""Capture of a module or function as one graph: Dynamo, then AOTAutograd's functional trace.
+
+Everything private of torch's tracing is called from here and from `dynamo_backend`.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._decomp import global_decomposition_table
+from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
+from torch._dynamo.functional_export import _compiling_state_context
+from torch._dynamo.utils import dynamo_timed, get_metrics_context
+from torch._functorch.aot_autograd import GraphSignature, aot_export_module
+from torch._guards import TracingContext, tracing
+from torch.fx import GraphModule
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils import _pytree as pytree
+
+from stack.errors import StackError
+from stack.frontends.aten import LOWERINGS, IndexCheck
+from stack.frontends.dynamo_notes import Notes, graph_notes
+from stack.frontends.fx_import import Imported, import_graph
+from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.ir.dim import Expr
+from stack.ir.node import Node
+from stack.run.frontend import Captured
+
+# Composites that the dispatcher would run as one kernel: they are to be decomposed all the same.
+_ALWAYS = ("aten.native_batch_norm", "aten._scaled_dot_product")
+
+
+@cache
+def decompositions() -> dict[Any, Callable[..., Any]]:
+    """Torch's decompositions of everything that has no lowering of ours."""
+    table = global_decomposition_table["post_autograd"]
+    return {
+        op: fn
+        for op, fn in table.items()
+        if isinstance(op, torch._ops.OpOverload) and str(op) not in LOWERINGS
+    }
+
+
+@contextmanager
+def plain_attention() -> Iterator[None]:
+    """Attention as matmul and softmax, whatever fused kernel torch would choose."""
+    with sdpa_kernel(SDPBackend.MATH):
+        yield
+
+
+# ---- the user's arguments
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """One leaf of the arguments: a tensor's number among the inputs, or a fixed value."""
+
+    name: str
+    tensor: int | None
+    value: Any = None
+
+
+class Arguments:
+    """The structure of the example arguments, and how a later call is held against it."""
+
+    def __init__(self, fn: Any, args: Sequence[Any]) -> None:
+        self.signature = _signature(fn)
+        names = self._names(len(args))
+        pairs, self.spec = pytree.tree_flatten_with_path(tuple(args))
+        self.leaves: list[_Leaf] = []
+        self.tensors: list[torch.Tensor] = []
+        for path, value in pairs:
+            name = _leaf_name(names, path)
+            if isinstance(value, torch.Tensor):
+                self.leaves.append(_Leaf(name, len(self.tensors)))
+                self.tensors.append(value)
+            else:
+                self.leaves.append(_Leaf(name, None, value))
+
+    def _names(self, count: int) -> list[str]:
+        if self.signature is None:
+            return [f"arg{i}" for i in range(count)]
+        names: list[str] = []
+        for p in self.signature.parameters.values():
+            if p.kind is p.VAR_POSITIONAL:
+                names.extend(f"{p.name}.{i}" for i in range(count - len(names)))
+            elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
+                names.append(p.name)
+        return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
+
+    @property
+    def tensor_names(self) -> list[str]:
+        return [leaf.name for leaf in self.leaves if leaf.tensor is not None]
+
+    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+        """The tensors of a call. Raises TypeError where the structure is another one."""
+        if kwargs:
+            args = self._positional(args, kwargs)
+        values, spec = pytree.tree_flatten(tuple(args))
+        if spec != self.spec:
+            raise TypeError(f"arguments have the structure {spec}, compiled for {self.spec}")
+        tensors: list[torch.Tensor] = []
+        for leaf, value in zip(self.leaves, values, strict=True):
+            if leaf.tensor is not None:
+                if not isinstance(value, torch.Tensor):
+                    raise TypeError(f"argument {leaf.name!r} is a tensor, got {value!r}")
+                tensors.append(value)
+            elif type(value) is not type(leaf.value) or value != leaf.value:
+                raise TypeError(
+                    f"argument {leaf.name!r} was {leaf.value!r} when it was compiled, got {value!r}"
+                )
+        return tensors
+
+    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+        if self.signature is None:
+            raise TypeError("takes positional arguments only")
+        given = self.signature.bind(*args, **kwargs)
+        if given.kwargs:
+            raise TypeError(f"not compiled for the keywords {', '.join(given.kwargs)}")
+        return given.args
+
+
+def _signature(fn: Any) -> inspect.Signature | None:
+    try:
+        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
+    except (TypeError, ValueError):
+        return None
+
+
+def _leaf_name(names: Sequence[str], path: Sequence[Any]) -> str:
+    head, *rest = path
+    parts = [names[head.idx]]
+    for key in rest:
+        parts.append(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))))
+    return ".".join(parts)
+
+
+# ---- tracing
+
+
+@contextmanager
+def _capturing(dynamic: bool) -> Iterator[None]:
+    patches = {
+        "replay_side_effects": False,
+        "side_effect_replay_policy": "silent",
+        "specialize_int": True,
+        "specialize_float": True,
+        "assume_static_by_default": not dynamic,
+        "automatic_dynamic_shapes": False,
+    }
+    known = {k: v for k, v in patches.items() if hasattr(torch._dynamo.config, k)}
+    with (
+        torch.no_grad(),
+        _compiling_state_context(),
+        torch._dynamo.config.patch(known),
+        get_metrics_context(),
+        dynamo_timed("fullgraph_capture"),
+    ):
+        yield
+
+
+class _Yield(Exception):
+    """Leaves the user's function once its graph has been given its inputs."""
+
+
+class Traced:
+    """A callable as Dynamo saw it: the graph, and what surrounds its one call."""
+
+    def __init__(self, fn: Any, args: Sequence[Any], dynamic: bool) -> None:
+        self.fn = fn
+        self.root = fn if isinstance(fn, torch.nn.Module) else getattr(fn, "__self__", None)
+        with _capturing(dynamic):
+            self.output: CaptureOutput = fullgraph_capture(fn, tuple(args), {})
+        if self.output.backend_input is None:
+            raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
+        self.graph: GraphModule = self.output.backend_input.graph_module
+
+    def _around(self, run: Callable[..., Any], args: Sequence[Any]) -> Any:
+        surround = self.output.forward_callable(compiled_fn=run)
+        return surround(*((self.root, *args) if self.root is not None else args))
+
+    def inputs(self, args: Sequence[Any]) -> list[Any]:
+        """What the graph is called with."""
+        found: list[Any] = []
+
+        def stop(*values: Any) -> Any:
+            found.extend(values)
+            raise _Yield
+
+        with suppress(_Yield):
+            self._around(stop, args)
+        return found
+
+    def result(self, args: Sequence[Any], outputs: Sequence[Any]) -> Any:
+        """What the user's function returns when its graph returns `outputs`."""
+        return self._around(lambda *_: tuple(outputs), args)
+
+    @property
+    def holders(self) -> list[torch.fx.Node]:
+        return [n for n in self.graph.graph.nodes if n.op == "placeholder"]
+
+
+def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
+    """The graph in ATen ops without mutation."""
+    given = traced.output.backend_input
+    assert given is not None
+    fakes = []
+    for node in traced.holders:
+        value = node.meta["example_value"]
+        node.meta["val"] = value
+        fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
+    context = TracingContext(given.fake_mode)
+    context.tensor_to_context = given.tensor_to_context
+    with torch.no_grad(), tracing(context), plain_attention():
+        return aot_export_module(
+            traced.graph, fakes, trace_joint=False, decompositions=decompositions()
+        )
+
+
+# ---- assembling
+
+
+def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
+    """Trace a module or function for example arguments."""
+    args = _distinct(args)
+    arguments = Arguments(fn, args)
+    try:
+        traced = Traced(fn, args, dynamic)
+    except torch._dynamo.exc.Unsupported as error:
+        raise StackError(_break_text(error)) from error
+    graph, signature = functional_graph(traced)
+    return _Assembly(fn, args, arguments, traced, graph, signature).captured()
+
+
+def _break_text(error: Exception) -> str:
+    return (
+        "the function does not make one graph; torch.compile(fn, backend='stack') compiles the"
+        f" parts between breaks.\n{error}"
+    )
+
+
+def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments in which no tensor occurs twice: two inputs are two parameters."""
+    seen: set[int] = set()
+
+    def fresh(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if id(value) in seen:
+                return value.detach().clone()
+            seen.add(id(value))
+        return value
+
+    return pytree.tree_map(fresh, tuple(args))
+
+
+class _Assembly:
+    """Puts parameters in order: weights, then the arguments; results: the user's, then writes."""
+
+    def __init__(
+        self, fn: Any, args: tuple[Any, ...], arguments: Arguments, traced: Traced,
+        graph: GraphModule, signature: GraphSignature,
+    ) -> None:  # fmt: skip
+        self.fn, self.args, self.arguments = fn, args, arguments
+        self.traced, self.graph, self.signature = traced, graph, signature
+        self.lifted = [traced.graph.get_parameter(n) for n in signature.parameters]
+        self.lifted += [traced.graph.get_buffer(n) for n in signature.buffers]
+        self.given = [*self.lifted, *traced.inputs(args)]
+        self.holders = [n for n in graph.graph.nodes if n.op == "placeholder"]
+        if len(self.holders) != len(self.given):
+            raise StackError(f"{len(self.given)} inputs were traced as {len(self.holders)}")
+
+    def captured(self) -> Captured:
+        self._place()
+        imported = import_graph(self.graph, _name(self.fn), self.param_names, self.order)
+        self.func, bound = self._with_unused(imported)
+        loose = [e for e in imported.sizes.values() if isinstance(e, Expr)]
+        known = {s for p in self.func.params for d in p.shape for s in _lone(d)}
+        for size in loose:
+            if not _lone(size) or _lone(size)[0] not in known:
+                raise StackError(f"the size {size} comes from a number, not from a tensor's shape")
+        call = Call(self.arguments, self.func, len(bound), imported.checks)
+        finish = Finish(call, bound, self._template(imported), self._writes(imported, bound))
+        return TorchCaptured(
+            func=self.func,
+            text=lambda: self.graph.print_readable(print_output=False, colored=False),
+            bound=bound,
+            flatten=call,
+            unflatten=finish,
+            original=self.fn,
+            args=self.args,
+            notes=self._notes(imported),
+        )
+
+    def _place(self) -> None:
+        """The order of placeholders: what is bound first, then arguments as they come."""
+        leaf = {id(t): i for i, t in enumerate(self.arguments.tensors)}
+        named = _weight_names(self.traced.root)
+        self.leaf_of: dict[int, int] = {}
+        self.param_names: dict[str, str] = {}
+        bound: list[int] = []
+        argument_names = self.arguments.tensor_names
+        for i, (holder, value) in enumerate(zip(self.holders, self.given, strict=True)):
+            if id(value) in leaf:
+                self.leaf_of[i] = leaf[id(value)]
+                self.param_names[holder.name] = argument_names[leaf[id(value)]]
+            else:
+                bound.append(i)
+                source = self._source_name(i)
+                self.param_names[holder.name] = named.get(id(value), source)
+        rank = {id(w): n for n, w in enumerate(_weights(self.traced.root))}
+        bound.sort(key=lambda i: rank.get(id(self.given[i]), len(rank)))
+        self.order = [*bound, *sorted(self.leaf_of, key=self.leaf_of.__getitem__)]
+
+    def _source_name(self, position: int) -> str:
+        place = position - len(self.lifted)
+        if place < 0:
+            return (*self.signature.parameters, *self.signature.buffers)[position]
+        return self.traced.holders[place].name.removeprefix("l_").strip("_")
+
+    def _with_unused(self, imported: Imported) -> tuple[Any, list[torch.Tensor]]:
+        """The function with a parameter for every tensor argument, used or not."""
+        from stack.ir.builder import param
+        from stack.ir.node import Block, Func, unique_name
+        from stack.ir.types import TensorType
+
+        func = imported.func
+        bound: list[torch.Tensor] = []
+        own: dict[int, Node] = {}
+        params: list[Node] = []
+        for p, source in zip(func.params, imported.inputs, strict=True):
+            if isinstance(source, int) and source in self.leaf_of:
+                own[self.leaf_of[source]] = p
+                continue
+            params.append(p)
+            bound.append(source if isinstance(source, torch.Tensor) else self.given[source])
+        taken = {str(p.attrs["name"]) for p in func.params}
+        counts: dict[str, int] = {}
+        from stack.frontends.torch_arrays import dtype_of
+
+        for i, (name, tensor) in enumerate(
+            zip(self.arguments.tensor_names, self.arguments.tensors, strict=True)
+        ):
+            if i not in own:
+                type_ = TensorType(dtype_of(tensor.dtype), tuple(tensor.shape))
+                own[i] = param(unique_name(name, taken, counts), type_)
+            params.append(own[i])
+        body = Block(params, func.results, func.body.names, func.body.locs)
+        return Func(func.name, body, func.level), bound
+
+    # ---- results
+
+    def _writes(self, imported: Imported, bound: list[torch.Tensor]) -> list[tuple[int, Any]]:
+        """(result, where it goes): a bound tensor, or the number of an argument."""
+        sig = self.signature
+        count = len(sig.buffers_to_mutate) + len(sig.parameters_to_mutate)
+        targets = [*sig.buffers_to_mutate.values(), *sig.parameters_to_mutate.values()]
+        places: list[Any] = [self.traced.graph.get_buffer(n) for n in targets]
+        names = [n.name for n in self.holders]
+        for holder in sig.user_inputs_to_mutate.values():
+            position = names.index(holder)
+            leaf = self.leaf_of.get(position)
+            places.append(self.given[position] if leaf is None else leaf)
+        assert len(places) == count + len(sig.user_inputs_to_mutate)
+        self.mutated = len(places)
+        numbers = _result_numbers(imported.outputs)
+        return [(numbers[i], place) for i, place in enumerate(places) if numbers[i] is not None]
+
+    def _template(self, imported: Imported) -> Template:
+        sig = self.signature
+        skip = len(sig.buffers_to_mutate) + len(sig.parameters_to_mutate)
+        skip += len(sig.user_inputs_to_mutate)
+        outputs = imported.outputs[skip:]
+        numbers = _result_numbers(imported.outputs)[skip:]
+        marks = [torch.empty(0) for _ in outputs]
+        shape = self.traced.result(self.args, marks)
+        leaves, spec = pytree.tree_flatten(shape)
+        place = {id(m): i for i, m in enumerate(marks)}
+        argument = {id(t): i for i, t in enumerate(self.arguments.tensors)}
+        parts: list[tuple[str, Any]] = []
+        for leaf in leaves:
+            if id(leaf) in place:
+                number = numbers[place[id(leaf)]]
+                value = outputs[place[id(leaf)]]
+                parts.append(("fixed", value) if number is None else ("result", number))
+            elif id(leaf) in argument:
+                parts.append(("argument", argument[id(leaf)]))
+            elif isinstance(leaf, torch.Tensor | bool | int | float | complex | str | None):
+                parts.append(("fixed", leaf))
+            else:
+                raise StackError(
+                    f"the function returns a {type(leaf).__name__}; register it as a pytree"
+                    " (torch.utils._pytree.register_pytree_node) or return tensors"
+                )
+        return Template(spec, parts)
+
+    def _notes(self, imported: Imported) -> Notes:
+        notes = graph_notes(self.traced.output)
+        if imported.why:
+            rows = [f"{op}: {why}" for op, why in sorted(imported.why.items())]
+            notes["fallbacks"] = "\n".join(rows)
+        if imported.clamped:
+            notes["clamped indices"] = "\n".join(sorted(set(imported.clamped)))
+        if imported.checks:
+            notes["checked indices"] = "\n".join(map(check_text, imported.checks))
+        return notes
+
+
+def _result_numbers(outputs: Sequence[Any]) -> list[int | None]:
+    """For each output, its number among the tensors; None for what is no tensor."""
+    numbers: list[int | None] = []
+    count = 0
+    for value in outputs:
+        numbers.append(count if isinstance(value, Node) else None)
+        count += isinstance(value, Node)
+    return numbers
+
+
+def _lone(size: Any) -> list[str]:
+    return [str(size)] if isinstance(size, Expr) and str(size).isidentifier() else []
+
+
+def _name(fn: Any) -> str:
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
+
+
+def _weights(root: Any) -> list[torch.Tensor]:
+    if not isinstance(root, torch.nn.Module):
+        return []
+    return [*root.parameters(), *root.buffers()]
+
+
+def _weight_names(root: Any) -> dict[int, str]:
+    if not isinstance(root, torch.nn.Module):
+        return {}
+    pairs = [*root.named_parameters(), *root.named_buffers()]
+    return {id(tensor): name for name, tensor in pairs}
+
+
+class TorchCaptured(Captured):
+    """`text` is made when it is asked for."""
+
+    def __init__(self, *, text: Callable[[], str], **fields: Any) -> None:
+        self._make_text = text
+        self._text: str | None = None
+        super().__init__(text="", **fields)
+
+    @property
+    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if self._text is None:
+            self._text = self._make_text()
+        return self._text
+
+    @text.setter
+    def text(self, value: str) -> None:
+        if value:
+            self._text = value
+
+
+class Call:
+    """User arguments to tensors. Remembers them, for results that are written back."""
+
+    def __init__(
+        self, arguments: Arguments, func: Any, bound: int, checks: Sequence[IndexCheck]
+    ) -> None:
+        self.arguments = arguments
+        self.params = func.params[bound:]
+        places = {p: i for i, p in enumerate(self.params)}
+        self.checks = [(places[c.param], c) for c in checks if c.param in places]
+        self.local = threading.local()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
+        tensors = self.arguments.match(args, kwargs)
+        for p, tensor in zip(self.params, tensors, strict=True):
+            check_tensor(p, tensor)
+        for place, check in self.checks:
+            check_index(check, tensors[place], tensors, self.params)
+        self.local.tensors = tensors
+        return tensors
+
+    @property
+    def last(self) -> list[torch.Tensor]:
+        return self.local.tensors
+
+
+def check_tensor(p: Node, tensor: torch.Tensor) -> None:
+    """Hold an argument against its parameter. Raises TypeError or ValueError naming it."""
+    name = p.attrs["name"]
+    if tensor.dtype is not TORCH_DTYPE[p.dtype]:
+        raise TypeError(f"argument {name!r} is {p.type}, got {tensor.dtype}")
+    fixed = [s if isinstance(s, int) else None for s in p.shape]
+    shape = list(tensor.shape)
+    agree = len(fixed) == len(shape) and all(
+        f is None or f == s for f, s in zip(fixed, shape, strict=True)
+    )
+    if not agree:
+        raise ValueError(f"argument {name!r} is {p.type}, got shape {shape}")
+
+
+def check_text(check: IndexCheck) -> str:
+    """The promise, in words."""
+    besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
+    name = check.param.attrs["name"]
+    return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
+
+
+def check_index(
+    check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
+) -> None:
+    """Look at an index before a call. Raises IndexError as eager does."""
+    if not index.numel():
+        return
+    low, high = (_number(v, tensors, params) for v in (check.low, check.high))
+    for ignored in check.besides:
+        index = index[index != ignored]
+    if not index.numel():
+        return
+    least, most = (int(v) for v in torch.aminmax(index))
+    if least < low or most > high:
+        name = check.param.attrs["name"]
+        bad = least if least < low else most
+        raise IndexError(
+            f"index out of range: {bad} in argument {name!r}, which {check.what} reads at"
+            f" {low} to {high}"
+        )
+
+
+def _number(size: Any, tensors: Sequence[torch.Tensor], params: Sequence[Node]) -> int:
+    if isinstance(size, int):
+        return size
+    from stack.ir.dim import substitute
+
+    values: dict[str, int] = {}
+    for p, tensor in zip(params, tensors, strict=True):
+        for dim, length in zip(p.shape, tensor.shape, strict=True):
+            for name in _lone(dim):
+                values[name] = int(length)
+    return int(substitute(size, values))
+
+
+@dataclass(frozen=True)
+class Template:
+    """What the user's function returns: results, arguments and fixed values in a structure."""
+
+    spec: pytree.TreeSpec
+    parts: list[tuple[str, Any]]
+
+    def fill(self, results: Sequence[Any], arguments: Sequence[Any]) -> Any:
+        held = {"result": results, "argument": arguments}
+        leaves = [v if kind == "fixed" else held[kind][v] for kind, v in self.parts]
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class Finish:
+    """Results to what the user's function returns; writes mutated inputs and buffers back."""
+
+    def __init__(
+        self, call: Call, bound: Sequence[torch.Tensor], template: Template,
+        writes: Sequence[tuple[int, Any]],
+    ) -> None:  # fmt: skip
+        self.call, self.bound, self.template, self.writes = call, bound, template, writes
+
+    def __call__(self, results: Sequence[Any]) -> Any:
+        with torch.no_grad():
+            for number, place in self.writes:
+                target = self.call.last[place] if isinstance(place, int) else place
+                target.copy_(results[number])
+        uses_arguments = any(kind == "argument" for kind, _ in self.template.parts)
+        return self.template.fill(results, self.call.last if uses_arguments else ())

@@ -1,0 +1,66 @@
+"""What Dynamo has to say about a graph: guards, breaks, its bytecode as Python again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from typing import Any
+
+
+class Notes(dict[str, Any]):
+    """Titles to texts; a text may be a function that makes it when it is first read."""
+
+    def __getitem__(self, title: str) -> str:
+        value = super().__getitem__(title)
+        if callable(value):
+            value = str(value())
+            self[title] = value
+        return value
+
+    def get(self, title: str, default: Any = None) -> Any:
+        return self[title] if title in self else default  # noqa: SIM401 this is `get`
+
+    def items(self) -> ItemsView[str, str]:
+        return ItemsView(self)
+
+    def values(self) -> ValuesView[str]:
+        return ValuesView(self)
+
+    def copy(self) -> Notes:
+        return Notes(dict.items(self))
+
+    def __iter__(self) -> Iterator[str]:
+        return super().__iter__()
+
+
+def graph_notes(output: Any) -> Notes:
+    """Guards and decompiled code of a Dynamo capture."""
+    notes = Notes()
+    captured = output.graph_capture_output
+    guards = getattr(captured.output_graph, "guards", None)
+    if guards:
+        notes["guards"] = _later(lambda: guards_text(guards))
+    bytecode = captured.bytecode
+    notes["decompiled"] = _later(lambda: decompiled(bytecode))
+    return notes
+
+
+def _later(make: Callable[[], str]) -> Callable[[], str]:
+    return make
+
+
+def guards_text(guards: Any) -> str:
+    """One guard in a line: what is checked, of what."""
+    lines = {f"{g.create_fn_name()} {g.name}".strip() for g in guards}
+    return "\n".join(sorted(lines))
+
+
+def decompiled(code: Any) -> str:
+    """Python for the bytecode that Dynamo made, by depyf."""
+    try:
+        import depyf
+    except ImportError:
+        return "depyf is not installed (stack-compiler[torch])"
+    try:
+        return str(depyf.decompile(code))
+    except Exception as error:  # depyf does not know every instruction
+        return f"depyf could not decompile {code.co_name}: {error}"

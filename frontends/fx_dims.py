@@ -1,0 +1,89 @@
+"""Torch's symbolic sizes as size expressions of the IR."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import sympy
+import torch
+from torch.utils._sympy import functions as F
+
+from stack.errors import StackError
+from stack.ir.dim import INF, Dim, add, floordiv, maximum, minimum, mod, mul, symbol
+
+
+class Sizes:
+    """Converts SymInts; symbols get short names in the order in which they are met."""
+
+    def __init__(self) -> None:
+        self._symbols: dict[sympy.Symbol, Dim] = {}
+        self._env: Any = None
+
+    def dim(self, value: Any) -> Dim:
+        """An int or a SymInt as a size."""
+        if isinstance(value, int):
+            return value
+        self._env = value.node.shape_env
+        return self._convert(value.node.expr)
+
+    def shape(self, sizes: Any) -> tuple[Dim, ...]:
+        return tuple(self.dim(s) for s in sizes)
+
+    def _symbol(self, sym: sympy.Symbol) -> Dim:
+        if sym not in self._symbols:
+            low, high = 0, INF
+            bounds = self._env.var_to_range.get(sym) if self._env is not None else None
+            if bounds is not None:
+                low = max(int(bounds.lower), 0) if bounds.lower.is_number else 0
+                high = int(bounds.upper) if bounds.upper.is_Integer else INF
+            letter = "u" if str(sym).startswith("u") else "s"
+            name = f"{letter}{len(self._symbols)}"
+            self._symbols[sym] = symbol(name, low, min(high, INF))
+        return self._symbols[sym]
+
+    def _convert(self, expr: Any) -> Dim:
+        if isinstance(expr, sympy.Integer | int):
+            return int(expr)
+        if isinstance(expr, sympy.Symbol):
+            return self._symbol(expr)
+        if isinstance(expr, sympy.Pow):
+            base, power = expr.args
+            if not (power.is_Integer and int(power) > 0):
+                raise StackError(f"the size {expr} has no form in the IR")
+            return self._power(self._convert(base), int(power))
+        parts = [self._convert(a) for a in expr.args]
+        if isinstance(expr, sympy.Add):
+            return _fold(add, parts)
+        if isinstance(expr, sympy.Mul):
+            return _fold(mul, parts)
+        if isinstance(expr, F.CleanDiv | F.FloorDiv):
+            return floordiv(parts[0], parts[1])
+        if isinstance(expr, F.Mod | F.PythonMod):
+            return mod(parts[0], parts[1])
+        if isinstance(expr, F.ModularIndexing):
+            return mod(floordiv(parts[0], parts[1]), parts[2])
+        if isinstance(expr, F.Max):
+            return _fold(maximum, parts)
+        if isinstance(expr, F.Min):
+            return _fold(minimum, parts)
+        raise StackError(f"the size {expr} has no form in the IR")
+
+    def _power(self, base: Dim, power: int) -> Dim:
+        out: Dim = 1
+        for _ in range(power):
+            out = mul(out, base)
+        return out
+
+
+def _fold(op: Any, parts: list[Dim]) -> Dim:
+    total = parts[0]
+    for part in parts[1:]:
+        total = op(total, part)
+    return total
+
+
+def is_size(value: Any) -> bool:
+    """Whether a traced value is a whole number rather than a tensor."""
+    return isinstance(value, torch.SymInt) or (
+        isinstance(value, int) and not isinstance(value, bool)
+    )

@@ -1,0 +1,317 @@
+"""From an FX graph of ATen ops, functional, to one function of the IR."""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx import Node as FxNode
+
+from stack.errors import RuleError, StackError
+from stack.frontends import (
+    aten_conv,
+    aten_elementwise,
+    aten_index,
+    aten_nn,
+    aten_reduce,
+    aten_shape,
+)
+from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered
+from stack.frontends.fx_dims import Sizes, is_size
+from stack.frontends.torch_arrays import dtype_of, encode_call
+from stack.ir.builder import Builder, constant, param
+from stack.ir.dim import Dim, Expr, equal
+from stack.ir.node import Func, Node, unique_name
+from stack.ir.types import TensorType, TupleType
+
+_ = (aten_conv, aten_elementwise, aten_index, aten_nn, aten_reduce, aten_shape)  # fill the table
+
+# Ops that check or hint and give nothing.
+_SILENT = (
+    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
+    "_print", "_functional_assert",
+)  # fmt: skip
+_TORCH_ROOT = os.path.dirname(torch.__file__)
+_LARGE_CONSTANT = 64
+
+
+@dataclass
+class Imported:
+    """A graph as a function.
+
+    Attributes:
+        func: results are the tensors among `outputs`, in order.
+        inputs: for each parameter, the position of its placeholder, or a lifted constant tensor.
+        outputs: what the graph returns: a node, a size, a number or None.
+        checks: bounds of index inputs.
+        sizes: placeholders that are sizes: position to size expression.
+        why: for each opaque op, why it is one.
+        clamped: readers whose index is clamped.
+    """
+
+    func: Func
+    inputs: list[int | torch.Tensor]
+    outputs: list[Any]
+    checks: list[IndexCheck]
+    sizes: dict[int, Dim]
+    why: dict[str, str] = field(default_factory=dict)
+    clamped: list[str] = field(default_factory=list)
+
+
+def import_graph(
+    gm: GraphModule,
+    name: str,
+    param_names: Mapping[str, str] | None = None,
+    order: Sequence[int] | None = None,
+    trusted: bool = False,
+) -> Imported:
+    """Import a functional graph of ATen ops.
+
+    Args:
+        param_names: readable names for placeholders.
+        order: positions of placeholders in the order of the parameters; default: as they come.
+        trusted: whether indices were checked before, as in a backward graph.
+    """
+    return _Importer(gm, param_names or {}, trusted).run(name, order)
+
+
+class _Importer:
+    def __init__(self, gm: GraphModule, param_names: Mapping[str, str], trusted: bool) -> None:
+        self.gm = gm
+        self.b = Builder()
+        self.cx = Context(self.b, trusted=trusted)
+        self.sizes = Sizes()
+        self.env: dict[FxNode, Any] = {}
+        self.param_names = param_names
+        self.names: set[str] = set()
+        self.counts: dict[str, int] = {}
+        self.lifted: dict[str, tuple[Node, torch.Tensor]] = {}
+        self.why: dict[str, str] = {}
+        self.effects = 0
+
+    def run(self, name: str, order: Sequence[int] | None) -> Imported:
+        holders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
+        places = range(len(holders)) if order is None else order
+        sizes: dict[int, Dim] = {}
+        inputs: list[int | torch.Tensor] = []
+        params: list[Node] = []
+        for place in places:
+            value = self._placeholder(holders[place])
+            self.env[holders[place]] = value
+            if isinstance(value, Node):
+                params.append(value)
+                inputs.append(place)
+            elif isinstance(value, int | Expr):
+                sizes[place] = value
+        outputs: list[Any] = []
+        for node in self.gm.graph.nodes:
+            if node.op == "output":
+                outputs = [self._value(a) for a in node.args[0]]
+            elif node.op != "placeholder":
+                self.env[node] = self._node(node)
+        params = [p for p, _ in self.lifted.values()] + params
+        inputs = [t for _, t in self.lifted.values()] + inputs
+        results = [o for o in outputs if isinstance(o, Node)]
+        func = self.b.func(name, params, results)
+        return Imported(
+            func, inputs, outputs, self._live_checks(func), sizes, self.why, self.cx.clamped
+        )
+
+    def _live_checks(self, func: Func) -> list[IndexCheck]:
+        return list(dict.fromkeys(self.cx.checks)) if func.params else []
+
+    def _placeholder(self, node: FxNode) -> Any:
+        value = node.meta.get("val")
+        if isinstance(value, torch.Tensor):
+            hint = self.param_names.get(node.name, node.name)
+            name = unique_name(hint, self.names, self.counts)
+            return param(name, self._tensor_type(value))
+        if is_size(value):
+            return self.sizes.dim(value)
+        return value
+
+    def _tensor_type(self, value: torch.Tensor) -> TensorType:
+        if value.layout is not torch.strided:
+            raise StackError(f"a tensor of layout {value.layout} has no place in the IR")
+        return TensorType(dtype_of(value.dtype), self.sizes.shape(value.shape))
+
+    def _want(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._tensor_type(value)
+        if isinstance(value, list | tuple):
+            return tuple(self._want(v) for v in value)
+        return self.sizes.dim(value) if is_size(value) else None
+
+    # ---- nodes
+
+    def _value(self, arg: Any) -> Any:
+        """An argument of an FX node, with values of the IR in place of nodes."""
+        if isinstance(arg, FxNode):
+            return self.env[arg]
+        if isinstance(arg, list | tuple):
+            return (
+                type(arg)(self._value(a) for a in arg)
+                if type(arg) in (list, tuple)
+                else [self._value(a) for a in arg]
+            )
+        if isinstance(arg, torch.dtype):
+            return dtype_of(arg)
+        if isinstance(arg, torch.SymInt):
+            return self.sizes.dim(arg)
+        return arg
+
+    def _node(self, node: FxNode) -> Any:
+        if node.op == "get_attr":
+            return self._attribute(str(node.target))
+        if node.op != "call_function":
+            raise StackError(f"the graph has a {node.op} of {node.target}, not only ATen ops")
+        value = node.meta.get("val")
+        if node.target is operator.getitem:
+            source, index = (self._value(a) for a in node.args)
+            return source[index]
+        if is_size(value):
+            return self.sizes.dim(value)
+        self.b.loc = source_line(node)
+        out = self._call(node, value)
+        for i, item in enumerate(out if isinstance(out, tuple) else (out,)):
+            if isinstance(item, Node):
+                name = node.name.removeprefix("_unsafe").lstrip("_")
+                self._name(item, f"{name}.{i}" if isinstance(out, tuple) else name)
+        return out
+
+    def _name(self, node: Node, name: str) -> None:
+        """The name of the FX node, for the value under a final reshape too."""
+        if node.op == "reshape":
+            self.b.names.setdefault(node.args[0], name)
+        self.b.names.setdefault(node, name)
+
+    def _attribute(self, name: str) -> Any:
+        value: Any = self.gm
+        for part in name.split("."):
+            value = getattr(value, part)
+        if not isinstance(value, torch.Tensor):
+            return value
+        if name in self.lifted:
+            return self.lifted[name][0]
+        dtype = dtype_of(value.dtype)
+        if value.numel() <= _LARGE_CONSTANT:
+            held = value.detach().cpu()
+            wide = held.float() if dtype.name == "bf16" else held
+            return constant(wide.numpy(), dtype)
+        type_ = TensorType(dtype, tuple(value.shape))
+        node = param(unique_name(name, self.names, self.counts), type_)
+        self.lifted[name] = (node, value.detach())
+        return node
+
+    def _call(self, node: FxNode, value: Any) -> Any:
+        name = str(node.target)
+        if any(part in name for part in _SILENT):
+            return None
+        args = [self._value(a) for a in node.args]
+        kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
+        want = self._want(value)
+        lowering = LOWERINGS.get(name)
+        if lowering is None:
+            return self._opaque(node, args, kwargs, want, "no lowering")
+        self.cx.want, self.cx.name = want, name
+        kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
+        checks, clamped = len(self.cx.checks), len(self.cx.clamped)
+        try:
+            return self._settled(lowering(self.cx, *args, **kept), want)
+        except (NotLowered, RuleError) as error:
+            del self.cx.checks[checks:]
+            del self.cx.clamped[clamped:]
+            return self._opaque(node, args, kwargs, want, str(error))
+
+    def _settled(self, out: Any, want: Any) -> Any:
+        """The lowering's result, held against the type that torch says."""
+        if isinstance(out, tuple):
+            if len(out) != len(want):
+                raise NotLowered(f"{len(out)} results, torch has {len(want)}")
+            return tuple(self._settled(o, w) for o, w in zip(out, want, strict=True))
+        if out is None or not isinstance(want, TensorType):
+            return out
+        if out.dtype is not want.dtype or out.tensor.rank != want.rank:
+            raise NotLowered(f"the lowering gives {out.type}, torch has {want}")
+        if any(equal(a, b) is False for a, b in zip(out.shape, want.shape, strict=True)):
+            raise NotLowered(f"the lowering gives {out.type}, torch has {want}")
+        return out if out.shape == want.shape else self.cx.reshape(out, want.shape)
+
+    # ---- opaque calls
+
+    def _opaque(self, node: FxNode, args: Any, kwargs: Any, want: Any, why: str) -> Any:
+        target = str(node.target)
+        if not isinstance(node.target, torch._ops.OpOverload):
+            raise StackError(f"{target} cannot be called from the IR ({', '.join(self.b.loc)})")
+        self.why[target] = why
+        operands: list[Node] = []
+        call = encode_call(args, kwargs, operands)
+        attrs: dict[str, Any] = {"target": f"torch:{target}", "call": call}
+        if _has_effect(node.target):
+            attrs["effect"] = self.effects
+            self.effects += 1
+        if isinstance(want, TensorType):
+            return self.b.op("opaque", operands, attrs, hint=want)
+        items = tuple(w for w in want or () if isinstance(w, TensorType))
+        if not items or any(isinstance(w, tuple) for w in want):
+            raise StackError(f"{target} gives no tensors ({', '.join(self.b.loc)})")
+        both = self.b.op("opaque", operands, attrs, hint=TupleType(items))
+        self.b.note(both, node.name)
+        found = iter(range(len(items)))
+        return tuple(
+            self.b.item(both, index=next(found)) if isinstance(w, TensorType) else w for w in want
+        )
+
+
+def _has_effect(target: Any) -> bool:
+    """Whether two equal calls may differ, or must both happen."""
+    tags = getattr(target, "tags", ())
+    return torch.Tag.nondeterministic_seeded in tags or target._schema.is_mutable
+
+
+# ---- source lines
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
+_ROOT = re.compile(r"^(L\['[^']*'\]|G\['[^']*'\]|L__self__|self)\.?")
+_ITEM = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^\]'\"]+)['\"]?\]")
+
+
+def source_line(node: FxNode) -> tuple[str, ...]:
+    """`("block.py:42 attn.wq",)`: the innermost line of user code, and the module."""
+    place = _innermost(node.meta.get("stack_trace") or "")
+    path = _module_path(node)
+    text = f"{place} {path}".strip()
+    return (text,) if text else ()
+
+
+@lru_cache(maxsize=4096)
+def _innermost(trace: str) -> str:
+    frames = _FRAME.findall(trace)
+    own = [f for f in frames if not f[0].startswith(_TORCH_ROOT)]
+    if not frames:
+        return ""
+    file, line = (own or frames)[-1]
+    return f"{os.path.basename(file)}:{line}"
+
+
+def _module_path(node: FxNode) -> str:
+    stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
+    if not stack:
+        return ""
+    return module_path(list(stack.values())[-1][0])
+
+
+@lru_cache(maxsize=4096)
+def module_path(source: str) -> str:
+    """`attn.wq` of `L['self']._modules['attn'].wq`."""
+    rest = _ROOT.sub("", source)
+    rest = _ITEM.sub(lambda m: f".{m[1] or m[2]}", rest)
+    rest = rest.replace("._parameters", "").replace("._buffers", "").replace("._modules", "")
+    return rest.strip(".")

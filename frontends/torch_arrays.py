@@ -1,0 +1,176 @@
+"""Torch tensors as storage arrays and back; element types; opaque calls and their encoding."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stack.errors import StackError, UsageError
+from stack.ir.dim import Expr
+from stack.ir.node import Node
+from stack.ir.types import BF16, DTYPES, DType
+
+_NAMES = {
+    "bool": torch.bool, "i8": torch.int8, "i16": torch.int16, "i32": torch.int32,
+    "i64": torch.int64, "u8": torch.uint8, "u16": torch.uint16, "u32": torch.uint32,
+    "u64": torch.uint64, "f16": torch.float16, "bf16": torch.bfloat16, "f32": torch.float32,
+    "f64": torch.float64, "c64": torch.complex64, "c128": torch.complex128,
+}  # fmt: skip
+TORCH_DTYPE: dict[DType, torch.dtype] = {DTYPES[n]: t for n, t in _NAMES.items()}
+STACK_DTYPE: dict[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPE.items()}
+
+# Operators that a saved program may name.
+NAMESPACES = {"aten", "prims", "torchvision", "stack"}
+_REFUSED = re.compile(r"aten\.(from_file|save|_print|_test)")
+
+
+def dtype_of(dtype: torch.dtype) -> DType:
+    """The element type of the IR. Raises StackError where it has none."""
+    if dtype not in STACK_DTYPE:
+        raise StackError(f"the element type {dtype} has no place in the IR")
+    return STACK_DTYPE[dtype]
+
+
+def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
+    """Storage of a tensor, without a copy where it is dense on the CPU."""
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"got {type(tensor).__name__}, not a tensor")
+    if tensor.dtype is not TORCH_DTYPE[dtype]:
+        raise TypeError(f"got {tensor.dtype}")
+    if tensor.layout is not torch.strided:
+        raise TypeError(f"got a tensor of layout {tensor.layout}; only dense ones are taken")
+    held = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return held.view(torch.uint16).numpy() if dtype is BF16 else held.numpy()
+
+
+def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
+    """A tensor over the storage, without a copy where possible."""
+    array = np.asarray(array)
+    shape = array.shape
+    if not array.flags.c_contiguous or not array.flags.writeable:
+        array = array.copy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tensor = torch.from_numpy(array.reshape(shape))
+    return tensor.view(torch.bfloat16) if dtype is BF16 else tensor
+
+
+def random_inputs(specs: Sequence[str]) -> tuple[torch.Tensor, ...]:
+    """Example tensors for texts such as `f32[2, 16]`, `i64[2, 16]<100` (values below 100)."""
+    generator = torch.Generator().manual_seed(0)
+    return tuple(_random(spec, generator) for spec in specs)
+
+
+def _random(spec: str, generator: torch.Generator) -> torch.Tensor:
+    match = re.fullmatch(r"\s*(\w+)\s*\[([\d\s,]*)\]\s*(?:<\s*(\d+))?\s*", spec)
+    if match is None or match[1] not in DTYPES:
+        raise UsageError(f"cannot read the input {spec!r}; write f32[2,16,64] or i64[2,16]<100")
+    dtype = TORCH_DTYPE[DTYPES[match[1]]]
+    shape = [int(s) for s in match[2].split(",") if s.strip()]
+    if dtype.is_floating_point or dtype.is_complex:
+        wide = torch.complex64 if dtype.is_complex else torch.float32
+        return torch.randn(shape, generator=generator, dtype=wide).to(dtype)
+    high = int(match[3]) if match[3] else 2
+    return torch.randint(0, high, shape, generator=generator).to(dtype)
+
+
+# ---- opaque calls: arguments as nested tuples of plain values
+
+# A call is `(args, kwargs)`; `("tensor", i, dtype)` is operand i.
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def encode_call(args: Sequence[Any], kwargs: dict[str, Any], operands: list[Node]) -> Any:
+    """Arguments of a torch op as an attribute; tensors are appended to `operands`."""
+    named = tuple((k, _encode(v, operands)) for k, v in kwargs.items())
+    return (tuple(_encode(a, operands) for a in args), named)
+
+
+def _encode(value: Any, operands: list[Node]) -> Any:
+    if isinstance(value, Node):
+        operands.append(value)
+        return ("tensor", len(operands) - 1, value.dtype.name)
+    if isinstance(value, (*_PLAIN, Expr)):
+        return ("value", value)
+    if isinstance(value, list | tuple):
+        return ("list", tuple(_encode(v, operands) for v in value))
+    if isinstance(value, DType):
+        return ("dtype", value.name)
+    if isinstance(value, complex):
+        return ("complex", value.real, value.imag)
+    if isinstance(value, torch.device):
+        return ("device", str(value))
+    if isinstance(value, torch.layout | torch.memory_format):
+        return ("torch", str(value).removeprefix("torch."))
+    raise StackError(f"the argument {value!r} of an opaque call has no text form")
+
+
+def _decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
+    kind = value[0]
+    if kind == "tensor":
+        return tensors[value[1]]
+    if kind == "list":
+        return [_decode(v, tensors) for v in value[1]]
+    if kind == "dtype":
+        return TORCH_DTYPE[DTYPES[value[1]]]
+    if kind == "complex":
+        return complex(value[1], value[2])
+    if kind == "device":
+        return torch.device(value[1])
+    if kind == "torch":
+        return _ENUMS[value[1]]
+    return value[1]
+
+
+_ENUMS = {
+    n: getattr(torch, n)
+    for n in (
+        "strided",
+        "contiguous_format",
+        "channels_last",
+        "preserve_format",
+        "channels_last_3d",
+    )
+}
+
+
+def _tensor_dtypes(value: Any, found: dict[int, str]) -> None:
+    if isinstance(value, tuple) and len(value) == 3 and value[0] == "tensor":
+        found[value[1]] = value[2]
+    elif isinstance(value, tuple):
+        for item in value:
+            _tensor_dtypes(item, found)
+
+
+def find_operator(target: str) -> Callable[..., Any]:
+    """The torch operator that `torch:aten.foo.default` names. Raises StackError."""
+    name = target.removeprefix("torch:")
+    parts = name.split(".")
+    if len(parts) != 3 or parts[0] not in NAMESPACES or _REFUSED.match(name):
+        known = ", ".join(sorted(NAMESPACES))
+        raise StackError(f"no operator {target!r} may be called; namespaces: {known}")
+    packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
+    if packet is None or parts[2] not in packet.overloads():
+        raise StackError(f"torch has no operator {name!r}")
+    return getattr(packet, parts[2])
+
+
+def call_opaque(target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Run a torch operator on storage arrays."""
+    operator = find_operator(target)
+    dtypes: dict[int, str] = {}
+    _tensor_dtypes(call, dtypes)
+    tensors = [from_numpy(a, DTYPES[dtypes[i]]) for i, a in enumerate(args)]
+    positional, named = call
+    with torch.no_grad():
+        out = operator(
+            *(_decode(a, tensors) for a in positional),
+            **{k: _decode(v, tensors) for k, v in named},
+        )
+    results = [out] if isinstance(out, torch.Tensor) else [t for t in out if t is not None]
+    return [to_numpy(t, dtype_of(t.dtype)) for t in results]

@@ -1,9 +1,69 @@
-"""Second thoughts of fuse: hand the start of a row group to the dot before it."""
+"""Second thoughts of fuse: hand the start of a row group to the dot before it.
+
+A residual add that feeds a norm ends up in the norm's group, since the norm reads it. Its value is
+written to memory all the same when the next residual needs it too; then the dot before it may as
+well write it, and the norm reads one value instead of three.
+"""
 
 from __future__ import annotations
 
+from stack.ir import ops
+from stack.ir.node import Node
 from stack.rewrite.fusion import Grouping
+from stack.rewrite.group import Group, flat, reach
 
 
 def carve_epilogues(grouping: Grouping) -> None:
-    """Not yet."""
+    """Split row groups where a dot can take the part that is written to memory anyway."""
+    for group in grouping.all_groups:
+        if group.kind != "reduction":
+            continue
+        for out in reversed(group.outputs):
+            part = _prefix(grouping, group, out)
+            if part and _split(grouping, group, part):
+                break
+
+
+def _prefix(grouping: Grouping, group: Group, out: Node) -> list[Node]:
+    """What computes one output before any reduction, when it reads a dot and nothing else reads it.
+    """
+    if out in group.after_reduction or flat(group.axes[out]) != group.order:
+        return []
+    part: dict[Node, None] = {out: None}
+    pending = [out]
+    while pending:
+        for node in reach(pending.pop(), group.held):
+            if node not in part:
+                part[node] = None
+                pending.append(node)
+    if len(part) == len(group.members):
+        return []
+    if any(ops.lookup(n.op).kind != "elementwise" for n in part):
+        return []
+    for node in part:
+        readers = grouping.readers.get(node, [])
+        if node is not out and (node in grouping.needed or any(r not in part for r in readers)):
+            return []
+    for dot in (s for n in part for s in grouping.reads[n] if s.op == "dot"):
+        if all(r in part for r in grouping.readers[dot]) and dot not in grouping.needed:
+            return list(part)
+    return []
+
+
+def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
+    rest = [n for n in group.members if n not in part]
+    if any(len(grouping.groups[n]) != 1 for n in group.members):
+        return False
+    for node in group.members:
+        grouping.groups[node] = []
+    first = grouping.regroup(part)
+    second = grouping.regroup(rest)
+    if not isinstance(first, Group) or not isinstance(second, Group):
+        grouping.put(group)
+        return False
+    if not grouping.log.spend("carve_epilogue", grouping.lines(part)):
+        grouping.put(group)
+        return False
+    grouping.put(first)
+    grouping.put(second)
+    return True

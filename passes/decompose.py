@@ -1,20 +1,130 @@
-"""decompose: to come."""
+"""decompose: spell rare forms with the ops that every backend has.
+
+- a dot whose axes are not batch, row, column and contracted: axes of one operand that the result
+  lacks are summed first, and a product without a contracted axis is a multiplication;
+- a convolution whose windows do not overlap is a dot;
+- small integer powers are products; isnan is a comparison.
+
+These may change a result by a rounding, which `canonicalize` never does.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Func
+from stack.ir.builder import Builder, constant, make
+from stack.ir.dim import Dim, floordiv
+from stack.ir.node import Func, Node
+from stack.passes.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.transposes import transposed
+from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.rewrite.pattern import splat
 
 
 @dataclass(frozen=True)
 class Decompose(Pass):
-    """Not written yet: leaves the function as it is."""
+    """Spell rare ops and forms with common ones."""
 
     name: ClassVar[str] = "decompose"
 
     def run(self, func: Func, log: Log) -> Func:
-        return func
+        return rewrite(func, RULES, log)
+
+
+@on("pow")
+def small_power(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """x ** 2, x ** 3, x ** -1, x ** 1, x ** 0."""
+    x = node.args[0]
+    value = splat(node.args[1])
+    if x.type != node.type or value is None:
+        return None
+    if value == 1:
+        return x
+    if value == 0:
+        one = constant(1, node.dtype)
+        return make("broadcast", (one,), {"axes": ()}, hint=node.type) if node.shape else one
+    if value == 2:
+        return make("mul", (x, x))
+    if value == 3:
+        return make("mul", (make("mul", (x, x)), x))
+    if value == -1 and node.dtype.is_float:
+        one = constant(1, node.dtype)
+        if node.shape:
+            one = make("broadcast", (one,), {"axes": ()}, hint=node.type)
+        return make("div", (one, x))
+    return None
+
+
+@on("isnan")
+def isnan(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """nan is the only number that differs from itself."""
+    return make("ne", (node.args[0], node.args[0]))
+
+
+@on("dot")
+def lone_axes(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Axes of one operand alone that the result lacks: sum that operand over them first."""
+    inputs, output = dot_axes(node)
+    for i, names in enumerate(inputs):
+        others = {n for j, o in enumerate(inputs) if j != i for n in o}
+        lone = [a for a, n in enumerate(names) if n not in others and n not in output]
+        if not lone or node.args[i].dtype.bits < 32:
+            continue
+        args = list(node.args)
+        args[i] = make("reduce", (args[i],), {"kind": "sum", "axes": tuple(lone)})
+        inputs[i] = [n for a, n in enumerate(names) if a not in lone]
+        return make_dot(args, inputs, output, node)
+    return None
+
+
+@on("dot")
+def without_contraction(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """No axis is summed: an outer or elementwise product."""
+    inputs, output = dot_axes(node)
+    if node.dtype != node.args[0].dtype or any(n not in output for o in inputs for n in o):
+        return None
+    sides = [_spread(a, names, output, node) for a, names in zip(node.args, inputs)]
+    return make("mul", sides)
+
+
+def _spread(x: Node, names: Axes, output: Axes, like: Node) -> Node:
+    order = sorted(range(len(names)), key=lambda i: output.index(names[i]))
+    axes = tuple(output.index(names[i]) for i in order)
+    x = transposed(x, order)
+    if len(names) == len(output):
+        return x
+    return make("broadcast", (x,), {"axes": axes}, hint=like.type)
+
+
+@on("conv")
+def windows_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Windows that touch but do not overlap, as in patch embeddings and 1x1 convolutions."""
+    x, w = node.args
+    at = node.attrs
+    window = w.shape[2:]
+    plain = all(v == 0 for v in (*at["low"], *at["high"])) and all(
+        v == 1 for v in (*at["lhs_dilation"], *at["rhs_dilation"], at["groups"])
+    )
+    if not plain or tuple(at["stride"]) != tuple(window):
+        return None
+    sizes: list[Dim] = []
+    names: Axes = []
+    taps: Axes = []
+    places: Axes = []
+    for i, (size, k) in enumerate(zip(x.shape[2:], window)):
+        if not isinstance(k, int) or not isinstance(size, int) or size % k:
+            return None
+        sizes.extend([floordiv(size, k), k])
+        names.extend([f"p{i}", f"t{i}"])
+        places.append(f"p{i}")
+        taps.append(f"t{i}")
+    split = reshaped(x, (*x.shape[:2], *sizes))
+    inputs: Sequence[Axes] = (["n", "c", *names], ["o", "c", *taps])
+    return make_dot((split, w), inputs, ["n", "o", *places], node)
+
+
+RULES = (small_power, isnan, lone_axes, without_contraction, windows_apart)

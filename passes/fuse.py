@@ -15,9 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.ir import ops
+from stack.ir.builder import Builder, make
 from stack.ir.node import Block, Func, Node
 from stack.passes.carve import carve_epilogues
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
 from stack.rewrite.group import Group, Maps
 from stack.rewrite.log import Log
@@ -47,7 +49,13 @@ class Rows(FusionRule):
 
 
 class Epilogue(FusionRule):
-    """A dot with the elementwise ops that follow it: bias, activation, residual."""
+    """A dot with the elementwise ops that follow it: bias, activation, residual.
+
+    Of stage 1: what a row group takes in without cost, such as the scale and mask of a softmax,
+    stays there.
+    """
+
+    stage = 1
 
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
         if not producer.has("dot") and not consumer.has("dot"):
@@ -61,6 +69,20 @@ class Epilogue(FusionRule):
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
         return Ok
+
+
+@on("reshape")
+def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """reshape(op(x, 2.0)) is op(reshape(x), 2.0): a view of x costs nothing outside of a group."""
+    inner = node.args[0]
+    wide = {a for a in inner.args if a.shape}
+    if ops.lookup(inner.op).kind != "elementwise" or len(wide) != 1:
+        return None
+    if scope.used_outside(inner, (node,)):
+        return None
+    args = [make("reshape", (a,), hint=a.tensor.with_shape(node.shape)) if a.shape else a
+            for a in inner.args]
+    return make(inner.op, args, inner.attrs, hint=node.type)
 
 
 @dataclass(frozen=True)
@@ -81,6 +103,7 @@ class Fuse(Pass):
     epilogue: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
+        func = rewrite(func, (reshape_first,), log)
         return Func(func.name, self._block(func.body, log, {}), func.level)
 
     def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
@@ -103,7 +126,10 @@ class Fuse(Pass):
             grouped |= {"dot"}
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         grouping = Grouping(inner, rules, log, limits, grouped)
-        grouping.run()
-        carve_epilogues(grouping)
+        grouping.run(0)
+        if self.epilogue:
+            carve_epilogues(grouping)
+            grouping.run(1)
+        grouping.report()
         done[block] = outline(grouping)
         return done[block]

@@ -41,7 +41,12 @@ MAX_CHEAP_CONCAT = 4
 
 
 class FusionRule(ABC):
-    """Which groups to join. Rules are asked in order; the first that says `Ok` decides."""
+    """Which groups to join. Rules are asked in order; the first that says `Ok` decides.
+
+    Rules of stage 0 join what they can before those of stage 1 are asked.
+    """
+
+    stage: int = 0
 
     @property
     def name(self) -> str:
@@ -94,7 +99,8 @@ class Grouping:
         grouped: frozenset[str],
     ) -> None:
         self.block = block
-        self.rules = rules
+        self.all_rules = rules
+        self.rules: Sequence[FusionRule] = ()
         self.log = log
         self.limits = limits
         self.grouped = grouped
@@ -222,8 +228,7 @@ class Grouping:
             self.needed.add(self.behind_reshape(result))
         for node in units:
             if self._is_grouped(node):
-                group = single(node, self.place[node], self.cheap.__contains__, self.reads[node])
-                self.groups[node] = [group]
+                self.groups[node] = [self._alone(node)]
 
     @property
     def all_groups(self) -> list[Group]:
@@ -233,11 +238,12 @@ class Grouping:
 
     # ---- the greedy engine
 
-    def run(self) -> None:
-        """Join groups until no rule wants another pair."""
-        while self._sweep() or self._copy_producers():
+    def run(self, stage: int) -> None:
+        """Join groups until no rule up to this stage wants another pair."""
+        self.rules = [rule for rule in self.all_rules if rule.stage <= stage]
+        self.reasons.clear()
+        while self.rules and (self._sweep() or self._copy_producers()):
             pass
-        self._report()
 
     def _pairs(self) -> list[tuple[Group, Group]]:
         pairs: dict[tuple[Group, Group], None] = {}
@@ -293,6 +299,9 @@ class Grouping:
             # a cycle or a need elsewhere may have gone since; what the axes say stays
             if isinstance(known, Why):
                 return known
+        if consumer.dot is not None and not any(v in consumer.axes for v in producer.outputs):
+            self.reasons[key] = Why("a dot reads its operands from memory")
+            return self.reasons[key]
         maps = join(producer, consumer)
         if isinstance(maps, Why) or maps.merged is None:
             reason = maps if isinstance(maps, Why) else Why("")
@@ -364,8 +373,8 @@ class Grouping:
                     return Why("another path leads from the producer to the consumer")
                 return rule.name
             if answer is not NOT_MINE:
-                reason = reason or answer
-        return reason or Why("no rule fuses these two")
+                reason = answer if reason is None else reason
+        return Why("no rule fuses these two") if reason is None else reason
 
     def _has_detour(self, producer: Group, consumer: Group) -> bool:
         """Whether a path from producer to consumer leaves both: fusing would make a cycle."""
@@ -389,6 +398,33 @@ class Grouping:
                     continue
                 pending.extend(r for n in group.members for r in self.readers.get(n, ()))
         return False
+
+    def regroup(self, nodes: Sequence[Node]) -> Group | Why:
+        """One group of these nodes, which no other group may hold at the moment."""
+        left = sorted(nodes, key=self.place.__getitem__, reverse=True)
+        group = self._alone(left.pop(0))
+        while left:
+            for node in left:
+                other = self._alone(node)
+                if any(v in group.axes for v in other.outputs):
+                    pair = (other, group)
+                elif any(v in other.axes for v in group.outputs):
+                    pair = (group, other)
+                else:
+                    continue
+                maps = join(*pair)
+                if isinstance(maps, Why) or maps.merged is None:
+                    return maps if isinstance(maps, Why) else Why("")
+                group = self._complete(maps.merged, *pair, copy=False)
+                left.remove(node)
+                break
+            else:
+                return Why("the nodes are not connected")
+        broken = check_contract(group, self.limits.recompute)[1]
+        return group if broken is None else broken
+
+    def _alone(self, node: Node) -> Group:
+        return single(node, self.place[node], self.cheap.__contains__, self.reads[node])
 
     # ---- copying small producers into all of their readers
 
@@ -438,7 +474,8 @@ class Grouping:
 
     # ---- what was refused
 
-    def _report(self) -> None:
+    def report(self) -> None:
+        """Note the neighbours that stay apart, and why."""
         alive = set(self.all_groups)
         for (producer, consumer), why in self.reasons.items():
             if producer not in alive or consumer not in alive or why is NOT_MINE:

@@ -1,0 +1,146 @@
+"""Rules that move transposes, merges and broadcasts of operands into the axis rule of a dot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.axes import LETTERS, parse_rule, reshape_rule
+from stack.ir.builder import Builder, make
+from stack.ir.dim import Dim, product
+from stack.ir.node import Node
+from stack.rewrite.engine import Scope, on
+
+Axes = list[str]
+
+
+def dot_axes(node: Node) -> tuple[list[Axes], Axes]:
+    """Axis names of the operands and of the result."""
+    rule = parse_rule(node.attrs["rule"])
+    return [[a.names[0] for a in o] for o in rule.inputs], [a.names[0] for a in rule.outputs[0]]
+
+
+def make_dot(args: Sequence[Node], inputs: Sequence[Axes], output: Axes, like: Node) -> Node:
+    """A dot by axis names, with the element type of another."""
+    text = ", ".join(" ".join(o) for o in inputs) + " -> " + " ".join(output)
+    plain = make("dot", args, {"rule": text})
+    return make("dot", args, {"rule": text}, hint=like.tensor.with_shape(plain.shape))
+
+
+def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
+    """A reshape where one is needed."""
+    if x.shape == tuple(shape):
+        return x
+    return make("reshape", (x,), hint=x.tensor.with_shape(tuple(shape)))
+
+
+@on("dot")
+def operand_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """dot(transpose(x), y): name x's axes in its own order."""
+    if not any(a.op == "transpose" for a in node.args):
+        return None
+    inputs, output = dot_axes(node)
+    args = list(node.args)
+    for i, arg in enumerate(node.args):
+        if arg.op == "transpose":
+            perm: Sequence[int] = arg.attrs["perm"]
+            own = [""] * len(perm)
+            for j, p in enumerate(perm):
+                own[p] = inputs[i][j]
+            inputs[i] = own
+            args[i] = arg.args[0]
+    return make_dot(args, inputs, output, node)
+
+
+@on("transpose")
+def result_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """transpose(dot(x, y)): give the result in the order that is wanted."""
+    dot = node.args[0]
+    if dot.op != "dot" or scope.used_outside(dot, (node,)):
+        return None
+    inputs, output = dot_axes(dot)
+    return make_dot(dot.args, inputs, [output[p] for p in node.attrs["perm"]], dot)
+
+
+@on("dot")
+def operand_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """dot(broadcast(x), y): axes that y has too need not be repeated in x."""
+    inputs, output = dot_axes(node)
+    for i, arg in enumerate(node.args):
+        if arg.op != "broadcast":
+            continue
+        axes: Sequence[int] = arg.attrs["axes"]
+        gone = [n for j, n in enumerate(inputs[i]) if j not in axes]
+        others = {n for j, names in enumerate(inputs) if j != i for n in names}
+        if not arg.args[0].shape or not set(gone) <= others or not set(gone) <= set(output):
+            continue
+        args = list(node.args)
+        args[i] = arg.args[0]
+        inputs[i] = [inputs[i][a] for a in axes]
+        return make_dot(args, inputs, output, node)
+    return None
+
+
+@on("dot")
+def operand_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """dot(reshape(x), y) where the reshape merged axes: keep them apart, merge in the result.
+
+    `reshape` to `(b s) k` and back is how frameworks spell a linear layer; so is the merge of batch
+    and heads before a batched product. The other operand is split to fit, which costs nothing.
+    Contracted axes stay merged: nothing would be won.
+    """
+    inputs, output = dot_axes(node)
+    parts: dict[str, tuple[Dim, ...]] = {}
+    for names, arg in zip(inputs, node.args):
+        for name, sizes in zip(names, _merged(arg)):
+            if sizes is None or name not in output:
+                continue
+            if parts.setdefault(name, sizes) != sizes:
+                return None
+    if not parts:
+        return None
+    taken = {n for names in (*inputs, output) for n in names}
+    fresh = iter([c for c in LETTERS if c not in taken] + [f"y{i}" for i in range(64)])
+    apart = {n: [next(fresh) for _ in sizes] for n, sizes in parts.items()}
+    new_args: list[Node] = []
+    new_inputs: list[Axes] = []
+    sizes_of: dict[str, Dim] = {}
+    for names, arg in zip(inputs, node.args):
+        shape: list[Dim] = []
+        for name, size in zip(names, arg.shape):
+            shape.extend(parts.get(name, (size,)))
+            sizes_of[name] = size
+        source = arg.args[0] if arg.op == "reshape" and _merged_any(arg) else arg
+        new_args.append(reshaped(source, shape))
+        new_inputs.append([a for n in names for a in apart.get(n, [n])])
+    new_output = [a for n in output for a in apart.get(n, [n])]
+    if any(not names for names in new_inputs):
+        return None
+    dot = make_dot(new_args, new_inputs, new_output, node)
+    return reshaped(dot, [sizes_of[n] for n in output])
+
+
+def _merged_any(arg: Node) -> bool:
+    return any(sizes is not None for sizes in _merged(arg))
+
+
+def _merged(arg: Node) -> list[tuple[Dim, ...] | None]:
+    """For each axis of an operand the sizes that a reshape merged into it, else None."""
+    nothing: list[tuple[Dim, ...] | None] = [None] * arg.tensor.rank
+    if arg.op != "reshape":
+        return nothing
+    source = tuple(s for s in arg.args[0].shape if s != 1)
+    rule = reshape_rule(source, arg.shape)
+    if rule is None or any(len(a.names) != 1 for a in rule.inputs[0]):
+        return nothing
+    sizes = {a.names[0]: s for a, s in zip(rule.inputs[0], source)}
+    found: list[tuple[Dim, ...] | None] = []
+    for axis in rule.outputs[0]:
+        parts = tuple(sizes[n] for n in axis.names)
+        found.append(parts if len(parts) > 1 else None)
+    if any(a.names and product([sizes[n] for n in a.names]) != s
+           for a, s in zip(rule.outputs[0], arg.shape)):
+        return nothing
+    return found
+
+
+DOT_RULES = (operand_transpose, result_transpose, operand_broadcast, operand_merge)

@@ -1,0 +1,175 @@
+"""Rules that carry transposes down to their readers, or up to what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir import ops
+from stack.ir.axes import reshape_rule
+from stack.ir.builder import Builder, make
+from stack.ir.dim import Dim
+from stack.ir.node import Node
+from stack.rewrite.engine import Scope, on
+
+ELEMENTWISE = tuple(name for name, op in ops.OPS.items() if op.kind == "elementwise")
+Perm = tuple[int, ...]
+
+
+def inverse(perm: Sequence[int]) -> Perm:
+    """The permutation that undoes one."""
+    back = [0] * len(perm)
+    for i, p in enumerate(perm):
+        back[p] = i
+    return tuple(back)
+
+
+def transposed(x: Node, perm: Sequence[int]) -> Node:
+    """A transpose where one is needed."""
+    if list(perm) == list(range(len(perm))):
+        return x
+    if x.op == "transpose":
+        first = x.attrs["perm"]
+        return transposed(x.args[0], [first[p] for p in perm])
+    return make("transpose", (x,), {"perm": tuple(perm)})
+
+
+def for_free(x: Node, perm: Sequence[int]) -> Node | None:
+    """`transpose(x, perm)` where that is no transpose: scalars, broadcasts, transposes undone."""
+    if not x.shape:
+        return x
+    if x.op == "transpose":
+        moved = transposed(x, perm)
+        return None if moved.op == "transpose" else moved
+    if x.op == "broadcast":
+        place = inverse(perm)
+        axes = tuple(place[a] for a in x.attrs["axes"])
+        if list(axes) == sorted(axes):
+            shape = tuple(x.shape[p] for p in perm)
+            return make("broadcast", x.args, {"axes": axes}, hint=x.tensor.with_shape(shape))
+    if x.op == "iota" and x.tensor.rank > 1:
+        shape = tuple(x.shape[p] for p in perm)
+        at = inverse(perm)[x.attrs["axis"]]
+        return make("iota", (), {"axis": at}, hint=x.tensor.with_shape(shape))
+    return None
+
+
+def _moved_attrs(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
+    """Attributes of a movement op whose operands and result are permuted."""
+    at = dict(node.attrs)
+    if node.op in ("slice", "pad"):
+        return {k: tuple(v[p] for p in perm) for k, v in at.items()}
+    if node.op == "reverse":
+        return {"axes": tuple(sorted(inverse(perm)[a] for a in at["axes"]))}
+    if node.op == "concat":
+        return {"axis": inverse(perm)[at["axis"]]}
+    return at
+
+
+@on(*ELEMENTWISE, "slice", "pad", "reverse", "concat")
+def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free."""
+    lead = next((a for a in node.args if a.op == "transpose"), None)
+    if lead is None or not node.shape:
+        return None
+    perm: Perm = lead.attrs["perm"]
+    back = inverse(perm)
+    args: list[Node] = []
+    for arg in node.args:
+        moved = for_free(arg, back)
+        if moved is None:
+            return None
+        args.append(moved)
+    hint = node.tensor.with_shape(tuple(node.shape[p] for p in back))
+    return transposed(make(node.op, args, _moved_attrs(node, back), hint=hint), perm)
+
+
+@on("reduce")
+def sink_through_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """reduce(transpose(x)): reduce x along its own axes."""
+    x = node.args[0]
+    if x.op != "transpose":
+        return None
+    perm: Perm = x.attrs["perm"]
+    gone = sorted(perm[a] for a in node.attrs["axes"])
+    attrs = {"kind": node.attrs["kind"], "axes": tuple(gone)}
+    kept = [p for i, p in enumerate(perm) if i not in node.attrs["axes"]]
+    order = sorted(kept)
+    return transposed(make("reduce", x.args, attrs), [order.index(p) for p in kept])
+
+
+@on("broadcast")
+def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """broadcast(transpose(x)): broadcast first."""
+    x = node.args[0]
+    if x.op != "transpose":
+        return None
+    perm: Perm = x.attrs["perm"]
+    axes: Sequence[int] = node.attrs["axes"]
+    shape = list(node.shape)
+    outer = list(range(node.tensor.rank))
+    for j, size in enumerate(x.args[0].shape):
+        shape[axes[j]] = size
+    for i, p in enumerate(perm):
+        outer[axes[i]] = axes[p]
+    hint = node.tensor.with_shape(tuple(shape))
+    wide = make("broadcast", x.args, {"axes": tuple(axes)}, hint=hint)
+    return transposed(wide, outer)
+
+
+@on("reshape")
+def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """reshape(transpose(x)) where only neighbours of x merge: reshape first."""
+    x = node.args[0]
+    if x.op != "transpose" or 1 in node.shape or 1 in x.shape:
+        return None
+    rule = reshape_rule(x.shape, node.shape)
+    if rule is None:
+        return None
+    perm: Perm = x.attrs["perm"]
+    place = {n: i for i, a in enumerate(rule.outputs[0]) for n in a.names}
+    # for every axis of x, in x's own order, the result axes that it takes part in
+    order: list[int] = []
+    for axis in range(len(perm)):
+        found = [place[n] for n in rule.inputs[0][perm.index(axis)].names]
+        for out in found:
+            if out in order and order[-1] != out:
+                return None
+            if out not in order:
+                order.append(out)
+    for out, axis in enumerate(rule.outputs[0]):
+        members = [
+            perm[i]
+            for i, a in enumerate(rule.inputs[0])
+            if any(n in axis.names for n in a.names)
+        ]
+        if members != list(range(members[0], members[0] + len(members))):
+            return None
+    shape: tuple[Dim, ...] = tuple(node.shape[o] for o in order)
+    inner = make("reshape", x.args, hint=node.tensor.with_shape(shape))
+    return transposed(inner, [order.index(o) for o in range(len(order))])
+
+
+@on("transpose")
+def hoist(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """transpose(op(x, ...)) is op(transpose(x), ...) where at most one operand does not follow
+    for free, and nothing else reads the value in between."""
+    inner = node.args[0]
+    known = ops.lookup(inner.op).kind == "elementwise"
+    if not known or scope.used_outside(inner, (node,)):
+        return None
+    perm: Perm = node.attrs["perm"]
+    args: list[Node] = []
+    costly = 0
+    for arg in inner.args:
+        moved = for_free(arg, perm)
+        if moved is None:
+            costly += 1
+            moved = transposed(arg, perm)
+        args.append(moved)
+    if costly > 1:
+        return None
+    return make(inner.op, args, inner.attrs, hint=node.type)
+
+
+SINK_RULES = (sink, sink_through_reduce, sink_through_broadcast, sink_through_reshape)
+HOIST_RULES = (hoist,)

@@ -34,9 +34,14 @@ class CannotTile(Exception):
 
 @dataclass(frozen=True)
 class Tile(Pass):
-    """Turn every fusion group that is not a library call into a kernel of tiles."""
+    """Turn every fusion group that is not a library call into a kernel of tiles.
+
+    Attributes:
+        refuse: ops that the backend has no code for; their groups stay as they are.
+    """
 
     name: ClassVar[str] = "tile"
+    refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
@@ -46,6 +51,9 @@ class Tile(Pass):
             if node.op != "fusion" or node.attrs["kind"] == "library":
                 return new
             try:
+                foreign = {n.op for n in new.blocks[0].nodes}.intersection(self.refuse)
+                if foreign:
+                    raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
                 kernel = tile_group(new)
             except CannotTile as why:
                 log.note(f"group {node.attrs.get('name')!r} stays as it is: {why}")
@@ -84,6 +92,8 @@ class _Tiler:
         self.fresh = 0
         for node in (*self.body.params, *self.body.nodes):
             for type_ in _types(node):
+                if type_.dtype.kind == "c":
+                    raise CannotTile("it computes with complex numbers")
                 if static(product(type_.shape)) == 0:
                     raise CannotTile("an array in it is empty")
         arrays = [n for n in self.body.nodes if n.op == "const" and n.tensor.rank]
@@ -127,7 +137,11 @@ class _Tiler:
             final = self._loop("grid", outside, block)
         block = self.b.block([*self.inputs.values(), *outputs], final)
         result_type = self.group.type
-        attrs = {"name": str(self.group.attrs.get("name") or "kernel"), "level": "tile"}
+        attrs = {
+            "name": str(self.group.attrs.get("name") or "kernel"),
+            "level": "tile",
+            "ops": tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const")),
+        }
         return Node("kernel", self.args, attrs, result_type, (block,))
 
     def _loop(self, kind: str, init: Sequence[Node], block: Block) -> list[Node]:

@@ -1,1 +1,35 @@
-"""The loop level as MLIR, compiled to machine code in process."""
+"""The mlir backend: loop level to MLIR text to native code in this process."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from stack.run.backend import Backend
+
+from .compiler import compile_program
+
+# no code for these yet: their groups run through NumPy and are labelled library
+REFUSED = "erfinv,digamma"
+
+
+def _missing() -> str | None:
+    if importlib.util.find_spec("mlir") or importlib.util.find_spec("torch_mlir"):
+        return None
+    return "install the extra: pip install 'stack-compiler[mlir]'"
+
+
+BACKEND = Backend(
+    name="mlir",
+    level="loop",
+    doc="vectorized, multi-threaded CPU code through MLIR and LLVM, in process",
+    stages=(
+        ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
+        ("laid-out", "layout,canonicalize"),
+        ("fused", "fuse{epilogue=false}"),
+        ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
+        ("loop", "distribute,memory"),
+    ),
+    compile=compile_program,
+    missing=_missing,
+    artifacts=("mlir", "llvm", "asm"),
+)

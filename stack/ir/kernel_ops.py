@@ -35,7 +35,9 @@ def _kernel_infer(site: Site) -> Type:
         if p.tensor != _in_global(arg.tensor):
             raise site.fail(f"parameter %{p.attrs['name']} is {p.type}, not {arg.type} in global")
     if not outputs or tuple(p.type for p in outputs) != block.type:
-        raise site.fail("the block returns its output memory, one for each parameter past the inputs")
+        raise site.fail(
+            "the block returns its output memory, one for each parameter past the inputs"
+        )
     return result_type(tuple(TensorType(p.dtype, p.shape) for p in outputs))
 
 
@@ -210,7 +212,7 @@ define(
         "control",
         _kernel_infer,
         evaluate=_run_kernel,
-        attrs=("name", "level", "hints?"),
+        attrs=("name", "level", "ops?", "flops?", "at?"),
     )
 )
 define(
@@ -220,7 +222,7 @@ define(
         "control",
         _loop_infer,
         evaluate=_run_loop,
-        attrs=("kind", "hints?"),
+        attrs=("kind",),
         levels=KERNEL_LEVELS,
         closed=False,
     )
@@ -232,8 +234,12 @@ _memory_op(
     _load_infer,
     _run_load,
 )
-_memory_op("store", "write what `load` would read; returns the memory afterwards", _store_infer, _run_store)
-_memory_op("alloc", "memory of one program, by name", _alloc_infer, _run_alloc, attrs=("name",), arity=0)
+_memory_op(
+    "store", "write what `load` would read; returns the memory afterwards", _store_infer, _run_store
+)
+_memory_op(
+    "alloc", "memory of one program, by name", _alloc_infer, _run_alloc, attrs=("name",), arity=0
+)
 define(
     OpDef(
         "fma",

@@ -26,6 +26,6 @@ def load(group: str, name: str) -> Any:
     """Import one plugin. Raises UsageError with the known names."""
     points = _points(group)
     if name not in points:
-        kind = group.removeprefix("stack.").removesuffix("s")
+        kind = group.removeprefix("stack.").removesuffix("es" if group.endswith("passes") else "s")
         raise UsageError(f"no {kind} {name!r}; there are: {', '.join(sorted(points)) or 'none'}")
     return points[name].load()

@@ -1,0 +1,163 @@
+"""Library steps: contractions through torch (oneDNN, MKL), everything else through NumPy."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.ir.axes import Rule, parse_rule
+from stack.ir.data import round_bf16
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Block, Node
+from stack.ir.space import NumpySpace
+from stack.ir.types import BF16, DType, TensorType, TupleType
+
+Step = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
+
+
+def storage_dtype(dtype: DType) -> np.dtype[Any]:
+    """How an element type is held between steps: bf16 as its 16 bits."""
+    return np.dtype("uint16" if dtype is BF16 else dtype.numpy)
+
+
+def decode(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """Storage to what the interpreter computes on."""
+    if dtype is not BF16:
+        return array
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+def encode(array: np.ndarray, dtype: DType) -> np.ndarray:
+    """What the interpreter gives to storage."""
+    if dtype is not BF16:
+        return array
+    return (round_bf16(array).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def step_for(node: Node) -> tuple[Step, str]:
+    """What runs a library fusion, and the name of the library."""
+    body = node.blocks[0]
+    inner = body.nodes
+    if len(inner) == 1 and body.results == (inner[0],) and importlib.util.find_spec("torch"):
+        if inner[0].op == "dot" and list(inner[0].args) == list(body.params):
+            return _torch_dot(inner[0]), "torch.matmul"
+        if inner[0].op == "conv" and list(inner[0].args) == list(body.params):
+            return _torch_conv(inner[0]), "torch.convolution"
+    return _numpy(body), "numpy"
+
+
+def _numpy(body: Block) -> Step:
+    space = NumpySpace()
+    kinds = [p.dtype for p in body.params]
+
+    def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        values = [decode(a, d) for a, d in zip(inputs, kinds, strict=True)]
+        results = evaluate(body, values, space)
+        for out, result, node in zip(outputs, results, body.results, strict=True):
+            out[...] = encode(np.asarray(result), node.dtype)
+
+    return run
+
+
+@functools.cache
+def _torch() -> Any:
+    import torch
+
+    return torch
+
+
+def tensor(array: np.ndarray, dtype: DType) -> Any:
+    """A torch tensor over storage."""
+    torch = _torch()
+    if dtype is BF16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    unsigned = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}
+    name = unsigned.get(array.dtype.name)
+    return torch.from_numpy(array.view(name) if name else array)
+
+
+def _torch_dot(node: Node) -> Step:
+    """A dot as one batched matrix product over permuted views; copies only where it must."""
+    rule = parse_rule(node.attrs["rule"])
+    batch, m, n, k = dot_axes(rule)
+    a_order, b_order, c_order = batch + m + k, batch + k + n, batch + m + n
+    names = [[axis.names[0] for axis in o] for o in (*rule.inputs, *rule.outputs)]
+    perms = [
+        [own.index(name) for name in order]
+        for own, order in zip(names, (a_order, b_order, c_order), strict=True)
+    ]
+    sizes = rule.sizes([a.shape for a in node.args])
+    total = {key: math.prod(int(sizes[x]) for x in axes)  # pyright: ignore[reportArgumentType]
+             for key, axes in (("b", batch), ("m", m), ("n", n), ("k", k))}  # fmt: skip
+    dtypes = [node.args[0].dtype, node.args[1].dtype, node.dtype]
+    same = dtypes[0] == dtypes[2]
+
+    def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        torch = _torch()
+        arrays = (inputs[0], inputs[1], outputs[0])
+        a, b, c = (
+            tensor(x, d).permute(p) for x, d, p in zip(arrays, dtypes, perms, strict=True)
+        )
+        a = a.reshape(total["b"], total["m"], total["k"])
+        b = b.reshape(total["b"], total["k"], total["n"])
+        if not same:
+            a, b = a.to(c.dtype), b.to(c.dtype)
+        try:
+            target = c.view(total["b"], total["m"], total["n"])
+        except RuntimeError:
+            c.copy_(torch.bmm(a, b).view(c.shape))
+            return
+        if total["b"] == 1:
+            torch.mm(a[0], b[0], out=target[0])
+        else:
+            torch.bmm(a, b, out=target)
+
+    return run
+
+
+def dot_axes(rule: Rule) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Axis names of a dot by role: batch, rows (m), columns (n) and contracted (k)."""
+    left, right = ([a.names[0] for a in operand] for operand in rule.inputs)
+    out = [a.names[0] for a in rule.outputs[0]]
+    batch = [x for x in out if x in left and x in right]
+    m = [x for x in out if x in left and x not in right]
+    n = [x for x in out if x in right and x not in left]
+    k = [x for x in left if x in right and x not in out]
+    return batch, m, n, k
+
+
+def _torch_conv(node: Node) -> Step:
+    at = node.attrs
+    dtype = node.dtype
+    rank = node.tensor.rank - 2
+    call = f"conv{rank}d"
+    simple = rank in (1, 2, 3) and all(d == 1 for d in at["lhs_dilation"])
+    if not simple or dtype.kind != "f":
+        body_param = [Node("param", (), {"name": f"p{i}"}, a.type) for i, a in enumerate(node.args)]
+        alone = Node("conv", body_param, at, node.type)
+        return _numpy(Block(body_param, (alone,)))
+
+    def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
+        functional = _torch().nn.functional
+        x, w = (tensor(a, dtype) for a in inputs)
+        padding: Any = list(at["low"])
+        if at["low"] != at["high"] or any(p < 0 for p in at["low"]):
+            pairs = reversed(list(zip(at["low"], at["high"], strict=True)))
+            x = functional.pad(x, [v for pair in pairs for v in pair])
+            padding = 0
+        result = getattr(functional, call)(
+            x, w, None, list(at["stride"]), padding, list(at["rhs_dilation"]), at["groups"]
+        )
+        tensor(outputs[0], dtype).copy_(result)
+
+    return run
+
+
+def result_types(node: Node) -> tuple[TensorType, ...]:
+    """Types of all results of a node."""
+    return node.type.items if isinstance(node.type, TupleType) else (node.type,)

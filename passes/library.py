@@ -1,0 +1,67 @@
+"""library: what no pass made a kernel of becomes a labelled library step.
+
+After this pass the program is kernels, library steps, free reshapes and control flow; nothing is
+run by accident. Each step says why it is one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir import ops
+from stack.ir.builder import param
+from stack.ir.node import Block, Func, Node
+from stack.ir.types import TupleType
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+FREE = ("reshape", "param", "const", "item")
+STRUCTURE = ("fusion", "kernel", "call", "cond", "while", "opaque", "custom")
+
+
+@dataclass(frozen=True)
+class Library(Pass):
+    """Wrap every op that is left on its own, and every group without a schedule."""
+
+    name: ClassVar[str] = "library"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, _label(func.body, log), func.level)
+
+
+def _label(block: Block, log: Log) -> Block:
+    """Loop and branch bodies first; the inside of a group is one step and is not walked."""
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        if node.op in ("cond", "while", "call"):
+            blocks = [_label(b, log) for b in node.blocks]
+            if tuple(blocks) != node.blocks:
+                new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                changed[node] = Replacement(new)
+        elif node.op == "fusion" and node.attrs["kind"] != "library":
+            attrs = {**node.attrs, "kind": "library", "why": "no schedule for the group"}
+            new = Node("fusion", node.args, attrs, node.type, node.blocks)
+            changed[node] = Replacement(new)
+        elif node.op not in FREE and node.op not in STRUCTURE and log.spend("library"):
+            changed[node] = Replacement(wrap(node))
+    return replace(block, changed) if changed else block
+
+
+def wrap(node: Node) -> Node:
+    """One op as a library step."""
+    params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
+    inner = Node(node.op, params, node.attrs, node.type, node.blocks)
+    if isinstance(node.type, TupleType):
+        results = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.type.items)]
+    else:
+        results = [inner]
+    attrs = {"kind": "library", "name": node.op, "why": _reason(node)}
+    return Node("fusion", node.args, attrs, node.type, (Block(params, results),))
+
+
+def _reason(node: Node) -> str:
+    if ops.lookup(node.op).kind == "contraction":
+        return "a library does it well"
+    return "no schedule for the op"

@@ -71,9 +71,20 @@ def _torch() -> Any:
     return torch
 
 
+class _Writable:
+    """The same memory without the read-only flag: torch warns of it, and only reads here."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.base = array
+        known = array.__array_interface__
+        self.__array_interface__ = {**known, "data": (known["data"][0], False)}
+
+
 def tensor(array: np.ndarray, dtype: DType) -> Any:
     """A torch tensor over storage."""
     torch = _torch()
+    if not array.flags.writeable:
+        array = np.asarray(_Writable(array))
     if dtype is BF16:
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     unsigned = {"uint16": "int16", "uint32": "int32", "uint64": "int64"}

@@ -160,17 +160,21 @@ def find_operator(target: str) -> Callable[..., Any]:
     return getattr(packet, parts[2])
 
 
+def decode_call(call: Any, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    """Positional and named arguments of an opaque call."""
+    positional, named = call
+    args = [_decode(a, tensors) for a in positional]
+    return args, {k: _decode(v, tensors) for k, v in named}
+
+
 def call_opaque(target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Run a torch operator on storage arrays."""
     operator = find_operator(target)
     dtypes: dict[int, str] = {}
     _tensor_dtypes(call, dtypes)
     tensors = [from_numpy(a, DTYPES[dtypes[i]]) for i, a in enumerate(args)]
-    positional, named = call
+    positional, named = decode_call(call, tensors)
     with torch.no_grad():
-        out = operator(
-            *(_decode(a, tensors) for a in positional),
-            **{k: _decode(v, tensors) for k, v in named},
-        )
+        out = operator(*positional, **named)
     results = [out] if isinstance(out, torch.Tensor) else [t for t in out if t is not None]
     return [to_numpy(t, dtype_of(t.dtype)) for t in results]

@@ -1,0 +1,451 @@
+"""The meaning of every tensor op in torch: replays a Func on torch tensors.
+
+That is how torch's own compilers get programs that came from elsewhere. `replay` makes a module of
+ATen ops out of a Func, which torch.compile and torch.export take like any other; a `TorchSpace`
+can also run a Func eagerly, node by node.
+
+Unsigned integers wider than 8 bits have few kernels in torch: they are held in int64 and masked.
+u64 keeps its bits in int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from stack.errors import StackError
+from stack.frontends.torch_arrays import TORCH_DTYPE, decode_call, find_operator
+from stack.ir.axes import Rule, parse_rule
+from stack.ir.data import Data
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func, Node
+from stack.ir.space import ArraySpace, Run, einsum_text, identity
+from stack.ir.types import DType, TensorType, TupleType
+
+Tensor = torch.Tensor
+
+_UNARY: dict[str, Callable[..., Tensor]] = {
+    name: getattr(torch, name)
+    for name in (
+        "neg", "abs", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "exp", "exp2", "expm1",
+        "log", "log2", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "sigmoid", "erf", "erfinv", "lgamma", "digamma", "isnan",
+        "isfinite", "bitwise_not",
+    )
+}  # fmt: skip
+_BINARY: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "rem": torch.fmod,
+    "atan2": torch.atan2, "max": torch.maximum, "min": torch.minimum, "and": torch.bitwise_and,
+    "or": torch.bitwise_or, "xor": torch.bitwise_xor, "shl": torch.bitwise_left_shift,
+    "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
+}  # fmt: skip
+_WIDE_UNSIGNED = {"u16": 0xFFFF, "u32": 0xFFFFFFFF}
+_TOP = -(1 << 63)
+
+
+def held_dtype(dtype: DType) -> torch.dtype:
+    """How the space holds an element type."""
+    return torch.int64 if dtype.name in ("u16", "u32", "u64") else TORCH_DTYPE[dtype]
+
+
+class TorchSpace(ArraySpace):
+    """Ops on torch tensors of one device."""
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        super().__init__(torch)
+        self.device = torch.device(device)
+
+    # ---- conversion
+
+    def dtype(self, dtype: DType) -> torch.dtype:
+        return held_dtype(dtype)
+
+    def constant(self, data: Data) -> Tensor:
+        kind = self.dtype(data.dtype)
+        if not data.shape:
+            value = data.array.item()
+            if data.dtype.name == "u64" and value >= 1 << 63:
+                value -= 1 << 64
+            return torch.full((), value, dtype=kind, device=self.device)
+        array = data.array.copy()
+        if data.dtype.name == "u64":
+            array = array.view("int64")
+        return torch.from_numpy(array).to(device=self.device, dtype=kind)
+
+    def enter(self, x: Tensor, type_: TensorType) -> Tensor:
+        """A user's tensor as the space holds it."""
+        if type_.dtype.name == "u64":
+            return x.view(torch.int64)
+        return x.to(self.dtype(type_.dtype))
+
+    def leave(self, x: Tensor, type_: TensorType) -> Tensor:
+        """A result of the element type that its type says."""
+        if type_.dtype.name == "u64":
+            return x.view(torch.uint64)
+        return x.to(TORCH_DTYPE[type_.dtype])
+
+    def settle(self, value: Tensor, type_: TensorType) -> Tensor:
+        mask = _WIDE_UNSIGNED.get(type_.dtype.name)
+        if mask is not None:
+            return value.to(torch.int64) & mask
+        kind = self.dtype(type_.dtype)
+        return value if value.dtype is kind else value.to(kind)
+
+    def cast(self, x: Tensor, source: DType, target: DType) -> Tensor:
+        if target.kind == "b":
+            return x != 0
+        if source.kind == "c" and target.kind != "c":
+            x = torch.real(x)
+        if source.name == "u64" and target.kind == "f":
+            # the top bit counts 2 ** 63, not - 2 ** 63
+            half = (x >> 1) & ((1 << 63) - 1)
+            low = (x & 1).to(torch.float64)
+            return (half.to(torch.float64) * 2 + low).to(self.dtype(target))
+        if target.kind == "u" and source.is_float:
+            x = x.to(torch.int64)
+        return x.to(self.dtype(target))
+
+    # ---- elementwise
+
+    def elementwise(self, node: Node, *args: Tensor) -> Tensor:
+        special = getattr(self, f"op_{node.op}", None)
+        if special is not None:
+            return special(node, *args)
+        if node.args[0].dtype.name == "u64" and node.op in ("lt", "le", "gt", "ge", "max", "min"):
+            return self._unsigned(node.op, *args)
+        return (_UNARY.get(node.op) or _BINARY[node.op])(*args)
+
+    def _unsigned(self, op: str, x: Tensor, y: Tensor) -> Tensor:
+        """Order of 64-bit patterns: with the top bit flipped, signed order is unsigned order."""
+        out = _BINARY[op](x ^ _TOP, y ^ _TOP)
+        return out ^ _TOP if op in ("max", "min") else out
+
+    def op_sign(self, node: Node, x: Tensor) -> Tensor:
+        return torch.where(torch.isnan(x), x, torch.sign(x)) if node.dtype.is_float else x.sign()
+
+    def op_not(self, node: Node, x: Tensor) -> Tensor:
+        return torch.bitwise_not(x)
+
+    def op_rsqrt(self, node: Node, x: Tensor) -> Tensor:
+        return torch.rsqrt(x)
+
+    def op_sigmoid(self, node: Node, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def op_div(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        if node.dtype.name == "u64":
+            raise StackError("division of u64 has no torch kernel")
+        if node.dtype.is_integer:
+            return torch.div(x, y, rounding_mode="trunc")
+        return torch.true_divide(x, y)
+
+    def op_rem(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        if node.dtype.name == "u64":
+            raise StackError("the remainder of u64 has no torch kernel")
+        return torch.fmod(x, y)
+
+    def op_pow(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        if not node.dtype.is_integer:
+            return torch.pow(x, y)
+        whole = torch.pow(x, y.clamp(min=0))
+        odd = torch.where(y % 2 == 0, 1, -1)
+        unit = torch.where(x == 1, 1, torch.where(x == -1, odd, 0))
+        return torch.where(y < 0, unit.to(whole.dtype), whole)
+
+    def op_shr(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        out = torch.bitwise_right_shift(x, y)
+        if node.dtype.name != "u64":
+            return out
+        # an arithmetic shift brings in copies of the top bit: cut them off
+        kept = torch.bitwise_right_shift(torch.full_like(x, -1) ^ _TOP, (y - 1).clamp(min=0))
+        return torch.where(y == 0, x, out & kept)
+
+    def op_select(self, node: Node, test: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+        return torch.where(test, yes, no)
+
+    def op_bitcast(self, node: Node, x: Tensor) -> Tensor:
+        source, target = node.args[0].dtype, node.dtype
+        if held_dtype(source) is not TORCH_DTYPE[source] and source.bits != 64:
+            x = x.to(torch.int32 if source.bits == 32 else torch.int16)
+        if held_dtype(target) is not TORCH_DTYPE[target]:
+            signed = {16: torch.int16, 32: torch.int32, 64: torch.int64}[target.bits]
+            return x.view(signed).to(torch.int64)
+        return x.view(TORCH_DTYPE[target])
+
+    # ---- leaves and movement
+
+    def op_iota(self, node: Node) -> Tensor:
+        axis = node.attrs["axis"]
+        line = torch.arange(node.shape[axis], device=self.device).to(self.dtype(node.dtype))
+        view = [-1 if i == axis else 1 for i in range(node.tensor.rank)]
+        return line.reshape(view).expand(node.shape)
+
+    def op_reshape(self, node: Node, x: Tensor) -> Tensor:
+        return x.reshape(node.shape)
+
+    def op_transpose(self, node: Node, x: Tensor) -> Tensor:
+        return x.permute(node.attrs["perm"])
+
+    def op_broadcast(self, node: Node, x: Tensor) -> Tensor:
+        axes = node.attrs["axes"]
+        view = [node.shape[i] if i in axes else 1 for i in range(node.tensor.rank)]
+        return x.reshape(view).expand(node.shape)
+
+    def op_reverse(self, node: Node, x: Tensor) -> Tensor:
+        return torch.flip(x, tuple(node.attrs["axes"]))
+
+    def op_pad(self, node: Node, x: Tensor, value: Tensor) -> Tensor:
+        low, high, gaps = (node.attrs[k] for k in ("low", "high", "interior"))
+        x = self._spread(x, gaps, value)
+        if not any((*low, *high)):
+            return x
+        source = node.args[1]
+        if source.op == "const" and source.dtype.kind != "c" and source.dtype.name != "u64":
+            fill = source.attrs["value"].array.item()
+            pads = [v for lo, hi in zip(reversed(low), reversed(high)) for v in (lo, hi)]
+            return F.pad(x, pads, value=fill)
+        for axis, (lo, hi) in enumerate(zip(low, high, strict=True)):
+            parts = [self._block(value, x, axis, lo), x, self._block(value, x, axis, hi)]
+            x = torch.cat([p for p in parts if p.shape[axis]] or [x], dim=axis)
+        return x
+
+    def _block(self, value: Tensor, x: Tensor, axis: int, size: int) -> Tensor:
+        return value.expand(*x.shape[:axis], size, *x.shape[axis + 1 :])
+
+    def _spread(self, x: Tensor, gaps: Sequence[int], value: Tensor) -> Tensor:
+        """`gap` copies of the value between neighbours along each axis."""
+        for axis, gap in enumerate(gaps):
+            size = x.shape[axis]
+            if not gap or size < 2:
+                continue
+            column = x.unsqueeze(axis + 1)
+            fill = value.expand(*x.shape[: axis + 1], gap, *x.shape[axis + 1 :])
+            wide = torch.cat([column, fill], dim=axis + 1).flatten(axis, axis + 1)
+            x = wide.narrow(axis, 0, (size - 1) * (gap + 1) + 1)
+        return x
+
+    def op_concat(self, node: Node, *args: Tensor) -> Tensor:
+        return torch.cat(args, dim=node.attrs["axis"])
+
+    def op_gather(self, node: Node, x: Tensor, *indices: Tensor) -> Tensor:
+        rule = parse_rule(node.attrs["rule"])
+        marked = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"]
+        plain = {a.names[0] for a in rule.inputs[0] if a.mark != "!"}
+        if len(marked) == 1 and plain.isdisjoint(a.names[0] for a in rule.inputs[1]):
+            return self._take(rule, x, indices[0], marked[0])
+        return x[self.grid(rule, rule.outputs[0], x, indices)]
+
+    def _take(self, rule: Rule, x: Tensor, index: Tensor, axis: int) -> Tensor:
+        """One indexed axis that nothing else depends on: rows of x."""
+        rows = torch.index_select(x, axis, index.reshape(-1).to(torch.int64))
+        shape = [*x.shape[:axis], *index.shape, *x.shape[axis + 1 :]]
+        source, index_axes = rule.inputs[0], rule.inputs[1]
+        have = [a.names[0] for a in source[:axis]]
+        have += [a.names[0] for a in index_axes]
+        have += [a.names[0] for a in source[axis + 1 :]]
+        wanted = [a.names[0] for a in rule.outputs[0]]
+        return rows.reshape(shape).permute([have.index(n) for n in wanted])
+
+    def grid(
+        self, rule: Rule, frame: Any, x: Tensor, indices: Sequence[Tensor]
+    ) -> tuple[Tensor, ...]:
+        """One index tensor for each axis of x, all broadcastable over the axes of `frame`."""
+        order = [a.names[0] for a in frame]
+        given = iter(zip(rule.inputs[1:], indices, strict=False))
+        place: list[Tensor] = []
+        for axis, size in zip(rule.inputs[0], x.shape, strict=True):
+            if axis.mark == "!":
+                operand, index = next(given)
+                own = [a.names[0] for a in operand]
+                kept = [n for n in order if n in own]
+                index = index.to(torch.int64).permute([own.index(n) for n in kept])
+            else:
+                own = kept = [axis.names[0]]
+                index = torch.arange(size, device=self.device)
+            sizes = dict(zip(kept, index.shape, strict=True))
+            place.append(index.reshape([sizes.get(n, 1) for n in order]))
+        return tuple(place)
+
+    def scatter(self, x: Tensor, place: tuple[Tensor, ...], updates: Tensor, kind: str) -> Tensor:
+        places = [p.expand(updates.shape) for p in place]
+        if kind in ("set", "add") and x.dtype is not torch.bool:
+            return torch.index_put(x, places, updates, accumulate=kind == "add")
+        if kind in ("set", "add"):
+            return self.scatter(x.to(torch.uint8), place, updates.to(torch.uint8), kind) != 0
+        flat = torch.zeros_like(places[0])
+        for position, size in zip(places, x.shape, strict=True):
+            flat = flat * size + position
+        name = {"mul": "prod", "max": "amax", "min": "amin"}[kind]
+        values = x.reshape(-1).scatter_reduce(0, flat.reshape(-1), updates.reshape(-1), name)
+        return values.reshape(x.shape)
+
+    # ---- reductions and contractions
+
+    def op_reduce(self, node: Node, x: Tensor) -> Tensor:
+        axes, kind = tuple(node.attrs["axes"]), node.attrs["kind"]
+        if not axes:
+            return x
+        if kind == "sum":
+            return torch.sum(x, dim=axes, dtype=self.wide(node.dtype))
+        if kind == "prod":
+            for axis in sorted(axes, reverse=True):
+                x = torch.prod(x, dim=axis, dtype=self.wide(node.dtype))
+            return x
+        if not x.numel():
+            fill = identity(kind, node.dtype)
+            return torch.full(node.shape, fill, dtype=self.dtype(node.dtype), device=x.device)
+        if kind in ("max", "min"):
+            return self._extremum(node, x, axes, kind)
+        if node.dtype.is_integer:
+            return self._bitwise(x, axes, kind)
+        test = torch.all if kind == "and" else torch.any
+        for axis in sorted(axes, reverse=True):
+            x = test(x, dim=axis)
+        return x
+
+    def _extremum(self, node: Node, x: Tensor, axes: Sequence[int], kind: str) -> Tensor:
+        pick = torch.amax if kind == "max" else torch.amin
+        if node.dtype.name == "u64":
+            return pick(x ^ _TOP, dim=tuple(axes)) ^ _TOP
+        return pick(x, dim=tuple(axes))
+
+    def _bitwise(self, x: Tensor, axes: Sequence[int], kind: str) -> Tensor:
+        combine = torch.bitwise_and if kind == "and" else torch.bitwise_or
+        for axis in sorted(axes, reverse=True):
+            x = reduce(combine, x.unbind(axis))
+        return x
+
+    def op_argreduce(self, node: Node, x: Tensor) -> Tensor:
+        pick = torch.argmax if node.attrs["kind"] == "max" else torch.argmin
+        if x.dtype is torch.bool:
+            x = x.to(torch.uint8)
+        return pick(x, dim=node.attrs["axis"])
+
+    def op_scan(self, node: Node, x: Tensor) -> Tensor:
+        axis = node.attrs["axis"]
+        if node.attrs["reverse"]:
+            x = torch.flip(x, (axis,))
+        out = self.running(node.attrs["kind"], x, axis)
+        return torch.flip(out, (axis,)) if node.attrs["reverse"] else out
+
+    def running(self, kind: str, x: Tensor, axis: int) -> Tensor:
+        if kind in ("sum", "prod"):
+            total = torch.cumsum if kind == "sum" else torch.cumprod
+            small = x.dtype in (torch.bfloat16, torch.float16)
+            return total(x.float() if small else x, dim=axis)
+        best = torch.cummax if kind == "max" else torch.cummin
+        return best(x, dim=axis).values
+
+    def op_sort(self, node: Node, *args: Tensor) -> tuple[Tensor, ...]:
+        axis, descending = node.attrs["axis"], bool(node.attrs["descending"])
+        order: Tensor | None = None
+        for key, source in reversed(list(zip(args, node.args))[: node.attrs["num_keys"]]):
+            if source.dtype.name == "u64":
+                key = key ^ _TOP
+            view = key if order is None else torch.take_along_dim(key, order, axis)
+            step = torch.sort(view, dim=axis, stable=True, descending=descending).indices
+            order = step if order is None else torch.take_along_dim(order, step, axis)
+        assert order is not None
+        return tuple(torch.take_along_dim(a, order, axis) for a in args)
+
+    def op_dot(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        text = einsum_text(parse_rule(node.attrs["rule"]))
+        kind = self.dtype(node.dtype)
+        if node.dtype.kind == "b":
+            return torch.einsum(text, a.to(torch.int32), b.to(torch.int32)) != 0
+        return torch.einsum(text, a.to(kind), b.to(kind))
+
+    def op_conv(self, node: Node, x: Tensor, w: Tensor) -> Tensor:
+        at = node.attrs
+        rank = x.dim() - 2
+        if not 1 <= rank <= 3 or not node.dtype.is_float:
+            raise StackError(f"torch has no convolution over {rank} axes of {node.dtype}")
+        if not node.tensor.size or not x.numel() or not w.numel():
+            return torch.zeros(node.shape, dtype=self.dtype(node.dtype), device=x.device)
+        zero = torch.zeros((), dtype=x.dtype, device=x.device)
+        x = self._spread(x, (0, 0, *(d - 1 for d in at["lhs_dilation"])), zero)
+        pads = [v for lo, hi in zip(reversed(at["low"]), reversed(at["high"])) for v in (lo, hi)]
+        if any(pads):
+            x = F.pad(x, pads)
+        conv = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
+        return conv(x, w, stride=at["stride"], dilation=at["rhs_dilation"], groups=at["groups"])
+
+    # ---- control
+
+    def op_cond(self, node: Node, run: Run, index: Tensor, *args: Tensor) -> tuple[Tensor, ...]:
+        if not _is_tracing(index):
+            return super().op_cond(node, run, index, *args)
+        # pure branches: run all, keep one
+        out = run(node.blocks[0], args)
+        for number, block in enumerate(node.blocks[1:], 1):
+            other = run(block, args)
+            later = index.to(torch.int64) >= number
+            out = tuple(torch.where(later, o, k) for o, k in zip(other, out, strict=True))
+        return out
+
+    def op_while(self, node: Node, run: Run, *args: Tensor) -> tuple[Tensor, ...]:
+        if not _is_tracing(*args):
+            return super().op_while(node, run, *args)
+        from torch._higher_order_ops.while_loop import while_loop
+
+        def test(*values: Tensor) -> Tensor:
+            return run(node.blocks[0], values)[0].clone()
+
+        def body(*values: Tensor) -> tuple[Tensor, ...]:
+            return tuple(v.clone() for v in run(node.blocks[1], values))
+
+        return tuple(while_loop(test, body, tuple(a.clone() for a in args)))
+
+    def op_opaque(self, node: Node, *args: Tensor) -> Any:
+        target = str(node.attrs["target"])
+        if not target.startswith("torch:"):
+            raise StackError(f"{target} belongs to another framework than torch")
+        positional, named = decode_call(node.attrs["call"], args)
+        out = find_operator(target)(*positional, **named)
+        if not isinstance(node.type, TupleType):
+            return out
+        return tuple(t for t in out if t is not None)
+
+
+def _is_tracing(*args: Any) -> bool:
+    """Whether values are not known: under torch.compile, torch.export or make_fx."""
+    if torch.compiler.is_compiling():
+        return True
+    from torch._subclasses import FakeTensor
+    from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+    return get_proxy_mode() is not None or any(isinstance(a, FakeTensor) for a in args)
+
+
+def callable_of(func: Func, device: str | torch.device = "cpu") -> Callable[..., Any]:
+    """A Python function on torch tensors that does what `func` does; a tuple of its results.
+
+    Size symbols must be bound.
+    """
+    space = TorchSpace(device)
+    types = [p.tensor for p in func.params]
+    results = [r.tensor for r in func.results]
+
+    def run(*args: Tensor) -> tuple[Tensor, ...]:
+        held = [space.enter(a, t) for a, t in zip(args, types, strict=True)]
+        out = evaluate(func.body, held, space)
+        return tuple(space.leave(o, t) for o, t in zip(out, results, strict=True))
+
+    return run
+
+
+def replay(func: Func, device: str | torch.device = "cpu") -> torch.fx.GraphModule:
+    """A module of ATen ops that does what `func` does: for torch.compile and torch.export."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    run = callable_of(func, device)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        inputs = [
+            torch.empty(p.shape, dtype=TORCH_DTYPE[p.dtype], device=device) for p in func.params
+        ]
+    return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)

@@ -168,9 +168,11 @@ class _Program:
     # ---- one sweep
 
     def _sweep(self, folds: list[Node], stores: list[Node], keep: list[Node]) -> None:
-        width = min(self.kernel.width, self.extent)
-        chunks, tail = divmod(self.extent, width)
-        memories = [self.memory.get(s, _origin(s)) for s in stores]
+        memories = [self._start(s) for s in stores]
+        # a sweep that only stores scalars is one step of one lane
+        extent = self.extent if _tiles_of([*(f.args[0] for f in folds), *stores]) else 1
+        width = min(self.kernel.width, extent)
+        chunks, tail = divmod(extent, width)
         for node in keep:
             name = self.kernel.fresh("keep")
             type_ = TensorType(node.dtype, (self.extent,), "local")
@@ -183,7 +185,7 @@ class _Program:
                 for f, v in zip(folds, vectors, strict=True)
             ]
         else:
-            tail, chunks = self.extent, 0
+            tail, chunks = extent, 0
         if tail:
             offset = constant(chunks * width, I64)
             parts, memories = self._chunk(folds, stores, keep, memories, offset, tail)
@@ -203,6 +205,13 @@ class _Program:
             self.memory[sink] = memory
         for node, memory in zip(keep, memories[len(stores) :], strict=True):
             self.kept[node] = memory
+
+    def _start(self, sink: Node) -> Node:
+        """The memory that a sink starts from; sinks that it follows come first."""
+        origin = _origin(sink)
+        if origin.op in ("store", "loop", "item") and origin not in self.memory:
+            self._sweep([], [origin], [])
+        return self.memory.get(origin, origin)
 
     def _chunk_loop(
         self,
@@ -316,7 +325,8 @@ class _Chunk:
         if node.op == "item":
             return self.b.item(self.sink(node.args[0], memory), index=node.attrs["index"])
         if node.op == "loop":
-            return self._loop(node, [memory])
+            init = [memory if is_memory(a) else self.value(a) for a in node.args]
+            return self._loop(node, init)
         return self._access(node, [memory, *(self.value(a) for a in node.args[1:])])
 
     def _loop(self, node: Node, init: list[Node]) -> Node:
@@ -387,9 +397,10 @@ def _tiles_of(roots: Sequence[Node]) -> list[Node]:
     """Nodes that move along the tile axis and are needed by roots without a reduction between."""
     found: dict[Node, None] = {}
     pending = list(roots)
+    origins = {_origin(r) for r in roots if is_memory(r)}
     while pending:
         node = pending.pop()
-        if node in found or _is_fold(node):
+        if node in found or node in origins or _is_fold(node):
             continue
         found[node] = None
         pending.extend(deps(node))

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
-from stack.ir.builder import param
+from stack.ir.builder import make, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TupleType
 from stack.rewrite.engine import Replacement, replace
@@ -44,9 +44,19 @@ def _label(block: Block, log: Log) -> Block:
             attrs = {**node.attrs, "kind": "library", "why": "no schedule for the group"}
             new = Node("fusion", node.args, attrs, node.type, node.blocks)
             changed[node] = Replacement(new)
+        elif _is_lone_item(node):
+            changed[node] = Replacement(wrap(node.args[0]))
         elif node.op not in FREE and node.op not in STRUCTURE and log.spend("library"):
             changed[node] = Replacement(wrap(node))
     return replace(block, changed) if changed else block
+
+
+def _is_lone_item(node: Node) -> bool:
+    """A group has one result or a tuple of more: the item of a tuple of one stands for both."""
+    if node.op != "item" or node.args[0].op in STRUCTURE:
+        return False
+    source = node.args[0].type
+    return isinstance(source, TupleType) and len(source.items) == 1
 
 
 def wrap(node: Node) -> Node:
@@ -58,7 +68,7 @@ def wrap(node: Node) -> Node:
     else:
         results = [inner]
     attrs = {"kind": "library", "name": node.op, "why": _reason(node)}
-    return Node("fusion", node.args, attrs, node.type, (Block(params, results),))
+    return make("fusion", node.args, attrs, (Block(params, results),))
 
 
 def _reason(node: Node) -> str:

@@ -9,21 +9,23 @@ grid loops; reduced axes that are not the tile axis become serial loops that car
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
-from stack.ir.builder import Builder, constant, rebuild
+from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr, Quotient, Symbol, add, bounds, mul, product, symbol, symbols
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import identity
 from stack.ir.types import BOOL, F32, I64, DType, TensorType, TupleType
+from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+BARE = ("argreduce", "scan", "scatter")
 MAX_TILE = 16384
 SPLIT_TILE = 4096
 
@@ -44,28 +46,69 @@ class Tile(Pass):
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
-        def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-            new = node
-            if args != node.args or blocks != node.blocks:
-                new = Node(node.op, args, node.attrs, node.type, blocks)
-            if node.op != "fusion" or node.attrs["kind"] == "library":
-                return new
-            try:
-                foreign = {n.op for n in new.blocks[0].nodes}.intersection(self.refuse)
-                if foreign:
-                    raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
-                kernel = tile_group(new)
-            except CannotTile as why:
-                log.note(f"group {node.attrs.get('name')!r} stays as it is: {why}")
-                return new
-            return kernel if log.spend("tile") else new
+        return Func(func.name, self._block(func.body, log), func.level)
 
-        return rebuild(func, visit)
+    def _block(self, block: Block, log: Log) -> Block:
+        """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op in ("cond", "while", "call"):
+                blocks = [self._block(b, log) for b in node.blocks]
+                if tuple(blocks) != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+                continue
+            group = alone(node) if node.op in BARE else node
+            if group.op != "fusion" or group.attrs["kind"] == "library":
+                continue
+            try:
+                kernel = self._kernel(group)
+            except CannotTile as why:
+                log.note(f"{block.names.get(node, node.op)} stays as it is: {why}")
+                continue
+            if log.spend("tile", block.locs.get(node, ())):
+                changed[node] = Replacement(kernel)
+        return replace(block, changed) if changed else block
+
+    def _kernel(self, group: Node) -> Node:
+        foreign = {n.op for n in group.blocks[0].nodes}.intersection(self.refuse)
+        if foreign:
+            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        return tile_group(group)
+
+
+def alone(node: Node) -> Node:
+    """A group of one op that fusion left bare."""
+    b = Builder()
+    params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
+    if node.op == "argreduce":
+        result = _first_position(b, node, params[0])
+    else:
+        result = b.op(node.op, params, node.attrs, hint=node.type)
+    attrs = {"kind": "loop", "name": node.op}
+    return b.op("fusion", node.args, attrs, (b.block(params, [result]),))
+
+
+def _first_position(b: Builder, node: Node, x: Node) -> Node:
+    """argreduce as two reductions: the value, then the first place that holds it (or a nan)."""
+    axis, kind = node.attrs["axis"], node.attrs["kind"]
+    best = b.reduce(x, kind=kind, axes=(axis,))
+    others = tuple(a for a in range(x.tensor.rank) if a != axis)
+    same = b.eq(x, b.broadcast(best, axes=others, type=x.type) if others else best)
+    if x.dtype.is_float:
+        same = b.or_(same, b.ne(x, x))
+    places = b.iota(axis=axis, type=TensorType(I64, x.shape))
+    first = b.reduce(b.select(same, places, x.shape[axis]), kind="min", axes=(axis,))
+    return first if node.dtype == I64 else b.cast(first, type=node.type)
 
 
 def tile_group(group: Node) -> Node:
     """The kernel node of one fusion group. Raises CannotTile."""
-    return _Tiler(group).kernel()
+    if any(n.op == "dot" for n in group.blocks[0].nodes):
+        from stack.passes.tile_gemm import tile_gemm
+
+        return tile_gemm(group)
+    return Tiler(group).kernel()
 
 
 def wide(dtype: DType) -> DType:
@@ -80,7 +123,9 @@ def static(dim: Dim) -> int:
     return dim
 
 
-class _Tiler:
+class Tiler:
+    """Builds one kernel; schedules of other kinds of groups derive from it."""
+
     def __init__(self, group: Node) -> None:
         self.group = group
         self.body = group.blocks[0]
@@ -109,40 +154,125 @@ class _Tiler:
     # ---- the frame: which axes there are, and where outputs sit in them
 
     def kernel(self) -> Node:
-        outputs = [
-            self._memory(f"o{i}", r.tensor) for i, r in enumerate(self.body.results)
-        ]
+        """The kernel node of the group."""
+        special = {"scan": self._scan_grid, "scatter": self._scatter_steps}
+        (result, *more) = self.body.results
+        if not more and result.op in special and set(result.args) <= set(self.body.params):
+            return self._finish(special[result.op](result))
         root = self._root()
         index, grid = self._axes(root)
         places = self._places(root, index)
         for result in self.body.results:
             if result not in places:
                 raise CannotTile("its outputs do not share one index space")
-        # grid loops carry the output memory inwards; build the innermost body first
-        depth = len(grid)
+        names = {name for name, _ in grid}
+        outputs = self._outputs()
+
+        def store_all(memories: Sequence[Node]) -> list[Node]:
+            return [
+                self._store_result(result, memory, places[result], names)
+                for result, memory in zip(self.body.results, memories, strict=True)
+            ]
+
+        return self._finish(self._in_grid(grid, outputs, store_all))
+
+    def _outputs(self) -> list[Node]:
+        return [self._memory(f"o{i}", r.tensor) for i, r in enumerate(self.body.results)]
+
+    def _in_grid(
+        self,
+        grid: list[tuple[str, int]],
+        outputs: Sequence[Node],
+        program: Callable[[Sequence[Node]], list[Node]],
+        kind: str = "grid",
+        tag: str = "",
+    ) -> list[Node]:
+        """Loops that carry the outputs inwards, around what one position does."""
         carried = [
-            [Node("var", (), {"name": f"{o.attrs['name']}_{d}"}, o.type) for o in outputs]
-            for d in range(depth)
+            [Node("var", (), {"name": f"{_base(o)}_{tag}{d}"}, o.type) for o in outputs]
+            for d in range(len(grid))
         ]
-        inner = carried[-1] if grid else outputs
-        grid_names = {name for name, _ in grid}
-        final = [
-            self._store_result(result, memory, places[result], grid_names)
-            for result, memory in zip(self.body.results, inner, strict=True)
-        ]
-        for d in reversed(range(depth)):
-            name, _ = grid[d]
-            block = Block((self.nodes[name], *carried[d]), final)
-            outside = carried[d - 1] if d else outputs
-            final = self._loop("grid", outside, block)
-        block = self.b.block([*self.inputs.values(), *outputs], final)
-        result_type = self.group.type
+        final = program(carried[-1] if grid else outputs)
+        for d in reversed(range(len(grid))):
+            block = Block((self.nodes[grid[d][0]], *carried[d]), final)
+            final = self._loop(kind, carried[d - 1] if d else outputs, block)
+        return final
+
+    def _finish(self, final: Sequence[Node]) -> Node:
+        block = self.b.block([*self.inputs.values(), *self._outputs()], final)
         attrs = {
             "name": str(self.group.attrs.get("name") or "kernel"),
             "level": "tile",
             "ops": tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const")),
         }
-        return Node("kernel", self.args, attrs, result_type, (block,))
+        return Node("kernel", self.args, attrs, self.group.type, (block,))
+
+    # ---- ops that walk an axis in order
+
+    def _scan_grid(self, node: Node) -> list[Node]:
+        """Running sums: the carried value goes along a serial loop, other axes are apart."""
+        axis, extent = node.attrs["axis"], static(node.shape[node.attrs["axis"]])
+        index: list[Dim] = []
+        grid: list[tuple[str, int]] = []
+        last = node.tensor.rank - 1
+        for at, size in enumerate(node.shape):
+            if at == axis:
+                index.append(0)
+            elif at == last:
+                index.append(self._tile_axis(static(size), True, grid))
+            else:
+                index.append(self._variable("ijklmnopq"[at % 9], static(size)))
+                grid.append((str(index[-1]), static(size)))
+        step = self._serial(extent)
+        index[axis] = add(extent - 1, mul(step, -1)) if node.attrs["reverse"] else step
+        dtype, kind = wide(node.dtype), node.attrs["kind"]
+        start = constant(identity(kind, dtype), dtype)
+        start = self._splat(start) if self.tile else start
+
+        def program(memories: Sequence[Node]) -> list[Node]:
+            acc = Node("var", (), {"name": "acc"}, start.type)
+            held = Node("var", (), {"name": "o0_scan"}, memories[0].type)
+            total = self.b.op(COMBINE[kind], [acc, self.value(node.args[0], tuple(index), None)])
+            stored = self._store(held, self._narrow(total, node.dtype), tuple(index))
+            block = Block((self.nodes[str(step)], acc, held), [total, stored])
+            return self._loop("serial", [start, memories[0]], block)[1:]
+
+        return self._in_grid(grid, self._outputs(), program)
+
+    def _scatter_steps(self, node: Node) -> list[Node]:
+        """Copy the operand, then apply the updates one after another."""
+        rule = parse_rule(node.attrs["rule"])
+        source, updates = node.args[0], node.args[-1]
+        axes = [self._serial(static(d)) for d in source.shape]
+        grid = [(str(a), static(d)) for a, d in zip(axes, source.shape, strict=True)]
+
+        def copy(memories: Sequence[Node]) -> list[Node]:
+            value = self._narrow(self.value(source, tuple(axes), None), node.dtype)
+            return [self._store(memories[0], value, tuple(axes))]
+
+        copied = self._in_grid(grid, self._outputs(), copy, "serial", "copy")
+        names = [a.names[0] for a in rule.inputs[-1]]
+        steps = {n: self._serial(static(d)) for n, d in zip(names, updates.shape, strict=True)}
+        indices = iter(zip(rule.inputs[1:-1], node.args[1:-1], strict=True))
+        place: list[Dim] = []
+        for axis, size in zip(rule.inputs[0], node.shape, strict=True):
+            if axis.mark != "!":
+                place.append(steps[axis.names[0]])
+                continue
+            operand, arg = next(indices)
+            at = self.value(arg, tuple(steps[a.names[0]] for a in operand), None)
+            place.append(self._data_symbol(self._narrow(at, I64), static(size)))
+
+        def update(memories: Sequence[Node]) -> list[Node]:
+            value = self.value(updates, tuple(steps.values()), None)
+            if node.attrs["kind"] != "set":
+                where = [self.number(d) for d in place]
+                old = self.b.load(memories[0], *where, type=TensorType(node.dtype, ()))
+                value = self.b.op(node.attrs["kind"], [self._widen(old), value])
+            return [self._store(memories[0], self._narrow(value, node.dtype), tuple(place))]
+
+        loops = [(str(s), 0) for s in steps.values()]
+        return self._in_grid(loops, copied, update, "serial", "put")
 
     def _loop(self, kind: str, init: Sequence[Node], block: Block) -> list[Node]:
         node = self.b.op("loop", init, {"kind": kind}, (block,))
@@ -532,6 +662,13 @@ class _Tiler:
 
 def _types(node: Node) -> tuple[TensorType, ...]:
     return node.type.items if isinstance(node.type, TupleType) else (node.type,)
+
+
+def _base(memory: Node) -> str:
+    """A name for what carries a memory: the output's own."""
+    while "name" not in memory.attrs:
+        memory = memory.args[memory.attrs["index"] if memory.op == "item" else 0]
+    return str(memory.attrs["name"]).split("_")[0]
 
 
 def _push(user: Node, source: Node, index: Index) -> Index | None:

@@ -95,6 +95,31 @@ def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Fu
     return func
 
 
+def compile_func(
+    func: Func,
+    backend: Backend | str | None = None,
+    run: Run | None = None,
+    passes: str = "default",
+    options: dict[str, Any] | None = None,
+) -> Executable:
+    """Lower a function without size symbols and compile it; the run, if given, records it.
+
+    The executable takes and gives storage arrays (see `Executable.run`).
+    """
+    if not isinstance(backend, Backend):
+        backend = find_backend(backend)
+    start = time.perf_counter()
+    run = run if run is not None else Run(func.name, "", backend.name)
+    lowered = lower(func, backend, run, passes)
+    executable = backend.compile(lowered, options or {})
+    run.kernels = executable.kernels
+    for name, text in executable.artifacts.items():
+        maker = (lambda t=text: t) if isinstance(text, str) else text
+        run.add(Stage(name, make_text=maker))
+    run.compile_s = time.perf_counter() - start
+    return executable
+
+
 class CompiledGraph:
     """One captured program, compiled once for each binding of its size symbols.
 
@@ -137,21 +162,14 @@ class CompiledGraph:
         return next(reversed(self.runs.values()))
 
     def _compile(self, key: tuple[tuple[str, int], ...]) -> Executable:
-        start = time.perf_counter()
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
         text = self.captured.text
         run.add(Stage("captured", make_text=lambda: text))
         run.add(Stage("imported", func=self.func))
         bound = self.func.bind(dict(key)) if key else self.func
-        lowered = lower(bound, self.backend, run, self.passes)
         options = {**self.options, "call_opaque": self.frontend.call_opaque}
-        executable = self.backend.compile(lowered, options)
-        run.kernels = executable.kernels
-        for name, text_or_maker in executable.artifacts.items():
-            maker = (lambda t=text_or_maker: t) if isinstance(text_or_maker, str) else text_or_maker
-            run.add(Stage(name, make_text=maker))
+        executable = compile_func(bound, self.backend, run, self.passes, options)
         run.coverage = self._coverage(executable)
-        run.compile_s = time.perf_counter() - start
         self.executables[key] = executable
         self.runs[key] = run
         return executable

@@ -11,12 +11,12 @@ the whole axis in one place, `s~` is carried in order, `x^` is read through a wi
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 
 from stack.errors import RuleError
-from stack.ir.dim import Dim, add, floordiv, mod, mul, product
+from stack.ir.dim import Dim, add, equal, floordiv, mod, mul, product
 
 Index = tuple[Dim, ...]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -39,6 +39,7 @@ Operand = tuple[Axis, ...]
 
 
 def operand_text(operand: Operand) -> str:
+    """One operand as it is written in a rule."""
     return " ".join(map(str, operand))
 
 
@@ -55,15 +56,10 @@ class Rule:
 
     @property
     def reduced(self) -> tuple[str, ...]:
-        """Axis names of inputs that no output has, in order."""
+        """Axis names of inputs that no output has, in order; marked axes are read, not reduced."""
         kept = {n for operand in self.outputs for axis in operand for n in axis.names}
-        seen: dict[str, None] = {}
-        for operand in self.inputs:
-            for axis in operand:
-                for name in axis.names:
-                    if name not in kept and axis.mark != "!":
-                        seen[name] = None
-        return tuple(seen)
+        read = [n for operand in self.inputs for a in operand if not a.mark for n in a.names]
+        return tuple(dict.fromkeys(n for n in read if n not in kept))
 
     @property
     def whole(self) -> frozenset[str]:
@@ -80,7 +76,7 @@ class Rule:
         """Axis sizes from the input shapes.
 
         Composed axes with one unknown factor are solved. Raises RuleError where an axis has two
-        sizes, or an operand has the wrong rank.
+        sizes or none, or an operand has the wrong rank.
         """
         if len(shapes) != len(self.inputs):
             raise RuleError(f"rule {self} takes {len(self.inputs)} operands, got {len(shapes)}")
@@ -96,13 +92,27 @@ class Rule:
                     self._agree(found, axis.names[0], size, position)
                 elif not axis.names and size != 1:
                     raise RuleError(f"operand {position} of '{self}': expected 1, got {size}")
-        for operand, shape in zip(self.inputs, shapes, strict=True):
+        for position, (operand, shape) in enumerate(zip(self.inputs, shapes, strict=True)):
             for axis, size in zip(operand, shape, strict=True):
-                unknown = [n for n in axis.names if n not in found]
-                if len(axis.names) > 1 and len(unknown) == 1:
-                    known = product([found[n] for n in axis.names if n in found])
-                    found[unknown[0]] = floordiv(size, known)
+                if len(axis.names) > 1:
+                    self._solve(found, axis, size, position)
         return found
+
+    def _solve(self, found: dict[str, Dim], axis: Axis, size: Dim, position: int) -> None:
+        unknown = [n for n in axis.names if n not in found]
+        known = product([found[n] for n in axis.names if n in found])
+        if len(unknown) > 1:
+            raise RuleError(
+                f"the sizes of {' and '.join(unknown)} in '{self}' do not follow from its operands"
+            )
+        if unknown:
+            found[unknown[0]] = floordiv(size, known) if known != 0 else 0
+            known = mul(known, found[unknown[0]])
+        if equal(known, size) is False:
+            raise RuleError(
+                f"axis {axis} of rule '{self}' has size {size} (operand {position}), which is not"
+                f" made of {', '.join(f'{n}={found[n]}' for n in axis.names)}"
+            )
 
     def _agree(self, found: dict[str, Dim], name: str, size: Dim, position: int) -> None:
         if found.setdefault(name, size) != size:
@@ -114,12 +124,19 @@ class Rule:
     def output_shapes(self, shapes: Sequence[tuple[Dim, ...]]) -> list[tuple[Dim, ...]]:
         """Shapes of the outputs from the shapes of the inputs."""
         sizes = self.sizes(shapes)
+        for operand in self.outputs:
+            for axis in operand:
+                for name in axis.names:
+                    if name not in sizes:
+                        raise RuleError(f"axis {name!r} of rule '{self}' is in no operand")
         return [
             tuple(product([sizes[n] for n in axis.names]) for axis in operand)
             for operand in self.outputs
         ]
 
-    def pull(self, index: Index, sizes: dict[str, Dim], reduced: dict[str, Dim]) -> list[Index]:
+    def pull(
+        self, index: Index, sizes: Mapping[str, Dim], reduced: Mapping[str, Dim]
+    ) -> list[Index]:
         """Index of every input that an output element reads.
 
         `index` is the index of output 0; `reduced` gives an index for each reduced axis.
@@ -127,10 +144,13 @@ class Rule:
         place: dict[str, Dim] = dict(reduced)
         for axis, position in zip(self.outputs[0], index, strict=True):
             place.update(_unravel(axis, position, sizes))
+        missing = [n for o in self.inputs for a in o for n in a.names if n not in place]
+        if missing:
+            raise RuleError(f"rule '{self}' needs an index for {', '.join(dict.fromkeys(missing))}")
         return [tuple(_ravel(axis, place, sizes) for axis in operand) for operand in self.inputs]
 
 
-def _unravel(axis: Axis, position: Dim, sizes: dict[str, Dim]) -> dict[str, Dim]:
+def _unravel(axis: Axis, position: Dim, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
     if len(axis.names) == 1:
         return {axis.names[0]: position}
     out: dict[str, Dim] = {}
@@ -143,7 +163,9 @@ def _unravel(axis: Axis, position: Dim, sizes: dict[str, Dim]) -> dict[str, Dim]
     return out
 
 
-def _ravel(axis: Axis, place: dict[str, Dim], sizes: dict[str, Dim]) -> Dim:
+def _ravel(axis: Axis, place: Mapping[str, Dim], sizes: Mapping[str, Dim]) -> Dim:
+    if len(axis.names) == 1:
+        return place[axis.names[0]]
     total: Dim = 0
     for name in axis.names:
         total = add(mul(total, sizes[name]), place[name])
@@ -153,7 +175,7 @@ def _ravel(axis: Axis, place: dict[str, Dim], sizes: dict[str, Dim]) -> Dim:
 _TOKEN = re.compile(r"\s*(->|,|\(|\)|[A-Za-z_][A-Za-z_0-9]*|1)([!~^]?)")
 
 
-@cache
+@lru_cache(maxsize=1 << 12)
 def parse_rule(text: str) -> Rule:
     """Parse `"b s k, k n -> b s n"`; raises RuleError naming the position."""
     sides: list[list[Operand]] = [[]]
@@ -175,6 +197,8 @@ def parse_rule(text: str) -> Rule:
             if token == "->":
                 sides.append([])
         elif token == "(":
+            if group is not None:
+                raise RuleError(f"axis rule {text!r}: '(' inside of '('")
             group = []
         elif token == ")":
             if not group:
@@ -182,6 +206,8 @@ def parse_rule(text: str) -> Rule:
             operand.append(Axis(tuple(group), mark))
             group = None
         elif group is not None:
+            if mark or token == "1":
+                raise RuleError(f"axis rule {text!r}: {token + mark!r} inside of brackets")
             group.append(token)
         else:
             operand.append(Axis(() if token == "1" else (token,), mark))
@@ -201,46 +227,72 @@ def plain(axes: Sequence[str], mark: str = "") -> Operand:
     return tuple(Axis((name,), mark) for name in axes)
 
 
-def reshape_rule(source: tuple[Dim, ...], target: tuple[Dim, ...]) -> Rule | None:
-    """The split/merge rule of a reshape, or None where dims neither split nor merge cleanly."""
-    letters = iter(names(len(source) + len(target) + 1))
-    left: list[Axis] = []
-    right: list[Axis] = []
+def reshape_groups(source: Index, target: Index) -> list[tuple[slice, slice]]:
+    """The dims of a reshape in groups of equal size, each as short as it can be.
+
+    A group of one source dim is a split, of one target dim a merge. Dims of size 1 that have no
+    counterpart make groups of their own. Where sizes are symbolic or 0, what cannot be told apart
+    ends in one last group.
+    """
+    groups: list[tuple[slice, slice]] = []
     i = j = 0
     while i < len(source) or j < len(target):
-        group_l = [source[i]] if i < len(source) else []
-        group_r = [target[j]] if j < len(target) else []
-        i, j = i + len(group_l), j + len(group_r)
-        if group_l == [1] and group_r != [1]:
-            left.append(Axis(()))
-            j -= len(group_r)
-            continue
-        if group_r == [1] and group_l != [1]:
-            right.append(Axis(()))
-            i -= len(group_l)
-            continue
-        while product(group_l) != product(group_r):
-            if (len(group_l) <= len(group_r) or j >= len(target)) and i < len(source):
-                group_l.append(source[i])
-                i += 1
-            elif j < len(target):
-                group_r.append(target[j])
-                j += 1
-            else:
-                return None
-            if len(group_l) > 1 and len(group_r) > 1:
-                return None
-        axes = [next(letters) for _ in range(max(len(group_l), len(group_r)))]
-        if len(group_l) == 1 and len(group_r) == 1:
-            left.append(Axis((axes[0],)))
-            right.append(Axis((axes[0],)))
-        elif len(group_l) == 1:
-            left.append(Axis(tuple(axes)))
-            right.extend(Axis((a,)) for a in axes)
+        width, height = _next_group(source[i:], target[j:])
+        groups.append((slice(i, i + width), slice(j, j + height)))
+        i, j = i + width, j + height
+    return groups
+
+
+def _next_group(source: Index, target: Index) -> tuple[int, int]:
+    first = (source[:1], target[:1])
+    if first[0] != first[1]:
+        if first[0] == (1,):
+            return 1, 0
+        if first[1] == (1,):
+            return 0, 1
+    merged: dict[Dim, int] = {}
+    total: Dim = 1
+    for width, size in enumerate(source, 1):
+        total = mul(total, size)
+        merged.setdefault(total, width)
+    best: tuple[int, int] | None = None
+    total = 1
+    for height, size in enumerate(target, 1):
+        total = mul(total, size)
+        width = merged.get(total)
+        if width is not None and (best is None or width + height < sum(best)):
+            best = (width, height)
+    return best or (len(source), len(target))
+
+
+def reshape_rule(source: Index, target: Index) -> Rule:
+    """`b (h d) -> b h d`: splits and merges; dims that do neither are needed whole, marked `!`."""
+    letters = iter(names(len(source) + len(target)))
+    left: list[Axis] = []
+    right: list[Axis] = []
+    for read, made in reshape_groups(source, target):
+        width, height = len(source[read]), len(target[made])
+        is_clean = product(source[read]) == product(target[made]) and min(width, height) < 2
+        if not is_clean:
+            left.extend(Axis((next(letters),), "!") for _ in range(width))
+            right.extend(Axis((next(letters),), "!") for _ in range(height))
+        elif width == 0 or height == 0:
+            left.extend([Axis(())] * width)
+            right.extend([Axis(())] * height)
         else:
-            left.extend(Axis((a,)) for a in axes)
-            right.append(Axis(tuple(axes)))
+            axes = [next(letters) for _ in range(max(width, height))]
+            whole = (Axis(tuple(axes)),)
+            left.extend(whole if width == 1 else plain(axes))
+            right.extend(whole if height == 1 else plain(axes))
     return Rule((tuple(left),), (tuple(right),))
+
+
+def reshape_pull(index: Index, source: Index, target: Index) -> Index:
+    """Where a reshape reads, from where it writes."""
+    out: list[Dim] = []
+    for read, made in reshape_groups(source, target):
+        out.extend(delinearize(linearize(index[made], target[made]), source[read]))
+    return tuple(out)
 
 
 def linearize(index: Index, shape: tuple[Dim, ...]) -> Dim:
@@ -254,8 +306,8 @@ def linearize(index: Index, shape: tuple[Dim, ...]) -> Dim:
 def delinearize(offset: Dim, shape: tuple[Dim, ...]) -> Index:
     """Index of a row-major offset."""
     out: list[Dim] = []
-    for axis in range(len(shape)):
+    for axis, size in enumerate(shape):
         inner = product(shape[axis + 1 :])
-        part = floordiv(offset, inner) if inner != 1 else offset
-        out.append(part if axis == 0 else mod(part, shape[axis]))
+        part = floordiv(offset, inner) if inner != 0 else 0
+        out.append(part if axis == 0 or size == 0 else mod(part, size))
     return tuple(out)

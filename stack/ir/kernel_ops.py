@@ -154,6 +154,10 @@ def _run_loop(space: Any, node: Node, run: Any, *carried: Any) -> Any:
     return carried if isinstance(node.type, TupleType) else carried[0]
 
 
+def _sizes(type_: TensorType) -> tuple[int, ...]:
+    return tuple(d for d in type_.shape if isinstance(d, int))
+
+
 def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tuple[Any, Any]:
     """Index arrays of an access, clipped into the memory, and its mask."""
     first = 1 if node.op == "load" else 2
@@ -163,12 +167,11 @@ def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tu
         lead = memory.ndim - tile.rank
         for axis in range(tile.rank):
             view = [-1 if k == axis else 1 for k in range(tile.rank)]
-            size = int(tile.shape[axis])  # pyright: ignore[reportArgumentType]
-            index[lead + axis] = index[lead + axis] + np.arange(size).reshape(view)
+            index[lead + axis] = index[lead + axis] + np.arange(_sizes(tile)[axis]).reshape(view)
     if mask is None:
         return tuple(index), None
     clipped = [np.clip(i, 0, max(s - 1, 0)) for i, s in zip(index, memory.shape, strict=True)]
-    return tuple(clipped), np.broadcast_to(mask, tile.shape)
+    return tuple(clipped), np.broadcast_to(mask, _sizes(tile))
 
 
 def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
@@ -177,7 +180,7 @@ def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
         return memory[place]
     other = rest[-1]
     if not memory.size:
-        return np.broadcast_to(other, node.shape)
+        return np.broadcast_to(other, _sizes(node.tensor))
     return np.where(mask, memory[place], other)
 
 
@@ -187,7 +190,7 @@ def _run_store(space: Any, node: Node, run: Any, memory: Any, value: Any, *rest:
     if mask is None:
         memory[place] = value
     else:
-        shape = node.args[1].shape
+        shape = _sizes(node.args[1].tensor)
         picked = tuple(np.broadcast_to(p, shape)[mask] for p in place)
         memory[picked] = np.broadcast_to(value, shape)[mask]
     return memory
@@ -212,7 +215,7 @@ define(
         "control",
         _kernel_infer,
         evaluate=_run_kernel,
-        attrs=("name", "level", "ops?", "flops?", "at?"),
+        attrs=("name: str", "level: str", "ops?", "flops?", "at?"),
     )
 )
 define(
@@ -222,7 +225,7 @@ define(
         "control",
         _loop_infer,
         evaluate=_run_loop,
-        attrs=("kind",),
+        attrs=("kind: str",),
         levels=KERNEL_LEVELS,
         closed=False,
     )
@@ -238,7 +241,12 @@ _memory_op(
     "store", "write what `load` would read; returns the memory afterwards", _store_infer, _run_store
 )
 _memory_op(
-    "alloc", "memory of one program, by name", _alloc_infer, _run_alloc, attrs=("name",), arity=0
+    "alloc",
+    "memory of one program, by name",
+    _alloc_infer,
+    _run_alloc,
+    attrs=("name: str",),
+    arity=0,
 )
 define(
     OpDef(

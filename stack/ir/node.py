@@ -10,15 +10,31 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr, Symbol, substitute, symbols
+from stack.ir.names import is_inline, legal_name, name_table, own_names, unique_name
 from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
 
-# Dim covers int; nested tuples allowed
+__all__ = [
+    "Block",
+    "Func",
+    "Node",
+    "deps",
+    "is_inline",
+    "own_names",
+    "plain_attr",
+    "substitute_attr",
+    "substitute_type",
+    "topological",
+    "unique_name",
+    "walk",
+]
+
+# None, bool, int, float, str, Expr, Data, DType, and tuples of these
 Attr = Any
 
 _NODES: weakref.WeakValueDictionary[tuple[Any, ...], Node] = weakref.WeakValueDictionary()
@@ -26,28 +42,58 @@ _BLOCKS: weakref.WeakValueDictionary[tuple[Any, ...], Block] = weakref.WeakValue
 _FUNCS: weakref.WeakValueDictionary[tuple[Any, ...], Func] = weakref.WeakValueDictionary()
 
 _EMPTY: frozenset[Node] = frozenset()
+_PLAIN = (int, str, bool, type(None), Expr, Data, DType)
+_TRUE, _FALSE, _FLOAT = object(), object(), object()
 
 
 def _attr_key(value: Attr) -> Any:
-    """Python holds 1 == True == 1.0 and nan != nan; a key must not."""
-    if isinstance(value, tuple):
-        return tuple(_attr_key(v) for v in value)
-    if isinstance(value, float):
-        return ("float", value.hex())
-    return (type(value).__name__, value)
+    """Python holds 1 == True == 1.0, 0.0 == -0.0 and nan != nan; a key must not."""
+    kind: type[Any] = type(value)
+    if kind is tuple:
+        return tuple(map(_attr_key, value))
+    if kind is bool:
+        return _TRUE if value else _FALSE
+    return (_FLOAT, value.hex()) if kind is float else value
 
 
-def _check_attr(op: str, name: str, value: Attr) -> Attr:
-    if isinstance(value, list | tuple):
-        return tuple(_check_attr(op, name, v) for v in value)
-    if isinstance(value, np.integer):
-        return int(value)
-    if value is None or isinstance(value, bool | int | float | str | Expr | Data | DType):
+def plain_attr(name: str, value: Attr) -> Attr:
+    """An attribute as it is kept: lists become tuples, NumPy's scalars Python's.
+
+    Raises TypeError for what has no text form.
+    """
+    kind: type[Any] = type(value)
+    if kind in _PLAIN or kind is float:
         return value
-    raise TypeError(f"attribute {name!r} of {op!r} has no text form: {value!r}")
+    if isinstance(value, list | tuple):
+        items = cast("Sequence[Any]", value)
+        return tuple([plain_attr(name, v) for v in items])
+    for numpy_kind, python_kind in (
+        (np.bool_, bool),
+        (np.integer | int, int),
+        (np.floating | float, float),
+        (str, str),
+    ):
+        if isinstance(value, numpy_kind):
+            return python_kind(value)
+    raise TypeError(f"attribute {name!r} has no text form: {value!r}")
 
 
-class Node:
+class _Interned:
+    """Copying an interned object gives the object; saving one is the printer's business."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{type(self).__name__} is not pickled; save it with stack.ir.files")
+
+
+class Node(_Interned):
     """One operation with its operands. Make nodes with a `Builder`, which infers the type."""
 
     __slots__ = ("__weakref__", "args", "attrs", "blocks", "op", "type", "vars")
@@ -68,21 +114,25 @@ class Node:
         blocks: Sequence[Block] = (),
     ) -> Node:
         args, blocks = tuple(args), tuple(blocks)
-        items = sorted((k, _check_attr(op, k, v)) for k, v in attrs.items())
-        key = (op, args, tuple((k, _attr_key(v)) for k, v in items), type_, blocks)
+        held = {k: plain_attr(k, attrs[k]) for k in sorted(attrs)} if attrs else {}
+        if op in ("param", "var"):
+            held["name"] = legal_name(str(held["name"]))
+        key = (op, args, *((k, _attr_key(v)) for k, v in held.items()), type_, blocks)
         found = _NODES.get(key)
         if found is not None:
             return found
         self = object.__new__(cls)
         self.op = op
         self.args = args
-        self.attrs = dict(items)
+        self.attrs = held
         self.type = type_
         self.blocks = blocks
+        used = [a.vars for a in args if a.vars]
+        used.extend(b.free for b in blocks)
         if op == "var":
             self.vars = frozenset((self,))
         else:
-            self.vars = _EMPTY.union(*(a.vars for a in args), *(b.free for b in blocks))
+            self.vars = _EMPTY.union(*used) if used else _EMPTY
         return _NODES.setdefault(key, self)
 
     @property
@@ -132,7 +182,7 @@ def topological(
     return order
 
 
-class Block:
+class Block(_Interned):
     """Parameters, results, and the names and source lines of what lies between.
 
     A closed block (its parameters are `param` nodes) sees nothing outside. An open block (its
@@ -154,25 +204,18 @@ class Block:
         names: Mapping[Node, str] | None = None,
         locs: Mapping[Node, tuple[str, ...]] | None = None,
     ) -> Block:
-        params, results = tuple(params), tuple(results)
-        is_open = any(p.op == "var" for p in params)
-        table: dict[Node, str] = {}
-        places: dict[Node, tuple[str, ...]] = {}
-        if not is_open:
-            table, places = _tables(params, results, names or {}, locs or {})
-        key = (params, results, tuple(table.items()), tuple(places.items()))
-        found = _BLOCKS.get(key)
-        if found is not None:
-            return found
         self = object.__new__(cls)
-        self.params = params
-        self.results = results
-        self.names = table
-        self.locs = places
+        self.params = tuple(params)
+        self.results = tuple(results)
+        self.names = {} if self.is_open else name_table(self, names or {})
+        lines = locs or {}
+        self.locs = {n: tuple(sorted(set(lines[n]))) for n in self.names if lines.get(n)}
+        key = (self.params, self.results, tuple(self.names.items()), tuple(self.locs.items()))
         return _BLOCKS.setdefault(key, self)
 
-    @property
+    @cached_property
     def is_open(self) -> bool:
+        """Whether the block may use values of the enclosing one."""
         return any(p.op == "var" for p in self.params)
 
     @cached_property
@@ -187,7 +230,7 @@ class Block:
         own = set(self.params)
         if not self.is_open:
             return tuple(n for n in topological(self.results) if n not in own)
-        inner = [n for n in topological(self.results, lambda n: not own.isdisjoint(n.vars))]
+        inner = topological(self.results, lambda n: not own.isdisjoint(n.vars))
         return tuple(n for n in inner if n not in own)
 
     @cached_property
@@ -208,56 +251,21 @@ class Block:
         return tuple(r.type for r in self.results)
 
 
-def is_inline(node: Node) -> bool:
-    """Whether a node prints in place instead of on a line of its own: scalar constants."""
-    return node.op == "const" and node.tensor.rank == 0
-
-
-def own_names(block: Block) -> list[Node]:
-    """All nodes of a closed block and of the open blocks inside it, that need a name."""
-    found: list[Node] = []
-    pending: list[Block] = [block]
+def walk(block: Block) -> Iterable[tuple[Block, Node]]:
+    """Every node of a block and of all blocks inside it, each block once, with its block."""
+    seen: set[Block] = set()
+    pending = [block]
     while pending:
-        current = pending.pop(0)
-        for node in current.nodes:
-            if node.op != "param" and not is_inline(node):
-                found.append(node)
-            pending.extend(b for b in node.blocks if b.is_open)
-    return found
+        current = pending.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for node in (*current.params, *current.nodes):
+            yield current, node
+            pending.extend(node.blocks)
 
 
-def _tables(
-    params: tuple[Node, ...],
-    results: tuple[Node, ...],
-    names: Mapping[Node, str],
-    locs: Mapping[Node, tuple[str, ...]],
-) -> tuple[dict[Node, str], dict[Node, tuple[str, ...]]]:
-    probe = object.__new__(Block)
-    probe.params, probe.results = params, results
-    probe.names, probe.locs = {}, {}
-    taken: set[str] = {str(p.attrs["name"]) for p in params}
-    nodes = own_names(probe)
-    for node in nodes:
-        taken.update(str(v.attrs["name"]) for b in node.blocks if b.is_open for v in b.params)
-    table: dict[Node, str] = {}
-    counts: dict[str, int] = {}
-    for node in nodes:
-        table[node] = unique_name(names.get(node) or node.op, taken, counts)
-    return table, {n: tuple(sorted(set(locs[n]))) for n in nodes if locs.get(n)}
-
-
-def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
-    """A name that is not taken yet; takes it. `x`, `x_1`, `x_2`, ..."""
-    hint = "".join(c if c.isalnum() or c in "_." else "_" for c in hint).strip(".") or "v"
-    name = hint
-    while name in taken:
-        counts[hint] = counts.get(hint, 0) + 1
-        name = f"{hint}_{counts[hint]}"
-    taken.add(name)
-    return name
-
-
-class Func:
+class Func(_Interned):
     """A named closed block at one level ("tensor", "tile" or "loop" and what is above it)."""
 
     __slots__ = ("__dict__", "__weakref__", "body", "level", "name")
@@ -267,6 +275,7 @@ class Func:
     body: Block
 
     def __new__(cls, name: str, body: Block, level: str = "tensor") -> Func:
+        name = legal_name(name)
         key = (name, level, body)
         found = _FUNCS.get(key)
         if found is not None:
@@ -308,7 +317,7 @@ class Func:
     def symbols(self) -> tuple[Symbol, ...]:
         """Size symbols that the function is generic over, by name."""
         found: set[Symbol] = set()
-        for node in (*self.params, *self.nodes):
+        for _, node in walk(self.body):
             found |= type_symbols(node.type)
             for value in node.attrs.values():
                 found |= _attr_symbols(value)
@@ -323,7 +332,7 @@ class Func:
 
 def _attr_symbols(value: Attr) -> set[Symbol]:
     if isinstance(value, tuple):
-        return {s for v in value for s in _attr_symbols(v)}
+        return {s for v in cast("tuple[Any]", value) for s in _attr_symbols(v)}
     return symbols(value) if isinstance(value, Expr) else set()
 
 
@@ -341,5 +350,5 @@ def substitute_type(type_: Type, values: Mapping[str, Dim]) -> Type:
 def substitute_attr(value: Attr, values: Mapping[str, Dim]) -> Attr:
     """An attribute with size symbols replaced."""
     if isinstance(value, tuple):
-        return tuple(substitute_attr(v, values) for v in value)
+        return tuple(substitute_attr(v, values) for v in cast("tuple[Any]", value))
     return substitute(value, values) if isinstance(value, Expr) else value

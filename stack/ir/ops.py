@@ -2,16 +2,42 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import Any, cast
 
 from stack.errors import RuleError
 from stack.ir.axes import Index, Rule
-from stack.ir.node import Block, Node
+from stack.ir.data import Data
+from stack.ir.dim import Dim, Expr
+from stack.ir.node import Block, Node, plain_attr
 from stack.ir.types import Type
 
 LEVELS = ("tensor", "tile", "loop")
+BLOCK_KINDS = ("control", "foreign")  # kinds of ops that may hold blocks
+
+
+def _is_dim(value: Any) -> bool:
+    return type(value) is int or isinstance(value, Expr)
+
+
+def _all(test: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, tuple) and all(map(test, cast("tuple[Any]", value)))
+
+
+# what an attribute may hold: how messages call it, and a test
+ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "any": ("a value", lambda value: True),
+    "bool": ("true or false", lambda value: isinstance(value, bool)),
+    "data": ("an array", lambda value: isinstance(value, Data)),
+    "dim": ("a size", _is_dim),
+    "dims": ("a list of sizes", _all(_is_dim)),
+    "int": ("an integer", lambda value: type(value) is int),
+    "ints": ("a list of integers", _all(lambda value: type(value) is int)),
+    "str": ("a text", lambda value: isinstance(value, str)),
+}
 
 
 @dataclass(frozen=True)
@@ -36,14 +62,16 @@ class OpDef:
     Attributes:
         infer: type of the result from a `Site`; raises RuleError.
         rule: axis rule of a node, or None where the op has no axes (constants, calls).
-        pull: index of every operand that output element `index` reads; derived from the rule
-            where not given. Reduced axes are appended to `index` by the caller.
+        pull: `(node, index, reduced) -> indices`, see the function `pull`; derived from the rule
+            where not given.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
         kind: "elementwise", "movement", "reduction", "contraction", "leaf", "control", "memory"
             or "foreign"; what fusion and backends dispatch on first.
         flops: scalar operations for each output element (each reduced element for reductions).
-        attrs: names it takes; a trailing "?" marks an optional one.
+        attrs: what it takes, as "axes: ints"; the kinds are those of `ATTRIBUTES`, a name alone
+            takes anything, a "?" after the name marks an optional one.
         arity: number of operands, None for any.
+        at_least: the fewest operands, where any number is taken.
         levels: where it may appear.
         closed: whether its blocks see nothing outside.
     """
@@ -54,12 +82,22 @@ class OpDef:
     infer: Callable[[Site], Type]
     evaluate: Callable[..., Any] | None = None
     rule: Callable[[Node], Rule | None] | None = None
-    pull: Callable[[Node, Index], list[Index]] | None = None
+    pull: Callable[[Node, Index, Mapping[str, Dim]], list[Index]] | None = None
     flops: float = 0
     attrs: tuple[str, ...] = ()
     arity: int | None = None
+    at_least: int = 0
     levels: frozenset[str] = field(default_factory=lambda: frozenset({"tensor"}))
     closed: bool = True
+
+    @cached_property
+    def signature(self) -> dict[str, tuple[str, bool]]:
+        """Attributes by name: the kind of value, and whether it must be there."""
+        table: dict[str, tuple[str, bool]] = {}
+        for text in self.attrs:
+            name, _, kind = text.partition(":")
+            table[name.rstrip("?")] = (kind.strip() or "any", not name.endswith("?"))
+        return table
 
 
 OPS: dict[str, OpDef] = {}
@@ -75,25 +113,33 @@ def define(op: OpDef) -> OpDef:
 
 def lookup(name: str) -> OpDef:
     """The record of an op, or a RuleError that suggests near names."""
-    if name not in OPS:
-        import difflib
-
+    op = OPS.get(name)
+    if op is None:
         near = difflib.get_close_matches(name, OPS, 3)
-        raise RuleError(f"unknown op {name!r}" + (f"; did you mean {', '.join(near)}?" if near else ""))
-    return OPS[name]
+        hint = f"; did you mean {', '.join(near)}?" if near else ""
+        raise RuleError(f"unknown op {name!r}{hint}")
+    return op
 
 
-def check_signature(op: OpDef, args: Sequence[Node], attrs: Mapping[str, Any]) -> None:
-    """Number of operands and names of attributes; raises RuleError."""
+def check_signature(
+    op: OpDef, args: Sequence[Node], attrs: Mapping[str, Any], blocks: Sequence[Block] = ()
+) -> None:
+    """Number of operands, names and kinds of attributes; raises RuleError."""
     if op.arity is not None and len(args) != op.arity:
         raise RuleError(f"{op.name} takes {op.arity} operand(s), got {len(args)}")
-    allowed = {a.rstrip("?") for a in op.attrs}
-    for name in attrs:
-        if name not in allowed:
-            known = ", ".join(sorted(allowed)) or "none"
+    if len(args) < op.at_least:
+        raise RuleError(f"{op.name} takes at least {op.at_least} operand(s), got {len(args)}")
+    if blocks and op.kind not in BLOCK_KINDS:
+        raise RuleError(f"{op.name} takes no blocks, got {len(blocks)}")
+    for name, value in attrs.items():
+        if name not in op.signature:
+            known = ", ".join(op.signature) or "none"
             raise RuleError(f"{op.name} has no attribute {name!r}; it takes: {known}")
-    for name in op.attrs:
-        if not name.endswith("?") and name not in attrs:
+        wanted, test = ATTRIBUTES[op.signature[name][0]]
+        if not test(value):
+            raise RuleError(f"attribute {name!r} of {op.name} is {wanted}, not {value!r}")
+    for name, (_, is_needed) in op.signature.items():
+        if is_needed and name not in attrs:
             raise RuleError(f"{op.name} needs attribute {name!r}")
 
 
@@ -106,8 +152,13 @@ def infer_type(
 ) -> Type:
     """Type of a node; raises RuleError when the op does not allow these operands."""
     op = lookup(name)
-    check_signature(op, args, attrs)
-    return op.infer(Site(name, tuple(args), attrs, tuple(blocks), hint))
+    try:
+        given = {k: plain_attr(k, v) for k, v in attrs.items()}
+        check_signature(op, args, given, blocks)
+        return op.infer(Site(name, tuple(args), given, tuple(blocks), hint))
+    except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
+        what = f"missing {error}" if isinstance(error, LookupError) else f"{error}"
+        raise RuleError(f"{name} does not take these operands or attributes: {what}") from error
 
 
 def rule_of(node: Node) -> Rule | None:
@@ -116,17 +167,20 @@ def rule_of(node: Node) -> Rule | None:
     return op.rule(node) if op.rule else None
 
 
-def pull(node: Node, index: Index, reduced: Mapping[str, Any] | None = None) -> list[Index]:
+def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> list[Index]:
     """Which element of every operand the output element `index` reads.
 
-    Index entries are sizes expressions over loop symbols. `reduced` names an index for every
-    reduced axis. Raises RuleError for ops whose reads depend on data.
+    Index entries are size expressions over loop symbols. `reduced` names an index for every
+    reduced axis of the rule. An index outside of an operand's shape (of `pad`, `concat`, `conv`)
+    means that the operand is not read. Raises RuleError for ops whose reads no index map
+    describes: those depend on data, or need a whole axis.
     """
     op = lookup(node.op)
     if op.pull is not None:
-        return op.pull(node, index)
+        return op.pull(node, index, reduced or {})
     rule = rule_of(node)
-    if rule is None:
+    marks = {a.mark for operand in rule.inputs for a in operand} if rule else {"!"}
+    if rule is None or marks - {""}:
         raise RuleError(f"{node.op} reads its operands in a way that no index map describes")
     sizes = rule.sizes([a.shape for a in node.args])
-    return rule.pull(index, sizes, dict(reduced or {}))
+    return rule.pull(index, sizes, reduced or {})

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from stack.ir.data import Data, scalar_text
 from stack.ir.dim import INF
-from stack.ir.node import Block, Func, Node, is_inline
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node
 from stack.ir.types import DType
 
 
 def attr_text(value: Any) -> str:
     """One attribute value."""
     if isinstance(value, tuple):
-        return "[" + ", ".join(map(attr_text, value)) + "]"
+        return "[" + ", ".join(map(attr_text, cast("tuple[Any]", value))) + "]"
     if value is None:
         return "none"
     if isinstance(value, bool):

@@ -1,0 +1,118 @@
+"""Calls, fusion groups, branches, loops, and what runs outside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from stack.errors import RuleError
+from stack.ir.elementwise_ops import EVERYWHERE
+from stack.ir.node import Node
+from stack.ir.ops import OpDef, Site, define
+from stack.ir.types import BOOL, TensorType, TupleType, Type
+
+
+def result_type(types: tuple[Type, ...]) -> Type:
+    """Type of a node that returns a block's results: plain for one, a tuple otherwise."""
+    items = tuple(t for t in types if isinstance(t, TensorType))
+    if len(items) != len(types):
+        raise RuleError("a block returns tensors; pick items of tuples first")
+    return items[0] if len(items) == 1 else TupleType(items)
+
+
+def _match_params(site: Site, block: int, args: tuple[Node, ...]) -> None:
+    expected = [p.type for p in site.blocks[block].params]
+    if [a.type for a in args] != expected:
+        raise site.fail(f"block {block} takes ({', '.join(map(str, expected))})")
+
+
+def _call_infer(site: Site) -> Type:
+    if len(site.blocks) != 1:
+        raise site.fail("has one block")
+    _match_params(site, 0, site.args)
+    return result_type(site.blocks[0].type)
+
+
+def _cond_infer(site: Site) -> Type:
+    if not site.blocks or site.args[0].tensor.rank or site.args[0].dtype.kind not in "biu":
+        raise site.fail("operand 0 is a bool or integer scalar that picks a block")
+    for i in range(len(site.blocks)):
+        _match_params(site, i, site.args[1:])
+        if site.blocks[i].type != site.blocks[0].type:
+            raise site.fail(
+                f"block {i} returns {site.blocks[i].type}, block 0 {site.blocks[0].type}"
+            )
+    return result_type(site.blocks[0].type)
+
+
+def _while_infer(site: Site) -> Type:
+    if len(site.blocks) != 2:
+        raise site.fail("has two blocks: condition and body")
+    for i in range(2):
+        _match_params(site, i, site.args)
+    test = site.blocks[0].type
+    if test != (TensorType(BOOL, ()),):
+        raise site.fail(f"the condition block returns bool[], not {test}")
+    if site.blocks[1].type != tuple(a.type for a in site.args):
+        raise site.fail("the body returns the types that it takes")
+    return result_type(site.blocks[1].type)
+
+
+def _item_infer(site: Site) -> Type:
+    source = site.args[0].type
+    index: int = site.attrs["index"]
+    if not isinstance(source, TupleType) or not 0 <= index < len(source.items):
+        raise site.fail(f"has no item {index}")
+    return source.items[index]
+
+
+def _opaque_infer(site: Site) -> Type:
+    if site.hint is None:
+        raise site.fail("the result type must be given")
+    return site.hint
+
+
+def _control(name: str, doc: str, infer: Callable[[Site], Type], **more: Any) -> None:
+    define(OpDef(name, doc, "control", infer, **more))
+
+
+_control(
+    "item",
+    "one result of a node with several",
+    _item_infer,
+    attrs=("index: int",),
+    arity=1,
+    levels=EVERYWHERE,
+)
+_control("call", "run a named block", _call_infer, attrs=("name: str",))
+_control(
+    "fusion",
+    "one group: inline the body; `kind` says what will run it",
+    _call_infer,
+    attrs=("kind: str", "name?", "why?", "at?"),
+)
+_control(
+    "cond",
+    "run block number `operand 0` (false is 0) on the other operands",
+    _cond_infer,
+    at_least=1,
+)
+_control("while", "repeat the body while the condition holds", _while_infer)
+define(
+    OpDef(
+        "opaque",
+        "call the framework for an op without a lowering; counted as a fallback",
+        "foreign",
+        _opaque_infer,
+        attrs=("target: str", "call", "effect?"),
+    )
+)
+define(
+    OpDef(
+        "custom",
+        "a hosted operator, by name",
+        "foreign",
+        _opaque_infer,
+        attrs=("name: str", "params?"),
+    )
+)

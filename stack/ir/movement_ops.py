@@ -1,0 +1,388 @@
+"""Leaves, and ops that move elements without computing: views, windows, gather and scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stack.errors import RuleError
+from stack.ir.axes import (
+    Axis,
+    Index,
+    Operand,
+    Rule,
+    names,
+    operand_text,
+    parse_rule,
+    plain,
+    reshape_pull,
+    reshape_rule,
+)
+from stack.ir.dim import Dim, add, equal, floordiv, less_equal, maximum, mul
+from stack.ir.elementwise_ops import EVERYWHERE, hinted
+from stack.ir.node import Node
+from stack.ir.ops import OpDef, Site, define
+from stack.ir.types import TensorType, Type
+
+SCATTER_KINDS = ("set", "add", "mul", "max", "min")
+Reduced = Mapping[str, Dim]
+
+
+def _const_infer(site: Site) -> Type:
+    data = site.attrs["value"]
+    space = site.hint.space if isinstance(site.hint, TensorType) else "value"
+    return TensorType(data.dtype, data.shape, space)
+
+
+def _iota_infer(site: Site) -> Type:
+    hint = hinted(site)
+    if not 0 <= site.attrs["axis"] < hint.rank:
+        raise site.fail(f"axis {site.attrs['axis']} is outside of {hint}")
+    if hint.dtype.kind not in "iuf":
+        raise site.fail(f"counts in integers or floats, not in {hint.dtype}")
+    return hint
+
+
+def _size_infer(site: Site) -> Type:
+    dtype = hinted(site).dtype
+    if not dtype.is_integer:
+        raise site.fail(f"a size is an integer, not {dtype}")
+    return TensorType(dtype, ())
+
+
+def _leaf_rule(node: Node) -> Rule:
+    return Rule((), (plain(names(node.tensor.rank)),))
+
+
+def _leaf(name: str, doc: str, infer: Callable[[Site], Type], **more: Any) -> None:
+    define(OpDef(name, doc, "leaf", infer, arity=0, levels=EVERYWHERE, **more))
+
+
+_leaf("param", "an input of a block", hinted, attrs=("name: str",))
+_leaf("const", "a constant array", _const_infer, attrs=("value: data",))
+_leaf(
+    "iota",
+    "position along one axis: 0, 1, 2, ...",
+    _iota_infer,
+    rule=_leaf_rule,
+    attrs=("axis: int",),
+)
+_leaf(
+    "size",
+    "the value of a size expression, as an integer",
+    _size_infer,
+    rule=_leaf_rule,
+    attrs=("value: dim",),
+)
+
+
+# ---- views
+
+
+def _reshape_infer(site: Site) -> Type:
+    hint = hinted(site)
+    if equal(hint.size, site.args[0].tensor.size) is False or hint.dtype != site.args[0].dtype:
+        raise site.fail(f"cannot reshape to {hint}: the number or type of elements differs")
+    return hint
+
+
+def _reshape_rule(node: Node) -> Rule:
+    return reshape_rule(node.args[0].shape, node.shape)
+
+
+def _reshape_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+    return [reshape_pull(index, node.args[0].shape, node.shape)]
+
+
+def _transpose_infer(site: Site) -> Type:
+    perm: tuple[int, ...] = site.attrs["perm"]
+    source = site.args[0].tensor
+    if sorted(perm) != list(range(source.rank)):
+        raise site.fail(f"perm {list(perm)} is not a permutation of its {source.rank} axes")
+    return source.with_shape(tuple(source.shape[p] for p in perm))
+
+
+def _transpose_rule(node: Node) -> Rule:
+    axes = names(node.tensor.rank)
+    perm: tuple[int, ...] = node.attrs["perm"]
+    return Rule((plain(axes),), (plain([axes[p] for p in perm]),))
+
+
+def _broadcast_infer(site: Site) -> Type:
+    hint, source, axes = hinted(site), site.args[0].tensor, site.attrs["axes"]
+    if len(axes) != source.rank or list(axes) != sorted(set(axes)):
+        raise site.fail(
+            f"axes {list(axes)} must name one result axis for each operand axis, rising"
+        )
+    for axis, size in zip(axes, source.shape, strict=True):
+        if not 0 <= axis < hint.rank or hint.shape[axis] != size:
+            raise site.fail(f"operand axis of size {size} does not match axis {axis} of {hint}")
+    return hint
+
+
+def _broadcast_rule(node: Node) -> Rule:
+    axes = names(node.tensor.rank)
+    kept: tuple[int, ...] = node.attrs["axes"]
+    return Rule((plain([axes[i] for i in kept]),), (plain(axes),))
+
+
+# ---- windows
+
+
+def _slice_infer(site: Site) -> Type:
+    source = site.args[0].tensor
+    start, limit, step = (site.attrs[k] for k in ("start", "limit", "step"))
+    if not len(start) == len(limit) == len(step) == source.rank:
+        raise site.fail("start, limit and step need one entry for each axis")
+    if any(k < 1 for k in step):
+        raise site.fail("steps are positive")
+    shape: list[Dim] = []
+    for s, e, k, size in zip(start, limit, step, source.shape, strict=True):
+        if less_equal(0, s) is False or less_equal(0, e) is False:
+            raise site.fail(f"slice {s}:{e} has a negative bound")
+        if less_equal(e, size) is False:
+            raise site.fail(f"slice {s}:{e} reaches past the size {size}")
+        shape.append(maximum(floordiv(add(add(e, mul(s, -1)), k - 1), k), 0))
+    return source.with_shape(tuple(shape))
+
+
+def _windowed(node: Node) -> Rule:
+    """Operand axes read through an offset, where the op changes them."""
+    axes = names(node.tensor.rank)
+    flipped = node.attrs["axes"] if node.op == "reverse" else ()
+    sizes = enumerate(zip(axes, node.args[0].shape, node.shape, strict=True))
+    read = tuple(Axis((a,), "" if s == t and i not in flipped else "^") for i, (a, s, t) in sizes)
+    extra = tuple(() for _ in node.args[1:])
+    return Rule((read, *extra), (plain(axes),))
+
+
+def _slice_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+    start: tuple[Dim, ...] = node.attrs["start"]
+    step: tuple[int, ...] = node.attrs["step"]
+    return [tuple(add(s, mul(i, k)) for i, s, k in zip(index, start, step, strict=True))]
+
+
+def _reverse_infer(site: Site) -> Type:
+    source, axes = site.args[0].tensor, site.attrs["axes"]
+    if list(axes) != sorted(set(axes)) or any(not 0 <= a < source.rank for a in axes):
+        raise site.fail(f"axes {list(axes)} are not distinct rising axes of {source}")
+    return source
+
+
+def _reverse_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+    axes = node.attrs["axes"]
+    return [
+        tuple(
+            add(add(size, -1), mul(i, -1)) if axis in axes else i
+            for axis, (i, size) in enumerate(zip(index, node.shape, strict=True))
+        )
+    ]
+
+
+def _pad_infer(site: Site) -> Type:
+    source, value = site.args[0].tensor, site.args[1].tensor
+    low, high, inner = (site.attrs[k] for k in ("low", "high", "interior"))
+    if value.rank or value.dtype != source.dtype:
+        raise site.fail("the padding value is a scalar of the operand's element type")
+    if not len(low) == len(high) == len(inner) == source.rank:
+        raise site.fail("low, high and interior need one entry for each axis")
+    if any(less_equal(0, v) is False for v in (*low, *high, *inner)):
+        raise site.fail("padding is not negative; slice instead")
+    shape: list[Dim] = []
+    for size, lo, hi, gap in zip(source.shape, low, high, inner, strict=True):
+        gaps = mul(gap, maximum(add(size, -1), 0))
+        shape.append(add(add(size, gaps), add(lo, hi)))
+    return source.with_shape(tuple(shape))
+
+
+def _pad_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+    if any(gap != 0 for gap in node.attrs["interior"]):
+        raise RuleError("pad with interior padding reads what no index map describes")
+    low: tuple[Dim, ...] = node.attrs["low"]
+    return [tuple(add(i, mul(lo, -1)) for i, lo in zip(index, low, strict=True)), ()]
+
+
+def _concat_infer(site: Site) -> Type:
+    axis: int = site.attrs["axis"]
+    first = site.args[0].tensor
+    if not 0 <= axis < first.rank:
+        raise site.fail(f"axis {axis} is outside of {first}")
+    total: Dim = 0
+    for arg in site.args:
+        rest = arg.shape[:axis] + arg.shape[axis + 1 :]
+        if arg.dtype != first.dtype or rest != first.shape[:axis] + first.shape[axis + 1 :]:
+            raise site.fail(f"operands differ outside of axis {axis}")
+        total = add(total, arg.shape[axis])
+    return first.with_shape((*first.shape[:axis], total, *first.shape[axis + 1 :]))
+
+
+def _concat_rule(node: Node) -> Rule:
+    axes = names(node.tensor.rank)
+    at = node.attrs["axis"]
+    operand = tuple(
+        Axis((f"{a}{i}",), "^") if axis == at else Axis((a,))
+        for i in range(len(node.args))
+        for axis, a in enumerate(axes)
+    )
+    rank = node.tensor.rank
+    operands = tuple(operand[i * rank : (i + 1) * rank] for i in range(len(node.args)))
+    return Rule(operands, (plain(axes),))
+
+
+def _concat_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+    at: int = node.attrs["axis"]
+    found: list[Index] = []
+    start: Dim = 0
+    for arg in node.args:
+        found.append((*index[:at], add(index[at], mul(start, -1)), *index[at + 1 :]))
+        start = add(start, arg.shape[at])
+    return found
+
+
+# ---- gather and scatter
+
+
+def rule_attr(node: Node) -> Rule:
+    """The axis rule of an op that carries it as an attribute."""
+    return parse_rule(node.attrs["rule"])
+
+
+def _check_indices(
+    site: Site, rule: Rule, indices: tuple[Node, ...], frame: Operand
+) -> dict[str, Dim]:
+    """Checks what gather and scatter share; `frame` is the operand that has all plain axes."""
+    if len(rule.inputs) != len(site.args) or len(rule.outputs) != 1:
+        raise site.fail(f"rule {str(rule)!r} does not fit {len(site.args)} operands")
+    indexed = [a for a in rule.inputs[0] if a.mark == "!"]
+    if len(indexed) != len(indices):
+        raise site.fail(f"{len(indexed)} axes are marked '!', {len(indices)} indices given")
+    if any(not a.dtype.is_integer for a in indices):
+        raise site.fail("indices are integers")
+    read = [*(a for a in rule.inputs[0] if a.mark != "!"), *(a for o in rule.inputs[1:] for a in o)]
+    if any(a.mark or len(a.names) != 1 for a in (*read, *frame)):
+        raise site.fail(f"rule {str(rule)!r}: axes are single names, '!' marks axes of operand 0")
+    have = [a.names[0] for a in frame]
+    missing = [a.names[0] for a in read if a.names[0] not in have]
+    if missing or len(set(have)) != len(have):
+        raise site.fail(
+            f"rule {str(rule)!r}: {operand_text(frame)!r} needs each axis once"
+            + "".join(f", {name!r} is missing" for name in dict.fromkeys(missing))
+        )
+    return rule.sizes([a.shape for a in site.args])
+
+
+def _gather_infer(site: Site) -> Type:
+    rule = parse_rule(site.attrs["rule"])
+    if len(rule.outputs) != 1:
+        raise site.fail(f"rule {str(rule)!r} has one result")
+    frame = rule.outputs[0]
+    sizes = _check_indices(site, rule, site.args[1:], frame)
+    loose = [a.names[0] for a in frame if a.names[0] not in sizes]
+    if loose or any(a.names[0] in rule.whole for a in frame):
+        raise site.fail(f"rule {str(rule)!r}: the result has the plain axes of the operands")
+    return site.args[0].tensor.with_shape(tuple(sizes[a.names[0]] for a in frame))
+
+
+def _scatter_infer(site: Site) -> Type:
+    rule = parse_rule(site.attrs["rule"])
+    if site.attrs["kind"] not in SCATTER_KINDS:
+        raise site.fail(f"kind {site.attrs['kind']!r} is not one of {', '.join(SCATTER_KINDS)}")
+    if rule.outputs != rule.inputs[:1]:
+        raise site.fail(f"rule {str(rule)!r}: the result has the axes of operand 0")
+    _check_indices(site, rule, site.args[1:-1], rule.inputs[-1])
+    if site.args[-1].dtype != site.args[0].dtype:
+        raise site.fail("the updates have the operand's element type")
+    if site.attrs["kind"] in ("max", "min") and site.args[0].dtype.kind == "c":
+        raise site.fail("complex numbers have no order")
+    return site.args[0].type
+
+
+def _movement(
+    name: str,
+    doc: str,
+    infer: Callable[[Site], Type],
+    rule: Callable[[Node], Rule],
+    **more: Any,
+) -> None:
+    define(OpDef(name, doc, "movement", infer, rule=rule, **more))
+
+
+_movement(
+    "reshape",
+    "same elements in row-major order, another shape",
+    _reshape_infer,
+    _reshape_rule,
+    pull=_reshape_pull,
+    arity=1,
+    levels=EVERYWHERE,
+)
+_movement(
+    "transpose",
+    "axis i of the result is axis perm[i] of the operand",
+    _transpose_infer,
+    _transpose_rule,
+    arity=1,
+    attrs=("perm: ints",),
+    levels=EVERYWHERE,
+)
+_movement(
+    "broadcast",
+    "operand axis i becomes result axis axes[i]; the others repeat",
+    _broadcast_infer,
+    _broadcast_rule,
+    arity=1,
+    attrs=("axes: ints",),
+    levels=EVERYWHERE,
+)
+_movement(
+    "slice",
+    "elements start, start+step, ... below limit",
+    _slice_infer,
+    _windowed,
+    pull=_slice_pull,
+    arity=1,
+    attrs=("start: dims", "limit: dims", "step: ints"),
+)
+_movement(
+    "reverse",
+    "flip the axes",
+    _reverse_infer,
+    _windowed,
+    pull=_reverse_pull,
+    arity=1,
+    attrs=("axes: ints",),
+)
+_movement(
+    "pad",
+    "put `low`, `high` and, between elements, `interior` copies of the scalar operand",
+    _pad_infer,
+    _windowed,
+    pull=_pad_pull,
+    arity=2,
+    attrs=("low: dims", "high: dims", "interior: dims"),
+)
+_movement(
+    "concat",
+    "operands one after another along an axis",
+    _concat_infer,
+    _concat_rule,
+    pull=_concat_pull,
+    at_least=1,
+    attrs=("axis: int",),
+)
+_movement(
+    "gather",
+    "read at data-dependent positions of the axes marked '!'; indices in range",
+    _gather_infer,
+    rule_attr,
+    at_least=1,
+    attrs=("rule: str",),
+)
+_movement(
+    "scatter",
+    "combine updates into operand 0 at data-dependent positions; indices in range",
+    _scatter_infer,
+    rule_attr,
+    at_least=2,
+    attrs=("rule: str", "kind: str"),
+)

@@ -1,0 +1,61 @@
+"""Names of values: which nodes print under one, and how they stay unique and readable back."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stack.ir.node import Block, Node
+
+
+def legal_name(hint: str) -> str:
+    """The nearest name that the text can hold: letters, digits, `_` and inner dots."""
+    if hint.isidentifier():
+        return hint
+    return "".join(c if c.isalnum() or c in "_." else "_" for c in hint).strip(".") or "v"
+
+
+def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
+    """A name that is not taken yet; takes it. `x`, `x_1`, `x_2`, ..."""
+    hint = legal_name(hint)
+    name = hint
+    while name in taken:
+        counts[hint] = counts.get(hint, 0) + 1
+        name = f"{hint}_{counts[hint]}"
+    taken.add(name)
+    return name
+
+
+def is_inline(node: Node) -> bool:
+    """Whether a node prints in place instead of on a line of its own: scalar constants."""
+    return node.op == "const" and node.tensor.rank == 0 and node.tensor.space == "value"
+
+
+def own_names(block: Block) -> list[Node]:
+    """Nodes that need a name: those of a closed block and of the open blocks inside it."""
+    found: dict[Node, None] = {}
+    pending = deque([block])
+    while pending:
+        for node in pending.popleft().nodes:
+            if node.op != "param" and not is_inline(node):
+                found[node] = None  # two loops may hold the same node
+            pending.extend(b for b in node.blocks if b.is_open)
+    return list(found)
+
+
+def name_table(block: Block, hints: Mapping[Node, str]) -> dict[Node, str]:
+    """A unique name for every node of a closed block, near its hint or else its op."""
+    nodes = own_names(block)
+    taken = {str(p.attrs["name"]) for p in block.params}
+    taken.update(_variables(nodes))
+    counts: dict[str, int] = {}
+    return {n: unique_name(hints.get(n) or n.op, taken, counts) for n in nodes}
+
+
+def _variables(nodes: Iterable[Node]) -> Iterable[str]:
+    for node in nodes:
+        for block in node.blocks:
+            if block.is_open:
+                yield from (str(v.attrs["name"]) for v in block.params)

@@ -1,0 +1,257 @@
+"""Reductions, scans, sorting, contractions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stack.errors import RuleError
+from stack.ir.axes import Axis, Index, Rule, names, parse_rule, plain
+from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul
+from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
+from stack.ir.movement_ops import rule_attr
+from stack.ir.node import Node
+from stack.ir.ops import OpDef, Site, define
+from stack.ir.types import TensorType, TupleType, Type
+
+# kind: the element types that it takes
+REDUCE_TYPES = {
+    "sum": "biufc",
+    "prod": "biufc",
+    "max": "biuf",
+    "min": "biuf",
+    "and": "biu",
+    "or": "biu",
+}
+REDUCE_KINDS = tuple(REDUCE_TYPES)
+SCAN_KINDS = ("sum", "prod", "max", "min")
+
+
+def _check_kind(site: Site, kinds: tuple[str, ...]) -> None:
+    kind, dtype = site.attrs["kind"], site.args[0].dtype
+    if kind not in kinds:
+        raise site.fail(f"kind {kind!r} is not one of {', '.join(kinds)}")
+    if dtype.kind not in REDUCE_TYPES[kind]:
+        raise site.fail(f"no {kind} of {dtype}")
+
+
+def _reduce_infer(site: Site) -> Type:
+    _check_kind(site, REDUCE_KINDS)
+    source, axes = site.args[0].tensor, site.attrs["axes"]
+    if list(axes) != sorted(set(axes)) or any(not 0 <= a < source.rank for a in axes):
+        raise site.fail(f"axes {list(axes)} are not distinct rising axes of {source}")
+    shape = tuple(s for i, s in enumerate(source.shape) if i not in axes)
+    # a tile reduced to one element is a scalar
+    return source.with_shape(shape) if shape else TensorType(source.dtype, ())
+
+
+def _reduce_rule(node: Node) -> Rule:
+    axes = names(node.args[0].tensor.rank)
+    gone = node.attrs["axes"]
+    return Rule((plain(axes),), (plain([a for i, a in enumerate(axes) if i not in gone]),))
+
+
+def _argreduce_infer(site: Site) -> Type:
+    source, axis, hint = site.args[0].tensor, site.attrs["axis"], hinted(site)
+    _check_kind(site, ("max", "min"))
+    if not 0 <= axis < source.rank or not hint.dtype.is_integer:
+        raise site.fail(f"axis {axis} of {source} to {hint}: a valid axis and an integer result")
+    return hint.with_shape(source.shape[:axis] + source.shape[axis + 1 :])
+
+
+def _argreduce_rule(node: Node) -> Rule:
+    axes = names(node.args[0].tensor.rank)
+    return Rule(
+        (plain(axes),), (plain([a for i, a in enumerate(axes) if i != node.attrs["axis"]]),)
+    )
+
+
+def _carried_rule(node: Node) -> Rule:
+    axes = names(node.tensor.rank)
+    marked = tuple(Axis((a,), "~" if i == node.attrs["axis"] else "") for i, a in enumerate(axes))
+    return Rule((marked,), (marked,))
+
+
+def _scan_infer(site: Site) -> Type:
+    _check_kind(site, SCAN_KINDS)
+    if not 0 <= site.attrs["axis"] < site.args[0].tensor.rank:
+        raise site.fail(f"axis {site.attrs['axis']} is outside of {site.args[0].type}")
+    return site.args[0].type
+
+
+def _sort_infer(site: Site) -> Type:
+    axis, keys = site.attrs["axis"], site.attrs["num_keys"]
+    shapes = {a.shape for a in site.args}
+    if len(shapes) != 1 or not 0 <= axis < site.args[0].tensor.rank:
+        raise site.fail(f"operands have one shape that has axis {axis}")
+    if not 1 <= keys <= len(site.args):
+        raise site.fail(f"num_keys {keys} is not between 1 and {len(site.args)}")
+    if any(a.dtype.kind == "c" for a in site.args[:keys]):
+        raise site.fail("complex numbers have no order")
+    return TupleType(tuple(a.tensor for a in site.args))
+
+
+def _sort_rule(node: Node) -> Rule:
+    rank = node.args[0].tensor.rank
+    operand = tuple(
+        Axis((a,), "!" if i == node.attrs["axis"] else "") for i, a in enumerate(names(rank))
+    )
+    return Rule((operand,) * len(node.args), (operand,) * len(node.args))
+
+
+def _dot_infer(site: Site) -> Type:
+    rule = parse_rule(site.attrs["rule"])
+    operands = (*rule.inputs, *rule.outputs)
+    if len(rule.outputs) != 1 or any(a.mark or len(a.names) != 1 for o in operands for a in o):
+        raise site.fail(f"rule {str(rule)!r}: plain axes and one result")
+    made = [a.names[0] for a in rule.outputs[0]]
+    if len(set(made)) != len(made):
+        raise site.fail(f"rule {str(rule)!r}: the result has each axis once")
+    if len({a.dtype for a in site.args}) != 1:
+        raise site.fail("operands have one element type; insert casts")
+    (shape,) = rule.output_shapes([a.shape for a in site.args])
+    dtype = site.hint.dtype if isinstance(site.hint, TensorType) else site.args[0].dtype
+    if dtype.kind != site.args[0].dtype.kind:
+        raise site.fail(f"accumulates in a wider type of the same kind, not in {dtype}")
+    return TensorType(dtype, shape, result_space(site) if shape else "value")
+
+
+def conv_rule(node: Node) -> Rule:
+    """`n (g c) h^ w^, (g o) c kh kw -> n (g o) h w`, without g when there is one group."""
+    spatial = [f"s{i}" for i in range(node.tensor.rank - 2)]
+    grouped = node.attrs["groups"] != 1
+    channels = Axis(("g", "c") if grouped else ("c",))
+    out = Axis(("g", "o") if grouped else ("o",))
+    window = tuple(Axis((s,), "^") for s in spatial)
+    taps = plain([f"k{i}" for i in range(len(spatial))])
+    return Rule(
+        ((Axis(("n",)), channels, *window), (out, Axis(("c",)), *taps)),
+        ((Axis(("n",)), out, *plain(spatial)),),
+    )
+
+
+def _conv_infer(site: Site) -> Type:
+    x, w = site.args[0].tensor, site.args[1].tensor
+    stride, low, high, ldil, rdil, groups = (
+        site.attrs[k] for k in ("stride", "low", "high", "lhs_dilation", "rhs_dilation", "groups")
+    )
+    rank = x.rank - 2
+    lists = (stride, low, high, ldil, rdil)
+    if x.rank < 2 or w.rank != x.rank or any(len(v) != rank for v in lists):
+        raise site.fail("operands are [n, c, spatial...] and [o, c / groups, window...]")
+    if any(v < 1 for v in (*stride, *ldil, *rdil, groups)):
+        raise site.fail("stride, dilations and groups are positive")
+    if x.dtype != w.dtype or equal(x.shape[1], mul(w.shape[1], groups)) is False:
+        raise site.fail(f"{groups} group(s) of {w.shape[1]} channels do not make {x.shape[1]}")
+    if isinstance(w.shape[0], int) and w.shape[0] % groups:
+        raise site.fail(f"{w.shape[0]} results do not make {groups} groups")
+    shape: list[Dim] = [x.shape[0], w.shape[0]]
+    for i in range(rank):
+        spread = maximum(add(mul(add(x.shape[2 + i], -1), ldil[i]), 1), 0)
+        size = add(spread, add(low[i], high[i]))
+        window = add(mul(add(w.shape[2 + i], -1), rdil[i]), 1)
+        shape.append(maximum(add(floordiv(add(size, mul(window, -1)), stride[i]), 1), 0))
+    return x.with_shape(tuple(shape))
+
+
+def _conv_pull(node: Node, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
+    at = node.attrs
+    if any(d != 1 for d in at["lhs_dilation"]):
+        raise RuleError("conv with a dilated input reads what no index map describes")
+    rank = len(at["stride"])
+    missing = [n for n in ("c", *(f"k{i}" for i in range(rank))) if n not in reduced]
+    if missing:
+        raise RuleError(f"conv needs an index for {', '.join(missing)}")
+    taps = tuple(reduced[f"k{i}"] for i in range(rank))
+    group = floordiv(index[1], floordiv(node.args[1].shape[0], at["groups"]))
+    channel = add(mul(group, node.args[1].shape[1]), reduced["c"])
+    window = tuple(
+        add(add(mul(i, s), mul(k, d)), -lo)
+        for i, s, k, d, lo in zip(
+            index[2:], at["stride"], taps, at["rhs_dilation"], at["low"], strict=True
+        )
+    )
+    return [(index[0], channel, *window), (index[1], reduced["c"], *taps)]
+
+
+define(
+    OpDef(
+        "reduce",
+        "combine along axes: sum, prod, max, min, and, or",
+        "reduction",
+        _reduce_infer,
+        rule=_reduce_rule,
+        flops=1,
+        attrs=("kind: str", "axes: ints"),
+        arity=1,
+        levels=EVERYWHERE,
+    )
+)
+define(
+    OpDef(
+        "argreduce",
+        "first position of the max or min along an axis; nan wins",
+        "reduction",
+        _argreduce_infer,
+        rule=_argreduce_rule,
+        flops=1,
+        attrs=("kind: str", "axis: int"),
+        arity=1,
+    )
+)
+define(
+    OpDef(
+        "scan",
+        "inclusive running sum, prod, max or min along an axis",
+        "reduction",
+        _scan_infer,
+        rule=_carried_rule,
+        flops=1,
+        attrs=("kind: str", "axis: int", "reverse: bool"),
+        arity=1,
+    )
+)
+define(
+    OpDef(
+        "sort",
+        "stable sort of all operands by the first num_keys; nan is largest",
+        "reduction",
+        _sort_infer,
+        rule=_sort_rule,
+        flops=1,
+        attrs=("axis: int", "num_keys: int", "descending: bool"),
+        at_least=1,
+    )
+)
+define(
+    OpDef(
+        "dot",
+        "contract two operands by an axis rule",
+        "contraction",
+        _dot_infer,
+        rule=rule_attr,
+        flops=2,
+        attrs=("rule: str",),
+        arity=2,
+        levels=EVERYWHERE,
+    )
+)
+define(
+    OpDef(
+        "conv",
+        "convolution (cross-correlation) with stride, padding, dilations, groups",
+        "contraction",
+        _conv_infer,
+        rule=conv_rule,
+        pull=_conv_pull,
+        flops=2,
+        attrs=(
+            "stride: ints",
+            "low: ints",
+            "high: ints",
+            "lhs_dilation: ints",
+            "rhs_dilation: ints",
+            "groups: int",
+        ),
+        arity=2,
+    )
+)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from stack.ir import ops
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Func, Node, unique_name
 from stack.ir.ops import rule_of
 from stack.run.backend import Executable, Kernel
 
@@ -30,22 +31,40 @@ def cache_folder() -> Path:
 
 
 class Compiler:
-    """Native kernels by text: equal bodies are compiled once."""
+    """Native kernels by text: equal bodies are compiled once, and have one name."""
 
     def __init__(self, cache: Cache | None) -> None:
         self.cache = cache
         self.kernels: dict[str, jit.Kernel] = {}
         self.texts: dict[Block, str] = {}
+        self.names: dict[str, str] = {}
+        self.readable: dict[str, str] = {}
+        self.taken: set[str] = set()
 
     def load(self, node: Node) -> jit.Kernel:
         """The native kernel of a kernel node."""
+        text = self.text(node)
+        if text not in self.kernels:
+            self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
+            name = unique_name(str(node.attrs["name"]), self.taken, {})
+            self.names[text] = name
+            symbol = "".join(c if c.isalnum() else "_" for c in name)
+            self.readable[text] = print_kernel(node, symbol, readable=True)
+        return self.kernels[text]
+
+    def text(self, node: Node) -> str:
+        """What is compiled: the kernel without names and source lines."""
         body = node.blocks[0]
         if body not in self.texts:
             self.texts[body] = print_kernel(node, ENTRY)
-        text = self.texts[body]
-        if text not in self.kernels:
-            self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
-        return self.kernels[text]
+        return self.texts[body]
+
+    def stage(self, lower: Callable[[str], str]) -> str:
+        """A stage of every distinct kernel, one after another."""
+        return "".join(
+            f"// ---- {self.names[text]}\n{lower(readable)}\n"
+            for text, readable in self.readable.items()
+        )
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
@@ -58,14 +77,13 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     use_cache = options.get("cache", True)
     compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None)
     program = Program(func.body, compiler.load, options.get("call_opaque"))
-    named = kernel_names(func)
     return Executable(
         run=program.run,
-        kernels=[_describe(func, step.node, step.library, named) for step in program.steps],
+        kernels=[_describe(func, step.node, step.library, compiler) for step in program.steps],
         artifacts={
-            "mlir": lambda: _mlir(named),
-            "llvm": lambda: _each(named, jit.lower),
-            "asm": lambda: _each(named, jit.assembly),
+            "mlir": lambda: compiler.stage(str),
+            "llvm": lambda: compiler.stage(jit.lower),
+            "asm": lambda: compiler.stage(jit.assembly),
         },
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
@@ -73,77 +91,43 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     )
 
 
-def kernel_names(func: Func) -> dict[Block, str]:
-    """A name for each distinct kernel body of a program, loop bodies included."""
-    found: dict[Block, str] = {}
-    taken: dict[str, int] = {}
-    pending = [func.body]
-    while pending:
-        for node in pending.pop().nodes:
-            if node.op in ("while", "cond", "call"):
-                pending.extend(node.blocks)
-            if node.op != "kernel" or node.blocks[0] in found:
-                continue
-            name = str(node.attrs["name"])
-            taken[name] = taken.get(name, 0) + 1
-            found[node.blocks[0]] = name if taken[name] == 1 else f"{name}_{taken[name] - 1}"
-    return found
-
-
-def _kernel_node(body: Block, name: str) -> Node:
-    """A kernel node around a body, for the printer, which looks at the body alone."""
-    results = [r.tensor for r in body.results]
-    types = [type(t)(t.dtype, t.shape) for t in results]
-    from stack.ir.types import TupleType
-
-    type_ = types[0] if len(types) == 1 else TupleType(tuple(types))
-    return Node("kernel", (), {"name": name, "level": "loop"}, type_, (body,))
-
-
-def _text(body: Block, name: str) -> str:
-    symbol = "".join(c if c.isalnum() else "_" for c in name)
-    return print_kernel(_kernel_node(body, name), symbol, readable=True)
-
-
-def _mlir(named: dict[Block, str]) -> str:
-    return "".join(f"// ---- {name}\n{_text(b, name)}\n" for b, name in named.items())
-
-
-def _each(named: dict[Block, str], stage: Any) -> str:
-    parts = [f"// ---- {name}\n{stage(_text(b, name))}\n" for b, name in named.items()]
-    return "".join(parts)
-
-
-def _describe(func: Func, node: Node, library: str, named: dict[Block, str]) -> Kernel:
+def _describe(func: Func, node: Node, library: str, compiler: Compiler) -> Kernel:
     lines = list(func.body.locs.get(node, ()))
     stage_node = func.body.names.get(node, "")
-    moved = float(sum(_bytes(a) for a in node.args) + sum(map(_size, result_types(node))))
+    moved = sum(map(_size, [t for a in node.args for t in result_types(a)]))
+    moved += sum(map(_size, result_types(node)))
     if node.op == "kernel":
         body = node.blocks[0]
+        text = compiler.text(node)
         lines += [line for places in body.locs.values() for line in places]
         return Kernel(
-            named[body],
+            compiler.names[text],
             "generated",
-            _text(body, named[body]),
+            compiler.readable[text],
             "mlir",
             stage_node,
-            tuple(dict.fromkeys(line.split(" ")[0] for line in lines)),
+            _files(lines),
             tuple(node.attrs.get("ops") or ()),
             sum(cost_of(n) for n in body.nodes),
             moved,
         )
-    kind = "fallback" if node.op == "opaque" else "library"
+    kinds = {"opaque": "fallback", "fusion": "library"}
     inner = node.blocks[0].nodes if node.op == "fusion" else ()
-    name = library if library in ("numpy", "") else library
+    what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
     return Kernel(
-        f"{name}.{node.attrs.get('name', node.op)}" if name else node.op,
-        kind,
+        f"{library}.{what}" if library and node.op == "fusion" else what,
+        kinds.get(node.op, "generated"),
         stage_node=stage_node,
-        source=tuple(dict.fromkeys(line.split(" ")[0] for line in lines)),
+        source=_files(lines),
         ops=tuple(dict.fromkeys(n.op for n in inner)) or (node.op,),
-        flops=sum(_flops(n) for n in inner),
+        flops=sum(map(_flops, inner)),
         bytes=moved,
     )
+
+
+def _files(lines: Sequence[str]) -> tuple[str, ...]:
+    """`block.py:42 Attn.wq` to `block.py:42`, each once."""
+    return tuple(dict.fromkeys(line.split(" ")[0] for line in lines))
 
 
 def _flops(node: Node) -> float:
@@ -152,10 +136,6 @@ def _flops(node: Node) -> float:
         return 0.0
     sizes = rule.sizes([a.shape for a in node.args])
     return ops.lookup(node.op).flops * math.prod(float(s) for s in sizes.values())
-
-
-def _bytes(node: Node) -> float:
-    return sum(map(_size, result_types(node)))
 
 
 def _size(type_: Any) -> float:

@@ -70,6 +70,21 @@ class IndexCheck:
     what: str
 
 
+@dataclass(frozen=True)
+class Promise:
+    """Something that eager would raise for: a bool scalar of the program that must hold.
+
+    Attributes:
+        holds: what must be true after a run.
+        error: name of the exception that is raised otherwise.
+        text: its message.
+    """
+
+    holds: Node
+    error: str
+    text: str
+
+
 @dataclass
 class Context:
     """What a lowering works with.
@@ -79,7 +94,8 @@ class Context:
         want: the type of the result as torch says, or a tuple of them.
         name: the overload that is being lowered.
         checks: bounds that index inputs must keep.
-        clamped: readers whose index is clamped, since nothing is known of it.
+        promises: what must hold after a run: indices computed from data, assertions.
+        fakes: the fake tensors that torch traced for the arguments of this op.
         trusted: whether indices were checked before (a backward graph's).
     """
 
@@ -87,7 +103,8 @@ class Context:
     want: Any = None
     name: str = ""
     checks: list[IndexCheck] = field(default_factory=list)
-    clamped: list[str] = field(default_factory=list)
+    promises: list[Promise] = field(default_factory=list)
+    fakes: tuple[Any, ...] = ()
     trusted: bool = False
 
     # ---- leaves

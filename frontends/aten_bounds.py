@@ -4,12 +4,13 @@ The IR's gather and scatter need indices in range. Three cases, cheapest first: 
 index is known from how it was made (`iota`, `argreduce`, arithmetic on them), so nothing is to be
 done; the index is an input of the program, so its smallest and largest value are looked at before
 a call, and IndexError is raised as eager would; it was computed from data, so it is clamped, which
-keeps memory safe, and the reader is named in the notes.
+keeps memory safe, and the program gives one more result, a bool that says whether that changed
+anything, which is looked at after the run.
 """
 
 from __future__ import annotations
 
-from stack.frontends.aten import Context, IndexCheck
+from stack.frontends.aten import Context, IndexCheck, Promise
 from stack.ir.dim import Dim, add, less_equal, maximum, minimum, mul
 from stack.ir.node import Node
 
@@ -112,9 +113,12 @@ def in_range(cx: Context, index: Node, size: Dim, what: str, wraps: bool = False
 
 
 def _clamp(cx: Context, index: Node, low: Dim, high: Dim, what: str) -> Node:
-    cx.clamped.append(what)
-    index = cx.elementwise("max", index, low, dtype=index.dtype)
-    return cx.elementwise("min", index, high, dtype=index.dtype)
+    inside = cx.elementwise("max", index, low, dtype=index.dtype)
+    inside = cx.elementwise("min", inside, high, dtype=index.dtype)
+    holds = cx.reduce("and", cx.elementwise("eq", inside, index), range(index.tensor.rank))
+    text = f"index out of range: {what} reads at {low} to {high}"
+    cx.promises.append(Promise(holds, "IndexError", text))
+    return inside
 
 
 def _source(index: Node) -> tuple[Node | None, tuple[int, ...]]:

@@ -244,7 +244,7 @@ def _max_pool_backward(cx: Context, grad: Node, x: Node, *rest: Any) -> Node:
     places = cx.reshape(places, (math.prod(lead), count))
     updates = cx.reshape(grad, (math.prod(lead), count))
     rows = cx.iota([math.prod(lead)], 0)
-    out = cx.b.scatter(flat, rows, places, updates, rule="a! b!, i, i k, i k -> a b", kind="add")
+    out = cx.b.scatter(flat, rows, places, updates, rule="a! b!, i, i k, i k -> a! b!", kind="add")
     return cx.reshape(out, x.shape)
 
 
@@ -312,7 +312,7 @@ def _adaptive_average(cx: Context, x: Node, size: Ints) -> Node:
     _window_sizes(x, rank, want)
     pairs = list(zip(x.shape[-rank:], want.shape[-rank:], strict=True))
     if any(not o or i % o for i, o in pairs):
-        raise NotLowered("adaptive pooling with windows of several sizes")
+        return _adaptive_windows(cx, x, rank, want)
     lead = x.shape[: x.tensor.rank - rank]
     shape: list[Any] = list(lead)
     for i, o in pairs:
@@ -323,6 +323,24 @@ def _adaptive_average(cx: Context, x: Node, size: Ints) -> Node:
     total = cx.reduce("sum", split, axes)
     count = float(math.prod(i // o for i, o in pairs))
     return cx.cast(cx.reshape(cx.elementwise("div", total, count), want.shape), out)
+
+
+def _adaptive_windows(cx: Context, x: Node, rank: int, want: TensorType) -> Node:
+    """Windows of several sizes: one mean for each position, axis by axis."""
+    out: DType = x.dtype
+    x = cx.cast(x, wide(out))
+    for i in range(rank):
+        axis = x.tensor.rank - rank + i
+        size, count = x.shape[axis], want.shape[axis]
+        if not count:
+            return cx.full(0, want)
+        parts: list[Node] = []
+        for k in range(count):
+            start, end = k * size // count, -(-(k + 1) * size // count)
+            total = cx.reduce("sum", cx.slice(x, axis, start, end), [axis], keep=True)
+            parts.append(cx.elementwise("div", total, float(end - start)))
+        x = cx.concat(parts, axis)
+    return cx.cast(x, out)
 
 
 @lowers("_adaptive_avg_pool2d_backward.default")

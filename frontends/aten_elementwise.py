@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from stack.frontends.aten import Context, NotLowered, lowers, need_float
+from stack.frontends.aten import Context, NotLowered, Promise, lowers, need_float
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
@@ -339,6 +339,14 @@ def _hypot(cx: Context, x: Any, y: Any) -> Node:
     return cx.select(cx.elementwise("or", plain, infinite), large, scaled)
 
 
+@lowers("angle.default")
+def _angle(cx: Context, x: Node) -> Node:
+    need_float(x)
+    x = cx.cast(x, cx.want.dtype)
+    out = cx.select(cx.elementwise("lt", x, 0.0), math.pi, 0.0, x.dtype)
+    return cx.select(cx.elementwise("isnan", x), x, out)
+
+
 def _logical(name: str, op: str) -> None:
     @lowers(f"logical_{name}.default")
     def lower(cx: Context, x: Node, y: Node) -> Node:
@@ -458,3 +466,15 @@ def _scalar_tensor(cx: Context, value: Any, dtype: DType | None = None) -> Node:
     if not isinstance(value, bool | int | float | Expr | Node):
         raise NotLowered(f"the number {value!r}")
     return cx.scalar(value, cx.want.dtype)
+
+
+@lowers("_assert_async.msg", "_assert_async.default", "_functional_assert_async.msg")
+def _assert(cx: Context, test: Node, text: str = "assertion failed", *_: Any) -> None:
+    cx.promises.append(Promise(cx.truth(cx.reshape(test, ())), "RuntimeError", text))
+
+
+@lowers("_linalg_check_errors.default")
+def _linalg_check(cx: Context, info: Node, name: str, *, is_matrix: bool = False) -> None:
+    holds = cx.reduce("and", cx.elementwise("eq", info, 0), range(info.tensor.rank))
+    text = f"{name}: the input is singular, not positive definite, or did not converge"
+    cx.promises.append(Promise(holds, "LinAlgError", text))

@@ -115,7 +115,7 @@ def _index_put(
         return _masked_put(cx, x, indices, values, accumulate)
     places = _Places(cx, x, indices, "index_put")
     updates = cx.broadcast(cx.cast(values, x.dtype), places.out_shape)
-    rule = _rule([places.source, *places.own, places.out], letters(x.tensor.rank))
+    rule = _rule([places.source, *places.own, places.out], places.source)
     return _scatter(cx, x, places.nodes, updates, rule, "add" if accumulate else "set")
 
 
@@ -166,7 +166,7 @@ def _scatter_axis(
     for i in sorted([axis, *partial]):
         places.append(index if i == axis else cx.iota([index.shape[i]], 0))
         operands.append(moved if i == axis else [moved[i]])
-    rule = _rule([into, *operands, moved], axes)
+    rule = _rule([into, *operands, moved], into)
     out = _scatter(cx, x, places, updates, rule, kind)
     return cx.reshape(out, ()) if scalar else out
 
@@ -239,7 +239,7 @@ def _index_add(
     into = [a + "!" if i == axis else a for i, a in enumerate(axes)]
     given = ["k" if i == axis else a for i, a in enumerate(axes)]
     kind = "add" if cx.name.startswith("aten.index_add") else "set"
-    out = _scatter(cx, x, [index], source, _rule([into, ["k"], given], axes), kind)
+    out = _scatter(cx, x, [index], source, _rule([into, ["k"], given], into), kind)
     return cx.reshape(out, ()) if scalar else out
 
 
@@ -256,8 +256,65 @@ def _index_fill(cx: Context, x: Node, dim: int, index: Node, value: Any) -> Node
     axes = letters(x.tensor.rank)
     into = [a + "!" if i == axis else a for i, a in enumerate(axes)]
     given = ["k" if i == axis else a for i, a in enumerate(axes)]
-    out = _scatter(cx, x, [index], source, _rule([into, ["k"], given], axes), "set")
+    out = _scatter(cx, x, [index], source, _rule([into, ["k"], given], into), "set")
     return cx.reshape(out, ()) if scalar else out
+
+
+@lowers("index_reduce.default")
+def _index_reduce(
+    cx: Context, x: Node, dim: int, index: Node, source: Node, reduce: str, *,
+    include_self: bool = True,
+) -> Node:  # fmt: skip
+    if not x.tensor.rank:
+        raise NotLowered("index_reduce of a scalar")
+    axis = axis_of(dim, x.tensor.rank)
+    view = [-1 if i == axis else 1 for i in range(x.tensor.rank)]
+    view[axis] = index.tensor.size
+    wide = cx.broadcast(cx.reshape(index, view), source.shape)
+    kind = {"prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}[reduce]
+    return _scatter_reduce(cx, x, dim, wide, source, kind, include_self=include_self)
+
+
+@lowers("put.default")
+def _put(cx: Context, x: Node, index: Node, source: Node, accumulate: bool = False) -> Node:
+    flat = cx.reshape(x, [x.tensor.size])
+    index = cx.reshape(index, [index.tensor.size])
+    index = in_range(cx, index, x.tensor.size, "put", wraps=True)
+    updates = cx.reshape(source, [source.tensor.size])
+    kind = "add" if accumulate else "set"
+    return cx.reshape(_scatter(cx, flat, [index], updates, "n!, k, k -> n!", kind), x.shape)
+
+
+@lowers("masked_scatter.default")
+def _masked_scatter(cx: Context, x: Node, mask: Node, source: Node) -> Node:
+    """True places take the elements of `source` in order: which one is a running count."""
+    mask = cx.reshape(cx.broadcast(mask, x.shape), [x.tensor.size])
+    if not (isinstance(x.tensor.size, int) and isinstance(source.tensor.size, int)):
+        raise NotLowered("masked_scatter of symbolic sizes")
+    if not source.tensor.size or not x.tensor.size:
+        return x
+    count = cx.b.scan(cx.cast(mask, I64), kind="sum", axis=0, reverse=False)
+    place = cx.elementwise("max", cx.elementwise("sub", count, 1), 0)
+    place = cx.elementwise("min", place, source.tensor.size - 1)
+    flat = cx.reshape(source, [source.tensor.size])
+    taken = cx.b.gather(flat, place, rule="n!, k -> k")
+    return cx.reshape(cx.select(mask, taken, cx.reshape(x, [x.tensor.size])), x.shape)
+
+
+@lowers("diagonal_scatter.default")
+def _diagonal_scatter(
+    cx: Context, x: Node, source: Node, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Node:
+    rank = x.tensor.rank
+    a, b = axis_of(dim1, rank), axis_of(dim2, rank)
+    axes = letters(rank)
+    into = [v + "!" if i in (a, b) else v for i, v in enumerate(axes)]
+    given = [*(v for i, v in enumerate(axes) if i not in (a, b)), "k"]
+    line = cx.iota([source.shape[-1]], 0)
+    rows = cx.elementwise("add", line, max(-offset, 0))
+    columns = cx.elementwise("add", line, max(offset, 0))
+    places = [rows, columns] if a < b else [columns, rows]
+    return _scatter(cx, x, places, source, _rule([into, ["k"], ["k"], given], into), "set")
 
 
 # ---- search

@@ -11,7 +11,7 @@ from stack.frontends.aten_reduce import variance
 from stack.ir.axes import parse_rule
 from stack.ir.dim import Dim, product
 from stack.ir.node import Node
-from stack.ir.types import DType, TensorType
+from stack.ir.types import I64, DType, TensorType
 
 # ---- products
 
@@ -124,6 +124,48 @@ def _baddbmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha:
     left, right, rule = _batched(cx, x, y)
     made = cx.reshape(_wide_dot(cx, left, right, rule, kind), (*x.shape[:2], y.shape[2]))
     return _plus(cx, bias, made, beta, alpha)
+
+
+@lowers("addbmm.default")
+def _addbmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+    made = _wide_dot(cx, x, y, "a m k, a k n -> m n", _accumulator(x))
+    return _plus(cx, bias, made, beta, alpha)
+
+
+@lowers("_cdist_forward.default")
+def _cdist(cx: Context, x: Node, y: Node, p: float, compute_mode: int | None) -> Node:
+    rows = cx.reshape(x, (*x.shape[:-1], 1, x.shape[-1]))
+    columns = cx.reshape(y, (*y.shape[:-2], 1, *y.shape[-2:]))
+    gap = cx.elementwise("abs", cx.elementwise("sub", rows, columns))
+    return _power_norm(cx, gap, p)
+
+
+@lowers("_pdist_forward.default")
+def _pdist(cx: Context, x: Node, p: float = 2) -> Node:
+    n = x.shape[0]
+    if not isinstance(n, int):
+        raise NotLowered("pdist of a symbolic size")
+    pairs = [(i, j) for i in range(n) for j in range(i + 1, n)]
+    if not pairs:
+        return cx.full(0, cx.want)
+    sides = [cx.b.const([pair[k] for pair in pairs], I64) for k in range(2)]
+    a, b = (cx.b.gather(x, side, rule="n! d, k -> k d") for side in sides)
+    return _power_norm(cx, cx.elementwise("abs", cx.elementwise("sub", a, b)), p)
+
+
+def _power_norm(cx: Context, size: Node, p: float) -> Node:
+    """The p-norm of non-negative values along the last axis."""
+    last = [size.tensor.rank - 1]
+    if p == 0:
+        return cx.reduce("sum", cx.cast(cx.elementwise("ne", size, 0.0), size.dtype), last)
+    if p == 1:
+        return cx.reduce("sum", size, last)
+    if p == 2:
+        return cx.elementwise("sqrt", cx.reduce("sum", cx.elementwise("mul", size, size), last))
+    if p == math.inf:
+        return cx.elementwise("max", cx.reduce("max", size, last), 0.0)
+    total = cx.reduce("sum", cx.elementwise("pow", size, float(p)), last)
+    return cx.elementwise("pow", total, 1.0 / p)
 
 
 @lowers("addmv.default")

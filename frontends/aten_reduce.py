@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from stack.frontends.aten import Context, NotLowered, axis_of, lowers, need_float, wide
+from stack.frontends.aten import Context, NotLowered, axis_of, letters, lowers, need_float, wide
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import F64, I64, DType, TensorType
@@ -297,16 +297,42 @@ def _kthvalue(
 
 @lowers("median.default", "nanmedian.default")
 def _median(cx: Context, x: Node) -> Node:
-    size = x.tensor.size
-    if cx.name.startswith("nan") or x.dtype.is_float or isinstance(size, Expr) or size == 0:
-        raise NotLowered("median, where nan has its own rule")
-    values, _ = _ordered(cx, cx.reshape(x, [size]), 0, False)
-    return cx.select_at(values, 0, (size - 1) // 2)
+    flat = cx.reshape(x, [x.tensor.size])
+    return _middle(cx, flat, 0, skips_nan="nanmedian" in cx.name)[0]
 
 
-@lowers("median.dim")
+@lowers("median.dim", "nanmedian.dim")
 def _median_dim(cx: Context, x: Node, dim: int, keepdim: bool = False) -> tuple[Node, Node]:
+    if not x.tensor.rank:
+        return x, cx.const(0, I64)
     axis = axis_of(dim, x.tensor.rank)
-    if x.dtype.is_float or not x.tensor.rank or isinstance(x.shape[axis], Expr):
-        raise NotLowered("median, where nan has its own rule")
-    return _kthvalue(cx, x, (x.shape[axis] - 1) // 2 + 1, dim, keepdim)
+    value, place = _middle(cx, x, axis, skips_nan="nanmedian" in cx.name)
+    if keepdim:
+        return cx.keep_axes(value, x.shape, [axis]), cx.keep_axes(place, x.shape, [axis])
+    return value, place
+
+
+def _middle(cx: Context, x: Node, axis: int, skips_nan: bool) -> tuple[Node, Node]:
+    """The lower median along an axis and where it is. A nan wins, or else is not counted."""
+    size = x.shape[axis]
+    if isinstance(size, Expr) or size == 0:
+        raise NotLowered("median of a symbolic or empty size")
+    values, places = _ordered(cx, x, axis, False)
+    if not x.dtype.is_float:
+        middle = [cx.select_at(v, axis, (size - 1) // 2) for v in (values, places)]
+        return middle[0], middle[1]
+    nan = cx.elementwise("isnan", values)
+    if not skips_nan:
+        # nan sorts last: where the last is nan, it is the answer
+        first_nan = cx.cast(arg_extremum(cx, "max", cx.cast(nan, I64), axis, False), I64)
+        bad = cx.select_at(nan, axis, size - 1)
+        at = cx.select(bad, first_nan, (size - 1) // 2, I64)
+    else:
+        count = cx.reduce("sum", cx.cast(cx.elementwise("eq", nan, False), I64), [axis])
+        at = cx.elementwise("max", cx.elementwise("sub", count, 1), 0)
+        at = cx.elementwise("div", at, 2)
+    axes = letters(x.tensor.rank)
+    source = " ".join(a + "!" if i == axis else a for i, a in enumerate(axes))
+    out = " ".join(a for i, a in enumerate(axes) if i != axis)
+    rule = f"{source}, {out} -> {out}"
+    return cx.b.gather(values, at, rule=rule), cx.b.gather(places, at, rule=rule)

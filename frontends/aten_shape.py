@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, axis_of, lowers
-from stack.ir.dim import Dim, add, less_equal, maximum, minimum
+from stack.ir.dim import Dim, Expr, add, less_equal, maximum, minimum
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F32, F64, I64, DType, TensorType
 
@@ -204,14 +204,31 @@ def _unfold(cx: Context, x: Node, dim: int, size: int, step: int) -> Node:
     return cx.concat([cx.reshape(t, (*t.shape, 1)) for t in taps], x.tensor.rank)
 
 
+def _in_memory_order(cx: Context, x: Node, offset: Any) -> Node:
+    """The storage of an operand, flat, where it is dense and begins at 0."""
+    fake = cx.fakes[0] if cx.fakes else None
+    if fake is None or fake.storage_offset() != 0 or not _static(x.shape):
+        raise NotLowered("as_strided of what is not the start of its storage")
+    strides = list(fake.stride())
+    order = sorted(range(x.tensor.rank), key=lambda i: (-strides[i], i))
+    step = 1
+    for axis in reversed(order):
+        if x.shape[axis] != 1 and strides[axis] != step:
+            raise NotLowered("as_strided of what is not dense")
+        step *= max(fake.shape[axis], 1)
+    return cx.reshape(cx.transpose(x, order), [x.tensor.size])
+
+
+def _static(sizes: Sequence[Any]) -> bool:
+    return not any(isinstance(s, Expr) for s in sizes)
+
+
 @lowers("as_strided.default", "as_strided_copy.default")
 def _as_strided(
     cx: Context, x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Any = None
 ) -> Node:
-    if offset is None:
-        raise NotLowered("as_strided at its input's own offset")
-    # inputs are dense here: strides count elements of the flat input
-    flat = cx.reshape(x, [x.tensor.size])
+    flat = _in_memory_order(cx, x, offset)
+    offset = 0 if offset is None else offset
     place: Node | None = None
     for axis, step in enumerate(stride):
         line = cx.elementwise("mul", cx.iota(size, axis), step)
@@ -252,7 +269,7 @@ def _slice_scatter(
     axes = [f"a{i}" for i in range(x.tensor.rank)]
     into = " ".join(a + "!" if i == axis else a for i, a in enumerate(axes))
     source = " ".join("k" if i == axis else a for i, a in enumerate(axes))
-    return cx.b.scatter(x, place, src, rule=f"{into}, k, {source} -> {' '.join(axes)}", kind="set")
+    return cx.b.scatter(x, place, src, rule=f"{into}, k, {source} -> {into}", kind="set")
 
 
 @lowers("select_scatter.default")

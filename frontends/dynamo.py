@@ -88,13 +88,13 @@ def dynamo_backend(
 
 def runs() -> list[Any]:
     """Records of the graphs that torch.compile had us compile in this process, in order."""
-    from stack.frontends.dynamo_backend import RUNS
+    from stack.frontends.dynamo_backend import GRAPHS
 
-    return list(RUNS)
+    return [run for graph in GRAPHS for run in graph.runs.values()]
 
 
 def clear_runs() -> None:
     """Forget the records that `runs` gives."""
-    from stack.frontends.dynamo_backend import RUNS
+    from stack.frontends.dynamo_backend import GRAPHS
 
-    RUNS.clear()
+    GRAPHS.clear()

@@ -19,6 +19,7 @@ from stack.frontends.dynamo_capture import (
     TorchCaptured,
     check_index,
     decompositions,
+    kept_promises,
     plain_attention,
 )
 from stack.frontends.dynamo_notes import Notes, guards_text
@@ -27,10 +28,11 @@ from stack.ir.dim import Dim, Expr, Symbol, substitute
 from stack.ir.interpreter import bind_shapes, interpret
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16
-from stack.run.compile import CompiledGraph, compile_captured
+from stack.run.compile import compile_captured
+from stack.run.record import Run, Stage, coverage_of
 
-# Records of the newest graphs, oldest first.
-RUNS: deque[Any] = deque(maxlen=512)
+# The newest graphs, oldest first.
+GRAPHS: deque[Any] = deque(maxlen=512)
 
 # Options that are ours; the others go to the backend.
 _OWN = ("backend", "passes", "strict")
@@ -55,7 +57,7 @@ class _Maker:
     """Compiles the ATen graphs of one Dynamo graph."""
 
     def __init__(self, gm: GraphModule, options: dict[str, Any]) -> None:
-        self.number = sum(1 for r in RUNS if not r.target.endswith("backward"))
+        self.number = sum(not g.target.endswith("backward") for g in GRAPHS)
         self.options = options
         self.gm = gm
         holders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -138,7 +140,7 @@ class _Graph:
         self.checks = [(params[c.param], c) for c in imported.checks if c.param in params]
         self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
         self.loose = _loose_sizes(imported)
-        self.results = [o for o in imported.outputs if isinstance(o, Node)]
+        self.results = imported.func.results
         if not self.loose and self.results:
             self._compiled({})
 
@@ -148,7 +150,8 @@ class _Graph:
             if isinstance(place, int):
                 self._check(check, args[place], arrays)
         sizes = {name: int(args[place]) for name, place in self.loose.items()}
-        found = iter(self._compiled(sizes).call_flat(arrays) if self.results else ())
+        flat = self._compiled(sizes).call_flat(arrays) if self.results else ()
+        found = iter(kept_promises(flat, self.imported.promises))
         return [
             next(found) if isinstance(o, Node) else self._number(o, args)
             for o in self.imported.outputs
@@ -184,16 +187,12 @@ class _Graph:
         )  # fmt: skip
         own = {k: self.options[k] for k in _OWN if k in self.options}
         if own.get("backend") == "interpreter":
-            return Interpreted(captured)
-        rest = {k: v for k, v in self.options.items() if k not in _OWN}
-        graph = compile_captured(captured, FRONTEND, options=rest, target=self.target, **own)
-        _record(graph)
+            graph: Any = Interpreted(captured, self.target)
+        else:
+            rest = {k: v for k, v in self.options.items() if k not in _OWN}
+            graph = compile_captured(captured, FRONTEND, options=rest, target=self.target, **own)
+        GRAPHS.append(graph)
         return graph
-
-
-def _record(graph: CompiledGraph) -> None:
-    if graph.runs:
-        RUNS.append(graph.run)
 
 
 def _without_lifted(imported: Imported) -> Func:
@@ -231,9 +230,14 @@ def _not_callable(*_: Any) -> Any:
 class Interpreted:
     """A graph in the reference interpreter: `options={"backend": "interpreter"}`."""
 
-    def __init__(self, captured: TorchCaptured) -> None:
+    def __init__(self, captured: TorchCaptured, target: str) -> None:
         self.func = captured.func
-        self.captured = captured
+        self.target = target
+        run = Run(target, "torch", "interpreter", notes=captured.notes)
+        run.add(Stage("captured", make_text=lambda: captured.text))
+        run.add(Stage("imported", func=self.func))
+        run.coverage = coverage_of(self.func)
+        self.runs = {(): run}
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]

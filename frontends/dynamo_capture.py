@@ -26,7 +26,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
-from stack.frontends.aten import LOWERINGS, IndexCheck
+from stack.frontends.aten import LOWERINGS, IndexCheck, Promise
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import TORCH_DTYPE
@@ -287,7 +287,9 @@ class _Assembly:
             if not _lone(size) or _lone(size)[0] not in known:
                 raise StackError(f"the size {size} comes from a number, not from a tensor's shape")
         call = Call(self.arguments, self.func, len(bound), imported.checks)
-        finish = Finish(call, bound, self._template(imported), self._writes(imported, bound))
+        finish = Finish(
+            call, self._template(imported), self._writes(imported, bound), imported.promises
+        )
         return TorchCaptured(
             func=self.func,
             text=lambda: self.graph.print_readable(print_output=False, colored=False),
@@ -406,8 +408,8 @@ class _Assembly:
         if imported.why:
             rows = [f"{op}: {why}" for op, why in sorted(imported.why.items())]
             notes["fallbacks"] = "\n".join(rows)
-        if imported.clamped:
-            notes["clamped indices"] = "\n".join(sorted(set(imported.clamped)))
+        if imported.promises:
+            notes["checked after a run"] = "\n".join(p.text for p in imported.promises)
         if imported.checks:
             notes["checked indices"] = "\n".join(map(check_text, imported.checks))
         return notes
@@ -546,6 +548,22 @@ def _number(size: Any, tensors: Sequence[torch.Tensor], params: Sequence[Node]) 
     return int(substitute(size, values))
 
 
+_ERRORS: dict[str, type[Exception]] = {
+    "IndexError": IndexError,
+    "RuntimeError": RuntimeError,
+    "LinAlgError": torch.linalg.LinAlgError,
+}
+
+
+def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequence[Any]:
+    """The results without the promises at their end. Raises what a broken one says."""
+    count = len(results) - len(promises)
+    for holds, promise in zip(results[count:], promises, strict=True):
+        if not bool(holds):
+            raise _ERRORS[promise.error](promise.text)
+    return results[:count]
+
+
 @dataclass(frozen=True)
 class Template:
     """What the user's function returns: results, arguments and fixed values in a structure."""
@@ -563,12 +581,13 @@ class Finish:
     """Results to what the user's function returns; writes mutated inputs and buffers back."""
 
     def __init__(
-        self, call: Call, bound: Sequence[torch.Tensor], template: Template,
-        writes: Sequence[tuple[int, Any]],
+        self, call: Call, template: Template, writes: Sequence[tuple[int, Any]],
+        promises: Sequence[Promise],
     ) -> None:  # fmt: skip
-        self.call, self.bound, self.template, self.writes = call, bound, template, writes
+        self.call, self.template, self.writes, self.promises = call, template, writes, promises
 
     def __call__(self, results: Sequence[Any]) -> Any:
+        results = kept_promises(results, self.promises)
         with torch.no_grad():
             for number, place in self.writes:
                 target = self.call.last[place] if isinstance(place, int) else place

@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 
-from stack.errors import RuleError, StackError
+from stack.errors import RuleError, StackError, UnsupportedOp
 from stack.frontends import (
     aten_conv,
     aten_elementwise,
@@ -23,7 +23,7 @@ from stack.frontends import (
     aten_reduce,
     aten_shape,
 )
-from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered
+from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
 from stack.frontends.fx_dims import Sizes, is_size
 from stack.frontends.torch_arrays import dtype_of, encode_call
 from stack.ir.builder import Builder, constant, param
@@ -34,10 +34,7 @@ from stack.ir.types import TensorType, TupleType
 _ = (aten_conv, aten_elementwise, aten_index, aten_nn, aten_reduce, aten_shape)  # fill the table
 
 # Ops that check or hint and give nothing.
-_SILENT = (
-    "_assert_async", "_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range",
-    "_print", "_functional_assert",
-)  # fmt: skip
+_SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
 _TORCH_ROOT = os.path.dirname(torch.__file__)
 _LARGE_CONSTANT = 64
 
@@ -53,7 +50,7 @@ class Imported:
         checks: bounds of index inputs.
         sizes: placeholders that are sizes: position to size expression.
         why: for each opaque op, why it is one.
-        clamped: readers whose index is clamped.
+        promises: what the results of `func` past the tensors of `outputs` say must hold.
     """
 
     func: Func
@@ -62,7 +59,7 @@ class Imported:
     checks: list[IndexCheck]
     sizes: dict[int, Dim]
     why: dict[str, str] = field(default_factory=dict)
-    clamped: list[str] = field(default_factory=list)
+    promises: list[Promise] = field(default_factory=list)
 
 
 def import_graph(
@@ -119,13 +116,10 @@ class _Importer:
         params = [p for p, _ in self.lifted.values()] + params
         inputs = [t for _, t in self.lifted.values()] + inputs
         results = [o for o in outputs if isinstance(o, Node)]
-        func = self.b.func(name, params, results)
-        return Imported(
-            func, inputs, outputs, self._live_checks(func), sizes, self.why, self.cx.clamped
-        )
-
-    def _live_checks(self, func: Func) -> list[IndexCheck]:
-        return list(dict.fromkeys(self.cx.checks)) if func.params else []
+        promises = list(dict.fromkeys(self.cx.promises))
+        func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
+        checks = list(dict.fromkeys(self.cx.checks))
+        return Imported(func, inputs, outputs, checks, sizes, self.why, promises)
 
     def _placeholder(self, node: FxNode) -> Any:
         value = node.meta.get("val")
@@ -222,12 +216,13 @@ class _Importer:
             return self._opaque(node, args, kwargs, want, "no lowering")
         self.cx.want, self.cx.name = want, name
         kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
-        checks, clamped = len(self.cx.checks), len(self.cx.clamped)
+        self.cx.fakes = tuple(_fake(a) for a in node.args)
+        checks, promises = len(self.cx.checks), len(self.cx.promises)
         try:
             return self._settled(lowering(self.cx, *args, **kept), want)
         except (NotLowered, RuleError) as error:
             del self.cx.checks[checks:]
-            del self.cx.clamped[clamped:]
+            del self.cx.promises[promises:]
             return self._opaque(node, args, kwargs, want, str(error))
 
     def _settled(self, out: Any, want: Any) -> Any:
@@ -249,7 +244,7 @@ class _Importer:
     def _opaque(self, node: FxNode, args: Any, kwargs: Any, want: Any, why: str) -> Any:
         target = str(node.target)
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise StackError(f"{target} cannot be called from the IR ({', '.join(self.b.loc)})")
+            raise UnsupportedOp([(target, self.b.loc)])
         self.why[target] = why
         operands: list[Node] = []
         call = encode_call(args, kwargs, operands)
@@ -261,13 +256,17 @@ class _Importer:
             return self.b.op("opaque", operands, attrs, hint=want)
         items = tuple(w for w in want or () if isinstance(w, TensorType))
         if not items or any(isinstance(w, tuple) for w in want):
-            raise StackError(f"{target} gives no tensors ({', '.join(self.b.loc)})")
+            raise UnsupportedOp([(target, self.b.loc)], "it gives no tensors")
         both = self.b.op("opaque", operands, attrs, hint=TupleType(items))
         self.b.note(both, node.name)
         found = iter(range(len(items)))
         return tuple(
             self.b.item(both, index=next(found)) if isinstance(w, TensorType) else w for w in want
         )
+
+
+def _fake(arg: Any) -> Any:
+    return arg.meta.get("val") if isinstance(arg, FxNode) else None
 
 
 def _has_effect(target: Any) -> bool:

@@ -1,0 +1,260 @@
+"""Torch's own samples of an op, through import and the interpreter, held against eager."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch._functorch.aot_autograd import aot_export_module
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils import _pytree as pytree
+
+from stack.errors import UnsupportedOp
+from stack.frontends.dynamo_capture import decompositions, plain_attention
+from stack.frontends.fx_import import Imported, import_graph
+from stack.ir.interpreter import interpret
+from stack.ir.node import Node
+from stack.ir.types import BF16
+
+EPS = float(np.finfo(np.float32).eps)
+
+# Ops whose result is not a function of their arguments.
+RANDOM = frozenset(
+    [
+        "bernoulli",
+        "empty",
+        "empty_like",
+        "empty_permuted",
+        "empty_strided",
+        "multinomial",
+        "nn.functional.dropout",
+        "nn.functional.dropout2d",
+        "nn.functional.dropout3d",
+        "nn.functional.alpha_dropout",
+        "nn.functional.feature_alpha_dropout",
+        "nn.functional.fractional_max_pool2d",
+        "nn.functional.fractional_max_pool3d",
+        "nn.functional.rrelu",
+        "new_empty",
+        "new_empty_strided",
+        "normal",
+        "rand_like",
+        "randint",
+        "randint_like",
+        "randn",
+        "randn_like",
+        "uniform",
+        "cauchy",
+        "exponential",
+        "geometric",
+        "log_normal",
+        "svd_lowrank",
+        "pca_lowrank",
+        "torch.ops.aten._flash_attention_forward",
+        "torch.ops.aten._efficient_attention_forward",
+    ]
+)
+
+
+@dataclass
+class Report:
+    """What became of the samples of one op."""
+
+    name: str
+    passed: int = 0
+    failed: list[str] = field(default_factory=list)
+    fallback: Counter[str] = field(default_factory=Counter)
+    other: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total(self) -> int:
+        return (
+            self.passed + len(self.failed) + sum(self.fallback.values()) + sum(self.other.values())
+        )
+
+
+class NoGraph(Exception):
+    """Torch itself cannot trace the sample into a graph."""
+
+
+class _Holder(torch.nn.Module):
+    def __init__(self, run: Any) -> None:
+        super().__init__()
+        self.run = run
+
+    def forward(self, *values: torch.Tensor) -> tuple[Any, ...]:
+        return tuple(self.run(*values))
+
+
+def ops(only: str | None = None) -> Iterator[Any]:
+    for op in op_db:
+        if torch.float32 in op.supported_dtypes("cpu") and (only is None or full_name(op) == only):
+            yield op
+
+
+def full_name(op: Any) -> str:
+    return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
+
+
+def samples(op: Any, limit: int | None) -> list[Any]:
+    torch.manual_seed(0)
+    found: list[Any] = []
+    for sample in op.sample_inputs("cpu", torch.float32, requires_grad=False):
+        if limit is not None and len(found) == limit:
+            break
+        found.append(sample)
+    return found
+
+
+def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
+    """The graph of one sample; its tensors; the structure of its result."""
+    tree = (sample.input, sample.args, sample.kwargs)
+    leaves, spec = pytree.tree_flatten(tree)
+    places = [i for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
+    tensors = [leaves[i] for i in places]
+    shape: list[Any] = []
+
+    def run(*values: torch.Tensor) -> list[Any]:
+        filled = list(leaves)
+        for i, v in zip(places, values, strict=True):
+            filled[i] = v
+        first, args, kwargs = pytree.tree_unflatten(filled, spec)
+        out, out_spec = pytree.tree_flatten(op.op(first, *args, **kwargs))
+        shape.append(out_spec)
+        return out
+
+    module = _Holder(run)
+    try:
+        with plain_attention():
+            graph, _ = aot_export_module(
+                module,
+                tuple(t.clone() for t in tensors),
+                trace_joint=False,
+                decompositions=decompositions(),
+            )
+    except Exception as error:
+        raise NoGraph(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}") from error
+    return graph, tensors, run
+
+
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    held = tensor.detach().resolve_conj().resolve_neg()
+    return (held.float() if held.dtype is torch.bfloat16 else held).numpy()
+
+
+def run_imported(imported: Imported, tensors: list[torch.Tensor]) -> list[Any]:
+    args = [to_array(tensors[i]) if isinstance(i, int) else to_array(i) for i in imported.inputs]
+    results: Any = interpret(imported.func, *args)
+    if not isinstance(results, tuple):
+        results = (results,)
+    found = iter(results)
+    return [next(found) if isinstance(o, Node) else o for o in imported.outputs]
+
+
+def agree(ours: Any, eager: Any, exact: Any) -> str | None:
+    """Why two values differ, or None."""
+    if not isinstance(eager, torch.Tensor):
+        return None if ours == eager else f"{ours} is not {eager}"
+    if ours is None:
+        return "no value"
+    want = to_array(eager)
+    if ours.shape != want.shape:
+        return f"shape {ours.shape} is not {want.shape}"
+    if ours.dtype != want.dtype:
+        return f"{ours.dtype} is not {want.dtype}"
+    if want.dtype.kind not in "fc":
+        return None if np.array_equal(ours, want) else "values differ"
+    if np.allclose(ours, want, rtol=1e-5, atol=1e-6, equal_nan=True):
+        return None
+    return _within_twice(ours, want, exact)
+
+
+def _within_twice(ours: np.ndarray, want: np.ndarray, exact: Any) -> str | None:
+    if not isinstance(exact, torch.Tensor):
+        return f"differs by {_largest(ours, want):.3g}"
+    truth = to_array(exact)
+    if truth.shape != want.shape:
+        return f"differs by {_largest(ours, want):.3g}"
+    finite = np.isfinite(truth) & np.isfinite(want)
+    if not np.array_equal(np.isnan(ours[~finite]), np.isnan(want[~finite])):
+        return "nan in other places"
+    scale = float(np.abs(truth[finite]).max(initial=0.0))
+    allowed = 2 * _largest(want[finite], truth[finite]) + 8 * EPS * max(scale, 1e-30)
+    error = _largest(ours[finite], truth[finite])
+    if error <= allowed:
+        return None
+    return f"error {error:.3g}, eager's {_largest(want[finite], truth[finite]):.3g}"
+
+
+def _largest(a: np.ndarray, b: np.ndarray) -> float:
+    gap = np.abs(a.astype(np.complex128) - b.astype(np.complex128))
+    value = float(np.nanmax(gap, initial=0.0))
+    return math.inf if math.isnan(value) else value
+
+
+def check_sample(op: Any, sample: Any, report: Report) -> None:
+    try:
+        graph, tensors, run = trace(op, sample)
+    except NoGraph as error:
+        report.other[f"torch does not trace it: {error}"] += 1
+        return
+    try:
+        imported = import_graph(graph, "f")
+    except UnsupportedOp as error:
+        report.fallback[f"refused: {error}"] += 1
+        return
+    except Exception as error:
+        report.failed.append(f"import: {type(error).__name__}: {error}")
+        return
+    if imported.why:
+        report.fallback[", ".join(f"{k} ({v})" for k, v in sorted(imported.why.items()))] += 1
+        return
+    try:
+        mine = run_imported(imported, tensors)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        report.failed.append(f"run: {type(error).__name__}: {error} ({where.name})")
+        return
+    with torch.no_grad():
+        eager = run(*(t.clone() for t in tensors))
+        try:
+            exact = run(*(t.double() if t.is_floating_point() else t for t in tensors))
+        except Exception:
+            exact = [None] * len(eager)
+    if full_base(op) in RANDOM:
+        report.passed += 1
+        return
+    if len(exact) != len(eager):
+        exact = [None] * len(eager)
+    reasons = [agree(m, e, x) for m, e, x in zip(mine, eager, exact, strict=True)]
+    bad = [r for r in reasons if r is not None]
+    if bad:
+        shapes = [list(t.shape) for t in tensors]
+        report.failed.append(f"{bad[0]}: inputs {shapes} args {sample.args} {sample.kwargs}"[:300])
+    else:
+        report.passed += 1
+
+
+def full_base(op: Any) -> str:
+    return op.name
+
+
+def check_op(op: Any, limit: int | None) -> Report:
+    report = Report(full_name(op))
+    try:
+        found = samples(op, limit)
+    except Exception as error:
+        report.other[f"no samples: {error}"] += 1
+        return report
+    for sample in found:
+        check_sample(op, sample, report)
+    return report
+
+
+__all__ = ["BF16", "Report", "check_op", "full_name", "ops"]

@@ -42,7 +42,9 @@ class Quotient:
     den: Dim
 
     def __str__(self) -> str:
-        return f"({_wrap(self.num)}{self.kind}{_wrap(self.den)})"
+        # "//" stands close, as "// " starts a comment; "%" apart, as "%n" is a value
+        mark = self.kind if self.kind == "//" else f" {self.kind} "
+        return f"({_wrap(self.num)}{mark}{_wrap(self.den)})"
 
 
 @dataclass(frozen=True)

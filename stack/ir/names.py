@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def legal_name(hint: str) -> str:
     """The nearest name that the text can hold: letters, digits, `_` and inner dots."""
-    if hint.isidentifier():
+    if hint.isascii() and hint.isidentifier():
         return hint
     return "".join(c if c.isalnum() or c in "_." else "_" for c in hint).strip(".") or "v"
 

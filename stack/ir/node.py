@@ -46,22 +46,21 @@ _PLAIN = (int, str, bool, type(None), Expr, Data, DType)
 _TRUE, _FALSE, _FLOAT = object(), object(), object()
 
 
-def _attr_key(value: Attr) -> Any:
+def _attr_key(value: object) -> Any:
     """Python holds 1 == True == 1.0, 0.0 == -0.0 and nan != nan; a key must not."""
-    kind: type[Any] = type(value)
-    if kind is tuple:
-        return tuple(map(_attr_key, value))
-    if kind is bool:
+    if isinstance(value, tuple):
+        return tuple(map(_attr_key, cast("tuple[Any]", value)))
+    if isinstance(value, bool):
         return _TRUE if value else _FALSE
-    return (_FLOAT, value.hex()) if kind is float else value
+    return (_FLOAT, value.hex()) if isinstance(value, float) else value
 
 
-def plain_attr(name: str, value: Attr) -> Attr:
+def plain_attr(name: str, value: object) -> Attr:
     """An attribute as it is kept: lists become tuples, NumPy's scalars Python's.
 
     Raises TypeError for what has no text form.
     """
-    kind: type[Any] = type(value)
+    kind = type(value)
     if kind in _PLAIN or kind is float:
         return value
     if isinstance(value, list | tuple):
@@ -74,7 +73,7 @@ def plain_attr(name: str, value: Attr) -> Attr:
         (str, str),
     ):
         if isinstance(value, numpy_kind):
-            return python_kind(value)
+            return python_kind(cast("Any", value))
     raise TypeError(f"attribute {name!r} has no text form: {value!r}")
 
 

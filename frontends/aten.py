@@ -39,11 +39,11 @@ class NotLowered(Exception):
 
 
 def lowers(*overloads: str) -> Callable[[Lowering], Lowering]:
-    """Enter a lowering under names such as "add.Tensor" (of aten) or "prims.sum.default"."""
+    """Enter a lowering under names: "add.Tensor" is aten's, "prims.sum.default" is in full."""
 
     def enter(function: Lowering) -> Lowering:
         for name in overloads:
-            key = name if name.startswith(("prims.", "aten.")) else f"aten.{name}"
+            key = name if name.count(".") == 2 else f"aten.{name}"
             if key in LOWERINGS:
                 raise ValueError(f"{key} has a lowering already")
             LOWERINGS[key] = function

@@ -9,7 +9,7 @@ from stack.frontends.aten import Context, NotLowered, axis_of, letters, lowers
 from stack.frontends.aten_bounds import in_range
 from stack.ir.node import Node
 from stack.ir.space import identity
-from stack.ir.types import BOOL, I64
+from stack.ir.types import BOOL, F32, F64, I64
 
 
 def _rule(inputs: Sequence[Sequence[str]], output: Sequence[str]) -> str:
@@ -342,3 +342,27 @@ def _searchsorted(
         before = cx.elementwise("or", before, cx.elementwise("isnan", column))
     wide = cx.broadcast(before, (*shape, edges.shape[-1]))
     return cx.reduce("sum", cx.cast(wide, cx.want.dtype), [len(shape)])
+
+
+@lowers("histc.default")
+def _histc(cx: Context, x: Node, bins: int = 100, min: Any = 0, max: Any = 0) -> Node:
+    """Equal bins over [min, max]; over the data's own range where the two are equal."""
+    dtype = x.dtype
+    x = cx.reshape(cx.cast(x, F32 if dtype.bits <= 32 else F64), [x.tensor.size])
+    low, high = cx.scalar(float(min), x.dtype), cx.scalar(float(max), x.dtype)
+    if min == max == 0:
+        if not x.tensor.size:
+            raise NotLowered("the range of nothing")
+        low, high = cx.reduce("min", x, [0]), cx.reduce("max", x, [0])
+    if min == max:
+        flat = cx.elementwise("eq", low, high)
+        low = cx.select(flat, cx.elementwise("sub", low, 1.0), low)
+        high = cx.select(flat, cx.elementwise("add", high, 1.0), high)
+    width = cx.elementwise("sub", high, low)
+    place = cx.elementwise("mul", cx.elementwise("sub", x, low), float(bins))
+    place = cx.elementwise("floor", cx.elementwise("div", place, width))
+    place = cx.elementwise("min", place, float(bins - 1))
+    inside = cx.elementwise("and", cx.elementwise("ge", x, low), cx.elementwise("le", x, high))
+    place = cx.reshape(cx.select(inside, place, -1.0, x.dtype), (1, x.tensor.size))
+    each = cx.reshape(cx.cast(cx.iota([bins], 0), x.dtype), (bins, 1))
+    return cx.reduce("sum", cx.cast(cx.elementwise("eq", place, each), cx.want.dtype), [1])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, axis_of, lowers
-from stack.ir.dim import Dim, Expr, add, less_equal, maximum, minimum
+from stack.ir.dim import Dim, Expr, add, less_equal, maximum, minimum, mul
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F32, F64, I64, DType, TensorType
 
@@ -204,7 +204,7 @@ def _unfold(cx: Context, x: Node, dim: int, size: int, step: int) -> Node:
     return cx.concat([cx.reshape(t, (*t.shape, 1)) for t in taps], x.tensor.rank)
 
 
-def _in_memory_order(cx: Context, x: Node, offset: Any) -> Node:
+def _in_memory_order(cx: Context, x: Node) -> Node:
     """The storage of an operand, flat, where it is dense and begins at 0."""
     fake = cx.fakes[0] if cx.fakes else None
     if fake is None or fake.storage_offset() != 0 or not _static(x.shape):
@@ -227,8 +227,13 @@ def _static(sizes: Sequence[Any]) -> bool:
 def _as_strided(
     cx: Context, x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Any = None
 ) -> Node:
-    flat = _in_memory_order(cx, x, offset)
+    flat = _in_memory_order(cx, x)
     offset = 0 if offset is None else offset
+    reach = offset
+    for extent, step in zip(size, stride, strict=True):
+        reach = add(reach, mul(add(extent, -1), step))
+    if cx.want.size != 0 and not less_equal(reach, add(x.tensor.size, -1)):
+        raise NotLowered("as_strided past the end of its operand")
     place: Node | None = None
     for axis, step in enumerate(stride):
         line = cx.elementwise("mul", cx.iota(size, axis), step)

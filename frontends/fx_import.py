@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
+from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.errors import RuleError, StackError, UnsupportedOp
 from stack.frontends import (
     aten_conv,
     aten_elementwise,
+    aten_groups,
     aten_index,
     aten_nn,
     aten_reduce,
@@ -25,13 +27,16 @@ from stack.frontends import (
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
 from stack.frontends.fx_dims import Sizes, is_size
-from stack.frontends.torch_arrays import dtype_of, encode_call
+from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call
 from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr, equal
 from stack.ir.node import Func, Node, unique_name
 from stack.ir.types import TensorType, TupleType
 
-_ = (aten_conv, aten_elementwise, aten_index, aten_nn, aten_reduce, aten_shape)  # fill the table
+# imported for their entries in the table
+_ = (
+    aten_conv, aten_elementwise, aten_groups, aten_index, aten_nn, aten_reduce, aten_shape,
+)  # fmt: skip
 
 # Ops that check or hint and give nothing.
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
@@ -194,14 +199,19 @@ class _Importer:
             return value
         if name in self.lifted:
             return self.lifted[name][0]
+        # a real tensor, while torch may be tracing around us
+        with _disable_current_modes():
+            return self._constant(name, value.detach())
+
+    def _constant(self, name: str, value: torch.Tensor) -> Node:
+        """A small tensor becomes a constant, a large one a parameter that is bound."""
         dtype = dtype_of(value.dtype)
         if value.numel() <= _LARGE_CONSTANT:
-            held = value.detach().cpu()
-            wide = held.float() if dtype.name == "bf16" else held
-            return constant(wide.numpy(), dtype)
+            held = value.cpu().float() if dtype.name == "bf16" else value.cpu()
+            return constant(held.numpy(), dtype)
         type_ = TensorType(dtype, tuple(value.shape))
         node = param(unique_name(name, self.names, self.counts), type_)
-        self.lifted[name] = (node, value.detach())
+        self.lifted[name] = (node, value)
         return node
 
     def _call(self, node: FxNode, value: Any) -> Any:
@@ -246,6 +256,7 @@ class _Importer:
         if not isinstance(node.target, torch._ops.OpOverload):
             raise UnsupportedOp([(target, self.b.loc)])
         self.why[target] = why
+        NAMESPACES.add(node.target.namespace)  # the user's own program calls it
         operands: list[Node] = []
         call = encode_call(args, kwargs, operands)
         attrs: dict[str, Any] = {"target": f"torch:{target}", "call": call}

@@ -75,8 +75,9 @@ class Epilogue(FusionRule):
 def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reshape(op(x, 2.0)) is op(reshape(x), 2.0): a view of x costs nothing outside of a group."""
     inner = node.args[0]
-    wide = {a for a in inner.args if a.shape}
-    if ops.lookup(inner.op).kind != "elementwise" or len(wide) != 1:
+    if ops.lookup(inner.op).kind != "elementwise":
+        return None
+    if len({a for a in inner.args if a.shape}) != 1:
         return None
     if scope.used_outside(inner, (node,)):
         return None

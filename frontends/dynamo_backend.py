@@ -23,7 +23,7 @@ from stack.frontends.dynamo_capture import (
     plain_attention,
 )
 from stack.frontends.dynamo_notes import Notes, guards_text
-from stack.frontends.fx_import import Imported, import_graph, module_path
+from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.ir.dim import Dim, Expr, Symbol, substitute
 from stack.ir.interpreter import bind_shapes, interpret
 from stack.ir.node import Func, Node
@@ -110,7 +110,7 @@ def _readable(holder: torch.fx.Node) -> str:
         name = name() if callable(name) else name
     except NotImplementedError:
         name = ""
-    inner = module_path(name) if name else ""
+    inner = variable_name(name) if name else ""
     return inner or holder.name.removeprefix("L_").removeprefix("l_").strip("_")
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 import torch._dynamo
+import torch.fx.experimental._config
 from torch._decomp import global_decomposition_table
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
 from torch._dynamo.functional_export import _compiling_state_context
@@ -161,6 +162,8 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         torch.no_grad(),
         _compiling_state_context(),
         torch._dynamo.config.patch(known),
+        # equal sizes in the example are not promised to stay equal
+        torch.fx.experimental._config.patch(use_duck_shape=False),
         get_metrics_context(),
         dynamo_timed("fullgraph_capture"),
     ):
@@ -184,7 +187,8 @@ class Traced:
         self.graph: GraphModule = self.output.backend_input.graph_module
 
     def _around(self, run: Callable[..., Any], args: Sequence[Any]) -> Any:
-        surround = self.output.forward_callable(compiled_fn=run)
+        scope = self.output.graph_capture_output.f_globals
+        surround = self.output.forward_callable(compiled_fn=run, extra_globals=scope)
         return surround(*((self.root, *args) if self.root is not None else args))
 
     def inputs(self, args: Sequence[Any]) -> list[Any]:

@@ -290,7 +290,9 @@ def _has_effect(target: Any) -> bool:
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+), in ')
 _ROOT = re.compile(r"^(L\['[^']*'\]|G\['[^']*'\]|L__self__|self)\.?")
-_ITEM = re.compile(r"\._modules\['([^']+)'\]|\[['\"]?([^\]'\"]+)['\"]?\]")
+_VARIABLE = re.compile(r"^[LG]\['(\w+)'\](.*)$")
+_TABLE = re.compile(r"\b_(modules|parameters|buffers)\b\.?")
+_ITEM = re.compile(r"\[['\"]?([^\]'\"]+)['\"]?\]")
 
 
 def source_line(node: FxNode) -> tuple[str, ...]:
@@ -321,7 +323,13 @@ def _module_path(node: FxNode) -> str:
 @lru_cache(maxsize=4096)
 def module_path(source: str) -> str:
     """`attn.wq` of `L['self']._modules['attn'].wq`."""
-    rest = _ROOT.sub("", source)
-    rest = _ITEM.sub(lambda m: f".{m[1] or m[2]}", rest)
-    rest = rest.replace("._parameters", "").replace("._buffers", "").replace("._modules", "")
-    return rest.strip(".")
+    rest = _ITEM.sub(r".\1", _ROOT.sub("", source))
+    return _TABLE.sub("", rest).replace("..", ".").strip(".")
+
+
+def variable_name(source: str) -> str:
+    """`attn.wq.weight` of `L['self']._modules['attn']...`, `args.0` of `L['args'][0]`."""
+    match = _VARIABLE.match(source)
+    if match is None or match[1] == "self" or _TABLE.search(match[2]):
+        return module_path(source)
+    return f"{match[1]}.{module_path(match[2])}".strip(".")

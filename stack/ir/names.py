@@ -6,6 +6,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from stack.ir.data import Data
+from stack.ir.types import TensorType
+
 if TYPE_CHECKING:
     from stack.ir.node import Block, Node
 
@@ -30,7 +33,10 @@ def unique_name(hint: str, taken: set[str], counts: dict[str, int]) -> str:
 
 def is_inline(node: Node) -> bool:
     """Whether a node prints in place instead of on a line of its own: scalar constants."""
-    return node.op == "const" and node.tensor.rank == 0 and node.tensor.space == "value"
+    if node.op != "const" or not isinstance(node.type, TensorType):
+        return False
+    is_scalar = node.type.rank == 0 and node.type.space == "value"
+    return is_scalar and isinstance(node.attrs.get("value"), Data)
 
 
 def own_names(block: Block) -> list[Node]:

@@ -320,7 +320,7 @@ class Func(_Interned):
             found |= type_symbols(node.type)
             for value in node.attrs.values():
                 found |= _attr_symbols(value)
-        return tuple(sorted(found, key=lambda s: s.name))
+        return tuple(sorted(found, key=lambda s: (s.name, s.low, s.high, s.multiple)))
 
     def bind(self, values: Mapping[str, int]) -> Func:
         """The same function with size symbols replaced by numbers."""

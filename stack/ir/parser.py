@@ -167,7 +167,7 @@ class _Parser(ValueParser):
             op = ops.lookup(op_token.text)
         except RuleError as error:
             self.fail(f"expected an op name: {error}", op_token.position)
-        if op.name == "param":
+        if op.name in ("param", "var"):
             self.fail("expected an op: parameters stand in the header", op_token.position)
         self.expect("(")
         args: list[Node] = []

@@ -4,58 +4,104 @@ from __future__ import annotations
 
 from stack.errors import RuleError, VerifyError
 from stack.ir import ops
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.lexer import MAX_NESTING
+from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.printer import print_node
+from stack.ir.types import TupleType
+
+# ops whose blocks are at the tensor level wherever the op itself stands
+_TENSOR_BLOCKS = ("fusion", "call", "while", "cond")
 
 
 def verify(func: Func) -> None:
     """Raise VerifyError, naming node, rule and source lines, when the function is not sound."""
-    _verify_block(func.body, func.level, func.body, f"function @{func.name}")
+    where = f"function @{func.name}"
+    if func.level not in ops.LEVELS:
+        levels = ", ".join(ops.LEVELS)
+        raise VerifyError(f"{where} is at level {func.level!r}, which is not one of {levels}")
+    if func.body.is_open:
+        raise VerifyError(f"{where} has loop variables for parameters")
+    _Verifier(func.level, func.body, frozenset(), 1).block(func.body, where)
     for result in func.results:
-        if not hasattr(result.type, "shape"):
-            raise VerifyError(f"function @{func.name} returns a tuple; pick items first")
+        if isinstance(result.type, TupleType):
+            raise VerifyError(f"{where} returns a tuple; pick items first")
+    ranges: dict[str, str] = {}
+    for s in func.symbols:
+        text = f"{s.low}..{s.high} % {s.multiple}"
+        if ranges.setdefault(s.name, text) != text:
+            raise VerifyError(
+                f"{where} has two sizes named {s.name!r}: {ranges[s.name]} and {text}"
+            )
 
 
-def _verify_block(block: Block, level: str, table: Block, where: str) -> None:
-    names = [p.attrs.get("name") for p in block.params]
-    if len(set(names)) != len(names):
-        raise VerifyError(f"{where} has two parameters of one name: {names}")
-    if not block.is_open:
+class _Verifier:
+    """Checks one block; what is around an open block is visible in it."""
+
+    def __init__(self, level: str, table: Block, around: frozenset[str], depth: int) -> None:
+        self.level = level
+        self.table = table  # has the names and source lines
+        self.around = around  # names of parameters of the enclosing blocks
+        self.depth = depth
+
+    def fail(self, rule: str, node: Node) -> VerifyError:
+        return VerifyError(rule, print_node(node, self.table), self.table.locs.get(node, ()))
+
+    def block(self, block: Block, where: str, owner: Node | None = None) -> None:
+        """Check a block that `where` describes, and that is part of `owner`."""
+
+        def fail(rule: str) -> VerifyError:
+            return VerifyError(f"{where} {rule}", print_node(owner, self.table) if owner else "")
+
+        if self.depth > MAX_NESTING:
+            raise fail(f"is nested more than {MAX_NESTING} blocks deep")
+        kinds = {p.op for p in block.params}
+        if len(kinds) > 1 or not kinds <= {"param", "var"}:
+            raise fail("takes parameters or loop variables, and nothing else")
+        names = [str(p.attrs["name"]) for p in block.params]
+        if len(set(names)) != len(names):
+            raise fail(f"has two parameters of one name: {', '.join(names)}")
+        shadowed = self.around.intersection(names)
+        if shadowed:
+            raise fail(f"names its variable {min(shadowed)!r} like one of a block around it")
+        self.around = self.around.union(names)
+        if not block.is_open:
+            self._closed(block, where)
+        for node in block.nodes:
+            self.node(node)
+
+    def _closed(self, block: Block, where: str) -> None:
         if block.free:
             loose = ", ".join(sorted(str(v.attrs["name"]) for v in block.free))
-            raise VerifyError(f"{where} is closed but uses the loop variable(s) {loose}")
+            user = next((n for n in block.nodes if n.vars), block.results[0])
+            raise self.fail(f"{where} is closed but uses the loop variable(s) {loose}", user)
         own = set(block.params)
         for node in topological(block.results):
             if node.op == "param" and node not in own:
-                raise VerifyError(
-                    f"{where} uses %{node.attrs['name']}, a parameter of another block",
-                    print_node(node, table),
-                )
-    for node in block.nodes:
-        _verify_node(node, level, table)
+                user = next((n for n in block.nodes if node in deps(n)), node)
+                rule = f"{where} uses %{node.attrs['name']}, a parameter of another block"
+                raise self.fail(rule, user)
 
-
-def _verify_node(node: Node, level: str, table: Block) -> None:
-    def fail(rule: str) -> VerifyError:
-        return VerifyError(rule, print_node(node, table), table.locs.get(node, ()))
-
-    op = ops.OPS.get(node.op)
-    if op is None:
-        raise fail(f"unknown op {node.op!r}")
-    if level not in op.levels:
-        raise fail(f"op {node.op!r} may not appear at level {level!r}, only at {sorted(op.levels)}")
-    try:
-        inferred = ops.infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
-    except RuleError as error:
-        raise fail(str(error)) from error
-    except (TypeError, ValueError, KeyError, AttributeError, IndexError) as error:
-        raise fail(f"{node.op} does not accept its operands or attributes: {error}") from error
-    if inferred != node.type:
-        raise fail(f"the axis rule gives {inferred}, the node says {node.type}")
-    for block in node.blocks:
-        if op.closed and block.is_open:
-            raise fail(f"{node.op} takes closed blocks")
-        inner = "tensor" if node.op in ("fusion", "call", "while", "cond") else level
+    def node(self, node: Node) -> None:
+        """Check a node against its op, then the blocks inside it."""
+        op = ops.OPS.get(node.op)
+        if op is None:
+            raise self.fail(f"unknown op {node.op!r}", node)
+        if self.level not in op.levels:
+            levels = ", ".join(level for level in ops.LEVELS if level in op.levels)
+            raise self.fail(f"{node.op!r} is no op of level {self.level!r}, but of {levels}", node)
+        try:
+            inferred = ops.infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
+        except RuleError as error:
+            raise self.fail(str(error), node) from error
+        if inferred != node.type:
+            raise self.fail(f"the axis rule gives {inferred}, the node says {node.type}", node)
+        level = "tensor" if node.op in _TENSOR_BLOCKS else self.level
         if node.op == "kernel":
-            inner = str(node.attrs["level"])
-        _verify_block(block, inner, table if block.is_open else block, f"block of {node.op}")
+            level = str(node.attrs["level"])
+        for block in node.blocks:
+            if op.closed and block.is_open:
+                raise self.fail(f"{node.op} takes closed blocks", node)
+            table = self.table if block.is_open else block
+            around = self.around if block.is_open else frozenset[str]()
+            inner = _Verifier(level, table, around, self.depth + 1)
+            inner.block(block, f"block of {node.op}", node)

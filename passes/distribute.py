@@ -19,6 +19,7 @@ from stack.ir.kernel_ops import MEMORY, access_parts
 from stack.ir.node import Block, Func, Node, deps
 from stack.ir.space import identity
 from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.distribute_gemm import distribute_gemm, find_dot
 from stack.passes.tile import COMBINE
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -48,7 +49,8 @@ class Distribute(Pass):
 
 def distribute_kernel(kernel: Node, width: int = 64) -> Node:
     """One kernel from the tile level to the loop level."""
-    block = _Kernel(kernel.blocks[0], width).block()
+    block = kernel.blocks[0]
+    block = distribute_gemm(block) if find_dot(block) is not None else _Kernel(block, width).block()
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 

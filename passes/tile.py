@@ -25,7 +25,7 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
-BARE = ("argreduce", "scan", "scatter")
+BARE = ("argreduce", "dot", "scan", "scatter")
 MAX_TILE = 16384
 SPLIT_TILE = 4096
 
@@ -65,16 +65,34 @@ class Tile(Pass):
                 kernel = self._kernel(group)
             except CannotTile as why:
                 log.note(f"{block.names.get(node, node.op)} stays as it is: {why}")
-                continue
+                kernel = self._without_dot(group)
+                if kernel is None:
+                    continue
             if log.spend("tile", block.locs.get(node, ())):
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 
     def _kernel(self, group: Node) -> Node:
+        from stack.passes.tile_gemm import check_worth
+
         foreign = {n.op for n in group.blocks[0].nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        for node in group.blocks[0].nodes:
+            if node.op == "dot":
+                check_worth(node)
         return tile_group(group)
+
+    def _without_dot(self, group: Node) -> Node | None:
+        """The kernel of what follows a dot, when the dot is left to a library."""
+        if group.attrs["kind"] != "gemm":
+            return None
+        from stack.passes.tile_gemm import split_dot
+
+        try:
+            return self._kernel(split_dot(group)[1])
+        except CannotTile:
+            return None
 
 
 def alone(node: Node) -> Node:
@@ -348,7 +366,7 @@ class Tiler:
         while pending:
             node = pending.pop()
             found: list[tuple[Node, Index]] = []
-            if node.op not in ("param", "const", "reduce", "gather", "concat", "pad"):
+            if node.op not in ("param", "const", "reduce", "dot", "gather", "concat", "pad"):
                 try:
                     found.extend(zip(node.args, ops.pull(node, places[node]), strict=True))
                 except Exception as error:

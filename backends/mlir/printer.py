@@ -17,8 +17,8 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.types import DType, TensorType, TupleType
 
+from . import contract, threads
 from . import math as functions
-from . import threads
 from .elementwise import Unprintable, cast, element, emit, shaped
 from .writer import Function
 
@@ -37,7 +37,7 @@ def print_kernel(kernel: Node, name: str, readable: bool = False) -> str:
     Raises:
         Unprintable: naming the op that has no statement.
     """
-    return _Printer(kernel.blocks[0], name, readable).module()
+    return Printer(kernel.blocks[0], name, readable).module()
 
 
 def lanes_of(type_: TensorType) -> int:
@@ -50,7 +50,7 @@ def memory_element(dtype: DType) -> str:
     return "i8" if dtype.kind == "b" else element(dtype)
 
 
-class _Printer:
+class Printer:
     def __init__(self, block: Block, name: str, readable: bool) -> None:
         self.block = block
         self.name = name
@@ -178,7 +178,9 @@ class _Printer:
             if not _is_memory(node) and node.op != "loop":
                 self.hint = self.block.names.get(node, "")
         special = getattr(self, f"_{node.op}", None)
-        if special is not None:
+        if contract.is_block(node):
+            self.values[node] = contract.block(self, node)
+        elif special is not None:
             self.values[node] = special(node)
         elif ops.lookup(node.op).kind == "elementwise":
             self.values[node] = self._elementwise(node)
@@ -285,7 +287,7 @@ class _Printer:
     def _splat(self, value: int, lanes: int) -> str:
         return self.constant(f"dense<{value}> : vector<{lanes}xi64>" if lanes else f"{value} : i64")
 
-    def _address(self, memory: Node, index: Sequence[Node], lanes: int) -> str:
+    def address(self, memory: Node, index: Sequence[Node], lanes: int) -> str:
         hint, self.hint = self.hint, ""
         offset = self._offset(memory, index, lanes)
         kind = f"vector<{lanes}xi64>" if lanes else "i64"
@@ -306,7 +308,7 @@ class _Printer:
         if not lanes:
             made = self._load_scalar(node, index, mask, other, t)
         elif scattered or mask is not None:
-            address = self._address(memory, index, lanes if scattered else 0)
+            address = self.address(memory, index, lanes if scattered else 0)
             test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)
             fill = self._fill(other, node.dtype, lanes, t)
             align = f"{{alignment = {node.dtype.bytes} : i32}}"
@@ -321,7 +323,7 @@ class _Printer:
                     f" : (!llvm.ptr, vector<{lanes}xi1>, {t}) -> {t}"
                 )
         else:
-            address = self._address(memory, index, 0)
+            address = self.address(memory, index, 0)
             self.hint = hint if node.dtype.kind != "b" else ""
             align = f"{{alignment = {node.dtype.bytes} : i64}}"
             made = self.do(f"llvm.load {address} {align} : !llvm.ptr -> {t}")
@@ -332,7 +334,7 @@ class _Printer:
     ) -> str:
         memory = node.args[0]
         if mask is None or other is None:
-            return self.do(f"llvm.load {self._address(memory, index, 0)} : !llvm.ptr -> {t}")
+            return self.do(f"llvm.load {self.address(memory, index, 0)} : !llvm.ptr -> {t}")
         # element 0 exists: groups with empty arrays never get here
         offset = self._offset(memory, index, 0)
         safe = self.do(f"arith.select {self.value(mask)}, {offset}, {self._splat(0, 0)} : i64")
@@ -374,7 +376,7 @@ class _Printer:
         kind = memory_element(value.dtype)
         t = f"vector<{lanes}x{kind}>" if lanes else kind
         scattered = any(i.tensor.rank for i in index)
-        address = self._address(memory, index, lanes if scattered else 0)
+        address = self.address(memory, index, lanes if scattered else 0)
         size = value.dtype.bytes
         if scattered:
             test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)
@@ -441,6 +443,8 @@ def cost_of(node: Node) -> float:
         return int(block.params[0].attrs["extent"]) * sum(cost_of(n) for n in block.nodes)
     if isinstance(node.type, TupleType):
         return 0
+    if node.op == "dot":
+        return contract.cost(node)
     source = node.args[0].tensor if node.op in ("reduce", "store") else node.tensor
     if node.op == "store":
         source = node.args[1].tensor

@@ -1,0 +1,61 @@
+"""Copies of loop nests with some values replaced: the common part of distributing kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stack.ir.builder import Builder
+from stack.ir.node import Block, Node
+from stack.ir.types import TupleType
+
+
+def items(b: Builder, node: Node) -> list[Node]:
+    """All results of a node."""
+    if not isinstance(node.type, TupleType):
+        return [node]
+    return [b.item(node, index=i) for i in range(len(node.type.items))]
+
+
+def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
+    """Give a new node the name and source lines of an old one."""
+    if source in old.names:
+        b.names.setdefault(made, old.names[source])
+    if source in old.locs:
+        b.locs.setdefault(made, old.locs[source])
+
+
+class Copy:
+    """One copy of a part of a kernel.
+
+    Args:
+        old: the kernel's block, for names and source lines.
+        swap: what stands for old values, loop indices among them.
+        indices: new index variables of loops whose extent or name changes.
+    """
+
+    def __init__(
+        self, b: Builder, old: Block, swap: Mapping[Node, Node], indices: Mapping[Node, Node]
+    ) -> None:
+        self.b = b
+        self.old = old
+        self.done = dict(swap)
+        self.indices = indices
+
+    def new(self, node: Node) -> Node:
+        """The copy of a node; grid loops turn serial."""
+        if node not in self.done:
+            made = self._make(node)
+            carry(self.b, self.old, node, made)
+            self.done[node] = made
+        return self.done[node]
+
+    def _make(self, node: Node) -> Node:
+        args = [self.new(a) for a in node.args]
+        attrs = node.attrs
+        if node.op == "loop" and attrs["kind"] == "grid":
+            attrs = {**attrs, "kind": "serial"}
+        blocks = [
+            Block([self.indices.get(p, p) for p in b.params], [self.new(r) for r in b.results])
+            for b in node.blocks
+        ]
+        return Node(node.op, args, attrs, node.type, blocks)

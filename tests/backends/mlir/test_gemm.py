@@ -1,0 +1,118 @@
+"""Dots as native code: against einsum in f64, epilogues against the interpreter."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stack.backends.mlir import jit
+from stack.backends.mlir.printer import print_kernel
+from stack.ir import Builder, Node, param, tensor
+from stack.ir.axes import parse_rule
+from stack.ir.space import einsum_text
+from stack.passes.distribute import distribute_kernel
+from stack.passes.tile import alone, tile_group
+
+pytest.importorskip("torch_mlir")
+
+Shape = tuple[int, ...]
+
+SHAPES: list[tuple[str, Shape, Shape]] = [
+    ("m k, k n -> m n", (64, 100), (100, 130)),
+    ("m k, k n -> m n", (7, 13), (13, 17)),
+    ("m k, n k -> m n", (67, 37), (71, 37)),
+    ("m k, n k -> m n", (67, 3), (100, 3)),
+    ("k m, k n -> m n", (40, 39), (40, 64)),
+    ("k m, n k -> m n", (31, 53), (47, 31)),
+    ("m k, k n -> n m", (32, 7), (7, 64)),
+    ("m k, k n -> m n", (1, 32), (32, 130)),
+    ("m k, n k -> m n", (1, 33), (20, 33)),
+    ("m k, k n -> m n", (50, 1), (1, 64)),
+    ("k, k n -> n", (32,), (32, 64)),
+    ("b s k, h d k -> b h s d", (2, 40, 24), (3, 16, 24)),
+    ("b s h d, b t h d -> b h s t", (2, 40, 3, 16), (2, 33, 3, 16)),
+    ("b h s t, b t h d -> b s h d", (2, 3, 40, 33), (2, 33, 3, 16)),
+    ("b g r s d, b g t d -> b g r s t", (2, 2, 3, 19, 8), (2, 2, 21, 8)),
+    ("b s h d, n h d -> b s n", (2, 40, 3, 20), (70, 3, 20)),
+    ("m k, n k -> m n", (130, 3072), (100, 3072)),
+    ("b m k, k n -> b m n", (2, 70, 4096), (4096, 64)),
+]
+
+
+def native(kernel: Node, arrays: list[np.ndarray], shape: Shape, dtype: type) -> np.ndarray:
+    out = np.full(shape, 77, dtype)
+    compiled = jit.build(print_kernel(kernel, "k"), ["k"])["k"]
+    compiled(*[a.ctypes.data for a in (*arrays, out)])
+    return out
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), SHAPES)
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_dot(
+    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator
+) -> None:
+    kind = np.float32 if dtype == "f32" else np.float64
+    arrays = [rng.normal(size=s).astype(kind) for s in (first, second)]
+    want = np.einsum(einsum_text(parse_rule(rule)), *[a.astype(np.float64) for a in arrays])
+    operands = [param(f"x{i}", tensor(dtype, *a.shape)) for i, a in enumerate(arrays)]
+    kernel = distribute_kernel(tile_group(alone(Builder().dot(*operands, rule=rule))))
+    found = native(kernel, arrays, want.shape, kind)
+    tolerance = 1e-3 if dtype == "f32" else 1e-10
+    np.testing.assert_allclose(found, want, rtol=tolerance, atol=tolerance)
+
+
+def fused(arrays: list[np.ndarray], transposed: bool) -> Node:
+    """bias, SiLU, residual after a dot, as a group."""
+    b = Builder()
+    params = [param(f"p{i}", tensor("f32", *a.shape)) for i, a in enumerate(arrays)]
+    x, w, bias, rest = params
+    y = b.dot(x, w, rule="m k, n k -> m n" if transposed else "m k, k n -> m n")
+    y = b.add(y, b.broadcast(bias, axes=(1,), type=y.type))
+    y = b.add(b.mul(y, b.sigmoid(y)), rest)
+    outside = [param(f"x{i}", p.type) for i, p in enumerate(params)]
+    block = b.block(params, [y])
+    return Builder().fusion(*outside, kind="gemm", name="fused", blocks=(block,))
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize(("m", "k", "n"), [(50, 70, 100), (3, 20, 64), (1, 20, 33), (70, 3072, 64)])
+def test_epilogue(transposed: bool, m: int, k: int, n: int, rng: np.random.Generator) -> None:
+    shapes = [(m, k), (n, k) if transposed else (k, n), (n,), (m, n)]
+    arrays = [(rng.normal(size=s) / np.sqrt(s[-1])).astype(np.float32) for s in shapes]
+    group = fused(arrays, transposed)
+    b = Builder()
+    want = b.func("main", list(group.args), [group]).interpret(*arrays)
+    found = native(distribute_kernel(tile_group(group)), arrays, (m, n), np.float32)
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+
+
+def test_inf_and_nan(rng: np.random.Generator) -> None:
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((40, 20), (70, 20)))
+    x[3, 5], x[8, 0], w[69, 2] = np.inf, np.nan, -np.inf
+    operands = [param(f"x{i}", tensor("f32", *a.shape)) for i, a in enumerate((x, w))]
+    dot = Builder().dot(*operands, rule="m k, n k -> m n")
+    found = native(distribute_kernel(tile_group(alone(dot))), [x, w], (40, 70), np.float32)
+    with np.errstate(all="ignore"):
+        want = x.astype(np.float64) @ w.astype(np.float64).T
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-4)
+
+
+def test_bf16_widens(rng: np.random.Generator) -> None:
+    arrays = [rng.normal(size=s).astype(np.float32) for s in ((40, 20), (70, 20))]
+    bits = [(a.view(np.uint32) >> 16).astype(np.uint16) for a in arrays]
+    x, w = ((b.astype(np.uint32) << 16).view(np.float32).astype(np.float64) for b in bits)
+    operands = [param(f"x{i}", tensor("bf16", *a.shape)) for i, a in enumerate(arrays)]
+    dot = Builder().dot(*operands, rule="m k, n k -> m n")
+    kernel = distribute_kernel(tile_group(alone(dot)))
+    found = native(kernel, bits, (40, 70), np.uint16)
+    wide = (found.astype(np.uint32) << 16).view(np.float32)
+    np.testing.assert_allclose(wide, x @ w.T, rtol=1e-2, atol=1e-2)
+
+
+def test_equal_kernels_have_equal_text() -> None:
+    texts = set[str]()
+    for names in (("a", "b"), ("x", "y")):
+        operands = [param(n, tensor("f32", 64, 64)) for n in names]
+        dot = Builder().dot(*operands, rule="m k, n k -> m n")
+        texts.add(print_kernel(distribute_kernel(tile_group(alone(dot))), "k"))
+    assert len(texts) == 1

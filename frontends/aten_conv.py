@@ -10,6 +10,7 @@ from typing import Any
 from stack.frontends.aten import Context, NotLowered, lowers, wide
 from stack.ir.dim import Expr
 from stack.ir.node import Node
+from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
 
 Ints = Sequence[int]
@@ -187,7 +188,7 @@ def _max_pool(rank: int) -> None:
         kernel, padding, dilation = (_each(v, rank) for v in (kernel, padding, dilation))
         stride = _each(stride, rank) if len(stride) else kernel
         counts = want.shape[-rank:]
-        lowest = -math.inf if x.dtype.is_float else -(1 << (x.dtype.bits - 1))
+        lowest = identity("max", x.dtype)
         wide_x = _cover(cx, x, rank, kernel, stride, padding, dilation, counts, lowest)
         best = _pool(cx, "max", wide_x, rank, kernel, stride, dilation, counts)
         place = _max_places(cx, x, best, wide_x, rank, kernel, stride, padding, dilation)

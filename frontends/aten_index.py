@@ -44,6 +44,8 @@ def _gather(cx: Context, x: Node, dim: int, index: Node, *, sparse_grad: bool = 
         return cx.broadcast(x, index.shape)
     if not index.tensor.rank:
         index = cx.reshape(index, [1])
+    if index.tensor.size == 0:
+        return cx.full(0, cx.want)
     axis = axis_of(dim, x.tensor.rank)
     index = in_range(cx, index, x.shape[axis], "gather")
     for other, (size, wanted) in enumerate(zip(x.shape, index.shape, strict=True)):
@@ -147,6 +149,8 @@ def _masked_put(
 def _scatter_axis(
     cx: Context, x: Node, dim: int, index: Node, source: Node | float, kind: str
 ) -> Node:
+    if index.tensor.size == 0:
+        return x
     scalar = not x.tensor.rank
     if scalar:
         x = cx.reshape(x, [1])
@@ -266,7 +270,9 @@ def _index_reduce(
     include_self: bool = True,
 ) -> Node:  # fmt: skip
     if not x.tensor.rank:
-        raise NotLowered("index_reduce of a scalar")
+        x, source = cx.reshape(x, [1]), cx.reshape(source, [1])
+        options = {"include_self": include_self}
+        return cx.reshape(_index_reduce(cx, x, 0, index, source, reduce, **options), ())
     axis = axis_of(dim, x.tensor.rank)
     view = [-1 if i == axis else 1 for i in range(x.tensor.rank)]
     view[axis] = index.tensor.size
@@ -327,7 +333,10 @@ def _searchsorted(
 ) -> Node:  # fmt: skip
     edges, values = (second, first) if "bucketize" in cx.name else (first, second)
     if sorter is not None:
-        raise NotLowered("searchsorted with a sorter")
+        axes = letters(edges.tensor.rank)
+        rule = _rule([[*axes[:-1], "n!"], [*axes[:-1], "k"]], [*axes[:-1], "k"])
+        sorter = in_range(cx, sorter, edges.shape[-1], "searchsorted")
+        edges = cx.b.gather(edges, sorter, rule=rule)
     right = right or side == "right"
     kind = cx.common(edges, values)
     values = cx.scalar(values, kind)

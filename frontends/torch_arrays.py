@@ -155,7 +155,8 @@ def find_operator(target: str) -> Callable[..., Any]:
         known = ", ".join(sorted(NAMESPACES))
         raise StackError(f"no operator {target!r} may be called; namespaces: {known}")
     packet = getattr(getattr(torch.ops, parts[0]), parts[1], None)
-    if packet is None or parts[2] not in packet.overloads():
+    is_packet = isinstance(packet, torch._ops.OpOverloadPacket)
+    if not is_packet or parts[2] not in packet.overloads():
         raise StackError(f"torch has no operator {name!r}")
     return getattr(packet, parts[2])
 

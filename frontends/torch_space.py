@@ -390,7 +390,7 @@ class TorchSpace(ArraySpace):
     def op_while(self, node: Node, run: Run, *args: Tensor) -> tuple[Tensor, ...]:
         if not _is_tracing(*args):
             return super().op_while(node, run, *args)
-        from torch._higher_order_ops.while_loop import while_loop
+        from torch._higher_order_ops.while_loop import while_loop_op
 
         def test(*values: Tensor) -> Tensor:
             return run(node.blocks[0], values)[0].clone()
@@ -398,7 +398,7 @@ class TorchSpace(ArraySpace):
         def body(*values: Tensor) -> tuple[Tensor, ...]:
             return tuple(v.clone() for v in run(node.blocks[1], values))
 
-        return tuple(while_loop(test, body, tuple(a.clone() for a in args)))
+        return tuple(while_loop_op(test, body, tuple(a.clone() for a in args), ()))
 
     def op_opaque(self, node: Node, *args: Tensor) -> Any:
         target = str(node.attrs["target"])
@@ -442,10 +442,12 @@ def replay(func: Func, device: str | torch.device = "cpu") -> torch.fx.GraphModu
     """A module of ATen ops that does what `func` does: for torch.compile and torch.export."""
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.proxy_tensor import make_fx
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     run = callable_of(func, device)
-    with FakeTensorMode(allow_non_fake_inputs=True):
+    fakes = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+    with fakes:
         inputs = [
             torch.empty(p.shape, dtype=TORCH_DTYPE[p.dtype], device=device) for p in func.params
         ]
-    return make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+        return make_fx(run, tracing_mode="real")(*inputs)

@@ -1,0 +1,121 @@
+"""The peer that compiles nothing: torch op by op, or the user's own framework as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.ir.node import Func
+from stack.run.backend import Backend, Executable, Kernel
+
+from .peer import Origins, PeerExecutable, files, is_from, need, quiet, refuse, user_line, zeros
+
+_FREE = ("_unsafe_view", "_reshape_alias", "device", "lift_fresh", "sym_size")
+
+
+def compile_eager(func: Func, options: dict[str, Any]) -> Executable:
+    """Replay a function in torch, one op after another, without autograd.
+
+    Options:
+        device: where the tensors are (default "cpu").
+    """
+    from . import peer_torch as pt
+
+    device = str(options.get("device", "cpu"))
+    origins = Origins(func)
+    graph = pt.graph_of(func, origins, device)
+    pt.hoist_scalars(graph)
+
+    def kernels() -> list[Kernel]:
+        return [
+            origins.kernel(_name(n.target), "library", origins.found([n.stack_trace or ""]))
+            for n in graph.graph.nodes
+            if n.op == "call_function" and _works(n.target)
+        ]
+
+    return _torch_executable(func, graph, kernels, device)
+
+
+def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
+    """The user's callable as it is: torch op by op, or JAX without `jit`.
+
+    Its weights are its own: those among the parameters are not looked at.
+    """
+    if is_from("jax", captured):
+        from .peer_jax import native_op_by_op
+
+        return native_op_by_op(captured)
+    if not is_from("torch", captured):
+        raise refuse("eager", "torch and JAX")
+    from . import peer_torch as pt
+
+    device = str(options.get("device", "cpu"))
+    call = pt.user_call(captured)
+
+    def kernels() -> list[Kernel]:
+        inputs = pt.prepare_for([p.tensor for p in captured.func.params], device)
+        return [
+            Kernel(name, "library", source=files(filter(None, [line])), ops=(name[5:],))
+            for name, line in _dispatched(pt.synchronous(call), inputs(zeros(captured.func)))
+        ]
+
+    return _torch_executable(captured.func, call, kernels, device)
+
+
+def _torch_executable(func: Func, run: Any, kernels: Any, device: str) -> Executable:
+    from . import peer_torch as pt
+
+    prepare = pt.prepare_for([p.tensor for p in func.params], device)
+    finish = pt.finish_for([r.tensor for r in func.results])
+    call = pt.synchronous(run, device)
+    return PeerExecutable(
+        run=lambda arrays: finish(call(prepare(arrays))),
+        find_kernels=kernels,
+        find_peak=lambda: pt.peak_of(func, prepare, call),
+        counts_what="torch ops that do work (views left out)",
+        prepare=prepare,
+        call=call,
+        finish=finish,
+        note=f"torch {pt.torch.__version__}, op by op, {pt.torch.get_num_threads()} threads",
+    )
+
+
+def _name(op: Any) -> str:
+    return f"aten.{op.overloadpacket.__name__}"
+
+
+def _works(op: Any) -> bool:
+    """Whether an op of torch computes or moves anything."""
+    name = getattr(op, "__name__", "").partition(".")[0]
+    return hasattr(op, "overloadpacket") and not op.is_view and name not in _FREE
+
+
+def _dispatched(run: Any, inputs: Any) -> list[tuple[str, str]]:
+    """Every op of torch that a call makes and that does work, and the user's line."""
+    import traceback
+
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    found: list[tuple[str, str]] = []
+
+    class Record(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, op: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            if _works(op):
+                found.append((_name(op), user_line("".join(traceback.format_stack()))))
+            return op(*args, **(kwargs or {}))
+
+    with quiet("torch"), Record():
+        run(inputs)
+    return found
+
+
+BACKEND = Backend(
+    name="eager",
+    level="tensor",
+    doc="no compiler: torch op by op; natively the user's framework as it is",
+    compile=compile_eager,
+    native=native_eager,
+    missing=need("torch", "torch"),
+    is_peer=True,
+)

@@ -1,0 +1,46 @@
+"""The peer Inductor: torch's own compiler, on our programs and on the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.ir.node import Func
+from stack.run.backend import Backend, Executable
+
+from .peer import is_from, need, refuse
+
+
+def compile_inductor(func: Func, options: dict[str, Any]) -> Executable:
+    """Compile the replay of a function; Dynamo is not needed, the graph is there already.
+
+    Options:
+        mode: "default", "max-autotune-no-cudagraphs" or another of torch.compile's.
+        inductor: more settings of `torch._inductor.config`, by name.
+        fresh: compile in an empty cache directory of its own (default: what the environment says,
+            TORCHINDUCTOR_CACHE_DIR).
+        device: "cpu" or "cuda".
+    """
+    from .peer_inductor import compile_replay
+
+    return compile_replay(func, options)
+
+
+def native_inductor(captured: Any, options: dict[str, Any]) -> Executable:
+    """`torch.compile` of the user's callable, with its own weights. Options as for `compile`."""
+    if not is_from("torch", captured):
+        raise refuse("inductor", "torch")
+    from .peer_inductor import compile_native
+
+    return compile_native(captured, options)
+
+
+BACKEND = Backend(
+    name="inductor",
+    level="tensor",
+    doc="torch.compile's default compiler",
+    compile=compile_inductor,
+    native=native_inductor,
+    missing=need("torch", "torch"),
+    artifacts=("inductor",),
+    is_peer=True,
+)

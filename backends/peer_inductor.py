@@ -1,0 +1,240 @@
+"""Drives Inductor and watches it: its code, and which ops became which kernel.
+
+Everything private of Inductor is used here. Where a version lacks one of the hooks, the program
+still compiles and runs, and the list of kernels is what the hooks left saw.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import torch
+
+from stack.errors import StackError
+from stack.ir.node import Func
+from stack.run.backend import Executable, Kernel
+
+from . import peer_torch as pt
+from .peer import Origins, PeerExecutable, quiet, user_line, zeros
+
+_NOT_RUN = ("MultiOutput", "NoneLayout", "NopKernel")
+
+
+class Watch:
+    """What Inductor did in one compilation.
+
+    Attributes:
+        code: the Python that it wrote, one text for each graph.
+        steps: `(name, kind, FX nodes)` of every kernel launch and library call, in order.
+    """
+
+    def __init__(self) -> None:
+        self.code: list[str] = []
+        self.steps: list[tuple[str, str, list[Any]]] = []
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        from torch._inductor import scheduler
+        from torch._inductor.codegen import cpp, triton
+        from torch._inductor.graph import GraphLowering
+
+        with ExitStack() as stack:
+            stack.enter_context(
+                mock.patch.object(GraphLowering, "save_output_code", self.code.append)
+            )
+            for owner in (cpp.CppScheduling, triton.TritonScheduling):
+                self._hook(stack, owner, "define_kernel", self._defined)
+            self._hook(stack, scheduler.Scheduler, "codegen_extern_call", self._called)
+            yield
+
+    def _hook(self, stack: ExitStack, owner: Any, name: str, note: Callable[..., None]) -> None:
+        inner = getattr(owner, name, None)
+        if inner is None:
+            return
+
+        def method(this: Any, *args: Any, **kwargs: Any) -> Any:
+            result = inner(this, *args, **kwargs)
+            note(result, *args)
+            return result
+
+        stack.enter_context(mock.patch.object(owner, name, method))
+
+    def _defined(self, name: Any, source: str, nodes: Sequence[Any], *rest: Any) -> None:
+        self.steps.append((str(name), "generated", _origins(nodes)))
+
+    def _called(self, result: Any, node: Any) -> None:
+        ir = getattr(node, "node", None)
+        if type(ir).__name__ in _NOT_RUN:
+            return
+        name = getattr(ir, "python_kernel_name", None) or type(ir).__name__
+        own = getattr(ir, "origin_node", None)
+        nodes = [own] if own is not None else _origins([node])
+        self.steps.append((str(name).removeprefix("extern_kernels."), "library", nodes))
+
+    @property
+    def text(self) -> str:
+        return "\n".join(dict.fromkeys(self.code))
+
+
+def _origins(nodes: Sequence[Any]) -> list[Any]:
+    """FX nodes behind scheduler nodes, in order; views are left out where there is more."""
+    found: dict[Any, None] = {}
+    for node in nodes:
+        members = node.get_nodes() if hasattr(node, "get_nodes") else ()
+        for member in members:
+            ir = getattr(member, "node", None)
+            if ir is not None and hasattr(ir, "get_origins"):
+                found.update(dict.fromkeys(ir.get_origins()))
+    return [n for n in found if not _is_view(n)] or list(found)
+
+
+def _is_view(node: Any) -> bool:
+    op = node.target
+    return getattr(op, "is_view", False) or op is torch.ops.aten._unsafe_view.default
+
+
+_SOURCE = re.compile(r"^(\w+) = async_compile\.\w+\((.*?)^'''", re.MULTILINE | re.DOTALL)
+
+
+def _sources(code: str) -> dict[str, str]:
+    """The source of each generated kernel, by name."""
+    return {name: body.partition("'''")[2].strip() for name, body in _SOURCE.findall(code)}
+
+
+def settings(options: dict[str, Any]) -> dict[str, Any]:
+    """Inductor's settings for our options. Raises StackError for a mode that it has not."""
+    mode = str(options.get("mode", "default"))
+    try:
+        known = dict(torch._inductor.list_mode_options(mode))
+    except RuntimeError as error:
+        raise StackError(f"inductor: {error}") from error
+    return {**known, **options.get("inductor", {})}
+
+
+@contextmanager
+def compiling(options: dict[str, Any], watch: Watch) -> Iterator[None]:
+    """Watched and quiet, without the cache of whole graphs: a hit there shows nothing."""
+    from torch._functorch import config as functorch_config
+    from torch._inductor import config
+    from torch._inductor.utils import fresh_cache
+
+    fresh = fresh_cache() if options.get("fresh") else nullcontext()
+    with (
+        fresh,
+        config.patch(fx_graph_cache=False),
+        functorch_config.patch(enable_autograd_cache=False),
+        quiet("torch", "torch._inductor", "torch._dynamo"),
+        torch.no_grad(),
+        watch.watching(),
+    ):
+        yield
+
+
+def _note(options: dict[str, Any], what: str) -> str:
+    mode = options.get("mode", "default")
+    cache = "an empty cache" if options.get("fresh") else "the cache of the environment"
+    extra = "".join(f", {k}={v}" for k, v in options.get("inductor", {}).items())
+    return (
+        f"torch {torch.__version__}, {what}, mode {mode}{extra}, {cache},"
+        f" {torch.get_num_threads()} threads"
+    )
+
+
+def _executable(
+    func: Func, run: Callable[..., Any], watch: Watch, kernels: Any, options: dict[str, Any],
+    what: str,
+) -> Executable:  # fmt: skip
+    device = str(options.get("device", "cpu"))
+    prepare = pt.prepare_for([p.tensor for p in func.params], device)
+    finish = pt.finish_for([r.tensor for r in func.results])
+    call = pt.synchronous(run, device)
+    text = watch.text
+    return PeerExecutable(
+        run=lambda arrays: finish(call(prepare(arrays))),
+        find_kernels=kernels,
+        find_peak=lambda: pt.peak_of(func, prepare, call),
+        artifacts={"inductor": text},
+        counts_what="calls in Inductor's wrapper: generated kernels (each may hold several"
+        " loop nests) and library calls",
+        prepare=prepare,
+        call=call,
+        finish=finish,
+        note=_note(options, what),
+    )
+
+
+def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
+    """See `inductor.compile_inductor`."""
+    device = str(options.get("device", "cpu"))
+    origins, watch = Origins(func), Watch()
+    graph = pt.graph_of(func, origins, device)
+    inputs = pt.prepare_for([p.tensor for p in func.params], device)(zeros(func))
+    with compiling(options, watch):
+        run: Any = torch._inductor.compile(graph, list(inputs), options=settings(options))
+
+    def kernels() -> list[Kernel]:
+        sources = _sources(watch.text)
+        found: list[Kernel] = []
+        for name, kind, nodes in watch.steps:
+            group = origins.found(n.meta.get("stack_trace") or "" for n in nodes)
+            text = sources.get(name, "")
+            found.append(origins.kernel(name, kind, group, text, "cpp" if text else "txt"))
+        return found
+
+    what = "graph of the IR's replay, weights are arguments"
+    return _executable(func, run, watch, kernels, options, what)
+
+
+def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
+    """See `inductor.native_inductor`."""
+    func, watch = captured.func, Watch()
+    device = str(options.get("device", "cpu"))
+    prepare = pt.prepare_for([p.tensor for p in func.params], device)
+    from torch._dynamo import config as dynamo_config
+
+    # many programs may share one code object; past the limit Dynamo would silently run eager
+    limits = {"recompile_limit": 1 << 12, "accumulated_recompile_limit": 1 << 12}
+    known = {k: v for k, v in limits.items() if hasattr(dynamo_config, k)}
+    found = settings(options)
+
+    # a backend of its own: with "inductor" by name, Dynamo takes code that it compiled before
+    def compiler(graph: Any, inputs: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        return compile_fx(graph, inputs, config_patches=found)
+
+    compiled = torch.compile(captured.original, backend=compiler)
+    run = pt.rebuilt(captured, compiled)
+    with compiling(options, watch), dynamo_config.patch(known):
+        run(*prepare(zeros(func)))
+    if not watch.code:
+        raise StackError("inductor compiled nothing: torch.compile left the program to eager")
+
+    def kernels() -> list[Kernel]:
+        sources = _sources(watch.text)
+        return [
+            Kernel(
+                name,
+                kind,
+                sources.get(name, ""),
+                "cpp" if name in sources else "txt",
+                source=tuple(dict.fromkeys(filter(None, map(_line, nodes)))),
+                ops=tuple(dict.fromkeys(map(_aten, nodes))),
+            )
+            for name, kind, nodes in watch.steps
+        ]
+
+    return _executable(func, run, watch, kernels, options, "torch.compile of the original")
+
+
+def _line(node: Any) -> str:
+    return user_line(node.meta.get("stack_trace") or "")
+
+
+def _aten(node: Any) -> str:
+    op = node.meta.get("original_aten") or node.target
+    return str(op).removeprefix("aten.").removesuffix(".default").partition(".")[0]

@@ -1,0 +1,241 @@
+"""Drives JAX: `jit` ahead of time with its HLO read, and op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import numpy as np
+
+from stack.errors import StackError
+from stack.frontends import jax_space
+from stack.frontends.jaxpr import FRONTEND
+from stack.frontends.lax import is_key, jax_dtype
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func, Node
+from stack.run.backend import Executable, Kernel
+
+from .peer import Origins, PeerExecutable
+from .peer_hlo import Step, read_hlo, steps
+
+Arrays = tuple[Any, ...]
+Describe = Callable[[list[Step]], list[Kernel]]
+
+
+class OriginSpace(jax_space.JaxSpace):
+    """Replays a function so that each op of JAX is in the scope `ir<number of its node>`."""
+
+    def __init__(self, origins: Origins) -> None:
+        super().__init__()
+        self.origins = origins
+
+
+def _with_origin(name: str) -> Any:
+    inner = getattr(jax_space.JaxSpace, name)
+
+    def method(self: OriginSpace, node: Node, *args: Any) -> Any:
+        with jax.named_scope(f"ir{self.origins.order[node]}"):
+            return inner(self, node, *args)
+
+    return method
+
+
+for _name in dir(jax_space.JaxSpace):
+    if _name == "elementwise" or _name.startswith("op_"):
+        setattr(OriginSpace, _name, _with_origin(_name))
+
+
+def replay(func: Func, origins: Origins) -> Callable[..., Arrays]:
+    """A function of JAX arrays that returns a tuple, with origins in its scopes."""
+    space = OriginSpace(origins)
+
+    def replayed(*arrays: Any) -> Arrays:
+        args = [space.settle(a, p.tensor) for a, p in zip(arrays, func.params, strict=True)]
+        return tuple(evaluate(func.body, args, space))
+
+    replayed.__name__ = func.name
+    return replayed
+
+
+# ---- arrays
+
+
+def _prepare(func: Func) -> Callable[[Sequence[np.ndarray]], Arrays]:
+    def prepare(arrays: Sequence[np.ndarray]) -> Arrays:
+        pairs = zip(arrays, func.params, strict=True)
+        return tuple(FRONTEND.from_numpy(np.array(a, order="C"), p.dtype) for a, p in pairs)
+
+    return prepare
+
+
+def _finish(func: Func) -> Callable[[Arrays], list[np.ndarray]]:
+    def finish(results: Arrays) -> list[np.ndarray]:
+        pairs = zip(results, func.results, strict=True)
+        return [np.array(FRONTEND.to_numpy(x, r.dtype), order="C") for x, r in pairs]
+
+    return finish
+
+
+def _synchronous(
+    fn: Callable[..., Any], context: Callable[[], AbstractContextManager[Any]]
+) -> Callable[[Arrays], Arrays]:
+    def call(prepared: Arrays) -> Arrays:
+        with context():
+            return jax.block_until_ready(fn(*prepared))
+
+    return call
+
+
+def user_call(captured: Any) -> Callable[..., Arrays]:
+    """The captured callable on the arrays of its parameters; gives the arrays of its results.
+
+    Arrays that it closes over are its own: what stands for them is not looked at.
+    """
+    leaves, tree = jax.tree_util.tree_flatten(tuple(captured.args))
+    bound = len(captured.bound)
+
+    def call(*arrays: Any) -> Arrays:
+        given = [
+            jax.random.wrap_key_data(a, impl=leaf.dtype._impl.name) if is_key(leaf) else a
+            for a, leaf in zip(arrays[bound:], leaves, strict=True)
+        ]
+        out = captured.original(*jax.tree_util.tree_unflatten(tree, given))
+        results = jax.tree_util.tree_leaves(out)
+        return tuple(jax.random.key_data(r) if is_key(r) else r for r in results)
+
+    call.__name__ = captured.func.name
+    return call
+
+
+# ---- compiled
+
+
+def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
+    """See `xla.compile_xla`."""
+    origins = Origins(func)
+    nodes = list(origins.order)
+
+    def describe(steps: list[Step]) -> list[Kernel]:
+        groups = [
+            {nodes[i] for x in inner for i in x.scopes if i < len(nodes)} for *_, inner in steps
+        ]
+        # XLA reshapes a dot of several batch axes and drops its name: found by size, in order
+        lost = [n for n in nodes if n.op == "dot" and not any(n in g for g in groups)]
+        for (*_, inner), group in zip(steps, groups, strict=True):
+            sizes = [x.size for x in inner if x.op == "dot" and not x.scopes]
+            for size in sizes:
+                node = next((n for n in lost if n.tensor.size == size), None)
+                if node is not None:
+                    lost.remove(node)
+                    group.add(node)
+        return [
+            origins.kernel(name, kind, group)
+            for (name, kind, _), group in zip(steps, groups, strict=True)
+        ]
+
+    fn = replay(func, origins)
+    return _compiled(
+        func, fn, options, describe, "jax.jit of the IR's replay, weights are arguments"
+    )
+
+
+def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
+    """See `xla.native_xla`."""
+
+    def describe(steps: list[Step]) -> list[Kernel]:
+        return [
+            Kernel(
+                name,
+                kind,
+                source=tuple(dict.fromkeys(x.line for x in inner if x.line)),
+                ops=tuple(dict.fromkeys(x.primitive for x in inner if x.primitive)),
+            )
+            for name, kind, inner in steps
+        ]
+
+    return _compiled(
+        captured.func, user_call(captured), options, describe, "jax.jit of the original"
+    )
+
+
+def _compiled(
+    func: Func, fn: Callable[..., Any], options: dict[str, Any], describe: Describe,
+    what: str,
+) -> Executable:  # fmt: skip
+    def context() -> AbstractContextManager[Any]:
+        return jax_space.x64(func)
+
+    specs = [jax.ShapeDtypeStruct(p.shape, jax_dtype(p.dtype)) for p in func.params]
+    try:
+        with context():
+            lowered = jax.jit(fn, keep_unused=True).lower(*specs)
+            compiled = lowered.compile(compiler_options=options.get("xla"))
+    except StackError:
+        raise
+    except Exception as error:
+        raise StackError(f"xla: {type(error).__name__}: {error}") from error
+    prepare, finish, call = _prepare(func), _finish(func), _synchronous(compiled, context)
+
+    def kernels() -> list[Kernel]:
+        return describe(steps(read_hlo(compiled.as_text() or "")))
+
+    def peak() -> int | None:
+        found = compiled.memory_analysis()
+        if found is None:
+            return None
+        return int(found.temp_size_in_bytes + found.output_size_in_bytes)
+
+    return PeerExecutable(
+        run=lambda arrays: finish(call(prepare(arrays))),
+        find_kernels=kernels,
+        find_peak=peak,
+        artifacts={"hlo": lambda: compiled.as_text() or ""},
+        counts_what="instructions of the optimized HLO that run: fusions (generated) and dots,"
+        " convolutions and custom calls (library)",
+        prepare=prepare,
+        call=call,
+        finish=finish,
+        note=f"jax {jax.__version__}, {what}",
+    )
+
+
+# ---- op by op
+
+
+def native_op_by_op(captured: Any) -> Executable:
+    """The user's callable without `jit` around it: each op is dispatched as it comes.
+
+    Functions of JAX that are jitted themselves (`jnp.where`, `jax.nn.silu`) stay so.
+    """
+    func = captured.func
+
+    def context() -> AbstractContextManager[Any]:
+        return jax_space.x64(func)
+
+    prepare, finish = _prepare(func), _finish(func)
+    call = _synchronous(user_call(captured), context)
+    return PeerExecutable(
+        run=lambda arrays: finish(call(prepare(arrays))),
+        find_kernels=lambda: _dispatched(captured),
+        counts_what="primitives and jitted helpers that JAX dispatches",
+        prepare=prepare,
+        call=call,
+        finish=finish,
+        note=f"jax {jax.__version__}, op by op, without jit",
+    )
+
+
+def _dispatched(captured: Any) -> list[Kernel]:
+    from stack.frontends.jaxpr_source import line_of
+
+    closed = jax.make_jaxpr(captured.original)(*captured.args)
+    found: list[Kernel] = []
+    for eqn in closed.jaxpr.eqns:
+        name = str(eqn.params.get("name", eqn.primitive.name))
+        source = line_of(eqn).split(" ")[0]
+        found.append(
+            Kernel(name, "library", source=(source,) if source else (), ops=(eqn.primitive.name,))
+        )
+    return found

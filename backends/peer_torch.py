@@ -1,0 +1,245 @@
+"""What the peers of torch share: the replay with origins, arrays across, memory, user arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch.fx import traceback as fx_traceback
+from torch.utils import _pytree as pytree
+
+from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
+from stack.frontends.torch_space import TorchSpace
+from stack.ir.axes import parse_rule
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func, Node
+from stack.ir.space import Run
+from stack.ir.types import TensorType
+
+from .peer import Origins, fixed_shape, zeros
+
+Tensor = torch.Tensor
+Tensors = tuple[Tensor, ...]
+
+
+class OriginSpace(TorchSpace):
+    """Replays a function so that each op of torch knows the node it came from.
+
+    Contractions become `matmul` and `linear` where they are that: these are what torch's compilers
+    look for, and what a person would have written.
+    """
+
+    def __init__(self, origins: Origins, device: str = "cpu") -> None:
+        super().__init__(device)
+        self.origins = origins
+
+    def op_dot(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        kind = self.dtype(node.dtype)
+        product = matmul(node, a, b) if a.dtype is kind and b.dtype is kind else None
+        return super().op_dot(node, a, b) if product is None else product
+
+    def op_while(self, node: Node, run: Run, *args: Tensor) -> Tensors:
+        from torch._higher_order_ops.while_loop import while_loop_op
+        from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+        if get_proxy_mode() is None:
+            return super().op_while(node, run, *args)
+
+        # traced by make_fx, not by Dynamo, which `while_loop` would start
+        def test(*values: Tensor) -> Tensor:
+            return run(node.blocks[0], values)[0].clone()
+
+        def body(*values: Tensor) -> Tensors:
+            return tuple(v.clone() for v in run(node.blocks[1], values))
+
+        carried: Any = tuple(a.clone() for a in args)
+        return tuple(while_loop_op(test, body, carried, ()))
+
+
+def matmul(node: Node, a: Tensor, b: Tensor) -> Tensor | None:
+    """A dot as one `torch.matmul` of views, where it is one."""
+    rule = parse_rule(node.attrs["rule"])
+    left, right, out = (
+        [axis.names[0] for axis in operand] for operand in (*rule.inputs, rule.outputs[0])
+    )
+    summed = [n for n in left if n in right and n not in out]
+    shared = [n for n in left if n in right and n in out]
+    rows = [n for n in left if n not in right]
+    columns = [n for n in right if n not in left]
+    simple = len(summed) == 1 and len(columns) == 1 and {*rows, *columns, *shared} == {*out}
+    if node.dtype.kind != "f" or not simple or out[-1:] != columns:
+        return None
+    k, n = summed[0], columns[0]
+    if not shared:
+        if not rows or left[-1] != k or out != [*rows, n]:
+            return None
+        return torch.matmul(a, b if right == [k, n] else b.mT)
+    lead = len(shared)
+    if len(rows) != 1 or out != [*shared, rows[0], n] or {*left[:lead]} != {*shared}:
+        return None
+    if left[:lead] != shared or right[:lead] != shared:
+        return None
+    x = a if left[lead:] == [rows[0], k] else a.mT
+    y = b if right[lead:] == [k, n] else b.mT
+    return torch.matmul(x, y)
+
+
+def _with_origin(name: str) -> Any:
+    inner = getattr(TorchSpace, name)
+    inner = OriginSpace.__dict__.get(name, inner)
+
+    def method(self: OriginSpace, node: Node, *args: Any) -> Any:
+        outer = fx_traceback.current_meta
+        fx_traceback.current_meta = {**outer, "stack_trace": self.origins.trace(node)}
+        try:
+            return inner(self, node, *args)
+        finally:
+            fx_traceback.current_meta = outer
+
+    return method
+
+
+for _name in dir(TorchSpace):
+    if _name == "elementwise" or _name.startswith("op_"):
+        setattr(OriginSpace, _name, _with_origin(_name))
+
+
+def callable_of(func: Func, space: OriginSpace) -> Callable[..., Tensors]:
+    """A function on tensors that does what `func` does, op by op."""
+    params = [p.tensor for p in func.params]
+    results = [r.tensor for r in func.results]
+
+    def run(*args: Tensor) -> Tensors:
+        held = [space.enter(a, t) for a, t in zip(args, params, strict=True)]
+        out = evaluate(func.body, held, space)
+        return tuple(space.leave(o, t) for o, t in zip(out, results, strict=True))
+
+    return run
+
+
+def fakes(func: Func, device: str = "cpu") -> Tensors:
+    """Tensors of the parameters' types without storage."""
+    from torch._subclasses import FakeTensorMode
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()):
+        return tuple(
+            torch.empty(fixed_shape(p.tensor), dtype=TORCH_DTYPE[p.dtype], device=device)
+            for p in func.params
+        )
+
+
+def graph_of(func: Func, origins: Origins, device: str = "cpu") -> torch.fx.GraphModule:
+    """The function as a graph of ATen ops, each with the trace of its node."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    run = callable_of(func, OriginSpace(origins, device))
+    with torch.no_grad(), fx_traceback.preserve_node_meta():
+        tracer = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)
+        return tracer(*fakes(func, device))
+
+
+def hoist_scalars(graph: torch.fx.GraphModule) -> None:
+    """Scalar constants are made once, not at each call."""
+    for number, node in enumerate(graph.graph.find_nodes(
+        op="call_function", target=torch.ops.aten.full.default
+    )):  # fmt: skip
+        if node.args[0]:
+            continue
+        name = f"scalar_{number}"
+        graph.register_buffer(name, node.target(*node.args, **node.kwargs))
+        with graph.graph.inserting_before(node):
+            node.replace_all_uses_with(graph.graph.get_attr(name))
+        graph.graph.erase_node(node)
+    graph.recompile()
+
+
+# ---- arrays
+
+
+def prepare_for(types: Sequence[TensorType], device: str = "cpu") -> Callable[..., Tensors]:
+    """Storage arrays to tensors that torch allocated, and so aligned as it likes them."""
+
+    def prepare(arrays: Sequence[np.ndarray]) -> Tensors:
+        pairs = zip(arrays, types, strict=True)
+        return tuple(from_numpy(a, t.dtype).clone().to(device) for a, t in pairs)
+
+    return prepare
+
+
+def finish_for(types: Sequence[TensorType]) -> Callable[[Sequence[Tensor]], list[np.ndarray]]:
+    """Tensors to storage arrays that nobody else holds."""
+
+    def finish(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+        pairs = zip(tensors, types, strict=True)
+        return [np.array(to_numpy(x, t.dtype), order="C", copy=True) for x, t in pairs]
+
+    return finish
+
+
+def synchronous(call: Callable[..., Any], device: str = "cpu") -> Callable[[Tensors], Tensors]:
+    """Call without autograd, and wait."""
+    on_gpu = torch.device(device).type == "cuda"
+
+    def run(prepared: Tensors) -> Tensors:
+        with torch.no_grad():
+            out = call(*prepared)
+            if on_gpu:
+                torch.cuda.synchronize()
+        return out
+
+    return run
+
+
+def peak_of(func: Func, prepare: Callable[..., Tensors], call: Callable[..., Any]) -> int:
+    """The most memory that one call holds at a time beyond its inputs, from torch's profiler."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # it announces itself otherwise
+    from torch.profiler import ProfilerActivity, profile
+
+    inputs = prepare(zeros(func))
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+        held = call(inputs)
+    del held
+    events: Any = found.profiler.kineto_results.events()  # pyright: ignore
+    changes = [(e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]"]
+    total = peak = 0
+    for _, size in sorted(changes, key=lambda change: change[0]):
+        total += size
+        peak = max(peak, total)
+    return peak
+
+
+# ---- the user's own callable
+
+
+def user_call(captured: Any) -> Callable[..., Tensors]:
+    """The captured callable on the tensors of its parameters; gives the tensors of its results.
+
+    Weights are the callable's own: what stands for them among the parameters is not looked at.
+    """
+    return rebuilt(captured, captured.original)
+
+
+def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:
+    """`fn`, called as the user's callable is, on flat tensors."""
+    leaves, spec = pytree.tree_flatten(tuple(captured.args))
+    holes = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+    bound = len(captured.bound)
+
+    def call(*tensors: Tensor) -> Tensors:
+        values = list(leaves)
+        for i, tensor in zip(holes, tensors[bound:], strict=True):
+            values[i] = tensor
+        out = fn(*pytree.tree_unflatten(values, spec))
+        return tuple(t for t in pytree.tree_leaves(out) if isinstance(t, Tensor))
+
+    return call
+
+
+def same_results(func: Func, found: Sequence[Tensor]) -> bool:
+    """Whether results are those of the function: a callable that writes to its inputs has fewer."""
+    types = [(tuple(t.shape), t.dtype) for t in found]
+    return types == [(tuple(r.shape), TORCH_DTYPE[r.dtype]) for r in func.results]

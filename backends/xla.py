@@ -1,0 +1,42 @@
+"""The peer XLA: `jax.jit`, on our programs and on the user's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.ir.node import Func
+from stack.run.backend import Backend, Executable
+
+from .peer import is_from, need, refuse
+
+
+def compile_xla(func: Func, options: dict[str, Any]) -> Executable:
+    """`jax.jit` of the replay of a function; weights are arguments.
+
+    Options:
+        xla: compiler options for XLA, by name (`jax.stages.Lowered.compile`).
+    """
+    from .peer_jax import compile_replay
+
+    return compile_replay(func, options)
+
+
+def native_xla(captured: Any, options: dict[str, Any]) -> Executable:
+    """`jax.jit` of the user's callable; arrays that it closes over are its own."""
+    if not is_from("jax", captured):
+        raise refuse("xla", "JAX")
+    from .peer_jax import compile_native
+
+    return compile_native(captured, options)
+
+
+BACKEND = Backend(
+    name="xla",
+    level="tensor",
+    doc="jax.jit",
+    compile=compile_xla,
+    native=native_xla,
+    missing=need("jax", "jax"),
+    artifacts=("hlo",),
+    is_peer=True,
+)

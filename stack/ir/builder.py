@@ -1,4 +1,4 @@
-"""Making nodes: `Builder` infers types and notes names and source lines; `rebuild` maps functions."""
+"""Making nodes: `Builder` infers types, notes names and source lines; `rebuild` maps functions."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Builder:
 
         def build(
             *args: Operand,
-            type: Type | None = None,  # noqa: A002 the field of a node is called type
+            type: Type | None = None,
             blocks: Sequence[Block] = (),
             named: str | None = None,
             **attrs: Any,
@@ -95,19 +95,12 @@ class Builder:
             self.names.setdefault(node, name)
 
     def _nodes(self, args: Sequence[Operand]) -> list[Node]:
-        model = next((a for a in args if isinstance(a, Node) and a.type is not None), None)
-        out: list[Node] = []
-        for arg in args:
-            if isinstance(arg, Node):
-                out.append(arg)
-                continue
-            # select's condition is no model for its branches
-            dtypes = [a.dtype for a in args if isinstance(a, Node)]
-            wide = [d for d in dtypes if d.kind != "b"] or dtypes
-            if model is None:
-                raise RuleError(f"cannot tell the element type of the number {arg!r}")
-            out.append(constant(arg, wide[0]))
-        return out
+        if all(isinstance(a, Node) for a in args):
+            return [a for a in args if isinstance(a, Node)]
+        dtypes = [a.dtype for a in args if isinstance(a, Node)]
+        # the condition of a select is no model for its branches
+        dtype = next((d for d in dtypes if d.kind != "b"), dtypes[0] if dtypes else None)
+        return [a if isinstance(a, Node) else _number(a, dtype) for a in args]
 
     def const(self, value: Any, dtype: DType | str | None = None) -> Node:
         """A constant."""
@@ -128,6 +121,14 @@ class Builder:
     ) -> Func:
         """A function with the names and source lines noted so far."""
         return Func(name, self.block(params, results), level)
+
+
+def _number(value: float, dtype: DType | None) -> Node:
+    if dtype is None:
+        raise RuleError(f"cannot tell the element type of the number {value!r}")
+    if dtype.kind in "biu" and isinstance(value, float) and not value.is_integer():
+        raise RuleError(f"{value!r} is not a number of {dtype}; insert a cast")
+    return constant(value, dtype)
 
 
 Visit = Callable[[Node, tuple[Node, ...], tuple[Block, ...]], Node]
@@ -185,7 +186,7 @@ def rebuild_block(
     mapping = dict(known) if known is not None and block.is_open else {}
     mapping.update(zip(block.params, new_params, strict=True))
     own = carrier if carrier is not None and block.is_open else _Carrier(block)
-    seen = fresh if fresh is not None and block.is_open else set()
+    seen = fresh if fresh is not None and block.is_open else set[Node]()
     seen.update(mapping.values())
     for node in block.nodes:
         blocks = tuple(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,11 +10,11 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.data import round_bf16
-from stack.ir.dim import Dim, Expr, Symbol, equal
+from stack.ir.dim import INF, Dim, Expr, Symbol, equal, substitute, symbols
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.ir.space import Array, ArraySpace, NumpySpace
-from stack.ir.types import BF16, TensorType, TupleType
+from stack.ir.types import BF16, TensorType, TupleType, type_symbols
 
 Observe = Callable[[Node, Array], None]
 
@@ -51,35 +51,48 @@ def bind_shapes(func: Func, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     """
     if len(shapes) != len(func.params):
         names = ", ".join(str(p.attrs["name"]) for p in func.params)
-        raise TypeError(f"@{func.name} takes {len(func.params)} arguments ({names}), got {len(shapes)}")
+        count = len(func.params)
+        raise TypeError(f"@{func.name} takes {count} arguments ({names}), got {len(shapes)}")
     values: dict[str, int] = {}
     for p, shape in zip(func.params, shapes, strict=True):
         if len(shape) != p.tensor.rank:
-            raise ValueError(f"argument %{p.attrs['name']} is {p.type}, got shape {list(shape)}")
+            raise _misfit(p, shape)
         for dim, size in zip(p.shape, shape, strict=True):
-            name = _lone_symbol(dim)
-            if name is not None:
-                values.setdefault(name, int(size))
+            solved = _solve(dim, int(size))
+            if solved is not None:
+                values.setdefault(*solved)
     for p, shape in zip(func.params, shapes, strict=True):
         for dim, size in zip(p.shape, shape, strict=True):
-            expected = _value(dim, values)
-            if equal(expected, int(size)) is not True:
-                raise ValueError(f"argument %{p.attrs['name']} is {p.type}, got shape {list(shape)}")
+            if equal(substitute(dim, values), int(size)) is not True:
+                raise _misfit(p, shape)
+            for s in symbols(dim):
+                if not s.low <= values[s.name] <= s.high or values[s.name] % s.multiple:
+                    raise _misfit(p, shape)
     return values
 
 
-def _lone_symbol(dim: Dim) -> str | None:
-    if isinstance(dim, Expr) and len(dim.terms) == 1:
-        monomial, coefficient = dim.terms[0]
-        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
-            return monomial[0].name
-    return None
+def _misfit(p: Node, shape: Sequence[int]) -> ValueError:
+    ranges: list[str] = []
+    for s in sorted(type_symbols(p.type), key=str):
+        high = "" if s.high == INF else s.high
+        multiple = f", a multiple of {s.multiple}" if s.multiple != 1 else ""
+        ranges.append(f"{s.name} in {s.low}..{high}{multiple}")
+    where = f" with {', '.join(ranges)}" if ranges else ""
+    return ValueError(f"argument %{p.attrs['name']} is {p.type}{where}, got shape {list(shape)}")
 
 
-def _value(dim: Dim, values: Mapping[str, int]) -> Dim:
-    from stack.ir.dim import substitute
-
-    return substitute(dim, values)
+def _solve(dim: Dim, size: int) -> tuple[str, int] | None:
+    """The value of a symbol where a size is linear in it and in nothing else."""
+    rest = size
+    factor: tuple[str, int] | None = None
+    for monomial, coefficient in dim.terms if isinstance(dim, Expr) else ():
+        if not monomial:
+            rest -= coefficient
+        elif factor is None and len(monomial) == 1 and isinstance(monomial[0], Symbol):
+            factor = monomial[0].name, coefficient
+        else:
+            return None
+    return (factor[0], rest // factor[1]) if factor is not None else None
 
 
 def evaluate(
@@ -125,13 +138,13 @@ def _evaluate_node(
         results = run(node.blocks[0], args)
         return results if isinstance(node.type, TupleType) else results[0]
     method = getattr(space, f"op_{node.op}", None)
-    if node.op in ("cond", "while"):
-        results = getattr(space, f"op_{node.op}")(node, run, *args)
-        return results if isinstance(node.type, TupleType) else results[0]
     if op.kind == "elementwise":
         return _settle(node, space.elementwise(node, *args), space)
     if method is None:
         raise StackError(f"the interpreter has no meaning for op {node.op!r}: {print_node(node)}")
+    if node.op in ("cond", "while"):
+        results = method(node, run, *args)
+        return results if isinstance(node.type, TupleType) else results[0]
     return _settle(node, method(node, *args), space)
 
 

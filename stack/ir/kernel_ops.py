@@ -12,7 +12,7 @@ At the tile level one `loop` of kind "grid" for each grid axis surrounds operati
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -179,9 +179,8 @@ def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
     if mask is None:
         return memory[place]
     other = rest[-1]
-    if not memory.size:
-        return np.broadcast_to(other, _sizes(node.tensor))
-    return np.where(mask, memory[place], other)
+    read = memory[place] if memory.size else other
+    return cast("Any", np.where(mask, read, other))
 
 
 def _run_store(space: Any, node: Node, run: Any, memory: Any, value: Any, *rest: Any) -> Any:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from .printer import Printer
 
 LANES, COLUMNS = 16, 4  # a transpose takes 16 rows of 4 elements at a time
-ROWS = 16  # rows of a copy that are written out: LLVM unrolls shorter loops, at greater cost
 VIEWS = ("cast", "transpose", "reshape")
 
 
@@ -202,25 +201,13 @@ def _begin(p: Printer, k: str, width: int, size: int) -> str:
 
 
 def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
-    """Lanes are together on both sides: whole rows, some at a time."""
+    """Lanes are together on both sides: whole rows."""
     *outer, (lanes, _, _) = axes
-    if not outer:
-        outer = [(1, 0, 0)]
-    *outer, (size, first, second) = outer
-    count = min(ROWS, size)
 
-    def rows(a: str, b: str) -> None:
-        def some(k: str) -> None:
-            begin = _begin(p, k, count, size)
-            left = step(p, a, begin, first, source.dtype)
-            right = step(p, b, begin, second, target.dtype)
-            for i in range(count):
-                value = source.read(p, at(p, left, i * first, source.dtype), lanes)
-                _write(p, target, value, at(p, right, i * second, target.dtype), lanes)
+    def row(a: str, b: str) -> None:
+        _write(p, target, source.read(p, a, lanes), b, lanes)
 
-        loop(p, -(-size // count), some)
-
-    _nest(p, source, target, outer, rows)
+    _nest(p, source, target, outer, row)
 
 
 def _squares(

@@ -388,13 +388,13 @@ class Grouping:
             seen.add(node)
             if node in consumer.held:
                 return True
+            # positions do not prune: a group spans early and late nodes, and may lead back
             holders = self.groups.get(node)
             if not holders:
-                if self.place[node] < consumer.last:
-                    pending.extend(self.readers.get(node, ()))
+                pending.extend(self.readers.get(node, ()))
                 continue
             for group in holders:
-                if group is producer or group.first > consumer.last:
+                if group is producer:
                     continue
                 pending.extend(r for n in group.members for r in self.readers.get(n, ()))
         return False

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from stack.errors import StackError
 from stack.ir.builder import param
 from stack.ir.node import Block, Node
 from stack.ir.tensor_ops import result_type
@@ -56,11 +57,16 @@ class _Outliner:
 
     def _make(self, root: Node) -> None:
         stack = [(root, False)]
+        waiting: set[Node] = set()
         while stack:
             node, ready = stack.pop()
             if node in self.done:
                 continue
             if not ready:
+                if node in waiting:
+                    name = self.old.names.get(node, node.op)
+                    raise StackError(f"fusion made groups that wait for each other, at %{name}")
+                waiting.add(node)
                 stack.append((node, True))
                 stack.extend((n, False) for n in reversed(list(self._needs(node))))
                 continue

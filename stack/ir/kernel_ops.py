@@ -18,7 +18,7 @@ import numpy as np
 
 from stack.ir.node import Block, Node
 from stack.ir.ops import OpDef, Site, define
-from stack.ir.tensor_ops import common_shape, result_type
+from stack.ir.tensor_ops import common_shape, elementwise_rule, result_type
 from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 KERNEL_LEVELS = frozenset({"tile", "loop"})
@@ -253,6 +253,7 @@ define(
         "a * b + c, rounded once where the machine can",
         "elementwise",
         _fma_infer,
+        rule=elementwise_rule,
         evaluate=_run_fma,
         flops=2,
         arity=3,

@@ -1,0 +1,184 @@
+"""Scalar operations and bytes of a node, from its axis rule; nothing here knows an op by heart.
+
+The operations of a contraction or a reduction are its scalar cost times the sizes of all axes of
+its rule, those of other ops times the size of the result. Bytes are compulsory traffic: each
+operand read once, of windows and gathers only what is read, each result written once. A group is
+one trip: inputs and outputs, whatever happens in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from stack.ir import ops
+from stack.ir.axes import Rule
+from stack.ir.dim import Dim, add, maximum, minimum, mul, product
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node
+from stack.ir.types import TensorType, TupleType, Type
+
+
+class Cost(NamedTuple):
+    """What a node costs; symbolic where sizes are."""
+
+    flops: Dim = 0
+    read: Dim = 0
+    written: Dim = 0
+
+    @property
+    def bytes(self) -> Dim:
+        """Read and written together."""
+        return add(self.read, self.written)
+
+    def plus(self, other: Cost) -> Cost:
+        """One after the other."""
+        return Cost(*(add(a, b) for a, b in zip(self, other, strict=True)))
+
+    def times(self, count: Dim) -> Cost:
+        """Repeated."""
+        return Cost(*(mul(a, count) for a in self))
+
+
+# ops that make no traffic of their own: views, names, and what the consumer reads
+_FREE = ("param", "var", "const", "size", "item", "reshape", "alloc")
+# ops that read a part of operand 0
+_PARTIAL = ("slice", "gather")
+
+
+def cost(node: Node) -> Cost:
+    """Operations, bytes read and bytes written of one node.
+
+    The body of a `while` counts once, the dearest branch of a `cond` counts, `call` is the sum of
+    its body, `fusion` and `kernel` move their inputs and outputs only.
+    """
+    if node.op in ("fusion", "kernel"):
+        return group_cost(node.blocks[0], node.args)
+    if node.op == "call":
+        return total(node.blocks[0].nodes)
+    if node.op == "while":
+        return _sum(total(b.nodes) for b in node.blocks)
+    if node.op == "cond":
+        branches = [total(b.nodes) for b in node.blocks]
+        return Cost(*(_largest(column) for column in zip(*branches, strict=True)))
+    if node.op == "loop":
+        extent: Dim = node.blocks[0].params[0].attrs["extent"]
+        return total(node.blocks[0].nodes).times(extent)
+    if node.op in _FREE:
+        return Cost()
+    if node.op in ("load", "store"):
+        value = node.tensor if node.op == "load" else node.args[1].tensor
+        return Cost(read=value.bytes) if node.op == "load" else Cost(written=value.bytes)
+    if any(_is_tile(a.type) for a in (node, *node.args)):
+        return Cost(_flops(node))
+    read = [_read(node, i) for i in range(len(node.args))]
+    return Cost(_flops(node), _add_all(read), _type_bytes(node.type))
+
+
+def total(nodes: Iterable[Node]) -> Cost:
+    """The sum over nodes, each run on its own."""
+    return _sum(cost(n) for n in nodes)
+
+
+def func_cost(func: Func) -> Cost:
+    """The sum over the nodes of a function."""
+    return total(func.nodes)
+
+
+def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:
+    """A block that runs as one kernel: all its operations, and the bytes of inputs and outputs.
+
+    An input that is only sliced or gathered from counts what is read of it.
+    """
+    inputs = block.params[: len(args)] if args else block.params
+    amounts: dict[Node, list[Dim]] = {}
+    for node in _with_open_blocks(block):
+        for i, arg in enumerate(node.args):
+            if arg in inputs or arg.op == "const":
+                amounts.setdefault(arg, []).append(_read(node, i))
+    for result in block.results:
+        if result in inputs:
+            amounts.setdefault(result, []).append(result.tensor.bytes)
+    read = _add_all(
+        n.tensor.bytes if n.tensor.space == "global" else minimum(_add_all(found), n.tensor.bytes)
+        for n, found in amounts.items()
+    )
+    written = _add_all(r.tensor.bytes for r in block.results)
+    return Cost(total(block.nodes).flops, read, written)
+
+
+def _with_open_blocks(block: Block) -> Iterator[Node]:
+    for node in block.nodes:
+        yield node
+        for inner in node.blocks:
+            if inner.is_open:
+                yield from _with_open_blocks(inner)
+
+
+def axis_sizes(node: Node) -> dict[str, Dim]:
+    """Sizes of the axes of a node's rule; a windowed axis has the size of the result's."""
+    rule = ops.rule_of(node)
+    if rule is None:
+        return {}
+    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    operands = (*rule.inputs, *rule.outputs)
+    shapes = [*(a.shape for a in node.args), *(t.shape for t in types)]
+    kept = [
+        [(axis, size) for axis, size in zip(operand, shape, strict=True) if axis.mark != "^"]
+        for operand, shape in zip(operands, shapes, strict=True)
+    ]
+    plain = Rule(tuple(tuple(a for a, _ in o) for o in kept), ())
+    return plain.sizes([tuple(s for _, s in o) for o in kept])
+
+
+def _flops(node: Node) -> Dim:
+    op = ops.lookup(node.op)
+    if op.kind in ("reduction", "contraction"):
+        steps = product(list(axis_sizes(node).values()))
+        if node.op == "sort":
+            axis: int = node.attrs["axis"]
+            length = node.args[0].shape[axis]
+            comparisons = (length - 1).bit_length() if isinstance(length, int) and length else 1
+            steps = mul(steps, comparisons * node.attrs["num_keys"])
+        return mul(steps, int(op.flops))
+    if node.op == "scatter":
+        return 0 if node.attrs["kind"] == "set" else node.args[-1].tensor.size
+    return 0 if isinstance(node.type, TupleType) else mul(node.tensor.size, int(op.flops))
+
+
+def _read(node: Node, position: int) -> Dim:
+    """Bytes that a node reads of one operand."""
+    if position == 0 and node.op in _PARTIAL:
+        return _type_bytes(node.type)
+    arg = node.args[position]
+    return 0 if is_inline(arg) else _type_bytes(arg.type)  # a number stands in the code
+
+
+def _type_bytes(type_: Type) -> Dim:
+    items = type_.items if isinstance(type_, TupleType) else (type_,)
+    return _add_all(t.bytes for t in items)
+
+
+def _is_tile(type_: Type) -> bool:
+    return isinstance(type_, TensorType) and type_.space == "tile"
+
+
+def _sum(costs: Iterable[Cost]) -> Cost:
+    done = Cost()
+    for c in costs:
+        done = done.plus(c)
+    return done
+
+
+def _add_all(dims: Iterable[Dim]) -> Dim:
+    done: Dim = 0
+    for d in dims:
+        done = add(done, d)
+    return done
+
+
+def _largest(dims: Iterable[Dim]) -> Dim:
+    done: Dim = 0
+    for d in dims:
+        done = maximum(done, d)
+    return done

@@ -1,0 +1,122 @@
+"""IR text in files, with large constants beside it: arrays by digest, in a NumPy archive.
+
+A folder of texts shares one `constants.npz`; a text that is saved alone has its own
+`<name>.constants.npz`. Nothing is pickled, and the parser checks every array against its digest.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stack.errors import ParseError, UsageError
+from stack.ir.data import INLINE_ELEMENTS, Data
+from stack.ir.node import Func, walk
+from stack.ir.parser import parse
+
+CONSTANTS = "constants.npz"
+
+Arrays = Mapping[str, np.ndarray[Any, Any]]
+
+
+def save(func: Func, path: str | Path) -> Path:
+    """Write a function's text, and `<name>.constants.npz` beside it where it has large constants.
+
+    `load` gives back the same function. Returns the path of the text.
+    """
+    file = Path(path)
+    _write(_side_file(file), large_constants([func]))
+    _replace(file, str(func).encode())
+    return file
+
+
+def load(path: str | Path) -> Func:
+    """Read a function from a file of IR text, with the constants beside it.
+
+    Raises ParseError, with the file's name as a note, and UsageError where a file cannot be read.
+    """
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read as IR text: {error}") from error
+    try:
+        return parse(text, {**load_constants(file.parent), **_read(_side_file(file))})
+    except ParseError as error:
+        error.add_note(f"in {file}")
+        raise
+
+
+def large_constants(funcs: Iterable[Func]) -> dict[str, Data]:
+    """Every constant that prints as a digest, in all functions and their blocks."""
+    found: dict[str, Data] = {}
+    for func in funcs:
+        for _, node in walk(func.body):
+            for value in node.attrs.values():
+                if isinstance(value, Data) and value.size > INLINE_ELEMENTS:
+                    found[value.digest] = value
+    return found
+
+
+def save_constants(funcs: Iterable[Func], folder: str | Path) -> Path | None:
+    """Write `constants.npz` where a function needs one. Returns its path, None where none does.
+
+    bf16 constants are stored as the float32 values that they hold.
+    """
+    path = Path(folder) / CONSTANTS
+    return path if _write(path, large_constants(funcs)) else None
+
+
+def load_constants(folder: str | Path) -> Arrays:
+    """The constants beside the texts of a folder, by digest; empty where it has none.
+
+    The parser checks each against its digest. Raises UsageError for a file that is damaged.
+    """
+    return _read(Path(folder) / CONSTANTS)
+
+
+def _side_file(path: Path) -> Path:
+    return path.with_name(f"{path.stem}.{CONSTANTS}")
+
+
+def _write(path: Path, found: Mapping[str, Data]) -> bool:
+    if not found:
+        path.unlink(missing_ok=True)
+        return False
+    arrays: dict[str, Any] = {digest: data.array for digest, data in found.items()}
+    content = io.BytesIO()
+    np.savez(content, allow_pickle=False, **arrays)
+    _replace(path, content.getbuffer())
+    return True
+
+
+def _replace(path: Path, content: bytes | memoryview) -> None:
+    """Write a file so that a reader sees the old one or the new one, never a part."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        temporary.write_bytes(content)
+        temporary.chmod(0o644)
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _read(path: Path) -> Arrays:
+    if not path.is_file():
+        return {}
+    damage = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except (*damage, NotImplementedError, RuntimeError, AttributeError, TypeError) as error:
+        raise UsageError(f"{path} is damaged: {error}") from error

@@ -1,0 +1,40 @@
+"""The reference of ops: complete, and every example is a sound node."""
+
+from __future__ import annotations
+
+from stack.ir import Builder
+from stack.ir.describe import EXAMPLES, op_rows, reference
+from stack.ir.ops import OPS
+
+
+def test_rows_cover_the_table() -> None:
+    rows = {row["name"]: row for row in op_rows()}
+    assert list(rows) == list(OPS)
+    for name, op in OPS.items():
+        row = rows[name]
+        assert row["doc"] and row["kind"] and row["levels"], name
+        assert bool(row["rule"]) == (op.rule is not None), name
+        if op.kind in ("elementwise", "movement", "reduction", "contraction"):
+            assert row["example"].startswith(f"%{name} = {name}("), name
+            assert row["reads"], name
+    assert rows["dot"]["rule"] == "m k, k n -> m n"
+    assert rows["gather"]["reads"] == "data or whole axis"
+    assert rows["pad"]["reads"] == "pull"
+    assert rows["add"]["reads"] == "rule"
+    assert rows["concat"]["operands"] == "1 or more"
+    assert rows["fusion"]["attributes"][:2] == ["kind: str", "name?"]
+
+
+def test_examples_are_named_after_their_op() -> None:
+    for name, make in EXAMPLES.items():
+        node = make()
+        assert node.op == name
+        Builder().func("f", [a for a in node.args if a.op == "param"], [])
+
+
+def test_page() -> None:
+    page = reference()
+    for name in OPS:
+        assert f"| `{name}` |" in page
+    assert "needed whole in one place" in page
+    assert page.count("\n## ") == len({op.kind for op in OPS.values()})

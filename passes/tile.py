@@ -25,7 +25,7 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
-BARE = ("argreduce", "dot", "scan", "scatter")
+BARE = ("argreduce", "dot", "iota", "scan", "scatter")  # and elementwise, movement, reduce
 MAX_TILE = 16384
 SPLIT_TILE = 4096
 
@@ -58,7 +58,7 @@ class Tile(Pass):
                     new = Node(node.op, node.args, node.attrs, node.type, blocks)
                     changed[node] = Replacement(new)
                 continue
-            group = alone(node) if node.op in BARE else node
+            group = alone(node) if _is_bare(node) else node
             if group.op != "fusion" or group.attrs["kind"] == "library":
                 continue
             try:
@@ -93,6 +93,13 @@ class Tile(Pass):
             return self._kernel(split_dot(group)[1])
         except CannotTile:
             return None
+
+
+def _is_bare(node: Node) -> bool:
+    """Whether fusion left an op on its own that a kernel can hold."""
+    if node.op in BARE or node.op == "reduce":
+        return True
+    return ops.lookup(node.op).kind in ("elementwise", "movement") and node.op != "reshape"
 
 
 def alone(node: Node) -> Node:

@@ -1,0 +1,60 @@
+"""`stackc`: the command line. Subcommands live in stack/commands."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from stack.commands import dump, inventory, opt, show
+from stack.errors import StackError
+from stack.explore.lowering import report_failure
+
+TEXT = """\
+Watch a PyTorch module or a JAX function become machine code, stage by stage, and set it beside
+what other compilers make of it.
+
+  stackc dump demos/transformer.py:llama_block -o r1     compile, write every stage to r1/
+  stackc show r1 fused                                   read a stage
+  stackc diff r1:canonical r1:fused                      what a stage changed
+  stackc where r1 models.py:250                          where a source line went
+  stackc opt r1:imported --pass-pipeline=canonicalize    run passes over IR text
+
+`stackc COMMAND --help` says more, with examples.
+exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error, 5 backend missing
+"""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with all subcommands."""
+    parser = argparse.ArgumentParser(
+        prog="stackc",
+        description=TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
+    for module in (dump, show, opt, inventory):
+        module.add(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Returns the exit code; usage errors of argparse exit with 2."""
+    args = build_parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except StackError as error:
+        print(f"stackc: error: {report_failure(error)}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        # the reader of a pipe went away, as in `stackc show r1 fused | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        print("stackc: interrupted", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

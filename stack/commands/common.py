@@ -1,0 +1,113 @@
+"""What the subcommands share: argument groups, progress on stderr, JSON on stdout."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from stack.errors import UsageError
+from stack.explore.lowering import Settings
+from stack.explore.target import Target, resolve
+from stack.run import plugins
+from stack.run.compile import DEFAULT_BACKEND
+
+Subparsers = Any  # argparse's own class has no public name
+Command = Callable[[argparse.Namespace], int]
+
+
+def command(
+    subparsers: Subparsers, name: str, run: Command, summary: str, text: str
+) -> argparse.ArgumentParser:
+    """A subcommand with a help text that ends in examples."""
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name,
+        help=summary,
+        description=textwrap.dedent(text).strip(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_target(parser: argparse.ArgumentParser) -> None:
+    """TARGET, its inputs and its frontend."""
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        help="file.py:name or pkg.mod:name (a module, a function, or a factory that returns"
+        " (callable, args)), the folder of a saved run, or a file of IR text",
+    )
+    parser.add_argument(
+        "-i",
+        "--input",
+        action="append",
+        default=[],
+        metavar="SPEC",
+        help="one argument, as 'f32[2,16,64]'; once for each argument",
+    )
+    parser.add_argument(
+        "--frontend",
+        metavar="NAME",
+        help=f"one of: {', '.join(plugins.names('stack.frontends'))} (default: seen from the"
+        " program); factories that take frontend= get it",
+    )
+
+
+def add_compile(parser: argparse.ArgumentParser) -> None:
+    """How to compile."""
+    parser.add_argument(
+        "--backend", metavar="NAME", help=f"see `stackc backends` (default: {DEFAULT_BACKEND})"
+    )
+    parser.add_argument(
+        "--passes",
+        default="default",
+        metavar="PIPELINE",
+        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline",
+    )
+    parser.add_argument(
+        "--strict",
+        action="store_true",
+        help="refuse ops that would fall back to the framework: lists them all, exit code 3",
+    )
+    parser.add_argument(
+        "--dynamic", action="store_true", help="symbolic sizes where the framework can"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser, schema: str) -> None:
+    """--json."""
+    parser.add_argument(
+        "--json", action="store_true", help=f"one JSON document (schema {schema}) on stdout"
+    )
+
+
+def target_of(args: argparse.Namespace) -> Target:
+    """The target that the arguments name."""
+    check_frontend(args.frontend)
+    return resolve(args.target, args.frontend, args.input)
+
+
+def check_frontend(name: str | None) -> None:
+    """Refuse a frontend that is not installed, with those that are."""
+    known = plugins.names("stack.frontends")
+    if name is not None and name not in known:
+        raise UsageError(f"no frontend {name!r}; there are: {', '.join(known) or 'none'}")
+
+
+def settings_of(args: argparse.Namespace) -> Settings:
+    """How the arguments say to compile."""
+    return Settings(args.backend, args.passes, args.strict, args.dynamic, args.frontend)
+
+
+def progress(text: str) -> None:
+    """One line about long work, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(document: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(document, indent=2))

@@ -1,0 +1,110 @@
+"""`stackc dump`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from stack.commands import common
+from stack.errors import UsageError
+from stack.explore.dump import describe
+from stack.explore.lowering import Settings, compile_target, lower_to
+from stack.explore.saved import SavedRun
+from stack.explore.target import Program, Target
+from stack.explore.training import train_step
+from stack.run import plugins
+from stack.run.compile import DEFAULT_BACKEND
+from stack.run.record import SCHEMA, Run
+
+TEXT = """
+    Compile a program and show every stage that it goes through.
+
+    Prints a table of the stages (what made each, its time, ops and fusion groups), a table of
+    the kernels with the source lines they come from, and the coverage: what was compiled, what
+    was given to a library and what fell back to the framework. With -o, writes all of it to a
+    folder: one file for each stage, kernels/, and manifest.json. IR stages (*.stack) parse back.
+
+    examples:
+      stackc dump demos/transformer.py:llama_block -o r1
+      stackc dump demos/transformer.py:llama_block --frontend jax -o r2
+      stackc dump model.py:net -i 'f32[8,128]' --to fused
+      stackc dump model.py:net -i 'f32[8,128]' --passes 'canonicalize,fuse{max_inputs=4}'
+      stackc show r1 fused            what the stage says
+      stackc diff r1:canonical r1:fused
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommand's arguments."""
+    parser = common.command(subparsers, "dump", run, "compile, and show every stage", TEXT)
+    common.add_target(parser)
+    parser.add_argument("-o", "--output", metavar="DIR", help="write the run there")
+    common.add_compile(parser)
+    parser.add_argument(
+        "--to", metavar="STAGE", help="stop after this stage, and print it (see `stackc stages`)"
+    )
+    parser.add_argument("--all", action="store_true", help="print the text of every stage too")
+    parser.add_argument(
+        "--train", action="store_true", help="the training step: results and all gradients"
+    )
+    parser.add_argument("--target-device", "--target", metavar="SM", dest="device",
+                        help="compile for this GPU, as sm_90; needs a GPU backend")  # fmt: skip
+    common.add_json(parser, SCHEMA)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compile and show."""
+    if args.device is not None:
+        _refuse_device(args.device, args.backend)
+    target = common.target_of(args)
+    settings = common.settings_of(args)
+    if args.train:
+        target = _training(target)
+    if isinstance(target, SavedRun):
+        common.progress(f"{target.folder} is a saved run: compiling its imported stage again")
+    record = compile_run(target, settings, args.to)
+    if args.output:
+        folder = record.save(_folder(args.output))
+        common.progress(f"wrote {folder}")
+    manifest = record.manifest()
+    if args.json:
+        common.print_json(manifest)
+        return 0
+    print(describe(manifest))
+    if args.all:
+        for stage in record.records:
+            print(f"\n// ---- {stage.name}\n{stage.text.rstrip()}")
+    elif args.to:
+        print(f"\n{record[args.to].text.rstrip()}")
+    return 0
+
+
+def compile_run(target: Target, settings: Settings, to: str | None) -> Run:
+    """The record of compiling a target, whole or down to a stage."""
+    if to is not None:
+        return lower_to(target, settings, to)
+    return compile_target(target, settings).run
+
+
+def _training(target: Target) -> Target:
+    if not isinstance(target, Program):
+        raise UsageError("--train is for programs: a function from text has no gradient to ask for")
+    return train_step(target)
+
+
+def _folder(name: str) -> Path:
+    folder = Path(name)
+    if folder.is_file():
+        raise UsageError(f"{folder} is a file; -o takes a folder")
+    return folder
+
+
+def _refuse_device(device: str, backend: str | None) -> None:
+    name = backend or DEFAULT_BACKEND
+    known = plugins.names("stack.backends")
+    gpu = [b for b in known if b in ("triton", "cuda")]
+    hint = f"add --backend {gpu[0]}" if gpu else "no GPU backend is installed yet"
+    raise UsageError(
+        f"--target {device} is not available in the {name} backend, which compiles for this"
+        f" machine's CPU; {hint}"
+    )

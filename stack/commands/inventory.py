@@ -1,0 +1,102 @@
+"""`stackc passes`, `stages`, `ops`, `backends`, `env`: what there is."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stack.commands import common
+from stack.errors import UsageError
+from stack.explore import inventory
+from stack.explore.table import table
+
+KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, ...]]] = {
+    "passes": (
+        "passes and their options",
+        "Every pass that is installed, a third party's included, with its options and defaults.",
+        inventory.passes,
+        ("name", "options", "doc"),
+    ),
+    "stages": (
+        "stages of every backend",
+        "The stages that a program goes through for each backend, and the pipeline of each.",
+        inventory.stages,
+        ("backend", "stage", "pipeline"),
+    ),
+    "ops": (
+        "the op table",
+        "Every op: operands, attributes, the levels where it may appear and what it computes.",
+        inventory.ops,
+        ("name", "kind", "operands", "attributes", "levels", "doc"),
+    ),
+    "backends": (
+        "backends and peers",
+        "Every backend and peer, and whether it can run here.",
+        inventory.backends,
+        ("name", "role", "takes", "state", "doc"),
+    ),
+    "env": (
+        "versions and machine",
+        "Versions, machine, threads and plugins: what a report of a problem should hold.",
+        inventory.env,
+        ("name", "value"),
+    ),
+}
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommands' arguments."""
+    for name, (summary, text, _, _) in KINDS.items():
+        example = f"\n\nexamples:\n  stackc {name}\n  stackc {name} --json"
+        if name != "env":
+            one = {"passes": "fuse", "stages": "mlir", "ops": "dot", "backends": "xla"}[name]
+            example += f"\n  stackc {name} {one}"
+        parser = common.command(subparsers, name, run, summary, text + example)
+        parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in full")
+        common.add_json(parser, f"stack.{name}/1")
+        parser.set_defaults(kind=name)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table, or one entry."""
+    _, _, rows_of, columns = KINDS[args.kind]
+    rows = rows_of()
+    if args.name is not None:
+        rows = pick(rows, args.name, args.kind)
+    if args.json:
+        common.print_json({"schema": f"stack.{args.kind}/1", args.kind: rows})
+    elif args.name is not None and args.kind != "stages":
+        for row in rows:
+            print("\n".join(f"{key + ':':12} {value_text(value)}" for key, value in row.items()))
+    else:
+        shown = [[first_line(value_text(row[c])) for c in columns] for row in rows]
+        print(table(list(columns), shown))
+    return 0
+
+
+def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
+    """The rows of one name; raises UsageError with near names."""
+    key = "backend" if kind == "stages" else "name"
+    found = [row for row in rows if row[key] == name]
+    if not found:
+        known = list(dict.fromkeys(str(row[key]) for row in rows))
+        near = difflib.get_close_matches(name, known, 3) or known
+        raise UsageError(f"no {name!r} among the {kind}; there is: {', '.join(near[:12])}")
+    return found
+
+
+def value_text(value: Any) -> str:
+    """One value of a row."""
+    if isinstance(value, dict):
+        return ", ".join(f"{k}={v}" for k, v in value.items())  # pyright: ignore
+    if isinstance(value, list | tuple):
+        return ", ".join(str(v) for v in value)  # pyright: ignore
+    return inspect.cleandoc(str(value))
+
+
+def first_line(text: str) -> str:
+    """The first line of a text."""
+    return text.split("\n", 1)[0]

@@ -1,0 +1,68 @@
+"""What changed between two stages: value names survive passes, so comparing text is enough."""
+
+from __future__ import annotations
+
+import difflib
+import re
+
+from stack.errors import UsageError
+from stack.explore.saved import SavedRun
+
+_FROM = re.compile(r' from "(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*")*')
+
+
+def without_lines(text: str) -> str:
+    """IR text without the source lines of its nodes."""
+    return _FROM.sub("", text)
+
+
+def diff_texts(before: str, after: str, names: tuple[str, str], context: int = 2) -> str:
+    """A unified diff; empty where the texts are the same.
+
+    Nodes that only moved are shown as moved, not as removed and added.
+    """
+    old, new = before.splitlines(), after.splitlines()
+    lines = list(difflib.unified_diff(old, new, *names, lineterm="", n=context))
+    gone = {line[1:].strip() for line in lines[2:] if line.startswith("-")}
+    come = {line[1:].strip() for line in lines[2:] if line.startswith("+")}
+    moved = {text for text in gone & come if text}
+    shown: list[str] = []
+    for i, line in enumerate(lines):
+        if i >= 2 and line[:1] in "+-" and line[1:].strip() in moved:
+            if line.startswith("+"):
+                shown.append(f"~{line[1:]}")
+            continue
+        shown.append(line)
+    if all(line[:1] not in ("+", "-", "~") for line in shown[2:]):
+        return ""
+    return "\n".join(shown) + "\n"
+
+
+def diff_runs(a: SavedRun, b: SavedRun) -> list[tuple[str, str]]:
+    """Every stage name of two runs with "same", "differs", "only in A" or "only in B"."""
+    rows: list[tuple[str, str]] = []
+    for name in list(dict.fromkeys((*a.stages, *b.stages))):
+        if name not in b.stages:
+            rows.append((name, f"only in {a.folder}"))
+        elif name not in a.stages:
+            rows.append((name, f"only in {b.folder}"))
+        else:
+            same = without_lines(a.text(name)) == without_lines(b.text(name))
+            rows.append((name, "same" if same else "differs"))
+    return rows
+
+
+def summary(text: str) -> str:
+    """`3 added, 5 removed, 1 moved`, counted in a diff."""
+    counts = {"+": 0, "-": 0, "~": 0}
+    for line in text.splitlines()[2:]:
+        if line[:1] in counts:
+            counts[line[0]] += 1
+    return f"{counts['+']} added, {counts['-']} removed, {counts['~']} moved"
+
+
+def one_stage(run: SavedRun, stage: str) -> str:
+    """A stage's text; raises UsageError where the run has no such stage."""
+    if stage not in run.stages:
+        raise UsageError(f"{run.folder} has no stage {stage!r}; it has: {', '.join(run.stages)}")
+    return run.text(stage)

@@ -1,0 +1,104 @@
+"""The tables of one run: stages, kernels, coverage. Made from a manifest, fresh or saved."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.explore.table import cut, number, scaled, table
+
+Manifest = dict[str, Any]
+
+
+def stage_table(manifest: Manifest) -> str:
+    """One line for each stage: what made it, how long that took, how large it is."""
+    rows: list[list[object]] = []
+    for entry in manifest["stages"]:
+        is_ir = str(entry["file"]).endswith(".stack")
+        rows.append(
+            [
+                entry["name"],
+                number(float(entry["ms"])) if entry["pass"] else "-",
+                entry["ops"] if is_ir else "-",
+                entry["groups"] if is_ir else "-",
+                "yes" if entry["changed"] else "no",
+                entry["file"],
+                cut(str(entry["pass"]), 72),
+            ]
+        )
+    head = ["stage", "ms", "ops", "groups", "changed", "file", "pass pipeline"]
+    return table(head, rows)
+
+
+def kernel_table(manifest: Manifest) -> str:
+    """One line for each kernel, library call and fallback, in the order in which they run."""
+    rows = [
+        [
+            entry["name"],
+            entry["kind"],
+            scaled(entry["flops"]),
+            scaled(entry["bytes"], "B"),
+            intensity(entry["flops"], entry["bytes"]),
+            op_counts(entry["ops"]),
+            source_text(entry["source"]),
+        ]
+        for entry in manifest["kernels"]
+    ]
+    if not rows:
+        return "no kernels"
+    head = ["kernel", "kind", "flops", "bytes", "flop/byte", "ops", "source"]
+    return table(head, rows)
+
+
+def coverage_line(coverage: dict[str, Any]) -> str:
+    """What was compiled, given to a library, or left to the framework."""
+    total = int(coverage.get("ops", 0))
+    if not total:
+        return "coverage: no ops"
+
+    def share(kind: str) -> str:
+        return f"{coverage[kind]} {kind} ({100 * coverage[kind] / total:.0f} %)"
+
+    parts = ", ".join(share(kind) for kind in ("native", "library", "fallback"))
+    names = ", ".join(f"{name} x{n}" for name, n in coverage["fallback_ops"].items())
+    return f"coverage: {total} ops: {parts}" + (f"; fallback: {names}" if names else "")
+
+
+def describe(manifest: Manifest) -> str:
+    """All tables of a run."""
+    coverage = manifest["coverage"]
+    head = f"{manifest['target'] or 'a function'}: {manifest['frontend']} -> {manifest['backend']}"
+    parts = [head, stage_table(manifest)]
+    if manifest["kernels"]:
+        parts.append(kernel_table(manifest))
+    parts.append(coverage_line(coverage))
+    return "\n\n".join(parts)
+
+
+def intensity(flops: float, size: float) -> str:
+    """Operations for each byte that travels."""
+    return number(flops / size) if size else "-"
+
+
+def op_counts(ops: list[str]) -> str:
+    """`dot, add x2`: op names in order of first use."""
+    counts: dict[str, int] = {}
+    for op in ops:
+        counts[op] = counts.get(op, 0) + 1
+    return ", ".join(name if n == 1 else f"{name} x{n}" for name, n in counts.items())
+
+
+def source_text(lines: list[str], most: int = 3) -> str:
+    """Source lines, those of one file together: `block.py:42,44 mlp.py:7`."""
+    files: dict[str, list[str]] = {}
+    for line in lines:
+        place = line.split(" ")[0]
+        file, _, number_ = place.rpartition(":")
+        held = files.setdefault(file, [])
+        if number_ not in held:
+            held.append(number_)
+    parts: list[str] = []
+    for file, numbers in files.items():
+        shown = ",".join(numbers[:most])
+        more = f"+{len(numbers) - most}" if len(numbers) > most else ""
+        parts.append(f"{file}:{shown}{more}" if file else shown)
+    return " ".join(parts)

@@ -1,0 +1,138 @@
+"""What is installed: passes, stages, ops, backends, versions; as rows for tables and JSON."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import platform
+from typing import Any
+
+from stack.errors import StackError
+from stack.ir.ops import OPS, OpDef
+from stack.rewrite.passes import Pass, option_fields, option_text
+from stack.run import plugins
+from stack.run.backend import Backend
+from stack.run.compile import DEFAULT_BACKEND
+from stack.run.record import versions
+
+Row = dict[str, Any]
+
+
+def _load(group: str, name: str) -> tuple[Any, str]:
+    """A plugin, or why it cannot be loaded: one broken plugin must not hide the others."""
+    try:
+        return plugins.load(group, name), ""
+    except (StackError, ImportError, AttributeError) as error:
+        return None, f"{type(error).__name__}: {error}"
+
+
+def passes() -> list[Row]:
+    """Every pass."""
+    rows: list[Row] = []
+    for name in plugins.names("stack.passes"):
+        loaded, problem = _load("stack.passes", name)
+        if loaded is None:
+            rows.append({"name": name, "options": {}, "doc": f"cannot be loaded: {problem}"})
+            continue
+        cls: type[Pass] = loaded
+        default = cls()
+        options = {f.name: option_text(getattr(default, f.name)) for f in option_fields(cls)}
+        rows.append({"name": name, "options": options, "doc": inspect.getdoc(cls) or ""})
+    return rows
+
+
+def backends() -> list[Row]:
+    """Every backend and peer, with what it needs where it cannot run."""
+    rows: list[Row] = []
+    for name in plugins.names("stack.backends"):
+        loaded, problem = _load("stack.backends", name)
+        if loaded is None:
+            state = f"cannot be loaded: {problem}"
+            rows.append({"name": name, "role": "-", "takes": "-", "state": state, "doc": ""})
+            continue
+        backend: Backend = loaded
+        need = backend.missing()
+        role = "peer" if backend.is_peer else "ours"
+        rows.append(
+            {
+                "name": name,
+                "role": role + (", default" if name == DEFAULT_BACKEND else ""),
+                "takes": f"{backend.level} level",
+                "native": backend.native is not None,
+                "artifacts": list(backend.artifacts),
+                "state": "ready" if need is None else f"needs: {need}",
+                "doc": backend.doc,
+            }
+        )
+    return rows
+
+
+def stages() -> list[Row]:
+    """The stages of every backend, in order."""
+    rows: list[Row] = []
+    for name in plugins.names("stack.backends"):
+        loaded, _ = _load("stack.backends", name)
+        if loaded is None:
+            continue
+        backend: Backend = loaded
+        rows.append(_stage(name, "captured", "the framework's own text"))
+        rows.append(_stage(name, "imported", "the frontend"))
+        rows.extend(_stage(name, stage, spec) for stage, spec in backend.stages)
+        rows.extend(_stage(name, stage, "the backend") for stage in backend.artifacts)
+    return rows
+
+
+def _stage(backend: str, stage: str, pipeline: str) -> Row:
+    return {"backend": backend, "stage": stage, "pipeline": pipeline}
+
+
+def ops() -> list[Row]:
+    """The op table. `stack.ir.describe` says more of each op where it is present."""
+    try:
+        table = importlib.import_module("stack.ir.describe")
+    except ModuleNotFoundError:
+        table = None
+    described = getattr(table, "op_rows", None)
+    if described is not None:
+        return described()
+    return [_op(op) for op in OPS.values()]
+
+
+def _op(op: OpDef) -> Row:
+    return {
+        "name": op.name,
+        "kind": op.kind,
+        "operands": "any" if op.arity is None else op.arity,
+        "attributes": list(op.attrs),
+        "levels": [level for level in ("tensor", "tile", "loop") if level in op.levels],
+        "flops": op.flops,
+        "doc": op.doc,
+    }
+
+
+def env() -> list[Row]:
+    """Versions, machine, threads, plugins."""
+    rows: list[Row] = [{"name": k, "value": v} for k, v in versions().items()]
+    rows.append({"name": "machine", "value": machine()})
+    rows.append({"name": "cores", "value": len(os.sched_getaffinity(0))})
+    for name in ("OMP_NUM_THREADS", "STACK_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"):
+        if name in os.environ:
+            rows.append({"name": name, "value": os.environ[name]})
+    for group in plugins.GROUPS:
+        rows.append({"name": group, "value": ", ".join(plugins.names(group)) or "none"})
+    return rows
+
+
+def machine() -> str:
+    """The processor's name and architecture."""
+    name = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    name = line.partition(":")[2].strip()
+                    break
+    except OSError:
+        pass
+    return f"{name} ({platform.machine()}, {platform.system()})"

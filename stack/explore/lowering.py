@@ -1,0 +1,188 @@
+"""From a target to a run: compile it whole, or only down to one stage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from stack.errors import StackError, UsageError
+from stack.explore.saved import SavedRun
+from stack.explore.target import Program, Target
+from stack.ir.node import Func
+from stack.ir.space import ArraySpace, NumpySpace
+from stack.ir.types import BF16, DType
+from stack.run import plugins
+from stack.run.backend import Backend
+from stack.run.compile import (
+    DEFAULT_BACKEND,
+    LOWERING_STAGES,
+    Compiled,
+    CompiledGraph,
+    check_native,
+    compile_captured,
+    find_frontend,
+    lower,
+)
+from stack.run.frontend import Captured, Frontend
+from stack.run.record import Run, Stage, coverage_of
+
+
+class IRFrontend:
+    """Stands where a framework would, for functions that come from text: storage arrays as is."""
+
+    name = "ir"
+
+    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
+        return isinstance(fn, Func)
+
+    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
+        return captured_of(fn)
+
+    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
+        held = np.asarray(array)
+        expected = "uint16" if dtype is BF16 else dtype.numpy
+        if held.dtype.name != expected:
+            raise TypeError(f"expected {expected} values, got {held.dtype.name}")
+        return held
+
+    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
+        return array
+
+    def space(self) -> ArraySpace:
+        return NumpySpace()
+
+    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Whatever framework the name says: `jax:fft`."""
+        frontend: Frontend = plugins.load("stack.frontends", target.partition(":")[0])
+        return frontend.call_opaque(target, call, args)
+
+    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
+        raise UsageError("a file of IR text says its own inputs: -i is for programs")
+
+
+def captured_of(func: Func) -> Captured:
+    """A function from text, as if a frontend had captured it."""
+
+    def flatten(*args: Any) -> list[Any]:
+        return list(args)
+
+    return Captured(
+        func=func,
+        text=str(func),
+        bound=(),
+        flatten=flatten,
+        unflatten=lambda results: results[0] if len(results) == 1 else tuple(results),
+        original=func.interpret,
+        args=(),
+    )
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line says about a compilation."""
+
+    backend: str | None = None
+    passes: str = "default"
+    strict: bool = False
+    dynamic: bool = False
+    frontend: str | None = None
+
+
+def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
+    """The imported program of a target, and the frontend that it came through."""
+    if isinstance(target, Program):
+        frontend = find_frontend(target.fn, target.args, target.frontend)
+        captured = frontend.capture(target.fn, target.args, dynamic=settings.dynamic)
+        return captured, frontend
+    if isinstance(target, SavedRun):
+        names = [s for s in target.stages if target.is_ir(s)]
+        if not names:
+            raise UsageError(f"{target.folder} has no stage of IR text to start from")
+        func = target.func(names[0])
+    else:
+        func = target.func
+    if func.level != "tensor":
+        raise UsageError(
+            f"@{func.name} is at the {func.level} level; programs enter at the tensor level"
+            " (`stackc opt` and `stackc run` take any level)"
+        )
+    return captured_of(func), IRFrontend()
+
+
+def label(target: Target) -> str:
+    """How a target is named in a manifest."""
+    return str(target.folder) if isinstance(target, SavedRun) else target.spec
+
+
+def compile_target(target: Target, settings: Settings) -> CompiledGraph:
+    """Compile a target down to something that runs."""
+    if isinstance(target, Program):
+        compiled = Compiled(
+            target.fn,
+            {"frontend": target.frontend, "dynamic": settings.dynamic},
+            backend=settings.backend,
+            passes=settings.passes,
+            strict=settings.strict,
+            target=target.spec,
+        )
+        return compiled.capture(target.args)
+    captured, frontend = capture(target, settings)
+    return compile_captured(
+        captured,
+        frontend,
+        settings.backend,
+        settings.passes,
+        settings.strict,
+        target=label(target),
+    )
+
+
+def lower_to(target: Target, settings: Settings, stage: str) -> Run:
+    """The stages up to one of them, without the backend's compiler; it need not be installed."""
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    names = stage_names(backend, settings.passes)
+    if stage in backend.artifacts:
+        raise UsageError(
+            f"stage {stage!r} comes from the {backend.name} backend's own compiler: leave out"
+            f" --to, then look at it with `stackc show RUN {stage}`"
+        )
+    if stage not in names:
+        raise UsageError(f"no stage {stage!r}; up to the backend there are: {', '.join(names)}")
+    captured, frontend = capture(target, settings)
+    if settings.strict:
+        check_native(captured.func)
+    run = Run(label(target), frontend.name, backend.name, notes=captured.notes)
+    run.add(Stage("captured", make_text=lambda: captured.text))
+    if stage != "captured":
+        run.add(Stage("imported", func=captured.func))
+    run.coverage = coverage_of(captured.func)
+    if stage in ("captured", "imported"):
+        return run
+    if settings.passes == "default":
+        keep = names.index(stage) - 1
+        backend = replace(backend, stages=backend.stages[:keep])
+    elif stage == "passes":
+        backend = replace(backend, stages=())
+    else:
+        lowering = [s for s in backend.stages if s[0] in LOWERING_STAGES]
+        keep = [s[0] for s in lowering].index(stage) + 1
+        backend = replace(backend, stages=tuple(lowering[:keep]))
+    lower(captured.func, backend, run, settings.passes)
+    return run
+
+
+def stage_names(backend: Backend, passes: str = "default") -> list[str]:
+    """Names of the stages before the backend's own compiler."""
+    if passes == "default":
+        return ["captured", "imported", *(name for name, _ in backend.stages)]
+    lowering = [name for name, _ in backend.stages if name in LOWERING_STAGES]
+    return ["captured", "imported", "passes", *lowering]
+
+
+def report_failure(error: StackError) -> str:
+    """An error as the command line shows it, with what passes and readers added."""
+    notes: list[str] = list(getattr(error, "__notes__", ()))
+    return "\n".join([str(error), *(f"  {note}" for note in notes)])

@@ -1,0 +1,118 @@
+"""A run read back from its folder: the stages as text or as functions, the kernels, the tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from stack.errors import ParseError, UsageError
+from stack.ir.files import load_constants
+from stack.ir.node import Func
+from stack.ir.parser import parse
+from stack.run.record import SCHEMA
+
+
+@dataclass(frozen=True)
+class SavedRun:
+    """What `stackc dump -o DIR` and `Run.save` wrote."""
+
+    folder: Path
+    manifest: dict[str, Any]
+
+    @property
+    def stages(self) -> list[str]:
+        """Stage names in order."""
+        return [str(s["name"]) for s in self.manifest["stages"]]
+
+    def stage(self, name: str) -> dict[str, Any]:
+        """The manifest's entry of a stage; raises UsageError with the names that exist."""
+        for entry in self.manifest["stages"]:
+            if entry["name"] == name:
+                return entry
+        raise UsageError(
+            f"{self.folder} has no stage {name!r}; there are: {', '.join(self.stages)}"
+        )
+
+    def text(self, name: str) -> str:
+        """The text of a stage."""
+        path = self.folder / self.stage(name)["file"]
+        try:
+            return path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"the run {self.folder} is not whole: {error}") from error
+
+    def is_ir(self, name: str) -> bool:
+        """Whether a stage is in our IR, and not another compiler's text."""
+        return str(self.stage(name)["file"]).endswith(".stack")
+
+    def func(self, name: str) -> Func:
+        """A stage of our IR as a function."""
+        if not self.is_ir(name):
+            raise UsageError(f"stage {name!r} is {self.stage(name)['file']}, not IR text")
+        return parse_file_text(self.text(name), self.constants, self.folder / name)
+
+    @cached_property
+    def constants(self) -> Mapping[str, np.ndarray]:
+        """The large constants of all stages, by digest."""
+        return load_constants(self.folder)
+
+    @property
+    def kernels(self) -> list[dict[str, Any]]:
+        """The manifest's kernel entries."""
+        return list(self.manifest["kernels"])
+
+    def kernel_text(self, name: str) -> str:
+        """The code of a kernel; raises UsageError with the names that exist."""
+        for entry in self.kernels:
+            if entry["name"] == name:
+                if not entry["file"]:
+                    raise UsageError(f"kernel {name!r} is a {entry['kind']} call: no code of ours")
+                return (self.folder / entry["file"]).read_text(encoding="utf-8")
+        known = ", ".join(str(k["name"]) for k in self.kernels) or "none"
+        raise UsageError(f"{self.folder} has no kernel {name!r}; there are: {known}")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a folder holds a saved run."""
+    return (folder / "manifest.json").is_file()
+
+
+def load_run(folder: str | Path) -> SavedRun:
+    """Read a run directory; raises UsageError where it is not one."""
+    root = Path(folder)
+    path = root / "manifest.json"
+    if not path.is_file():
+        raise UsageError(f"{root} is no saved run: it has no manifest.json")
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from error
+    schema = cast("dict[str, Any]", manifest).get("schema") if isinstance(manifest, dict) else None
+    if schema != SCHEMA:
+        raise UsageError(f"{path} has schema {schema!r}; this version reads {SCHEMA!r}")
+    return SavedRun(root, cast("dict[str, Any]", manifest))
+
+
+def parse_file_text(text: str, constants: Mapping[str, np.ndarray], path: Path) -> Func:
+    """Parse, and name the file in an error."""
+    try:
+        return parse(text, constants)
+    except ParseError as error:
+        error.add_note(f"in {path}")
+        raise
+
+
+def load_ir(path: str | Path) -> Func:
+    """A function from a file of IR text; large constants are read from the files beside it."""
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read as IR text: {error}") from error
+    return parse_file_text(text, load_constants(file.parent), file)

@@ -1,0 +1,77 @@
+"""Plain text tables and short numbers, for terminals and for notes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+
+_NUMBER = re.compile(r"[-+~<>]?\d[\d.,]*(?:e[-+]?\d+)?(?:\s?(?:%|x|ms|s|us|k|M|G|[kMGT]i?B|B))?")
+_STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]], widest: int = 60) -> str:
+    """A table with aligned columns: numbers to the right, text to the left.
+
+    Cells longer than `widest` are cut in the middle, except in the last column.
+    """
+    cells = [[_cell(c) for c in row] for row in rows]
+    last = len(head) - 1
+    short = [
+        [text if i == last else cut(text, widest) for i, text in enumerate(row)] for row in cells
+    ]
+    right = [_is_number_column([row[i] for row in short]) for i in range(len(head))]
+    widths = [max(len(text) for text in column) for column in zip(head, *short, strict=True)]
+    lines: list[str] = []
+    for row in (list(head), *short):
+        parts = [
+            text.rjust(width) if flush else text.ljust(width)
+            for text, width, flush in zip(row, widths, right, strict=True)
+        ]
+        lines.append("  ".join(parts).rstrip())
+    lines.insert(1, "  ".join("-" * width for width in widths))
+    return "\n".join(lines)
+
+
+def cut(text: str, width: int) -> str:
+    """A text of at most `width` characters, shortened in the middle."""
+    if len(text) <= width:
+        return text
+    head = (width - 3) // 2
+    return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    if isinstance(value, float):
+        return number(value)
+    return str(value)
+
+
+def _is_number_column(texts: Sequence[str]) -> bool:
+    shown = [t for t in texts if t not in ("", "-")]
+    return bool(shown) and all(_NUMBER.fullmatch(t) for t in shown)
+
+
+def number(value: float) -> str:
+    """About three digits: 0.0123, 1.23, 123, 12300."""
+    if value == 0:
+        return "0"
+    size = abs(value)
+    if size < 1e-3 or size >= 1e6:
+        return f"{value:.2g}"
+    if size >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if size < 1 else f"{value:.2f}"
+
+
+def scaled(value: float | None, unit: str = "") -> str:
+    """A count with a prefix: 1.21 G, 340 k; with a unit 1.21 GB."""
+    if value is None:
+        return "-"
+    for step, prefix in _STEPS:
+        if abs(value) >= step:
+            return f"{value / step:.3g} {prefix}{unit}"
+    return f"{value:.3g} {unit}".rstrip()

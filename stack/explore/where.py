@@ -1,0 +1,176 @@
+"""From a source line to what it became, and back: nodes of every stage, kernels, reasons."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stack.errors import UsageError
+from stack.explore.saved import SavedRun
+from stack.ir.node import Block, Func, Node
+from stack.ir.printer import print_node
+from stack.rewrite.pipeline import Pipeline, Record
+
+_LINE = re.compile(r"(?P<file>[^\s:]+\.\w+)(?::(?P<line>\d+))?")
+
+
+@dataclass(frozen=True)
+class Place:
+    """One node of one stage. `path` are the names of the groups around it."""
+
+    name: str
+    text: str
+    source: tuple[str, ...]
+    path: tuple[str, ...] = ()
+
+
+@dataclass
+class Found:
+    """Where something is: nodes by stage, kernels by name."""
+
+    what: str
+    source: tuple[str, ...]
+    stages: dict[str, list[Place]] = field(default_factory=dict[str, list[Place]])
+    kernels: list[str] = field(default_factory=list[str])
+
+
+def places(func: Func) -> Iterator[Place]:
+    """All nodes of a function with their names and source lines, nested blocks included."""
+    yield from _places(func.body, func.body, ())
+
+
+def _places(block: Block, table: Block, path: tuple[str, ...]) -> Iterator[Place]:
+    for node in block.nodes:
+        name = _name(node, table)
+        if name:
+            yield Place(name, print_node(node, table), table.locs.get(node, ()), path)
+        for inner in node.blocks:
+            yield from _places(inner, table if inner.is_open else inner, (*path, name))
+
+
+def _name(node: Node, table: Block) -> str:
+    return table.names.get(node, "")
+
+
+def matches(source: str, what: str) -> bool:
+    """Whether a source line such as "block.py:42 Attn.wq" is what was asked for."""
+    if source == what:
+        return True
+    place, _, module = source.partition(" ")
+    wanted = _LINE.fullmatch(what)
+    if wanted is None:
+        return bool(module) and (module == what or module.endswith(f".{what}"))
+    file, _, line = place.rpartition(":")
+    same_file = file == wanted["file"] or file.endswith(f"/{wanted['file']}")
+    return same_file and wanted["line"] in (None, line)
+
+
+def where(run: SavedRun, what: str) -> Found:
+    """Nodes and kernels of a source line, a module path, a node or a kernel.
+
+    Raises UsageError naming what the run has.
+    """
+    funcs = {name: run.func(name) for name in run.stages if run.is_ir(name)}
+    lines = _lines_of(run, funcs, what)
+    found = Found(what, tuple(lines))
+    for stage, func in funcs.items():
+        hits = [p for p in places(func) if p.name == what or not set(p.source).isdisjoint(lines)]
+        if hits:
+            found.stages[stage] = hits
+    found.kernels = [
+        str(k["name"])
+        for k in run.kernels
+        if k["name"] == what or any(_same_line(s, lines) for s in k["source"])
+    ]
+    return found
+
+
+def _same_line(source: str, lines: list[str]) -> bool:
+    place = source.split(" ")[0]
+    return any(place == line.split(" ")[0] for line in lines)
+
+
+def _lines_of(run: SavedRun, funcs: dict[str, Func], what: str) -> list[str]:
+    everything: dict[str, None] = {}
+    named: dict[str, None] = {}
+    is_name = False
+    for func in funcs.values():
+        for place in places(func):
+            everything.update(dict.fromkeys(place.source))
+            if place.name == what:
+                is_name = True
+                named.update(dict.fromkeys(place.source))
+    for kernel in run.kernels:
+        if kernel["name"] == what:
+            is_name = True
+            short = {str(s).split(" ")[0] for s in kernel["source"]}
+            named.update(dict.fromkeys(s for s in everything if s.split(" ")[0] in short))
+    if is_name:
+        return list(named)
+    hits = [line for line in everything if matches(line, what)]
+    if not hits:
+        files = sorted({line.split(" ")[0] for line in everything})
+        kernels = ", ".join(str(k["name"]) for k in run.kernels)
+        raise UsageError(
+            f"{run.folder} has no source line, module, node or kernel {what!r};"
+            f" its source lines: {', '.join(files) or 'none'}"
+            + (f"; its kernels: {kernels}" if kernels else "")
+        )
+    return hits
+
+
+@dataclass(frozen=True)
+class Reason:
+    """What one pass did, or declined to do, at the asked lines."""
+
+    stage: str
+    pass_name: str
+    text: str
+
+
+def explain(run: SavedRun, what: str) -> list[Reason]:
+    """Why the nodes of a line became what they are: runs each recorded pipeline again, and listens.
+
+    Stages are read from the saved files, so this needs neither the framework nor the model.
+    """
+    lines = set(where(run, what).source)
+    reasons: list[Reason] = []
+    before: str | None = None
+    for stage in run.stages:
+        if not run.is_ir(stage):
+            continue
+        pipeline = str(run.stage(stage)["pass"])
+        if before is not None and pipeline:
+            result = Pipeline(pipeline).run(run.func(before), verify=False, verbose=True)
+            for record in result.records:
+                reasons.extend(Reason(stage, record.name, text) for text in _told(record, lines))
+        before = stage
+    return reasons
+
+
+def _told(record: Record, lines: set[str]) -> list[str]:
+    def here(source: tuple[str, ...]) -> bool:
+        return not lines.isdisjoint(source)
+
+    counts: dict[str, int] = {}
+    for rewrite in record.rewrites:
+        if here(rewrite.source):
+            counts[rewrite.rule] = counts.get(rewrite.rule, 0) + 1
+    told = [f"rewrote by {rule} x{n}" for rule, n in counts.items()]
+    for group in record.formed:
+        if here(group.source):
+            saved = f", {group.saved} bytes stay out of memory" if group.saved else ""
+            told.append(f"formed {group.kind} group {group.name} of {len(group.ops)} ops{saved}")
+    refused = {
+        f"kept {r.producer} apart from {r.consumer}: {r.reason}"
+        for r in record.refused
+        if here(r.source)
+    }
+    told.extend(sorted(refused))
+    told.extend(
+        f"{miss.rule} did not apply to {miss.node.split(' = ')[0]}: {miss.reason}"
+        for miss in record.misses
+        if here(miss.source)
+    )
+    return told

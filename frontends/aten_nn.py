@@ -47,6 +47,7 @@ def _mm(cx: Context, x: Node, y: Node) -> Node:
 
 def matmul(cx: Context, x: Node, y: Node, out: DType) -> Node:
     """`[m, k] @ [k, n]`, with the axes that were merged into m named one by one."""
+    _same_dtype(x, y)
     x, y = (cx.cast(v, out) if out.bits > v.dtype.bits else v for v in (x, y))
     source = _unmerged(cx, x, 1) or x
     axes = " ".join(letters(source.tensor.rank - 1))
@@ -54,8 +55,15 @@ def matmul(cx: Context, x: Node, y: Node, out: DType) -> Node:
     return cx.reshape(made, (x.shape[0], y.shape[1]))
 
 
+def _same_dtype(x: Node, y: Node) -> None:
+    """Tracing lets two element types pass; running eagerly does not."""
+    if x.dtype != y.dtype:
+        raise RuntimeError(f"mat1 and mat2 must have the same dtype, got {x.dtype} and {y.dtype}")
+
+
 @lowers("bmm.default")
 def _bmm(cx: Context, x: Node, y: Node) -> Node:
+    _same_dtype(x, y)
     left, right, rule = _batched(cx, x, y)
     made = _dot(cx, left, right, rule, cx.want.dtype)
     return cx.reshape(made, (x.shape[0], x.shape[1], y.shape[2]))
@@ -103,6 +111,7 @@ def _accumulator(x: Node) -> DType:
 
 @lowers("addmm.default")
 def _addmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: Any = 1) -> Node:
+    _same_dtype(x, y)
     kind = _accumulator(x)
     if kind is x.dtype:
         return _plus(cx, bias, matmul(cx, x, y, kind), beta, alpha)
@@ -180,7 +189,7 @@ def _addmv(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: A
 @lowers("native_layer_norm.default")
 def _layer_norm(
     cx: Context, x: Node, shape: Sequence[Dim], weight: Node | None, bias: Node | None, eps: float
-) -> tuple[Node, Node, Node]:
+) -> tuple[Node, ...]:
     need_float(x)
     axes = tuple(range(x.tensor.rank - len(shape), x.tensor.rank))
     out, kind = x.dtype, wide(x.dtype)

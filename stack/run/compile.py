@@ -11,7 +11,7 @@ import numpy as np
 
 from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
 from stack.ir.interpreter import bind_shapes
-from stack.ir.node import Func
+from stack.ir.node import Func, Node
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline
 from stack.run import plugins
@@ -268,7 +268,7 @@ class Compiled:
         frontend = find_frontend(self.fn, args, self.frontend_name)
         try:
             captured = frontend.capture(self.fn, args, dynamic=self.dynamic)
-        except StackError:
+        except UnsupportedOp:
             raise
         except Exception as error:
             self._raise_as_eager(args, error)
@@ -284,18 +284,28 @@ class Compiled:
         try:
             self.fn(*args)
         except Exception as eager:
-            known = "; ".join(self._signature(g) for g in self.graphs)
-            text = f"{eager}\n(compiled for: {known})" if known else str(eager)
+            text = f"{eager}{self._mismatch(args)}"
             try:
                 same = type(eager)(text)
             except Exception:
                 raise eager from error
             raise same from eager
 
-    @staticmethod
-    def _signature(graph: CompiledGraph) -> str:
+    def _mismatch(self, args: Sequence[Any]) -> str:
+        """Which arguments differ from what was compiled for, by name."""
+        if not self.graphs:
+            return ""
+        graph = self.graphs[-1]
         free = graph.func.params[len(graph.captured.bound) :]
-        return ", ".join(f"{p.attrs['name']}: {p.type}" for p in free)
+        known = ", ".join(f"{p.attrs['name']}: {p.type}" for p in free)
+        if len(free) != len(args):
+            return f"\n(compiled for: {known})"
+        wrong = [
+            f"argument {p.attrs['name']!r} was compiled for {p.type}, got {_shown(a)}"
+            for p, a in zip(free, args, strict=True)
+            if _shown(a) != _shown(p)
+        ]
+        return f"\n({'; '.join(wrong) or f'compiled for: {known}'})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         for graph in reversed(self.graphs):
@@ -305,6 +315,18 @@ class Compiled:
         if kwargs:
             raise TypeError("compiled functions take positional arguments; bind the rest first")
         return self.capture(args)(*args)
+
+
+def _shown(value: Any) -> str:
+    """An argument in a message: element type and shape where it has them."""
+    if isinstance(value, Node):
+        value = value.tensor
+    if not hasattr(value, "shape"):
+        return type(value).__name__
+    kind = str(getattr(value, "dtype", "")).split(".")[-1]
+    short = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf"}
+    head = kind.rstrip("0123456789")
+    return f"{short.get(head, head)}{kind[len(head):]}{list(value.shape)}"
 
 
 def compile(  # noqa: A001 the name is the library's verb

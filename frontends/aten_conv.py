@@ -13,7 +13,8 @@ from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
 
-Ints = Sequence[int]
+# whole numbers: windows are static, `_static` and `_window_sizes` see to it
+Ints = Sequence[Any]
 
 
 def _each(values: Ints, rank: int) -> tuple[int, ...]:
@@ -24,6 +25,12 @@ def _each(values: Ints, rank: int) -> tuple[int, ...]:
 def _static(x: Node) -> None:
     if any(isinstance(s, Expr) for s in x.shape[1:]):
         raise NotLowered(f"a window over the symbolic sizes of {x.type}")
+
+
+def _whole(size: Any) -> int:
+    if not isinstance(size, int):
+        raise NotLowered(f"a window over the symbolic size {size}")
+    return size
 
 
 # ---- convolution
@@ -104,7 +111,7 @@ def _grad_input(
     cx: Context, grad: Node, x: Node, weight: Node, stride: Ints, padding: Ints, dilation: Ints,
     groups: int,
 ) -> Node:  # fmt: skip
-    extra: list[int] = []
+    extra: list[Any] = []
     for i, (s, p, d) in enumerate(zip(stride, padding, dilation, strict=True)):
         reached = (grad.shape[2 + i] - 1) * s - 2 * p + d * (weight.shape[2 + i] - 1) + 1
         extra.append(x.shape[2 + i] - reached)
@@ -126,7 +133,7 @@ def _grad_weight(
     images = cx.reshape(images, (per_group, groups * n, *x.shape[2:]))
     # [n, (g o), t] -> [(g o), n, t]
     windows = cx.transpose(grad, (1, 0, *spatial))
-    high: list[int] = []
+    high: list[Any] = []
     for i, (s, p, d) in enumerate(zip(stride, padding, dilation, strict=True)):
         span = (grad.shape[2 + i] - 1) * s + 1
         wanted = (weight.shape[2 + i] - 1) * d + span
@@ -286,7 +293,7 @@ def _divisors(
     result: Node | None = None
     even = True
     for i in range(rank):
-        size, count = x.shape[-rank + i], total.shape[-rank + i]
+        size, count = _whole(x.shape[-rank + i]), _whole(total.shape[-rank + i])
         pad = padding[i]
         sizes = []
         for k in range(count):
@@ -377,12 +384,12 @@ def _average_backward(
 
 
 def _spread_axis(
-    cx: Context, grad: Node, axis: int, size: int, kernel: int, stride: int, padding: int
+    cx: Context, grad: Node, axis: int, size: Any, kernel: int, stride: int, padding: int
 ) -> Node:
     """Each element to every position of its window: one shifted copy for each tap."""
-    count = grad.shape[axis]
+    count = _whole(grad.shape[axis])
     span = (count - 1) * stride + kernel
-    zeros = [0] * grad.tensor.rank
+    zeros: list[Any] = [0] * grad.tensor.rank
     parts: list[Node] = []
     for k in range(kernel):
         low, high, gap = list(zeros), list(zeros), list(zeros)

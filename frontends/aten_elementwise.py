@@ -176,7 +176,7 @@ def _mul(cx: Context, x: Any, y: Any) -> Node:
     return cx.elementwise("mul", x, y, dtype=cx.want.dtype)
 
 
-@lowers("div.Tensor", "div.Scalar", "prims.div.default")
+@lowers("div.Tensor", "div.Scalar", "true_divide.Tensor", "prims.div.default")
 def _div(cx: Context, x: Any, y: Any) -> Node:
     return cx.elementwise("div", x, y, dtype=cx.want.dtype)
 

@@ -274,8 +274,7 @@ def _index_reduce(
         options = {"include_self": include_self}
         return cx.reshape(_index_reduce(cx, x, 0, index, source, reduce, **options), ())
     axis = axis_of(dim, x.tensor.rank)
-    view = [-1 if i == axis else 1 for i in range(x.tensor.rank)]
-    view[axis] = index.tensor.size
+    view = [index.tensor.size if i == axis else 1 for i in range(x.tensor.rank)]
     wide = cx.broadcast(cx.reshape(index, view), source.shape)
     kind = {"prod": "prod", "mean": "mean", "amax": "amax", "amin": "amin"}[reduce]
     return _scatter_reduce(cx, x, dim, wide, source, kind, include_self=include_self)

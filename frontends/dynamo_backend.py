@@ -9,22 +9,18 @@ from typing import Any
 import torch
 from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._guards import TracingContext
 from torch.fx import GraphModule
 
 from stack.errors import StackError
 from stack.frontends.aten import IndexCheck
 from stack.frontends.dynamo import FRONTEND
-from stack.frontends.dynamo_capture import (
-    TorchCaptured,
-    check_index,
-    decompositions,
-    kept_promises,
-    plain_attention,
-)
-from stack.frontends.dynamo_notes import Notes, guards_text
+from stack.frontends.dynamo_capture import decompositions, plain_attention
+from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.fx_import import Imported, import_graph, variable_name
-from stack.ir.dim import Dim, Expr, Symbol, substitute
+from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
+from stack.ir.dim import Dim, Expr, substitute
 from stack.ir.interpreter import bind_shapes, interpret
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16
@@ -33,6 +29,19 @@ from stack.run.record import Run, Stage, coverage_of
 
 # The newest graphs, oldest first.
 GRAPHS: deque[Any] = deque(maxlen=512)
+
+# Notes of graphs whose frame Dynamo has not finished yet.
+_PENDING: list[Notes] = []
+
+
+def _note_bytecode(_: Any, code: Any) -> None:
+    """Dynamo made new bytecode for a frame: it belongs to the graphs compiled just before."""
+    for notes in _PENDING:
+        notes["decompiled"] = lambda: decompiled(code)
+    _PENDING.clear()
+
+
+register_bytecode_hook(_note_bytecode)
 
 # Options that are ours; the others go to the backend.
 _OWN = ("backend", "passes", "strict")
@@ -81,6 +90,8 @@ class _Maker:
             trusted=role == "backward",
         )
         notes = Notes(self.notes)
+        if role != "backward":
+            _PENDING.append(notes)
         if imported.why:
             notes["fallbacks"] = "\n".join(f"{k}: {v}" for k, v in sorted(imported.why.items()))
         text = lambda: graph.print_readable(print_output=False, colored=False)
@@ -212,15 +223,6 @@ def _loose_sizes(imported: Imported) -> dict[str, int]:
         if name is not None and name not in told:
             found[name] = place
     return found
-
-
-def lone_symbol(size: Any) -> str | None:
-    """The name of a size that is one symbol."""
-    if isinstance(size, Expr) and len(size.terms) == 1:
-        monomial, coefficient = size.terms[0]
-        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
-            return monomial[0].name
-    return None
 
 
 def _not_callable(*_: Any) -> Any:

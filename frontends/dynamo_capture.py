@@ -5,34 +5,44 @@ Everything private of torch's tracing is called from here and from `dynamo_backe
 
 from __future__ import annotations
 
-import inspect
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 import torch._dynamo
-import torch.fx.experimental._config
 from torch._decomp import global_decomposition_table
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
-from torch._dynamo.functional_export import _compiling_state_context
+from torch._dynamo.exc import Unsupported
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
-from torch._functorch.aot_autograd import GraphSignature, aot_export_module
+from torch._export.utils import _compiling_state_context
+from torch._functorch._aot_autograd.schemas import GraphSignature
+from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext, tracing
 from torch.fx import GraphModule
+from torch.fx.experimental import _config as sizes_config
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
-from stack.frontends.aten import LOWERINGS, IndexCheck, Promise
+from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.fx_import import Imported, import_graph
-from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.frontends.torch_arrays import dtype_of
+from stack.frontends.torch_calls import (
+    Arguments,
+    Call,
+    Finish,
+    Template,
+    TorchCaptured,
+    check_text,
+    lone_symbol,
+)
+from stack.ir.builder import param
 from stack.ir.dim import Expr
-from stack.ir.node import Node
+from stack.ir.node import Block, Func, Node, unique_name
+from stack.ir.types import TensorType
 from stack.run.frontend import Captured
 
 # Composites that the dispatcher would run as one kernel: they are to be decomposed all the same.
@@ -57,93 +67,6 @@ def plain_attention() -> Iterator[None]:
         yield
 
 
-# ---- the user's arguments
-
-
-@dataclass(frozen=True)
-class _Leaf:
-    """One leaf of the arguments: a tensor's number among the inputs, or a fixed value."""
-
-    name: str
-    tensor: int | None
-    value: Any = None
-
-
-class Arguments:
-    """The structure of the example arguments, and how a later call is held against it."""
-
-    def __init__(self, fn: Any, args: Sequence[Any]) -> None:
-        self.signature = _signature(fn)
-        names = self._names(len(args))
-        pairs, self.spec = pytree.tree_flatten_with_path(tuple(args))
-        self.leaves: list[_Leaf] = []
-        self.tensors: list[torch.Tensor] = []
-        for path, value in pairs:
-            name = _leaf_name(names, path)
-            if isinstance(value, torch.Tensor):
-                self.leaves.append(_Leaf(name, len(self.tensors)))
-                self.tensors.append(value)
-            else:
-                self.leaves.append(_Leaf(name, None, value))
-
-    def _names(self, count: int) -> list[str]:
-        if self.signature is None:
-            return [f"arg{i}" for i in range(count)]
-        names: list[str] = []
-        for p in self.signature.parameters.values():
-            if p.kind is p.VAR_POSITIONAL:
-                names.extend(f"{p.name}.{i}" for i in range(count - len(names)))
-            elif p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD):
-                names.append(p.name)
-        return [*names, *(f"arg{i}" for i in range(len(names), count))][:count]
-
-    @property
-    def tensor_names(self) -> list[str]:
-        return [leaf.name for leaf in self.leaves if leaf.tensor is not None]
-
-    def match(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-        """The tensors of a call. Raises TypeError where the structure is another one."""
-        if kwargs:
-            args = self._positional(args, kwargs)
-        values, spec = pytree.tree_flatten(tuple(args))
-        if spec != self.spec:
-            raise TypeError(f"arguments have the structure {spec}, compiled for {self.spec}")
-        tensors: list[torch.Tensor] = []
-        for leaf, value in zip(self.leaves, values, strict=True):
-            if leaf.tensor is not None:
-                if not isinstance(value, torch.Tensor):
-                    raise TypeError(f"argument {leaf.name!r} is a tensor, got {value!r}")
-                tensors.append(value)
-            elif type(value) is not type(leaf.value) or value != leaf.value:
-                raise TypeError(
-                    f"argument {leaf.name!r} was {leaf.value!r} when it was compiled, got {value!r}"
-                )
-        return tensors
-
-    def _positional(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-        if self.signature is None:
-            raise TypeError("takes positional arguments only")
-        given = self.signature.bind(*args, **kwargs)
-        if given.kwargs:
-            raise TypeError(f"not compiled for the keywords {', '.join(given.kwargs)}")
-        return given.args
-
-
-def _signature(fn: Any) -> inspect.Signature | None:
-    try:
-        return inspect.signature(fn.forward if isinstance(fn, torch.nn.Module) else fn)
-    except (TypeError, ValueError):
-        return None
-
-
-def _leaf_name(names: Sequence[str], path: Sequence[Any]) -> str:
-    head, *rest = path
-    parts = [names[head.idx]]
-    for key in rest:
-        parts.append(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))))
-    return ".".join(parts)
-
-
 # ---- tracing
 
 
@@ -163,7 +86,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         _compiling_state_context(),
         torch._dynamo.config.patch(known),
         # equal sizes in the example are not promised to stay equal
-        torch.fx.experimental._config.patch(use_duck_shape=False),
+        sizes_config.patch(use_duck_shape=False),  # pyright: ignore[reportAttributeAccessIssue]
         get_metrics_context(),
         dynamo_timed("fullgraph_capture"),
     ):
@@ -224,9 +147,11 @@ def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
     context = TracingContext(given.fake_mode)
     context.tensor_to_context = given.tensor_to_context
     with torch.no_grad(), tracing(context), plain_attention():
-        return aot_export_module(
+        graph, signature = aot_export_module(
             traced.graph, fakes, trace_joint=False, decompositions=decompositions()
         )
+    assert isinstance(graph, GraphModule)
+    return graph, signature
 
 
 # ---- assembling
@@ -238,7 +163,7 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
     arguments = Arguments(fn, args)
     try:
         traced = Traced(fn, args, dynamic)
-    except torch._dynamo.exc.Unsupported as error:
+    except Unsupported as error:
         raise StackError(_break_text(error)) from error
     graph, signature = functional_graph(traced)
     return _Assembly(fn, args, arguments, traced, graph, signature).captured()
@@ -286,11 +211,11 @@ class _Assembly:
         imported = import_graph(self.graph, _name(self.fn), self.param_names, self.order)
         self.func, bound = self._with_unused(imported)
         loose = [e for e in imported.sizes.values() if isinstance(e, Expr)]
-        known = {s for p in self.func.params for d in p.shape for s in _lone(d)}
+        known = {lone_symbol(d) for p in self.func.params for d in p.shape}
         for size in loose:
-            if not _lone(size) or _lone(size)[0] not in known:
+            if lone_symbol(size) not in known:
                 raise StackError(f"the size {size} comes from a number, not from a tensor's shape")
-        call = Call(self.arguments, self.func, len(bound), imported.checks)
+        call = Call(self.arguments, self.func, len(bound), imported.checks, imported.symbols)
         finish = Finish(
             call, self._template(imported), self._writes(imported, bound), imported.promises
         )
@@ -331,12 +256,8 @@ class _Assembly:
             return (*self.signature.parameters, *self.signature.buffers)[position]
         return self.traced.holders[place].name.removeprefix("l_").strip("_")
 
-    def _with_unused(self, imported: Imported) -> tuple[Any, list[torch.Tensor]]:
+    def _with_unused(self, imported: Imported) -> tuple[Func, list[torch.Tensor]]:
         """The function with a parameter for every tensor argument, used or not."""
-        from stack.ir.builder import param
-        from stack.ir.node import Block, Func, unique_name
-        from stack.ir.types import TensorType
-
         func = imported.func
         bound: list[torch.Tensor] = []
         own: dict[int, Node] = {}
@@ -349,8 +270,6 @@ class _Assembly:
             bound.append(source if isinstance(source, torch.Tensor) else self.given[source])
         taken = {str(p.attrs["name"]) for p in func.params}
         counts: dict[str, int] = {}
-        from stack.frontends.torch_arrays import dtype_of
-
         for i, (name, tensor) in enumerate(
             zip(self.arguments.tensor_names, self.arguments.tensors, strict=True)
         ):
@@ -366,7 +285,6 @@ class _Assembly:
     def _writes(self, imported: Imported, bound: list[torch.Tensor]) -> list[tuple[int, Any]]:
         """(result, where it goes): a bound tensor, or the number of an argument."""
         sig = self.signature
-        count = len(sig.buffers_to_mutate) + len(sig.parameters_to_mutate)
         targets = [*sig.buffers_to_mutate.values(), *sig.parameters_to_mutate.values()]
         places: list[Any] = [self.traced.graph.get_buffer(n) for n in targets]
         names = [n.name for n in self.holders]
@@ -374,10 +292,8 @@ class _Assembly:
             position = names.index(holder)
             leaf = self.leaf_of.get(position)
             places.append(self.given[position] if leaf is None else leaf)
-        assert len(places) == count + len(sig.user_inputs_to_mutate)
-        self.mutated = len(places)
         numbers = _result_numbers(imported.outputs)
-        return [(numbers[i], place) for i, place in enumerate(places) if numbers[i] is not None]
+        return [(n, place) for n, place in zip(numbers, places) if n is not None]
 
     def _template(self, imported: Imported) -> Template:
         sig = self.signature
@@ -429,10 +345,6 @@ def _result_numbers(outputs: Sequence[Any]) -> list[int | None]:
     return numbers
 
 
-def _lone(size: Any) -> list[str]:
-    return [str(size)] if isinstance(size, Expr) and str(size).isidentifier() else []
-
-
 def _name(fn: Any) -> str:
     name = getattr(fn, "__name__", type(fn).__name__)
     return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
@@ -449,152 +361,3 @@ def _weight_names(root: Any) -> dict[int, str]:
         return {}
     pairs = [*root.named_parameters(), *root.named_buffers()]
     return {id(tensor): name for name, tensor in pairs}
-
-
-class TorchCaptured(Captured):
-    """`text` is made when it is asked for."""
-
-    def __init__(self, *, text: Callable[[], str], **fields: Any) -> None:
-        self._make_text = text
-        self._text: str | None = None
-        super().__init__(text="", **fields)
-
-    @property
-    def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self._text is None:
-            self._text = self._make_text()
-        return self._text
-
-    @text.setter
-    def text(self, value: str) -> None:
-        if value:
-            self._text = value
-
-
-class Call:
-    """User arguments to tensors. Remembers them, for results that are written back."""
-
-    def __init__(
-        self, arguments: Arguments, func: Any, bound: int, checks: Sequence[IndexCheck]
-    ) -> None:
-        self.arguments = arguments
-        self.params = func.params[bound:]
-        places = {p: i for i, p in enumerate(self.params)}
-        self.checks = [(places[c.param], c) for c in checks if c.param in places]
-        self.local = threading.local()
-
-    def __call__(self, *args: Any, **kwargs: Any) -> list[torch.Tensor]:
-        tensors = self.arguments.match(args, kwargs)
-        for p, tensor in zip(self.params, tensors, strict=True):
-            check_tensor(p, tensor)
-        for place, check in self.checks:
-            check_index(check, tensors[place], tensors, self.params)
-        self.local.tensors = tensors
-        return tensors
-
-    @property
-    def last(self) -> list[torch.Tensor]:
-        return self.local.tensors
-
-
-def check_tensor(p: Node, tensor: torch.Tensor) -> None:
-    """Hold an argument against its parameter. Raises TypeError or ValueError naming it."""
-    name = p.attrs["name"]
-    if tensor.dtype is not TORCH_DTYPE[p.dtype]:
-        raise TypeError(f"argument {name!r} is {p.type}, got {tensor.dtype}")
-    fixed = [s if isinstance(s, int) else None for s in p.shape]
-    shape = list(tensor.shape)
-    agree = len(fixed) == len(shape) and all(
-        f is None or f == s for f, s in zip(fixed, shape, strict=True)
-    )
-    if not agree:
-        raise ValueError(f"argument {name!r} is {p.type}, got shape {shape}")
-
-
-def check_text(check: IndexCheck) -> str:
-    """The promise, in words."""
-    besides = f", or {', '.join(map(str, check.besides))}" if check.besides else ""
-    name = check.param.attrs["name"]
-    return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
-
-
-def check_index(
-    check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
-) -> None:
-    """Look at an index before a call. Raises IndexError as eager does."""
-    if not index.numel():
-        return
-    low, high = (_number(v, tensors, params) for v in (check.low, check.high))
-    for ignored in check.besides:
-        index = index[index != ignored]
-    if not index.numel():
-        return
-    least, most = (int(v) for v in torch.aminmax(index))
-    if least < low or most > high:
-        name = check.param.attrs["name"]
-        bad = least if least < low else most
-        raise IndexError(
-            f"index out of range: {bad} in argument {name!r}, which {check.what} reads at"
-            f" {low} to {high}"
-        )
-
-
-def _number(size: Any, tensors: Sequence[torch.Tensor], params: Sequence[Node]) -> int:
-    if isinstance(size, int):
-        return size
-    from stack.ir.dim import substitute
-
-    values: dict[str, int] = {}
-    for p, tensor in zip(params, tensors, strict=True):
-        for dim, length in zip(p.shape, tensor.shape, strict=True):
-            for name in _lone(dim):
-                values[name] = int(length)
-    return int(substitute(size, values))
-
-
-_ERRORS: dict[str, type[Exception]] = {
-    "IndexError": IndexError,
-    "RuntimeError": RuntimeError,
-    "LinAlgError": torch.linalg.LinAlgError,
-}
-
-
-def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequence[Any]:
-    """The results without the promises at their end. Raises what a broken one says."""
-    count = len(results) - len(promises)
-    for holds, promise in zip(results[count:], promises, strict=True):
-        if not bool(holds):
-            raise _ERRORS[promise.error](promise.text)
-    return results[:count]
-
-
-@dataclass(frozen=True)
-class Template:
-    """What the user's function returns: results, arguments and fixed values in a structure."""
-
-    spec: pytree.TreeSpec
-    parts: list[tuple[str, Any]]
-
-    def fill(self, results: Sequence[Any], arguments: Sequence[Any]) -> Any:
-        held = {"result": results, "argument": arguments}
-        leaves = [v if kind == "fixed" else held[kind][v] for kind, v in self.parts]
-        return pytree.tree_unflatten(leaves, self.spec)
-
-
-class Finish:
-    """Results to what the user's function returns; writes mutated inputs and buffers back."""
-
-    def __init__(
-        self, call: Call, template: Template, writes: Sequence[tuple[int, Any]],
-        promises: Sequence[Promise],
-    ) -> None:  # fmt: skip
-        self.call, self.template, self.writes, self.promises = call, template, writes, promises
-
-    def __call__(self, results: Sequence[Any]) -> Any:
-        results = kept_promises(results, self.promises)
-        with torch.no_grad():
-            for number, place in self.writes:
-                target = self.call.last[place] if isinstance(place, int) else place
-                target.copy_(results[number])
-        uses_arguments = any(kind == "argument" for kind, _ in self.template.parts)
-        return self.template.fill(results, self.call.last if uses_arguments else ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import sympy
@@ -9,7 +10,10 @@ import torch
 from torch.utils._sympy import functions as F
 
 from stack.errors import StackError
+from stack.ir.builder import Builder
 from stack.ir.dim import INF, Dim, add, floordiv, maximum, minimum, mod, mul, symbol
+from stack.ir.node import Node
+from stack.ir.types import F64, TensorType
 
 
 class Sizes:
@@ -23,8 +27,30 @@ class Sizes:
         """An int or a SymInt as a size."""
         if isinstance(value, int):
             return value
+        self.dim_env(value)
+        return self.convert(value.node.expr)
+
+    def broken(self, values: dict[str, int]) -> str | None:
+        """What tracing took for granted of sizes that does not hold for these, or None."""
+        known = {
+            sym: sympy.Integer(values[str(size)])
+            for sym, size in self._symbols.items()
+            if str(size) in values
+        }
+        for sym, number in known.items():
+            bounds = self._env.var_to_range.get(sym)
+            if bounds is not None and not bounds.lower <= number <= bounds.upper:
+                return f"{self._symbols[sym]} is between {bounds.lower} and {bounds.upper}"
+        for guard in self._env.guards if self._env is not None else ():
+            if guard.expr.free_symbols <= known.keys():
+                if guard.expr.xreplace(known) == sympy.false:
+                    names = {s: sympy.Symbol(str(d)) for s, d in self._symbols.items()}
+                    return str(guard.expr.xreplace(names))
+        return None
+
+    def dim_env(self, value: Any) -> None:
+        """Where the bounds of a value's symbols are known."""
         self._env = value.node.shape_env
-        return self._convert(value.node.expr)
 
     def shape(self, sizes: Any) -> tuple[Dim, ...]:
         return tuple(self.dim(s) for s in sizes)
@@ -41,7 +67,8 @@ class Sizes:
             self._symbols[sym] = symbol(name, low, min(high, INF))
         return self._symbols[sym]
 
-    def _convert(self, expr: Any) -> Dim:
+    def convert(self, expr: Any) -> Dim:
+        """A sympy expression as a size."""
         if isinstance(expr, sympy.Integer | int):
             return int(expr)
         if isinstance(expr, sympy.Symbol):
@@ -50,8 +77,8 @@ class Sizes:
             base, power = expr.args
             if not (power.is_Integer and int(power) > 0):
                 raise StackError(f"the size {expr} has no form in the IR")
-            return self._power(self._convert(base), int(power))
-        parts = [self._convert(a) for a in expr.args]
+            return self._power(self.convert(base), int(power))
+        parts = [self.convert(a) for a in expr.args]
         if isinstance(expr, sympy.Add):
             return _fold(add, parts)
         if isinstance(expr, sympy.Mul):
@@ -87,3 +114,35 @@ def is_size(value: Any) -> bool:
     return isinstance(value, torch.SymInt) or (
         isinstance(value, int) and not isinstance(value, bool)
     )
+
+
+def float_value(b: Builder, sizes: Sizes, value: torch.SymFloat) -> Node:
+    """A float computed from sizes, as a scalar."""
+    sizes.dim_env(value)
+    return _float(b, sizes, value.node.expr)
+
+
+_FLOAT_BINARY = {
+    F.IntTrueDiv: "div", F.FloatTrueDiv: "div", F.FloatPow: "pow", sympy.Pow: "pow",
+    F.PowByNatural: "pow",
+}  # fmt: skip
+
+
+def _float(b: Builder, sizes: Sizes, expr: Any) -> Node:
+    if expr.is_number:
+        return b.const(float(expr), F64)
+    if expr.is_integer:
+        return b.cast(b.size_of(sizes.convert(expr)), type=TensorType(F64, ()))
+    name = type(expr).__name__
+    if name in ("ToFloat", "Identity"):
+        return _float(b, sizes, expr.args[0])
+    parts = [_float(b, sizes, a) for a in expr.args]
+    if name.startswith("OpaqueUnaryFn_"):
+        return b.op(name.removeprefix("OpaqueUnaryFn_"), parts)
+    if isinstance(expr, sympy.Add | sympy.Mul):
+        op = "add" if isinstance(expr, sympy.Add) else "mul"
+        return reduce(lambda x, y: b.op(op, [x, y]), parts)
+    for kind, op in _FLOAT_BINARY.items():
+        if isinstance(expr, kind):
+            return b.op(op, parts)
+    raise StackError(f"the number {expr} has no form in the IR")

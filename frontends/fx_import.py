@@ -26,7 +26,7 @@ from stack.frontends import (
     aten_shape,
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
-from stack.frontends.fx_dims import Sizes, is_size
+from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call
 from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr, equal
@@ -55,6 +55,7 @@ class Imported:
         checks: bounds of index inputs.
         sizes: placeholders that are sizes: position to size expression.
         why: for each opaque op, why it is one.
+        symbols: what tracing took for granted of symbolic sizes.
         promises: what the results of `func` past the tensors of `outputs` say must hold.
     """
 
@@ -63,6 +64,7 @@ class Imported:
     outputs: list[Any]
     checks: list[IndexCheck]
     sizes: dict[int, Dim]
+    symbols: Sizes
     why: dict[str, str] = field(default_factory=dict)
     promises: list[Promise] = field(default_factory=list)
 
@@ -124,7 +126,7 @@ class _Importer:
         promises = list(dict.fromkeys(self.cx.promises))
         func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
         checks = list(dict.fromkeys(self.cx.checks))
-        return Imported(func, inputs, outputs, checks, sizes, self.why, promises)
+        return Imported(func, inputs, outputs, checks, sizes, self.sizes, self.why, promises)
 
     def _placeholder(self, node: FxNode) -> Any:
         value = node.meta.get("val")
@@ -178,6 +180,8 @@ class _Importer:
         if is_size(value):
             return self.sizes.dim(value)
         self.b.loc = source_line(node)
+        if isinstance(value, torch.SymFloat):
+            return float_value(self.b, self.sizes, value)
         out = self._call(node, value)
         for i, item in enumerate(out if isinstance(out, tuple) else (out,)):
             if isinstance(item, Node):

@@ -52,6 +52,13 @@ def held_dtype(dtype: DType) -> torch.dtype:
     return torch.int64 if dtype.name in ("u16", "u32", "u64") else TORCH_DTYPE[dtype]
 
 
+def sizes(node: Node) -> tuple[int, ...]:
+    """The shape of a node, which is bound."""
+    if not all(isinstance(s, int) for s in node.shape):
+        raise TypeError(f"{node.type} is symbolic; bind its sizes first (Func.bind)")
+    return tuple(s for s in node.shape if isinstance(s, int))
+
+
 class TorchSpace(ArraySpace):
     """Ops on torch tensors of one device."""
 
@@ -180,20 +187,21 @@ class TorchSpace(ArraySpace):
 
     def op_iota(self, node: Node) -> Tensor:
         axis = node.attrs["axis"]
-        line = torch.arange(node.shape[axis], device=self.device).to(self.dtype(node.dtype))
+        line = torch.arange(sizes(node)[axis], device=self.device).to(self.dtype(node.dtype))
         view = [-1 if i == axis else 1 for i in range(node.tensor.rank)]
-        return line.reshape(view).expand(node.shape)
+        return line.reshape(view).expand(sizes(node))
 
     def op_reshape(self, node: Node, x: Tensor) -> Tensor:
-        return x.reshape(node.shape)
+        return x.reshape(sizes(node))
 
     def op_transpose(self, node: Node, x: Tensor) -> Tensor:
         return x.permute(node.attrs["perm"])
 
     def op_broadcast(self, node: Node, x: Tensor) -> Tensor:
         axes = node.attrs["axes"]
-        view = [node.shape[i] if i in axes else 1 for i in range(node.tensor.rank)]
-        return x.reshape(view).expand(node.shape)
+        shape = sizes(node)
+        view = [shape[i] if i in axes else 1 for i in range(node.tensor.rank)]
+        return x.reshape(view).expand(sizes(node))
 
     def op_reverse(self, node: Node, x: Tensor) -> Tensor:
         return torch.flip(x, tuple(node.attrs["axes"]))
@@ -273,7 +281,7 @@ class TorchSpace(ArraySpace):
     def scatter(self, x: Tensor, place: tuple[Tensor, ...], updates: Tensor, kind: str) -> Tensor:
         places = [p.expand(updates.shape) for p in place]
         if kind in ("set", "add") and x.dtype is not torch.bool:
-            return torch.index_put(x, places, updates, accumulate=kind == "add")
+            return torch.index_put(x, tuple(places), updates, accumulate=kind == "add")
         if kind in ("set", "add"):
             return self.scatter(x.to(torch.uint8), place, updates.to(torch.uint8), kind) != 0
         flat = torch.zeros_like(places[0])
@@ -297,7 +305,7 @@ class TorchSpace(ArraySpace):
             return x
         if not x.numel():
             fill = identity(kind, node.dtype)
-            return torch.full(node.shape, fill, dtype=self.dtype(node.dtype), device=x.device)
+            return torch.full(sizes(node), fill, dtype=self.dtype(node.dtype), device=x.device)
         if kind in ("max", "min"):
             return self._extremum(node, x, axes, kind)
         if node.dtype.is_integer:
@@ -365,7 +373,7 @@ class TorchSpace(ArraySpace):
         if not 1 <= rank <= 3 or not node.dtype.is_float:
             raise StackError(f"torch has no convolution over {rank} axes of {node.dtype}")
         if not node.tensor.size or not x.numel() or not w.numel():
-            return torch.zeros(node.shape, dtype=self.dtype(node.dtype), device=x.device)
+            return torch.zeros(sizes(node), dtype=self.dtype(node.dtype), device=x.device)
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
         x = self._spread(x, (0, 0, *(d - 1 for d in at["lhs_dilation"])), zero)
         pads = [v for lo, hi in zip(reversed(at["low"]), reversed(at["high"])) for v in (lo, hi)]
@@ -398,7 +406,8 @@ class TorchSpace(ArraySpace):
         def body(*values: Tensor) -> tuple[Tensor, ...]:
             return tuple(v.clone() for v in run(node.blocks[1], values))
 
-        return tuple(while_loop_op(test, body, tuple(a.clone() for a in args), ()))
+        loop: Any = while_loop_op
+        return tuple(loop(test, body, tuple(a.clone() for a in args), ()))
 
     def op_opaque(self, node: Node, *args: Tensor) -> Any:
         target = str(node.attrs["target"])
@@ -448,6 +457,6 @@ def replay(func: Func, device: str | torch.device = "cpu") -> torch.fx.GraphModu
     fakes = FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
     with fakes:
         inputs = [
-            torch.empty(p.shape, dtype=TORCH_DTYPE[p.dtype], device=device) for p in func.params
+            torch.empty(sizes(p), dtype=TORCH_DTYPE[p.dtype], device=device) for p in func.params
         ]
         return make_fx(run, tracing_mode="real")(*inputs)

@@ -98,9 +98,11 @@ def test_each_part_between_breaks_is_compiled() -> None:
     assert "test_compile.py" in reasons[0]
 
 
-def test_guards_are_noted() -> None:
+def test_guards_and_code_are_noted() -> None:
     compiled(lambda x: x + 1)(torch.ones(3))
-    assert "TENSOR_MATCH" in dynamo.runs()[0].notes["guards"]
+    notes = dynamo.runs()[0].notes
+    assert "TENSOR_MATCH" in notes["guards"]
+    assert "__compiled_fn" in notes["decompiled"]
 
 
 def test_new_shapes_become_symbolic() -> None:

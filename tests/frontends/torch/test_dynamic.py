@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -90,3 +91,26 @@ def test_wrong_rank() -> None:
     captured = capture(nn.Linear(4, 2), shaped(3, 4), dynamic=True)
     with pytest.raises(ValueError, match="'input'"):
         captured.flatten(shaped(3))
+
+
+def test_another_path_is_another_program() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] > 5 else x - 1
+
+    captured = capture(f, shaped(8, 3), dynamic=True)
+    torch.testing.assert_close(run(captured, shaped(7, 3)), shaped(7, 3) * 2)
+    with pytest.raises(ValueError, match="s0"):
+        captured.flatten(shaped(4, 3))
+
+
+def test_size_one_is_another_program() -> None:
+    captured = capture(lambda x, y: x + y, shaped(4, 3), shaped(4, 3), dynamic=True)
+    with pytest.raises(ValueError, match="compiled for sizes"):
+        captured.flatten(shaped(1, 3), shaped(1, 3))
+
+
+def test_floats_made_of_sizes() -> None:
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return x / math.sqrt(x.shape[-1]) + x.shape[0] ** 0.5 + 1 / x.shape[1]
+
+    check_sizes(f, (shaped(4, 6),), (shaped(3, 8),))

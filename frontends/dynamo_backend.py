@@ -34,7 +34,7 @@ GRAPHS: deque[Any] = deque(maxlen=512)
 _PENDING: list[Notes] = []
 
 
-def _note_bytecode(_: Any, code: Any) -> None:
+def _note_bytecode(_: Any, code: Any) -> Any:
     """Dynamo made new bytecode for a frame: it belongs to the graphs compiled just before."""
     for notes in _PENDING:
         notes["decompiled"] = lambda: decompiled(code)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -162,11 +163,18 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
     args = _distinct(args)
     arguments = Arguments(fn, args)
     try:
-        traced = Traced(fn, args, dynamic)
+        traced = Traced(_traceable(fn), args, dynamic)
     except Unsupported as error:
         raise StackError(_break_text(error)) from error
     graph, signature = functional_graph(traced)
     return _Assembly(fn, args, arguments, traced, graph, signature).captured()
+
+
+def _traceable(fn: Any) -> Any:
+    """Dynamo reads Python code: what has none of its own is called from a function that does."""
+    if isinstance(fn, torch.nn.Module | FunctionType | MethodType):
+        return fn
+    return lambda *args: fn(*args)
 
 
 def _break_text(error: Exception) -> str:

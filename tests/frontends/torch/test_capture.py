@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import pytest
@@ -97,6 +98,13 @@ def test_closed_over_tensors_are_bound() -> None:
 def test_method_of_a_module() -> None:
     module, (tokens, _) = models.torch_gpt2(models.TINY_GPT2)
     check(module.logits, tokens)
+
+
+def test_callables_without_code_of_their_own() -> None:
+    x = torch.tensor([float("nan"), -0.0, 0.0, 1.5, -2.0, float("inf")])
+    check(torch.sign, x)
+    check(functools.partial(torch.add, alpha=2), X, Y)
+    assert check(torch.sin, X).func.name == "sin"
 
 
 @dataclasses.dataclass

@@ -20,7 +20,7 @@ from stack.ir.node import Block, Func, Node, deps
 from stack.ir.space import identity
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.distribute_gemm import distribute_gemm, find_dot
-from stack.passes.tile import COMBINE
+from stack.passes.tile_frame import COMBINE
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -56,6 +56,7 @@ def distribute_kernel(kernel: Node, width: int = 64) -> Node:
 
 
 def is_memory(node: Node) -> bool:
+    """Whether a value is memory, which a loop carries and a store changes."""
     return isinstance(node.type, TensorType) and node.type.space in MEMORY
 
 
@@ -147,9 +148,7 @@ class _Program:
                 self.levels[n] = max(below, default=0)
         return self.levels[node]
 
-    def _worth_keeping(
-        self, work: list[tuple[list[Node], list[Node]]]
-    ) -> dict[int, list[Node]]:
+    def _worth_keeping(self, work: list[tuple[list[Node], list[Node]]]) -> dict[int, list[Node]]:
         """For each sweep, the dear values that a later sweep needs as well."""
         needed: dict[Node, list[int]] = {}
         for sweep, (folds, stores) in enumerate(work):
@@ -228,9 +227,7 @@ class _Program:
         counter = Node("var", (), {"name": fresh("c"), "extent": chunks}, TensorType(I64, ()))
         vector_types = [TensorType(f.dtype, (width,), "tile") for f in folds]
         starts = [
-            self.b.broadcast(
-                constant(identity(f.attrs["kind"], f.dtype), f.dtype), axes=(), type=t
-            )
+            self.b.broadcast(constant(identity(f.attrs["kind"], f.dtype), f.dtype), axes=(), type=t)
             for f, t in zip(folds, vector_types, strict=True)
         ]
         accs = [Node("var", (), {"name": fresh("acc")}, t) for t in vector_types]
@@ -341,8 +338,7 @@ class _Chunk:
             swap[p] = Node("var", (), attrs, self._cut(p.tensor))
         inner = self.child(swap)
         results = [
-            inner.sink(r, swap[_origin(r)]) if is_memory(r) else inner.value(r)
-            for r in old.results
+            inner.sink(r, swap[_origin(r)]) if is_memory(r) else inner.value(r) for r in old.results
         ]
         results = [
             self.b.broadcast(r, axes=(), type=p.type)
@@ -373,7 +369,7 @@ def _is_value(node: Node) -> bool:
 def _origin(sink: Node) -> Node:
     """The memory that a store, or a loop of stores, starts from."""
     if sink.op == "item":
-        return sink.args[0].args[sink.attrs["index"]]
+        return sink.args[0].args[int(sink.attrs["index"])]
     return sink.args[0]
 
 

@@ -21,7 +21,8 @@ from stack.ir.dim import Dim, add, minimum, mul, symbol
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import F32, F64, I64, DType, TensorType
 from stack.passes.pack import block_size
-from stack.passes.tile import CannotTile, Tiler, static, wide
+from stack.passes.tile_frame import CannotTile, static, wide
+from stack.passes.tiler import Tiler
 
 VECTOR_BYTES = 64
 REGISTERS = 24  # vectors that may hold sums; the other 8 hold a row of b and what comes along
@@ -84,11 +85,7 @@ def roles_of(dot: Node) -> Roles:
         right,
         sizes,
         tuple(n for n in output if n in real and n in inputs[left] and n in inputs[right]),
-        tuple(
-            n
-            for n in output[:-1]
-            if n in real and n in inputs[right] and n not in inputs[left]
-        ),
+        tuple(n for n in output[:-1] if n in real and n in inputs[right] and n not in inputs[left]),
         lane,
         tuple(n for n in mine if n != row),
         row,
@@ -244,7 +241,7 @@ class _GemmTiler(Tiler):
         def steps(extent: int) -> Dim:
             if extent == 1:
                 return 0
-            made = self._variable(next(names, "l"), extent)
+            made = self.variable(next(names, "l"), extent)
             grid.append((str(made), extent))
             return made
 
@@ -264,7 +261,7 @@ class _GemmTiler(Tiler):
             if name == roles.lane:
                 place = add(place, self.tile_dim)
             elif name == roles.row and self.rows > 1:
-                place = add(place, self._serial(self.rows))
+                place = add(place, self.serial(self.rows))
             index.append(place)
         self.place = tuple(index)
         return self.place, grid
@@ -319,7 +316,7 @@ class _GemmTiler(Tiler):
         shape = tuple(size.get(n, 1) for n in names[first:])
         index = [self.number(self.start.get(n, 0)) for n in names]
         type_ = TensorType(memory.dtype, shape, "tile")
-        block = self._widen(self.b.load(memory, *index, type=type_))
+        block = self.widen(self.b.load(memory, *index, type=type_))
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]
 
@@ -333,7 +330,7 @@ class _GemmTiler(Tiler):
         first = names.index(self.roles.row)
         size = {self.roles.row: self.rows, self.roles.lane: self.tile}
         shape = tuple(size.get(n, 1) for n in names[first:])
-        value = self._narrow(self._product(), result.dtype)
+        value = self.narrow(self._product(), result.dtype)
         if value.shape != shape:
             value = self.b.reshape(value, type=value.tensor.with_shape(shape))
         place: Sequence[Node] = [self.number(self.start.get(n, 0)) for n in names]

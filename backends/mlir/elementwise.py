@@ -108,14 +108,14 @@ def _float(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int)
 
 
 def _function(scope: Scope, name: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    if dtype.name not in ("f32", "f64") or not (
-        functions.supported(name) or name in BINARY_LIBM
-    ):
+    if dtype.name not in ("f32", "f64") or not (functions.supported(name) or name in BINARY_LIBM):
         raise Unprintable(f"no code for {name} of {dtype}")
     if lanes == 1:  # the functions of one lane take scalars
         one, t = shaped(dtype, 1), element(dtype)
         parts = [scope.do(f"vector.extract {a}[0] : {t} from {one}") for a in args]
-        return scope.do(f"vector.broadcast {_function(scope, name, dtype, parts, 0)} : {t} to {one}")
+        return scope.do(
+            f"vector.broadcast {_function(scope, name, dtype, parts, 0)} : {t} to {one}"
+        )
     scope.uses.add(Function(name, dtype.name, max(lanes, 1)))
     return scope.do(call("", name, dtype.name, max(lanes, 1), *args).removeprefix(" = "))
 
@@ -210,7 +210,9 @@ def _fma(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
 
 def _bitcast(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:
     source, target = shaped(node.args[0].dtype, lanes), shaped(node.dtype, lanes)
-    return args[0] if source == target else scope.do(f"arith.bitcast {args[0]} : {source} to {target}")
+    return (
+        args[0] if source == target else scope.do(f"arith.bitcast {args[0]} : {source} to {target}")
+    )
 
 
 def _cast(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:

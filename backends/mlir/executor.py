@@ -127,9 +127,7 @@ class Program:
                 run, name = step_for(node)
                 self.steps.append(_ArrayStep(node, args, outs, run, name))
             return
-        outs = [
-            self._value(node, i, type_, "made") for i, type_ in enumerate(result_types(node))
-        ]
+        outs = [self._value(node, i, type_, "made") for i, type_ in enumerate(result_types(node))]
         self.steps.append(_MakingStep(node, args, outs, self._maker(node)))
 
     def _placed(self, node: Node, item: int, type_: TensorType, place: int | None) -> Value:
@@ -283,5 +281,3 @@ class _MakingStep(_Step):
         results = self.call([program.array_of(v) for v in self.args])
         for value, result in zip(self.outs, results, strict=True):
             value.array = np.ascontiguousarray(result, dtype=value.dtype).reshape(value.shape)
-
-

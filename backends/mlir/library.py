@@ -111,9 +111,7 @@ def _torch_dot(node: Node) -> Step:
     def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
         torch = _torch()
         arrays = (inputs[0], inputs[1], outputs[0])
-        a, b, c = (
-            tensor(x, d).permute(p) for x, d, p in zip(arrays, dtypes, perms, strict=True)
-        )
+        a, b, c = (tensor(x, d).permute(p) for x, d, p in zip(arrays, dtypes, perms, strict=True))
         a = a.reshape(total["b"], total["m"], total["k"])
         b = b.reshape(total["b"], total["k"], total["n"])
         if not same:

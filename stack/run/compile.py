@@ -326,7 +326,7 @@ def _shown(value: Any) -> str:
     kind = str(getattr(value, "dtype", "")).split(".")[-1]
     short = {"float": "f", "int": "i", "uint": "u", "bfloat": "bf"}
     head = kind.rstrip("0123456789")
-    return f"{short.get(head, head)}{kind[len(head):]}{list(value.shape)}"
+    return f"{short.get(head, head)}{kind[len(head) :]}{list(value.shape)}"
 
 
 def compile(  # noqa: A001 the name is the library's verb

@@ -14,7 +14,16 @@ from stack.ir.node import Func, Node
 from stack.run.backend import Kernel
 
 SCHEMA = "stack.run/1"
-PACKAGES = ("stack-compiler", "numpy", "torch", "jax", "jaxlib", "triton", "torch-mlir", "apache-tvm")
+PACKAGES = (
+    "stack-compiler",
+    "numpy",
+    "torch",
+    "jax",
+    "jaxlib",
+    "triton",
+    "torch-mlir",
+    "apache-tvm",
+)
 _EXTENSIONS = {"mlir": "mlir", "llvm": "ll", "asm": "s", "captured": "txt"}
 
 

@@ -1,4 +1,4 @@
-"""Groups through tile and distribute: both levels mean what the group means, and print losslessly."""
+"""Groups through tile and distribute: both levels keep the meaning, and print losslessly."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ def native(kernel: Node, arrays: list[np.ndarray], shape: Shape, dtype: type) ->
 
 @pytest.mark.parametrize(("rule", "first", "second"), SHAPES)
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
-def test_dot(
-    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator
-) -> None:
+def test_dot(rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator) -> None:
     kind = np.float32 if dtype == "f32" else np.float64
     arrays = [rng.normal(size=s).astype(kind) for s in (first, second)]
     want = np.einsum(einsum_text(parse_rule(rule)), *[a.astype(np.float64) for a in arrays])

@@ -10,6 +10,7 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.builder import Builder, constant
+from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace
@@ -26,12 +27,14 @@ _KEPT = frozenset({"const", "param", "var", "iota", "size", "broadcast", "opaque
 class Fold(Pass):
     """Evaluate ops on constants in the interpreter.
 
-    A result larger than `max_elements` is kept as an op, unless it is no larger than what it is
-    computed from (then folding saves memory too, up to `max_work` elements read).
+    A result larger than `max_elements` is kept as an op, unless it is no larger than the constant
+    arrays that it is computed from (then folding saves memory too, up to `max_work` elements
+    read). So tables made of iotas, such as causal masks, stay formulas: a kernel computes them
+    where it needs them, passes can see that they are affine, and the text of a stage is whole.
     """
 
     name: ClassVar[str] = "fold"
-    max_elements: int = 4096
+    max_elements: int = INLINE_ELEMENTS
     max_work: int = 1 << 22
 
     def run(self, func: Func, log: Log) -> Func:
@@ -67,5 +70,9 @@ def _source(node: Node) -> Node | None:
 
 
 def _elements(node: Node) -> int:
-    size = node.tensor.size
+    """Elements of the constant array behind a value."""
+    source = _source(node)
+    if source is None or source.op == "iota":
+        return 0
+    size = source.tensor.size
     return size if isinstance(size, int) else 1 << 62

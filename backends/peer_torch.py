@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
-from torch.fx import traceback as fx_traceback
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.utils import _pytree as pytree
 
 from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
@@ -35,6 +36,7 @@ class OriginSpace(TorchSpace):
     def __init__(self, origins: Origins, device: str = "cpu") -> None:
         super().__init__(device)
         self.origins = origins
+        self.marked: set[torch.fx.Node] = set()
 
     def op_dot(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
         kind = self.dtype(node.dtype)
@@ -43,7 +45,6 @@ class OriginSpace(TorchSpace):
 
     def op_while(self, node: Node, run: Run, *args: Tensor) -> Tensors:
         from torch._higher_order_ops.while_loop import while_loop_op
-        from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
         if get_proxy_mode() is None:
             return super().op_while(node, run, *args)
@@ -92,12 +93,18 @@ def _with_origin(name: str) -> Any:
     inner = OriginSpace.__dict__.get(name, inner)
 
     def method(self: OriginSpace, node: Node, *args: Any) -> Any:
-        outer = fx_traceback.current_meta
-        fx_traceback.current_meta = {**outer, "stack_trace": self.origins.trace(node)}
-        try:
+        mode = get_proxy_mode()
+        if mode is None:
             return inner(self, node, *args)
-        finally:
-            fx_traceback.current_meta = outer
+        graph: Any = mode.tracer.graph  # pyright: ignore
+        before = len(graph.nodes)
+        out = inner(self, node, *args)
+        trace = self.origins.trace(node)
+        for fresh in islice(reversed(graph.nodes), len(graph.nodes) - before):
+            if fresh not in self.marked:
+                self.marked.add(fresh)
+                fresh.stack_trace = trace
+        return out
 
     return method
 
@@ -134,10 +141,8 @@ def fakes(func: Func, device: str = "cpu") -> Tensors:
 
 def graph_of(func: Func, origins: Origins, device: str = "cpu") -> torch.fx.GraphModule:
     """The function as a graph of ATen ops, each with the trace of its node."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
     run = callable_of(func, OriginSpace(origins, device))
-    with torch.no_grad(), fx_traceback.preserve_node_meta():
+    with torch.no_grad():
         tracer = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)
         return tracer(*fakes(func, device))
 

@@ -1,0 +1,253 @@
+"""MetaSchedule within a time budget, in this process, with results kept by workload."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
+from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
+
+from .mlir.cache import Cache
+from .mlir.compiler import cache_folder
+
+SECONDS = 20.0
+TRIALS = 64
+LIGHT_TRIALS = 4
+HEAVY_FLOPS = 1e6
+BATCH = 8
+HEAVY_SHARE = 0.75
+
+
+@dataclass
+class Tuned:
+    """Schedules that were found, and in words how."""
+
+    database: Any
+    note: str
+
+
+@derived_object
+class _Builder(PyBuilder):
+    """Builds in threads: no worker processes that would load torch and TVM again."""
+
+    def build(self, build_inputs: Sequence[Any]) -> list[Any]:
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(_build, build_inputs))
+
+
+_built: dict[str, Any] = {}
+
+
+def _build(job: Any) -> Any:
+    from tvm.driver import build
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    try:
+        library = build(RemoveWeightLayoutRewriteBlock(True)(job.mod), target=job.target)
+    except Exception as error:
+        return BuilderResult(None, str(error)[-500:])
+    key = f"{len(_built)}-{id(library)}"
+    _built[key] = library
+    return BuilderResult(key, None)
+
+
+@derived_object
+class _Done(PyRunnerFuture):
+    def __init__(self, seconds: list[float] | None, failure: str | None) -> None:
+        super().__init__()
+        self.seconds, self.failure = seconds, failure
+
+    def done(self) -> bool:
+        return True
+
+    def result(self) -> Any:
+        return RunnerResult(self.seconds, self.failure)
+
+
+@derived_object
+class _Runner(PyRunner):
+    """Measures in this process, one candidate at a time, on random data."""
+
+    def run(self, runner_inputs: Sequence[Any]) -> list[Any]:
+        return [_measure(job) for job in runner_inputs]
+
+
+def _measure(job: Any) -> Any:
+    library = _built.pop(str(job.artifact_path))
+    rng = np.random.default_rng(0)
+    try:
+        args = [_random(rng, info) for info in job.args_info]
+        library["main"](*args)
+        timer = library.time_evaluator("main", tvm.cpu(), number=1, repeat=3, min_repeat_ms=5)
+        return _Done([float(s) for s in timer(*args).results], None)
+    except Exception as error:
+        return _Done(None, str(error)[-500:])
+
+
+def _random(rng: np.random.Generator, info: Any) -> Any:
+    shape, kind = tuple(int(s) for s in info.shape), str(info.dtype)
+    drawn = rng.standard_normal(shape) if "float" in kind else rng.integers(0, 2, shape)
+    if kind == "bfloat16":
+        import ml_dtypes
+
+        return tvm.runtime.tensor(drawn.astype(ml_dtypes.bfloat16))
+    return tvm.runtime.tensor(np.asarray(drawn).astype(kind))
+
+
+# ---- what is kept
+
+
+def _key(task: Any, target: Any) -> str:
+    text = "\n".join((tvm.__version__, str(target), task.dispatched[0].script(show_meta=True)))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Records:
+    """The best schedule of each workload, on disk and in a database."""
+
+    def __init__(self, cache: Cache | None, target: Any) -> None:
+        self.cache, self.target = cache, target
+        self.database = ms.database.Database.create("memory")
+        self.trials: dict[str, int] = {}
+
+    def load(self, task: Any) -> bool:
+        """Whether a schedule is known; a record that does not load is none."""
+        found = self.cache.get(_key(task, self.target)) if self.cache is not None else None
+        if found is None:
+            return False
+        try:
+            held = json.loads(found)
+            workload = self.database.commit_workload(task.dispatched[0])
+            record = ms.database.TuningRecord.from_json(held["record"], workload)
+            self.database.commit_tuning_record(record)
+            self.trials[task.task_name] = int(held["trials"])
+        except Exception:
+            return False
+        return True
+
+    def best(self, task: Any) -> Any:
+        return self.database.query_tuning_record(task.dispatched[0], self.target, task.task_name)
+
+    def save(self, task: Any, trials: int) -> None:
+        record = self.best(task)
+        self.trials[task.task_name] = trials
+        if record is None or self.cache is None:
+            return
+        text = json.dumps({"record": _plain(record.as_json()), "trials": trials})
+        self.cache.put(_key(task, self.target), text.encode())
+
+
+def _plain(value: Any) -> Any:
+    """TVM's containers as Python's."""
+    if isinstance(value, str):
+        return str(value)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int | float):
+        return value
+    if hasattr(value, "items"):
+        return {str(k): _plain(v) for k, v in value.items()}
+    if hasattr(value, "__iter__"):
+        return [_plain(v) for v in value]
+    if hasattr(value, "value"):
+        return _plain(value.value)
+    raise TypeError(f"a tuning record holds a {type(value).__name__}")
+
+
+# ---- the search
+
+
+def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
+    """Schedules for the functions of a module: those kept, then a search within the budget."""
+    seconds = float(options.get("seconds", SECONDS))
+    most = int(options.get("trials", TRIALS))
+    seed = int(options.get("seed", 0))
+    keeps = options.get("cache", True)
+    records = Records(Cache(cache_folder() / "tvm") if keeps else None, target)
+    if seconds <= 0 or most <= 0:
+        return Tuned(records.database, "default CPU schedules, untuned")
+    tasks = ms.relax_integration.extract_tasks(module, target)
+    cost = {id(t): _flops(t) * max(int(t.weight), 1) for t in tasks}
+    todo = [t for t in tasks if not records.load(t)]
+    light = [t for t in todo if _flops(t) < HEAVY_FLOPS]
+    heavy = sorted((t for t in todo if _flops(t) >= HEAVY_FLOPS), key=lambda t: -cost[id(t)])
+    start = time.perf_counter()
+    left = sum(cost[id(t)] for t in heavy)
+    end = start + seconds * (HEAVY_SHARE if light else 1.0)
+    for task in heavy:
+        now = time.perf_counter()
+        until = now + max(end - now, 0.0) * cost[id(task)] / left
+        left -= cost[id(task)]
+        records.save(task, _search(task, records, most, until, seed))
+    for task in light:
+        records.save(task, _search(task, records, min(most, LIGHT_TRIALS), start + seconds, seed))
+    took = time.perf_counter() - start
+    return Tuned(records.database, _note(records, tasks, todo, took))
+
+
+def _note(records: Records, tasks: Sequence[Any], todo: Sequence[Any], took: float) -> str:
+    total = sum(records.trials.values())
+    text = f"{total} MetaSchedule trials for {len(tasks)} workloads"
+    missing = sum(records.best(t) is None for t in tasks)
+    if todo:
+        text += f", {took:.0f} seconds"
+    if len(todo) < len(tasks):
+        text += f", {len(tasks) - len(todo)} of them found in the cache"
+    if missing:
+        text += f", {missing} left at default schedules"
+    return text
+
+
+def _flops(task: Any) -> float:
+    from tvm.s_tir.analysis import estimate_tir_flops
+
+    try:
+        return float(estimate_tir_flops(task.dispatched[0]))
+    except Exception:
+        return 0.0
+
+
+def _search(task: Any, records: Records, most: int, until: float, seed: int) -> int:
+    """Try random schedules in small batches until a time; gives how many were tried."""
+    logger = logging.getLogger("stack.tvm")
+    logger.setLevel(logging.ERROR)
+    tried = 0
+    while tried < most and (time.perf_counter() < until or not tried):
+        count = min(BATCH if most > BATCH else most, most - tried)
+        context = ms.TuneContext(
+            mod=task.dispatched[0],
+            target=records.target,
+            space_generator="post-order-apply",
+            search_strategy=ms.search_strategy.ReplayTrace(),
+            task_name=task.task_name,
+            logger=logger,
+            rand_state=seed * 1000 + tried + 1,
+            num_threads=2,
+        ).clone()
+        builder: Any = _Builder()
+        runner: Any = _Runner()
+        ms.tune.tune_tasks(
+            tasks=[context],
+            task_weights=[1.0],
+            work_dir="",
+            max_trials_global=count,
+            num_trials_per_iter=count,
+            database=records.database,
+            builder=builder,
+            runner=runner,
+            cost_model="random",
+            measure_callbacks=[ms.measure_callback.AddToDatabase()],
+        )
+        tried += count
+    return tried

@@ -1,0 +1,52 @@
+"""The peer TVM: torch.export of our replay, Relax, MetaSchedule, LLVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.ir.node import Func
+from stack.run.backend import Backend, Executable
+
+from .peer import is_from, need, refuse
+
+
+def compile_tvm(func: Func, options: dict[str, Any]) -> Executable:
+    """Compile the replay of a function with TVM for the CPU.
+
+    TVM's untuned CPU code is naive loops, so it is tuned by default. What was tuned once is found
+    again in the cache directory (STACK_CACHE_DIR), by workload, target and version.
+
+    Options:
+        seconds: how long to tune, 0 for not at all (default 20). Every workload gets one batch of
+            candidates however short the time.
+        trials: at most this many candidates for each heavy workload (default 64).
+        seed: of the search (default 0).
+        bound: storage arrays of the first parameters, to be compiled in as constants: TVM
+            transposes and packs what it knows. `run` still takes all parameters.
+        cache: False to tune again and keep nothing.
+    """
+    from .peer_tvm import compile_replay
+
+    return compile_replay(func, options)
+
+
+def native_tvm(captured: Any, options: dict[str, Any]) -> Executable:
+    """`torch.export` of the user's callable, its weights compiled in. Options as for `compile`."""
+    if not is_from("torch", captured):
+        raise refuse("tvm", "torch")
+    from .peer_tvm import compile_native
+
+    return compile_native(captured, options)
+
+
+BACKEND = Backend(
+    name="tvm",
+    level="tensor",
+    doc="Relax and MetaSchedule, for the CPU",
+    compile=compile_tvm,
+    native=native_tvm,
+    missing=need("tvm", "tvm"),
+    artifacts=("tir",),
+    is_peer=True,
+    isolate=True,
+)

@@ -1,8 +1,8 @@
 """MLIR text to native code: lower, compile, cache, load, call.
 
 A kernel takes one pointer, to a table of 8-byte slots that hold buffer addresses and integers.
-The same pointer travels through `GOMP_parallel` to every thread, so nothing is packed twice, and
-a call from Python costs what one ctypes call costs.
+The same pointer travels through the pool to every thread, so nothing is packed twice, and a call
+from Python costs what one ctypes call costs.
 
 The printer is expected to emit `!llvm.ptr` with `llvm.getelementptr`, `llvm.load` and
 `llvm.store` for memory, `i64` (not `index`) for loops, and `arith`, `math`, `vector`, `scf` for
@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import bindings, elf, threads
+from . import bindings, elf, pool, threads
 from .cache import Cache
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
@@ -99,11 +99,22 @@ def _with_lines(message: str, text: str) -> str:
     return "\n".join([message, *shown])
 
 
-def _engine(module: Any) -> Any:
-    path = threads.library_path() if threads.library() is not None else None
-    return bindings.bindings().execution_engine.ExecutionEngine(
-        module, opt_level=OPT_LEVEL, shared_libs=[path] if path else [], enable_object_dump=True
+def _engine(module: Any, cache: Cache | None = None) -> Any:
+    engine = bindings.bindings().execution_engine.ExecutionEngine(
+        module, opt_level=OPT_LEVEL, shared_libs=[], enable_object_dump=True
     )
+    if any(_name(op) == threads.SYMBOL and not _defines(op) for op in module.body.operations):
+        entry = ctypes.c_void_p(pool.address(cache))
+        engine.raw_register_runtime(threads.SYMBOL, entry)
+    return engine
+
+
+def _name(op: Any) -> str:
+    return op.operation.attributes["sym_name"].value if op.operation.name == "llvm.func" else ""
+
+
+def _defines(op: Any) -> bool:
+    return bool(_name(op)) and len(op.operation.regions[0].blocks) > 0
 
 
 def compile_object(text: str) -> bytes:
@@ -115,10 +126,8 @@ def compile_object(text: str) -> bytes:
 def _public(module: Any) -> str:
     """Some function that the module defines and exports."""
     for op in module.body.operations:
-        attributes = op.operation.attributes
-        if op.operation.name == "llvm.func" and len(op.operation.regions[0].blocks):
-            if "internal" not in str(attributes["linkage"]):
-                return attributes["sym_name"].value
+        if _defines(op) and "internal" not in str(op.operation.attributes["linkage"]):
+            return _name(op)
     raise CompileError("the module exports no function")
 
 
@@ -148,9 +157,11 @@ def _math() -> ctypes.CDLL | None:
     return ctypes.CDLL(path) if path else None
 
 
-def resolve(symbol: str) -> Address | None:
-    """Address of a thread, libm or libc function."""
-    for library in (threads.library(), _math(), _process()):
+def resolve(symbol: str, cache: Cache | None = None) -> Address | None:
+    """Address of a libm or libc function, or of the pool, which may come from the cache."""
+    if symbol == threads.SYMBOL:
+        return pool.address(cache)
+    for library in (_math(), _process()):
         function = getattr(library, symbol, None)
         if function is not None:
             return ctypes.cast(function, ctypes.c_void_p).value
@@ -180,17 +191,18 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     wanted = list(names)
     if not wanted:
         return Library({}, None)
+    find = functools.partial(resolve, cache=cache)
     stored = cache.get(key(text)) if cache is not None and elf.supported() else None
     if stored is not None:
         try:
-            return _pick(elf.load(stored, resolve), wanted)
+            return _pick(elf.load(stored, find), wanted)
         except elf.LoadError:
             pass  # Another process's idea of an object: compile as if nothing had been found.
-    engine = _engine(_lowered(text))
+    engine = _engine(_lowered(text), cache)
     if elf.supported():
         code = _object(engine, wanted[0])
         try:
-            library = _pick(elf.load(code, resolve), wanted)
+            library = _pick(elf.load(code, find), wanted)
         except elf.LoadError:
             pass  # The engine can always run what it compiled; only the cache does without.
         else:

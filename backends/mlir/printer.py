@@ -23,6 +23,7 @@ from .elementwise import Unprintable, cast, element, emit, shaped
 from .writer import Function
 
 PARALLEL_WORK = 30_000  # scalar operations from which a kernel pays for waking threads
+PIECE_WORK = 8_000  # scalar operations from which a piece pays for being fetched
 _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
 
 
@@ -100,7 +101,8 @@ class Printer:
         loops, program = _parallel_nest(self.block)
         extents = [int(loop.params[0].attrs["extent"]) for loop in loops]
         total = math.prod(extents)
-        threaded = bool(loops) and total > 1 and self._work(program, total) >= PARALLEL_WORK
+        work = sum(cost_of(node) for node in program.nodes)  # of one iteration
+        threaded = bool(loops) and total > 1 and work * total >= PARALLEL_WORK
         for i, p in enumerate(self.block.params):
             slot, address = f"%slot{i}", f"%{p.attrs['name']}"
             self.put(f"{slot} = llvm.getelementptr %table[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
@@ -111,22 +113,13 @@ class Printer:
                 self._range(loops, extents, total, threaded)
                 break  # only the items of the nest come after it
             self.statement(node)
-        return self._assemble(threaded)
+        return self._assemble(total if threaded else 0, math.ceil(PIECE_WORK / max(work, 1)))
 
-    def _work(self, program: Block, total: int) -> float:
-        per_step = sum(cost_of(node) for node in program.nodes)
-        return per_step * total
-
-    def _range(
-        self, loops: list[Block], extents: list[int], total: int, threaded: bool
-    ) -> None:
-        count = self.constant(f"{total} : i64")
-        zero, one = self.constant("0 : i64"), self.constant("1 : i64")
-        low, high = zero, count
-        if threaded:
-            low, high = "%lo", "%hi"
-            for line in threads.chunk(count, low, high).splitlines():
-                self.put(line)
+    def _range(self, loops: list[Block], extents: list[int], total: int, threaded: bool) -> None:
+        one = self.constant("1 : i64")
+        low, high = "%lo", "%hi"
+        if not threaded:
+            low, high = self.constant("0 : i64"), self.constant(f"{total} : i64")
         self.put(f"scf.for %step = {low} to {high} step {one} : i64 {{")
         self.depth += 1
         rest = "%step"
@@ -150,12 +143,13 @@ class Printer:
         self.depth -= 1
         self.put("}")
 
-    def _assemble(self, threaded: bool) -> str:
-        parts = [threads.prelude()] if threaded else []
-        if threaded:
-            parts.append(threads.entry(self.name, f"{self.name}_body"))
-        head = f"llvm.func internal @{self.name}_body" if threaded else f"llvm.func @{self.name}"
-        parts.append(f"{head}(%table: !llvm.ptr) {{\n")
+    def _assemble(self, shared: int, grain: int) -> str:
+        """The module; `shared` iterations go through the pool, in pieces of at least `grain`."""
+        body = f"{self.name}_body"
+        parts = [f"llvm.func @{self.name}(%table: !llvm.ptr) {{\n"]
+        if shared:
+            parts = [threads.prelude(), threads.entry(self.name, body, shared, grain)]
+            parts.append(threads.body(body))
         parts.extend(f"{line}\n" for line in (*self.top, *self.lines))
         parts.append("  llvm.return\n}\n")
         parts.append(functions.definitions(sorted(self.uses)))

@@ -1,24 +1,85 @@
-"""Threads for compiled kernels: the OpenMP pool that torch already runs, or none.
+"""How kernels share their iterations, as text, and how many threads they get.
 
-Kernels call `GOMP_parallel` themselves. Where torch is installed that is torch's own libgomp, so
-library steps and generated code share one pool of threads instead of fighting over the cores; a
-region costs about a microsecond.
+The threads themselves are in `pool`.
 """
 
 from __future__ import annotations
 
 import ctypes
-import ctypes.util
 import functools
 import importlib.util
+import os
 from pathlib import Path
 
-NAMES = ("GOMP_parallel", "GOMP_barrier", "omp_get_thread_num", "omp_get_num_threads")
+SYMBOL = "stack_parallel_for"
+
+
+def prelude() -> str:
+    """MLIR text that makes the pool known to a module."""
+    return f"llvm.func @{SYMBOL}(!llvm.ptr, !llvm.ptr, i64, i64)\n"
+
+
+def entry(name: str, body: str, count: int, grain: int = 1) -> str:
+    """A kernel `name` of a table: `body` over [0, count), in pieces of at least `grain`.
+
+    The body takes the table and the range [lo, hi) to do, any number of times on any thread.
+    """
+    return f"""\
+llvm.func @{name}(%table: !llvm.ptr) {{
+  %body = llvm.mlir.addressof @{body} : !llvm.ptr
+  %count = llvm.mlir.constant({count} : i64) : i64
+  %grain = llvm.mlir.constant({grain} : i64) : i64
+  llvm.call @{SYMBOL}(%body, %table, %count, %grain) : (!llvm.ptr, !llvm.ptr, i64, i64) -> ()
+  llvm.return
+}}
+"""
+
+
+def body(name: str) -> str:
+    """The line that opens a body."""
+    return f"llvm.func internal @{name}(%table: !llvm.ptr, %lo: i64, %hi: i64) {{\n"
+
+
+def chosen() -> int | None:
+    """STACK_NUM_THREADS, None where it is not set to a number."""
+    found = os.environ.get("STACK_NUM_THREADS", "")
+    return max(int(found), 1) if found.isdigit() else None
 
 
 @functools.cache
-def library_path() -> str | None:
-    """Torch's libgomp, without importing torch; else the system's; else None."""
+def cores() -> int:
+    """Processor cores that this process may use; two hardware threads of a core are one."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    found: set[str] = set()
+    for cpu in os.sched_getaffinity(0):
+        path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+        try:
+            found.add(path.read_text())
+        except OSError:
+            found.add(str(cpu))
+    return max(len(found), 1)
+
+
+def openmp_limit() -> int:
+    """Address of the function that tells torch's number of threads, 0 where there is none.
+
+    torch.set_num_threads sets OpenMP's. Asking there costs a native call some nanoseconds, so that
+    a change counts for the next kernel.
+    """
+    path = _openmp()
+    if path is None:
+        return 0
+    try:
+        function = ctypes.CDLL(path).omp_get_max_threads
+    except (OSError, AttributeError):
+        return 0
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+@functools.cache
+def _openmp() -> str | None:
+    """The OpenMP library that a torch wheel brings, which is loaded with torch."""
     spec = importlib.util.find_spec("torch")
     if spec is not None and spec.origin is not None:
         folder = Path(spec.origin).parent
@@ -26,79 +87,4 @@ def library_path() -> str | None:
         for where in (folder / "lib", folder.parent / "torch.libs"):
             for path in sorted(where.glob("libgomp*.so*")):
                 return str(path)
-    return ctypes.util.find_library("gomp")
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The loaded library, or None where kernels run on the calling thread."""
-    path = library_path()
-    if path is None:
-        return None
-    try:
-        loaded = ctypes.CDLL(path)
-    except OSError:
-        return None
-    return loaded if all(hasattr(loaded, name) for name in NAMES) else None
-
-
-DECLARED = """\
-llvm.func @GOMP_parallel(!llvm.ptr, !llvm.ptr, i32, i32)
-llvm.func @GOMP_barrier()
-llvm.func @omp_get_thread_num() -> i32
-llvm.func @omp_get_num_threads() -> i32
-"""
-
-# The same names, so that a printer of kernels need not know which of the two it gets.
-SERIAL = """\
-llvm.func internal @GOMP_parallel(%fn: !llvm.ptr, %data: !llvm.ptr, %threads: i32, %flags: i32) {
-  llvm.call %fn(%data) : !llvm.ptr, (!llvm.ptr) -> ()
-  llvm.return
-}
-llvm.func internal @GOMP_barrier() {
-  llvm.return
-}
-llvm.func internal @omp_get_thread_num() -> i32 {
-  %zero = llvm.mlir.constant(0 : i32) : i32
-  llvm.return %zero : i32
-}
-llvm.func internal @omp_get_num_threads() -> i32 {
-  %one = llvm.mlir.constant(1 : i32) : i32
-  llvm.return %one : i32
-}
-"""
-
-
-def prelude() -> str:
-    """MLIR text that makes the thread functions known to a module."""
-    return DECLARED if library() is not None else SERIAL
-
-
-def entry(name: str, body: str) -> str:
-    """A kernel `name` that runs `body` (same argument: the table) on every thread of the pool.
-
-    The number of threads is the pool's, as torch.set_num_threads left it.
-    """
-    return f"""\
-llvm.func @{name}(%table: !llvm.ptr) {{
-  %body = llvm.mlir.addressof @{body} : !llvm.ptr
-  %zero = llvm.mlir.constant(0 : i32) : i32
-  llvm.call @GOMP_parallel(%body, %table, %zero, %zero) : (!llvm.ptr, !llvm.ptr, i32, i32) -> ()
-  llvm.return
-}}
-"""
-
-
-def chunk(count: str, lo: str = "%lo", hi: str = "%hi") -> str:
-    """Text that gives this thread its share [lo, hi) of `count` (an i64 value) iterations."""
-    p = lo  # Names derived from the result's, so that one body may hold several chunks.
-    return f"""\
-{p}_t32 = llvm.call @omp_get_thread_num() : () -> i32
-{p}_n32 = llvm.call @omp_get_num_threads() : () -> i32
-{p}_t = arith.extui {p}_t32 : i32 to i64
-{p}_n = arith.extui {p}_n32 : i32 to i64
-{p}_a = arith.muli {count}, {p}_t : i64
-{p}_b = arith.addi {p}_a, {count} : i64
-{lo} = arith.divui {p}_a, {p}_n : i64
-{hi} = arith.divui {p}_b, {p}_n : i64
-"""
+    return None

@@ -1,4 +1,4 @@
-"""Text to native code, the object loader, the cache and threads."""
+"""Text to native code, the object loader and the cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from stack.backends.mlir import bindings, elf, jit, threads
+from stack.backends.mlir import bindings, elf, jit
 from stack.backends.mlir.cache import Cache
 from stack.errors import BackendMissing
 
@@ -33,32 +33,6 @@ llvm.func @scale(%table: !llvm.ptr) {
   llvm.return
 }
 """
-
-
-def parallel(prelude: str) -> str:
-    """Writes each index's thread share: x[i] = i, over all threads."""
-    return (
-        prelude
-        + threads.entry("fill", "fill_body")
-        + """
-llvm.func internal @fill_body(%table: !llvm.ptr) attributes {passthrough = ["noinline"]} {
-  %slot = llvm.getelementptr %table[1] : (!llvm.ptr) -> !llvm.ptr, i64
-  %x = llvm.load %table : !llvm.ptr -> !llvm.ptr
-  %n = llvm.load %slot : !llvm.ptr -> i64
-  %one = arith.constant 1 : i64
-"""
-        + threads.chunk("%n")
-        + """
-  scf.for %i = %lo to %hi step %one : i64 {
-    %p = llvm.getelementptr %x[%i] : (!llvm.ptr, i64) -> !llvm.ptr, i64
-    %old = llvm.load %p : !llvm.ptr -> i64
-    %new = arith.addi %old, %i : i64
-    llvm.store %new, %p : i64, !llvm.ptr
-  }
-  llvm.return
-}
-"""
-    )
 
 
 def check_scale(library: jit.Library) -> None:
@@ -109,14 +83,6 @@ def test_bad_text_is_named(text: str) -> None:
 def test_bad_text_shows_the_line() -> None:
     with pytest.raises(jit.CompileError, match=r"12: .*%tow"):
         jit.build(SCALE.replace("%v, %two", "%v, %tow"), ["scale"])
-
-
-@pytest.mark.parametrize("prelude", [threads.prelude(), threads.SERIAL])
-@pytest.mark.parametrize("n", [0, 1, 2, 3, 1000])
-def test_chunks_cover_every_iteration_once(prelude: str, n: int) -> None:
-    x = np.zeros(max(n, 1), np.int64)
-    jit.build(parallel(prelude), ["fill"])["fill"](x.ctypes.data, n)
-    np.testing.assert_array_equal(x, np.arange(max(n, 1)))
 
 
 @needs_loader
@@ -212,8 +178,3 @@ def test_missing_bindings_name_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(bindings, "PACKAGES", ("no_such_mlir",))
     with pytest.raises(BackendMissing, match=r"\[mlir\]"):
         bindings.bindings.__wrapped__()
-
-
-def test_without_a_thread_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "library", lambda: None)
-    assert threads.prelude() == threads.SERIAL

@@ -157,7 +157,11 @@ class _Program:
                 needed.setdefault(node, []).append(sweep)
         room = KEEP_BYTES
         keep: dict[int, list[Node]] = {}
+        # a value of one turn of a serial loop is gone when the loop is
+        turns = {p for n in _reachable(self.sinks) for b in n.blocks for p in b.params}
         for node, sweeps in needed.items():
+            if not turns.isdisjoint(node.vars):
+                continue
             op = ops.lookup(node.op)
             size = self.extent * max(1, node.tensor.dtype.bytes) if _is_value(node) else 0
             dear = op.kind == "elementwise" and op.flops >= DEAR

@@ -130,7 +130,7 @@ def _merged(arg: Node) -> list[tuple[Dim, ...] | None]:
         return nothing
     source = tuple(s for s in arg.args[0].shape if s != 1)
     rule = reshape_rule(source, arg.shape)
-    if rule is None or any(len(a.names) != 1 for a in rule.inputs[0]):
+    if rule.whole or any(len(a.names) != 1 for a in rule.inputs[0]):
         return nothing
     sizes = {a.names[0]: s for a, s in zip(rule.inputs[0], source)}
     found: list[tuple[Dim, ...] | None] = []

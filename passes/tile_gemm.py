@@ -130,7 +130,8 @@ def as_reduction(group: Node, dot: Node) -> Node:
     """The group with its dot written as a sum of products."""
     b = Builder()
     kept = result_names(dot)
-    names = [*kept, *(n for n in operand_names(dot, 0) if n not in kept)]
+    # an axis of one operand alone, of size 1, may be left
+    names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
     sizes = roles_of(dot).sizes
     full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
     spread: list[Node] = []

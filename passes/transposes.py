@@ -123,7 +123,7 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     if x.op != "transpose" or 1 in node.shape or 1 in x.shape:
         return None
     rule = reshape_rule(x.shape, node.shape)
-    if rule is None:
+    if rule.whole:
         return None
     perm: Perm = x.attrs["perm"]
     place = {n: i for i, a in enumerate(rule.outputs[0]) for n in a.names}
@@ -136,7 +136,7 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
                 return None
             if out not in order:
                 order.append(out)
-    for out, axis in enumerate(rule.outputs[0]):
+    for axis in rule.outputs[0]:
         members = [
             perm[i]
             for i, a in enumerate(rule.inputs[0])

@@ -17,7 +17,6 @@ _FLOAT_BINARY = {
 }  # fmt: skip
 _INT_BINARY = {
     "add": "addi", "sub": "subi", "mul": "muli", "and": "andi", "or": "ori", "xor": "xori",
-    "shl": "shli",
 }  # fmt: skip
 _MATH = {
     "floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc", "sqrt": "sqrt",
@@ -162,8 +161,10 @@ def _integer(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: in
         return scope.do(f"arith.{_INT_BINARY[op]} {args[0]}, {args[1]} : {t}")
     if op in ("max", "min"):
         return scope.do(f"arith.{op}{sign}i {args[0]}, {args[1]} : {t}")
-    if op == "shr":
-        return scope.do(f"arith.shr{sign}i {args[0]}, {args[1]} : {t}")
+    if op in ("shl", "shr"):
+        return _shift(scope, op, dtype, args, lanes)
+    if op == "pow":
+        return _power(scope, dtype, args, lanes)
     if op in ("div", "rem"):
         return _divide(scope, op, dtype, args, lanes)
     if op == "neg":
@@ -179,6 +180,49 @@ def _integer(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: in
         below = _compare(scope, "lt", dtype, [args[0], zero], lanes)
         return _choose(scope, below, scope.number(-1, dtype, lanes), part, dtype, lanes)
     raise Unprintable(f"no code for {op} of {dtype}")
+
+
+def _shift(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    """A shift by too much, or by less than nothing, shifts everything out: LLVM's is undefined."""
+    t = shaped(dtype, lanes)
+    x, y = args
+    # as an unsigned number, a negative count is a large one
+    most = scope.number(dtype.bits - 1, dtype, lanes)
+    inside = scope.do(f"arith.cmpi ule, {y}, {most} : {t}")
+    count = _choose(scope, inside, y, most, dtype, lanes)
+    if op == "shr" and dtype.kind == "i":
+        return scope.do(f"arith.shrsi {x}, {count} : {t}")
+    out = scope.do(f"arith.{'shli' if op == 'shl' else 'shrui'} {x}, {count} : {t}")
+    return _choose(scope, inside, out, scope.number(0, dtype, lanes), dtype, lanes)
+
+
+def _power(scope: Scope, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    """Integer power by squaring, one bit of the exponent after the other; it wraps as products do.
+
+    An exponent below 0 leaves 0, except of 1 and -1, whose powers repeat: all bits but its lowest
+    square the base to 1.
+    """
+    t = shaped(dtype, lanes)
+    base, y = args
+    zero, one = scope.number(0, dtype, lanes), scope.number(1, dtype, lanes)
+    out = one
+    for bit in range(dtype.bits):
+        if bit:
+            base = scope.do(f"arith.muli {base}, {base} : {t}")
+        mask = scope.number(1 << bit if bit < dtype.bits - 1 or dtype.kind == "u" else -1 << bit,
+                            dtype, lanes)  # fmt: skip
+        taken = scope.do(f"arith.andi {y}, {mask} : {t}")
+        test = _compare(scope, "ne", dtype, [taken, zero], lanes)
+        more = scope.do(f"arith.muli {out}, {base} : {t}")
+        out = _choose(scope, test, more, out, dtype, lanes)
+    if dtype.kind == "u":
+        return out
+    x = args[0]
+    low = _compare(scope, "lt", dtype, [y, zero], lanes)
+    minus = _compare(scope, "eq", dtype, [x, scope.number(-1, dtype, lanes)], lanes)
+    unit = _compare(scope, "eq", dtype, [x, one], lanes)
+    kept = _choose(scope, minus, out, _choose(scope, unit, one, zero, dtype, lanes), dtype, lanes)
+    return _choose(scope, low, kept, out, dtype, lanes)
 
 
 def _divide(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:

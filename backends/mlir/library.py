@@ -44,7 +44,11 @@ def step_for(node: Node) -> tuple[Step, str]:
     body = node.blocks[0]
     inner = body.nodes
     if len(inner) == 1 and body.results == (inner[0],) and importlib.util.find_spec("torch"):
-        if inner[0].op == "dot" and list(inner[0].args) == list(body.params):
+        if (
+            inner[0].op == "dot"
+            and list(inner[0].args) == list(body.params)
+            and _is_product(inner[0])
+        ):
             return _torch_dot(inner[0]), "torch.matmul"
         if inner[0].op == "conv" and list(inner[0].args) == list(body.params):
             return _torch_conv(inner[0]), "torch.convolution"
@@ -138,6 +142,13 @@ def dot_axes(rule: Rule) -> tuple[list[str], list[str], list[str], list[str]]:
     n = [x for x in out if x in right and x not in left]
     k = [x for x in left if x in right and x not in out]
     return batch, m, n, k
+
+
+def _is_product(node: Node) -> bool:
+    """Whether every axis has a role: one of a single operand that the result lacks has none."""
+    rule = parse_rule(node.attrs["rule"])
+    known = {name for names in dot_axes(rule) for name in names}
+    return all(axis.names[0] in known for operand in rule.inputs for axis in operand)
 
 
 def _torch_conv(node: Node) -> Step:

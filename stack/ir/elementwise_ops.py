@@ -68,7 +68,7 @@ BINARY: dict[str, tuple[str, float, str]] = {
     "or": ("biu", 1, "logical or bitwise or"),
     "xor": ("biu", 1, "logical or bitwise exclusive or"),
     "shl": ("iu", 1, "x << y; 0 where y is negative or not below the width"),
-    "shr": ("iu", 1, "x >> y, arithmetic for signed, logical for unsigned; y as in shl"),
+    "shr": ("iu", 1, "x >> y, arithmetic for signed, logical for unsigned; else as if bit by bit"),
 }
 COMPARE: dict[str, str] = {
     "eq": "x == y",

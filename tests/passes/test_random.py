@@ -1,0 +1,182 @@
+"""Random programs through every pass and stage; what random programs found, as programs of a few
+lines."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from random_programs import Program, random_program
+
+from stack.backends.mlir import BACKEND
+from stack.backends.mlir.library import decode, encode
+from stack.ir import Func, parse, verify
+from stack.rewrite import Pipeline, random_inputs
+from stack.run import plugins
+from stack.run.compile import compile_func
+
+# these take what tile and distribute make
+LOWER = ("distribute", "memory")
+QUICK, MANY = 15, 1500
+
+
+def through_every_pass(program: Program) -> None:
+    for name in plugins.names("stack.passes"):
+        if name not in LOWER:
+            after = Pipeline(name).run(program.func).func
+            assert parse(str(after)) is after
+            wrong = program.compare(after.interpret(*program.inputs))
+            assert not wrong, f"after {name}: {wrong}\n{program.func}"
+
+
+def through_every_stage(program: Program) -> None:
+    func = program.func
+    for _, spec in BACKEND.stages:
+        for step in Pipeline(spec).passes:
+            func = Pipeline([step]).run(func).func
+            wrong = program.compare(func.interpret(*program.inputs))
+            assert not wrong, f"after {step}: {wrong}\n{program.func}"
+
+
+def natively(program: Program) -> None:
+    executable = compile_func(program.func, "mlir", options={"cache": False})
+    stored = [encode(a, p.dtype) for a, p in zip(program.inputs, program.func.params, strict=True)]
+    for _ in range(2):  # a second call finds an arena full of old values
+        found = executable.run(stored)
+        values = [decode(f, r.dtype) for f, r in zip(found, program.func.results, strict=True)]
+        wrong = program.compare(values)
+        assert not wrong, f"{wrong}\n{program.func}"
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> None:
+    warnings.simplefilter("ignore", RuntimeWarning)  # overflow and nan are meant
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_generated_programs_are_sound(seed: int) -> None:
+    program = random_program(seed)
+    verify(program.func)
+    assert parse(str(program.func)) is program.func
+    assert random_program(seed).func is program.func
+    assert not program.compare(program.func.interpret(*program.inputs))
+
+
+def test_comparison_sees_small_errors() -> None:
+    program = random_program(3)
+    floats = [i for i, r in enumerate(program.func.results) if r.dtype.name == "f32"]
+    values = [r.copy() for r in program.results]
+    values[floats[0]] += np.float32(1e-2) * (1 + np.abs(values[floats[0]]))
+    assert "differs" in program.compare(values)
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_passes_alone(seed: int) -> None:
+    through_every_pass(random_program(1000 + seed, small=True))
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_stages(seed: int) -> None:
+    through_every_stage(random_program(2000 + seed, small=True))
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_native(seed: int) -> None:
+    natively(random_program(3000 + seed, size=10))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_sweep_of_passes_and_stages(part: int) -> None:
+    for seed in range(10_000 + part * MANY, 10_000 + (part + 1) * MANY, 3):
+        through_every_pass(random_program(seed, small=True))
+        through_every_stage(random_program(seed, small=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_native_sweep(part: int) -> None:
+    for seed in range(50_000 + part * 200, 50_000 + (part + 1) * 200):
+        natively(random_program(seed))
+
+
+# ---- what they found
+
+FOUND = {
+    # a reshape that neither merges nor splits was taken for one that does
+    "transpose before an unclean reshape": """
+func @main(%x: f32[20, 8]) -> (f32[4, 40]) at tensor {
+  %y = transpose(%x) {perm=[1, 0]} : f32[8, 20]
+  %z = reshape(%y) : f32[4, 40]
+  return %z
+}
+""",
+    "dot of an unclean reshape": """
+func @main(%x: f64[7, 10], %y: f64[5, 8, 8]) -> (f64[7, 32]) at tensor {
+  %flat = reshape(%y) : f64[10, 32]
+  %z = dot(%x, %flat) {rule="m a, a b -> m b"} : f64[7, 32]
+  return %z
+}
+""",
+    # the summed axis of the second operand was unknown to the first
+    "dot with a lone axis of size 1": """
+func @main(%x: f64[8, 1, 16], %y: f64[16, 1]) -> (f64[8, 1]) at tensor {
+  %z = dot(%x, %y) {rule="a b c, c m -> a b"} : f64[8, 1]
+  return %z
+}
+""",
+    # torch's matmul has no such axis
+    "16-bit dot with a lone axis": """
+func @main(%x: bf16[8, 3, 16], %y: bf16[16, 5]) -> (bf16[8, 5]) at tensor {
+  %z = dot(%x, %y) {rule="a b c, c m -> a m"} : bf16[8, 5]
+  return %z
+}
+""",
+    # a value of one turn of the loop over rows was kept for after the loop
+    "dear value in a loop over rows, needed again": """
+func @main(%x: f32[8, 4]) -> (f32[8, 4], f32[8, 4]) at tensor {
+  %e = exp(%x) : f32[8, 4]
+  %total = reduce(%e) {axes=[0, 1], kind="sum"} : f32[]
+  %wide = broadcast(%total) {axes=[]} : f32[8, 4]
+  %y = sub(%e, %wide) : f32[8, 4]
+  return %y, %e
+}
+""",
+}
+
+
+def agree(func: Func) -> None:
+    inputs = random_inputs(func)
+    value = func.interpret(*inputs)
+    results = list(value) if isinstance(value, tuple) else [value]
+    errors = [1e-5 * (1000 if r.dtype.bits == 16 else 1) for r in func.results]
+    program = Program(func, inputs, results, errors)
+    through_every_pass(program)
+    through_every_stage(program)
+    natively(program)
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str) -> None:
+    agree(parse(FOUND[name].strip() + "\n"))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "i64", "u64"])
+def test_shifts_out_of_range_and_integer_powers(dtype: str) -> None:
+    n = 67
+    text = f"""func @main(%x: {dtype}[{n}], %y: {dtype}[{n}]) -> ({dtype}[{n}], {dtype}[{n}], {dtype}[{n}]) at tensor {{
+  %left = shl(%x, %y) : {dtype}[{n}]
+  %right = shr(%x, %y) : {dtype}[{n}]
+  %power = pow(%x, %y) : {dtype}[{n}]
+  return %left, %right, %power
+}}
+"""  # noqa: E501
+    func = parse(text)
+    signed = dtype.startswith("i")
+    kind = func.params[0].dtype.numpy
+    x = np.resize(np.array([1, 2, 3, 5, 100] + [-1, -2, -100] * signed), n).astype(kind)
+    y = np.resize(np.array([0, 1, 7, 31, 32, 63, 64, 3] + [-1, -2, -70] * signed), n).astype(kind)
+    found = compile_func(func, "mlir", options={"cache": False}).run([x, y])
+    for want, got in zip(func.interpret(x, y), found, strict=True):
+        np.testing.assert_array_equal(got, want)

@@ -115,11 +115,18 @@ class Frame:
         if isinstance(atom, Symbol):
             return self.nodes[atom.name]
         if isinstance(atom, Quotient):
-            # numerators are not negative: div and rem are floor and mod
-            make = self.b.div if atom.kind == "//" else self.b.rem
-            return make(self.number(atom.num), self.number(atom.den))
+            return self._quotient(atom)
         make = self.b.max if atom.kind == "max" else self.b.min
         return make(self.number(atom.a), self.number(atom.b))
+
+    def _quotient(self, atom: Quotient) -> Node:
+        """Floor and mod. `div` and `rem` truncate, so what may be negative is raised first."""
+        low, _ = bounds(atom.num)
+        raised = -(low // atom.den) if low < 0 and isinstance(atom.den, int) else 0
+        num, den = self.number(add(atom.num, mul(raised, atom.den))), self.number(atom.den)
+        if atom.kind == "%":
+            return self.b.rem(num, den)
+        return self.b.add(self.b.div(num, den), -raised) if raised else self.b.div(num, den)
 
     def splat(self, value: Node) -> Node:
         return self.b.broadcast(value, axes=(), type=TensorType(value.dtype, (self.tile,), "tile"))

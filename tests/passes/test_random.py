@@ -133,6 +133,15 @@ func @main(%x: bf16[8, 3, 16], %y: bf16[16, 5]) -> (bf16[8, 5]) at tensor {
   return %z
 }
 """,
+    # positions that count down were divided as if they could not be negative
+    "reverse of an unclean reshape": """
+func @main(%x: u8[3, 3]) -> (u8[1, 9]) at tensor {
+  %y = transpose(%x) {perm=[1, 0]} : u8[3, 3]
+  %flat = reshape(%y) : u8[1, 9]
+  %z = reverse(%flat) {axes=[0, 1]} : u8[1, 9]
+  return %z
+}
+""",
     # a value of one turn of the loop over rows was kept for after the loop
     "dear value in a loop over rows, needed again": """
 func @main(%x: f32[8, 4]) -> (f32[8, 4], f32[8, 4]) at tensor {

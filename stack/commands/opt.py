@@ -13,14 +13,12 @@ import numpy as np
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import without_lines
-from stack.explore.lowering import Settings, compile_target
-from stack.explore.saved import load_constants, parse_file_text
+from stack.explore.lowering import Settings, compile_target, from_storage, to_storage
+from stack.explore.saved import parse_file_text
 from stack.explore.table import number, table
 from stack.explore.target import IRText, resolve
-from stack.ir.data import round_bf16
-from stack.ir.files import save_constants
+from stack.ir import files
 from stack.ir.node import Func
-from stack.ir.types import BF16, DType
 from stack.ir.verifier import verify
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
 from stack.rewrite.pipeline import Pipeline, Record
@@ -79,7 +77,7 @@ def add(subparsers: common.Subparsers) -> None:
 def read(spec: str) -> Func:
     """A function from a file, from RUN:STAGE, or from stdin."""
     if spec == "-":
-        return parse_file_text(sys.stdin.read(), load_constants(Path()), Path("stdin"))
+        return parse_file_text(sys.stdin.read(), files.load_constants(Path()), Path("stdin"))
     target = resolve(spec)
     if not isinstance(target, IRText):
         raise UsageError(f"{spec} is no file of IR text; a stage of a run is RUN:STAGE")
@@ -109,13 +107,10 @@ def run_opt(args: argparse.Namespace) -> int:
     result = Pipeline(args.pass_pipeline).run(
         func, check=args.check, fuel=args.fuel, on_pass=on_pass, verbose=args.verbose
     )
-    text = shown(result.func, args.no_lines)
     if args.output:
-        path = Path(args.output)
-        path.write_text(text + "\n", encoding="utf-8")
-        save_constants([result.func], path.parent)
+        files.save(result.func, args.output)
     else:
-        print(text)
+        print(shown(result.func, args.no_lines))
     return 0
 
 
@@ -141,9 +136,11 @@ def run_run(args: argparse.Namespace) -> int:
             agrees &= error <= TOLERANCE.get(result.dtype.name, 0.0)
         rows.append(row)
     if args.save:
-        held = {f"input_{p.attrs['name']}": a for p, a in zip(func.params, inputs, strict=True)}
+        held: dict[str, Any] = {
+            f"input_{p.attrs['name']}": a for p, a in zip(func.params, inputs, strict=True)
+        }
         held |= {f"result_{i}": a for i, a in enumerate(expected)}
-        np.savez(args.save, allow_pickle=False, **held)
+        np.savez(args.save, **held)
     if args.json:
         common.print_json({"schema": "stack.results/1", "function": func.name, "results": rows})
     else:
@@ -173,18 +170,3 @@ def run_backend(func: Func, inputs: Sequence[np.ndarray], backend: str) -> list[
     ready = [to_storage(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
     results = graph.executable_for(ready).run(ready)
     return [from_storage(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
-
-
-def to_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What backends take: bf16 as bit patterns."""
-    if dtype is not BF16:
-        return array
-    wide = round_bf16(np.asarray(array, dtype=np.float32))
-    return (wide.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def from_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What the interpreter holds: bf16 as float32."""
-    if dtype is not BF16:
-        return array
-    return (np.ascontiguousarray(array).astype(np.uint32) << 16).view(np.float32)

@@ -10,9 +10,10 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, one_stage, summary, without_lines
 from stack.explore.dump import describe, source_text
-from stack.explore.saved import SavedRun, is_run, load_ir, load_run
+from stack.explore.saved import SavedRun, is_run, load_run
 from stack.explore.table import table
 from stack.explore.where import explain, where
+from stack.ir import files
 
 SHOW = """
     Show a saved run, one of its stages, one of its kernels, or a file of IR text.
@@ -99,7 +100,7 @@ def run_show(args: argparse.Namespace) -> int:
         return _show_run(load_run(left), args)
     if args.stage or args.kernel:
         raise UsageError(f"{path} is not the folder of a run, so it has no stages and no kernels")
-    text = str(load_ir(path))
+    text = str(files.load(path))
     print((without_lines(text) if args.no_lines else text).rstrip())
     return 0
 

@@ -106,13 +106,3 @@ def parse_file_text(text: str, constants: Mapping[str, np.ndarray], path: Path) 
     except ParseError as error:
         error.add_note(f"in {path}")
         raise
-
-
-def load_ir(path: str | Path) -> Func:
-    """A function from a file of IR text; large constants are read from the files beside it."""
-    file = Path(path)
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read as IR text: {error}") from error
-    return parse_file_text(text, load_constants(file.parent), file)

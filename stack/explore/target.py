@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from stack.errors import StackError, UsageError
-from stack.explore.saved import SavedRun, is_run, load_ir, load_run
+from stack.explore.saved import SavedRun, is_run, load_run
+from stack.ir import files
 from stack.ir.node import Func
 from stack.run import plugins
 from stack.run.compile import find_frontend
@@ -68,7 +69,7 @@ def resolve(
     if path.is_dir():
         return load_run(path)
     if path.is_file() and path.suffix != ".py":
-        return IRText(spec, load_ir(path))
+        return IRText(spec, files.load(path))
     left, colon, name = spec.rpartition(":")
     if not colon:
         raise UsageError(_no_colon(spec, path))

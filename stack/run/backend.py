@@ -73,6 +73,7 @@ class Backend:
         native: a peer's own path on the user's callable: `(captured, options) -> Executable`
             whose `run` takes the same storage arrays; None for our own backends.
         artifacts: names of the later stages that `Executable.artifacts` holds.
+        isolate: whether it may take the process down: measured in a process of its own.
     """
 
     name: str
@@ -84,3 +85,4 @@ class Backend:
     artifacts: tuple[str, ...] = ()
     is_peer: bool = False
     doc: str = ""
+    isolate: bool = False

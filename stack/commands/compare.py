@@ -1,0 +1,86 @@
+"""`stackc compare`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from stack.commands import common
+from stack.explore.lowering import capture, label, with_random_inputs
+from stack.explore.target import Program
+from stack.measure.compare import SCHEMA, compare, describe
+from stack.measure.html import comparison_page
+from stack.measure.systems import parse_peers, program_of
+from stack.measure.timing import LEAST, ROUNDS
+
+TEXT = f"""
+    Run one program through our compiler and through others, and set them side by side: what each
+    made of it (kernels, library calls, fusion groups by source line), how long compiling took,
+    how fast it runs, how much memory it holds and how far it is from a double precision run.
+
+    A peer gets the program twice: via "ir", our imported function replayed in its framework, and
+    via "native", the user's own program, where it comes from the peer's own framework. All are
+    timed in the same interleaved rounds (at least {LEAST}), warm-up outside of the clock. A peer
+    that is not installed leaves a row that says what to install; the others still run.
+
+    exit codes: 0 all agree, 1 a system failed or disagrees, 5 a peer is missing
+
+    examples:
+      stackc compare demos/transformer.py:llama_block --with inductor,xla,tvm,eager
+      stackc compare demos/transformer.py:llama_block --frontend jax --with xla,eager --json
+      stackc compare model.py:net -i 'f32[8,128]' --with 'tvm{{seconds=60}},inductor' --html c.html
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommand's arguments."""
+    parser = common.command(subparsers, "compare", run, "beside other compilers", TEXT)
+    common.add_target(parser)
+    parser.add_argument(
+        "--with",
+        dest="peers",
+        default="inductor,xla,tvm,eager",
+        metavar="PEERS",
+        help="separated by commas, with options as in 'tvm{seconds=60}' (default: %(default)s)",
+    )
+    common.add_compile(parser)
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
+    )
+    parser.add_argument("--html", metavar="FILE", help="write the tables as a web page")
+    common.add_json(parser, SCHEMA)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare, print, and say by the exit code whether all agree."""
+    peers = parse_peers(args.peers)
+    target = common.target_of(args)
+    settings = common.settings_of(args)
+    captured, frontend = capture(target, settings)
+    if not isinstance(target, Program):
+        captured = with_random_inputs(captured)
+    program = program_of(captured, frontend)
+    found = compare(
+        [program],
+        peers,
+        backend=args.backend,
+        passes=args.passes,
+        target=label(target),
+        rounds=args.rounds,
+        say=common.progress,
+    )
+    try:
+        if args.html:
+            page = comparison_page(label(target), found)
+            Path(args.html).write_text(page, encoding="utf-8")
+            common.progress(f"wrote {args.html}")
+        if args.json:
+            common.print_json(found.as_dict())
+        else:
+            print(describe(found))
+        for system in found.systems:
+            if system.is_missing:
+                common.progress(f"{system.label} is missing: {system.problem}")
+        return found.exit_code
+    finally:
+        found.close()

@@ -1,0 +1,274 @@
+"""One program, every compiler: correct, counted, timed in the same rounds."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.explore.inventory import machine
+from stack.explore.table import number, scaled, table
+from stack.ir.node import Func
+from stack.measure.groups import Group, align, alignment_table
+from stack.measure.reference import error_of, reference
+from stack.measure.roofline import thread_count
+from stack.measure.runners import LocalRunner
+from stack.measure.systems import Peer, Program, Say, System, own_system, peer_systems
+from stack.measure.timing import ROUNDS, Timing, interleave
+from stack.rewrite.check import TOLERANCE
+from stack.run import plugins
+from stack.run.record import Run
+
+SCHEMA = "stack.compare/1"
+WAYS = ("ir", "native")
+COLUMNS = (
+    *("system", "via", "ok", "kernels", "library_calls", "counts_what", "compile_s", "run_ms"),
+    *("run_ms_spread", "peak_bytes", "max_error", "error_vs_eager", "note"),
+)
+
+
+@dataclass
+class Comparison:
+    """What a comparison found. `rows` have the keys of COLUMNS."""
+
+    device: str
+    func: Func
+    rows: list[dict[str, Any]]
+    groups: list[Group]
+    systems: list[System] = field(default_factory=list[System])
+    run: Run | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a system fails or disagrees, 5 where one is missing, else 0."""
+        missing = {s.name for s in self.systems if s.is_missing}
+        failed = {f"{r['system']}/{r['via']}" for r in self.rows if not r["ok"]} - missing
+        return 1 if failed else 5 if missing else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {
+            "schema": SCHEMA,
+            "device": self.device,
+            "rows": [{k: _plain(v) for k, v in row.items()} for row in self.rows],
+            "groups": self.groups,
+        }
+
+    def close(self) -> None:
+        """Let go of arrays and workers."""
+        for system in self.systems:
+            if system.runner is not None:
+                system.runner.close()
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return round(value, 6) if isinstance(value, float) and abs(value) > 1 else value
+
+
+def device_text() -> str:
+    """The machine in words."""
+    cores = len(os.sched_getaffinity(0))
+    return f"{machine()}, {cores} cores, {thread_count()} threads"
+
+
+def compare(
+    programs: Sequence[Program],
+    peers: Sequence[Peer],
+    *,
+    backend: str | None = None,
+    passes: str = "default",
+    target: str = "",
+    rounds: int = ROUNDS,
+    say: Say = lambda _: None,
+) -> Comparison:
+    """Compile with every system, check, and time all of them in interleaved rounds.
+
+    The first program goes through our compiler, every peer's replay and their own ways; further
+    ones (the same computation in another framework) only through the own way of that framework's
+    compiler.
+    """
+    first = programs[0]
+    say("compiling with stack")
+    systems = [own_system(first, backend, passes, target)]
+    for peer in peers:
+        systems.extend(peer_systems(first, peer, WAYS, say))
+        for other in programs[1:]:
+            systems.extend(s for s in peer_systems(other, peer, ("native",), say) if s.runner)
+    return measure(first, systems, rounds, say)
+
+
+def measure(
+    program: Program, systems: list[System], rounds: int = ROUNDS, say: Say = lambda _: None
+) -> Comparison:
+    """Time and check systems that are compiled."""
+    running = [s for s in systems if s.runner is not None]
+    say(f"timing {len(running)} systems in {rounds} interleaved rounds")
+    timings: dict[str, Timing] = {}
+    repeats = [s.runner.run for s in running if s.runner is not None]
+    for system, timing in zip(running, interleave(repeats, rounds), strict=True):
+        if isinstance(timing, Timing):
+            timings[system.name] = timing
+        else:
+            system.problem = f"failed while it ran: {timing}"
+    say("checking results against double precision")
+    checks = Checks(program, systems)
+    rows = [_row(system, timings.get(system.name), checks) for system in systems]
+    graph = systems[0].graph
+    groups = align(systems)
+    run = graph.run if graph is not None else None
+    return Comparison(device_text(), program.func, rows, groups, systems, run)
+
+
+class Checks:
+    """Errors of results: against double precision, and against the framework op by op."""
+
+    def __init__(self, program: Program, systems: Sequence[System]) -> None:
+        self.types = [r.tensor for r in program.func.results]
+        self.note = ""
+        self.exact: list[np.ndarray] | None = None
+        try:
+            self.exact = reference(program.func, program.storage)
+        except StackError as error:
+            self.note = f"no error: {error}"
+        self.eager = _eager_results(program, systems)
+        allowed = max((TOLERANCE.get(t.dtype.name, 0.0) for t in self.types), default=0.0)
+        if self.exact is not None and self.eager is not None:
+            allowed = max(allowed, 4 * self.against(self.exact, self.eager))
+        self.allowed = allowed
+
+    def against(self, expected: Sequence[np.ndarray] | None, found: Sequence[np.ndarray]) -> float:
+        """Largest error of any result; nan where there is nothing to compare with."""
+        return math.nan if expected is None else error_of(expected, found, self.types)
+
+    def errors(self, results: Sequence[np.ndarray]) -> tuple[float | None, float | None, bool]:
+        """Against double precision, against eager, and whether that will do."""
+        eager = None
+        if self.eager is not None:
+            held = [e.copy() for e in self.eager]
+            eager = error_of(_held(held, self.types), results, self.types)
+        exact = None if self.exact is None else error_of(self.exact, results, self.types)
+        decisive = exact if exact is not None else eager
+        return exact, eager, decisive is None or decisive <= self.allowed
+
+
+def _held(arrays: Sequence[np.ndarray], types: Sequence[Any]) -> list[np.ndarray]:
+    from stack.measure.reference import held
+
+    return [held(a, t.dtype) for a, t in zip(arrays, types, strict=True)]
+
+
+def _eager_results(program: Program, systems: Sequence[System]) -> list[np.ndarray] | None:
+    """What the framework computes op by op: the eager peer's results, measured or not."""
+    for system in systems:
+        if system.label == "eager" and system.via == "native" and system.runner is not None:
+            return system.runner.results()
+    try:
+        backend = plugins.load("stack.backends", "eager")
+        if backend.missing() is None and backend.native is not None:
+            return backend.native(program.captured, {}).run(program.storage)
+    except (StackError, ImportError, AttributeError):
+        pass
+    return None
+
+
+def _row(system: System, timing: Timing | None, checks: Checks) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(COLUMNS)
+    row.update(system=system.label, via=system.via, ok=False, compile_s=system.compile_s)
+    row["note"] = system.problem
+    runner = system.runner
+    if runner is None or timing is None:
+        return row
+    try:
+        results = runner.results()
+        kernels = list(runner.kernels)
+        row["peak_bytes"] = runner.peak_bytes
+        row["counts_what"] = runner.counts_what
+    except Exception as error:
+        row["note"] = f"failed after it ran: {error}"
+        return row
+    row["kernels"] = sum(k.kind == "generated" for k in kernels)
+    row["library_calls"] = sum(k.kind != "generated" for k in kernels)
+    row["run_ms"] = timing.median * 1e3
+    row["run_ms_spread"] = timing.spread * 1e3
+    row["max_error"], row["error_vs_eager"], row["ok"] = checks.errors(results)
+    notes = [runner.note, checks.note]
+    if not row["ok"]:
+        notes.insert(0, f"disagrees (allowed: {checks.allowed:.2g})")
+    row["note"] = "; ".join(filter(None, notes))
+    return row
+
+
+def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
+    """The rows for a terminal; times also as ratios to our own."""
+    own = next((r["run_ms"] for r in comparison.rows if r["via"] == "own"), None)
+    rows: list[list[object]] = []
+    for row in comparison.rows:
+        times = row["run_ms"]
+        ratio = f"{times / own:.2f}x" if ratios and own and times else "-"
+        rows.append(
+            [
+                row["system"],
+                row["via"],
+                "ok" if row["ok"] else "NO",
+                row["kernels"],
+                row["library_calls"],
+                None if row["compile_s"] is None else number(row["compile_s"]),
+                None if times is None else number(times),
+                None if times is None else number(row["run_ms_spread"]),
+                ratio,
+                scaled(row["peak_bytes"], "B"),
+                _error_text(row["max_error"]),
+                _error_text(row["error_vs_eager"]),
+                row["note"],
+            ]
+        )
+    head = ["system", "via", "ok", "kernels", "library", "compile s", "run ms", "spread", "vs ours"]
+    return table([*head, "peak", "error", "vs eager", "note"], rows)
+
+
+def _error_text(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1e}"
+
+
+def describe(comparison: Comparison) -> str:
+    """The tables of a comparison, with what their columns mean."""
+    counts = dict.fromkeys(
+        f"{r['system']}/{r['via']} counts {r['counts_what']}"
+        for r in comparison.rows
+        if r["counts_what"]
+    )
+    legend = (
+        "error: largest difference from a double precision run, relative to the largest value."
+        " compile s: capture left out,\nfirst call included, caches as they were."
+        " via ir: our function replayed; native: the user's own program."
+    )
+    return "\n\n".join(
+        [
+            comparison.device,
+            comparison_table(comparison),
+            legend + "\n" + "\n".join(counts),
+            "fusion groups by source line (numbers of kernels; L: a library call)",
+            alignment_table(comparison.func, comparison.groups),
+        ]
+    )
+
+
+__all__ = [
+    "COLUMNS",
+    "SCHEMA",
+    "Comparison",
+    "LocalRunner",
+    "compare",
+    "comparison_table",
+    "describe",
+    "device_text",
+    "measure",
+]

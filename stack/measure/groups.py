@@ -1,0 +1,92 @@
+"""What each system runs together, set side by side by the source lines that it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stack.explore.table import table
+from stack.ir.node import Func
+from stack.measure.systems import System
+from stack.run.backend import Kernel
+
+Group = dict[str, Any]
+
+
+def line_of(source: str) -> str:
+    """`block.py:42` of "block.py:42 attn.wq"."""
+    return source.split(" ")[0]
+
+
+def groups_of(system: System, number: int, kernel: Kernel) -> Group:
+    """One fusion group: a kernel or a library call with the source operations it runs."""
+    return {
+        "id": f"{system.name}#{number}",
+        "system": system.label,
+        "via": system.via,
+        "kernel": kernel.name,
+        "kind": kernel.kind,
+        "source": list(dict.fromkeys(line_of(s) for s in kernel.source)),
+        "ops": list(kernel.ops),
+        "flops": kernel.flops,
+        "bytes": kernel.bytes,
+    }
+
+
+def align(systems: Sequence[System]) -> list[Group]:
+    """All groups of all systems; "aligned" names the groups of others that share a source line."""
+    groups: list[Group] = []
+    for system in systems:
+        if system.runner is None:
+            continue
+        for number, kernel in enumerate(system.runner.kernels, 1):
+            groups.append(groups_of(system, number, kernel))
+    by_line: dict[str, list[Group]] = {}
+    for group in groups:
+        for line in group["source"]:
+            by_line.setdefault(line, []).append(group)
+    for group in groups:
+        others = {
+            other["id"]: None
+            for line in group["source"]
+            for other in by_line[line]
+            if (other["system"], other["via"]) != (group["system"], group["via"])
+        }
+        group["aligned"] = list(others)
+    return groups
+
+
+def source_lines(func: Func) -> dict[str, list[str]]:
+    """Source lines of a function in the order of the program, with the ops they became."""
+    found: dict[str, list[str]] = {}
+    pending = [func.body]
+    while pending:
+        block = pending.pop(0)
+        for node in block.nodes:
+            for line in dict.fromkeys(map(line_of, block.locs.get(node, ()))):
+                ops = found.setdefault(line, [])
+                if node.op not in ops:
+                    ops.append(node.op)
+            pending.extend(node.blocks)
+    return found
+
+
+def alignment_table(func: Func, groups: Sequence[Group]) -> str:
+    """A row for each source line, a column for each system: the numbers of its groups there."""
+    systems = list(dict.fromkeys(f"{g['system']}/{g['via']}" for g in groups))
+    cells: dict[tuple[str, str], list[str]] = {}
+    for group in groups:
+        mark = "L" if group["kind"] == "library" else ""
+        number = group["id"].rpartition("#")[2]
+        for line in group["source"]:
+            cells.setdefault((line, f"{group['system']}/{group['via']}"), []).append(number + mark)
+    rows: list[list[str]] = []
+    for line, ops in source_lines(func).items():
+        found = [_numbers(cells.get((line, s), [])) for s in systems]
+        rows.append([line, *found, ", ".join(ops)])
+    return table(["source line", *systems, "ops"], rows)
+
+
+def _numbers(texts: list[str], most: int = 4) -> str:
+    shown = " ".join(texts[:most])
+    return f"{shown} +{len(texts) - most}" if len(texts) > most else shown

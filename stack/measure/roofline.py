@@ -1,0 +1,166 @@
+"""What this machine can do, measured in the same run as everything else."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stack.ir.cost import cost, func_cost
+from stack.ir.node import Func, Node
+from stack.ir.types import TensorType, TupleType
+
+SIZES = {"f32": 1536, "bf16": 2048}
+COPY_SIZES = (4 << 20, 16 << 20, 64 << 20, 256 << 20)
+ROUNDS = 7
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """Peaks of this machine: scalar operations and bytes for each second.
+
+    `flops` by element type, from large matrix products; `copies` by how many bytes are read, from
+    copies, read and write counted (what fits a cache travels faster). `how` says what was run.
+    """
+
+    flops: dict[str, float]
+    copies: dict[int, float]
+    threads: int
+    how: str
+
+    @property
+    def bytes(self) -> float:
+        """The rate of a copy that fits no cache."""
+        return self.copies[max(self.copies)]
+
+    def bytes_at(self, size: float) -> float:
+        """The rate for this many bytes: that of the next smaller copy that was measured."""
+        fitting = [s for s in self.copies if 2 * s <= size]
+        return self.copies[max(fitting, default=min(self.copies))]
+
+    def of(self, dtype: str) -> float:
+        """The peak for an element type; that of f32 where it was not measured."""
+        return self.flops.get(dtype) or self.flops["f32"]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        gigaflops = {f"F_{k}_gflops": round(v / 1e9, 1) for k, v in self.flops.items()}
+        sizes = {f"{s >> 20} MiB": round(v / 1e9, 2) for s, v in self.copies.items()}
+        copied = {"B_gbytes": round(self.bytes / 1e9, 2), "B_gbytes_by_size": sizes}
+        return {**gigaflops, **copied, "threads": self.threads, "how": self.how}
+
+
+def _best(call: Callable[[], object], rounds: int = ROUNDS) -> float:
+    call()
+    times: list[float] = []
+    for _ in range(rounds):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _module(name: str) -> Any:
+    """A framework, where it is installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        return None
+
+
+def thread_count() -> int:
+    """Threads that compute: those of torch where it is there, else the cores."""
+    torch = _module("torch")
+    return int(torch.get_num_threads()) if torch is not None else len(os.sched_getaffinity(0))
+
+
+def measure_ceilings(quick: bool = False) -> Ceilings:
+    """The best of several rounds: a ceiling is what the machine reaches, not what it averages."""
+    rounds = 3 if quick else ROUNDS
+    rng = np.random.default_rng(0)
+    flops: dict[str, float] = {}
+    how: list[str] = []
+    n = SIZES["f32"]
+    a = rng.standard_normal((n, n), dtype=np.float32)
+    b = rng.standard_normal((n, n), dtype=np.float32)
+    flops["f32"] = 2 * n**3 / _best(lambda: a @ b, rounds)
+    how.append(f"f32 {n}^3 by NumPy")
+    torch = _module("torch")
+    if torch is not None:
+        for dtype, kind in (("f32", torch.float32), ("bf16", torch.bfloat16)):
+            n = SIZES[dtype]
+            x, y = (torch.randn(n, n).to(kind) for _ in range(2))
+            rate = 2 * n**3 / _best(lambda x=x, y=y: x @ y, rounds)
+            flops[dtype] = max(rate, flops.get(dtype, 0.0))
+            how.append(f"{dtype} {n}^3 by torch")
+    sizes = COPY_SIZES[1::2] if quick else COPY_SIZES
+    copies = {size: _copy_rate(size, torch, rounds) for size in sizes}
+    how.append("copies of " + ", ".join(f"{s >> 20} MiB" for s in sizes))
+    return Ceilings(flops, copies, thread_count(), ", ".join(how))
+
+
+def _copy_rate(size: int, torch: Any, rounds: int) -> float:
+    """Bytes read and written each second by a copy of so many bytes."""
+    source = np.ones(size // 4, dtype=np.float32)
+    target = np.empty_like(source)
+    taken = _best(lambda: np.copyto(target, source), rounds)
+    if torch is not None:
+        x, y = torch.from_numpy(source), torch.from_numpy(target)
+        taken = min(taken, _best(lambda: y.copy_(x), rounds))
+    return 2 * size / taken
+
+
+def matmul_flops(func: Func) -> dict[str, float]:
+    """Operations of the contractions of a function, by element type of their operands."""
+    found: dict[str, float] = {}
+    for node in _contractions(func):
+        dtype = node.args[0].dtype.name
+        found[dtype] = found.get(dtype, 0.0) + _flops(node)
+    return found
+
+
+def _contractions(func: Func) -> list[Node]:
+    found: list[Node] = []
+    pending = [func.body]
+    while pending:
+        block = pending.pop()
+        for node in block.nodes:
+            if node.op in ("dot", "conv"):
+                found.append(node)
+            pending.extend(node.blocks)
+    return found
+
+
+def _flops(node: Node) -> float:
+    value = cost(node).flops
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def least_bytes(func: Func) -> float:
+    """What must travel at least: every parameter that is used read once, every result written."""
+    used = {a for n in func.nodes for a in n.args} | set(func.results)
+    types = [p.type for p in func.params if p in used] + [r.type for r in func.results]
+    return sum(map(_bytes, types))
+
+
+def _bytes(type_: TensorType | TupleType) -> float:
+    items = type_.items if isinstance(type_, TupleType) else (type_,)
+    return float(sum(t.bytes for t in items if isinstance(t.bytes, int)))
+
+
+def floor_seconds(func: Func, ceilings: Ceilings) -> float:
+    """No implementation on this machine is faster: contractions at the peak, or the bytes."""
+    compute = sum(n / ceilings.of(dtype) for dtype, n in matmul_flops(func).items())
+    size = least_bytes(func)
+    return max(compute, size / ceilings.bytes_at(size))
+
+
+def total_flops(func: Func) -> float:
+    """All scalar operations of a function."""
+    value = func_cost(func).flops
+    return float(value) if isinstance(value, int | float) else 0.0

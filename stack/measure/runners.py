@@ -1,0 +1,234 @@
+"""A compiled program as something to time: in this process, or in a process of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.ir.files import save_constants
+from stack.ir.node import Func
+from stack.measure.timing import repeat
+from stack.run.backend import Executable, Kernel
+
+L2_BYTES = 2 << 20
+
+
+class Runner(Protocol):
+    """One system's program with its inputs in place."""
+
+    @property
+    def kernels(self) -> Sequence[Kernel]: ...
+
+    @property
+    def counts_what(self) -> str: ...
+
+    @property
+    def peak_bytes(self) -> int | None: ...
+
+    @property
+    def note(self) -> str: ...
+
+    def run(self, count: int) -> float:
+        """Call so many times; seconds for all of them."""
+        ...
+
+    def results(self) -> list[np.ndarray]:
+        """Storage arrays of the newest call."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LocalRunner:
+    """An executable in this process. Inputs rotate where one set would stay in the caches."""
+
+    def __init__(self, executable: Executable, storage: Sequence[np.ndarray]) -> None:
+        self.executable = executable
+        size = sum(a.nbytes for a in storage)
+        copies = 1 if size > 2 * L2_BYTES else min(8, 2 + 2 * L2_BYTES // max(size, 1))
+        prepare: Callable[[Sequence[np.ndarray]], Any] = executable.prepare or list
+        sets = [list(storage), *([a.copy() for a in storage] for _ in range(copies - 1))]
+        self.sets: list[Any] = [prepare(arrays) for arrays in sets]
+        self.call = executable.call or executable.run
+        self.at = 0
+        self.newest: Any = None
+        self._repeat = repeat(self._once)
+
+    def _once(self) -> None:
+        self.at = (self.at + 1) % len(self.sets)
+        self.newest = self.call(self.sets[self.at])
+
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        return self.executable.kernels
+
+    @property
+    def counts_what(self) -> str:
+        return self.executable.counts_what
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return self.executable.peak_bytes
+
+    @property
+    def note(self) -> str:
+        return self.executable.note
+
+    def run(self, count: int) -> float:
+        return self._repeat(count)
+
+    def results(self) -> list[np.ndarray]:
+        if self.newest is None:
+            self._once()
+        finish = self.executable.finish
+        newest: Any = self.newest
+        return finish(newest) if finish is not None else newest
+
+    def close(self) -> None:
+        self.sets, self.newest = [], None
+
+
+class WorkerDied(StackError):
+    """A backend took its process down."""
+
+
+class WorkerRunner:
+    """A backend in a process of its own: where it dies, it dies alone.
+
+    The worker is `stack.measure.worker`; requests and replies are JSON lines, arrays travel as
+    files in a temporary folder.
+    """
+
+    def __init__(
+        self, backend: str, func: Func, storage: Sequence[np.ndarray], options: dict[str, Any]
+    ) -> None:
+        self.backend = backend
+        self.folder = tempfile.TemporaryDirectory(prefix="stack-worker-")
+        root = Path(self.folder.name)
+        (root / "func.stack").write_text(str(func), encoding="utf-8")
+        save_constants([func], root)
+        save_arrays(root / "inputs.npz", storage)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "stack.measure.worker", str(root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        try:
+            reply = self._ask({"compile": backend, "options": options})
+        except StackError:
+            self.close()
+            raise
+        self.compile_s = float(reply["compile_s"])
+        self._kernels: list[Kernel] | None = None
+        self._info: dict[str, Any] = {}
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        try:
+            self.process.stdin.write(json.dumps(request) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise WorkerDied(f"{self.backend} {self._death()}")
+        reply: dict[str, Any] = json.loads(line)
+        if "error" in reply:
+            raise StackError(str(reply["error"]))
+        return reply
+
+    def _death(self) -> str:
+        code = self.process.wait(30)
+        if code >= 0:
+            return f"ended its process with exit code {code}"
+        with contextlib.suppress(ValueError):
+            return f"took its process down: {signal.Signals(-code).name}"
+        return f"took its process down: signal {-code}"
+
+    def _about(self) -> dict[str, Any]:
+        if not self._info:
+            self._info = self._ask({"about": True})
+            self._kernels = [_kernel(entry) for entry in self._info["kernels"]]
+        return self._info
+
+    @property
+    def kernels(self) -> Sequence[Kernel]:
+        self._about()
+        return self._kernels or ()
+
+    @property
+    def counts_what(self) -> str:
+        return str(self._about()["counts_what"])
+
+    @property
+    def peak_bytes(self) -> int | None:
+        return self._about()["peak_bytes"]
+
+    @property
+    def note(self) -> str:
+        return str(self._about()["note"])
+
+    def run(self, count: int) -> float:
+        return float(self._ask({"run": count})["seconds"])
+
+    def results(self) -> list[np.ndarray]:
+        reply = self._ask({"results": True})
+        return load_arrays(Path(self.folder.name) / "results.npz", int(reply["count"]))
+
+    def close(self) -> None:
+        """End the worker and drop its files."""
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+        try:
+            self.process.wait(5)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        with contextlib.suppress(OSError):
+            self.folder.cleanup()
+
+
+def _kernel(entry: dict[str, Any]) -> Kernel:
+    fields: dict[str, Any] = {
+        **entry,
+        "source": tuple(entry["source"]),
+        "ops": tuple(entry["ops"]),
+    }
+    return Kernel(**fields)
+
+
+def save_arrays(path: Path, arrays: Sequence[np.ndarray]) -> None:
+    """Write arrays in order."""
+    named: dict[str, Any] = {f"a{i}": a for i, a in enumerate(arrays)}
+    np.savez(path, **named)
+
+
+def load_arrays(path: Path, count: int) -> list[np.ndarray]:
+    """Read what `save_arrays` wrote."""
+    with np.load(path, allow_pickle=False) as held:
+        return [held[f"a{i}"] for i in range(count)]
+
+
+def silence_stdout() -> Any:
+    """Give stdout's place to stderr, and return the real stdout: peers print as they like."""
+    sys.stdout.flush()
+    real = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return real

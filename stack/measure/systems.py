@@ -1,0 +1,205 @@
+"""The systems of a comparison: ours, each peer on the same function, each peer's own way."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stack.errors import BackendMissing, StackError, UsageError
+from stack.ir.node import Func
+from stack.measure.runners import LocalRunner, Runner, WorkerDied, WorkerRunner
+from stack.run import plugins
+from stack.run.backend import Backend, Executable
+from stack.run.compile import CompiledGraph, compile_captured, lower
+from stack.run.frontend import Captured, Frontend
+from stack.run.record import Run
+
+_SPEC = re.compile(r"(?P<name>[\w-]+)(?:\{(?P<options>[^}]*)\})?")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A peer with options: `inductor{mode=max-autotune-no-cudagraphs}`. `label` is the text."""
+
+    label: str
+    backend: str
+    options: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass
+class Program:
+    """What all systems compile: one captured function and one set of inputs."""
+
+    captured: Captured
+    frontend: Frontend
+    storage: list[np.ndarray]
+
+    @property
+    def func(self) -> Func:
+        return self.captured.func
+
+
+@dataclass
+class System:
+    """One row to be: a program that one compiler made, or why there is none.
+
+    `via` is "own", "ir" (our function, replayed) or "native" (the user's callable).
+    """
+
+    label: str
+    via: str
+    runner: Runner | None = None
+    compile_s: float | None = None
+    problem: str = ""
+    is_missing: bool = False
+    is_dead: bool = False  # took its process down
+    graph: CompiledGraph | None = None  # of our own
+
+    @property
+    def name(self) -> str:
+        """`xla/ir`: the system and its way in."""
+        return f"{self.label}/{self.via}"
+
+
+def parse_peers(text: str) -> list[Peer]:
+    """Peers from `inductor,xla,tvm{seconds=30}`; raises UsageError with those that exist."""
+    known = plugins.names("stack.backends")
+    peers: list[Peer] = []
+    for part in re.split(r",(?![^{]*\})", text):
+        spec = part.strip()
+        if not spec:
+            continue
+        match = _SPEC.fullmatch(spec)
+        if match is None:
+            raise UsageError(f"{spec!r} is no peer; write tvm or tvm{{seconds=30, trials=64}}")
+        if match["name"] not in known:
+            raise UsageError(f"no peer {match['name']!r}; there are: {', '.join(known)}")
+        options: dict[str, Any] = {}
+        for item in filter(None, (i.strip() for i in (match["options"] or "").split(","))):
+            key, equals, value = item.partition("=")
+            if not equals:
+                raise UsageError(f"{spec!r}: an option is written key=value, found {item!r}")
+            options[key.strip()] = _value(value.strip())
+        peers.append(Peer(spec, match["name"], options))
+    return peers
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def capture_program(frontend: Frontend, fn: Any, args: Sequence[Any]) -> Program:
+    """Capture a callable and lay out its inputs."""
+    return program_of(frontend.capture(fn, tuple(args)), frontend)
+
+
+def program_of(captured: Captured, frontend: Frontend) -> Program:
+    """Inputs of a captured program as storage arrays: its weights, then its example arguments."""
+    arrays = [*captured.bound, *captured.flatten(*captured.args)]
+    storage = [
+        np.ascontiguousarray(frontend.to_numpy(a, p.dtype)).reshape(np.shape(a))
+        for a, p in zip(arrays, captured.func.params, strict=True)
+    ]
+    return Program(captured, frontend, storage)
+
+
+def own_system(program: Program, backend: str | None, passes: str, target: str) -> System:
+    """Our compiler. Errors are the caller's: they are what the command is about."""
+    start = time.perf_counter()
+    graph = compile_captured(program.captured, program.frontend, backend, passes, target=target)
+    executable = graph.executable_for(program.storage)
+    runner = LocalRunner(executable, program.storage)
+    runner.run(1)
+    taken = time.perf_counter() - start
+    return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
+
+
+def peer_systems(program: Program, peer: Peer, ways: Sequence[str], say: Say) -> list[System]:
+    """A peer's programs: through our function, and its own way where it has one."""
+    try:
+        backend: Backend = plugins.load("stack.backends", peer.backend)
+        need = backend.missing()
+    except (ImportError, AttributeError) as error:
+        return [System(peer.label, "ir", problem=f"cannot be loaded: {error}", is_missing=True)]
+    if need is not None:
+        return [System(peer.label, "ir", problem=need, is_missing=True)]
+    found: list[System] = []
+    if "ir" in ways:
+        say(f"{peer.label}: compiling our function")
+        found.append(_guarded(peer, "ir", lambda: _through_ir(program, peer, backend)))
+    died = any(s.is_dead for s in found)
+    if "native" in ways and backend.native is not None and not died:
+        native = backend.native
+        say(f"{peer.label}: compiling the user's program")
+        with contextlib.suppress(_NotForThisFramework):
+            found.append(_native(program, peer, native))
+    return found
+
+
+def _guarded(peer: Peer, via: str, make: Callable[[], System]) -> System:
+    try:
+        return make()
+    except BackendMissing as error:
+        return System(peer.label, via, problem=error.need, is_missing=True)
+    except WorkerDied as error:
+        problem = f"{error}; its own way is not tried in this process"
+        return System(peer.label, via, problem=problem, is_dead=True)
+    except Exception as error:
+        return System(peer.label, via, problem=first_line(error))
+
+
+def first_line(error: BaseException) -> str:
+    """An error of any library in one line."""
+    text = str(error).strip().split("\n")[0]
+    kind = "" if isinstance(error, StackError) else f"{type(error).__name__}: "
+    return f"{kind}{text}"[:300] or type(error).__name__
+
+
+def _through_ir(program: Program, peer: Peer, backend: Backend) -> System:
+    if backend.isolate:
+        worker = WorkerRunner(peer.backend, program.func, program.storage, peer.options)
+        return System(peer.label, "ir", worker, worker.compile_s)
+    start = time.perf_counter()
+    options = {**peer.options, "call_opaque": program.frontend.call_opaque}
+    executable = backend.compile(lower(program.func, backend, Run()), options)
+    return _running(peer, "ir", executable, program, start)
+
+
+class _NotForThisFramework(Exception):
+    """The peer has no way of its own for programs of this framework."""
+
+
+def _native(program: Program, peer: Peer, native: Callable[..., Executable]) -> System:
+    start = time.perf_counter()
+    try:
+        executable = native(program.captured, dict(peer.options))
+    except StackError as error:
+        if "natively" in str(error):
+            raise _NotForThisFramework from error
+        return System(peer.label, "native", problem=first_line(error))
+    except Exception as error:
+        return System(peer.label, "native", problem=first_line(error))
+    return _guarded(peer, "native", lambda: _running(peer, "native", executable, program, start))
+
+
+def _running(
+    peer: Peer, via: str, executable: Executable, program: Program, start: float
+) -> System:
+    """Compiled means that the first call is through: some compile then."""
+    runner = LocalRunner(executable, program.storage)
+    runner.run(1)
+    return System(peer.label, via, runner, time.perf_counter() - start)

@@ -1,0 +1,93 @@
+"""A third party's peers, as an installed distribution would bring them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from stack.run import plugins
+
+SOURCE = """
+import os
+import signal
+
+import numpy as np
+
+from stack.ir.types import BF16
+from stack.run.backend import Backend, Executable, Kernel
+
+
+def _compile(func, options):
+    def run(arrays):
+        results = func.interpret(*arrays)
+        return list(results) if isinstance(results, tuple) else [results]
+
+    kernels = [Kernel("k", "generated", source=("m.py:1", "m.py:2"), ops=("exp",))]
+    return Executable(run, kernels, counts_what="whole programs", peak_bytes=64, note=str(options))
+
+
+def _wrong(func, options):
+    good = _compile(func, options)
+    return Executable(lambda arrays: [r + 1 for r in good.run(arrays)])
+
+
+def _crash(func, options):
+    print("noise on stdout", flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _late(func, options):
+    good = _compile(func, options)
+    calls = []
+
+    def run(arrays):
+        calls.append(1)
+        if len(calls) > 2:
+            raise RuntimeError("out of memory")
+        return good.run(arrays)
+
+    return Executable(run)
+
+
+def _refuse(func, options):
+    raise NotImplementedError("no lowering for exp\\nand more")
+
+
+def _here():
+    return None
+
+
+good = Backend("goodpeer", "tensor", _compile, _here, is_peer=True)
+apart = Backend("apartpeer", "tensor", _compile, _here, is_peer=True, isolate=True)
+wrong = Backend("wrongpeer", "tensor", _wrong, _here, is_peer=True)
+crash = Backend("crashpeer", "tensor", _crash, _here, is_peer=True, isolate=True)
+late = Backend("latepeer", "tensor", _late, _here, is_peer=True)
+refuse = Backend("refusepeer", "tensor", _refuse, _here, is_peer=True)
+absent = Backend("absentpeer", "tensor", _compile, lambda: "pip install absent", is_peer=True)
+"""
+NAMES = ("good", "apart", "wrong", "crash", "late", "refuse", "absent")
+
+
+@pytest.fixture
+def third_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Peers named goodpeer, wrongpeer and so on, found by entry point, here and in workers."""
+    site = tmp_path / "site"
+    info = site / "third_party-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "third_party_peers.py").write_text(SOURCE)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: third-party\nVersion: 1.0\n")
+    lines = [f"{n}peer = third_party_peers:{n}" for n in NAMES]
+    (info / "entry_points.txt").write_text("\n".join(["[stack.backends]", *lines, ""]))
+    monkeypatch.syspath_prepend(str(site))
+    inherited = os.environ.get("PYTHONPATH")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(site), inherited])))
+    for cached in (plugins._points, plugins.load):
+        cached.cache_clear()
+    yield
+    for cached in (plugins._points, plugins.load):
+        cached.cache_clear()
+    sys.modules.pop("third_party_peers", None)

@@ -275,6 +275,8 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
             from stack.ir.types import F32
 
             return cast(scope, cast(scope, x, source, F32, lanes), F32, target, lanes)
+        if source.name == "bf16":
+            return _widen_bf16(scope, x, target, lanes)
         name = "extf" if target.bits > source.bits else "truncf"
         return scope.do(f"arith.{name} {x} : {f} to {t}")
     if source.is_float:
@@ -294,6 +296,22 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
         return scope.do(f"arith.trunci {x} : {f} to {t}")
     name = "extsi" if source.kind == "i" else "extui"
     return scope.do(f"arith.{name} {x} : {f} to {t}")
+
+
+def _widen_bf16(scope: Scope, x: str, target: DType, lanes: int) -> str:
+    """bf16 to a wider float as integers: its bits are the upper half of an f32.
+
+    LLVM would see through extf and compute in bf16, and aborts on vectors of 8 n + 1 of those.
+    """
+    from stack.ir.types import DTYPES, F32
+
+    short, wide = DTYPES["u16"], DTYPES["u32"]
+    h, i, f = shaped(short, lanes), shaped(wide, lanes), shaped(F32, lanes)
+    bits = scope.do(f"arith.bitcast {x} : {shaped(DTYPES['bf16'], lanes)} to {h}")
+    upper = scope.do(f"arith.extui {bits} : {h} to {i}")
+    moved = scope.do(f"arith.shli {upper}, {scope.number(16, wide, lanes)} : {i}")
+    value = scope.do(f"arith.bitcast {moved} : {i} to {f}")
+    return value if target is F32 else cast(scope, value, F32, target, lanes)
 
 
 _SPECIAL: dict[str, Callable[[Scope, Node, Sequence[str], int], str]] = {

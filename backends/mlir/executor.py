@@ -182,7 +182,8 @@ class Program:
         self, inputs: Sequence[np.ndarray], times: list[float] | None
     ) -> tuple[list[np.ndarray], list[float] | None]:
         for value, array in zip(self.inputs, inputs, strict=True):
-            value.array = array if array.flags.c_contiguous else np.ascontiguousarray(array)
+            # a NumPy scalar has no memory that stays
+            value.array = np.asarray(array, order="C")
         for value in self.all:
             if value.source == "output":
                 value.array = np.empty(value.shape, value.dtype)

@@ -36,7 +36,7 @@ def encode(array: np.ndarray, dtype: DType) -> np.ndarray:
     """What the interpreter gives to storage."""
     if dtype is not BF16:
         return array
-    return (round_bf16(array).view(np.uint32) >> 16).astype(np.uint16)
+    return np.asarray(round_bf16(array).view(np.uint32) >> 16, dtype=np.uint16)
 
 
 def step_for(node: Node) -> tuple[Step, str]:

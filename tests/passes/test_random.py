@@ -171,6 +171,23 @@ def test_found(name: str) -> None:
     agree(parse(FOUND[name].strip() + "\n"))
 
 
+@pytest.mark.parametrize("lanes", [1, 9, 17, 33, 65])
+def test_bf16_of_any_width(lanes: int) -> None:
+    # LLVM aborts on bf16 arithmetic of these widths
+    agree(
+        parse(
+            f"""func @main(%x: bf16[{lanes}], %s: bf16[]) -> (bf16[{lanes}], bf16[]) at tensor {{
+  %y = neg(%x) : bf16[{lanes}]
+  %z = mul(%y, -1.703125:bf16) : bf16[{lanes}]
+  %test = gt(%s, 0.0:bf16) : bool[]
+  %t = select(%test, %s, 1.0:bf16) : bf16[]
+  return %z, %t
+}}
+"""
+        )
+    )
+
+
 @pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "i64", "u64"])
 def test_shifts_out_of_range_and_integer_powers(dtype: str) -> None:
     n = 67

@@ -191,14 +191,16 @@ def tune(module: Any, target: Any, options: dict[str, Any]) -> Tuned:
         left -= cost[id(task)]
         records.save(task, _search(task, records, most, until, seed))
     for task in light:
-        records.save(task, _search(task, records, min(most, LIGHT_TRIALS), start + seconds, seed))
+        # late, one candidate is still far better than naive loops
+        count = min(most, LIGHT_TRIALS) if time.perf_counter() - start < seconds else 1
+        records.save(task, _search(task, records, count, start + seconds, seed))
     took = time.perf_counter() - start
     return Tuned(records.database, _note(records, tasks, todo, took))
 
 
 def _note(records: Records, tasks: Sequence[Any], todo: Sequence[Any], took: float) -> str:
     total = sum(records.trials.values())
-    text = f"{total} MetaSchedule trials for {len(tasks)} workloads"
+    text = f"{total} MetaSchedule trials, {len(tasks)} distinct functions"
     missing = sum(records.best(t) is None for t in tasks)
     if todo:
         text += f", {took:.0f} seconds"

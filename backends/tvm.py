@@ -17,8 +17,8 @@ def compile_tvm(func: Func, options: dict[str, Any]) -> Executable:
     again in the cache directory (STACK_CACHE_DIR), by workload, target and version.
 
     Options:
-        seconds: how long to tune, 0 for not at all (default 20). Every workload gets one batch of
-            candidates however short the time.
+        seconds: how long to tune, 0 for not at all (default 20). What is heavy gets a batch of
+            candidates, the rest one each, however short the time.
         trials: at most this many candidates for each heavy workload (default 64).
         seed: of the search (default 0).
         bound: storage arrays of the first parameters, to be compiled in as constants: TVM

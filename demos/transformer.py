@@ -10,6 +10,7 @@ and inputs:
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -49,10 +50,12 @@ def gpt2(
     return models.torch_gpt2(config) if frontend == "torch" else models.jax_gpt2(config)
 
 
-def main() -> None:
-    for factory in (llama_block, gpt2_block):
-        print(factory.__name__, (factory.__doc__ or "").splitlines()[0])
+def main() -> int:
+    """Walk both blocks down from both frameworks, check every stage, race the other compilers."""
+    from stack.demos.story import tell
+
+    return tell({"llama_block": llama_block, "gpt2_block": gpt2_block})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

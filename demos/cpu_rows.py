@@ -1,0 +1,142 @@
+"""The programs of `stackc bench cpu`: blocks, pointwise functions and norms, twelve equal blocks.
+
+Every factory serves both frontends with the same weights and inputs, as the ones in
+demos/transformer.py do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from stack.demos import models
+
+Target = tuple[Any, tuple[Any, ...]]
+
+
+def block(
+    frontend: str = "torch", model: str = "gpt2", seq: int = 128, dtype: str = "f32", seed: int = 0
+) -> Target:
+    """One transformer block of GPT-2's or Llama's make, attention written naively."""
+    torch_make, jax_make, config = {
+        "gpt2": (models.torch_gpt2_block, models.jax_gpt2_block, models.GPT2),
+        "llama": (models.torch_llama_block, models.jax_llama_block, models.LLAMA),
+    }[model]
+    config = replace(config, seq=seq, seed=seed)
+    if frontend == "torch":
+        return _torch_cast(torch_make(config), dtype)
+    return _jax_cast(jax_make(config), dtype)
+
+
+def _torch_cast(made: Target, dtype: str) -> Target:
+    module, args = made
+    if dtype == "f32":
+        return module, args
+    import torch
+
+    return module.to(torch.bfloat16), tuple(a.to(torch.bfloat16) for a in args)
+
+
+def _jax_cast(made: Target, dtype: str) -> Target:
+    fn, args = made
+    if dtype == "f32":
+        return fn, args
+    import jax
+
+    return fn, jax.tree.map(lambda a: a.astype(jax.numpy.bfloat16), args)
+
+
+def blocks(frontend: str = "torch", count: int = 12, seq: int = 128) -> Target:
+    """Equal blocks one after another, each with weights of its own."""
+    made = [block(frontend, "gpt2", seq, "f32", seed) for seed in range(count)]
+    if frontend == "torch":
+        import torch
+
+        return torch.nn.Sequential(*(module for module, _ in made)).eval(), made[0][1]
+
+    def stacked(params: Any, x: Any) -> Any:
+        for (fn, _), weights in zip(made, params, strict=True):
+            x = fn(weights, x)
+        return x
+
+    return stacked, ([args[0] for _, args in made], made[0][1][1])
+
+
+def _draw(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, dtype=np.float32)
+
+
+def pointwise(frontend: str = "torch", name: str = "gelu_tanh", width: int = 3072) -> Target:
+    """One function of 512 rows: gelu_erf, gelu_tanh, softmax, layer_norm, rms_norm or rope."""
+    x, gain, bias = _draw(512, width), 1 + 0.1 * _draw(width, seed=1), 0.1 * _draw(width, seed=2)
+    halves = np.outer(np.arange(512), 10000 ** (-np.arange(0, width, 2) / width))
+    angles = np.concatenate([halves, halves], axis=-1)
+    arrays = {
+        "layer_norm": (x, gain, bias),
+        "rms_norm": (x, gain),
+        "rope": (x, np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)),
+    }.get(name, (x,))
+    if frontend == "torch":
+        import torch
+
+        return _torch_function(name), tuple(torch.from_numpy(a) for a in arrays)
+    import jax.numpy as jnp
+
+    return _jax_function(name), tuple(jnp.asarray(a) for a in arrays)
+
+
+def _torch_function(name: str) -> Callable[..., Any]:
+    import torch
+    import torch.nn.functional as F
+
+    def gelu_erf(x: Any) -> Any:
+        return F.gelu(x)
+
+    def gelu_tanh(x: Any) -> Any:
+        return F.gelu(x, approximate="tanh")
+
+    def softmax(x: Any) -> Any:
+        return torch.softmax(x, dim=-1)
+
+    def layer_norm(x: Any, gain: Any, bias: Any) -> Any:
+        return F.layer_norm(x, x.shape[-1:], gain, bias)
+
+    def rms_norm(x: Any, gain: Any) -> Any:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-5) * gain
+
+    def rope(x: Any, cos: Any, sin: Any) -> Any:
+        first, second = x.chunk(2, dim=-1)
+        return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+    return locals()[name]
+
+
+def _jax_function(name: str) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def gelu_erf(x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=False)
+
+    def gelu_tanh(x: Any) -> Any:
+        return jax.nn.gelu(x, approximate=True)
+
+    def softmax(x: Any) -> Any:
+        return jax.nn.softmax(x, axis=-1)
+
+    def layer_norm(x: Any, gain: Any, bias: Any) -> Any:
+        mean = x.mean(-1, keepdims=True)
+        variance = jnp.square(x - mean).mean(-1, keepdims=True)
+        return (x - mean) * jax.lax.rsqrt(variance + 1e-5) * gain + bias
+
+    def rms_norm(x: Any, gain: Any) -> Any:
+        return x * jax.lax.rsqrt(jnp.square(x).mean(-1, keepdims=True) + 1e-5) * gain
+
+    def rope(x: Any, cos: Any, sin: Any) -> Any:
+        first, second = jnp.split(x, 2, axis=-1)
+        return x * cos + jnp.concatenate([-second, first], axis=-1) * sin
+
+    return locals()[name]

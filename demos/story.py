@@ -1,0 +1,148 @@
+"""The story of the main demo: two blocks, two frameworks, every stage, and the other compilers."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import stack
+from stack.explore.dump import coverage_line, intensity, source_text, stage_table
+from stack.explore.table import scaled, table
+from stack.measure.compare import describe, measure
+from stack.measure.roofline import measure_ceilings
+from stack.measure.systems import (
+    Program,
+    capture_program,
+    own_system,
+    parse_peers,
+    peer_systems,
+)
+from stack.run.backend import Executable
+from stack.run.compile import find_frontend
+from stack.run.record import Run
+
+Target = tuple[Any, tuple[Any, ...]]
+FRONTENDS = ("torch", "jax")
+# tuning is slow: TVM gets seconds here, and one block; `stackc compare` takes any budget
+PEERS = {"llama_block": "inductor,xla,tvm{seconds=10},eager", "gpt2_block": "inductor,xla,eager"}
+TOLERANCE = 1e-5
+ROUNDS = 15
+NEXT = """what to try next:
+  stackc show runs/llama_block-torch fused          the fusion groups, as text
+  stackc diff runs/llama_block-torch:canonical runs/llama_block-torch:fused
+  stackc where runs/llama_block-torch transformer   what became of a source line
+  stackc compare demos/transformer.py:gpt2_block --with 'tvm{seconds=60},inductor,xla'
+  stackc passes                                     what ran, and its options
+"""
+
+
+def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None = None) -> int:
+    """The whole story; returns an exit code, 1 when a check failed."""
+    parser = argparse.ArgumentParser(prog="python -m stack.demos.transformer", description=__doc__)
+    parser.add_argument("--block", choices=blocks, help="one block instead of both")
+    parser.add_argument("--quick", action="store_true", help="leave the other compilers out")
+    parser.add_argument("-o", "--output", default="runs", help="folder of the dumps")
+    args = parser.parse_args(argv)
+    failed = 0
+    for name in [args.block] if args.block else list(blocks):
+        programs: list[Program] = []
+        for frontend in FRONTENDS:
+            say(f"{name} from {frontend}: compiling, then interpreting every stage")
+            fn, example = blocks[name](frontend=frontend)
+            failed += walk(name, frontend, fn, example, Path(args.output))
+            captured_by = find_frontend(fn, example, frontend)
+            programs.append(capture_program(captured_by, fn, example))
+        if not args.quick:
+            failed += race(name, programs)
+    print(NEXT)
+    return 1 if failed else 0
+
+
+def say(text: str) -> None:
+    """Progress goes where it does not mix with results."""
+    print(f"... {text}", file=sys.stderr, flush=True)
+
+
+def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Path) -> int:
+    """Dump one program, print its tables, check its stages. Returns how many checks failed."""
+    compiled = stack.compile(fn, *example, frontend=frontend, target=f"{name} ({frontend})")
+    folder = compiled.run.save(output / f"{name}-{frontend}")
+    graph = compiled.graph
+    storage = graph.match(example, {})
+    assert storage is not None
+    result = fn(*example)
+    eager = graph.frontend.to_numpy(result, compiled.func.results[0].dtype)
+    wrong = check_stages(compiled.run, storage, eager)
+    print(f"\n==== {name} from {frontend}: {folder}\n")
+    print(stage_table(compiled.run.manifest()))
+    print("\n".join(wrong) or "every IR stage parses back to the same object and agrees with eager")
+    print()
+    print(timed_kernels(graph.executable_for(storage), storage))
+    print(coverage_line(compiled.run.coverage))
+    return len(wrong)
+
+
+def check_stages(run: Run, storage: Sequence[np.ndarray], eager: np.ndarray) -> list[str]:
+    """What is wrong with the stages: text that does not parse back, values that differ."""
+    wrong: list[str] = []
+    for stage in run.records:
+        if stage.func is None:
+            continue
+        if stack.parse(stage.text) is not stage.func:
+            wrong.append(f"{stage.name}: the text does not parse back to the same function")
+        found = np.asarray(stage.func.interpret(*storage))
+        if not np.allclose(found, eager, rtol=TOLERANCE, atol=TOLERANCE):
+            wrong.append(f"{stage.name}: differs by {np.abs(found - eager).max():.2g}")
+    return wrong
+
+
+def timed_kernels(executable: Executable, storage: Sequence[np.ndarray]) -> str:
+    """Every step: work, time, and its share of what this machine could do at best."""
+    ceilings = measure_ceilings(quick=True)
+    assert executable.profile is not None
+    runs = [executable.profile(storage) for _ in range(ROUNDS)]
+    rows: list[list[object]] = []
+    for kernel, times in zip(executable.kernels, zip(*runs, strict=True), strict=True):
+        taken = float(np.median(times))
+        best = max(
+            kernel.flops / ceilings.of("f32"), kernel.bytes / ceilings.bytes_at(kernel.bytes)
+        )
+        rows.append(
+            [
+                kernel.name,
+                kernel.kind,
+                scaled(kernel.flops),
+                scaled(kernel.bytes, "B"),
+                intensity(kernel.flops, kernel.bytes),
+                f"{taken * 1e6:.0f} us",
+                f"{100 * best / taken:.0f} %",
+                source_text(list(kernel.source)),
+            ]
+        )
+    head = ["kernel", "kind", "flops", "bytes", "flop/byte", "time", "of roof", "source"]
+    return table(head, rows, widest=40)
+
+
+def race(name: str, programs: Sequence[Program]) -> int:
+    """Set the other compilers beside ours; both frameworks' own compilers run natively."""
+    say("compiling with stack")
+    systems = [own_system(programs[0], None, "default", name)]
+    for peer in parse_peers(PEERS[name]):
+        # TVM would tune the native program once more
+        ways = ("ir",) if peer.backend == "tvm" else ("ir", "native")
+        systems.extend(peer_systems(programs[0], peer, ways, say))
+        if "native" in ways:
+            others = [s for p in programs[1:] for s in peer_systems(p, peer, ("native",), say)]
+            systems.extend(s for s in others if s.runner is not None)
+    found = measure(programs[0], systems, ROUNDS, say)
+    try:
+        print(f"\n==== {name} beside other compilers (with {PEERS[name]})\n")
+        print(describe(found))
+        return 1 if found.exit_code == 1 else 0
+    finally:
+        found.close()

@@ -1,0 +1,78 @@
+"""The rate of fused multiply-adds that the cores reach: chains in registers, nothing else.
+
+A matrix product only reaches the peak when someone wrote it well; this loop is the peak. It is a
+kernel in our own IR, so whoever doubts the number can read what was run.
+"""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.ir.node import Func
+from stack.ir.parser import parse
+from stack.run import plugins
+from stack.run.backend import Backend
+
+CHAINS = 12  # independent sums: latency times issue width, with some to spare
+LANES = 16
+PROGRAMS = 64
+STEPS = 20_000
+
+
+def fma_kernel() -> Func:
+    """A kernel of `PROGRAMS` parallel programs, each `STEPS` times `CHAINS` vector fma."""
+    vector, memory = f"f32<{LANES}>", f"f32[{PROGRAMS}, {LANES}]"
+    chains = range(CHAINS)
+    starts = "\n".join(f"%s{i} = mul(%v, {i + 1}.0:f32) : {vector}" for i in chains)
+    params = ", ".join(f"%a{i}: {vector}" for i in chains)
+    steps = "\n".join(f"%b{i} = fma(%a{i}, %v, %v) : {vector}" for i in chains)
+    ends = ", ".join(f"%b{i}" for i in chains)
+    items = "\n".join(f"%e{i} = item(%run) {{index={i}}} : {vector}" for i in chains)
+    sums = "\n".join(f"%t{i + 1} = add(%t{i}, %e{i}) : {vector}" for i in chains)
+    return parse(f"""
+func @fma_peak(%x: f32[{LANES}]) -> ({memory}) at tensor {{
+  %k = kernel(%x) {{level="loop", name="fma_peak"}} : {memory} {{(
+      %p0: f32[{LANES}] in global, %o0: {memory} in global)
+    %v = load(%p0, 0:i64) : {vector}
+    {starts}
+    %r = loop(%o0) {{kind="parallel"}} : {memory} in global {{(%i < {PROGRAMS}, %o: {memory} in global)
+      %turn = cast(%i) : f32[]
+      %t = mul(%v, %turn) : {vector}
+      %z0 = add(%s0, %t) : {vector}
+      %run = loop(%z0, {", ".join(f"%s{i}" for i in chains if i)}) {{kind="serial"}}
+          : ({", ".join([vector] * CHAINS)}) {{(%j < {STEPS}, {params})
+        {steps}
+        return {ends}
+      }}
+      %t0 = mul(%v, 0.0:f32) : {vector}
+      {items}
+      {sums}
+      %done = store(%o, %t{CHAINS}, %i, 0:i64) : {memory} in global
+      return %done
+    }}
+    return %r
+  }}
+  return %k
+}}
+""")
+
+
+def fma_peak(rounds: int = 5) -> float:
+    """Scalar operations for each second, two for each fma, all threads; 0 where it cannot run."""
+    try:
+        backend: Backend = plugins.load("stack.backends", "mlir")
+        if backend.missing() is not None:
+            return 0.0
+        run = backend.compile(fma_kernel(), {}).run
+    except StackError:
+        return 0.0
+    x = np.full(LANES, 0.5, np.float32)
+    times: list[float] = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        run([x])
+        times.append(time.perf_counter() - start)
+    return 2.0 * PROGRAMS * STEPS * CHAINS * LANES / min(times[1:])

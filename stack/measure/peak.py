@@ -38,7 +38,8 @@ func @fma_peak(%x: f32[{LANES}]) -> ({memory}) at tensor {{
       %p0: f32[{LANES}] in global, %o0: {memory} in global)
     %v = load(%p0, 0:i64) : {vector}
     {starts}
-    %r = loop(%o0) {{kind="parallel"}} : {memory} in global {{(%i < {PROGRAMS}, %o: {memory} in global)
+    %r = loop(%o0) {{kind="parallel"}} : {memory} in global {{(
+        %i < {PROGRAMS}, %o: {memory} in global)
       %turn = cast(%i) : f32[]
       %t = mul(%v, %turn) : {vector}
       %z0 = add(%s0, %t) : {vector}

@@ -58,12 +58,30 @@ class Noisy(NumpySpace):
     def settle(self, value: Any, type_: TensorType) -> Any:
         if type_.dtype.kind != "f":
             return np.asarray(value).astype(type_.dtype.numpy)
-        x = np.asarray(value, dtype=np.float64)
-        short = (np.abs(x) < 2.0 ** (math.log2(1 / EPS[type_.dtype.name]) - 5)) & (
-            np.round(x * 16) == x * 16
-        )
-        moved = x * (1 + 4 * EPS[type_.dtype.name] * self.rng.uniform(-1, 1, x.shape))
-        return np.where(short | ~np.isfinite(x), x, moved)
+        return self.moved(np.asarray(value, dtype=np.float64), type_.dtype)
+
+    def moved(self, x: Any, dtype: DType) -> Any:
+        """x with noise on what is not a short number."""
+        if dtype.kind != "f":
+            return x
+        eps = EPS[dtype.name]
+        short = (np.abs(x) < 2.0 ** (math.log2(1 / eps) - 5)) & (np.round(x * 16) == x * 16)
+        noisy = x * (1 + 4 * eps * self.rng.uniform(-1, 1, np.shape(x)))
+        return np.where(short | ~np.isfinite(x), x, noisy)
+
+    # sums round at every step: noise on what is summed stands for that
+
+    def op_reduce(self, node: Node, x: Any) -> Any:
+        return super().op_reduce(node, self.moved(x, node.dtype))
+
+    def op_scan(self, node: Node, x: Any) -> Any:
+        return super().op_scan(node, self.moved(x, node.dtype))
+
+    def op_dot(self, node: Node, a: Any, b: Any) -> Any:
+        return super().op_dot(node, self.moved(a, node.dtype), b)
+
+    def op_conv(self, node: Node, x: Any, w: Any) -> Any:
+        return super().op_conv(node, self.moved(x, node.dtype), w)
 
 
 @dataclass(frozen=True)
@@ -224,7 +242,7 @@ class Grower:
         finite = np.isfinite(want)
         if not finite.any():
             return 0.0
-        moved = max(float(np.abs(n - want)[finite].max()) for n in noisy)
+        moved = max(float(np.abs(n[finite] - want[finite]).max()) for n in noisy)
         scale = float(np.abs(want[finite]).max())
         return 8 * moved + 8 * EPS[node.dtype.name] * scale
 

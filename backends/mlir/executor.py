@@ -279,6 +279,10 @@ class _MakingStep(_Step):
         self.library = "framework" if node.op == "opaque" else ""
 
     def run(self, program: Program) -> None:
-        results = self.call([program.array_of(v) for v in self.args])
+        inputs = [program.array_of(v) for v in self.args]
+        results = self.call(inputs)
         for value, result in zip(self.outs, results, strict=True):
-            value.array = np.ascontiguousarray(result, dtype=value.dtype).reshape(value.shape)
+            made = np.ascontiguousarray(result, dtype=value.dtype).reshape(value.shape)
+            # a loop of no turns gives back its operands, whose place others take
+            kept = any(np.may_share_memory(made, a) for a in inputs)
+            value.array = made.copy() if kept else made

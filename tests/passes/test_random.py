@@ -142,6 +142,27 @@ func @main(%x: u8[3, 3]) -> (u8[1, 9]) at tensor {
   return %z
 }
 """,
+    # the loop gave back its operand, whose place in the arena the next steps took
+    "loop of no turns": """
+func @main(%n: i64[], %x: f32[64], %y: f32[64]) -> (f32[192]) at tensor {
+  %log = exp(%x) : f32[64]
+  %while = while(%n, %log) : (i64[], f32[64]) {(%i: i64[], %p: f32[64])
+    %test = lt(%i, -9:i64) : bool[]
+    return %test
+  } {(%i: i64[], %p: f32[64])
+    %j = add(%i, 1:i64) : i64[]
+    %q = add(%p, %p) : f32[64]
+    return %j, %q
+  }
+  %item = item(%while) {index=1} : f32[64]
+  %e = exp(%y) : f32[64]
+  %sort = sort(%e, %y) {axis=0, descending=false, num_keys=1} : (f32[64], f32[64])
+  %s = item(%sort) {index=0} : f32[64]
+  %t = item(%sort) {index=1} : f32[64]
+  %z = concat(%item, %s, %t) {axis=0} : f32[192]
+  return %z
+}
+""",
     # a value of one turn of the loop over rows was kept for after the loop
     "dear value in a loop over rows, needed again": """
 func @main(%x: f32[8, 4]) -> (f32[8, 4], f32[8, 4]) at tensor {

@@ -1,0 +1,49 @@
+"""No two live buffers share a byte, and the arena is never larger than all of them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from stack.run.memory import ALIGNMENT, Lifetime, place
+
+
+def check(buffers: list[Lifetime]) -> int:
+    offsets, total = place(buffers)
+    assert len(offsets) == len(buffers)
+    for i, (a, at) in enumerate(zip(buffers, offsets, strict=True)):
+        assert at % ALIGNMENT == 0
+        assert 0 <= at <= at + a.size <= total
+        for b, other in zip(buffers[:i], offsets[:i], strict=True):
+            together = a.first <= b.last and b.first <= a.last
+            assert not together or at + a.size <= other or other + b.size <= at
+    assert total <= sum(-(-b.size // ALIGNMENT) * ALIGNMENT for b in buffers)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_live_buffers_never_overlap(seed: int) -> None:
+    rng = random.Random(seed)
+    steps = rng.choice([1, 3, 20])
+    buffers: list[Lifetime] = []
+    for _ in range(rng.randint(0, 60)):
+        first = rng.randrange(steps)
+        last = min(steps - 1, first + rng.choice([0, 1, 2, steps]))
+        size = rng.choice([0, 1, 4, 63, 64, 65, 1000, 4096, rng.randint(0, 1 << 20)])
+        buffers.append(Lifetime(size, first, last))
+    check(buffers)
+
+
+def test_a_chain_needs_two_buffers() -> None:
+    assert check([Lifetime(640, i, i + 1) for i in range(50)]) == 2 * 640
+
+
+def test_the_last_step_of_one_may_not_be_the_first_of_another() -> None:
+    assert check([Lifetime(64, 0, 1), Lifetime(64, 1, 2)]) == 128
+    assert check([Lifetime(64, 0, 1), Lifetime(64, 2, 3)]) == 64
+
+
+def test_nothing_and_empty_buffers() -> None:
+    assert place([]) == ([], 0)
+    assert check([Lifetime(0, 0, 9), Lifetime(0, 0, 9)]) == 0

@@ -277,6 +277,8 @@ def cast(scope: Scope, x: str, source: DType, target: DType, lanes: int) -> str:
             return cast(scope, cast(scope, x, source, F32, lanes), F32, target, lanes)
         if source.name == "bf16":
             return _widen_bf16(scope, x, target, lanes)
+        if source.bits == 64 and target.bits == 16:
+            return _narrow_f64(scope, x, target, lanes)
         name = "extf" if target.bits > source.bits else "truncf"
         return scope.do(f"arith.{name} {x} : {f} to {t}")
     if source.is_float:
@@ -312,6 +314,32 @@ def _widen_bf16(scope: Scope, x: str, target: DType, lanes: int) -> str:
     moved = scope.do(f"arith.shli {upper}, {scope.number(16, wide, lanes)} : {i}")
     value = scope.do(f"arith.bitcast {moved} : {i} to {f}")
     return value if target is F32 else cast(scope, value, F32, target, lanes)
+
+
+def _narrow_f64(scope: Scope, x: str, target: DType, lanes: int) -> str:
+    """f64 to 16 bits through f32: x86 has no other way, and LLVM would call a function we lack.
+
+    f16 is rounded once: the f32 is rounded to odd, so that it is never halfway by accident. For
+    bf16 the reference rounds twice, as torch does.
+    """
+    from stack.ir.types import DTYPES, F32
+
+    middle = cast(scope, x, DTYPES["f64"], F32, lanes)
+    if target.name == "bf16":
+        return cast(scope, middle, F32, target, lanes)
+    word = DTYPES["i32"]
+    d, f, i = (shaped(t, lanes) for t in (DTYPES["f64"], F32, word))
+    back = scope.do(f"arith.extf {middle} : {f} to {d}")
+    bits = scope.do(f"arith.bitcast {middle} : {f} to {i}")
+    size, exact = scope.do(f"math.absf {back} : {d}"), scope.do(f"math.absf {x} : {d}")
+    away = scope.do(f"arith.cmpf ogt, {size}, {exact} : {d}")
+    one = scope.number(1, word, lanes)
+    below = scope.do(f"arith.subi {bits}, {one} : {i}")
+    toward = _choose(scope, away, below, bits, word, lanes)
+    odd = scope.do(f"arith.ori {toward}, {one} : {i}")
+    inexact = scope.do(f"arith.cmpf une, {back}, {x} : {d}")
+    rounded = _choose(scope, inexact, odd, toward, word, lanes)
+    return cast(scope, scope.do(f"arith.bitcast {rounded} : {i} to {f}"), F32, target, lanes)
 
 
 _SPECIAL: dict[str, Callable[[Scope, Node, Sequence[str], int], str]] = {

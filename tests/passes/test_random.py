@@ -209,6 +209,24 @@ def test_bf16_of_any_width(lanes: int) -> None:
     )
 
 
+@pytest.mark.parametrize("target", ["f16", "bf16"])
+@pytest.mark.parametrize("shape", ["", "1", "5", "67"])
+def test_f64_to_16_bits_rounds_as_the_reference(target: str, shape: str) -> None:
+    text = f"""func @main(%x: f64[{shape}]) -> ({target}[{shape}]) at tensor {{
+  %y = cast(%x) : {target}[{shape}]
+  return %y
+}}
+"""
+    func = parse(text)
+    tie = 1 + 2.0**-11  # between two values of f16
+    picked = [tie, tie + 2.0**-40, tie - 2.0**-40, -tie - 2.0**-40, 1e300, np.nan, -np.inf, 65519.9]
+    for start in range(len(picked)):
+        x = np.resize(np.roll(picked, start), func.params[0].shape)
+        (found,) = compile_func(func, "mlir", options={"cache": False}).run([x])
+        got = decode(found, func.results[0].dtype)
+        np.testing.assert_array_equal(got, func.interpret(x))
+
+
 @pytest.mark.parametrize("dtype", ["i8", "u16", "i32", "i64", "u64"])
 def test_shifts_out_of_range_and_integer_powers(dtype: str) -> None:
     n = 67

@@ -16,7 +16,7 @@ from torch.fx import GraphModule
 from stack.errors import StackError
 from stack.frontends.aten import IndexCheck
 from stack.frontends.dynamo import FRONTEND
-from stack.frontends.dynamo_capture import decompositions, plain_attention
+from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
@@ -58,7 +58,7 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=False,
     )
-    with plain_attention():
+    with plain_tracing():
         return compiler(gm, example_inputs)
 
 

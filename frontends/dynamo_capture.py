@@ -21,8 +21,10 @@ from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.schemas import GraphSignature
 from torch._functorch.aot_autograd import aot_export_module
 from torch._guards import TracingContext, tracing
+from torch._higher_order_ops.effects import _register_effectful_op
 from torch.fx import GraphModule
 from torch.fx.experimental import _config as sizes_config
+from torch.fx.node import has_side_effect
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
@@ -46,8 +48,8 @@ from stack.ir.node import Block, Func, Node, unique_name
 from stack.ir.types import TensorType
 from stack.run.frontend import Captured
 
-# Composites that the dispatcher would run as one kernel: they are to be decomposed all the same.
-_ALWAYS = ("aten.native_batch_norm", "aten._scaled_dot_product")
+# It gives nothing and is no dead code: it raises.
+has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
 
 @cache
@@ -62,10 +64,17 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 @contextmanager
-def plain_attention() -> Iterator[None]:
-    """Attention as matmul and softmax, whatever fused kernel torch would choose."""
-    with sdpa_kernel(SDPBackend.MATH):
-        yield
+def plain_tracing() -> Iterator[None]:
+    """Attention as matmul and softmax, and checks of linear algebra as ordinary nodes.
+
+    Torch would choose a fused kernel for the first and thread a token through the second.
+    """
+    handle = _register_effectful_op("aten::_linalg_check_errors", None)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        handle.destroy()
 
 
 # ---- tracing
@@ -147,7 +156,7 @@ def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
         fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
     context = TracingContext(given.fake_mode)
     context.tensor_to_context = given.tensor_to_context
-    with torch.no_grad(), tracing(context), plain_attention():
+    with torch.no_grad(), tracing(context), plain_tracing():
         graph, signature = aot_export_module(
             traced.graph, fakes, trace_joint=False, decompositions=decompositions()
         )

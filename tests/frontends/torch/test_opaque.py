@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch_harness import FRONTEND, capture, check, ops
+from torch_harness import FRONTEND, capture, check, ops, run
 
 from stack.errors import StackError
 from stack.ir.types import BF16, F32
@@ -85,3 +85,13 @@ def test_storage_is_shared_where_dense() -> None:
     array = np.zeros(3, np.float32)
     FRONTEND.from_numpy(array, F32)[1] = 7
     assert array[1] == 7
+
+
+def test_singular_matrix_raises_as_eager() -> None:
+    captured = check(torch.linalg.inv, X + 3 * torch.eye(3), rtol=1e-4, atol=1e-4)
+    with pytest.raises(torch.linalg.LinAlgError):
+        run(captured, torch.zeros(3, 3))
+    call = torch.compile(torch.linalg.inv, backend="stack", options={"backend": "interpreter"})
+    torch.testing.assert_close(call(2 * torch.eye(3)), torch.eye(3) / 2)
+    with pytest.raises(torch.linalg.LinAlgError):
+        call(torch.zeros(3, 3))

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
-from stack.frontends.dynamo_capture import decompositions, plain_attention
+from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.fx_import import Imported, import_graph
 from stack.ir.interpreter import interpret
 from stack.ir.node import Func, Node
@@ -179,7 +179,7 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
 
     module = _Holder(run)
     try:
-        with plain_attention():
+        with plain_tracing():
             graph, _ = aot_export_module(
                 module,
                 tuple(t.clone() for t in tensors),

@@ -34,10 +34,10 @@ GRAPHS: deque[Any] = deque(maxlen=512)
 _PENDING: list[Notes] = []
 
 
-def _note_bytecode(_: Any, code: Any) -> Any:
+def _note_bytecode(code: Any, new_code: Any) -> Any:
     """Dynamo made new bytecode for a frame: it belongs to the graphs compiled just before."""
     for notes in _PENDING:
-        notes["decompiled"] = lambda: decompiled(code)
+        notes["decompiled"] = lambda: decompiled(new_code)
     _PENDING.clear()
 
 

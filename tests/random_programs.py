@@ -1,9 +1,10 @@
 """Random well-conditioned programs with inputs: what a compiler's rounding may change, they tell.
 
-Every node is evaluated while the program grows: in the reference interpreter, and twice in f64 with
-noise of a few roundings put on each inexact value. A node whose value the noise would change a lot
-(a comparison of nearly equal numbers, a cancellation, an overflow) is not kept. How far the noise
-moves a result is how far a correct compiler may be off, so small tolerances can be asked for.
+Every node is evaluated while the program grows: in the reference interpreter, in f64, and twice in
+f64 with noise of a few roundings put on each inexact value. A node whose value the noise would
+change a lot (a comparison of nearly equal numbers, a cancellation, an overflow) is not kept. How
+far the noise moves a result is how far a correct compiler may be off, so small tolerances can be
+asked for.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ Values = list[Any]
 class Noisy(NumpySpace):
     """Floats in f64; every result that is not a short number is moved by a few roundings."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, size: float = 4) -> None:
         super().__init__()
+        self.size = size
         self.rng = np.random.default_rng(seed)
 
     def dtype(self, dtype: DType) -> Any:
@@ -66,7 +68,7 @@ class Noisy(NumpySpace):
             return x
         eps = EPS[dtype.name]
         short = (np.abs(x) < 2.0 ** (math.log2(1 / eps) - 5)) & (np.round(x * 16) == x * 16)
-        noisy = x * (1 + 4 * eps * self.rng.uniform(-1, 1, np.shape(x)))
+        noisy = x * (1 + self.size * eps * self.rng.uniform(-1, 1, np.shape(x)))
         return np.where(short | ~np.isfinite(x), x, noisy)
 
     # sums round at every step: noise on what is summed stands for that
@@ -139,7 +141,11 @@ class Grower:
         self.special = False
         self.depth = 0
         self.b = Builder()
-        self.spaces = (NumpySpace(), Noisy(rng.randrange(1 << 30)), Noisy(rng.randrange(1 << 30)))
+        self.spaces = (
+            NumpySpace(),
+            Noisy(0, 0),
+            *(Noisy(rng.randrange(1 << 30)) for _ in range(2)),
+        )
         self.values: dict[Node, Values] = {}
         self.pool: list[Node] = []
 
@@ -171,7 +177,7 @@ class Grower:
     def give(self, node: Node, array: np.ndarray) -> Node:
         """A parameter with its value."""
         wide = array.astype(np.float64) if node.dtype.kind == "f" else array
-        self.values[node] = [array, wide, wide]
+        self.values[node] = [array, wide, wide, wide]
         self.pool.append(node)
         return node
 

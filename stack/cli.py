@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stack.commands import compare, dump, inventory, opt, show
+from stack.commands import bench, compare, dump, inventory, opt, show
 from stack.errors import StackError
 from stack.explore.lowering import report_failure
 
@@ -34,7 +34,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (dump, compare, show, opt, inventory):
+    for module in (dump, compare, bench, show, opt, inventory):
         module.add(subparsers)
     return parser
 

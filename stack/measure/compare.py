@@ -99,9 +99,11 @@ def compare(
     say("compiling with stack")
     systems = [own_system(first, backend, passes, target)]
     for peer in peers:
-        systems.extend(peer_systems(first, peer, WAYS, say))
+        found = peer_systems(first, peer, WAYS, say)
         for other in programs[1:]:
-            systems.extend(s for s in peer_systems(other, peer, ("native",), say) if s.runner)
+            if all(s.via != "native" for s in found):
+                found.extend(peer_systems(other, peer, ("native",), say))
+        systems.extend(found)
     return measure(first, systems, rounds, say)
 
 

@@ -12,6 +12,7 @@ ROUNDS = 7
 LEAST = 5
 WINDOW = 0.02  # seconds that one measurement lasts at least
 WARM = 0.25  # seconds of warm-up for each system
+REST = 0.01  # seconds between two systems
 SLOW = 2.0  # seconds for a call after which LEAST rounds have to do
 
 
@@ -70,6 +71,13 @@ def warm_up(run: Repeat, least: float = WARM, window: float = WINDOW) -> int:
     return max(1, math.ceil(window / max(best, 1e-7)))
 
 
+def _settle(system: Repeat, times: Sequence[float]) -> None:
+    """Between systems: threads of the last one stop spinning, caches fill with this one's data."""
+    time.sleep(REST)
+    if not times or times[-1] < SLOW / 10:
+        system(1)
+
+
 def interleave(
     systems: Sequence[Repeat], rounds: int = ROUNDS, window: float = WINDOW, warm: float = WARM
 ) -> list[Timing | Exception]:
@@ -97,6 +105,7 @@ def interleave(
                 if i in failed or (slow and len(times[i]) >= LEAST):
                     continue
                 try:
+                    _settle(systems[i], times[i])
                     times[i].append(systems[i](counts[i]) / counts[i])
                 except Exception as error:
                     failed[i] = error

@@ -1,0 +1,106 @@
+"""`stackc bench`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from stack.commands import common
+from stack.errors import UsageError
+from stack.measure.bench import SCHEMA, bench, describe
+from stack.measure.cpu import cpu_cases
+from stack.measure.plots import plot_bench
+from stack.measure.suite import Case, select
+from stack.measure.timing import LEAST, ROUNDS
+
+SUITES = {"cpu": cpu_cases}
+TEXT = f"""
+    Time a suite, or one program, against other compilers, and print ratios: every system in the
+    same interleaved rounds (at least {LEAST}), medians and quartile distances, results checked
+    against double precision, ceilings (matrix product, copy) measured in the same run. Losing
+    rows stay in the table; a time below the floor of this machine is called impossible.
+
+    suite cpu, rows:
+      C1  transformer blocks (GPT-2, Llama), S = 128, 512, 2048, f32 and bf16
+      C3  pointwise functions and norms, 512 rows
+      C4  cold compile in fresh processes with empty caches: a block, then twelve equal blocks
+
+    examples:
+      stackc bench cpu --quick                        minutes: short cases, quick peers
+      stackc bench cpu --rows C1 --only seq=512 --only dtype=f32
+      stackc bench cpu --json > bench.json            everything; hours where TVM is tuned
+      stackc bench cpu --rows C3 --csv c3.csv --plot c3.png
+      stackc bench model.py:net -i 'f32[8,128]' --with inductor,xla,eager
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommand's arguments."""
+    parser = common.command(subparsers, "bench", run, "ratios to other compilers", TEXT)
+    common.add_target(parser)
+    parser.add_argument("--rows", metavar="ROWS", help="rows of the suite, as C1,C4")
+    parser.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="only cases with this value, such as seq=128; repeatable",
+    )
+    parser.add_argument(
+        "--with", dest="peers", metavar="PEERS", help="in place of the suite's peers"
+    )
+    parser.add_argument("--backend", metavar="NAME", help="see `stackc backends`")
+    parser.add_argument(
+        "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
+    )
+    parser.add_argument("--quick", action="store_true", help="short cases, peers without tuning")
+    parser.add_argument("--csv", metavar="FILE", help="write the rows")
+    parser.add_argument("--plot", metavar="FILE", help="write a picture (png, svg, pdf)")
+    common.add_json(parser, SCHEMA)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the cases and print them."""
+    cases = cases_of(args)
+    found = bench(
+        cases,
+        peers=args.peers,
+        backend=args.backend,
+        rounds=args.rounds,
+        quick=args.quick,
+        say=common.progress,
+    )
+    if args.csv:
+        Path(args.csv).write_text(found.as_csv(), encoding="utf-8")
+    if args.plot:
+        plot_bench(found.rows, found.device, args.plot)
+    if args.json:
+        common.print_json(found.as_dict())
+        for problem in found.problems:
+            common.progress(problem)
+    else:
+        print(describe(found))
+    return found.exit_code
+
+
+def cases_of(args: argparse.Namespace) -> list[Case]:
+    """The cases of a suite, or one case for a program."""
+    if args.target in SUITES:
+        return select(SUITES[args.target](args.quick), args.rows, args.only, args.quick)
+    if args.rows or args.only:
+        raise UsageError(f"--rows and --only are for suites: {', '.join(SUITES)}")
+    if ":" not in args.target:
+        raise UsageError(
+            f"{args.target!r} is no suite ({', '.join(SUITES)}) and no program (`file.py:name`)"
+        )
+    common.check_frontend(args.frontend)
+    return [
+        Case(
+            "program",
+            {"target": args.target},
+            args.target,
+            frontend=args.frontend,
+            peers="inductor,xla,eager",
+            inputs=tuple(args.input),
+        )
+    ]

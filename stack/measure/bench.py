@@ -1,0 +1,297 @@
+"""Suites of cases, every system in one run: rows for JSON and CSV, ratio tables for people."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stack.errors import StackError
+from stack.explore.table import number, table
+from stack.explore.target import Program as TargetProgram
+from stack.explore.target import resolve
+from stack.measure.cold import OWN, cold_compile
+from stack.measure.compare import Comparison, compare, device_text
+from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
+from stack.measure.suite import Case
+from stack.measure.systems import Program, Say, capture_program, parse_peers
+from stack.measure.timing import ROUNDS
+from stack.run.compile import DEFAULT_BACKEND, find_frontend
+from stack.run.record import versions
+
+SCHEMA = "stack.bench/1"
+COLUMNS = (
+    *("row", "case", "system", "kind", "ms", "spread", "ratio_to_best_peer", "share_of_limit"),
+    *("compile_s", "error"),
+)
+OURS = ("generated", "hand")
+Row = dict[str, Any]
+
+
+@dataclass
+class Bench:
+    """Everything a bench found. `rows` have the keys of COLUMNS.
+
+    `problems` are systems that failed or disagreed and times below the floor; `missing` are peers
+    that are not installed; `notes` say how each system was set up.
+    """
+
+    device: str
+    ceilings: Ceilings
+    rows: list[Row] = field(default_factory=list[Row])
+    problems: list[str] = field(default_factory=list[str])
+    missing: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def exit_code(self) -> int:
+        """1 where something failed, 5 where a peer is missing, else 0."""
+        return 1 if self.problems else 5 if self.missing else 0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The document of `--json`."""
+        return {
+            "schema": SCHEMA,
+            "device": self.device,
+            "versions": versions(),
+            "ceilings": self.ceilings.as_dict(),
+            "rows": self.rows,
+            "notes": self.notes,
+            "problems": self.problems,
+            "missing": self.missing,
+        }
+
+    def as_csv(self) -> str:
+        """The rows, a column for each key of a case."""
+        keys = list(dict.fromkeys(k for r in self.rows for k in r["case"]))
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        rest = [c for c in COLUMNS if c not in ("row", "case")]
+        writer.writerow(["row", *keys, *rest])
+        for row in self.rows:
+            case = [row["case"].get(k, "") for k in keys]
+            writer.writerow([row["row"], *case, *(row[c] for c in rest)])
+        return text.getvalue()
+
+
+def bench(
+    cases: Sequence[Case],
+    *,
+    peers: str | None = None,
+    backend: str | None = None,
+    rounds: int = ROUNDS,
+    quick: bool = False,
+    say: Say = lambda _: None,
+) -> Bench:
+    """Run every case. `peers` replaces those of the cases."""
+    say("measuring what this machine can do")
+    found = Bench(device_text(), measure_ceilings(quick))
+    for i, case in enumerate(cases, 1):
+        title = f"{case.row} {case.title} ({i} of {len(cases)})"
+        say(title)
+        chosen = case.peers if peers is None else peers
+        if case.kind == "cold":
+            _cold_rows(found, case, chosen, say)
+        else:
+            _run_rows(found, case, chosen, backend, rounds, say)
+    say("measuring the ceilings again")
+    found.ceilings = found.ceilings.or_better(measure_ceilings(quick))
+    _finish(found)
+    return found
+
+
+def programs_of(case: Case) -> list[Program]:
+    """The case's program in its frontend, then in those whose compilers take it natively."""
+    programs: list[Program] = []
+    for name in (case.frontend, *case.native):
+        try:
+            target = resolve(case.spec, name, case.inputs, case.options)
+        except (StackError, ImportError):
+            if programs:
+                continue  # the other framework is not installed: its own way falls away
+            raise
+        assert isinstance(target, TargetProgram)
+        frontend = find_frontend(target.fn, target.args, target.frontend)
+        programs.append(capture_program(frontend, target.fn, target.args))
+    return programs
+
+
+def _run_rows(
+    found: Bench, case: Case, peers: str, backend: str | None, rounds: int, say: Say
+) -> None:
+    programs = programs_of(case)
+    comparison = compare(
+        programs, parse_peers(peers), backend=backend, target=case.spec, rounds=rounds, say=say
+    )
+    try:
+        _take(found, case, comparison)
+    finally:
+        comparison.close()
+
+
+def _take(found: Bench, case: Case, comparison: Comparison) -> None:
+    limit = floor_seconds(comparison.func, found.ceilings) * 1e3
+    for system, row in zip(comparison.systems, comparison.rows, strict=True):
+        if system.is_missing:
+            found.missing[system.label] = system.problem
+            continue
+        name = system.label if system.via == "own" else system.name
+        if row["note"]:
+            found.notes[name] = row["note"]
+        if not row["ok"]:
+            found.problems.append(f"{case.row} {case.title}: {name}: {row['note']}")
+        if system.via == "own":
+            kind = "library" if row["library_calls"] else "generated"
+        else:
+            kind = "library" if system.label == "eager" else "peer"
+        entry = _entry(case.row, case.case, name, kind)
+        entry.update(ms=row["run_ms"], spread=row["run_ms_spread"], compile_s=row["compile_s"])
+        entry["error"] = row["max_error"] if row["ok"] else None
+        entry["limit_ms"] = limit
+        entry["is_ours"] = system.via == "own"
+        if not row["ok"]:
+            entry["ms"] = entry["spread"] = None
+        found.rows.append(entry)
+
+
+def _entry(row: str, case: dict[str, Any], system: str, kind: str) -> Row:
+    entry: Row = dict.fromkeys(COLUMNS)
+    entry.update(row=row, case=case, system=system, kind=kind)
+    return entry
+
+
+def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
+    """A fresh process for every system and frontend that it takes natively."""
+    frontends = [f for f in (case.frontend, *case.native) if f]
+    ways: list[tuple[str, Any, str, str]] = [
+        (f"stack-{DEFAULT_BACKEND} from {f}", None, OWN, f) for f in frontends
+    ]
+    for peer in parse_peers(peers):
+        for frontend in frontends:
+            ways.append((f"{peer.label}/native", peer, "native", frontend))
+        if case.frontend:
+            ways.append((f"{peer.label}/ir", peer, "ir", case.frontend))
+    for label, peer, via, frontend in ways:
+        say(f"{label}: {case.title} in a fresh process")
+        cold = cold_compile(case, peer, via, frontend)
+        if cold.problem and "no way of its own" in cold.problem:
+            continue
+        if cold.problem:
+            found.problems.append(f"{case.row} {case.title}: {label}: {cold.problem}")
+        kind = "peer" if peer else "generated"
+        graphs = ("first", "second") if case.second else ("first",)
+        for graph, seconds in zip(graphs, [*cold.seconds, *[None] * 2], strict=False):
+            entry = _entry(case.row, {**case.case, "graph": graph}, label, kind)
+            entry.update(compile_s=seconds, ms=None if seconds is None else seconds * 1e3)
+            entry["is_ours"] = peer is None
+            found.rows.append(entry)
+
+
+def _finish(found: Bench) -> None:
+    """Ratios and shares, once all rows and the final ceilings are there."""
+    for rows in by_case(found.rows):
+        times = [r["ms"] for r in rows if not r["is_ours"] and r["ms"]]
+        best = min(times, default=None)
+        for row in rows:
+            if row["ms"] and best:
+                row["ratio_to_best_peer"] = best / row["ms"]
+            limit = row.pop("limit_ms", None)
+            if row["ms"] and limit:
+                row["share_of_limit"] = limit / row["ms"]
+                if limit > 1.02 * row["ms"]:
+                    what = f"{row['row']} {row['case']}: {row['system']} took {row['ms']:.3g} ms"
+                    floor = f"below the floor of {limit:.3g} ms"
+                    found.problems.append(f"{what}, {floor}: impossible, do not report it")
+    for row in found.rows:
+        row.pop("is_ours", None)
+
+
+def by_case(rows: Sequence[Row]) -> list[list[Row]]:
+    """Rows of the same case together, in order."""
+    found: dict[str, list[Row]] = {}
+    for row in rows:
+        found.setdefault(f"{row['row']} {row['case']}", []).append(row)
+    return list(found.values())
+
+
+def geomean(values: Sequence[float]) -> float:
+    """The geometric mean; nan of nothing."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else math.nan
+
+
+def describe(found: Bench) -> str:
+    """Ratio tables: our time against every other's in the same rounds."""
+    parts = [found.device, _ceiling_text(found.ceilings)]
+    for name in dict.fromkeys(r["row"] for r in found.rows):
+        parts.append(_row_table(name, [r for r in found.rows if r["row"] == name]))
+    known = ", ".join(f"{k} {v}" for k, v in versions().items())
+    parts.append(f"versions: {known}")
+    if found.notes:
+        parts.append("how:\n" + "\n".join(f"  {k}: {v}" for k, v in found.notes.items()))
+    if found.problems:
+        parts.append("problems:\n" + "\n".join(f"  {p}" for p in found.problems))
+    if found.missing:
+        parts.append("\n".join(f"{k} is missing: {v}" for k, v in found.missing.items()))
+    return "\n\n".join(parts)
+
+
+def _ceiling_text(ceilings: Ceilings) -> str:
+    flops = ", ".join(f"{k} {v / 1e9:.0f} Gflop/s" for k, v in ceilings.flops.items())
+    return (
+        f"ceilings measured in this run: {flops}; copy {ceilings.bytes / 1e9:.1f} GB/s"
+        f" ({ceilings.how})"
+    )
+
+
+def _row_table(name: str, rows: Sequence[Row]) -> str:
+    systems = list(dict.fromkeys(r["system"] for r in rows))
+    ours = [s for s in systems if s.startswith("stack-")]
+    others = [s for s in systems if s not in ours]
+    lines: list[list[object]] = []
+    ratios: dict[str, list[float]] = {}
+    for case in by_case(rows):
+        held = {r["system"]: r for r in case}
+        title = " ".join(str(v) for v in case[0]["case"].values())
+        for own in ours:
+            if own not in held:
+                continue
+            row = held[own]
+            cells = [_ratio(held.get(s), row) for s in others]
+            for system, cell in zip(
+                (*others, "best"), (*cells, row["ratio_to_best_peer"]), strict=True
+            ):
+                if cell is not None:
+                    ratios.setdefault(system, []).append(cell)
+            label = [title] if len(ours) == 1 else [title, own]
+            shares = row["share_of_limit"]
+            lines.append(
+                [
+                    *label,
+                    None if row["ms"] is None else number(row["ms"]),
+                    None if row["spread"] is None else number(row["spread"]),
+                    *(_times(c) for c in cells),
+                    _times(row["ratio_to_best_peer"]),
+                    "-" if shares is None else f"{100 * shares:.0f} %",
+                ]
+            )
+    means = [_times(geomean(ratios.get(s, []))) for s in (*others, "best")]
+    blank = ["geometric mean"] if len(ours) == 1 else ["geometric mean", ""]
+    lines.append([*blank, "", "", *means, ""])
+    head = ["case"] if len(ours) == 1 else ["case", "ours"]
+    text = table([*head, "ours ms", "spread", *others, "best other", "of limit"], lines)
+    return (
+        f"{name}: how many times as long as ours each takes (above 1.00x: ours is faster)\n{text}"
+    )
+
+
+def _ratio(row: Row | None, own: Row) -> float | None:
+    if row is None or not row["ms"] or not own["ms"]:
+        return None
+    return float(row["ms"] / own["ms"])
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.2f}x"

@@ -1,0 +1,87 @@
+"""The CPU rows of the bench: blocks (C1), pointwise functions and norms (C3), cold compile (C4)."""
+
+from __future__ import annotations
+
+from stack.measure.suite import Case
+
+PROGRAMS = "stack.demos.cpu_rows"
+PEERS = "inductor,inductor{mode=max-autotune-no-cudagraphs},xla,tvm,eager"
+QUICK_PEERS = "inductor,xla,eager"
+POINTWISE_PEERS = "inductor,xla,eager"
+COLD_PEERS = "inductor,xla,tvm"
+QUICK_COLD_PEERS = "inductor,xla"
+
+
+def cpu_cases(quick: bool = False) -> list[Case]:
+    """All cases; `quick` takes peers that compile in seconds."""
+    return [*_blocks(quick), *_pointwise(), *_cold(quick)]
+
+
+def _blocks(quick: bool) -> list[Case]:
+    return [
+        Case(
+            "C1",
+            {"model": model, "seq": seq, "dtype": dtype},
+            f"{PROGRAMS}:block",
+            {"model": model, "seq": seq, "dtype": dtype},
+            frontend="torch",
+            native=("jax",),
+            peers=QUICK_PEERS if quick else PEERS,
+            quick=seq == 128 and dtype == "f32",
+        )
+        for seq in (128, 512, 2048)
+        for dtype in ("f32", "bf16")
+        for model in ("gpt2", "llama")
+    ]
+
+
+def _pointwise() -> list[Case]:
+    shapes = [
+        *((name, 3072) for name in ("gelu_erf", "gelu_tanh")),
+        *((name, width) for width in (768, 3072) for name in ("softmax", "layer_norm")),
+        *((name, 768) for name in ("rms_norm", "rope")),
+    ]
+    return [
+        Case(
+            "C3",
+            {"function": name, "shape": f"512x{width}"},
+            f"{PROGRAMS}:pointwise",
+            {"name": name, "width": width},
+            frontend="torch",
+            native=("jax",),
+            peers=POINTWISE_PEERS,
+            quick=name in ("gelu_tanh", "layer_norm")
+            and width == (3072 if "gelu" in name else 768),
+        )
+        for name, width in shapes
+    ]
+
+
+def _cold(quick: bool) -> list[Case]:
+    peers = QUICK_COLD_PEERS if quick else COLD_PEERS
+    one = {"model": "gpt2", "seq": 128}
+    other = {"model": "llama", "seq": 128}
+    return [
+        Case(
+            "C4",
+            {"program": "gpt2 block", "graph": "first and second"},
+            f"{PROGRAMS}:block",
+            one,
+            frontend="torch",
+            native=("jax",),
+            peers=peers,
+            kind="cold",
+            quick=True,
+            second=other,
+        ),
+        Case(
+            "C4",
+            {"program": "12 equal blocks", "graph": "first"},
+            f"{PROGRAMS}:blocks",
+            {"count": 12, "seq": 128},
+            frontend="torch",
+            native=("jax",),
+            peers=peers,
+            kind="cold",
+        ),
+    ]

@@ -1,0 +1,177 @@
+"""Benches: rows, ratios, floors, cold compiles, files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stack.cli import main
+from stack.errors import UsageError
+from stack.measure.bench import COLUMNS, Bench, _finish, bench, describe, geomean
+from stack.measure.cold import cold_compile
+from stack.measure.cpu import cpu_cases
+from stack.measure.plots import plot_bench
+from stack.measure.roofline import Ceilings
+from stack.measure.suite import Case, select
+from stack.measure.systems import Peer
+
+CEILINGS = Ceilings({"f32": 1e9}, {1 << 20: 1e9}, 1, "made up")
+PROGRAM = """
+import jax.numpy as jnp
+
+def f(x):
+    return jnp.tanh(x) * 2.0
+
+def make(width=8):
+    return f, (jnp.linspace(0.0, 1.0, 4 * width).reshape(4, width),)
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> str:
+    path = tmp_path / "net.py"
+    path.write_text(PROGRAM)
+    return f"{path}:make"
+
+
+def entry(system: str, ms: float | None, ours: bool = False, limit: float | None = None) -> Any:
+    row = dict.fromkeys(COLUMNS)
+    row.update(row="C1", case={"seq": 1}, system=system, ms=ms, spread=0.1, is_ours=ours)
+    row["limit_ms"] = limit
+    return row
+
+
+def test_ratios_shares_and_floors() -> None:
+    found = Bench("here", CEILINGS)
+    found.rows = [
+        entry("stack-mlir", 2.0, True, 1.5),
+        entry("xla/ir", 3.0, limit=1.5),
+        entry("tvm/ir", None, limit=1.5),
+        entry("odd/ir", 1.0, limit=1.5),
+    ]
+    _finish(found)
+    ours, xla, tvm, odd = found.rows
+    assert set(ours) == set(COLUMNS)
+    assert ours["ratio_to_best_peer"] == pytest.approx(0.5)
+    assert xla["ratio_to_best_peer"] == pytest.approx(1 / 3)
+    assert tvm["ratio_to_best_peer"] is None
+    assert ours["share_of_limit"] == pytest.approx(0.75)
+    assert len(found.problems) == 1
+    assert "odd/ir" in found.problems[0]
+    assert "impossible" in found.problems[0]
+    assert found.exit_code == 1
+    text = describe(found)
+    assert "1.50x" in text
+    assert "geometric mean" in text
+    assert odd["share_of_limit"] == pytest.approx(1.5)
+
+
+def test_geomean() -> None:
+    assert geomean([2.0, 8.0]) == pytest.approx(4.0)
+
+
+def test_the_cpu_suite_has_the_rows_that_were_promised() -> None:
+    cases = cpu_cases()
+    blocks = [c.case for c in cases if c.row == "C1"]
+    assert {c["seq"] for c in blocks} == {128, 512, 2048}
+    assert {c["dtype"] for c in blocks} == {"f32", "bf16"}
+    assert {c["model"] for c in blocks} == {"gpt2", "llama"}
+    assert len(blocks) == 12
+    names = {c.case["function"] for c in cases if c.row == "C3"}
+    assert {"gelu_erf", "gelu_tanh", "softmax", "layer_norm", "rope"} <= names
+    assert [c.kind for c in cases if c.row == "C4"] == ["cold", "cold"]
+    quick = select(cpu_cases(True), None, (), True)
+    assert {c.row for c in quick} == {"C1", "C3", "C4"}
+    assert all("tvm" not in c.peers and "max-autotune" not in c.peers for c in quick)
+
+
+def test_selection() -> None:
+    cases = cpu_cases()
+    assert {c.row for c in select(cases, "C1,C4")} == {"C1", "C4"}
+    chosen = select(cases, "C1", ["seq=512", "dtype=f32"])
+    assert [c.case["model"] for c in chosen] == ["gpt2", "llama"]
+    for rows, only in (("C9", ()), ("C1", ["seq"]), ("C1", ["sex=1"]), ("C1", ["seq=7"])):
+        with pytest.raises(UsageError):
+            select(cases, rows, only)
+
+
+@pytest.mark.parametrize("case", [c for c in cpu_cases() if c.row != "C1"][:1])
+def test_a_pointwise_case_is_the_same_function_in_both_frameworks(case: Case) -> None:
+    import numpy as np
+
+    from stack.measure.bench import programs_of
+
+    for name in ("gelu_tanh", "softmax", "layer_norm", "rms_norm", "rope"):
+        one = Case("C3", {}, case.spec, {"name": name, "width": 16}, "torch", ("jax",))
+        torch_program, jax_program = programs_of(one)
+        a = torch_program.func.interpret(*torch_program.storage)
+        b = jax_program.func.interpret(*jax_program.storage)
+        assert np.allclose(a, b, atol=1e-5), name
+
+
+@pytest.mark.usefixtures("third_party")
+def test_bench_of_a_program(
+    program: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, picture = tmp_path / "rows.csv", tmp_path / "rows.svg"
+    capsys.readouterr()
+    argv = ["bench", program, "--with", "goodpeer,absentpeer", "--quick", "--rounds", "5"]
+    code = main([*argv, "--json", "--csv", str(table), "--plot", str(picture)])
+    out = capsys.readouterr().out
+    document = json.loads(out)
+    assert code == 5, document["problems"]
+    assert document["schema"] == "stack.bench/1"
+    assert {"device", "versions", "ceilings", "rows"} <= set(document)
+    assert document["ceilings"]["F_f32_gflops"] > 0
+    assert document["missing"] == {"absentpeer": "pip install absent"}
+    assert [r["system"] for r in document["rows"]] == ["stack-mlir", "goodpeer/ir"]
+    for row in document["rows"]:
+        assert set(row) == set(COLUMNS)
+        assert row["ms"] > 0
+        assert row["error"] < 1e-5
+    assert [r["kind"] for r in document["rows"]] == ["generated", "peer"]
+    assert table.read_text().startswith("row,target,system,kind,ms")
+    assert "<svg" in picture.read_text()
+
+
+@pytest.mark.usefixtures("third_party")
+def test_a_system_that_fails_keeps_its_row(program: str) -> None:
+    case = Case("X", {"n": 1}, program, {"width": 16}, peers="wrongpeer,crashpeer")
+    found = bench([case], rounds=5, quick=True)
+    assert [r["ms"] is None for r in found.rows] == [False, True, True]
+    assert len(found.problems) == 2
+    assert found.exit_code == 1
+
+
+@pytest.mark.usefixtures("third_party")
+def test_cold_compiles_run_in_processes_of_their_own(program: str) -> None:
+    case = Case("C4", {}, program, {"width": 8}, "jax", second={"width": 16}, kind="cold")
+    own = cold_compile(case, None, "own", "jax")
+    assert own.problem == ""
+    assert len(own.seconds) == 2
+    assert own.seconds[0] > own.seconds[1] > 0
+    peer = cold_compile(case, Peer("goodpeer", "goodpeer"), "ir", "jax")
+    assert len(peer.seconds) == 2
+    assert (
+        "no way of its own"
+        in cold_compile(case, Peer("goodpeer", "goodpeer"), "native", "jax").problem
+    )
+    assert (
+        "no lowering" in cold_compile(case, Peer("refusepeer", "refusepeer"), "ir", "jax").problem
+    )
+
+
+def test_an_unknown_format_of_plots_is_refused(tmp_path: Path) -> None:
+    found = Bench("here", CEILINGS, [entry("stack-mlir", 2.0, True)])
+    _finish(found)
+    with pytest.raises(UsageError, match=r"plot\.xyz"):
+        plot_bench(found.rows, "here", tmp_path / "plot.xyz")
+
+
+def test_suites_and_programs_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "gpu"]) == 2
+    assert "cpu" in capsys.readouterr().err
+    assert main(["bench", "net.py:f", "--rows", "C1"]) == 2

@@ -109,7 +109,7 @@ def divide_by_power_of_two(node: Node, op: Builder, scope: Scope) -> Node | None
     value = splat(node.args[1])
     if node.dtype.kind != "f" or not isinstance(value, float) or not math.isfinite(value):
         return None
-    if value == 0 or abs(math.frexp(value)[0]) != 0.5:
+    if value == 0.0 or abs(math.frexp(float(value))[0]) != 0.5:
         return None
     limits = np.finfo(node.dtype.numpy)
     if not float(limits.tiny) <= abs(1 / value) <= float(limits.max):
@@ -240,7 +240,8 @@ def bitcast_of_bitcast(node: Node, op: Builder, scope: Scope) -> Node | None:
 @on("reduce")
 def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
     """No axes, or axes of size 1."""
-    x, axes = node.args[0], node.attrs["axes"]
+    x = node.args[0]
+    axes: tuple[int, ...] = node.attrs["axes"]
     if not axes:
         return x
     if all(x.shape[a] == 1 for a in axes):
@@ -255,8 +256,10 @@ def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
     exact = kind in ("max", "min", "and", "or") or node.dtype.is_integer
     if inner.op != "reduce" or inner.attrs["kind"] != kind or not exact or node.dtype.bits < 32:
         return None
-    kept = [i for i in range(inner.args[0].tensor.rank) if i not in inner.attrs["axes"]]
-    axes = sorted((*inner.attrs["axes"], *(kept[a] for a in node.attrs["axes"])))
+    first: tuple[int, ...] = inner.attrs["axes"]
+    second: tuple[int, ...] = node.attrs["axes"]
+    kept = [i for i in range(inner.args[0].tensor.rank) if i not in first]
+    axes = sorted((*first, *(kept[a] for a in second)))
     return make("reduce", inner.args, {"kind": kind, "axes": tuple(axes)})
 
 
@@ -278,7 +281,7 @@ def item_of_known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
     if value is None:
         return None
     index = min(max(int(value), 0), len(source.blocks) - 1)
-    return inline_block(source.blocks[index], source.args[1:], op)[node.attrs["index"]]
+    return inline_block(source.blocks[index], source.args[1:], op)[int(node.attrs["index"])]
 
 
 ELEMENTWISE = tuple(name for name, op in ops.OPS.items() if op.kind == "elementwise")

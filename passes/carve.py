@@ -25,8 +25,7 @@ def carve_epilogues(grouping: Grouping) -> None:
 
 
 def _prefix(grouping: Grouping, group: Group, out: Node) -> list[Node]:
-    """What computes one output before any reduction, when it reads a dot and nothing else reads it.
-    """
+    """What computes one output before any reduction, if it reads a dot that nothing else reads."""
     if out in group.after_reduction or flat(group.axes[out]) != group.order:
         return []
     part: dict[Node, None] = {out: None}

@@ -137,8 +137,10 @@ def _merged(arg: Node) -> list[tuple[Dim, ...] | None]:
     for axis in rule.outputs[0]:
         parts = tuple(sizes[n] for n in axis.names)
         found.append(parts if len(parts) > 1 else None)
-    if any(a.names and product([sizes[n] for n in a.names]) != s
-           for a, s in zip(rule.outputs[0], arg.shape)):
+    if any(
+        a.names and product([sizes[n] for n in a.names]) != s
+        for a, s in zip(rule.outputs[0], arg.shape)
+    ):
         return nothing
     return found
 

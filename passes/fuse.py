@@ -81,8 +81,10 @@ def reshape_first(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     if scope.used_outside(inner, (node,)):
         return None
-    args = [make("reshape", (a,), hint=a.tensor.with_shape(node.shape)) if a.shape else a
-            for a in inner.args]
+    args = [
+        make("reshape", (a,), hint=a.tensor.with_shape(node.shape)) if a.shape else a
+        for a in inner.args
+    ]
     return make(inner.op, args, inner.attrs, hint=node.type)
 
 

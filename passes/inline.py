@@ -21,7 +21,7 @@ def _rules(target: str) -> tuple[Simple, ...]:
         source = node.args[0]
         if source.op != target:
             return None
-        return inline_block(source.blocks[0], source.args, op)[node.attrs["index"]]
+        return inline_block(source.blocks[0], source.args, op)[int(node.attrs["index"])]
 
     return (
         Simple(f"inline_{target}", (target,), single),

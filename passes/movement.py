@@ -172,13 +172,14 @@ def slice_of_concat(node: Node, op: Builder, scope: Scope) -> Node | None:
     inner = node.args[0]
     if inner.op != "concat":
         return None
-    axis = inner.attrs["axis"]
+    axis = int(inner.attrs["axis"])
     start, limit, step = (list(node.attrs[k]) for k in ("start", "limit", "step"))
     low: Dim = 0
     for part in inner.args:
         high = add(low, part.shape[axis])
         if less_equal(low, start[axis]) is True and less_equal(limit[axis], high) is True:
-            start[axis], limit[axis] = add(start[axis], mul(low, -1)), add(limit[axis], mul(low, -1))
+            start[axis] = add(start[axis], mul(low, -1))
+            limit[axis] = add(limit[axis], mul(low, -1))
             attrs = {"start": tuple(start), "limit": tuple(limit), "step": tuple(step)}
             made = make("slice", (part,), attrs)
             return made if made.type == node.type else None
@@ -262,7 +263,7 @@ def iota_of_line(node: Node, op: Builder, scope: Scope) -> Node | None:
     """An iota of several axes is a broadcast line, so that all share one line."""
     if node.tensor.rank == 1:
         return None
-    axis = node.attrs["axis"]
+    axis = int(node.attrs["axis"])
     line = TensorType(node.dtype, (node.shape[axis],), node.tensor.space)
     made = make("iota", (), {"axis": 0}, hint=line)
     return make("broadcast", (made,), {"axes": (axis,)}, hint=node.type)

@@ -42,13 +42,14 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
         return None if moved.op == "transpose" else moved
     if x.op == "broadcast":
         place = inverse(perm)
-        axes = tuple(place[a] for a in x.attrs["axes"])
+        old: tuple[int, ...] = x.attrs["axes"]
+        axes = tuple(place[a] for a in old)
         if list(axes) == sorted(axes):
             shape = tuple(x.shape[p] for p in perm)
             return make("broadcast", x.args, {"axes": axes}, hint=x.tensor.with_shape(shape))
     if x.op == "iota" and x.tensor.rank > 1:
         shape = tuple(x.shape[p] for p in perm)
-        at = inverse(perm)[x.attrs["axis"]]
+        at = inverse(perm)[int(x.attrs["axis"])]
         return make("iota", (), {"axis": at}, hint=x.tensor.with_shape(shape))
     return None
 
@@ -59,9 +60,10 @@ def _moved_attrs(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
     if node.op in ("slice", "pad"):
         return {k: tuple(v[p] for p in perm) for k, v in at.items()}
     if node.op == "reverse":
-        return {"axes": tuple(sorted(inverse(perm)[a] for a in at["axes"]))}
+        turned: tuple[int, ...] = at["axes"]
+        return {"axes": tuple(sorted(inverse(perm)[a] for a in turned))}
     if node.op == "concat":
-        return {"axis": inverse(perm)[at["axis"]]}
+        return {"axis": inverse(perm)[int(at["axis"])]}
     return at
 
 
@@ -90,9 +92,10 @@ def sink_through_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
     if x.op != "transpose":
         return None
     perm: Perm = x.attrs["perm"]
-    gone = sorted(perm[a] for a in node.attrs["axes"])
+    reduced: tuple[int, ...] = node.attrs["axes"]
+    gone = sorted(perm[a] for a in reduced)
     attrs = {"kind": node.attrs["kind"], "axes": tuple(gone)}
-    kept = [p for i, p in enumerate(perm) if i not in node.attrs["axes"]]
+    kept = [p for i, p in enumerate(perm) if i not in reduced]
     order = sorted(kept)
     return transposed(make("reduce", x.args, attrs), [order.index(p) for p in kept])
 
@@ -138,9 +141,7 @@ def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
                 order.append(out)
     for axis in rule.outputs[0]:
         members = [
-            perm[i]
-            for i, a in enumerate(rule.inputs[0])
-            if any(n in axis.names for n in a.names)
+            perm[i] for i, a in enumerate(rule.inputs[0]) if any(n in axis.names for n in a.names)
         ]
         if members != list(range(members[0], members[0] + len(members))):
             return None

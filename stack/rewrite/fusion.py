@@ -289,9 +289,7 @@ class Grouping:
         for node in merged.members:
             self.groups[node] = [*self.groups.get(node, ()), merged]
 
-    def try_pair(
-        self, producer: Group, consumer: Group, copy: bool = False
-    ) -> Group | Why:
+    def try_pair(self, producer: Group, consumer: Group, copy: bool = False) -> Group | Why:
         """The merged group, or why not. With `copy` the producer also stays where it is."""
         key = (producer, consumer)
         if not copy and isinstance(self.verdicts.get(key), Why):
@@ -315,12 +313,8 @@ class Grouping:
             return answer
         return replace(merged, rule=answer)
 
-    def _complete(
-        self, merged: Group, producer: Group, consumer: Group, copy: bool
-    ) -> Group:
-        members = tuple(
-            sorted({*producer.members, *consumer.members}, key=self.place.__getitem__)
-        )
+    def _complete(self, merged: Group, producer: Group, consumer: Group, copy: bool) -> Group:
+        members = tuple(sorted({*producer.members, *consumer.members}, key=self.place.__getitem__))
         held = set(members)
         inputs: dict[Node, None] = {}
         for node in members:

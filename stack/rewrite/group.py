@@ -3,8 +3,8 @@
 A group has one loop space: a list of axes, each an id with a size. Every value that the group
 touches is indexed by these axes: an entry for each of its dims is a tuple of ids, major first (one
 id as a rule, several where a reshape merged axes, none for a dim of size 1), or None where the
-index is computed (slice, concat, pad, gather, or two readers at different places). Axis rules of the
-ops say how entries pass from a value to its operands; that is all that fusion knows about ops.
+index is computed (slice, concat, pad, gather, or two readers at different places). Axis rules of
+the ops say how entries pass from a value to its operands; that is all that fusion knows about ops.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Group:
 
     @property
     def kind(self) -> str:
-        """"loop", "reduction" or "gemm"."""
+        """ "loop", "reduction" or "gemm"."""
         if self.dot is not None:
             return "gemm"
         return "reduction" if self.has("reduce") else "loop"
@@ -157,9 +157,7 @@ def _meet(a: Entries, b: Entries) -> Entries:
     return tuple(x if x == y else None for x, y in zip(a, b))
 
 
-def operand_entries(
-    node: Node, entries: Entries, sizes: Mapping[int, Dim]
-) -> list[Entries]:
+def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> list[Entries]:
     """How a node that is computed at `entries` indexes each of its operands."""
     kind = ops.lookup(node.op).kind
     if kind == "elementwise":
@@ -186,8 +184,7 @@ def operand_entries(
         at = node.attrs["axis"]
         return [
             tuple(
-                _unit(s) if axis == at else e
-                for axis, (e, s) in enumerate(zip(entries, a.shape))
+                _unit(s) if axis == at else e for axis, (e, s) in enumerate(zip(entries, a.shape))
             )
             for a in node.args
         ]
@@ -239,8 +236,6 @@ def _reshape_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> 
     """
     source = node.args[0].shape
     rule = reshape_rule(source, node.shape)
-    if rule is None:
-        return tuple(_unit(s) for s in source)
     length: dict[str, Dim] = {
         a.names[0]: s for a, s in zip(rule.inputs[0], source) if len(a.names) == 1
     }
@@ -449,9 +444,7 @@ def _through(entry: Entry, place: Mapping[int, Entry]) -> Entry:
     return tuple(out)
 
 
-def _bind_value(
-    producer: Group, value: Node, space: _Space, place: dict[int, Entry]
-) -> None:
+def _bind_value(producer: Group, value: Node, space: _Space, place: dict[int, Entry]) -> None:
     """Axes of the producer from one value that the consumer reads."""
     theirs = producer.axes[value]
     for dim in range(len(theirs)):
@@ -537,12 +530,12 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
                 return 0, Why("a value after a reduction is read at a computed index", node)
             repeated += flops_of(node)
             continue
-        missing = whole - set(place)
+        missing = frozenset(whole) - set(place)
         if missing and place and not (group.reduced and missing == group.reduced):
             repeated += flops_of(node)
         elif not missing and node in phase:
             tail = group.order[len(group.order) - len(group.reduced) :]
-            if set(tail) != group.reduced:
+            if frozenset(tail) != group.reduced:
                 return 0, Why("the reduced axis is not innermost and values after it need it", node)
     if repeated > limit:
         return repeated, Why(f"{repeated:g} operations would be repeated for every element")
@@ -559,4 +552,3 @@ def few_rows(group: Group) -> bool:
             for n in group.members
         )
     )
-

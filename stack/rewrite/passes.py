@@ -82,10 +82,10 @@ def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:
-            listed = ", ".join(
-                f"{s.name}={option_text(_default(s))}" for s in known.values()
+            listed = ", ".join(f"{s.name}={option_text(_default(s))}" for s in known.values())
+            raise UsageError(
+                f"pass {cls.name!r} has no option {name!r}; it has: {listed or 'none'}"
             )
-            raise UsageError(f"pass {cls.name!r} has no option {name!r}; it has: {listed or 'none'}")
         try:
             values[name] = _convert(text, hints[name])
         except (ValueError, TypeError):

@@ -1,13 +1,13 @@
 """Patterns: what to look for, when it is allowed, what to put there.
 
-    class FuseRelu(Pattern):
-        "max(x, 0) with the zero on either side"
+class FuseRelu(Pattern):
+    "max(x, 0) with the zero on either side"
 
-        def pattern(self, op, x):
-            return op.max(x, 0.0)
+    def pattern(self, op, x):
+        return op.max(x, 0.0)
 
-        def rewrite(self, op, m):
-            return op.relu(m.x)
+    def rewrite(self, op, m):
+        return op.relu(m.x)
 """
 
 from __future__ import annotations

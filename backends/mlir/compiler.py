@@ -1,4 +1,4 @@
-"""A lowered function to an executable: print and compile each distinct kernel once, plan the rest."""
+"""A lowered function to an executable: compile each distinct kernel once, plan the rest."""
 
 from __future__ import annotations
 

@@ -39,8 +39,8 @@ class Executable:
         run: storage arrays (C order, bf16 as uint16), one for each parameter, to result arrays
             of the same kind that the caller owns.
         kernels: what runs, in order; equal kernels are listed once for each call.
-        artifacts: later stages as text: "mlir", "llvm", "asm", "hlo", "inductor", "tir". A value may
-            be a function that makes the text when asked.
+        artifacts: later stages as text: "mlir", "llvm", "asm", "hlo", "inductor", "tir". A value
+            may be a function that makes the text when asked.
         counts_what: what the length of `kernels` counts, in words.
         prepare: numpy storage arrays to the backend's own arrays (default: the same).
         call: runs on prepared arrays, for timing without conversions (default: `run`).

@@ -94,7 +94,7 @@ def _captured(
 
 def _function_name(fn: Callable[..., Any]) -> str:
     name = str(getattr(fn, "__name__", "") or type(fn).__name__)
-    return unique_name(name, set(), {})
+    return unique_name(name.strip("<>"), set(), {})
 
 
 # ---- names

@@ -124,14 +124,16 @@ class Importer:
             raise StackError(f"a value of type {aval} has no place in the IR")
         return TensorType(dtype_of(aval.dtype), self.shared.dims.shape(aval.shape))
 
-    def constant(self, value: Any) -> Node:
+    def constant(self, value: Any, aval: Any = None) -> Node:
         """A bound parameter for a large array that is one, a `const` otherwise."""
         if id(value) in self.big:
             return self.big[id(value)]
         if is_key(value):
             value = jax.random.key_data(value)
         array = np.asarray(value)
-        node = constant(array, dtype_of(array.dtype))
+        # a literal may be a Python number: its type is what the jaxpr says
+        dtype = array.dtype if aval is None or is_key(aval) else aval.dtype
+        node = constant(array, dtype_of(dtype))
         if node.tensor.rank:
             self.b.note(node)
         return node
@@ -145,7 +147,7 @@ class Importer:
         caller = self.b.loc
 
         def read(atom: Any) -> Node:
-            return self.constant(atom.val) if isinstance(atom, Literal) else env[atom]
+            return self.constant(atom.val, atom.aval) if isinstance(atom, Literal) else env[atom]
 
         for eqn in jaxpr.eqns:
             line = line_of(eqn)

@@ -134,8 +134,8 @@ def _settle_starts(s: Site, plan: _Plan, mode: str) -> None:
             here = within(s, start, top)
             if here is not None:
                 plan.valid = here if plan.valid is None else s.b.and_(plan.valid, here)
-        if mode != "PROMISE_IN_BOUNDS":
-            plan.starts[axis] = clamp(s, start, top)
+        # a broken promise must not read or write elsewhere; JAX documents that reads are clipped
+        plan.starts[axis] = clamp(s, start, top)
 
 
 def _spread(s: Site, x: Node, axes: Sequence[int], like: Node) -> Node:

@@ -1,4 +1,4 @@
-"""Runs a lowered program: kernels by address, library steps on arrays, one arena between them."""
+"""Runs a lowered program: kernels by address, library steps on arrays, one arena between them.
 
 A program is planned once. A call fills in the addresses of its inputs and of fresh outputs, then
 walks the steps. Addresses in the arena and of constants are written into the tables beforehand.

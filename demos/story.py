@@ -11,17 +11,12 @@ from typing import Any
 import numpy as np
 
 import stack
-from stack.explore.dump import coverage_line, intensity, source_text, stage_table
-from stack.explore.table import scaled, table
-from stack.measure.compare import describe, measure
+from stack.explore.dump import coverage_line, stage_table
+from stack.ir.node import Func
+from stack.measure.compare import compare, describe
+from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
-from stack.measure.systems import (
-    Program,
-    capture_program,
-    own_system,
-    parse_peers,
-    peer_systems,
-)
+from stack.measure.systems import Program, capture_program, parse_peers
 from stack.run.backend import Executable
 from stack.run.compile import find_frontend
 from stack.run.record import Run
@@ -82,7 +77,7 @@ def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Pa
     print(stage_table(compiled.run.manifest()))
     print("\n".join(wrong) or "every IR stage parses back to the same object and agrees with eager")
     print()
-    print(timed_kernels(graph.executable_for(storage), storage))
+    print(timed_kernels(graph.executable_for(storage), compiled.func, storage))
     print(coverage_line(compiled.run.coverage))
     return len(wrong)
 
@@ -101,45 +96,18 @@ def check_stages(run: Run, storage: Sequence[np.ndarray], eager: np.ndarray) -> 
     return wrong
 
 
-def timed_kernels(executable: Executable, storage: Sequence[np.ndarray]) -> str:
+def timed_kernels(executable: Executable, func: Func, storage: Sequence[np.ndarray]) -> str:
     """Every step: work, time, and its share of what this machine could do at best."""
+    times = kernel_times(executable, storage)
     ceilings = measure_ceilings(quick=True)
-    assert executable.profile is not None
-    runs = [executable.profile(storage) for _ in range(ROUNDS)]
-    rows: list[list[object]] = []
-    for kernel, times in zip(executable.kernels, zip(*runs, strict=True), strict=True):
-        taken = float(np.median(times))
-        best = max(
-            kernel.flops / ceilings.of("f32"), kernel.bytes / ceilings.bytes_at(kernel.bytes)
-        )
-        rows.append(
-            [
-                kernel.name,
-                kernel.kind,
-                scaled(kernel.flops),
-                scaled(kernel.bytes, "B"),
-                intensity(kernel.flops, kernel.bytes),
-                f"{taken * 1e6:.0f} us",
-                f"{100 * best / taken:.0f} %",
-                source_text(list(kernel.source)),
-            ]
-        )
-    head = ["kernel", "kind", "flops", "bytes", "flop/byte", "time", "of roof", "source"]
-    return table(head, rows, widest=40)
+    return kernel_report(executable.kernels, times, ceilings, widest_dtype(func))
 
 
 def race(name: str, programs: Sequence[Program]) -> int:
     """Set the other compilers beside ours; both frameworks' own compilers run natively."""
-    say("compiling with stack")
-    systems = [own_system(programs[0], None, "default", name)]
-    for peer in parse_peers(PEERS[name]):
-        # TVM would tune the native program once more
-        ways = ("ir",) if peer.backend == "tvm" else ("ir", "native")
-        systems.extend(peer_systems(programs[0], peer, ways, say))
-        if "native" in ways:
-            others = [s for p in programs[1:] for s in peer_systems(p, peer, ("native",), say)]
-            systems.extend(s for s in others if s.runner is not None)
-    found = measure(programs[0], systems, ROUNDS, say)
+    peers = parse_peers(PEERS[name])
+    # TVM would tune the native program once more
+    found = compare(programs, peers, target=name, rounds=ROUNDS, ir_only=("tvm",), say=say)
     try:
         print(f"\n==== {name} beside other compilers (with {PEERS[name]})\n")
         print(describe(found))

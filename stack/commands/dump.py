@@ -8,13 +8,15 @@ from pathlib import Path
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.dump import describe
-from stack.explore.lowering import Settings, compile_target, lower_to
+from stack.explore.lowering import compile_target, lower_to, with_random_inputs
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
 from stack.explore.training import train_step
+from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
+from stack.measure.roofline import measure_ceilings
 from stack.run import plugins
-from stack.run.compile import DEFAULT_BACKEND
-from stack.run.record import SCHEMA, Run
+from stack.run.compile import DEFAULT_BACKEND, CompiledGraph
+from stack.run.record import SCHEMA
 
 TEXT = """
     Compile a program and show every stage that it goes through.
@@ -29,6 +31,7 @@ TEXT = """
       stackc dump demos/transformer.py:llama_block --frontend jax -o r2
       stackc dump model.py:net -i 'f32[8,128]' --to fused
       stackc dump model.py:net -i 'f32[8,128]' --passes 'canonicalize,fuse{max_inputs=4}'
+      stackc dump model.py:net -i 'f32[8,128]' --profile
       stackc show r1 fused            what the stage says
       stackc diff r1:canonical r1:fused
 """
@@ -49,6 +52,9 @@ def add(subparsers: common.Subparsers) -> None:
     )
     parser.add_argument("--target-device", "--target", metavar="SM", dest="device",
                         help="compile for this GPU, as sm_90; needs a GPU backend")  # fmt: skip
+    parser.add_argument(
+        "--profile", action="store_true", help="run it, and print time and share of the roof too"
+    )
     common.add_json(parser, SCHEMA)
 
 
@@ -62,7 +68,10 @@ def run(args: argparse.Namespace) -> int:
         target = _training(target)
     if isinstance(target, SavedRun):
         common.progress(f"{target.folder} is a saved run: compiling its imported stage again")
-    record = compile_run(target, settings, args.to)
+    if args.profile and args.to:
+        raise UsageError("--profile runs the whole program: leave out --to")
+    graph = None if args.to else compile_target(target, settings)
+    record = graph.run if graph is not None else lower_to(target, settings, args.to)
     if args.output:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")
@@ -71,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
         common.print_json(manifest)
         return 0
     print(describe(manifest))
+    if args.profile and graph is not None:
+        print(f"\n{profile(graph, target)}")
     if args.all:
         for stage in record.records:
             print(f"\n// ---- {stage.name}\n{stage.text.rstrip()}")
@@ -79,11 +90,17 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def compile_run(target: Target, settings: Settings, to: str | None) -> Run:
-    """The record of compiling a target, whole or down to a stage."""
-    if to is not None:
-        return lower_to(target, settings, to)
-    return compile_target(target, settings).run
+def profile(graph: CompiledGraph, target: Target) -> str:
+    """The kernels on example arguments, with times and shares of the roof."""
+    captured = graph.captured
+    if not isinstance(target, Program):
+        captured = with_random_inputs(captured)
+    ready = graph.storage(captured.flatten(*captured.args))
+    executable = graph.executable_for(ready)
+    common.progress("measuring kernels, and what this machine can do")
+    times = kernel_times(executable, ready)
+    ceilings = measure_ceilings(quick=True)
+    return kernel_report(executable.kernels, times, ceilings, widest_dtype(graph.func))
 
 
 def _training(target: Target) -> Target:

@@ -87,21 +87,23 @@ def compare(
     passes: str = "default",
     target: str = "",
     rounds: int = ROUNDS,
+    ir_only: Sequence[str] = (),
     say: Say = lambda _: None,
 ) -> Comparison:
     """Compile with every system, check, and time all of them in interleaved rounds.
 
     The first program goes through our compiler, every peer's replay and their own ways; further
     ones (the same computation in another framework) only through the own way of that framework's
-    compiler.
+    compiler. `ir_only` names peers whose own way is left out, such as one that would tune twice.
     """
     first = programs[0]
     say("compiling with stack")
     systems = [own_system(first, backend, passes, target)]
     for peer in peers:
-        found = peer_systems(first, peer, WAYS, say)
+        ways = WAYS[:1] if peer.backend in ir_only else WAYS
+        found = peer_systems(first, peer, ways, say)
         for other in programs[1:]:
-            if all(s.via != "native" for s in found):
+            if "native" in ways and all(s.via != "native" for s in found):
                 found.extend(peer_systems(other, peer, ("native",), say))
         systems.extend(found)
     return measure(first, systems, rounds, say)
@@ -113,16 +115,16 @@ def measure(
     """Time and check systems that are compiled."""
     running = [s for s in systems if s.runner is not None]
     say(f"timing {len(running)} systems in {rounds} interleaved rounds")
-    timings: dict[str, Timing] = {}
+    timings: dict[int, Timing] = {}
     repeats = [s.runner.run for s in running if s.runner is not None]
     for system, timing in zip(running, interleave(repeats, rounds), strict=True):
         if isinstance(timing, Timing):
-            timings[system.name] = timing
+            timings[id(system)] = timing
         else:
             system.problem = f"failed while it ran: {timing}"
     say("checking results against double precision")
     checks = Checks(program, systems)
-    rows = [_row(system, timings.get(system.name), checks) for system in systems]
+    rows = [_row(system, timings.get(id(system)), checks) for system in systems]
     graph = systems[0].graph
     groups = align(systems)
     run = graph.run if graph is not None else None

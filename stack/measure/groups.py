@@ -73,7 +73,10 @@ def source_lines(func: Func) -> dict[str, list[str]]:
 
 def alignment_table(func: Func, groups: Sequence[Group]) -> str:
     """A row for each source line, a column for each system: the numbers of its groups there."""
-    systems = list(dict.fromkeys(f"{g['system']}/{g['via']}" for g in groups))
+    lines = source_lines(func)
+    # another framework's program has lines of its own: nothing of it would stand here
+    shared = [g for g in groups if not lines.keys().isdisjoint(g["source"])]
+    systems = list(dict.fromkeys(f"{g['system']}/{g['via']}" for g in shared))
     cells: dict[tuple[str, str], list[str]] = {}
     for group in groups:
         mark = "L" if group["kind"] == "library" else ""
@@ -81,7 +84,7 @@ def alignment_table(func: Func, groups: Sequence[Group]) -> str:
         for line in group["source"]:
             cells.setdefault((line, f"{group['system']}/{group['via']}"), []).append(number + mark)
     rows: list[list[str]] = []
-    for line, ops in source_lines(func).items():
+    for line, ops in lines.items():
         found = [_numbers(cells.get((line, s), [])) for s in systems]
         rows.append([line, *found, ", ".join(ops)])
     return table(["source line", *systems, "ops"], rows)

@@ -1,0 +1,80 @@
+"""The cost report: work, time and share of the roof of every kernel of a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from stack.explore.dump import intensity, source_text
+from stack.explore.table import scaled, table
+from stack.ir.node import Func
+from stack.measure.roofline import Ceilings, matmul_flops
+from stack.measure.timing import quantile
+from stack.run.backend import Executable, Kernel
+
+ROUNDS = 15
+
+
+def kernel_times(
+    executable: Executable, storage: Sequence[np.ndarray], rounds: int = ROUNDS
+) -> list[float] | None:
+    """Median seconds of every kernel, one run after another; None where the backend cannot tell."""
+    if executable.profile is None:
+        return None
+    executable.profile(storage)
+    runs = [executable.profile(storage) for _ in range(rounds)]
+    return [quantile(times, 0.5) for times in zip(*runs, strict=True)]
+
+
+def floor_of(kernel: Kernel, ceilings: Ceilings, dtype: str) -> float:
+    """Seconds that a kernel takes at least: its operations at the peak, or its bytes."""
+    return max(kernel.flops / ceilings.of(dtype), kernel.bytes / ceilings.bytes_at(kernel.bytes))
+
+
+def widest_dtype(func: Func) -> str:
+    """The element type of most operations of a function's contractions."""
+    flops = matmul_flops(func)
+    return max(flops, key=flops.__getitem__, default="f32")
+
+
+def kernel_report(
+    kernels: Sequence[Kernel], times: Sequence[float] | None, ceilings: Ceilings, dtype: str
+) -> str:
+    """A line for each kernel, and one for all.
+
+    A share above 100 % is a kernel whose data was still in a cache.
+    """
+    rows: list[list[object]] = []
+    known = times if times is not None else [None] * len(kernels)
+    total = sum(times) if times is not None else None
+    for kernel, taken in zip(kernels, known, strict=True):
+        floor = floor_of(kernel, ceilings, dtype)
+        rows.append(
+            [
+                kernel.name,
+                kernel.kind,
+                *_work(kernel.flops, kernel.bytes),
+                *_time(taken, floor, total),
+                source_text(list(kernel.source)),
+            ]
+        )
+    flops, moved = sum(k.flops for k in kernels), sum(k.bytes for k in kernels)
+    floors = sum(floor_of(k, ceilings, dtype) for k in kernels)
+    rows.append(["all", "", *_work(flops, moved), *_time(total, floors, total), ""])
+    head = ["kernel", "kind", "flops", "bytes", "flop/byte", "time", "share", "of roof", "source"]
+    return table(head, rows, widest=40)
+
+
+def _work(flops: float, moved: float) -> list[object]:
+    return [scaled(flops), scaled(moved, "B"), intensity(flops, moved)]
+
+
+def _time(taken: float | None, floor: float, total: float | None) -> list[object]:
+    if not taken or not total:
+        return [None, None, None]
+    return [
+        f"{taken * 1e6:.0f} us",
+        f"{100 * taken / total:.0f} %",
+        f"{100 * floor / taken:.0f} %",
+    ]

@@ -126,9 +126,16 @@ class Builder:
 def _number(value: float, dtype: DType | None) -> Node:
     if dtype is None:
         raise RuleError(f"cannot tell the element type of the number {value!r}")
-    if dtype.kind in "biu" and isinstance(value, float) and not value.is_integer():
-        raise RuleError(f"{value!r} is not a number of {dtype}; insert a cast")
+    if dtype.kind in "biu":
+        low, high = (0, 1) if dtype.kind == "b" else _limits(dtype)
+        if not low <= value <= high or value != int(value):
+            raise RuleError(f"{value!r} is not a number of {dtype}; insert a cast")
     return constant(value, dtype)
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    limits = np.iinfo(dtype.numpy)
+    return int(limits.min), int(limits.max)
 
 
 Visit = Callable[[Node, tuple[Node, ...], tuple[Block, ...]], Node]

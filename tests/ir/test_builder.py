@@ -1,0 +1,166 @@
+"""Making functions and mapping them: names, source lines, numbers, sizes."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from random_funcs import kernel_func, random_func
+
+from stack.errors import RuleError
+from stack.ir import (
+    Block,
+    Builder,
+    Func,
+    Node,
+    constant,
+    make,
+    param,
+    parse,
+    rebuild,
+    tensor,
+    verify,
+)
+from stack.ir.builder import rebuild_block
+from stack.ir.dim import symbol
+
+
+def test_numbers_take_the_type_of_the_other_operand() -> None:
+    b = Builder()
+    x, i, c = param("x", tensor("f16", 2)), param("i", tensor("i8")), param("c", tensor("bool", 2))
+    assert b.add(x, 1).args[1].dtype.name == "f16"
+    assert b.sub(2.0, i).args[0].attrs["value"].array == 2
+    assert b.select(c, x, 0.5).args[2].dtype.name == "f16"
+    assert b.and_(c, True).args[1].dtype.name == "bool"
+    with pytest.raises(RuleError, match=r"1\.5 is not a number of i8"):
+        b.add(i, 1.5)
+    for wrong in (300, -129, float("inf"), float("nan")):
+        with pytest.raises(RuleError, match="is not a number of i8"):
+            b.add(i, wrong)
+    with pytest.raises(RuleError, match="cannot tell the element type"):
+        b.add(1, 2)
+
+
+def test_ops_by_name() -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 2))
+    assert b.neg(x) is make("neg", [x]) is b.op("neg", [x])
+    with pytest.raises(AttributeError, match="no op 'fluff'"):
+        _ = b.fluff
+    with pytest.raises(RuleError, match="did you mean neg"):
+        b.op("nego", [x])
+    with pytest.raises(
+        RuleError, match=r"add\(f32\[2\], i64\[\]\): operands have one element type"
+    ):
+        b.add(x, constant(1))
+
+
+def test_equal_nodes_are_one_object() -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 2))
+    assert b.add(b.exp(x), 1.0) is b.add(b.exp(x), 1.0)
+    assert b.add(x, 0.0) is not b.add(x, -0.0)
+    assert constant(1, "i32") is not constant(True)
+    assert b.reduce(x, kind="sum", axes=[np.int64(0)]) is b.reduce(x, kind="sum", axes=(0,))
+
+
+def test_names_and_lines_of_a_builder() -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 2))
+    b.loc = ("a.py:1",)
+    y = b.op("exp", [x], named="first")
+    b.loc = ("b.py:2", "a.py:1")
+    assert b.op("exp", [x], named="second") is y
+    func = b.func("f", [x], [y])
+    assert func.body.names[y] == "first"  # the first name stays
+    assert func.body.locs[y] == ("a.py:1", "b.py:2")  # the lines of all who asked for it
+
+
+def test_new_nodes_get_the_lines_of_the_old_one() -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 2))
+    b.loc = ("a.py:1",)
+    y = b.op("exp", [x], named="e")
+    b.loc = ("a.py:2",)
+    z = b.op("sub", [y, x], named="d")
+    func = b.func("f", [x], [z])
+
+    def split(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+        if node.op == "sub":
+            return make("add", [args[0], make("neg", [args[1]])])
+        return Node(node.op, args, node.attrs, node.type, blocks)
+
+    new = rebuild(func, split)
+    lines = {n.op: new.body.locs[n] for n in new.nodes}
+    assert lines == {"exp": ("a.py:1",), "neg": ("a.py:2",), "add": ("a.py:2",)}
+    names = {n.op: new.body.names[n] for n in new.nodes}
+    assert names == {"exp": "e", "neg": "neg", "add": "d"}
+
+
+def test_merged_nodes_keep_the_lines_of_both() -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 2))
+    b.loc = ("a.py:1",)
+    y = b.exp(x)
+    b.loc = ("a.py:2",)
+    z = b.exp2(x)
+    func = b.func("f", [x], [b.add(y, z)])
+    new = rebuild(func, lambda n, args, _: make("exp" if n.op == "exp2" else n.op, args))
+    (merged,) = [n for n in new.nodes if n.op == "exp"]
+    assert new.body.locs[merged] == ("a.py:1", "a.py:2")
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_rebuild_without_a_change_is_the_same_function(seed: int) -> None:
+    func = random_func(seed, symbolic=bool(seed % 2))
+    assert rebuild(func) is func
+
+
+def test_rebuild_reaches_open_and_closed_blocks() -> None:
+    func = kernel_func()
+
+    def twice(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+        op = "exp2" if node.op == "exp" else node.op
+        return Node(op, args, node.attrs, node.type, blocks)
+
+    new = rebuild(func, twice)
+    verify(new)
+    assert "exp(" not in str(new)
+    assert str(new).count("exp2(") == 2
+    assert parse(str(new)) is new
+    x = np.float32([[1] * 8] * 4)
+    assert new.interpret(x).tolist() == (-4 * np.exp2(x)).tolist()
+
+
+def test_parameters_can_be_replaced() -> None:
+    b = Builder()
+    x, y = param("x", tensor("f32", 2)), param("y", tensor("f32", 2))
+    block = b.block((x,), (b.exp(x),))
+    new = rebuild_block(block, params=(y,))
+    assert str(Func("f", new)).splitlines()[1] == "  %exp = exp(%y) : f32[2]"
+
+
+def test_bind_replaces_sizes_everywhere() -> None:
+    n = symbol("n", 1, 100)
+    b = Builder()
+    x = param("x", tensor("f32", n, 3))
+    p = param("p", x.type)
+    inner = b.block((p,), (b.slice(p, start=(0, 0), limit=(n, 2), step=(2, 1)),))
+    y = b.call(x, name="half", blocks=(inner,))
+    z = b.reshape(y, type=tensor("f32", y.shape[0] * 2))
+    func = b.func("f", [x], [z, b.size_of(n + 1)])
+    bound = func.bind({"n": 5})
+    verify(bound)
+    assert bound.symbols == ()
+    assert [r.shape for r in bound.results] == [(6,), ()]
+    array = np.arange(15, dtype=np.float32).reshape(5, 3)
+    out, size = func.interpret(array)
+    assert out.tolist() == array[::2, :2].reshape(-1).tolist()
+    assert size == 6
+    partly = func.bind({})
+    assert partly is func

@@ -68,6 +68,11 @@ class TorchFrontend:
 
         return random_inputs(specs)
 
+    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        from stack.frontends.torch_train import train_runs
+
+        return train_runs(fn, args, options)
+
 
 FRONTEND = TorchFrontend()
 

@@ -113,6 +113,11 @@ class JaxFrontend:
             out.append(jax.numpy.asarray(held.astype(jax_dtype(dtype))))
         return tuple(out)
 
+    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        from stack.frontends.jax_train import train_runs
+
+        return train_runs(fn, args, options)
+
 
 def _uses_jax(fn: Callable[..., Any]) -> bool:
     """Whether a function is one of JAX's, or names JAX in its module or its closure."""

@@ -11,12 +11,12 @@ from stack.explore.dump import describe
 from stack.explore.lowering import compile_target, lower_to, with_random_inputs
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
-from stack.explore.training import train_step
+from stack.explore.training import train_runs
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
 from stack.run import plugins
 from stack.run.compile import DEFAULT_BACKEND, CompiledGraph
-from stack.run.record import SCHEMA
+from stack.run.record import SCHEMA, Run
 
 TEXT = """
     Compile a program and show every stage that it goes through.
@@ -32,6 +32,7 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --to fused
       stackc dump model.py:net -i 'f32[8,128]' --passes 'canonicalize,fuse{max_inputs=4}'
       stackc dump model.py:net -i 'f32[8,128]' --profile
+      stackc dump demos/transformer.py:gpt2 --train -o r3    r3/forward, r3/backward
       stackc show r1 fused            what the stage says
       stackc diff r1:canonical r1:fused
 """
@@ -65,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     target = common.target_of(args)
     settings = common.settings_of(args)
     if args.train:
-        target = _training(target)
+        return _run_training(args, target)
     if isinstance(target, SavedRun):
         common.progress(f"{target.folder} is a saved run: compiling its imported stage again")
     if args.profile and args.to:
@@ -83,8 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.profile and graph is not None:
         print(f"\n{profile(graph, target)}")
     if args.all:
-        for stage in record.records:
-            print(f"\n// ---- {stage.name}\n{stage.text.rstrip()}")
+        _print_stages(record)
     elif args.to:
         print(f"\n{record[args.to].text.rstrip()}")
     return 0
@@ -103,10 +103,28 @@ def profile(graph: CompiledGraph, target: Target) -> str:
     return kernel_report(executable.kernels, times, ceilings, widest_dtype(graph.func))
 
 
-def _training(target: Target) -> Target:
-    if not isinstance(target, Program):
-        raise UsageError("--train is for programs: a function from text has no gradient to ask for")
-    return train_step(target)
+def _run_training(args: argparse.Namespace, target: Target) -> int:
+    """Show every graph of a training step; with -o, each in a folder of its own."""
+    if args.to or args.profile:
+        raise UsageError("--train shows whole graphs: leave out --to and --profile")
+    found = train_runs(target, common.settings_of(args))
+    for name, record in found.items():
+        if args.output:
+            folder = _folder(args.output)
+            common.progress(f"wrote {record.save(folder / name if len(found) > 1 else folder)}")
+        if not args.json:
+            print(describe(record.manifest()) + "\n")
+        if args.all and not args.json:
+            _print_stages(record)
+    if args.json:
+        runs = {name: record.manifest() for name, record in found.items()}
+        common.print_json({"schema": "stack.runs/1", "runs": runs})
+    return 0
+
+
+def _print_stages(record: Run) -> None:
+    for stage in record.records:
+        print(f"\n// ---- {stage.name}\n{stage.text.rstrip()}")
 
 
 def _folder(name: str) -> Path:

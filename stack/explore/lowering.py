@@ -64,6 +64,9 @@ class IRFrontend:
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         raise UsageError("a file of IR text says its own inputs: -i is for programs")
 
+    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        raise UsageError("a function from text has no gradient to ask for")
+
 
 def captured_of(func: Func) -> Captured:
     """A function from text, as if a frontend had captured it."""

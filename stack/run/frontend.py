@@ -77,3 +77,11 @@ class Frontend(Protocol):
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         """Example arguments from texts such as `f32[2,16,64]`."""
         ...
+
+    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        """Compile the gradients of the sum of all results too; the `Run` of every graph, in order.
+
+        `options` are those of `stack.compile`. The last word of a run's target says its role:
+        "forward", "backward".
+        """
+        ...

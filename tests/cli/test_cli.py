@@ -170,6 +170,45 @@ def test_dump_with_other_passes(text_file: str, capsys: pytest.CaptureFixture[st
     assert "1.0:f32" not in out
 
 
+def test_dump_of_a_training_step(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ("dump", f"{model}:factory", "--train", "--json", "-o", str(tmp_path / "t"))
+    code, out, _ = run(capsys, *argv)
+    assert code == 0
+    document = json.loads(out)
+    assert document["schema"] == "stack.runs/1"
+    assert document["runs"]["train"]["coverage"]["fallback"] == 0
+    assert (tmp_path / "t" / "manifest.json").is_file()
+    func = stack.parse((tmp_path / "t" / "01-imported.stack").read_text())
+    assert [str(r.type) for r in func.results] == ["f32[4, 16]", "f32[8, 16]", "f32[4, 8]"]
+
+
+def test_dump_of_a_torch_training_step_has_two_graphs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "torch_net.py"
+    path.write_text(
+        "import torch\nnet = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh())\n"
+    )
+    argv = ("dump", f"{path}:net", "-i", "f32[2,8]", "--train", "-o", str(tmp_path / "t"))
+    code, out, _ = run(capsys, *argv)
+    assert code == 0
+    assert "(forward)" in out
+    assert "(backward)" in out
+    assert (tmp_path / "t" / "forward" / "manifest.json").is_file()
+    assert (tmp_path / "t" / "backward" / "manifest.json").is_file()
+
+
+def test_dump_with_a_profile(text_file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "dump", text_file, "--profile")
+    assert code == 0
+    assert "of roof" in out
+    assert " us" in out
+    code, _, err = run(capsys, "dump", text_file, "--profile", "--to", "fused")
+    assert (code, "--to" in err) == (2, True)
+
+
 # ---- targets
 
 

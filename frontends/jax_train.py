@@ -1,0 +1,39 @@
+"""One training step of a JAX program: its results and all gradients, as one program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from stack.errors import UsageError
+from stack.run.compile import compile as compile_program
+
+
+def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+    """The record of results and gradients together; see `Frontend.train_runs`."""
+    leaves, tree = jax.tree.flatten(tuple(args))
+    floats = [i for i, leaf in enumerate(leaves) if _is_float(leaf)]
+    if not floats:
+        raise UsageError("no argument is a float that could have a gradient")
+
+    def total(chosen: list[Any], rest: list[Any]) -> tuple[Any, Any]:
+        held = list(rest)
+        for i, leaf in zip(floats, chosen, strict=True):
+            held[i] = leaf
+        results = fn(*jax.tree.unflatten(tree, held))
+        return sum(jnp.sum(r) for r in jax.tree.leaves(results) if _is_float(r)), results
+
+    def train_step(*values: Any) -> Any:
+        held = jax.tree.leaves(values)
+        chosen = [held[i] for i in floats]
+        (_, results), gradients = jax.value_and_grad(total, has_aux=True)(chosen, held)
+        return results, gradients
+
+    return [compile_program(train_step, *args, frontend="jax", **options).run]
+
+
+def _is_float(leaf: Any) -> bool:
+    return jnp.issubdtype(jnp.result_type(leaf), jnp.floating)

@@ -244,7 +244,7 @@ class _Indexing:
 
     def vectors(self, indices: Sequence[Array], node: Node) -> Array:
         """The index arrays side by side, over all batch axes: `[batch..., indexed]`."""
-        sizes: dict[str, int] = {}
+        sizes: dict[str, Any] = {}
         for operand, names in zip(node.args[1:], self.operands):
             sizes.update(zip(names, operand.shape, strict=True))
         rule = parse_rule(node.attrs["rule"])
@@ -287,9 +287,7 @@ def contract(
     return out, [*batch, *rest]
 
 
-def _sum_lone(
-    x: Array, names: list[str], others: set[str], dtype: Any
-) -> tuple[Array, list[str]]:
+def _sum_lone(x: Array, names: list[str], others: set[str], dtype: Any) -> tuple[Array, list[str]]:
     lone = tuple(i for i, n in enumerate(names) if n not in others)
     if not lone:
         return x, names

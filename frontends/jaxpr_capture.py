@@ -256,5 +256,3 @@ class Unflatten:
             for x, a in zip(arrays, self.avals, strict=True)
         ]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
-
-

@@ -79,7 +79,7 @@ def jax_dtype(dtype: DType) -> np.dtype:
 
 def is_key(aval: Any) -> bool:
     """Whether a value is an array of typed random keys, which the IR holds as their words."""
-    return jax.dtypes.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
+    return jax.numpy.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
 
 
 @dataclass

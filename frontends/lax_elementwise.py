@@ -17,10 +17,51 @@ from stack.ir.types import DTYPES, F32
 _SAME = {
     name: name
     for name in (
-        "neg", "abs", "sign", "not", "floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "expm1",
-        "log", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
-        "asinh", "acosh", "atanh", "erf", "lgamma", "add", "sub", "mul", "div", "rem",
-        "pow", "atan2", "max", "min", "and", "or", "xor", "eq", "ne", "lt", "le", "gt", "ge",
+        "neg",
+        "abs",
+        "sign",
+        "not",
+        "floor",
+        "ceil",
+        "sqrt",
+        "rsqrt",
+        "exp",
+        "exp2",
+        "expm1",
+        "log",
+        "log1p",
+        "sin",
+        "cos",
+        "tan",
+        "asin",
+        "acos",
+        "atan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "asinh",
+        "acosh",
+        "atanh",
+        "erf",
+        "lgamma",
+        "add",
+        "sub",
+        "mul",
+        "div",
+        "rem",
+        "pow",
+        "atan2",
+        "max",
+        "min",
+        "and",
+        "or",
+        "xor",
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
     )
 } | {"is_finite": "isfinite", "logistic": "sigmoid", "erf_inv": "erfinv", "add_any": "add"}
 
@@ -333,4 +374,3 @@ def _dim_as_value(s: Site, *, dim: Any, **_: Any) -> Node:
 @lower("dimension_size")
 def _dimension_size(s: Site, x: Node, *, dimension: int, **_: Any) -> Node:
     return s.b.size_of(x.shape[dimension], s.type.dtype)
-

@@ -44,7 +44,7 @@ class Reads:
         """The gather; `x` itself, reordered, where nothing is indexed."""
         if not self.indices:
             own = [a.names[0] for a in self.axes]
-            return s.transpose(x, [own.index(n) for n in result])
+            return s.transpose(x, [own.index(n) for n in result if n in own])
         rule = Rule((tuple(self.axes), *self._operands()), (_plain(result),))
         return s.b.op("gather", (x, *self.indices), {"rule": str(rule)})
 
@@ -178,8 +178,11 @@ def _gather(
     reads = _gather_reads(s, plan)
     names = dict(zip(batch_axes, batch, strict=True))
     names.update(zip(offset_axes, map(plan.name, plan.windows), strict=True))
-    # an axis of size 1 that no start moves is put back by a reshape
     out = reads.gather(s, x, [names[i] for i in range(s.type.rank)])
+    if out.tensor.rank != s.type.rank:  # nothing is indexed: every batch element is the same
+        own = {axis.names[0] for axis in reads.axes}
+        axes = tuple(i for i in range(s.type.rank) if names[i] in own)
+        out = s.b.broadcast(out, axes=axes, type=s.type)
     if plan.valid is None:
         return out
     missing = constant(_fill_value(fill_value, s), s.type.dtype)

@@ -101,7 +101,7 @@ def _stack(s: Site, *args: Node, axis: int, **_: Any) -> Node:
 
 @lower("concatenate")
 def _concatenate(s: Site, *args: Node, dimension: int, **_: Any) -> Node:
-    return s.b.op("concat", args, {"axis": dimension}) if len(args) > 1 else args[0]
+    return s.b.op("concat", args, {"axis": dimension}) if len(args) > 1 else next(iter(args))
 
 
 @lower("tile")
@@ -177,4 +177,3 @@ def _platform_index(s: Site, *, platforms: Sequence[Any], **_: Any) -> Node:
         if names is None or "cpu" in names:
             return constant(i, s.type.dtype)
     raise NoLowering("no branch for the CPU")
-

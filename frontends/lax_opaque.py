@@ -37,7 +37,8 @@ def primitives() -> dict[str, Any]:
 @cache
 def _records() -> dict[str, Callable[..., Any]]:
     """Parameter types that are written as their fields. Nothing else is ever constructed."""
-    modules = (jax.lax, lax_private.slicing, lax_private.lax, lax_private.convolution)
+    private: Any = lax_private
+    modules = (jax.lax, private.slicing, private.lax, private.convolution)
     found: dict[str, Callable[..., Any]] = {}
     for name in ("GatherDimensionNumbers", "ScatterDimensionNumbers", "ConvDimensionNumbers",
                  "GatherScatterMode", "RoundingMethod", "RandomAlgorithm", "Precision",
@@ -73,13 +74,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.dtype):
         return ("dtype", value.name)
     name = type(value).__name__
+    held: Any = value
     if name in _records():
         if _is_enum(value):
-            return ("enum", name, value.name)
-        fields = getattr(value, "_fields", None) or tuple(value.__dataclass_fields__)
+            return ("enum", name, held.name)
+        fields = getattr(value, "_fields", None) or tuple(held.__dataclass_fields__)
         return ("record", name, tuple(_plain(getattr(value, f)) for f in fields))
     if type(value) in (tuple, list):
-        return ("list", *map(_plain, value))
+        return ("list", *map(_plain, held))
     if isinstance(value, np.floating):
         return ("number", value.dtype.name, float(value))
     if isinstance(value, np.ndarray) and value.size <= _MAX_ARRAY and value.dtype.kind in "iufb":

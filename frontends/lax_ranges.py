@@ -21,20 +21,23 @@ def limits(dtype: DType) -> Range:
     return int(info.min), int(info.max)
 
 
-def value_range(node: Node, depth: int = _DEPTH) -> Range:
-    """Bounds that every element of an integer array is certainly within."""
-    if node.dtype.kind == "b":
-        return 0, 1
-    low, high = limits(node.dtype)
-    if not depth:
-        return low, high
-    found = _range(node, depth - 1)
+def value_range(node: Node) -> Range:
+    """Bounds that every element of an integer or bool array is certainly within."""
+    return _bounded(node, _DEPTH, {})
+
+
+def _bounded(node: Node, depth: int, seen: dict[Node, Range]) -> Range:
+    if node in seen:
+        return seen[node]
+    low, high = (0, 1) if node.dtype.kind == "b" else limits(node.dtype)
+    found = _range(node, depth - 1, seen) if depth else None
     if found is None or found[0] < low or found[1] > high:
-        return low, high
+        found = low, high
+    seen[node] = found
     return found
 
 
-def _range(node: Node, depth: int) -> Range | None:
+def _range(node: Node, depth: int, seen: dict[Node, Range]) -> Range | None:
     if node.op == "const":
         array = node.attrs["value"].array
         return (int(array.min()), int(array.max())) if array.size else None
@@ -43,15 +46,19 @@ def _range(node: Node, depth: int) -> Range | None:
     if node.op == "argreduce":
         return 0, max(bounds(node.args[0].shape[node.attrs["axis"]])[1] - 1, 0)
     if node.op in ("reshape", "transpose", "broadcast", "slice", "reverse", "gather"):
-        return value_range(node.args[0], depth)
+        return _bounded(node.args[0], depth, seen)
     if node.op == "cast":
         is_integer = node.args[0].dtype.kind in "iub"
-        return value_range(node.args[0], depth) if is_integer else None
+        return _bounded(node.args[0], depth, seen) if is_integer else None
     if node.op in ("select", "concat"):
-        parts = [value_range(a, depth) for a in node.args[node.op == "select" :]]
+        choices = node.args
+        if node.op == "select":
+            taken = _bounded(node.args[0], depth, seen)
+            choices = {(1, 1): node.args[1:2], (0, 0): node.args[2:]}.get(taken, node.args[1:])
+        parts = [_bounded(a, depth, seen) for a in choices]
         return min(p[0] for p in parts), max(p[1] for p in parts)
-    if node.op in _COMBINE:
-        return _COMBINE[node.op](*(value_range(a, depth) for a in node.args))
+    if node.op in _COMBINE and all(a.dtype.kind in "iub" for a in node.args):
+        return _COMBINE[node.op](*(_bounded(a, depth, seen) for a in node.args))
     return None
 
 
@@ -74,6 +81,18 @@ def _masked(x: Range, y: Range) -> Range | None:
     return (0, min(x[1], y[1])) if x[0] >= 0 and y[0] >= 0 else None
 
 
+def _less(x: Range, y: Range) -> Range:
+    return int(x[1] < y[0]), int(x[0] < y[1])
+
+
+def _equal(x: Range, y: Range) -> Range:
+    return int(x[0] == x[1] == y[0] == y[1]), int(x[0] <= y[1] and y[0] <= x[1])
+
+
+def _not(x: Range) -> Range:
+    return 1 - x[1], 1 - x[0]
+
+
 _COMBINE: dict[str, Callable[..., Range | None]] = {
     "add": lambda x, y: (x[0] + y[0], x[1] + y[1]),
     "sub": lambda x, y: (x[0] - y[1], x[1] - y[0]),
@@ -83,6 +102,12 @@ _COMBINE: dict[str, Callable[..., Range | None]] = {
     "rem": _remainder,
     "div": _quotient,
     "and": _masked,
+    "lt": _less,
+    "gt": lambda x, y: _less(y, x),
+    "le": lambda x, y: _not(_less(y, x)),
+    "ge": lambda x, y: _not(_less(x, y)),
+    "eq": _equal,
+    "ne": lambda x, y: _not(_equal(x, y)),
     "neg": lambda x: (-x[1], -x[0]),
 }
 

@@ -90,9 +90,7 @@ def _running_logsumexp(s: Site, x: Node, *, axis: int, reverse: bool, **_: Any) 
 
 @lower("sort")
 def _sort(s: Site, *args: Node, dimension: int, num_keys: int, **_: Any) -> list[Node]:
-    node = s.b.op(
-        "sort", args, {"axis": dimension, "num_keys": num_keys, "descending": False}
-    )
+    node = s.b.op("sort", args, {"axis": dimension, "num_keys": num_keys, "descending": False})
     return s.items(node, "sorted")
 
 

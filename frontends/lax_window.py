@@ -11,6 +11,7 @@ from stack.frontends.lax_index import Reads, window
 from stack.frontends.lax_move import pad
 from stack.frontends.lax_reduce import combine, monoid, reduce
 from stack.ir.builder import constant
+from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import I32
@@ -22,7 +23,7 @@ MAX_TAPS = 32  # longer windows are read by a gather instead of one slice for ea
 def _reduce_window(s: Site, x: Node, **params: Any) -> Node:
     kind = s.eqn.primitive.name.removeprefix("reduce_window_")
     if x.dtype.kind == "b":
-        kind = {"max": "or", "min": "and"}.get(kind, kind)
+        kind = {"max": "or", "min": "and"}.get(str(kind), str(kind))
     return pooled(s, x, kind, **params)
 
 
@@ -99,7 +100,7 @@ def _places(s: Site, count: Any, stride: int, taps: int, gap: int) -> Node:
 
 def _patches(
     s: Site, x: Node, window_dimensions: Sequence[int], strides: Sequence[int],
-    gaps: Sequence[int], counts: Sequence[int],
+    gaps: Sequence[int], counts: Sequence[Dim],
 ) -> Node:  # fmt: skip
     """Every window as one last axis: `[windows..., taps]`."""
     reads = Reads()
@@ -121,7 +122,7 @@ def _patches(
 
 def _chosen(
     s: Site, x: Node, select_prim: Any, dims: Sequence[int], strides: Sequence[int],
-    gaps: Sequence[int], counts: Sequence[int],
+    gaps: Sequence[int], counts: Sequence[Any],
 ) -> Reads:  # fmt: skip
     """Where in `x` the first largest (or smallest) element of each window is."""
     kind = {"ge": "max", "le": "min"}.get(select_prim.name)

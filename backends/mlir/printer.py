@@ -381,7 +381,9 @@ class Printer:
         elif mask is not None:
             raise Unprintable("a masked store of a block")
         else:
-            self.put(f"llvm.store {stored}, {address} {{alignment = {size} : i64}} : {t}, !llvm.ptr")
+            self.put(
+                f"llvm.store {stored}, {address} {{alignment = {size} : i64}} : {t}, !llvm.ptr"
+            )
         return self.values[memory]
 
     # ---- loops
@@ -480,5 +482,3 @@ def _literal(value: object, dtype: DType) -> str:
         held = np.asarray(value, dtype=dtype.numpy)
         bits = int(held.view(f"u{held.dtype.itemsize}"))
     return f"0x{bits:0{dtype.bytes * 2}X}"
-
-

@@ -119,4 +119,4 @@ class Checker:
 
 def as_list(results: Any) -> list[Any]:
     """Results of `interpret` as a list."""
-    return list(results) if isinstance(results, tuple) else [results]
+    return [*results] if isinstance(results, tuple) else [results]  # pyright: ignore[reportUnknownArgumentType]

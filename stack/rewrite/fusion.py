@@ -400,16 +400,18 @@ class Grouping:
         while left:
             for node in left:
                 other = self._alone(node)
+                pair: tuple[Group, Group]
                 if any(v in group.axes for v in other.outputs):
                     pair = (other, group)
                 elif any(v in other.axes for v in group.outputs):
                     pair = (group, other)
                 else:
                     continue
-                maps = join(*pair)
+                first, second = pair
+                maps = join(first, second)
                 if isinstance(maps, Why) or maps.merged is None:
                     return maps if isinstance(maps, Why) else Why("")
-                group = self._complete(maps.merged, *pair, copy=False)
+                group = self._complete(maps.merged, first, second, copy=False)
                 left.remove(node)
                 break
             else:

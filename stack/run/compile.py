@@ -329,7 +329,7 @@ def _shown(value: Any) -> str:
     return f"{short.get(head, head)}{kind[len(head) :]}{list(value.shape)}"
 
 
-def compile(  # noqa: A001 the name is the library's verb
+def compile(
     fn: Any,
     *args: Any,
     backend: str | None = None,

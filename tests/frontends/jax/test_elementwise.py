@@ -16,14 +16,40 @@ INTS = ["int8", "int16", "int32", "uint8", "uint16", "uint32"]
 
 # primitive: the interval that arguments are drawn from
 UNARY = {
-    "abs": (-9, 9), "neg": (-9, 9), "sign": (-9, 9), "floor": (-9, 9), "ceil": (-9, 9),
-    "sqrt": (0, 9), "rsqrt": (0.1, 9), "cbrt": (-9, 9), "square": (-9, 9), "exp": (-5, 5),
-    "exp2": (-5, 5), "expm1": (-5, 5), "log": (0.1, 9), "log1p": (-0.9, 9), "sin": (-9, 9),
-    "cos": (-9, 9), "tan": (-1.4, 1.4), "asin": (-1, 1), "acos": (-1, 1), "atan": (-9, 9),
-    "sinh": (-3, 3), "cosh": (-3, 3), "tanh": (-3, 3), "asinh": (-9, 9), "acosh": (1, 9),
-    "atanh": (-0.9, 0.9), "logistic": (-9, 9), "erf": (-3, 3), "erfc": (-3, 3),
-    "erf_inv": (-0.99, 0.99), "lgamma": (0.1, 9), "digamma": (0.1, 9), "is_finite": (-1, 1),
-}  # fmt: skip
+    "abs": (-9, 9),
+    "neg": (-9, 9),
+    "sign": (-9, 9),
+    "floor": (-9, 9),
+    "ceil": (-9, 9),
+    "sqrt": (0, 9),
+    "rsqrt": (0.1, 9),
+    "cbrt": (-9, 9),
+    "square": (-9, 9),
+    "exp": (-5, 5),
+    "exp2": (-5, 5),
+    "expm1": (-5, 5),
+    "log": (0.1, 9),
+    "log1p": (-0.9, 9),
+    "sin": (-9, 9),
+    "cos": (-9, 9),
+    "tan": (-1.4, 1.4),
+    "asin": (-1, 1),
+    "acos": (-1, 1),
+    "atan": (-9, 9),
+    "sinh": (-3, 3),
+    "cosh": (-3, 3),
+    "tanh": (-3, 3),
+    "asinh": (-9, 9),
+    "acosh": (1, 9),
+    "atanh": (-0.9, 0.9),
+    "logistic": (-9, 9),
+    "erf": (-3, 3),
+    "erfc": (-3, 3),
+    "erf_inv": (-0.99, 0.99),
+    "lgamma": (0.1, 9),
+    "digamma": (0.1, 9),
+    "is_finite": (-1, 1),
+}
 
 
 def draw(shape: Any, dtype: str, low: float = -9, high: float = 9) -> Any:
@@ -38,7 +64,11 @@ def draw(shape: Any, dtype: str, low: float = -9, high: float = 9) -> Any:
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", UNARY)
 def test_unary(name: str, dtype: str) -> None:
-    check(getattr(lax, name), draw((3, 5), dtype, *UNARY[name]), tolerance=None if dtype != "float32" else 5e-5)
+    check(
+        getattr(lax, name),
+        draw((3, 5), dtype, *UNARY[name]),
+        tolerance=None if dtype != "float32" else 5e-5,
+    )
 
 
 @pytest.mark.parametrize("name", [n for n in UNARY if n not in ("tan", "sin", "cos")])
@@ -59,10 +89,14 @@ def test_binary_floats(name: str, dtype: str) -> None:
     check(getattr(lax, name), draw((4, 3), dtype, low, 4), draw((4, 3), dtype, low, 4))
 
 
-@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "max", "min", "rem", "and", "or", "xor"])
+@pytest.mark.parametrize(
+    "name", ["add", "sub", "mul", "div", "max", "min", "rem", "and", "or", "xor"]
+)
 @pytest.mark.parametrize("dtype", INTS)
 def test_binary_integers(name: str, dtype: str) -> None:
-    fn = getattr(lax, {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}.get(name, name))
+    fn = getattr(
+        lax, {"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"}.get(name, name)
+    )
     low = 1 if name in ("div", "rem") else -100
     check(fn, draw((40,), dtype, -100, 100), draw((40,), dtype, low, 100))
 
@@ -84,7 +118,9 @@ def test_comparisons(name: str, dtype: str) -> None:
     check(getattr(lax, name), draw((30,), dtype, 0, 3), draw((30,), dtype, 0, 3))
 
 
-@pytest.mark.parametrize("shapes", [((3, 1), (1, 4)), ((1, 4), (3, 4)), ((), (3,)), ((2, 1, 3), (4, 1))])
+@pytest.mark.parametrize(
+    "shapes", [((3, 1), (1, 4)), ((1, 4), (3, 4)), ((), (3,)), ((2, 1, 3), (4, 1))]
+)
 def test_axes_of_size_one_repeat(shapes: Any) -> None:
     check(lambda x, y: jnp.where(x > y, x + y, x * y), *(draw(s, "float32") for s in shapes))
 
@@ -109,9 +145,13 @@ def test_integer_powers_of_integers() -> None:
     check(lambda x, y: lax.pow(x.astype(jnp.float32), y), base, exponent)
 
 
-@pytest.mark.parametrize("method", [lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN])
+@pytest.mark.parametrize(
+    "method", [lax.RoundingMethod.AWAY_FROM_ZERO, lax.RoundingMethod.TO_NEAREST_EVEN]
+)
 def test_round(method: Any) -> None:
-    halves = jnp.asarray([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.49999997, 3.2, np.inf, np.nan], jnp.float32)
+    halves = jnp.asarray(
+        [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 0.49999997, 3.2, np.inf, np.nan], jnp.float32
+    )
     check(lambda x: lax.round(x, method), halves)
 
 
@@ -137,9 +177,15 @@ def test_convert(source: str, target: str) -> None:
 
 @pytest.mark.parametrize(
     "pair",
-    [("float32", "int32"), ("uint32", "float32"), ("float32", "uint8"), ("bfloat16", "uint16"),
-     ("float16", "int8"), ("int32", "uint16")],
-)  # fmt: skip
+    [
+        ("float32", "int32"),
+        ("uint32", "float32"),
+        ("float32", "uint8"),
+        ("bfloat16", "uint16"),
+        ("float16", "int8"),
+        ("int32", "uint16"),
+    ],
+)
 def test_bitcast(pair: tuple[str, str]) -> None:
     source, target = pair
     check(lambda x: lax.bitcast_convert_type(x, target), draw((6,), source))
@@ -183,8 +229,23 @@ def test_erfc_keeps_the_digits_of_its_tail() -> None:
 
 def test_activations() -> None:
     x = draw((64,), "float32", -6, 6)
-    for name in ("relu", "gelu", "silu", "softplus", "elu", "selu", "sigmoid", "log_sigmoid",
-                 "leaky_relu", "hard_tanh", "soft_sign", "relu6", "celu", "mish", "swish"):  # fmt: skip
+    for name in (
+        "relu",
+        "gelu",
+        "silu",
+        "softplus",
+        "elu",
+        "selu",
+        "sigmoid",
+        "log_sigmoid",
+        "leaky_relu",
+        "hard_tanh",
+        "soft_sign",
+        "relu6",
+        "celu",
+        "mish",
+        "swish",
+    ):
         check(getattr(jax.nn, name), x, tolerance=1e-5)
     check(lambda x: jax.nn.gelu(x, approximate=False), x, tolerance=1e-5)
 

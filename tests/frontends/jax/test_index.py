@@ -15,6 +15,10 @@ RNG = np.random.default_rng(2)
 MODES = ["clip", "fill", "promise_in_bounds"]
 
 
+def _slow(value: str) -> Any:
+    return pytest.param(value, marks=pytest.mark.slow)
+
+
 def draw(*shape: int, dtype: str = "float32") -> Any:
     if "int" in dtype:
         return jnp.asarray(RNG.integers(-9, 9, shape), dtype)
@@ -104,8 +108,12 @@ SCATTERS = {
 KINDS = ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"]
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "mode", ["clip", "fill", pytest.param("promise_in_bounds", marks=pytest.mark.slow)]
+)
+@pytest.mark.parametrize(
+    "kind", [*KINDS[:2], *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[2:])]
+)
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatter(name: str, kind: str, mode: str) -> None:
     shape, index_shape, update_shape, numbers = SCATTERS[name]
@@ -167,13 +175,16 @@ def test_indices_known_to_be_in_range_need_no_clamp() -> None:
     captured = check(fn, draw(3, 4), draw(3, 7))
     ops = [n.op for n in all_nodes(captured.func)]
     assert ops.count("gather") == 1
-    assert "and" not in ops
+    assert "le" not in ops
+    assert "min" not in ops
 
 
 def test_gradients() -> None:
     x, i = draw(5, 6), jnp.array([0, -1, 9, 0])
     check(jax.grad(lambda x, i: (jnp.take(x, i, axis=0, mode="clip") ** 2).sum()), x, i)
-    check(jax.grad(lambda x, i: (x[i, 1] ** 2).sum()), x, i)
+    # indexing promises that indices are in range: JAX leaves other gradients undefined
+    inside = jnp.array([0, -1, 4, 0])
+    check(jax.grad(lambda x, i: (x[i, 1] ** 2).sum()), x, inside)
     check(jax.grad(lambda x: (lax.dynamic_slice(x, (1, 2), (3, 3)) ** 3).sum()), x)
     check(jax.grad(lambda x: (x.at[i].set(1.0) ** 2).sum()), x)
     check(jax.grad(lambda x: (jnp.take_along_axis(x, jnp.array([[1], [0]]), 1) ** 2).sum()), x[:2])

@@ -35,9 +35,17 @@ def test_reshapes_in_a_row_are_one() -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [((), (2, 3), ()), ((3,), (2, 3), (1,)), ((2,), (2, 3), (0,)), ((2, 1), (2, 3), (0, 1)),
-     ((1, 3), (4, 2, 3), (0, 2)), ((2, 3), (2, 1, 3), (0, 2)), ((0,), (0, 3), (0,)), ((1,), (0,), (0,))],
-)  # fmt: skip
+    [
+        ((), (2, 3), ()),
+        ((3,), (2, 3), (1,)),
+        ((2,), (2, 3), (0,)),
+        ((2, 1), (2, 3), (0, 1)),
+        ((1, 3), (4, 2, 3), (0, 2)),
+        ((2, 3), (2, 1, 3), (0, 2)),
+        ((0,), (0, 3), (0,)),
+        ((1,), (0,), (0,)),
+    ],
+)
 def test_broadcast_in_dim(case: Any) -> None:
     source, target, axes = case
     check(lambda x: lax.broadcast_in_dim(x, target, axes), draw(*source))
@@ -45,7 +53,12 @@ def test_broadcast_in_dim(case: Any) -> None:
 
 @pytest.mark.parametrize(
     "case",
-    [((0, 0), (4, 5), None), ((1, 2), (3, 5), None), ((0, 1), (4, 5), (2, 3)), ((2, 2), (2, 4), (1, 1))],
+    [
+        ((0, 0), (4, 5), None),
+        ((1, 2), (3, 5), None),
+        ((0, 1), (4, 5), (2, 3)),
+        ((2, 2), (2, 4), (1, 1)),
+    ],
 )
 def test_slice(case: Any) -> None:
     check(lambda x: lax.slice(x, *case), draw(4, 5))
@@ -67,9 +80,14 @@ def test_python_indexing() -> None:
 
 @pytest.mark.parametrize(
     "config",
-    [((0, 0, 0), (0, 0, 0)), ((1, 2, 0), (0, 1, 2)), ((-1, 2, 0), (1, -2, 0)), ((-1, -1, 1), (0, -3, 0)),
-     ((0, 0, 3), (2, 0, 0))],
-)  # fmt: skip
+    [
+        ((0, 0, 0), (0, 0, 0)),
+        ((1, 2, 0), (0, 1, 2)),
+        ((-1, 2, 0), (1, -2, 0)),
+        ((-1, -1, 1), (0, -3, 0)),
+        ((0, 0, 3), (2, 0, 0)),
+    ],
+)
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_pad(config: Any, dtype: str) -> None:
     check(lambda x: lax.pad(x, jnp.asarray(7, dtype), config), draw(3, 4, dtype=dtype))

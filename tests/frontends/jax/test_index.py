@@ -108,12 +108,8 @@ SCATTERS = {
 KINDS = ["scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"]
 
 
-@pytest.mark.parametrize(
-    "mode", ["clip", "fill", pytest.param("promise_in_bounds", marks=pytest.mark.slow)]
-)
-@pytest.mark.parametrize(
-    "kind", [*KINDS[:2], *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[2:])]
-)
+@pytest.mark.parametrize("mode", ["clip", "fill", _slow("promise_in_bounds")])
+@pytest.mark.parametrize("kind", [*KINDS[:2], *map(_slow, KINDS[2:])])
 @pytest.mark.parametrize("name", SCATTERS)
 def test_scatter(name: str, kind: str, mode: str) -> None:
     shape, index_shape, update_shape, numbers = SCATTERS[name]

@@ -30,7 +30,7 @@ ROUNDS = 15
 NEXT = """what to try next:
   stackc show runs/llama_block-torch fused          the fusion groups, as text
   stackc diff runs/llama_block-torch:canonical runs/llama_block-torch:fused
-  stackc where runs/llama_block-torch transformer   what became of a source line
+  stackc where runs/llama_block-torch softmax       from a source line to kernels, and back
   stackc compare demos/transformer.py:gpt2_block --with 'tvm{seconds=60},inductor,xla'
   stackc passes                                     what ran, and its options
 """

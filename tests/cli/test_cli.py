@@ -367,6 +367,38 @@ def test_opt_with_an_unknown_pass(text_file: str, capsys: pytest.CaptureFixture[
     assert "canonicalize" in err
 
 
+def test_a_pass_that_breaks_the_ir_exits_with_4(
+    text_file: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from dataclasses import dataclass
+
+    from stack.ir import Block, Func, Node
+    from stack.ir.types import tensor
+    from stack.rewrite import Log, Pass
+
+    @dataclass(frozen=True)
+    class Break(Pass):
+        name = "break"
+
+        def run(self, func: Func, log: Log) -> Func:
+            last = func.results[0]
+            wrong = Node("exp", last.args, {}, tensor("f32", 3))
+            lines = {wrong: func.body.locs[last]}
+            return Func(func.name, Block(func.params, [wrong], {wrong: "bad"}, lines))
+
+    original = plugins.load
+
+    def load(group: str, name: str) -> Any:
+        return Break if (group, name) == ("stack.passes", "break") else original(group, name)
+
+    monkeypatch.setattr(plugins, "load", load)
+    code, _, err = run(capsys, "opt", text_file, "--pass-pipeline=break")
+    assert code == 4
+    assert "after pass 'break'" in err
+    assert "%bad = exp" in err
+    assert "model.py:5" in err
+
+
 def test_run_compares_with_a_backend(
     text_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -181,6 +181,9 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
             continue
         if cold.problem:
             found.problems.append(f"{case.row} {case.title}: {label}: {cold.problem}")
+        if peer is None and cold.seconds:
+            parts = ", ".join(f"{s:.2f} s" for s in cold.captured)
+            found.notes[f"{label}, {case.title}"] = f"of it capture in the framework: {parts}"
         kind = "peer" if peer else "generated"
         graphs = ("first", "second") if case.second else ("first",)
         for graph, seconds in zip(graphs, [*cold.seconds, *[None] * 2], strict=False):

@@ -28,10 +28,14 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Cold:
-    """Seconds of the first graph of a process, and of a second one."""
+    """Seconds of the first graph of a process, and of a second one.
+
+    `captured` is the part of each that our own capture in the framework took (ours only).
+    """
 
     seconds: list[float]
     problem: str = ""
+    captured: tuple[float, ...] = ()
 
 
 def cold_compile(case: Case, peer: Peer | None, via: str, frontend: str) -> Cold:
@@ -67,7 +71,9 @@ def cold_compile(case: Case, peer: Peer | None, via: str, frontend: str) -> Cold
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         return Cold([], f"the process ended with {done.returncode}: {last[:200]}")
     reply: dict[str, Any] = json.loads(lines[-1])
-    return Cold([float(s) for s in reply["seconds"]], str(reply.get("problem", "")))
+    seconds = [float(s) for s in reply["seconds"]]
+    captured = tuple(float(s) for s in reply["captured"])
+    return Cold(seconds, str(reply["problem"]), captured)
 
 
 def _child() -> None:
@@ -75,18 +81,23 @@ def _child() -> None:
     out = silence_stdout()
     request: dict[str, Any] = json.loads(sys.stdin.read())
     seconds: list[float] = []
+    captured: list[float] = []
     problem = ""
     for options in request["programs"]:
         try:
-            seconds.append(_compile(request, options))
+            taken, part = _compile(request, options)
         except StackError as error:
             problem = str(error)
             break
-    out.write(json.dumps({"seconds": seconds, "problem": problem}) + "\n")
+        seconds.append(taken)
+        captured.append(part)
+    reply = {"seconds": seconds, "captured": captured, "problem": problem}
+    out.write(json.dumps(reply) + "\n")
     out.flush()
 
 
-def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
+def _compile(request: dict[str, Any], options: dict[str, Any]) -> tuple[float, float]:
+    """Seconds in all, and those of our capture."""
     from stack.explore.target import Program, resolve
     from stack.run.compile import find_frontend
 
@@ -98,7 +109,8 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
     program = capture_program(frontend, target.fn, target.args)
     captured = time.perf_counter() - start
     if request["peer"] is None:
-        return captured + (own_system(program, None, "default", "").compile_s or 0.0)
+        compiled = own_system(program, None, "default", "").compile_s or 0.0
+        return captured + compiled, captured
     found = peer_systems(program, Peer(*request["peer"]), (request["via"],), lambda _: None)
     if not found:
         raise StackError("has no way of its own for this framework")
@@ -107,7 +119,7 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
     taken = found[0].compile_s
     if found[0].runner is not None:
         found[0].runner.close()
-    return taken
+    return taken, 0.0
 
 
 if __name__ == "__main__":

@@ -434,9 +434,9 @@ class Grouping:
             readers -= producer.held
             if any(not self.groups.get(r) or r.op == "dot" for r in readers):
                 continue
-            consumers = {g: None for r in readers for g in self.groups[r]}
-            consumers.pop(producer, None)
-            if len(consumers) < 2 or not self._pays(producer, list(consumers)):
+            holders = (g for r in readers for g in self.groups[r])
+            consumers = list(dict.fromkeys(g for g in holders if g is not producer))
+            if len(consumers) < 2 or not self._pays(producer, consumers):
                 continue
             merged = [self.try_pair(producer, c, copy=True) for c in consumers]
             done = [m for m in merged if isinstance(m, Group)]

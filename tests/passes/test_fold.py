@@ -1,0 +1,73 @@
+"""fold: what is computed at compile time, and what stays a formula."""
+
+from __future__ import annotations
+
+import pytest
+from rule_cases import Kept, Rewrites, check_kept, check_rewrite
+
+P = "%x: f32[2]"
+C = "%c = const() {value=data<f32[2], [1.0, 2.0]>} : f32[2]\n"
+D = "%d = const() {value=data<f32[2], [3.0, 5.0]>} : f32[2]\n"
+
+REWRITES: Rewrites = {
+    "constant arrays": (
+        P,
+        C + D + "%z = add(%c, %d) : f32[2]",
+        "%z = const() {value=data<f32[2], [4.0, 7.0]>} : f32[2]",
+    ),
+    "a scalar": (
+        P,
+        "%z = exp(0.0:f32) : f32[]",
+        "%z = const() {value=data<f32[], [1.0]>} : f32[]",
+    ),
+    "a reduction": (
+        P,
+        C + '%z = reduce(%c) {axes=[0], kind="sum"} : f32[]',
+        "%z = const() {value=data<f32[], [3.0]>} : f32[]",
+    ),
+    "through a broadcast": (
+        P,
+        C + "%b = broadcast(2.0:f32) {axes=[]} : f32[2]\n%z = mul(%c, %b) : f32[2]",
+        "%z = const() {value=data<f32[2], [2.0, 4.0]>} : f32[2]",
+    ),
+    "a short iota": (
+        P,
+        "%i = iota() {axis=0} : i64[4]\n%z = mul(%i, 2:i64) : i64[4]",
+        "%z = const() {value=data<i64[4], [0, 2, 4, 6]>} : i64[4]",
+    ),
+}
+KEPT: Kept = {
+    "a parameter": (P, C + "%z = add(%x, %c) : f32[2]"),
+    "a table made of an iota": (
+        P,
+        "%i = iota() {axis=0} : i64[1000]\n%z = mul(%i, 2:i64) : i64[1000]",
+    ),
+    "a result larger than its operands": (
+        P,
+        C + "%z = pad(%c, 0.0:f32) {high=[998], interior=[0], low=[0]} : f32[1000]",
+    ),
+    "a broadcast": (P, "%z = broadcast(2.0:f32) {axes=[]} : f32[2]"),
+}
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_rewrites(name: str) -> None:
+    check_rewrite("fold", REWRITES[name])
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    check_kept("fold", KEPT[name])
+
+
+def test_max_elements() -> None:
+    params, before, _ = REWRITES["a short iota"]
+    check_kept("fold{max_elements=3}", (params, before))
+    # no larger than the arrays that it is computed from
+    check_rewrite("fold{max_elements=1}", REWRITES["constant arrays"])
+
+
+def test_max_work() -> None:
+    params, before, _ = REWRITES["constant arrays"]
+    check_kept("fold{max_work=3}", (params, before))
+    check_rewrite("fold{max_work=4}", REWRITES["constant arrays"])

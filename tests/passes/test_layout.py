@@ -1,0 +1,116 @@
+"""layout: transposes that go, by cancelling or into a dot, and those that must stay."""
+
+from __future__ import annotations
+
+import pytest
+from rule_cases import Kept, Rewrites, check_kept, check_rewrite
+
+from stack.ir import parse
+from stack.rewrite import Pipeline
+
+M, CUBE = "%x: f32[4, 6]", "%x: f32[2, 3, 4]"
+T = "%t = transpose(%x) {perm=[1, 0]} : f32[6, 4]\n"
+
+REWRITES: Rewrites = {
+    "cancel": (M, T + "%z = transpose(%t) {perm=[1, 0]} : f32[4, 6]", "%x"),
+    "through elementwise": (
+        M,
+        T + "%e = exp(%t) : f32[6, 4]\n%z = transpose(%e) {perm=[1, 0]} : f32[4, 6]",
+        "%z = exp(%x) : f32[4, 6]",
+    ),
+    "through elementwise with a line": (
+        "%x: f32[4, 6], %y: f32[6]",
+        T + "%b = broadcast(%y) {axes=[0]} : f32[6, 4]\n%e = add(%t, %b) : f32[6, 4]\n"
+        "%z = transpose(%e) {perm=[1, 0]} : f32[4, 6]",
+        "%b = broadcast(%y) {axes=[1]} : f32[4, 6]\n%z = add(%x, %b) : f32[4, 6]",
+    ),
+    "through a slice": (
+        M,
+        T + "%e = slice(%t) {limit=[6, 3], start=[2, 0], step=[1, 1]} : f32[4, 3]\n"
+        "%z = transpose(%e) {perm=[1, 0]} : f32[3, 4]",
+        "%z = slice(%x) {limit=[3, 6], start=[0, 2], step=[1, 1]} : f32[3, 4]",
+    ),
+    "through a reduction": (
+        M,
+        T + '%z = reduce(%t) {axes=[1], kind="sum"} : f32[6]',
+        '%z = reduce(%x) {axes=[0], kind="sum"} : f32[6]',
+    ),
+    "through a broadcast": (
+        M,
+        T + "%b = broadcast(%t) {axes=[0, 2]} : f32[6, 2, 4]\n"
+        "%z = transpose(%b) {perm=[2, 1, 0]} : f32[4, 2, 6]",
+        "%z = broadcast(%x) {axes=[0, 2]} : f32[4, 2, 6]",
+    ),
+    "through a reshape that merges neighbours": (
+        CUBE,
+        "%t = transpose(%x) {perm=[2, 0, 1]} : f32[4, 2, 3]\n%r = reshape(%t) : f32[4, 6]\n"
+        "%z = transpose(%r) {perm=[1, 0]} : f32[6, 4]",
+        "%z = reshape(%x) : f32[6, 4]",
+    ),
+    "operand of a dot": (
+        "%x: f32[4, 6], %y: f32[4, 5]",
+        T + '%z = dot(%t, %y) {rule="m k, k n -> m n"} : f32[6, 5]',
+        '%z = dot(%x, %y) {rule="k m, k n -> m n"} : f32[6, 5]',
+    ),
+    "result of a dot": (
+        "%x: f32[4, 6], %y: f32[6, 5]",
+        '%d = dot(%x, %y) {rule="m k, k n -> m n"} : f32[4, 5]\n'
+        "%z = transpose(%d) {perm=[1, 0]} : f32[5, 4]",
+        '%z = dot(%x, %y) {rule="m k, k n -> n m"} : f32[5, 4]',
+    ),
+    "repeated operand of a dot": (
+        "%x: f32[4, 6], %y: f32[2, 6, 5]",
+        "%b = broadcast(%x) {axes=[1, 2]} : f32[2, 4, 6]\n"
+        '%z = dot(%b, %y) {rule="b m k, b k n -> b m n"} : f32[2, 4, 5]',
+        '%z = dot(%x, %y) {rule="m k, b k n -> b m n"} : f32[2, 4, 5]',
+    ),
+    "merged rows of a dot": (
+        "%x: f32[2, 3, 4], %y: f32[4, 5]",
+        "%a = reshape(%x) : f32[6, 4]\n"
+        '%d = dot(%a, %y) {rule="m k, k n -> m n"} : f32[6, 5]\n'
+        "%z = reshape(%d) : f32[2, 3, 5]",
+        '%z = dot(%x, %y) {rule="a b k, k n -> a b n"} : f32[2, 3, 5]',
+    ),
+}
+KEPT: Kept = {
+    "the result is a transpose": (M, T + "%z = neg(%t) : f32[6, 4]"),
+    "the other operand would move": (
+        "%x: f32[4, 6], %y: f32[6, 4]",
+        T + "%z = add(%t, %y) : f32[6, 4]",
+    ),
+    "a reshape that merges others": (
+        CUBE,
+        "%t = transpose(%x) {perm=[1, 0, 2]} : f32[3, 2, 4]\n%z = reshape(%t) : f32[6, 4]",
+    ),
+    "a repeated axis that is summed": (
+        "%x: f32[4], %y: f32[6, 5]",
+        "%b = broadcast(%x) {axes=[0]} : f32[4, 6]\n"
+        '%z = dot(%b, %y) {rule="m k, k n -> m n"} : f32[4, 5]',
+    ),
+    "merged axes that are summed": (
+        "%x: f32[4, 2, 3], %y: f32[6, 5]",
+        '%a = reshape(%x) : f32[4, 6]\n%z = dot(%a, %y) {rule="m k, k n -> m n"} : f32[4, 5]',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_rewrites(name: str) -> None:
+    check_rewrite("layout", REWRITES[name])
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_kept(name: str) -> None:
+    check_kept("layout", KEPT[name])
+
+
+def test_a_dot_that_is_read_as_it_is_keeps_its_order() -> None:
+    func = parse("""func @main(%x: f32[4, 6], %y: f32[6, 5]) -> (f32[4, 5], f32[5, 4]) at tensor {
+  %d = dot(%x, %y) {rule="m k, k n -> m n"} : f32[4, 5]
+  %z = transpose(%d) {perm=[1, 0]} : f32[5, 4]
+  return %d, %z
+}
+""")
+    record = Pipeline("layout").run(func).records[0]
+    assert record.after is func
+    assert record.notes == ("plan absorb: 160 bytes of transposes before, 160 after",)

@@ -296,6 +296,7 @@ class Grouping:
             known = self.verdicts[key]
             # a cycle or a need elsewhere may have gone since; what the axes say stays
             if isinstance(known, Why):
+                self.reasons[key] = known
                 return known
         if consumer.dot is not None and not any(v in consumer.axes for v in producer.outputs):
             self.reasons[key] = Why("a dot reads its operands from memory")

@@ -1,0 +1,162 @@
+"""fuse: which ops become one group, which stay apart, and what the record says about it."""
+
+from __future__ import annotations
+
+import pytest
+from rule_cases import func
+
+from stack.ir import Func, Node, parse
+from stack.rewrite import Pipeline
+from stack.rewrite.pipeline import Record
+
+X = "%x: f32[64, 128]"
+CHAIN = """%a = exp(%x) : f32[64, 128]
+%b = neg(%a) : f32[64, 128]
+%c = tanh(%b) : f32[64, 128]
+%z = mul(%c, %x) : f32[64, 128]"""
+SOFTMAX = """%m = reduce(%x) {axes=[1], kind="max"} : f32[64]
+%mb = broadcast(%m) {axes=[0]} : f32[64, 128]
+%d = sub(%x, %mb) : f32[64, 128]
+%e = exp(%d) : f32[64, 128]
+%s = reduce(%e) {axes=[1], kind="sum"} : f32[64]
+%sb = broadcast(%s) {axes=[0]} : f32[64, 128]
+%z = div(%e, %sb) : f32[64, 128]"""
+LAYER_NORM = """%s = reduce(%x) {axes=[1], kind="sum"} : f32[64]
+%mean = mul(%s, 0.0078125:f32) : f32[64]
+%mb = broadcast(%mean) {axes=[0]} : f32[64, 128]
+%d = sub(%x, %mb) : f32[64, 128]
+%sq = mul(%d, %d) : f32[64, 128]
+%ss = reduce(%sq) {axes=[1], kind="sum"} : f32[64]
+%var = mul(%ss, 0.0078125:f32) : f32[64]
+%eps = add(%var, 0.00001:f32) : f32[64]
+%r = rsqrt(%eps) : f32[64]
+%rb = broadcast(%r) {axes=[0]} : f32[64, 128]
+%n = mul(%d, %rb) : f32[64, 128]
+%wb = broadcast(%w) {axes=[1]} : f32[64, 128]
+%nw = mul(%n, %wb) : f32[64, 128]
+%bb = broadcast(%b) {axes=[1]} : f32[64, 128]
+%z = add(%nw, %bb) : f32[64, 128]"""
+LINEAR = "%x: f32[64, 32], %w: f32[32, 128], %b: f32[128]"
+GELU = """%d = dot(%x, %w) {rule="m k, k n -> m n"} : f32[64, 128]
+%bb = broadcast(%b) {axes=[1]} : f32[64, 128]
+%h = add(%d, %bb) : f32[64, 128]
+%u = mul(%h, 0.70710677:f32) : f32[64, 128]
+%e = erf(%u) : f32[64, 128]
+%o = add(%e, 1.0:f32) : f32[64, 128]
+%v = mul(%h, 0.5:f32) : f32[64, 128]
+%z = mul(%v, %o) : f32[64, 128]"""
+
+
+def run(source: Func, options: str = "") -> Record:
+    return Pipeline(f"fuse{options}").run(source, check=True).records[0]
+
+
+def groups(record: Record) -> list[Node]:
+    return [n for n in record.after.nodes if n.op == "fusion"]
+
+
+def kinds(record: Record) -> list[str]:
+    return [str(n.attrs["kind"]) for n in groups(record)]
+
+
+def bare(record: Record) -> set[str]:
+    return {n.op for n in record.after.nodes} - {"fusion", "param", "const", "item"}
+
+
+@pytest.mark.parametrize(
+    ("params", "lines", "kind"),
+    [
+        (X, CHAIN, "loop"),
+        (X, SOFTMAX, "reduction"),
+        (f"{X}, %w: f32[128], %b: f32[128]", LAYER_NORM, "reduction"),
+        (LINEAR, GELU, "gemm"),
+    ],
+    ids=["chain", "softmax", "layer norm", "linear gelu"],
+)
+def test_one_group(params: str, lines: str, kind: str) -> None:
+    record = run(func(params, lines))
+    assert kinds(record) == [kind]
+    assert not bare(record)
+    assert [f.kind for f in record.formed] == [kind]
+
+
+def test_without_epilogues_the_dot_is_bare() -> None:
+    record = run(func(LINEAR, GELU), "{epilogue=false}")
+    assert kinds(record) == ["loop"]
+    assert bare(record) == {"dot"}
+
+
+def test_two_dots_are_two_groups() -> None:
+    lines = """%d = dot(%x, %w) {rule="m k, k n -> m n"} : f32[64, 64]
+%e = exp(%d) : f32[64, 64]
+%f = dot(%e, %w) {rule="m k, n k -> m n"} : f32[64, 64]
+%z = tanh(%f) : f32[64, 64]"""
+    record = run(func("%x: f32[64, 64], %w: f32[64, 64]", lines))
+    assert kinds(record) == ["gemm", "gemm"]
+    assert [[n.op for n in g.blocks[0].nodes] for g in groups(record)] == [
+        ["dot", "exp"],
+        ["dot", "tanh"],
+    ]
+    assert "a dot reads its operands from memory" in {r.reason for r in record.refused}
+
+
+def test_reductions_over_different_axes_stay_apart() -> None:
+    lines = """%m = reduce(%x) {axes=[1], kind="max"} : f32[64]
+%mb = broadcast(%m) {axes=[0]} : f32[64, 128]
+%d = sub(%x, %mb) : f32[64, 128]
+%z = reduce(%d) {axes=[0], kind="sum"} : f32[128]"""
+    record = run(func(X, lines))
+    held = [
+        {n.attrs["axes"] for n in g.blocks[0].nodes if n.op == "reduce"} for g in groups(record)
+    ]
+    assert sorted(len(axes) for axes in held) == [1, 1]
+    assert [(r.producer, r.consumer) for r in record.refused] == [("%m", "%z")]
+    assert "the two reductions run over different axes" in record.refused[0].reason
+
+
+def test_a_column_that_is_read_again_after_its_reduction_stays_apart() -> None:
+    lines = """%m = reduce(%x) {axes=[0], kind="max"} : f32[128]
+%mb = broadcast(%m) {axes=[1]} : f32[64, 128]
+%d = sub(%x, %mb) : f32[64, 128]
+%z = reduce(%d) {axes=[0], kind="sum"} : f32[128]"""
+    record = run(func(X, lines))
+    assert kinds(record) == ["reduction", "reduction"]
+    assert [r.reason for r in record.refused] == [
+        "the reduced axis is not innermost and values after it need it"
+    ]
+
+
+def test_no_cycle_through_a_dot_between_two_readers() -> None:
+    source = parse("""func @main(%x: f32[64, 64], %w: f32[64, 64]) -> (f32[64, 64]) at tensor {
+  %a = exp(%x) : f32[64, 64]
+  %near = tanh(%a) : f32[64, 64]
+  %d = dot(%near, %w) {rule="m k, k n -> m n"} : f32[64, 64]
+  %far = sub(%d, %a) : f32[64, 64]
+  return %far
+}
+""")
+    record = run(source)
+    first, second = groups(record)
+    assert {n.op for n in first.blocks[0].nodes} == {"exp", "tanh"}
+    assert {n.op for n in second.blocks[0].nodes} == {"dot", "sub"}
+    assert not bare(record)
+
+
+def test_max_nodes() -> None:
+    record = run(func(X, CHAIN), "{max_nodes=2}")
+    sizes = [len([n for n in g.blocks[0].nodes if n.op != "neg"]) for g in groups(record)]
+    assert len(sizes) > 1
+    assert max(sizes) <= 2
+    assert any("at most 2 are allowed" in r.reason for r in record.refused)
+
+
+def test_max_inputs() -> None:
+    names = ["%a", "%b", "%c", "%d"]
+    params = ", ".join(f"{n}: f32[64, 128]" for n in names)
+    lines = """%p = add(%a, %b) : f32[64, 128]
+%q = add(%p, %c) : f32[64, 128]
+%z = add(%q, %d) : f32[64, 128]"""
+    assert kinds(run(func(params, lines))) == ["loop"]
+    record = run(func(params, lines), "{max_inputs=2}")
+    assert [len(g.args) for g in groups(record)] == [2, 2, 2]
+    assert {r.reason for r in record.refused} == {"3 inputs, at most 2 are allowed"}

@@ -3,6 +3,7 @@
 - a dot whose axes are not batch, row, column and contracted: axes of one operand that the result
   lacks are summed first, and a product without a contracted axis is a multiplication;
 - a convolution whose windows do not overlap is a dot;
+- updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
 - small integer powers are products; isnan is a comparison.
 
 These may change a result by a rounding, which `canonicalize` never does.
@@ -17,6 +18,7 @@ from typing import ClassVar
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Func, Node
+from stack.ir.types import BF16, F16, F32
 from stack.passes.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.transposes import transposed
 from stack.rewrite.engine import Scope, on, rewrite
@@ -127,4 +129,15 @@ def windows_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
     return make_dot((split, w), inputs, ["n", "o", *places], node)
 
 
-RULES = (small_power, isnan, lone_axes, without_contraction, windows_apart)
+@on("scatter")
+def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Sums and products of 16-bit floats at one place, in f32."""
+    if node.dtype not in (BF16, F16) or node.attrs["kind"] not in ("add", "mul"):
+        return None
+    x, *indices, updates = node.args
+    wide = [make("cast", (a,), hint=a.tensor.with_dtype(F32)) for a in (x, updates)]
+    made = make("scatter", (wide[0], *indices, wide[1]), node.attrs)
+    return make("cast", (made,), hint=node.type)
+
+
+RULES = (small_power, isnan, lone_axes, without_contraction, windows_apart, combine_wide)

@@ -221,6 +221,9 @@ class Grower:
                 return False
             if x.size and not ((np.trunc(x) >= info.min) & (np.trunc(x) <= info.max)).all():
                 return False
+        if node.op == "bitcast" and node.args[0].dtype.kind == "f":
+            if np.isnan(self.values[node.args[0]][0]).any():
+                return False  # sign and payload of a nan are not specified
         return self.steady(made, node.dtype)
 
     def steady(self, made: Values, dtype: DType) -> bool:

@@ -189,4 +189,10 @@ _elementwise("select", "y where the bool operand holds, else z", 3, _select_infe
 _elementwise(
     "cast", "convert the element type; floats to integers truncate, to bool: x != 0", 1, _cast_infer
 )
-_elementwise("bitcast", "same bits, another element type", 1, _bitcast_infer, 0)
+_elementwise(
+    "bitcast",
+    "same bits, another element type; which bits a nan has is not specified",
+    1,
+    _bitcast_infer,
+    0,
+)

@@ -56,6 +56,14 @@ REWRITES: Rewrites = {
         '%z = dot(%x, %y) {rule="a b, b a -> a b"} : f32[4, 3]',
         "%a = transpose(%y) {perm=[1, 0]} : f32[4, 3]\n%z = mul(%x, %a) : f32[4, 3]",
     ),
+    "updates of 16 bits that may collide": (
+        "%x: bf16[4, 3], %i: i64[5], %u: bf16[5, 3]",
+        '%z = scatter(%x, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : bf16[4, 3]',
+        "%a = cast(%x) : f32[4, 3]\n"
+        "%b = cast(%u) : f32[5, 3]\n"
+        '%c = scatter(%a, %i, %b) {kind="add", rule="v! d, n, n d -> v! d"} : f32[4, 3]\n'
+        "%z = cast(%c) : bf16[4, 3]",
+    ),
     "patches": (
         IMAGE,
         conv("f32[1, 5, 2, 2]"),
@@ -64,6 +72,14 @@ REWRITES: Rewrites = {
     ),
 }
 KEPT: Kept = {
+    "updates of 32 bits": (
+        "%x: f32[4, 3], %i: i64[5], %u: f32[5, 3]",
+        '%z = scatter(%x, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[4, 3]',
+    ),
+    "the largest of 16 bits": (
+        "%x: bf16[4, 3], %i: i64[5], %u: bf16[5, 3]",
+        '%z = scatter(%x, %i, %u) {kind="max", rule="v! d, n, n d -> v! d"} : bf16[4, 3]',
+    ),
     "x ** 4": (X, "%z = pow(%x, 4.0:f32) : f32[4]"),
     "x ** 0.5": (X, "%z = pow(%x, 0.5:f32) : f32[4]"),
     "x ** y": ("%x: f32[4], %y: f32[4]", "%z = pow(%x, %y) : f32[4]"),

@@ -176,6 +176,27 @@ func @main(%x: f32[8, 4]) -> (f32[8, 4], f32[8, 4]) at tensor {
 }
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_updates_of_16_bits_round_once(dtype: str) -> None:
+    # rounded after each update, 2 ** -7 would be lost between 3 and -3
+    text = f"""func @main(%x: {dtype}[4, 5], %i: i64[2], %u: {dtype}[2, 5]) -> ({dtype}[4, 5]) at tensor {{
+  %z = scatter(%x, %i, %u) {{kind="add", rule="v! d, n, n d -> v! d"}} : {dtype}[4, 5]
+  return %z
+}}
+"""  # noqa: E501
+    func = parse(text)
+    small = 2.0**-7 if dtype == "bf16" else 2.0**-10
+    x = np.full((4, 5), small, func.params[0].dtype.numpy)
+    updates = np.array([[3.0] * 5, [-3.0] * 5]).astype(x.dtype)
+    given = [
+        encode(x, func.params[0].dtype),
+        np.array([2, 2]),
+        encode(updates, func.params[2].dtype),
+    ]
+    (found,) = compile_func(func, "mlir", options={"cache": False}).run(given)
+    np.testing.assert_array_equal(decode(found, func.results[0].dtype), x)
+
+
 def agree(func: Func) -> None:
     inputs = random_inputs(func)
     value = func.interpret(*inputs)

@@ -115,7 +115,7 @@ class Fuse(Pass):
             return done[block]
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
-            if node.op == "fusion" or not node.blocks:
+            if node.op in ("fusion", "stream") or not node.blocks:
                 continue
             blocks = [b if b.is_open else self._block(b, log, done) for b in node.blocks]
             if tuple(blocks) != node.blocks:

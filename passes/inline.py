@@ -1,4 +1,5 @@
-"""inline: replace calls by their bodies. unfuse: the same for fusion groups."""
+"""inline: replace calls by their bodies. unfuse: the same for fusion groups
+and streams."""
 
 from __future__ import annotations
 
@@ -29,6 +30,27 @@ def _rules(target: str) -> tuple[Simple, ...]:
     )
 
 
+def _stream_results(stream: Node, op: Builder) -> list[Node]:
+    """What a stream means: its states, each by a pass of its own, then what `finish` makes."""
+    states = inline_block(stream.blocks[0], stream.args, op)
+    return inline_block(stream.blocks[2], [*states, *stream.args], op)
+
+
+def _stream(node: Node, op: Builder, scope: Scope) -> Node | None:
+    return _stream_results(node, op)[0] if len(node.blocks[2].results) == 1 else None
+
+
+def _item_of_stream(node: Node, op: Builder, scope: Scope) -> Node | None:
+    source = node.args[0]
+    return _stream_results(source, op)[int(node.attrs["index"])] if source.op == "stream" else None
+
+
+_STREAM_RULES = (
+    Simple("inline_stream", ("stream",), _stream),
+    Simple("inline_item_of_stream", ("item",), _item_of_stream),
+)
+
+
 def _enter(node: Node) -> bool:
     return True
 
@@ -45,9 +67,9 @@ class Inline(Pass):
 
 @dataclass(frozen=True)
 class Unfuse(Pass):
-    """Replace every fusion group by its body: the meaning of a group is its body."""
+    """Replace every fusion group and stream by its body: the meaning of a group is its body."""
 
     name: ClassVar[str] = "unfuse"
 
     def run(self, func: Func, log: Log) -> Func:
-        return rewrite(func, _rules("fusion"), log, enter=_enter)
+        return rewrite(func, (*_rules("fusion"), *_STREAM_RULES), log, enter=_enter)

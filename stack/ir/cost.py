@@ -54,6 +54,8 @@ def cost(node: Node) -> Cost:
     """
     if node.op in ("fusion", "kernel"):
         return group_cost(node.blocks[0], node.args)
+    if node.op == "stream":
+        return _stream_cost(node)
     if node.op == "call":
         return total(node.blocks[0].nodes)
     if node.op == "while":
@@ -105,6 +107,16 @@ def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:
     )
     written = _add_all(r.tensor.bytes for r in block.results)
     return Cost(total(block.nodes).flops, read, written)
+
+
+def _stream_cost(node: Node) -> Cost:
+    """One pass over the arguments, and a second one over those that `finish` reads again."""
+    states, _, finish = node.blocks
+    run = group_cost(states, node.args)
+    end = group_cost(finish)
+    read = {a for n in finish.nodes for a in n.args} | set(finish.results)
+    again = _add_all(p.tensor.bytes for p in finish.params[len(states.results) :] if p in read)
+    return Cost(add(run.flops, end.flops), add(run.read, again), end.written)
 
 
 def _with_open_blocks(block: Block) -> Iterator[Node]:

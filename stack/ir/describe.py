@@ -25,6 +25,18 @@ _body = (Block((_p,), (_b.exp(_p),)),)
 _test = Block((_p,), (_b.const(True),))
 _window = {"stride": (1,), "low": (0,), "high": (0,), "lhs_dilation": (1,), "rhs_dilation": (1,)}
 
+
+def _stream() -> Node:
+    """log(sum(exp(x))) of each row, by its running max and sum."""
+    m = _b.reduce(_p, kind="max", axes=(1,))
+    away = _b.sub(_p, _b.broadcast(m, axes=(0,), type=_p.type))
+    states = Block((_p,), (m, _b.reduce(_b.exp(away), kind="sum", axes=(1,))))
+    m0, l0, m1, l1 = (param(n, m.type) for n in ("m0", "l0", "m1", "l1"))
+    correct = Block((m0, l0, m1, l1), (m0, _b.mul(l0, _b.exp(_b.sub(m0, m1)))))
+    finish = Block((m0, l0, _p), (_b.add(m0, _b.log(l0)),))
+    return _b.stream(_x, name="lse", blocks=(states, correct, finish))
+
+
 # how each op that is not elementwise is written; the axis rule of the row is that of the example
 EXAMPLES: dict[str, Callable[[], Node]] = {
     "const": lambda: _b.const(np.array([1.0, 2.0]), "f32"),
@@ -55,6 +67,7 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     "call": lambda: _b.call(_x, name="layer", blocks=_body),
     "fusion": lambda: _b.fusion(_x, kind="loop", blocks=_body),
     "cond": lambda: _b.cond(param("i", tensor("i32")), _x, blocks=_body * 2),
+    "stream": _stream,
     "while": lambda: _b.while_(_x, blocks=(_test, *_body)),
 }
 

@@ -18,6 +18,7 @@ from stack.ir.elementwise_ops import (
 from stack.ir.movement_ops import SCATTER_KINDS
 from stack.ir.ops import OPS
 from stack.ir.reduction_ops import REDUCE_KINDS, SCAN_KINDS, conv_rule
+from stack.ir.stream_op import streamed_axes, streamed_extent
 
 __all__ = [
     "BINARY",
@@ -32,6 +33,8 @@ __all__ = [
     "conv_rule",
     "elementwise_rule",
     "result_type",
+    "streamed_axes",
+    "streamed_extent",
 ]
 
 TENSOR_OPS = frozenset(name for name, op in OPS.items() if "tensor" in op.levels)

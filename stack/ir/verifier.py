@@ -10,7 +10,7 @@ from stack.ir.printer import print_node
 from stack.ir.types import TupleType
 
 # ops whose blocks are at the tensor level wherever the op itself stands
-_TENSOR_BLOCKS = ("fusion", "call", "while", "cond")
+_TENSOR_BLOCKS = ("fusion", "stream", "call", "while", "cond")
 
 
 def verify(func: Func) -> None:

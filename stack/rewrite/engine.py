@@ -137,7 +137,7 @@ def on(*roots: str) -> Callable[[Function], Simple]:
 
 def enter_all_but_fusions(node: Node) -> bool:
     """Rewrite inside calls, loops and branches, not inside groups that are formed already."""
-    return node.op != "fusion"
+    return node.op not in ("fusion", "stream")
 
 
 def rewrite(

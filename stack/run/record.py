@@ -61,9 +61,9 @@ class Stage:
 
     @property
     def groups(self) -> int:
-        """Fusion groups and kernels at the top of the program."""
+        """Fusion groups, streams and kernels at the top of the program."""
         nodes = self.func.nodes if self.func is not None else ()
-        return sum(node.op in ("fusion", "kernel") for node in nodes)
+        return sum(node.op in ("fusion", "stream", "kernel") for node in nodes)
 
 
 def walk(func: Func) -> list[Node]:

@@ -1,0 +1,99 @@
+"""stream: reductions over one axis that depend on each other, and how one pass computes them all.
+
+    %a, %l, ... = stream(args) {states} {correct} {finish}
+
+Block `states` takes the arguments and returns reductions over one axis k, later ones computed from
+earlier ones: m = max(s), l = sum(exp(s - m)). Its plain meaning takes a pass over k for each.
+Block `correct` takes the states before and after some elements were added, and returns the old
+states as if they had been computed with the new values of those that they depend on:
+l * exp(m_old - m_new). So a running pass over tiles of k is, for each state in order,
+
+    new = R(corrected old, R over the tile of what `states` computes from the tile and the new ones)
+
+from the identity of R on. Two partial results merge in the same way. Block `finish` takes the
+states, then the arguments, and returns what the node returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stack.errors import RuleError
+from stack.ir.axes import parse_rule
+from stack.ir.control_ops import result_type
+from stack.ir.dim import Dim
+from stack.ir.node import Node
+from stack.ir.ops import OpDef, Site, define
+from stack.ir.types import TupleType, Type
+
+
+def streamed_axes(state: Node) -> tuple[tuple[Node, int], ...]:
+    """The operands of a state, each with the position of the streamed axis in it.
+
+    Raises RuleError where the node is no `reduce` of one axis and no `dot` over one axis.
+    """
+    if state.op == "reduce" and len(state.attrs["axes"]) == 1:
+        return ((state.args[0], state.attrs["axes"][0]),)
+    if state.op == "dot":
+        rule = parse_rule(state.attrs["rule"])
+        if len(rule.reduced) == 1:
+            found: list[tuple[Node, int]] = []
+            for operand, arg in zip(rule.inputs, state.args, strict=True):
+                names = [a.names[0] for a in operand]
+                if rule.reduced[0] in names:
+                    found.append((arg, names.index(rule.reduced[0])))
+            if len(found) == 2:
+                return tuple(found)
+    raise RuleError(f"a state of a stream is a reduce or a dot over one axis, not {state!r}")
+
+
+def streamed_extent(stream: Node) -> Dim:
+    """The size of the axis that a stream runs over."""
+    value, axis = streamed_axes(stream.blocks[0].results[0])[0]
+    return value.shape[axis]
+
+
+def _infer(site: Site) -> Type:
+    if len(site.blocks) != 3:
+        raise site.fail("has three blocks: states, correct, finish")
+    states, correct, finish = site.blocks
+    types = list(states.type)
+    if not types or any(isinstance(t, TupleType) for t in types):
+        raise site.fail("block `states` returns at least one tensor")
+    extents = {value.shape[axis] for s in states.results for value, axis in streamed_axes(s)}
+    if len(extents) != 1:
+        raise site.fail(f"the states run over axes of different sizes: {sorted(map(str, extents))}")
+    taken: list[Type] = [a.type for a in site.args]
+    _match(site, "states", [p.type for p in states.params], taken)
+    _match(site, "correct", [p.type for p in correct.params], [*types, *types])
+    _match(site, "finish", [p.type for p in finish.params], [*types, *taken])
+    if list(correct.type) != types:
+        raise site.fail("block `correct` returns the states that it takes")
+    return result_type(finish.type)
+
+
+def _match(site: Site, block: str, given: Sequence[Type], expected: Sequence[Type]) -> None:
+    if list(given) != list(expected):
+        raise site.fail(f"block `{block}` takes ({', '.join(map(str, expected))})")
+
+
+def _evaluate(
+    space: Any, node: Node, run: Callable[..., tuple[Any, ...]], *args: Any
+) -> tuple[Any, ...] | Any:
+    states = run(node.blocks[0], args)
+    results = run(node.blocks[2], (*states, *args))
+    return results if isinstance(node.type, TupleType) else results[0]
+
+
+define(
+    OpDef(
+        "stream",
+        "reductions over one axis that depend on each other, and how to correct running values",
+        "control",
+        _infer,
+        evaluate=_evaluate,
+        attrs=("name: str",),
+        at_least=1,
+    )
+)

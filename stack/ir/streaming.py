@@ -1,0 +1,171 @@
+"""Runs a `stream` as it is meant to run: tile by tile, with corrected running values.
+
+The reference for whatever lowers a stream, and the proof of its `correct` block: the result is
+that of the plain meaning for every size of tile and every way to split and merge the axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.errors import RuleError
+from stack.ir import ops
+from stack.ir.builder import constant, make, param
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Block, Node
+from stack.ir.space import Array, NumpySpace, identity
+from stack.ir.stream_op import streamed_axes, streamed_extent
+from stack.ir.types import TensorType
+
+# an argument, and where it has the streamed axis (None: it has not)
+View = tuple[Node, int | None]
+
+
+class Tiled:
+    """The states of a stream on elements `start` to `start + size` of the streamed axis.
+
+    Attributes:
+        views: arguments as they are read. One that is read both along the streamed axis and
+            across it, as in x @ x.T, is there twice.
+        partials: for each state a block that takes the views, then the earlier states, and returns
+            the state of these elements alone.
+    """
+
+    def __init__(self, stream: Node, start: int, size: int) -> None:
+        self.start = start
+        self.size = size
+        block = stream.blocks[0]
+        self._params = set(block.params)
+        self._states = {s: param(f"s{i}", s.type) for i, s in enumerate(block.results)}
+        self._views: dict[View, Node] = {}
+        self._done: dict[tuple[Node, int | None], Node] = {}
+        values = [self._state(s) for s in block.results]
+        inputs = list(self._views.values())
+        earlier = list(self._states.values())
+        self.views = tuple(self._views)
+        self.partials = tuple(Block([*inputs, *earlier[:i]], [v]) for i, v in enumerate(values))
+
+    def _state(self, state: Node) -> Node:
+        args = [self.value(value, axis) for value, axis in streamed_axes(state)]
+        return make(state.op, args, state.attrs, hint=state.type)
+
+    def value(self, node: Node, axis: int | None) -> Node:
+        """A node on the tile: its axis `axis` is the streamed one (None: it has none)."""
+        key = (node, axis)
+        if key not in self._done:
+            self._done[key] = self._make(node, axis)
+        return self._done[key]
+
+    def _make(self, node: Node, axis: int | None) -> Node:
+        if axis is None and node in self._states:
+            return self._states[node]
+        type_ = node.tensor if axis is None else _resized(node.tensor, axis, self.size)
+        if node in self._params:
+            made = param(f"v{len(self._views)}", type_)
+            return self._views.setdefault((node, axis), made)
+        if axis is None:
+            args = [self.value(a, None) for a in node.args]
+            return Node(node.op, args, node.attrs, node.type, node.blocks)
+        if node.op == "iota":
+            made = make("iota", (), node.attrs, hint=type_)
+            if node.attrs["axis"] != axis:
+                return made
+            return make("add", (made, constant(self.start, node.dtype)))
+        if node.op == "const":
+            array = node.attrs["value"].array
+            return constant(_take(array, axis, self.start, self.size), node.dtype)
+        args = [self.value(a, found) for a, found in zip(node.args, operand_axes(node, axis))]
+        return make(node.op, args, node.attrs, node.blocks, type_)
+
+
+def _resized(type_: TensorType, axis: int, size: int) -> TensorType:
+    return type_.with_shape((*type_.shape[:axis], size, *type_.shape[axis + 1 :]))
+
+
+def _take(array: Array, axis: int, start: int, size: int) -> Array:
+    return array[(slice(None),) * axis + (slice(start, start + size),)]
+
+
+def operand_axes(node: Node, axis: int) -> list[int | None]:
+    """Which axis of every operand runs with axis `axis` of a node, by the node's axis rule.
+
+    Raises RuleError where that axis of the node is not one plain axis of its operands.
+    """
+    rule = ops.rule_of(node)
+    if rule is None or rule.outputs[0][axis].mark or len(rule.outputs[0][axis].names) != 1:
+        raise RuleError(f"axis {axis} of {node!r} does not pass through")
+    (name,) = rule.outputs[0][axis].names
+    found: list[int | None] = []
+    for operand in rule.inputs:
+        here = [i for i, a in enumerate(operand) if name in a.names]
+        if len(here) > 1 or any(operand[i].mark or len(operand[i].names) != 1 for i in here):
+            raise RuleError(f"axis {axis} of {node!r} does not pass through")
+        found.append(here[0] if here else None)
+    return found
+
+
+def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile: int) -> list[Any]:
+    """States of elements `start` to `stop` of the streamed axis, in tiles of `tile`."""
+    params = stream.blocks[0].params
+    states = [_identity(s) for s in stream.blocks[0].results]
+    for first in range(start, stop, tile):
+        size = min(tile, stop - first)
+        tiled = Tiled(stream, first, size)
+        views: list[Array] = []
+        for node, axis in tiled.views:
+            whole = args[params.index(node)]
+            views.append(whole if axis is None else _take(whole, axis, first, size))
+        new = list[Any]()
+        for i, partial in enumerate(tiled.partials):
+            (found,) = evaluate(partial, [*views, *new], NumpySpace())
+            new.append(_combine(stream, i, (_corrected(stream, i, states, new), found)))
+        states = new
+    return states
+
+
+def merge_states(stream: Node, parts: Sequence[Sequence[Array]]) -> list[Any]:
+    """One list of states from those of disjoint parts of the axis."""
+    new = list[Any]()
+    for i in range(len(stream.blocks[0].results)):
+        new.append(_combine(stream, i, [_corrected(stream, i, part, new) for part in parts]))
+    return new
+
+
+def interpret_in_tiles(
+    stream: Node, args: Sequence[Array], tile: int, splits: int = 1
+) -> tuple[Array, ...]:
+    """Results of a stream, by a running pass over tiles of `tile` elements.
+
+    Args:
+        args: NumPy arrays, one for each operand of the node.
+        splits: into how many parts the axis is cut; each runs on its own, then they merge.
+    """
+    extent = streamed_extent(stream)
+    if not isinstance(extent, int):
+        raise TypeError(f"the streamed axis has the symbolic size {extent}; bind it (Func.bind)")
+    part = max(1, -(-extent // splits))
+    starts = range(0, extent, part) if extent else (0,)
+    parts = [run_states(stream, args, s, min(s + part, extent), tile) for s in starts]
+    return evaluate(stream.blocks[2], [*merge_states(stream, parts), *args], NumpySpace())
+
+
+def _identity(state: Node) -> Array:
+    kind = state.attrs["kind"] if state.op == "reduce" else "sum"
+    return np.full(state.shape, identity(kind, state.dtype), dtype=state.dtype.numpy)
+
+
+def _corrected(stream: Node, index: int, old: Sequence[Array], new: Sequence[Array]) -> Array:
+    """State `index` of `old` as it would be with the new values; states past it are not read."""
+    return evaluate(stream.blocks[1], [*old, *new, *old[len(new) :]], NumpySpace())[index]
+
+
+def _combine(stream: Node, index: int, values: Sequence[Array]) -> Array:
+    state = stream.blocks[0].results[index]
+    kind = state.attrs["kind"] if state.op == "reduce" else "sum"
+    held = param("x", TensorType(state.dtype, (len(values), *state.shape)))
+    node = make("reduce", (held,), {"kind": kind, "axes": (0,)})
+    (result,) = evaluate(Block((held,), (node,)), [np.stack(values)], NumpySpace())
+    return result

@@ -110,14 +110,18 @@ def from_json(line: str) -> Report:
     )
 
 
-def main(argv: Sequence[str]) -> None:
+def options(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Samples of torch's table of ops, isolated.")
     parser.add_argument("results", type=Path, help="lines of JSON, made or continued")
     parser.add_argument("--samples", type=int, default=0, help="of each op; 0: all")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--backend", default="mlir")
     parser.add_argument("ops", nargs="*", help="names; none: all")
-    args = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str]) -> None:
+    args = options(argv)
     lines = args.results.read_text().splitlines() if args.results.exists() else []
     reports = [from_json(line) for line in lines]
     done = {r.name for r in reports}

@@ -18,8 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
 
-from .mlir.cache import Cache
-from .mlir.compiler import cache_folder
+from .cache import Cache, cache_folder
 
 SECONDS = 20.0
 TRIALS = 64

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 from stack.ir import ops
@@ -13,21 +11,13 @@ from stack.ir.node import Block, Func, Node, unique_name
 from stack.ir.ops import rule_of
 from stack.run.backend import Executable, Kernel
 
+from ..cache import Cache, cache_folder
 from . import jit
-from .cache import Cache
 from .executor import Program
 from .library import result_types
 from .printer import cost_of, print_kernel
 
 ENTRY = "kernel"
-
-
-def cache_folder() -> Path:
-    """STACK_CACHE_DIR, or a folder in the user's cache directory."""
-    found = os.environ.get("STACK_CACHE_DIR")
-    if found:
-        return Path(found)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stack"
 
 
 class Compiler:

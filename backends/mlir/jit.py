@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..cache import Cache
 from . import bindings, elf, pool, threads
-from .cache import Cache
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 OPT_LEVEL = 2

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from . import elf, threads
 
 if TYPE_CHECKING:
-    from .cache import Cache
+    from ..cache import Cache
 
 # About 20 us of a processor's clock: longer than the gap between the kernels of a program, shorter
 # than what two system calls and a cold core cost.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stack.ir import kernel_ops as _kernel_ops
 from stack.ir import tensor_ops as _tensor_ops
+from stack.ir import warp_ops as _warp_ops
 from stack.ir.builder import Builder, constant, make, param, rebuild, rebuild_block
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate, interpret
@@ -12,7 +13,7 @@ from stack.ir.parser import parse
 from stack.ir.types import DTYPES, DType, TensorType, TupleType, tensor
 from stack.ir.verifier import verify
 
-_ = (_kernel_ops, _tensor_ops)
+_ = (_kernel_ops, _tensor_ops, _warp_ops)
 
 __all__ = [
     "DTYPES",

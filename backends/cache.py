@@ -1,4 +1,4 @@
-"""Object code on disk, found by the hash of what it was made from.
+"""Compiled code on disk, found by the hash of what it was made from.
 
 An entry is its own digest followed by the bytes. Entries appear by an atomic rename, so that a
 reader sees a whole one or none, and whatever does not match its digest is a miss.
@@ -14,6 +14,14 @@ from pathlib import Path
 
 MAGIC = b"stack.obj/1\n"
 HEAD = len(MAGIC) + hashlib.sha256().digest_size
+
+
+def cache_folder() -> Path:
+    """STACK_CACHE_DIR, or a folder in the user's cache directory."""
+    found = os.environ.get("STACK_CACHE_DIR")
+    if found:
+        return Path(found)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stack"
 
 
 class Cache:

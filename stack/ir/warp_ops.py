@@ -1,0 +1,136 @@
+"""Ops of the loop level that a GPU's warps and copy engine carry out.
+
+A kernel for a GPU is loops of kind grid, inside of them loops of kind warp and serial loops, inside
+of warp loops those of kind lane. Iterations of grid, warp and lane loops run at the same time:
+what one of them stores, another reads only after the loop. So a sequence of warp loops is a
+sequence of phases with barriers between them, and running everything in order means the same.
+
+Directly inside of a warp loop, values of 32 elements lie one in each lane, and tiles of two axes in
+the registers of all lanes. A reduction there is a shuffle, `mma` a matrix instruction. Memory
+`in local` whose first axes are the warp, or warp and lane, is registers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stack.ir.axes import parse_rule
+from stack.ir.kernel_ops import MEMORY
+from stack.ir.node import Node
+from stack.ir.ops import OpDef, Site, define
+from stack.ir.space import einsum_text
+from stack.ir.tensor_ops import result_type
+from stack.ir.types import TensorType, Type
+
+LOOP_LEVEL = frozenset({"loop"})
+WARP = 32  # lanes of a warp
+
+
+def _mma_infer(site: Site) -> Type:
+    a, b, c = (arg.tensor for arg in site.args)
+    rule = parse_rule(site.attrs["rule"])
+    (shape,) = rule.output_shapes([a.shape, b.shape])
+    if a.dtype != b.dtype or a.dtype.kind != "f" or c.dtype.kind != "f":
+        raise site.fail("multiplies floats of one type and adds to floats")
+    if shape != c.shape or c.space != "tile":
+        raise site.fail(f"the product is {shape}, the sums are {c}")
+    return c
+
+
+def _run_mma(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
+    text = einsum_text(parse_rule(node.attrs["rule"]))
+    return c + np.einsum(text, a.astype(c.dtype), b.astype(c.dtype))
+
+
+def copy_parts(node: Node) -> tuple[list[Node], list[Node], Node | None]:
+    """Index operands at the target and at the source of an `async_copy`, and its mask."""
+    target, source = node.args[:2]
+    middle = 2 + target.tensor.rank
+    end = middle + source.tensor.rank
+    rest = node.args[end:]
+    return list(node.args[2:middle]), list(node.args[middle:end]), rest[0] if rest else None
+
+
+def _copy_infer(site: Site) -> Type:
+    if len(site.args) < 2:
+        raise site.fail("takes target and source memory, then their indices")
+    target, source = site.args[0].tensor, site.args[1].tensor
+    if target.space != "shared" or source.space not in MEMORY or target.dtype != source.dtype:
+        raise site.fail("copies elements of one type from memory to memory in shared")
+    first = 2 + target.rank + source.rank
+    if len(site.args) not in (first, first + 1):
+        raise site.fail("takes one index for each axis of target and source, optionally a mask")
+    if any(a.tensor.rank or not a.dtype.is_integer for a in site.args[2:first]):
+        raise site.fail("indices are scalar integers")
+    if any(a.tensor.rank or a.dtype.kind != "b" for a in site.args[first:]):
+        raise site.fail("the mask is one bool")
+    return target
+
+
+def _run_copy(space: Any, node: Node, run: Any, target: Any, source: Any, *rest: Any) -> Any:
+    lanes = int(node.attrs["lanes"])
+    to = [int(i) for i in rest[: target.ndim]]
+    at = [int(i) for i in rest[target.ndim : target.ndim + source.ndim]]
+    masks = rest[target.ndim + source.ndim :]
+    place = (*to[:-1], slice(to[-1], to[-1] + lanes))
+    # linear use makes it safe to write in place
+    if masks and not bool(masks[0]):
+        target[place] = 0
+    else:
+        target[place] = source[(*at[:-1], slice(at[-1], at[-1] + lanes))]
+    return target
+
+
+def _wait_infer(site: Site) -> Type:
+    if any(a.tensor.space != "shared" for a in site.args):
+        raise site.fail("waits for copies to memory in shared")
+    if site.attrs["pending"] < 0:
+        raise site.fail(f"{site.attrs['pending']} groups cannot be left on their way")
+    types: tuple[TensorType, ...] = tuple(a.tensor for a in site.args)
+    return result_type(types)
+
+
+def _run_wait(space: Any, node: Node, run: Any, *memories: Any) -> Any:
+    return memories[0] if len(memories) == 1 else memories
+
+
+define(
+    OpDef(
+        "mma",
+        "c + a @ b by an axis rule, on the tiles of one warp",
+        "contraction",
+        _mma_infer,
+        evaluate=_run_mma,
+        flops=2,
+        attrs=("rule: str",),
+        arity=3,
+        levels=LOOP_LEVEL,
+    )
+)
+define(
+    OpDef(
+        "async_copy",
+        "copy `lanes` elements along the last axes without waiting, zeros where the mask is false;"
+        " the copies of one lane loop are a group",
+        "memory",
+        _copy_infer,
+        evaluate=_run_copy,
+        attrs=("lanes: int",),
+        at_least=2,
+        levels=LOOP_LEVEL,
+    )
+)
+define(
+    OpDef(
+        "async_wait",
+        "wait until at most `pending` of the newest groups of copies are on their way",
+        "memory",
+        _wait_infer,
+        evaluate=_run_wait,
+        attrs=("pending: int",),
+        at_least=1,
+        levels=LOOP_LEVEL,
+    )
+)

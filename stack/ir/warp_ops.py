@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir.axes import parse_rule
+from stack.ir.axes import Rule, parse_rule
 from stack.ir.kernel_ops import MEMORY
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
@@ -42,6 +42,11 @@ def _mma_infer(site: Site) -> Type:
 def _run_mma(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
     text = einsum_text(parse_rule(node.attrs["rule"]))
     return c + np.einsum(text, a.astype(c.dtype), b.astype(c.dtype))
+
+
+def _mma_rule(node: Node) -> Rule:
+    product = parse_rule(node.attrs["rule"])
+    return Rule((*product.inputs, *product.outputs), product.outputs)
 
 
 def copy_parts(node: Node) -> tuple[list[Node], list[Node], Node | None]:
@@ -102,6 +107,7 @@ define(
         "c + a @ b by an axis rule, on the tiles of one warp",
         "contraction",
         _mma_infer,
+        rule=_mma_rule,
         evaluate=_run_mma,
         flops=2,
         attrs=("rule: str",),

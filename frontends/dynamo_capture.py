@@ -31,6 +31,7 @@ from torch.utils import _pytree as pytree
 from stack.errors import StackError
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
+from stack.frontends.dynamo_state import State
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import dtype_of
 from stack.frontends.torch_calls import (
@@ -118,6 +119,7 @@ class Traced:
         if self.output.backend_input is None:
             raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
         self.graph: GraphModule = self.output.backend_input.graph_module
+        self.state = State(self.output, fn, args)
 
     def _around(self, run: Callable[..., Any], args: Sequence[Any]) -> Any:
         scope = self.output.graph_capture_output.f_globals
@@ -245,6 +247,7 @@ class _Assembly:
             original=self.fn,
             args=self.args,
             notes=self._notes(imported),
+            changed=self.traced.state.changed,
         )
 
     def _place(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,6 +22,7 @@ from stack.run.record import Run, Stage, coverage_of, walk
 
 DEFAULT_BACKEND = "mlir"
 LOWERING_STAGES = ("tiled", "loop")
+MANY_CHANGES = 8
 
 
 def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
@@ -237,7 +239,11 @@ def compile_captured(
 
 
 class Compiled:
-    """A user's callable under our compiler. Captures again when shapes or structure change.
+    """A user's callable under our compiler.
+
+    Captures again when shapes or the structure of arguments change, and when what the program
+    read besides them does: attributes and training flags of modules, globals. A function of JAX is
+    pure: what it closes over counts as it was at the capture, as under `jax.jit`.
 
     `run` is the record of the newest compilation, `func` its imported function.
     """
@@ -248,6 +254,7 @@ class Compiled:
         self.dynamic: bool = capture_options.get("dynamic", False)
         self.options = options
         self.graphs: list[CompiledGraph] = []
+        self.changes = 0  # captures that something besides the arguments made necessary
 
     @property
     def graph(self) -> CompiledGraph:
@@ -308,13 +315,34 @@ class Compiled:
         return f"\n({'; '.join(wrong) or f'compiled for: {known}'})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        reason = ""
         for graph in reversed(self.graphs):
             ready = graph.match(args, kwargs)
-            if ready is not None:
+            if ready is None:
+                continue
+            changed = graph.captured.changed()
+            if not changed:
                 return graph.captured.unflatten(graph.execute(ready))
+            reason = reason or changed
         if kwargs:
-            raise TypeError("compiled functions take positional arguments; bind the rest first")
-        return self.capture(args)(*args)
+            because = f" ({reason} has changed)" if reason else ""
+            raise TypeError(
+                f"a new capture takes positional arguments{because}; bind the rest first"
+            )
+        graph = self.capture(args)
+        if reason:
+            self._note_change(graph, reason)
+        return graph(*args)
+
+    def _note_change(self, graph: CompiledGraph, reason: str) -> None:
+        self.changes += 1
+        graph.captured.notes["captured again"] = f"no longer holds: {reason}"
+        if self.changes == MANY_CHANGES:
+            warnings.warn(
+                f"captured {MANY_CHANGES} times because something besides the arguments changed,"
+                f" the last time: {reason}; pass it as an argument",
+                stacklevel=3,
+            )
 
 
 def _shown(value: Any) -> str:

@@ -30,6 +30,8 @@ class Captured:
         original: the user's callable, for a peer's own path.
         args: the example arguments.
         notes: graph breaks, guards, decompiled code: title to text.
+        changed: what the program depends on besides its arguments (attributes, training flags,
+            globals) and is no longer as it was captured, in words; empty when nothing is.
     """
 
     func: Func
@@ -40,6 +42,7 @@ class Captured:
     original: Callable[..., Any]
     args: tuple[Any, ...]
     notes: dict[str, str] = field(default_factory=dict)
+    changed: Callable[[], str] = lambda: ""
 
 
 class Frontend(Protocol):

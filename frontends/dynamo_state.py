@@ -1,0 +1,61 @@
+"""What a captured program depends on besides its arguments, asked again before each call.
+
+Dynamo's own guards say which attributes, training flags, globals and closed-over values a trace
+has read. Those on modes that do not change what our code computes (gradients, threads) are left
+out, and every tensor that the program is bound to has to be the same object: what is written into
+it is seen, what replaces it is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch._dynamo.convert_frame import CaptureOutput, _get_frame
+from torch._dynamo.guards import GuardBuilder
+from torch._dynamo.hooks import Hooks
+from torch._dynamo.types import GuardFilterEntry
+from torch._dynamo.utils import dynamo_timed, get_metrics_context
+
+
+class State:
+    """Guards of one capture, over the arguments that it was made with."""
+
+    def __init__(self, output: CaptureOutput, fn: Any, args: Sequence[Any]) -> None:
+        found = output.graph_capture_output
+        assert output.backend_input is not None
+        holders = output.backend_input.graph_module.graph.find_nodes(op="placeholder")
+        sources = found.output_graph.export_metadata.graph_input_idx_to_local_source
+        for place, source in sources.items():
+            tensor = isinstance(holders[place].meta.get("example_value"), torch.Tensor)
+            if tensor and source is not None:
+                found.output_graph.guards.add(source.make_guard(GuardBuilder.ID_MATCH))
+        frame = _get_frame(fn, tuple(args))
+        with get_metrics_context(), dynamo_timed("build_guards"):
+            made = found.build_guards(frame.code, Hooks(guard_filter_fn=_of_the_program))
+        self._guards: Any = made.guard_manager
+        self._locals = frame.locals
+        self._cells = list(zip(frame.code.co_freevars, frame.closure))
+        self._modes = _modes()
+
+    def changed(self) -> str:
+        """What is no longer as it was captured; empty when nothing is."""
+        for name, cell in self._cells:
+            self._locals[name] = cell.cell_contents
+        if _modes() != self._modes:
+            return f"modes (default type, autocast): {_modes()}, not {self._modes}"
+        if self._guards.check(self._locals):
+            return ""
+        parts = self._guards.check_verbose(self._locals).verbose_code_parts
+        return "; ".join(part.partition("  # ")[0].strip() for part in parts) or "a guard"
+
+
+def _of_the_program(entries: Sequence[GuardFilterEntry]) -> list[bool]:
+    """Guards without a name are on global modes and on sizes, which our own code looks at."""
+    return [bool(entry.name) for entry in entries]
+
+
+def _modes() -> tuple[Any, ...]:
+    enabled = torch.is_autocast_enabled("cpu")
+    return torch.get_default_dtype(), torch.get_autocast_dtype("cpu") if enabled else None

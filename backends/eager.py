@@ -16,7 +16,7 @@ def compile_eager(func: Func, options: dict[str, Any]) -> Executable:
     """Replay a function in torch, one op after another, without autograd.
 
     Options:
-        device: where the tensors are (default "cpu").
+        device: where the tensors are: "cpu" (default) or "cuda".
     """
     from . import peer_torch as pt
 
@@ -43,7 +43,7 @@ def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
     if is_from("jax", captured):
         from .peer_jax import native_op_by_op
 
-        return native_op_by_op(captured)
+        return native_op_by_op(captured, str(options.get("device", "cpu")))
     if not is_from("torch", captured):
         raise refuse("eager", "torch and JAX")
     from . import peer_torch as pt
@@ -55,7 +55,7 @@ def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
         inputs = pt.prepare_for([p.tensor for p in captured.func.params], device)
         return [
             Kernel(name, "library", source=files(filter(None, [line])), ops=(name[5:],))
-            for name, line in _dispatched(pt.synchronous(call), inputs(zeros(captured.func)))
+            for name, line in _dispatched(pt.without_autograd(call), inputs(zeros(captured.func)))
         ]
 
     return _torch_executable(captured.func, call, kernels, device)
@@ -66,15 +66,18 @@ def _torch_executable(func: Func, run: Any, kernels: Any, device: str) -> Execut
 
     prepare = pt.prepare_for([p.tensor for p in func.params], device)
     finish = pt.finish_for([r.tensor for r in func.results])
-    call = pt.synchronous(run, device)
+    call = pt.without_autograd(run)
     return PeerExecutable(
         run=lambda arrays: finish(call(prepare(arrays))),
         find_kernels=kernels,
-        find_peak=lambda: pt.peak_of(func, prepare, call),
+        find_peak=lambda: pt.peak_of(func, prepare, call, device),
         counts_what="torch ops that do work (views left out)",
         prepare=prepare,
         call=call,
         finish=finish,
+        device=device,
+        accept=pt.accept_for([p.tensor for p in func.params], device),
+        wait=pt.wait_for(device),
         note=f"torch {pt.torch.__version__}, op by op, {pt.torch.get_num_threads()} threads",
     )
 

@@ -151,18 +151,21 @@ def _executable(
     device = str(options.get("device", "cpu"))
     prepare = pt.prepare_for([p.tensor for p in func.params], device)
     finish = pt.finish_for([r.tensor for r in func.results])
-    call = pt.synchronous(run, device)
+    call = pt.without_autograd(run)
     text = watch.text
     return PeerExecutable(
         run=lambda arrays: finish(call(prepare(arrays))),
         find_kernels=kernels,
-        find_peak=lambda: pt.peak_of(func, prepare, call),
+        find_peak=lambda: pt.peak_of(func, prepare, call, device),
         artifacts={"inductor": text},
         counts_what="calls in Inductor's wrapper: generated kernels (each may hold several"
         " loop nests) and library calls",
         prepare=prepare,
         call=call,
         finish=finish,
+        device=device,
+        accept=pt.accept_for([p.tensor for p in func.params], device),
+        wait=pt.wait_for(device),
         note=_note(options, what),
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import jax
@@ -11,6 +12,7 @@ import numpy as np
 
 from stack.errors import StackError
 from stack.frontends import jax_space
+from stack.frontends.jax_device import from_device
 from stack.frontends.jaxpr import FRONTEND
 from stack.frontends.lax import is_key, jax_dtype
 from stack.ir.interpreter import evaluate
@@ -19,6 +21,9 @@ from stack.run.backend import Executable, Kernel
 
 from .peer import Origins, PeerExecutable
 from .peer_hlo import Step, read_hlo, steps
+
+# torch may share the GPU: JAX would take most of its memory at once
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 Arrays = tuple[Any, ...]
 Describe = Callable[[list[Step]], list[Kernel]]
@@ -62,10 +67,39 @@ def replay(func: Func, origins: Origins) -> Callable[..., Arrays]:
 # ---- arrays
 
 
-def _prepare(func: Func) -> Callable[[Sequence[np.ndarray]], Arrays]:
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+def context_for(func: Func, device: str) -> Context:
+    """Width of integers and place of arrays, for tracing and for new arrays."""
+
+    @contextmanager
+    def context() -> Iterator[None]:
+        with jax_space.x64(func), jax.default_device(jax_device(device)):
+            yield
+
+    return context
+
+
+def jax_device(name: str) -> Any:
+    """JAX's device for "cpu", "cuda" or "cuda:1". Raises StackError where JAX has none."""
+    kind, _, number = name.partition(":")
+    try:
+        return jax.devices("cpu" if kind == "cpu" else "gpu")[int(number or 0)]
+    except (RuntimeError, IndexError) as error:
+        raise StackError(f"xla: no device {name}: {str(error).splitlines()[0]}") from error
+
+
+def _accept(arrays: Sequence[Any]) -> Arrays:
+    """Arrays of any library on the device, over the same memory."""
+    return tuple(from_device(a) if not isinstance(a, jax.Array) else a for a in arrays)
+
+
+def _prepare(func: Func, context: Context) -> Callable[[Sequence[np.ndarray]], Arrays]:
     def prepare(arrays: Sequence[np.ndarray]) -> Arrays:
         pairs = zip(arrays, func.params, strict=True)
-        return tuple(FRONTEND.from_numpy(np.array(a, order="C"), p.dtype) for a, p in pairs)
+        with context():
+            return tuple(FRONTEND.from_numpy(np.array(a, order="C"), p.dtype) for a, p in pairs)
 
     return prepare
 
@@ -78,14 +112,18 @@ def _finish(func: Func) -> Callable[[Arrays], list[np.ndarray]]:
     return finish
 
 
-def _synchronous(
-    fn: Callable[..., Any], context: Callable[[], AbstractContextManager[Any]]
-) -> Callable[[Arrays], Arrays]:
+def _calling(fn: Callable[..., Any], func: Func, wait: bool) -> Callable[[Arrays], Arrays]:
     def call(prepared: Arrays) -> Arrays:
-        with context():
-            return jax.block_until_ready(fn(*prepared))
+        with jax_space.x64(func):
+            found = fn(*prepared)
+            return jax.block_until_ready(found) if wait else found
 
     return call
+
+
+def _wait_for(device: str) -> Callable[[], None]:
+    """Waits for all calls on a device: what is put there now comes after them."""
+    return lambda: jax.block_until_ready(jax.device_put(0.0, jax_device(device)) + 0)
 
 
 def user_call(captured: Any) -> Callable[..., Arrays]:
@@ -164,9 +202,8 @@ def _compiled(
     func: Func, fn: Callable[..., Any], options: dict[str, Any], describe: Describe,
     what: str,
 ) -> Executable:  # fmt: skip
-    def context() -> AbstractContextManager[Any]:
-        return jax_space.x64(func)
-
+    device = str(options.get("device", "cpu"))
+    context = context_for(func, device)
     specs = [jax.ShapeDtypeStruct(p.shape, jax_dtype(p.dtype)) for p in func.params]
     try:
         with context():
@@ -176,7 +213,8 @@ def _compiled(
         raise
     except Exception as error:
         raise StackError(f"xla: {type(error).__name__}: {error}") from error
-    prepare, finish, call = _prepare(func), _finish(func), _synchronous(compiled, context)
+    prepare, finish = _prepare(func, context), _finish(func)
+    call = _calling(compiled, func, device == "cpu")
 
     def kernels() -> list[Kernel]:
         return describe(steps(read_hlo(compiled.as_text() or "")))
@@ -197,6 +235,9 @@ def _compiled(
         prepare=prepare,
         call=call,
         finish=finish,
+        device=device,
+        accept=_accept,
+        wait=_wait_for(device),
         note=f"jax {jax.__version__}, {what}",
     )
 
@@ -204,18 +245,15 @@ def _compiled(
 # ---- op by op
 
 
-def native_op_by_op(captured: Any) -> Executable:
+def native_op_by_op(captured: Any, device: str = "cpu") -> Executable:
     """The user's callable without `jit` around it: each op is dispatched as it comes.
 
     Functions of JAX that are jitted themselves (`jnp.where`, `jax.nn.silu`) stay so.
     """
     func = captured.func
 
-    def context() -> AbstractContextManager[Any]:
-        return jax_space.x64(func)
-
-    prepare, finish = _prepare(func), _finish(func)
-    call = _synchronous(user_call(captured), context)
+    prepare, finish = _prepare(func, context_for(func, device)), _finish(func)
+    call = _calling(user_call(captured), func, device == "cpu")
     return PeerExecutable(
         run=lambda arrays: finish(call(prepare(arrays))),
         find_kernels=lambda: _dispatched(captured),
@@ -223,6 +261,9 @@ def native_op_by_op(captured: Any) -> Executable:
         prepare=prepare,
         call=call,
         finish=finish,
+        device=device,
+        accept=_accept,
+        wait=_wait_for(device),
         note=f"jax {jax.__version__}, op by op, without jit",
     )
 

@@ -185,22 +185,37 @@ def finish_for(types: Sequence[TensorType]) -> Callable[[Sequence[Tensor]], list
     return finish
 
 
-def synchronous(call: Callable[..., Any], device: str = "cpu") -> Callable[[Tensors], Tensors]:
-    """Call without autograd, and wait."""
-    on_gpu = torch.device(device).type == "cuda"
+def accept_for(types: Sequence[TensorType], device: str) -> Callable[..., Tensors]:
+    """Arrays of any library on the device to tensors over the same memory."""
+    from stack.backends.device.tensors import adopt
+
+    return lambda arrays: tuple(adopt(arrays, types, torch.device(device)))
+
+
+def without_autograd(call: Callable[..., Any]) -> Callable[[Tensors], Tensors]:
+    """Call without autograd. On a GPU it returns while the device is at work."""
 
     def run(prepared: Tensors) -> Tensors:
         with torch.no_grad():
-            out = call(*prepared)
-            if on_gpu:
-                torch.cuda.synchronize()
-        return out
+            return call(*prepared)
 
     return run
 
 
-def peak_of(func: Func, prepare: Callable[..., Tensors], call: Callable[..., Any]) -> int:
-    """The most memory that one call holds at a time beyond its inputs, from torch's profiler."""
+def wait_for(device: str) -> Callable[[], None]:
+    """Waits for all calls on a device."""
+    return torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+
+
+def peak_of(
+    func: Func, prepare: Callable[..., Tensors], call: Callable[..., Any], device: str = "cpu"
+) -> int:
+    """The most memory that one call holds at a time beyond its inputs.
+
+    From torch's profiler on the CPU, from its allocator on a GPU.
+    """
+    if torch.device(device).type == "cuda":
+        return _gpu_peak(prepare(zeros(func)), call)
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # it announces itself otherwise
     from torch.profiler import ProfilerActivity, profile
 
@@ -215,6 +230,15 @@ def peak_of(func: Func, prepare: Callable[..., Tensors], call: Callable[..., Any
         total += size
         peak = max(peak, total)
     return peak
+
+
+def _gpu_peak(inputs: Tensors, call: Callable[..., Any]) -> int:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call(inputs)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated() - before
 
 
 # ---- the user's own callable

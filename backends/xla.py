@@ -15,6 +15,7 @@ def compile_xla(func: Func, options: dict[str, Any]) -> Executable:
 
     Options:
         xla: compiler options for XLA, by name (`jax.stages.Lowered.compile`).
+        device: where the arrays are: "cpu" (default) or "cuda".
     """
     from .peer_jax import compile_replay
 

@@ -53,6 +53,16 @@ class TorchFrontend:
 
         return from_numpy(array, dtype)
 
+    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
+        from stack.frontends.torch_arrays import to_device
+
+        return to_device(array, dtype, device)
+
+    def from_device(self, array: Any, dtype: DType) -> Any:
+        from stack.frontends.torch_arrays import from_device
+
+        return from_device(array)
+
     def space(self) -> ArraySpace:
         from stack.frontends.torch_space import TorchSpace
 

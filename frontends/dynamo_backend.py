@@ -12,6 +12,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._guards import TracingContext
 from torch.fx import GraphModule
+from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.errors import StackError
 from stack.frontends.aten import IndexCheck
@@ -19,6 +20,7 @@ from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.fx_import import Imported, import_graph, variable_name
+from stack.frontends.torch_arrays import device_of
 from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
 from stack.ir.dim import Dim, Expr, substitute
 from stack.ir.interpreter import bind_shapes, interpret
@@ -49,7 +51,7 @@ _OWN = ("backend", "passes", "strict")
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Any:
     """Compile one Dynamo graph; its backward graph too, where gradients are asked for."""
-    maker = _Maker(gm, options)
+    maker = _Maker(gm, options, device_of(example_inputs))
     compiler = aot_autograd(
         fw_compiler=maker.forward,
         bw_compiler=maker.backward,
@@ -65,7 +67,8 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[
 class _Maker:
     """Compiles the ATen graphs of one Dynamo graph."""
 
-    def __init__(self, gm: GraphModule, options: dict[str, Any]) -> None:
+    def __init__(self, gm: GraphModule, options: dict[str, Any], device: str) -> None:
+        self.device = device
         self.number = sum(not g.target.endswith("backward") for g in GRAPHS)
         self.options = options
         self.gm = gm
@@ -96,7 +99,8 @@ class _Maker:
             notes["fallbacks"] = "\n".join(f"{k}: {v}" for k, v in sorted(imported.why.items()))
         text = lambda: graph.print_readable(print_output=False, colored=False)
         target = f"graph {self.number} {role}"
-        return make_boxed_func(_Graph(imported, text, notes, self.options, target))
+        made = _Graph(imported, text, notes, self.options, target, self.device)
+        return make_boxed_func(made)
 
     def _param_names(self, graph: GraphModule) -> dict[str, str]:
         """Names of the user's program for AOT's `primals_3`, where it says which input that is."""
@@ -143,9 +147,10 @@ class _Graph:
 
     def __init__(
         self, imported: Imported, text: Callable[[], str], notes: Notes, options: dict[str, Any],
-        target: str,
+        target: str, device: str,
     ) -> None:  # fmt: skip
         self.imported = imported
+        self.device = device
         self.text, self.notes, self.options, self.target = text, notes, options, target
         params = dict(zip(imported.func.params, imported.inputs, strict=True))
         self.checks = [(params[c.param], c) for c in imported.checks if c.param in params]
@@ -195,13 +200,18 @@ class _Graph:
         captured = TorchCaptured(
             func=func, text=self.text, bound=(), flatten=lambda *a: list(a),
             unflatten=lambda r: r, original=_not_callable, args=(), notes=self.notes,
+            device=self.device,
         )  # fmt: skip
         own = {k: self.options[k] for k in _OWN if k in self.options}
         if own.get("backend") == "interpreter":
             graph: Any = Interpreted(captured, self.target)
         else:
             rest = {k: v for k, v in self.options.items() if k not in _OWN}
-            graph = compile_captured(captured, FRONTEND, options=rest, target=self.target, **own)
+            # torch traces around us with tensors without memory: a backend makes real ones
+            with _disable_current_modes():
+                graph = compile_captured(
+                    captured, FRONTEND, options=rest, target=self.target, **own
+                )
         GRAPHS.append(graph)
         return graph
 

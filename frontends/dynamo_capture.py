@@ -33,7 +33,7 @@ from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.dynamo_state import State
 from stack.frontends.fx_import import Imported, import_graph
-from stack.frontends.torch_arrays import dtype_of
+from stack.frontends.torch_arrays import device_of, dtype_of
 from stack.frontends.torch_calls import (
     Arguments,
     Call,
@@ -248,6 +248,7 @@ class _Assembly:
             args=self.args,
             notes=self._notes(imported),
             changed=self.traced.state.changed,
+            device=device_of([*bound, *self.given, *self.arguments.tensors]),
         )
 
     def _place(self) -> None:

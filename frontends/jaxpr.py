@@ -73,6 +73,18 @@ class JaxFrontend:
         with jax.enable_x64(True):
             return jax.numpy.asarray(held)
 
+    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
+        """The array itself where it is on the device."""
+        from stack.frontends.jax_device import to_device
+
+        return to_device(array, dtype, device)
+
+    def from_device(self, array: Any, dtype: DType) -> Any:
+        """A JAX array over the memory of another library's array."""
+        from stack.frontends.jax_device import from_device
+
+        return from_device(array)
+
     def space(self) -> ArraySpace:
         """Replays functions in jax.numpy, also under `jax.jit`."""
         from stack.frontends.jax_space import JaxSpace

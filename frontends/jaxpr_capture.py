@@ -12,6 +12,7 @@ import numpy as np
 from jax import export
 from jax._src import core
 
+from stack.frontends.jax_device import device_of
 from stack.frontends.jaxpr_dims import DimReader
 from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big, is_key
 from stack.ir.builder import param
@@ -80,6 +81,7 @@ def _captured(
     if shared.dropped:
         notes["effects left out"] = "\n".join(shared.dropped)
     tree = jax.tree_util.tree_structure(args)
+    held = [*big.values(), *jax.tree_util.tree_leaves(args)]
     return Captured(
         func=func,
         text=str(closed),
@@ -89,6 +91,7 @@ def _captured(
         original=fn,
         args=args,
         notes=notes,
+        device=device_of(held),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,15 +36,45 @@ def dtype_of(dtype: torch.dtype) -> DType:
     return STACK_DTYPE[dtype]
 
 
-def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
-    """Storage of a tensor, without a copy where it is dense on the CPU."""
+def device_of(values: Iterable[Any]) -> str:
+    """Where the tensors among values are, "cpu" without any.
+
+    Scalars in host memory go along with tensors on a GPU. Raises StackError for two GPUs.
+    """
+    tensors = [v for v in values if isinstance(v, torch.Tensor)]
+    found = {str(t.device) for t in tensors if t.device.type != "cpu"}
+    if len(found) > 1:
+        raise StackError(f"one program on several devices: {', '.join(sorted(found))}; move it")
+    return found.pop() if found else "cpu"
+
+
+def _checked(tensor: Any, dtype: DType) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"got {type(tensor).__name__}, not a tensor")
     if tensor.dtype is not TORCH_DTYPE[dtype]:
         raise TypeError(f"got {tensor.dtype}")
     if tensor.layout is not torch.strided:
         raise TypeError(f"got a tensor of layout {tensor.layout}; only dense ones are taken")
-    held = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return tensor
+
+
+def to_device(tensor: Any, dtype: DType, device: str) -> torch.Tensor:
+    """A dense tensor on the device: the same memory where it is that already."""
+    held = _checked(tensor, dtype)
+    if held.device == torch.device(device) and held.is_contiguous():
+        if not (held.is_conj() or held.is_neg()):
+            return held
+    return held.to(device).resolve_conj().resolve_neg().contiguous()
+
+
+def from_device(array: Any) -> torch.Tensor:
+    """A tensor over an array of a device."""
+    return array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
+
+
+def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
+    """Storage of a tensor, without a copy where it is dense on the CPU."""
+    held = _checked(tensor, dtype).detach().cpu().resolve_conj().resolve_neg().contiguous()
     return held.view(torch.uint16).numpy() if dtype is BF16 else held.numpy()
 
 

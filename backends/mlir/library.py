@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from stack.ir.axes import Rule, parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
@@ -44,12 +42,11 @@ def step_for(node: Node) -> tuple[Step, str]:
     body = node.blocks[0]
     inner = body.nodes
     if len(inner) == 1 and body.results == (inner[0],) and importlib.util.find_spec("torch"):
-        if (
-            inner[0].op == "dot"
-            and list(inner[0].args) == list(body.params)
-            and _is_product(inner[0])
-        ):
-            return _torch_dot(inner[0]), "torch.matmul"
+        if inner[0].op == "dot" and list(inner[0].args) == list(body.params):
+            from stack.backends.device.products import is_product
+
+            if is_product(inner[0]):
+                return _torch_dot(inner[0]), "torch.matmul"
         if inner[0].op == "conv" and list(inner[0].args) == list(body.params):
             return _torch_conv(inner[0]), "torch.convolution"
     return _numpy(body), "numpy"
@@ -98,57 +95,17 @@ def tensor(array: np.ndarray, dtype: DType) -> Any:
 
 def _torch_dot(node: Node) -> Step:
     """A dot as one batched matrix product over permuted views; copies only where it must."""
-    rule = parse_rule(node.attrs["rule"])
-    batch, m, n, k = dot_axes(rule)
-    a_order, b_order, c_order = batch + m + k, batch + k + n, batch + m + n
-    names = [[axis.names[0] for axis in o] for o in (*rule.inputs, *rule.outputs)]
-    perms = [
-        [own.index(name) for name in order]
-        for own, order in zip(names, (a_order, b_order, c_order), strict=True)
-    ]
-    sizes = rule.sizes([a.shape for a in node.args])
-    total = {key: math.prod(int(sizes[x]) for x in axes)  # pyright: ignore[reportArgumentType]
-             for key, axes in (("b", batch), ("m", m), ("n", n), ("k", k))}  # fmt: skip
+    from stack.backends.device.products import dot_into
+
+    product = dot_into(node)
     dtypes = [node.args[0].dtype, node.args[1].dtype, node.dtype]
-    same = dtypes[0] == dtypes[2]
 
     def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        torch = _torch()
         arrays = (inputs[0], inputs[1], outputs[0])
-        a, b, c = (tensor(x, d).permute(p) for x, d, p in zip(arrays, dtypes, perms, strict=True))
-        a = a.reshape(total["b"], total["m"], total["k"])
-        b = b.reshape(total["b"], total["k"], total["n"])
-        if not same:
-            a, b = a.to(c.dtype), b.to(c.dtype)
-        try:
-            target = c.view(total["b"], total["m"], total["n"])
-        except RuntimeError:
-            c.copy_(torch.bmm(a, b).view(c.shape))
-            return
-        if total["b"] == 1:
-            torch.mm(a[0], b[0], out=target[0])
-        else:
-            torch.bmm(a, b, out=target)
+        left, right, out = (tensor(x, d) for x, d in zip(arrays, dtypes, strict=True))
+        product(left, right, out)
 
     return run
-
-
-def dot_axes(rule: Rule) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Axis names of a dot by role: batch, rows (m), columns (n) and contracted (k)."""
-    left, right = ([a.names[0] for a in operand] for operand in rule.inputs)
-    out = [a.names[0] for a in rule.outputs[0]]
-    batch = [x for x in out if x in left and x in right]
-    m = [x for x in out if x in left and x not in right]
-    n = [x for x in out if x in right and x not in left]
-    k = [x for x in left if x in right and x not in out]
-    return batch, m, n, k
-
-
-def _is_product(node: Node) -> bool:
-    """Whether every axis has a role: one of a single operand that the result lacks has none."""
-    rule = parse_rule(node.attrs["rule"])
-    known = {name for names in dot_axes(rule) for name in names}
-    return all(axis.names[0] in known for operand in rule.inputs for axis in operand)
 
 
 def _torch_conv(node: Node) -> Step:

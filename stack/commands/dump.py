@@ -95,7 +95,7 @@ def profile(graph: CompiledGraph, target: Target) -> str:
     captured = graph.captured
     if not isinstance(target, Program):
         captured = with_random_inputs(captured)
-    ready = graph.storage(captured.flatten(*captured.args))
+    ready = graph.ready(captured.flatten(*captured.args))
     executable = graph.executable_for(ready)
     common.progress("measuring kernels, and what this machine can do")
     times = kernel_times(executable, ready)

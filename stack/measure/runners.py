@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -86,7 +87,12 @@ class LocalRunner:
         return self.executable.note
 
     def run(self, count: int) -> float:
-        return self._repeat(count)
+        taken = self._repeat(count)
+        if self.executable.wait is None:
+            return taken
+        start = time.perf_counter()
+        self.executable.wait()
+        return taken + time.perf_counter() - start
 
     def results(self) -> list[np.ndarray]:
         if self.newest is None:

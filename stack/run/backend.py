@@ -45,6 +45,11 @@ class Executable:
         prepare: numpy storage arrays to the backend's own arrays (default: the same).
         call: runs on prepared arrays, for timing without conversions (default: `run`).
         finish: results of `call` to numpy storage arrays.
+        device: where `call` works: "cpu", "cuda" or "cuda:1".
+        accept: arrays of a framework that are on `device` already to what `call` takes, without a
+            copy (DLPack; torch tensors as they are); results of `call` then go back to the
+            framework as they are. None where only storage arrays are taken.
+        wait: returns when all calls are done, where `call` does not wait for the device.
         peak_bytes: most memory held for intermediates and results, or None where unknown.
         note: how it was tuned, what is missing.
     """
@@ -56,6 +61,9 @@ class Executable:
     prepare: Callable[[Sequence[np.ndarray]], Any] | None = None
     call: Callable[[Any], Any] | None = None
     finish: Callable[[Any], list[np.ndarray]] | None = None
+    device: str = "cpu"
+    accept: Callable[[Sequence[Any]], Any] | None = None
+    wait: Callable[[], None] | None = None
     peak_bytes: int | None = None
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel

@@ -8,11 +8,10 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
 from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func, Node
+from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline
 from stack.run import plugins
@@ -21,6 +20,7 @@ from stack.run.frontend import Captured, Frontend
 from stack.run.record import Run, Stage, coverage_of, walk
 
 DEFAULT_BACKEND = "mlir"
+DEVICE_BACKEND = "triton"  # for arrays that are on a GPU
 LOWERING_STAGES = ("tiled", "loop")
 MANY_CHANGES = 8
 
@@ -142,7 +142,8 @@ class CompiledGraph:
             check_native(captured.func)
         self.captured = captured
         self.frontend = frontend
-        self.backend = find_backend(backend)
+        self.on_device = captured.device != "cpu"
+        self.backend = find_backend(backend or (DEVICE_BACKEND if self.on_device else None))
         self.passes = passes
         self.options = options or {}
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
@@ -170,56 +171,83 @@ class CompiledGraph:
         run.add(Stage("imported", func=self.func))
         bound = self.func.bind(dict(key)) if key else self.func
         options = {**self.options, "call_opaque": self.frontend.call_opaque}
+        if self.on_device:
+            options.setdefault("device", self.captured.device)
         executable = compile_func(bound, self.backend, run, self.passes, options)
+        self._check_device(executable)
         run.coverage = self._coverage(executable)
         self.executables[key] = executable
         self.runs[key] = run
         return executable
+
+    def _check_device(self, executable: Executable) -> None:
+        if not self.on_device:
+            return
+        kind = self.captured.device.partition(":")[0]
+        if executable.accept is None or executable.device.partition(":")[0] != kind:
+            raise StackError(
+                f"the arrays are on {self.captured.device}, and backend {self.backend.name!r} works"
+                f" on {executable.device}: take backend={DEVICE_BACKEND!r}, or move the module and"
+                " its inputs to the CPU"
+            )
 
     def _coverage(self, executable: Executable) -> dict[str, Any]:
         library = {op for k in executable.kernels if k.kind == "library" for op in k.ops}
         generated = {op for k in executable.kernels if k.kind == "generated" for op in k.ops}
         return coverage_of(self.func, sorted(library - generated))
 
-    def storage(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        """Storage arrays of all parameters, bound ones first. Raises TypeError by name."""
+    def ready(self, arrays: Sequence[Any]) -> list[Any]:
+        """What `execute` takes, for all parameters, bound ones first. Raises TypeError by name.
+
+        Storage arrays; where the captured arrays are on a device, framework arrays there.
+        """
         everything = [*self.captured.bound, *arrays]
         if len(everything) != len(self.func.params):
             raise TypeError(f"expected {len(self.func.params)} arrays, got {len(everything)}")
-        ready: list[np.ndarray] = []
+        found: list[Any] = []
         for p, a in zip(self.func.params, everything, strict=True):
             try:
-                ready.append(self.frontend.to_numpy(a, p.dtype))
+                found.append(self._ready(a, p.dtype))
             except TypeError as error:
                 raise TypeError(f"argument {p.attrs['name']!r} is {p.type}: {error}") from error
-        return ready
+        return found
 
-    def executable_for(self, ready: Sequence[np.ndarray]) -> Executable:
+    def _ready(self, array: Any, dtype: DType) -> Any:
+        if self.on_device:
+            return self.frontend.to_device(array, dtype, self.captured.device)
+        return self.frontend.to_numpy(array, dtype)
+
+    def executable_for(self, ready: Sequence[Any]) -> Executable:
         """The executable for these shapes; compiles when a size symbol has a new value."""
         values = bind_shapes(self.func, [a.shape for a in ready])
         key = tuple(sorted(values.items()))
         return self.executables.get(key) or self._compile(key)
 
-    def match(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[np.ndarray] | None:
-        """Storage arrays for a user's arguments, None when they are not what was captured."""
+    def match(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
+        """What `execute` takes, None where arguments are not what was captured."""
         try:
-            ready = self.storage(self.captured.flatten(*args, **kwargs))
+            ready = self.ready(self.captured.flatten(*args, **kwargs))
             bind_shapes(self.func, [a.shape for a in ready])
         except (TypeError, ValueError):
             return None
         return ready
 
-    def execute(self, ready: Sequence[np.ndarray]) -> list[Any]:
-        """Storage arrays in, framework arrays out."""
-        results = self.executable_for(ready).run(ready)
-        return [
-            self.frontend.from_numpy(r, node.dtype)
-            for r, node in zip(results, self.func.results, strict=True)
-        ]
+    def execute(self, ready: Sequence[Any]) -> list[Any]:
+        """What `ready` gave in, framework arrays out."""
+        executable = self.executable_for(ready)
+        if self.on_device:
+            assert executable.accept is not None
+            assert executable.call is not None
+            found = executable.call(executable.accept(ready))
+            back = self.frontend.from_device
+        else:
+            found = executable.run(ready)
+            back = self.frontend.from_numpy
+        return [back(r, node.dtype) for r, node in zip(found, self.func.results, strict=True)]
 
     def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
         """Framework arrays in, framework arrays out."""
-        return self.execute(self.storage(arrays))
+        return self.execute(self.ready(arrays))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.captured.unflatten(self.call_flat(self.captured.flatten(*args, **kwargs)))
@@ -282,7 +310,7 @@ class Compiled:
             raise
         graph = compile_captured(captured, frontend, **self.options)
         if graph.func.symbols:
-            graph.executable_for(graph.storage(captured.flatten(*args)))
+            graph.executable_for(graph.ready(captured.flatten(*args)))
         self.graphs.append(graph)
         return graph
 
@@ -372,7 +400,8 @@ def compile(
 
     Args:
         fn: what eager would call as `fn(*args)`.
-        backend: "mlir" (default without a GPU), or any of `stackc backends`.
+        backend: any of `stackc backends`; by default "mlir" for arrays in host memory, "triton"
+            for arrays on a GPU.
         passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" in place of the backend's own.
         strict: refuse ops that would fall back to the framework.
         dynamic: make sizes symbolic where the framework can.

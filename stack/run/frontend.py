@@ -32,6 +32,7 @@ class Captured:
         notes: graph breaks, guards, decompiled code: title to text.
         changed: what the program depends on besides its arguments (attributes, training flags,
             globals) and is no longer as it was captured, in words; empty when nothing is.
+        device: where its arrays are: "cpu", "cuda" or "cuda:1".
     """
 
     func: Func
@@ -43,6 +44,7 @@ class Captured:
     args: tuple[Any, ...]
     notes: dict[str, str] = field(default_factory=dict)
     changed: Callable[[], str] = lambda: ""
+    device: str = "cpu"
 
 
 class Frontend(Protocol):
@@ -67,6 +69,17 @@ class Frontend(Protocol):
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         """A framework array over the storage (bf16 as uint16), without a copy where possible."""
+        ...
+
+    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
+        """An array of the framework, dense and on the device: itself where it is that already.
+
+        Raises TypeError when the element type is not `dtype`.
+        """
+        ...
+
+    def from_device(self, array: Any, dtype: DType) -> Any:
+        """A framework array over an array of a device (anything with DLPack), without a copy."""
         ...
 
     def space(self) -> ArraySpace:

@@ -1,0 +1,97 @@
+"""A program of a GPU backend as an executable, and what its library steps are called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stack.backends.peer import files, flops_of
+from stack.ir.node import Func, Node
+from stack.run.backend import Executable, Kernel
+
+from .program import Program
+from .replay import Replays
+from .tensors import adopt, download, result_types, upload
+
+Tensor = torch.Tensor
+
+
+def default_device() -> str:
+    """ "cuda" where there is a GPU, else "cpu"."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def executable(
+    func: Func,
+    program: Program,
+    kernels: list[Kernel],
+    artifacts: dict[str, str | Callable[[], str]],
+    graph: bool = True,
+) -> Executable:
+    """What `stack.compile` runs.
+
+    Args:
+        func: the function that `program` was planned from.
+        kernels: one record for each step.
+        artifacts: later stages as text.
+        graph: replay CUDA graphs where addresses repeat; False launches step by step.
+    """
+    entering = [p.tensor for p in func.params]
+    leaving = [r.tensor for r in func.results]
+    device = program.device
+    replays = Replays(program)
+
+    def prepare(arrays: Sequence[np.ndarray]) -> list[Tensor]:
+        return upload(arrays, entering, device)
+
+    def accept(arrays: Sequence[Any]) -> list[Tensor]:
+        return adopt(arrays, entering, device)
+
+    def finish(tensors: Sequence[Tensor]) -> list[np.ndarray]:
+        return download(tensors, leaving)
+
+    def profile(arrays: Sequence[Any]) -> list[float]:
+        on_host = all(isinstance(a, np.ndarray) for a in arrays)
+        inputs = prepare(arrays) if on_host else accept(arrays)
+        program.run(inputs)
+        return program.profile(inputs)
+
+    def wait() -> None:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    return Executable(
+        run=lambda arrays: finish(program.run(prepare(arrays))),
+        kernels=kernels,
+        artifacts=artifacts,
+        counts_what="steps of the program: generated kernels and library calls",
+        prepare=prepare,
+        call=replays.run if graph else program.run,
+        finish=finish,
+        device=str(device),
+        accept=accept,
+        wait=wait,
+        peak_bytes=program.peak_bytes,
+        profile=profile,
+    )
+
+
+def describe(func: Func, node: Node, library: str = "") -> Kernel:
+    """The record of a step that no code was generated for: a library call, control flow, a
+    fallback to the framework."""
+    kinds = {"opaque": "fallback", "call": "generated", "cond": "generated", "while": "generated"}
+    inner: Sequence[Node] = node.blocks[0].nodes if node.op == "fusion" else (node,)
+    what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
+    types = [t for n in (*node.args, node) for t in result_types(n)]
+    return Kernel(
+        f"{library}.{what}" if library else what,
+        kinds.get(node.op, "library"),
+        stage_node=func.body.names.get(node, ""),
+        source=files(func.body.locs.get(node, ())),
+        ops=tuple(dict.fromkeys(n.op for n in inner)),
+        flops=sum(map(flops_of, inner)),
+        bytes=float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
+    )

@@ -1,0 +1,75 @@
+"""Library steps: what no kernel does runs in torch, op by op; a dot is one matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from stack.frontends.torch_space import TorchSpace
+from stack.ir.data import Data
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Block, Node
+from stack.ir.types import TupleType
+
+from .products import dot_into, integer_dot, is_product
+
+Tensor = torch.Tensor
+# reads the first, writes the second
+Launch = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+
+
+class DeviceSpace(TorchSpace):
+    """Ops on tensors of one device. Constants are put there once, not at each call."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        self.held: dict[int, tuple[Data, Tensor]] = {}
+
+    def constant(self, data: Data) -> Tensor:
+        # the data is kept beside its tensor, so that its id stays its own
+        if id(data) not in self.held:
+            self.held[id(data)] = (data, super().constant(data))
+        return self.held[id(data)][1]
+
+    def op_dot(self, node: Node, a: Tensor, b: Tensor) -> Tensor:
+        if self.device.type == "cpu" or node.dtype.kind in "fc" or not is_product(node):
+            return super().op_dot(node, a, b)
+        if node.dtype.kind == "b":
+            return integer_dot(node, a, b, torch.int32) != 0
+        return integer_dot(node, a, b, self.dtype(node.dtype))
+
+
+def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
+    """What runs a library group or a bare tensor op, and the name of the library call."""
+    body = node.blocks[0] if node.op == "fusion" else _alone(node)
+    inner = [n for n in body.nodes if n.op != "item"]
+    if len(inner) == 1 and list(inner[0].args) == list(body.params):
+        only = inner[0]
+        if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
+            product = dot_into(only)
+            return (lambda ins, outs: product(ins[0], ins[1], outs[0])), "torch.matmul"
+        return _evaluated(body, space), f"torch.{only.op}"
+    return _evaluated(body, space), "torch"
+
+
+def _alone(node: Node) -> Block:
+    params = [Node("param", (), {"name": f"p{i}"}, a.type) for i, a in enumerate(node.args)]
+    inner = Node(node.op, params, node.attrs, node.type, node.blocks)
+    if not isinstance(node.type, TupleType):
+        return Block(params, [inner])
+    items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.type.items)]
+    return Block(params, items)
+
+
+def _evaluated(body: Block, space: DeviceSpace) -> Launch:
+    entering = [p.tensor for p in body.params]
+    leaving = [r.tensor for r in body.results]
+
+    def run(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        held = [space.enter(x, t) for x, t in zip(inputs, entering, strict=True)]
+        results = evaluate(body, held, space)
+        for out, result, type_ in zip(outputs, results, leaving, strict=True):
+            out.copy_(space.leave(result, type_))
+
+    return run

@@ -1,0 +1,109 @@
+"""Contractions as one library call: a dot is a batched matrix product over permuted views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+
+from stack.ir.axes import Rule, parse_rule
+from stack.ir.node import Node
+
+Tensor = torch.Tensor
+# reads two operands, writes into the third tensor
+Product = Callable[[Tensor, Tensor, Tensor], None]
+CHUNK = 1 << 28  # bytes that an integer product holds at a time
+
+
+def dot_axes(rule: Rule) -> tuple[list[str], list[str], list[str], list[str]]:
+    """Axis names of a dot by role: batch, rows (m), columns (n) and contracted (k)."""
+    left, right = ([a.names[0] for a in operand] for operand in rule.inputs)
+    out = [a.names[0] for a in rule.outputs[0]]
+    batch = [x for x in out if x in left and x in right]
+    m = [x for x in out if x in left and x not in right]
+    n = [x for x in out if x in right and x not in left]
+    k = [x for x in left if x in right and x not in out]
+    return batch, m, n, k
+
+
+def is_product(node: Node) -> bool:
+    """Whether every axis has a role: one of a single operand that the result lacks has none."""
+    rule = parse_rule(node.attrs["rule"])
+    known = {name for names in dot_axes(rule) for name in names}
+    return all(axis.names[0] in known for operand in rule.inputs for axis in operand)
+
+
+class _Views:
+    """The three arrays of a dot as `[b, m, k]`, `[b, k, n]` and `[b, m, n]`."""
+
+    def __init__(self, node: Node) -> None:
+        rule = parse_rule(node.attrs["rule"])
+        batch, m, n, k = dot_axes(rule)
+        orders = (batch + m + k, batch + k + n, batch + m + n)
+        names = [[axis.names[0] for axis in o] for o in (*rule.inputs, *rule.outputs)]
+        self.perms = [
+            [own.index(name) for name in order] for own, order in zip(names, orders, strict=True)
+        ]
+        sizes = rule.sizes([a.shape for a in node.args])
+        b, m_, n_, k_ = (
+            math.prod(int(sizes[x]) for x in axes)  # pyright: ignore[reportArgumentType]
+            for axes in (batch, m, n, k)
+        )
+        self.shapes = [(b, m_, k_), (b, k_, n_), (b, m_, n_)]
+
+    def permuted(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [t.permute(p) for t, p in zip(tensors, self.perms, strict=True)]
+
+
+def dot_into(node: Node) -> Product:
+    """A dot as one `mm` or `bmm`; operands are copied only where no view does."""
+    views = _Views(node)
+    same = node.args[0].dtype == node.dtype
+
+    def run(left: Tensor, right: Tensor, out: Tensor) -> None:
+        a, b, c = views.permuted((left, right, out))
+        a, b = a.reshape(views.shapes[0]), b.reshape(views.shapes[1])
+        try:
+            target = c.view(views.shapes[2])
+        except RuntimeError:
+            target = torch.empty(views.shapes[2], dtype=c.dtype, device=c.device)
+            _multiply(a, b, target, same)
+            c.copy_(target.view(c.shape))
+            return
+        _multiply(a, b, target, same)
+
+    return run
+
+
+def _multiply(a: Tensor, b: Tensor, target: Tensor, same: bool) -> None:
+    """`[b, m, k] @ [b, k, n]`; cuBLAS sums 16-bit operands straight into a wider result."""
+    multiply = torch.bmm
+    if a.shape[0] == 1:
+        a, b, target, multiply = a[0], b[0], target[0], torch.mm
+    small = a.dtype in (torch.float16, torch.bfloat16) and target.dtype is torch.float32
+    if not same and small and a.is_cuda:
+        multiply(a, b, out_dtype=target.dtype, out=target)  # pyright: ignore
+    elif same:
+        multiply(a, b, out=target)
+    else:
+        multiply(a.to(target.dtype), b.to(target.dtype), out=target)
+
+
+def integer_dot(node: Node, a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
+    """A dot of integers (or bools, held as integers) where the device has no matrix product.
+
+    Products are laid out and summed, as many rows at a time as `CHUNK` allows.
+    """
+    views = _Views(node)
+    out = torch.empty([int(s) for s in node.shape], dtype=kind, device=a.device)  # pyright: ignore
+    left, right, target = views.permuted((a.to(kind), b.to(kind), out))
+    (batch, rows, inner), (_, _, columns) = views.shapes[:2]
+    left, right = left.reshape(views.shapes[0]), right.reshape(views.shapes[1])
+    found = torch.empty(views.shapes[2], dtype=kind, device=a.device)
+    step = max(1, CHUNK // max(1, batch * inner * columns * found.element_size()))
+    for start in range(0, rows, step):
+        part = left[:, start : start + step, :, None] * right[:, None]
+        found[:, start : start + step] = part.sum(2, dtype=kind)
+    target.copy_(found.view(target.shape))
+    return out

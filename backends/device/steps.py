@@ -1,0 +1,98 @@
+"""The steps of a program: each reads some values and writes or makes others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from stack.errors import StackError
+from stack.ir.node import Node
+
+from .library import DeviceSpace, Launch, library_step
+from .tensors import memory_text
+from .values import Value
+
+Tensor = torch.Tensor
+# ops that look at values on the host
+_NOT_CAPTURABLE: frozenset[str] = frozenset({"cond", "while", "opaque"})
+
+
+class Step:
+    """One step. `library` names what runs it; `capturable` says if a CUDA graph can hold it."""
+
+    def __init__(
+        self, node: Node, args: list[Value], outs: list[Value], library: str, capturable: bool
+    ) -> None:
+        self.node = node
+        self.args = args
+        self.outs = outs
+        self.library = library
+        self.capturable = capturable
+
+    def run(self) -> None:
+        """Launch it on the current stream."""
+        raise NotImplementedError
+
+
+class KernelStep(Step):
+    """A kernel of ours."""
+
+    def __init__(self, node: Node, args: list[Value], outs: list[Value], launch: Launch) -> None:
+        super().__init__(node, args, outs, "", True)
+        self.launch = launch
+
+    def run(self) -> None:
+        self.launch([v.get() for v in self.args], [v.get() for v in self.outs])
+
+
+class LibraryStep(Step):
+    """A library call, or ops of torch one after another."""
+
+    def __init__(
+        self, node: Node, args: list[Value], outs: list[Value], space: DeviceSpace
+    ) -> None:
+        inside = {n.op for b in node.blocks for n in b.nodes}
+        launch, library = library_step(node, space)
+        super().__init__(node, args, outs, library, not inside & _NOT_CAPTURABLE)
+        self.launch = launch
+
+    def run(self) -> None:
+        try:
+            self.launch([v.get() for v in self.args], [v.get() for v in self.outs])
+        except torch.OutOfMemoryError as error:
+            raise _no_memory(self, error) from error
+
+
+class MakingStep(Step):
+    """Control flow or a call of the framework: makes its results."""
+
+    def __init__(
+        self,
+        node: Node,
+        args: list[Value],
+        outs: list[Value],
+        call: Callable[[Sequence[Tensor]], list[Tensor]],
+        library: str,
+        capturable: bool,
+    ) -> None:
+        super().__init__(node, args, outs, library, capturable)
+        self.call = call
+
+    def run(self) -> None:
+        inputs = [v.get() for v in self.args]
+        held = {t.data_ptr() for t in inputs}
+        seen: set[int] = set()
+        for value, made in zip(self.outs, self.call(inputs), strict=True):
+            # a loop of no turns gives back its operands, whose places others take
+            shared = made.data_ptr() in held or made.data_ptr() in seen
+            seen.add(made.data_ptr())
+            value.tensor = made.clone() if shared else made.view(value.shape)
+
+
+def _no_memory(step: Step, error: BaseException) -> StackError:
+    asked = sum(v.bytes for v in step.outs)
+    names = ", ".join(v.what for v in step.outs)
+    what = f"{step.library or step.node.op} for {names}"
+    device = step.outs[0].tensor.device if step.outs[0].tensor is not None else "the device"
+    return StackError(memory_text(error, asked, torch.device(device), what))

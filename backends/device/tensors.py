@@ -1,0 +1,86 @@
+"""Arrays of one device: allocation that says what it was for, and the ways in and out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from stack.errors import StackError
+from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
+from stack.ir.node import Node
+from stack.ir.types import TensorType, TupleType
+
+Tensor = torch.Tensor
+ALIGNMENT = 16  # bytes: what vector loads and TMA descriptors ask of an address
+
+
+def result_types(node: Node) -> tuple[TensorType, ...]:
+    """Types of all results of a node."""
+    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
+
+
+def shape_of(type_: TensorType) -> tuple[int, ...]:
+    """The shape of a type without size symbols."""
+    return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
+
+
+def allocate(
+    shape: Sequence[int], dtype: torch.dtype, device: torch.device, what: str
+) -> torch.Tensor:
+    """Memory without values. Raises StackError naming the value and how much it asked for."""
+    try:
+        return torch.empty(tuple(shape), dtype=dtype, device=device)
+    except RuntimeError as error:
+        asked = math.prod(shape) * dtype.itemsize
+        raise StackError(memory_text(error, asked, device, what)) from error
+
+
+def memory_text(error: BaseException, asked: int, device: torch.device, what: str) -> str:
+    """What ran out, for which value, and what is left."""
+    text = f"out of memory on {device}: {what} needs {asked} bytes"
+    if device.type == "cuda" and torch.cuda.is_available():
+        free, total = torch.cuda.mem_get_info(device)
+        held = torch.cuda.memory_reserved(device)
+        text += f"; {free} of {total} are free, this process holds {held}"
+    first = str(error).strip().split("\n")[0]
+    return f"{text}; smaller inputs or freed tensors make room ({first})"
+
+
+def upload(arrays: Sequence[np.ndarray], types: Sequence[TensorType], device: torch.device) -> Any:
+    """Storage arrays to tensors on the device."""
+    found: list[Tensor] = []
+    for array, type_ in zip(arrays, types, strict=True):
+        held = from_numpy(np.asarray(array, order="C"), type_.dtype)
+        found.append(held.reshape(shape_of(type_)).to(device))
+    return found
+
+
+def download(tensors: Sequence[Tensor], types: Sequence[TensorType]) -> list[np.ndarray]:
+    """Tensors to storage arrays that nobody else holds."""
+    pairs = zip(tensors, types, strict=True)
+    return [np.array(to_numpy(x, t.dtype), order="C", copy=True) for x, t in pairs]
+
+
+def adopt(arrays: Sequence[Any], types: Sequence[TensorType], device: torch.device) -> list[Tensor]:
+    """Arrays of any library on this device as tensors, through DLPack, without a copy.
+
+    Those that are not dense or not aligned are copied on the device.
+    Raises TypeError naming an array that is somewhere else or of another type.
+    """
+    found: list[Tensor] = []
+    for number, (array, type_) in enumerate(zip(arrays, types, strict=True)):
+        held = array if isinstance(array, Tensor) else torch.from_dlpack(array)
+        wanted = TORCH_DTYPE[type_.dtype]
+        if held.dtype is not wanted or held.device.type != device.type:
+            raise TypeError(
+                f"array {number} is {held.dtype} on {held.device}, not {wanted} on {device}"
+            )
+        held = held.contiguous()
+        if held.data_ptr() % ALIGNMENT:
+            held = held.clone()
+        found.append(held)
+    return found

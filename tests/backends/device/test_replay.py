@@ -1,0 +1,117 @@
+"""When a graph is captured and replayed; a stand-in takes the place of CUDA's graphs."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from device_backend import load
+
+from stack.backends.device import replay
+from stack.backends.device.program import Program
+from stack.backends.device.replay import Captured, Replays
+from stack.ir import Builder, param, tensor
+
+
+class FakeGraph:
+    """Runs the program again and writes where it wrote before, as a replay does."""
+
+    def __init__(self, program: Program, inputs: list[torch.Tensor]) -> None:
+        self.program = program
+        self.inputs = [t.detach() for t in inputs]
+        self.results: list[torch.Tensor] = []
+
+    def replay(self) -> None:
+        for kept, found in zip(self.results, self.program.run(self.inputs), strict=True):
+            kept.copy_(found)
+
+
+class FakeReplays(Replays):
+    """Captures stand-ins; counts them."""
+
+    captures = 0
+
+    def __init__(self, program: Program) -> None:
+        super().__init__(program)
+        self.problem = ""
+
+    def _capture(self, inputs) -> Captured:  # type: ignore[no-untyped-def]
+        self.captures += 1
+        graph = FakeGraph(self.program, list(inputs))
+        results = self.program.run(inputs)
+        graph.results = results
+        return Captured(graph, results)
+
+
+def program() -> Program:
+    b = Builder()
+    x = param("x", tensor("f32", 64))
+    func = b.func("main", [x], [b.exp(x), b.reshape(b.neg(x), type=tensor("f32", 8, 8))])
+    return Program(func.body, load, None, "cpu")
+
+
+def test_no_graph_on_the_cpu() -> None:
+    assert "host" in Replays(program()).problem
+
+
+def test_a_graph_is_captured_when_addresses_repeat_and_results_stay_the_callers() -> None:
+    runner = FakeReplays(program())
+    x = torch.randn(64)
+    kept: list[tuple[torch.Tensor, list[torch.Tensor]]] = []
+    for _ in range(8):
+        x.copy_(torch.randn(64))
+        kept.append((x.clone(), runner.run([x])))
+    for value, (e, n) in kept:
+        torch.testing.assert_close(e, value.exp())
+        torch.testing.assert_close(n, -value.view(8, 8))
+    assert runner.captures == replay.TURNS
+
+
+def test_two_graphs_take_turns_in_a_loop() -> None:
+    runner = FakeReplays(program())
+    x = torch.randn(64)
+    calls = []
+    inner = runner.program.run
+    found = None
+    for _ in range(10):
+        found = runner.run([x])
+    del found
+    runner.program.run = lambda inputs: calls.append(1) or inner(inputs)  # type: ignore
+    graphs = runner.known[(x.data_ptr(),)][1]
+    assert [g.is_free for g in graphs] == [True, True]
+    held = runner.run([x])[0][3:5]
+    assert [g.is_free for g in graphs] == [False, True]
+    del held
+    assert [g.is_free for g in graphs] == [True, True]
+
+
+def test_numpy_views_hold_a_result_too() -> None:
+    runner = FakeReplays(program())
+    x = torch.randn(64)
+    for _ in range(4):
+        runner.run([x])
+    array = runner.run([x])[0].numpy()
+    before = array.copy()
+    x.mul_(2)
+    runner.run([x])
+    np.testing.assert_array_equal(array, before)
+
+
+def test_addresses_that_never_repeat_are_forgotten() -> None:
+    runner = FakeReplays(program())
+    inputs = [torch.randn(64) for _ in range(3 * replay.SETS)]
+    for x in inputs:
+        runner.run([x])
+    assert runner.captures == 0
+    assert len(runner.known) == replay.SETS
+
+
+def test_large_results_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "KEEP", 256)
+    assert Replays(program()).turns == 0
+    monkeypatch.setattr(replay, "KEEP", 4 * 512)
+    runner = FakeReplays(program())
+    for x in [torch.randn(64) for _ in range(3)] * 5:
+        runner.run([x])
+    kept = [graphs for _, graphs in runner.known.values() if graphs]
+    assert len(kept) <= runner.turns == 2

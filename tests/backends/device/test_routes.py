@@ -1,0 +1,123 @@
+"""Arrays of a device go through as they are: "cpu:0" stands for a device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from device_backend import BACKEND
+
+import stack
+from stack.errors import StackError
+from stack.frontends.dynamo import FRONTEND
+from stack.frontends.jaxpr import FRONTEND as JAX
+from stack.run import compile as run_compile
+from stack.run import plugins
+from stack.run.compile import Compiled, compile_captured
+
+
+@pytest.fixture(autouse=True)
+def known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test backend by name, and as the default for arrays on a device."""
+    inner = plugins.load
+
+    def load(group: str, name: str) -> object:
+        return BACKEND if name == BACKEND.name else inner(group, name)
+
+    monkeypatch.setattr(plugins, "load", load)
+    monkeypatch.setattr(run_compile, "DEVICE_BACKEND", BACKEND.name)
+
+
+def no_host(*_: object) -> None:
+    raise AssertionError("an array went through host memory")
+
+
+def test_torch_tensors_pass_straight_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.GELU())
+    captured = FRONTEND.capture(module, (torch.randn(3, 6),))
+    assert captured.device == "cpu"
+    captured.device = "cpu:0"
+    graph = compile_captured(captured, FRONTEND)
+    assert graph.backend is BACKEND
+    monkeypatch.setattr(FRONTEND, "to_numpy", no_host, raising=False)
+    monkeypatch.setattr(FRONTEND, "from_numpy", no_host, raising=False)
+    for x in (torch.randn(3, 6), torch.randn(6, 3).T, torch.randn(4, 6)[1:]):
+        torch.testing.assert_close(graph(x), module(x))
+    with pytest.raises(TypeError, match=r"float64"):
+        graph(torch.randn(3, 6).double())
+    with torch.no_grad():
+        module[0].weight.mul_(2)
+    torch.testing.assert_close(graph(x), module(x))
+
+
+def test_several_shapes_and_new_structure(monkeypatch: pytest.MonkeyPatch) -> None:
+    inner = FRONTEND.capture
+
+    def capture(*args: object, **more: object) -> object:
+        found = inner(*args, **more)  # type: ignore[arg-type]
+        found.device = "cpu:0"
+        return found
+
+    monkeypatch.setattr(FRONTEND, "capture", capture, raising=False)
+    compiled = Compiled(lambda x: x.exp() + 1, {"frontend": "torch"})
+    for size in (3, 4, 3):
+        x = torch.randn(size)
+        torch.testing.assert_close(compiled(x), x.exp() + 1)
+    assert len(compiled.graphs) == 2
+
+
+def test_a_backend_of_the_cpu_refuses_arrays_of_a_device() -> None:
+    captured = FRONTEND.capture(torch.exp, (torch.randn(3),))
+    captured.device = "cuda:0"
+    with pytest.raises(StackError, match=r"arrays are on cuda:0.*backend 'mlir' works on cpu"):
+        compile_captured(captured, FRONTEND, "mlir")
+
+
+def test_training_goes_through_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    from stack.frontends import dynamo_backend
+
+    monkeypatch.setattr(dynamo_backend, "device_of", lambda _: "cpu:0")
+    monkeypatch.setattr(FRONTEND, "to_numpy", no_host, raising=False)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    x, y = torch.randn(7, 6), torch.randn(7, 2)
+    torch._dynamo.reset()
+    compiled = torch.compile(module, backend="stack")
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for _ in range(4):
+        expected = torch.autograd.grad(((module(x) - y) ** 2).mean(), list(module.parameters()))
+        optimizer.zero_grad()
+        loss = ((compiled(x) - y) ** 2).mean()
+        loss.backward()
+        for want, p in zip(expected, module.parameters(), strict=True):
+            torch.testing.assert_close(p.grad, want)
+        optimizer.step()
+
+
+def test_jax_arrays_pass_straight_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+
+    def fn(x, y):  # type: ignore[no-untyped-def]
+        return jax.numpy.tanh(x @ y), (x > 0).sum(), x.astype(jax.numpy.bfloat16)
+
+    args = (jax.numpy.ones((3, 4)) / 3, jax.numpy.ones((4, 5)))
+    captured = JAX.capture(fn, args)
+    assert captured.device == "cpu"
+    captured.device = "cpu"
+    expected = fn(*args)
+    captured.device = "cpu:0"
+    graph = compile_captured(captured, JAX)
+    monkeypatch.setattr(JAX, "to_numpy", no_host, raising=False)
+    monkeypatch.setattr(JAX, "from_numpy", no_host, raising=False)
+    monkeypatch.setattr("stack.frontends.jax_device.device_of", lambda _: "cpu:0")
+    for want, got in zip(expected, graph(*args), strict=True):
+        assert isinstance(got, jax.Array)
+        assert got.dtype == want.dtype
+        np.testing.assert_allclose(
+            np.asarray(got, np.float32), np.asarray(want, np.float32), rtol=1e-5
+        )
+
+
+def test_host_arrays_go_through_storage() -> None:
+    x = torch.randn(3, 6)
+    compiled = stack.compile(torch.exp, x, backend=BACKEND.name)
+    torch.testing.assert_close(compiled(x), x.exp())

@@ -86,7 +86,7 @@ def _captured(
         func=func,
         text=str(closed),
         bound=[_words(np.asarray(c) if not isinstance(c, jax.Array) else c) for c in big.values()],
-        flatten=Flatten(fn, leaves, tree),
+        flatten=Flatten(fn, leaves, tree, device_of(held)),
         unflatten=Unflatten(jax.tree_util.tree_structure(shapes), closed.out_avals),
         original=fn,
         args=args,
@@ -200,8 +200,12 @@ def _words(array: Any) -> Any:
 class Flatten:
     """User arguments to arrays. Raises TypeError, as a compiled JAX function does, for others."""
 
-    def __init__(self, fn: Callable[..., Any], leaves: Sequence[Leaf], tree: Any) -> None:
+    def __init__(
+        self, fn: Callable[..., Any], leaves: Sequence[Leaf], tree: Any, device: str
+    ) -> None:
         self.fn = fn
+        self.device = device
+        self.may_move = jax.default_backend() != "cpu"
         self.leaves = leaves
         self.tree = tree
 
@@ -225,6 +229,8 @@ class Flatten:
         if aval.dtype != leaf.aval.dtype or not _fits(aval.shape, leaf.aval.shape, sizes):
             raise TypeError(f"argument {leaf.name} is {leaf.text}, got {Leaf('', aval).text}")
         if isinstance(x, jax.Array):
+            if self.may_move and device_of([x]) != self.device:
+                raise TypeError(f"argument {leaf.name} was on {self.device}, got {device_of([x])}")
             return _words(x)
         return np.asarray(x, dtype=leaf.aval.dtype)
 

@@ -74,6 +74,12 @@ class Arguments:
             if leaf.tensor is not None:
                 if not isinstance(value, torch.Tensor):
                     raise TypeError(f"argument {leaf.name!r} is a tensor, got {value!r}")
+                known = self.tensors[leaf.tensor].device
+                if value.device != known:
+                    raise TypeError(
+                        f"argument {leaf.name!r} was on {known} when it was compiled, it is on"
+                        f" {value.device}"
+                    )
                 tensors.append(value)
             elif type(value) is not type(leaf.value) or value != leaf.value:
                 raise TypeError(

@@ -121,3 +121,9 @@ def test_host_arrays_go_through_storage() -> None:
     x = torch.randn(3, 6)
     compiled = stack.compile(torch.exp, x, backend=BACKEND.name)
     torch.testing.assert_close(compiled(x), x.exp())
+
+
+def test_arguments_on_another_device_are_captured_again() -> None:
+    captured = FRONTEND.capture(torch.exp, (torch.randn(3),))
+    with pytest.raises(TypeError, match=r"was on cpu when it was compiled, it is on meta"):
+        captured.flatten(torch.empty(3, device="meta"))

@@ -15,10 +15,19 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder, constant, rebuild
-from stack.ir.kernel_ops import MEMORY, access_parts
 from stack.ir.node import Block, Func, Node, deps
 from stack.ir.space import identity
 from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.chunk import (
+    Chunk,
+    is_fold,
+    is_tile,
+    is_value,
+    origin_of,
+    reachable,
+    tile_extent,
+    tiles_of,
+)
 from stack.passes.distribute_gemm import distribute_gemm, find_dot
 from stack.passes.tile_frame import COMBINE
 from stack.rewrite.log import Log
@@ -53,17 +62,6 @@ def distribute_kernel(kernel: Node, width: int = 64) -> Node:
     block = distribute_gemm(block) if find_dot(block) is not None else _Kernel(block, width).block()
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
-
-
-def is_memory(node: Node) -> bool:
-    """Whether a value is memory, which a loop carries and a store changes."""
-    return isinstance(node.type, TensorType) and node.type.space in MEMORY
-
-
-def is_tile(node: Node) -> bool:
-    """Whether a value moves along the tile axis."""
-    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
-    return any(t.space == "tile" for t in types)
 
 
 class _Kernel:
@@ -120,12 +118,17 @@ class _Program:
         self.scalars: dict[Node, Node] = {}  # reductions that are done
         self.kept: dict[Node, Node] = {}  # value -> memory that holds it
         self.memory: dict[Node, Node] = {}  # sink -> memory after its sweep
-        self.extent = max((_extent(n) for n in _reachable(self.sinks)), default=0)
+        self.extent = max((tile_extent(n) for n in reachable(self.sinks)), default=0)
+        self.fresh = kernel.fresh
+        self.note = kernel.note
+
+    def kept_at(self, offset: Node) -> Sequence[Node]:
+        return [offset]
 
     def results(self) -> list[Node]:
         if not self.extent:
             return self.sinks
-        reduces = [n for n in _reachable(self.sinks) if n.op == "reduce" and is_tile(n.args[0])]
+        reduces = [n for n in reachable(self.sinks) if n.op == "reduce" and is_tile(n.args[0])]
         last = max(map(self._level, [*self.sinks, *reduces]))
         work = [
             (
@@ -141,10 +144,10 @@ class _Program:
 
     def _level(self, node: Node) -> int:
         """The sweep that a node belongs to: how many reductions in a row it depends on."""
-        for n in _reachable([node]):
+        for n in reachable([node]):
             if n not in self.levels:
                 inner = (r for block in n.blocks for r in block.results)
-                below = [self.levels[d] + _is_fold(d) for d in (*deps(n), *inner)]
+                below = [self.levels[d] + is_fold(d) for d in (*deps(n), *inner)]
                 self.levels[n] = max(below, default=0)
         return self.levels[node]
 
@@ -153,17 +156,17 @@ class _Program:
         needed: dict[Node, list[int]] = {}
         for sweep, (folds, stores) in enumerate(work):
             roots = [f.args[0] for f in folds] + stores
-            for node in _tiles_of(roots):
+            for node in tiles_of(roots):
                 needed.setdefault(node, []).append(sweep)
         room = KEEP_BYTES
         keep: dict[int, list[Node]] = {}
         # a value of one turn of a serial loop is gone when the loop is
-        turns = {p for n in _reachable(self.sinks) for b in n.blocks for p in b.params}
+        turns = {p for n in reachable(self.sinks) for b in n.blocks for p in b.params}
         for node, sweeps in needed.items():
             if not turns.isdisjoint(node.vars):
                 continue
             op = ops.lookup(node.op)
-            size = self.extent * max(1, node.tensor.dtype.bytes) if _is_value(node) else 0
+            size = self.extent * max(1, node.tensor.dtype.bytes) if is_value(node) else 0
             dear = op.kind == "elementwise" and op.flops >= DEAR
             if dear and size and len(sweeps) > 1 and size <= room:
                 room -= size
@@ -175,7 +178,7 @@ class _Program:
     def _sweep(self, folds: list[Node], stores: list[Node], keep: list[Node]) -> None:
         memories = [self._start(s) for s in stores]
         # a sweep that only stores scalars is one step of one lane
-        extent = self.extent if _tiles_of([*(f.args[0] for f in folds), *stores]) else 1
+        extent = self.extent if tiles_of([*(f.args[0] for f in folds), *stores]) else 1
         width = min(self.kernel.width, extent)
         chunks, tail = divmod(extent, width)
         for node in keep:
@@ -213,7 +216,7 @@ class _Program:
 
     def _start(self, sink: Node) -> Node:
         """The memory that a sink starts from; sinks that it follows come first."""
-        origin = _origin(sink)
+        origin = origin_of(sink)
         if origin.op in ("store", "loop", "item") and origin not in self.memory:
             self._sweep([], [origin], [])
         return self.memory.get(origin, origin)
@@ -257,160 +260,9 @@ class _Program:
         width: int,
     ) -> tuple[list[Node], list[Node]]:
         """Operands of the folds on one chunk, and memories after its stores."""
-        chunk = _Chunk(self, offset, width)
+        chunk = Chunk(self, offset, width)
         after = [chunk.sink(s, m) for s, m in zip(stores, memories, strict=False)]
         for node, memory in zip(keep, memories[len(stores) :], strict=True):
             after.append(self.b.store(memory, chunk.value(node), offset))
         parts = [chunk.value(f.args[0]) for f in folds]
         return parts, after
-
-
-class _Chunk:
-    """Values of one program on `width` lanes of the tile axis from `offset`."""
-
-    def __init__(self, program: _Program, offset: Node, width: int) -> None:
-        self.program = program
-        self.b = program.b
-        self.offset = offset
-        self.width = width
-        self.memo: dict[Node, Node] = {}
-        self.swap: dict[Node, Node] = {}  # loop variables that stand for others
-
-    def child(self, swap: dict[Node, Node]) -> _Chunk:
-        """The same chunk inside of a loop whose variables have new names."""
-        inner = _Chunk(self.program, self.offset, self.width)
-        inner.swap = {**self.swap, **swap}
-        gone = frozenset(swap)
-        inner.memo = {k: v for k, v in self.memo.items() if gone.isdisjoint(k.vars)}
-        return inner
-
-    def value(self, node: Node) -> Node:
-        """A node on this chunk: a vector of it when it moves along the tile axis."""
-        found = self.swap.get(node) or self.program.scalars.get(node) or self.memo.get(node)
-        if found is None:
-            found = self._make(node)
-            self.program.kernel.note(node, found)
-            self.memo[node] = found
-        return found
-
-    def _cut(self, type_: TensorType) -> TensorType:
-        return type_.with_shape((self.width,)) if type_.space == "tile" else type_
-
-    def _make(self, node: Node) -> Node:
-        if node.op in ("param", "var", "const"):
-            return node
-        if node in self.program.kept:
-            memory = self.program.kept[node]
-            return self.b.load(memory, self.offset, type=self._cut(node.tensor))
-        if node.op == "loop":
-            return self._loop(node, [self.value(a) for a in node.args])
-        args = [self.value(a) for a in node.args]
-        if node.op == "iota" and is_tile(node):
-            return _plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
-        if node.op in ("load", "store"):
-            return self._access(node, args)
-        if isinstance(node.type, TensorType):
-            return self.b.op(node.op, args, node.attrs, hint=self._cut(node.type))
-        return self.b.op(node.op, args, node.attrs)
-
-    def _access(self, node: Node, args: list[Node]) -> Node:
-        moved = node if node.op == "load" else node.args[1]
-        index, _, _ = access_parts(node)
-        if is_tile(moved) and not any(is_tile(i) for i in index):
-            last = (1 if node.op == "load" else 2) + len(index) - 1
-            args[last] = _plus(self.b, args[last], self.offset)
-        if node.op == "store":
-            return self.b.op("store", args)
-        return self.b.op("load", args, hint=self._cut(node.tensor))
-
-    def sink(self, node: Node, memory: Node) -> Node:
-        """A store, or a loop of stores, on this chunk; `memory` is what it stores to."""
-        if node.op == "item":
-            return self.b.item(self.sink(node.args[0], memory), index=node.attrs["index"])
-        if node.op == "loop":
-            init = [memory if is_memory(a) else self.value(a) for a in node.args]
-            return self._loop(node, init)
-        return self._access(node, [memory, *(self.value(a) for a in node.args[1:])])
-
-    def _loop(self, node: Node, init: list[Node]) -> Node:
-        """A serial loop moved inside of the chunk: it carries vectors instead of tiles."""
-        old = node.blocks[0]
-        fresh = self.program.kernel.fresh
-        swap: dict[Node, Node] = {}
-        for p in old.params:
-            attrs = {**p.attrs, "name": fresh(str(p.attrs["name"]))}
-            swap[p] = Node("var", (), attrs, self._cut(p.tensor))
-        inner = self.child(swap)
-        results = [
-            inner.sink(r, swap[_origin(r)]) if is_memory(r) else inner.value(r) for r in old.results
-        ]
-        results = [
-            self.b.broadcast(r, axes=(), type=p.type)
-            if p.tensor.space == "tile" and not r.tensor.rank
-            else r
-            for r, p in zip(results, [swap[q] for q in old.params[1:]], strict=True)
-        ]
-        block = Block([swap[p] for p in old.params], results)
-        return self.b.op("loop", init, node.attrs, (block,))
-
-
-def _plus(b: Builder, x: Node, y: Node) -> Node:
-    """x + y without adding zeros."""
-    zero = constant(0, I64)
-    if zero in (x, y):
-        return y if x is zero else x
-    return b.add(x, y)
-
-
-def _is_fold(node: Node) -> bool:
-    return node.op == "reduce" and is_tile(node.args[0])
-
-
-def _is_value(node: Node) -> bool:
-    return isinstance(node.type, TensorType) and node.type.space == "tile"
-
-
-def _origin(sink: Node) -> Node:
-    """The memory that a store, or a loop of stores, starts from."""
-    if sink.op == "item":
-        return sink.args[0].args[int(sink.attrs["index"])]
-    return sink.args[0]
-
-
-def _reachable(roots: Sequence[Node]) -> list[Node]:
-    """Nodes that roots need, those inside of open blocks included, operands first."""
-    done: dict[Node, None] = {}
-    for root in roots:
-        stack: list[tuple[Node, bool]] = [(root, False)]
-        while stack:
-            node, ready = stack.pop()
-            if node in done:
-                continue
-            if ready:
-                done[node] = None
-                continue
-            stack.append((node, True))
-            inner = [r for block in node.blocks for r in block.results]
-            stack.extend((d, False) for d in (*deps(node), *inner) if d not in done)
-    return list(done)
-
-
-def _tiles_of(roots: Sequence[Node]) -> list[Node]:
-    """Nodes that move along the tile axis and are needed by roots without a reduction between."""
-    found: dict[Node, None] = {}
-    pending = list(roots)
-    origins = {_origin(r) for r in roots if is_memory(r)}
-    while pending:
-        node = pending.pop()
-        if node in found or node in origins or _is_fold(node):
-            continue
-        found[node] = None
-        pending.extend(deps(node))
-        pending.extend(r for block in node.blocks for r in block.results)
-    return [n for n in found if is_tile(n)]
-
-
-def _extent(node: Node) -> int:
-    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
-    sizes = [t.shape[0] for t in types if t.space == "tile"]
-    return max((s for s in sizes if isinstance(s, int)), default=0)

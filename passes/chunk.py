@@ -1,0 +1,202 @@
+"""A chunk of the tile axis: what a tile kernel computes on a few of its lanes.
+
+Distributing a kernel walks the tile axis in chunks. A chunk gives the values of the kernel's nodes
+there, as vectors; serial loops that carry a tile move inside of the chunk and carry a vector.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from stack.ir.builder import Builder, constant
+from stack.ir.kernel_ops import MEMORY, access_parts
+from stack.ir.node import Block, Node, deps
+from stack.ir.types import I64, TensorType, TupleType
+
+
+def is_memory(node: Node) -> bool:
+    """Whether a value is memory, which a loop carries and a store changes."""
+    return isinstance(node.type, TensorType) and node.type.space in MEMORY
+
+
+def is_tile(node: Node) -> bool:
+    """Whether a value moves along the tile axis."""
+    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    return any(t.space == "tile" for t in types)
+
+
+class Program(Protocol):
+    """What chunks of one program share."""
+
+    b: Builder
+    scalars: dict[Node, Node]  # reductions that are done
+    kept: dict[Node, Node]  # value -> memory that holds it
+
+    def fresh(self, hint: str) -> str:
+        """A name for a variable that no other has."""
+        ...
+
+    def note(self, old: Node, new: Node) -> None:
+        """Keep name and source lines."""
+        ...
+
+    def kept_at(self, offset: Node) -> Sequence[Node]:
+        """Where the chunk from `offset` lies in memory that holds a value."""
+        ...
+
+
+class Chunk:
+    """Values of one program on `width` lanes of the tile axis from `offset`."""
+
+    def __init__(self, program: Program, offset: Node, width: int) -> None:
+        self.program = program
+        self.b = program.b
+        self.offset = offset
+        self.width = width
+        self.memo: dict[Node, Node] = {}
+        self.swap: dict[Node, Node] = {}  # loop variables that stand for others
+
+    def child(self, swap: dict[Node, Node]) -> Chunk:
+        """The same chunk inside of a loop whose variables have new names."""
+        inner = Chunk(self.program, self.offset, self.width)
+        inner.swap = {**self.swap, **swap}
+        gone = frozenset(swap)
+        inner.memo = {k: v for k, v in self.memo.items() if gone.isdisjoint(k.vars)}
+        return inner
+
+    def value(self, node: Node) -> Node:
+        """A node on this chunk: a vector of it when it moves along the tile axis."""
+        found = self.swap.get(node) or self.program.scalars.get(node) or self.memo.get(node)
+        if found is None:
+            found = self._make(node)
+            self.program.note(node, found)
+            self.memo[node] = found
+        return found
+
+    def _cut(self, type_: TensorType) -> TensorType:
+        return type_.with_shape((self.width,)) if type_.space == "tile" else type_
+
+    def _make(self, node: Node) -> Node:
+        if node.op in ("param", "var", "const"):
+            return node
+        if node in self.program.kept:
+            memory = self.program.kept[node]
+            place = self.program.kept_at(self.offset)
+            return self.b.load(memory, *place, type=self._cut(node.tensor))
+        if node.op == "loop":
+            return self._loop(node, [self.value(a) for a in node.args])
+        args = [self.value(a) for a in node.args]
+        if node.op == "iota" and is_tile(node):
+            return plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
+        if node.op in ("load", "store"):
+            return self._access(node, args)
+        if isinstance(node.type, TensorType):
+            return self.b.op(node.op, args, node.attrs, hint=self._cut(node.type))
+        return self.b.op(node.op, args, node.attrs)
+
+    def _access(self, node: Node, args: list[Node]) -> Node:
+        moved = node if node.op == "load" else node.args[1]
+        index, _, _ = access_parts(node)
+        if is_tile(moved) and not any(is_tile(i) for i in index):
+            last = (1 if node.op == "load" else 2) + len(index) - 1
+            args[last] = plus(self.b, args[last], self.offset)
+        if node.op == "store":
+            return self.b.op("store", args)
+        return self.b.op("load", args, hint=self._cut(node.tensor))
+
+    def sink(self, node: Node, memory: Node) -> Node:
+        """A store, or a loop of stores, on this chunk; `memory` is what it stores to."""
+        if node.op == "item":
+            return self.b.item(self.sink(node.args[0], memory), index=node.attrs["index"])
+        if node.op == "loop":
+            init = [memory if is_memory(a) else self.value(a) for a in node.args]
+            return self._loop(node, init)
+        return self._access(node, [memory, *(self.value(a) for a in node.args[1:])])
+
+    def _loop(self, node: Node, init: list[Node]) -> Node:
+        """A serial loop moved inside of the chunk: it carries vectors instead of tiles."""
+        old = node.blocks[0]
+        fresh = self.program.fresh
+        swap: dict[Node, Node] = {}
+        for p in old.params:
+            attrs = {**p.attrs, "name": fresh(str(p.attrs["name"]))}
+            swap[p] = Node("var", (), attrs, self._cut(p.tensor))
+        inner = self.child(swap)
+        results = [
+            inner.sink(r, swap[origin_of(r)]) if is_memory(r) else inner.value(r)
+            for r in old.results
+        ]
+        results = [
+            self.b.broadcast(r, axes=(), type=p.type)
+            if p.tensor.space == "tile" and not r.tensor.rank
+            else r
+            for r, p in zip(results, [swap[q] for q in old.params[1:]], strict=True)
+        ]
+        block = Block([swap[p] for p in old.params], results)
+        return self.b.op("loop", init, node.attrs, (block,))
+
+
+def plus(b: Builder, x: Node, y: Node) -> Node:
+    """x + y without adding zeros."""
+    zero = constant(0, I64)
+    if zero in (x, y):
+        return y if x is zero else x
+    return b.add(x, y)
+
+
+def is_fold(node: Node) -> bool:
+    """Whether a node reduces along the tile axis."""
+    return node.op == "reduce" and is_tile(node.args[0])
+
+
+def is_value(node: Node) -> bool:
+    """Whether a node is one tile."""
+    return isinstance(node.type, TensorType) and node.type.space == "tile"
+
+
+def origin_of(sink: Node) -> Node:
+    """The memory that a store, or a loop of stores, starts from."""
+    if sink.op == "item":
+        return sink.args[0].args[int(sink.attrs["index"])]
+    return sink.args[0]
+
+
+def reachable(roots: Sequence[Node]) -> list[Node]:
+    """Nodes that roots need, those inside of open blocks included, operands first."""
+    done: dict[Node, None] = {}
+    for root in roots:
+        stack: list[tuple[Node, bool]] = [(root, False)]
+        while stack:
+            node, ready = stack.pop()
+            if node in done:
+                continue
+            if ready:
+                done[node] = None
+                continue
+            stack.append((node, True))
+            inner = [r for block in node.blocks for r in block.results]
+            stack.extend((d, False) for d in (*deps(node), *inner) if d not in done)
+    return list(done)
+
+
+def tiles_of(roots: Sequence[Node]) -> list[Node]:
+    """Nodes that move along the tile axis and are needed by roots without a reduction between."""
+    found: dict[Node, None] = {}
+    pending = list(roots)
+    origins = {origin_of(r) for r in roots if is_memory(r)}
+    while pending:
+        node = pending.pop()
+        if node in found or node in origins or is_fold(node):
+            continue
+        found[node] = None
+        pending.extend(deps(node))
+        pending.extend(r for block in node.blocks for r in block.results)
+    return [n for n in found if is_tile(n)]
+
+
+def tile_extent(node: Node) -> int:
+    """Extent of the tile axis as a node has it, 0 for scalars."""
+    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+    sizes = [t.shape[0] for t in types if t.space == "tile"]
+    return max((s for s in sizes if isinstance(s, int)), default=0)

@@ -6,7 +6,7 @@ there, as vectors; serial loops that carry a tile move inside of the chunk and c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Protocol
 
 from stack.ir.builder import Builder, constant
@@ -180,8 +180,11 @@ def reachable(roots: Sequence[Node]) -> list[Node]:
     return list(done)
 
 
-def tiles_of(roots: Sequence[Node]) -> list[Node]:
-    """Nodes that move along the tile axis and are needed by roots without a reduction between."""
+def tiles_of(roots: Sequence[Node], stop: Container[Node] = ()) -> list[Node]:
+    """Nodes that move along the tile axis and are needed by roots without a reduction between.
+
+    What lies below a node of `stop` is not looked at.
+    """
     found: dict[Node, None] = {}
     pending = list(roots)
     origins = {origin_of(r) for r in roots if is_memory(r)}
@@ -190,6 +193,8 @@ def tiles_of(roots: Sequence[Node]) -> list[Node]:
         if node in found or node in origins or is_fold(node):
             continue
         found[node] = None
+        if node in stop:
+            continue
         pending.extend(deps(node))
         pending.extend(r for block in node.blocks for r in block.results)
     return [n for n in found if is_tile(n)]
@@ -200,3 +205,46 @@ def tile_extent(node: Node) -> int:
     types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
     sizes = [t.shape[0] for t in types if t.space == "tile"]
     return max((s for s in sizes if isinstance(s, int)), default=0)
+
+
+class Sweeps:
+    """The work of a program in order: what lies between two reductions along the tile axis.
+
+    Attributes:
+        work: for each sweep the reductions that it feeds and the stores that it does.
+        extent: of the tile axis, 0 when everything is scalar.
+    """
+
+    def __init__(self, sinks: Sequence[Node]) -> None:
+        self.levels: dict[Node, int] = {}
+        nodes = reachable(sinks)
+        folds = [n for n in nodes if n.op == "reduce" and is_tile(n.args[0])]
+        self.extent = max(map(tile_extent, nodes), default=0)
+        # a value of one turn of a serial loop is gone when the loop is
+        self.turns = {p for n in nodes for b in n.blocks for p in b.params}
+        last = max(map(self.level, [*sinks, *folds]))
+        self.work = [
+            (
+                [r for r in folds if self.level(r) == sweep],
+                [s for s in sinks if self.level(s) == sweep],
+            )
+            for sweep in range(last + 1)
+        ]
+
+    def level(self, node: Node) -> int:
+        """The sweep that a node belongs to: how many reductions in a row it depends on."""
+        for n in reachable([node]):
+            if n not in self.levels:
+                inner = (r for block in n.blocks for r in block.results)
+                below = [self.levels[d] + is_fold(d) for d in (*deps(n), *inner)]
+                self.levels[n] = max(below, default=0)
+        return self.levels[node]
+
+    def needed(self, stop: Container[Node] = ()) -> dict[Node, list[int]]:
+        """The sweeps that need a tile, for every tile that outlives a turn of a serial loop."""
+        found: dict[Node, list[int]] = {}
+        for sweep, (folds, stores) in enumerate(self.work):
+            for node in tiles_of([*(f.args[0] for f in folds), *stores], stop):
+                if self.turns.isdisjoint(node.vars):
+                    found.setdefault(node, []).append(sweep)
+        return found

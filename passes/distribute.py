@@ -15,17 +15,14 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder, constant, rebuild
-from stack.ir.node import Block, Func, Node, deps
+from stack.ir.node import Block, Func, Node
 from stack.ir.space import identity
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.chunk import (
     Chunk,
-    is_fold,
-    is_tile,
+    Sweeps,
     is_value,
     origin_of,
-    reachable,
-    tile_extent,
     tiles_of,
 )
 from stack.passes.distribute_gemm import distribute_gemm, find_dot
@@ -114,11 +111,11 @@ class _Program:
         self.kernel = kernel
         self.b = kernel.b
         self.sinks = [r for r in block.results]
-        self.levels: dict[Node, int] = {}
         self.scalars: dict[Node, Node] = {}  # reductions that are done
         self.kept: dict[Node, Node] = {}  # value -> memory that holds it
         self.memory: dict[Node, Node] = {}  # sink -> memory after its sweep
-        self.extent = max((tile_extent(n) for n in reachable(self.sinks)), default=0)
+        self.sweeps = Sweeps(self.sinks)
+        self.extent = self.sweeps.extent
         self.fresh = kernel.fresh
         self.note = kernel.note
 
@@ -128,43 +125,16 @@ class _Program:
     def results(self) -> list[Node]:
         if not self.extent:
             return self.sinks
-        reduces = [n for n in reachable(self.sinks) if n.op == "reduce" and is_tile(n.args[0])]
-        last = max(map(self._level, [*self.sinks, *reduces]))
-        work = [
-            (
-                [r for r in reduces if self._level(r) == sweep],
-                [s for s in self.sinks if self._level(s) == sweep],
-            )
-            for sweep in range(last + 1)
-        ]
-        keep = self._worth_keeping(work)
-        for sweep, (folds, stores) in enumerate(work):
+        keep = self._worth_keeping()
+        for sweep, (folds, stores) in enumerate(self.sweeps.work):
             self._sweep(folds, stores, keep.get(sweep, []))
         return [self.memory.get(s, s) for s in self.sinks]
 
-    def _level(self, node: Node) -> int:
-        """The sweep that a node belongs to: how many reductions in a row it depends on."""
-        for n in reachable([node]):
-            if n not in self.levels:
-                inner = (r for block in n.blocks for r in block.results)
-                below = [self.levels[d] + is_fold(d) for d in (*deps(n), *inner)]
-                self.levels[n] = max(below, default=0)
-        return self.levels[node]
-
-    def _worth_keeping(self, work: list[tuple[list[Node], list[Node]]]) -> dict[int, list[Node]]:
+    def _worth_keeping(self) -> dict[int, list[Node]]:
         """For each sweep, the dear values that a later sweep needs as well."""
-        needed: dict[Node, list[int]] = {}
-        for sweep, (folds, stores) in enumerate(work):
-            roots = [f.args[0] for f in folds] + stores
-            for node in tiles_of(roots):
-                needed.setdefault(node, []).append(sweep)
         room = KEEP_BYTES
         keep: dict[int, list[Node]] = {}
-        # a value of one turn of a serial loop is gone when the loop is
-        turns = {p for n in reachable(self.sinks) for b in n.blocks for p in b.params}
-        for node, sweeps in needed.items():
-            if not turns.isdisjoint(node.vars):
-                continue
+        for node, sweeps in self.sweeps.needed().items():
             op = ops.lookup(node.op)
             size = self.extent * max(1, node.tensor.dtype.bytes) if is_value(node) else 0
             dear = op.kind == "elementwise" and op.flops >= DEAR

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-import math
 import os
 import re
 import warnings
@@ -16,9 +15,8 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
-from stack.ir import ops
+from stack.ir.cost import total
 from stack.ir.node import Func, Node, walk
-from stack.ir.ops import rule_of
 from stack.ir.types import TensorType, TupleType
 from stack.run.backend import Executable, Kernel
 
@@ -88,7 +86,7 @@ class Origins:
             stage_node=" ".join(self.keys[n] for n in group),
             source=files(line for n in group for line in self.lines[n]),
             ops=tuple(dict.fromkeys(n.op for n in group)),
-            flops=sum(map(flops_of, group)),
+            flops=float(total(group).flops),
             bytes=self._bytes(group),
         )
 
@@ -118,19 +116,6 @@ def is_library(file: str) -> bool:
     if _LIBRARY_PATH.search(file):
         return True
     return os.path.dirname(os.path.realpath(file)) in _OURS
-
-
-def flops_of(node: Node) -> float:
-    """Scalar operations of a node, from its axis rule."""
-    per_element = ops.lookup(node.op).flops
-    if not per_element or isinstance(node.type, TupleType):
-        return 0.0
-    if node.op in ("dot", "conv", "reduce"):
-        rule = rule_of(node)
-        if rule is not None:
-            sizes = rule.sizes([a.shape for a in node.args])
-            return per_element * math.prod(float(s) for s in sizes.values())
-    return per_element * float(node.tensor.size)
 
 
 def _size(node: Node) -> float:

@@ -18,6 +18,8 @@ from torch._dynamo.hooks import Hooks
 from torch._dynamo.types import GuardFilterEntry
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 
+DEVICES = ("cpu", "cuda")
+
 
 class State:
     """Guards of one capture, over the arguments that it was made with."""
@@ -57,5 +59,5 @@ def _of_the_program(entries: Sequence[GuardFilterEntry]) -> list[bool]:
 
 
 def _modes() -> tuple[Any, ...]:
-    enabled = torch.is_autocast_enabled("cpu")
-    return torch.get_default_dtype(), torch.get_autocast_dtype("cpu") if enabled else None
+    casts = {d: torch.get_autocast_dtype(d) for d in DEVICES if torch.is_autocast_enabled(d)}
+    return torch.get_default_dtype(), casts

@@ -8,7 +8,6 @@ from stack.ir.dim import Dim, add, equal, less_equal, mul
 from stack.ir.node import Node
 from stack.ir.types import TensorType, Type
 from stack.rewrite.engine import Scope, Simple, on
-from stack.rewrite.pattern import splat
 
 
 def reshape_to(x: Node, type_: Type) -> Node:
@@ -30,7 +29,7 @@ def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     return reshape_to(inner.args[0], node.type) if inner.op == "reshape" else None
 
 
-@on("reshape", "transpose", "slice", "reverse")
+@on("reshape", "transpose", "slice", "reverse", "gather")
 def moves_a_splat(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Equal elements look the same from everywhere: broadcast the scalar."""
     inner = node.args[0]
@@ -276,15 +275,6 @@ def known_size(node: Node, op: Builder, scope: Scope) -> Node | None:
     return constant(value, node.dtype) if isinstance(value, int) else None
 
 
-@on("gather")
-def gather_of_splat(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """Reading anywhere in equal elements."""
-    x = node.args[0]
-    if splat(x) is None or x.op != "broadcast" or x.args[0].shape:
-        return None
-    return make("broadcast", x.args, {"axes": ()}, hint=node.type)
-
-
 MOVEMENT_RULES: tuple[Simple, ...] = (
     reshape_of_reshape,
     moves_a_splat,
@@ -306,5 +296,4 @@ MOVEMENT_RULES: tuple[Simple, ...] = (
     iota_of_one,
     iota_of_line,
     known_size,
-    gather_of_splat,
 )

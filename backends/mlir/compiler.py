@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from stack.ir import ops
+from stack.ir.cost import total
 from stack.ir.node import Block, Func, Node, unique_name
-from stack.ir.ops import rule_of
 from stack.run.backend import Executable, Kernel
 
 from ..cache import Cache, cache_folder
 from . import jit
 from .executor import Program
 from .library import result_types
-from .printer import cost_of, print_kernel
+from .printer import print_kernel
 
 ENTRY = "kernel"
 
@@ -98,7 +96,7 @@ def _describe(func: Func, node: Node, library: str, compiler: Compiler) -> Kerne
             stage_node,
             _files(lines),
             tuple(node.attrs.get("ops") or ()),
-            sum(cost_of(n) for n in body.nodes),
+            float(total(body.nodes).flops),
             moved,
         )
     kinds = {"opaque": "fallback", "fusion": "library"}
@@ -110,7 +108,7 @@ def _describe(func: Func, node: Node, library: str, compiler: Compiler) -> Kerne
         stage_node=stage_node,
         source=_files(lines),
         ops=tuple(dict.fromkeys(n.op for n in inner)) or (node.op,),
-        flops=sum(map(_flops, inner)),
+        flops=float(total(inner).flops),
         bytes=moved,
     )
 
@@ -118,14 +116,6 @@ def _describe(func: Func, node: Node, library: str, compiler: Compiler) -> Kerne
 def _files(lines: Sequence[str]) -> tuple[str, ...]:
     """`block.py:42 Attn.wq` to `block.py:42`, each once."""
     return tuple(dict.fromkeys(line.split(" ")[0] for line in lines))
-
-
-def _flops(node: Node) -> float:
-    rule = rule_of(node)
-    if rule is None or node.op not in ("dot", "conv", "reduce"):
-        return 0.0
-    sizes = rule.sizes([a.shape for a in node.args])
-    return ops.lookup(node.op).flops * math.prod(float(s) for s in sizes.values())
 
 
 def _size(type_: Any) -> float:

@@ -23,7 +23,6 @@ class Case:
         kind: "run" times calls, "cold" times compilation in a fresh process.
         quick: whether it is part of the short suite.
         inputs: as `-i` spells them.
-        inputs: as `-i` spells them.
         second: options of another program of the factory, compiled first in a "cold" case.
     """
 

@@ -134,6 +134,12 @@ REWRITES: Rewrites = {
         '%z = gather(%a, %i) {rule="a! b, c -> c b"} : f32[5, 6]',
         "%z = broadcast(2.0:f32) {axes=[]} : f32[5, 6]",
     ),
+    "gather of one value that is not known": (
+        "%x: f32[], %i: i64[5]",
+        "%a = broadcast(%x) {axes=[]} : f32[4, 6]\n"
+        '%z = gather(%a, %i) {rule="a! b, c -> c b"} : f32[5, 6]',
+        "%z = broadcast(%x) {axes=[]} : f32[5, 6]",
+    ),
 }
 KEPT: Kept = {
     "zeros of two signs": (S, "%z = const() {value=data<f32[2], [0.0, -0.0]>} : f32[2]"),
@@ -168,6 +174,11 @@ KEPT: Kept = {
     ),
     "reverse once": (M, "%z = reverse(%x) {axes=[1]} : f32[4, 6]"),
     "iota of a line": (S, "%z = iota() {axis=0} : i64[3]"),
+    "gather of repeated rows": (
+        "%x: f32[6], %i: i64[5]",
+        "%a = broadcast(%x) {axes=[1]} : f32[4, 6]\n"
+        '%z = gather(%a, %i) {rule="a! b, c -> c b"} : f32[5, 6]',
+    ),
     "gather of others": (
         "%x: f32[4, 6], %i: i64[5]",
         '%z = gather(%x, %i) {rule="a! b, c -> c b"} : f32[5, 6]',

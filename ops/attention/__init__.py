@@ -1,0 +1,1 @@
+"""Attention: hand-written kernels that the generated ones race against."""

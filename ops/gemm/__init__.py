@@ -1,0 +1,1 @@
+"""Matrix products: hand-written kernels that the generated ones race against."""

@@ -1,0 +1,119 @@
+"""Matrix product for Hopper, written by hand in Triton: persistent programs, warp specialized.
+
+As many programs as the device has processors take tiles in turn; tiles come and go through the
+tensor memory accelerator, so that one tile's stores overlap the next one's loads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from stack.errors import UsageError
+
+Tensor = torch.Tensor
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tiles of `rows` x `columns`, `depth` at a time, in bands of `group` tiles."""
+
+    rows: int
+    columns: int
+    depth: int
+    warps: int
+    stages: int
+    group: int = 8
+    special: bool = True  # loads in warps of their own
+
+
+LARGE = Config(128, 256, 64, 8, 3)
+MEDIUM = Config(128, 128, 64, 8, 4)
+FLAT = Config(64, 128, 128, 4, 4, special=False)  # few rows: what counts is reading the weights
+
+
+@triton.jit
+def matmul_kernel(
+    a_desc, b_desc, c_desc, m, n, k, PROGRAMS: tl.constexpr, ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr, SPECIAL: tl.constexpr,
+):  # fmt: skip
+    """Tiles `PROGRAMS` apart of c = a b^T."""
+    down = tl.cdiv(m, ROWS)
+    across = tl.cdiv(n, COLUMNS)
+    steps = tl.cdiv(k, DEPTH)
+    for tile in tl.range(
+        tl.program_id(0), down * across, PROGRAMS, flatten=True, warp_specialize=SPECIAL
+    ):
+        # bands of GROUP rows of tiles share what they read in the L2 cache
+        band = tile // (GROUP * across)
+        first = band * GROUP
+        high = tl.minimum(down - first, GROUP)
+        inside = tile % (GROUP * across)
+        row = (first + inside % high) * ROWS
+        column = (inside // high) * COLUMNS
+        acc = tl.zeros([ROWS, COLUMNS], tl.float32)
+        for step in range(steps):
+            a = a_desc.load([row, step * DEPTH])
+            b = b_desc.load([column, step * DEPTH])
+            acc = tl.dot(a, b.T, acc)
+        c_desc.store([row, column], acc.to(c_desc.dtype))
+
+
+def config_for(m: int, n: int, programs: int) -> Config:
+    """Large tiles where they fill the device, smaller ones where there are few."""
+    if m <= 64:
+        return FLAT
+    large = triton.cdiv(m, LARGE.rows) * triton.cdiv(n, LARGE.columns)
+    return LARGE if large >= programs else MEDIUM
+
+
+def matmul(x: Tensor, weight: Tensor, config: Config | None = None) -> Tensor:
+    """x weight^T, summed in f32.
+
+    Args:
+        x: bf16 or f16, [M, K].
+        weight: the same element type, [N, K]. K and N are multiples of 8.
+
+    Raises:
+        UsageError: shapes or element types that the kernel has no code for.
+    """
+    (m, k), (n, inner) = x.shape, weight.shape
+    small = (torch.float16, torch.bfloat16)
+    if k != inner or x.dtype != weight.dtype or x.dtype not in small or k % 8 or n % 8:
+        raise UsageError(
+            f"{x.dtype} {list(x.shape)} by {weight.dtype} {list(weight.shape)}: takes [M, K] and"
+            " [N, K] in f16 or bf16, K and N multiples of 8"
+        )
+    out = torch.empty((m, n), dtype=x.dtype, device=x.device)
+    if not (m and n and k):
+        return out.zero_()
+    programs = _processors(x.device)
+    chosen = config or config_for(m, n, programs)
+    operands = [
+        TensorDescriptor.from_tensor(x.contiguous(), [chosen.rows, chosen.depth]),
+        TensorDescriptor.from_tensor(weight.contiguous(), [chosen.columns, chosen.depth]),
+        TensorDescriptor.from_tensor(out, [chosen.rows, chosen.columns]),
+    ]
+    tiles = triton.cdiv(m, chosen.rows) * triton.cdiv(n, chosen.columns)
+    launch: Any = matmul_kernel[(min(programs, tiles),)]
+    launch(
+        *operands, m, n, k, min(programs, tiles), chosen.rows, chosen.columns, chosen.depth,
+        chosen.group, chosen.special, num_warps=chosen.warps, num_stages=chosen.stages,
+    )  # fmt: skip
+    return out
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 4  # Triton's interpreter: more than one turn for each program
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def reference(x: Tensor, weight: Tensor) -> Tensor:
+    """The same in double precision."""
+    return x.double() @ weight.double().T

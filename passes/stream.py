@@ -1,0 +1,323 @@
+"""stream: reductions over one axis that depend on each other become one pass over that axis.
+
+Found by algebra alone, in three steps: every reduction is brought into a normal form (see
+`stream_normal`), the correction of its running value is derived (`stream_action`), and the op
+`stream` is built (`stream_build`). A stream is made where it keeps something as long as the axis
+out of memory: the result of a dot, or a row that is too long to be held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import make
+from stack.ir.dim import Dim, product
+from stack.ir.node import Block, Func, Node
+from stack.ir.types import TensorType, TupleType
+from stack.passes.stream_action import describe
+from stack.passes.stream_build import Build
+from stack.passes.stream_normal import Normal
+from stack.passes.stream_region import Graph, Region, is_elementwise, reduced_value
+from stack.passes.stream_terms import Exp, K, Refusal, Shift, Writer
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class Stream(Pass):
+    """Compute dependent reductions over an axis in one pass, with corrected running values.
+
+    Attributes:
+        min_axis: shortest axis that is worth it where no dot is involved; shorter rows are held.
+        max_width: most columns of a dot's running value, which one program holds whole.
+    """
+
+    name: ClassVar[str] = "stream"
+    min_axis: int = 16384
+    max_width: int = 256
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log, {}), func.level)
+
+    def _block(self, block: Block, log: Log, done: dict[Block, Block]) -> Block:
+        """Loop and branch bodies first, then the block itself."""
+        if block in done:
+            return done[block]
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op in ("call", "cond", "while"):
+                blocks = tuple(self._block(b, log, done) for b in node.blocks)
+                if blocks != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+        current = replace(block, changed) if changed else block
+        refused: set[Node] = set()
+        while True:
+            step = self._step(Graph(current), refused, log)
+            if step is None:
+                break
+            current = step
+        done[block] = current
+        return current
+
+    def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:
+        """The block with one more stream, the last one that is possible."""
+        for sink in reversed(graph.nodes):
+            if sink in refused or reduced_value(sink) is None:
+                continue
+            refused.add(sink)
+            try:
+                found = _Candidate(self, graph, sink)
+                built = found.build()
+            except Refusal as refusal:
+                _note(log, f"{graph.name(sink)} is not streamed: {refusal}")
+                continue
+            if built is None:
+                continue
+            if not log.spend("stream", graph.lines(found.region.members)):
+                return None
+            _note(log, found.text())
+            return replace(graph.block, built)
+        return None
+
+
+def _note(log: Log, text: str) -> None:
+    if text not in log.notes:
+        log.note(text)
+
+
+class _Candidate:
+    """The stream that ends in one reduction."""
+
+    def __init__(self, options: Stream, graph: Graph, sink: Node) -> None:
+        self.options = options
+        self.graph = graph
+        self.sink = sink
+        self.outside: frozenset[Node] = frozenset()
+        self.held: frozenset[Node] = frozenset()
+        self.region = self._collect()
+
+    def _collect(self) -> Region:
+        """The region, with dots that are in memory anyway read from there."""
+        while True:
+            region = self._region()
+            needed = frozenset(self._needed_outside(region)) - self.held
+            if not needed:
+                return region
+            self.held |= needed
+
+    def _region(self) -> Region:
+        found = reduced_value(self.sink)
+        assert found is not None
+        region = Region(self.graph, found[0], self.outside, self.held)
+        region.add(self.sink)
+        if len(region.members) == 1 and not region.dots and not self._is_long(found[0]):
+            return region
+        for node in reversed(self.graph.nodes):
+            if node in region.members or node in self.outside:
+                continue
+            if node not in self.graph.after(region.members):
+                continue
+            other = reduced_value(node)
+            if other is None or other[0] != found[0]:
+                continue
+            more = Region(self.graph, found[0], self.outside, self.held)
+            try:
+                more.add(node)
+                if not region.members.keys().isdisjoint(more.members):
+                    region.merge(more)
+            except Refusal:
+                continue
+        return region
+
+    def _is_long(self, extent: Dim) -> bool:
+        return isinstance(extent, int) and extent >= self.options.min_axis
+
+    def _virtual(self, region: Region) -> frozenset[Node]:
+        """Values made of the dots of a region, with no state in them."""
+        if not region.dots:
+            return frozenset()
+        visited = {v.node for v in region.visited if not region.depends(v)}
+        return frozenset(n for n in self.graph.after(region.dots) if n in visited)
+
+    def _needed_outside(self, region: Region) -> list[Node]:
+        """Values of a region's dots that something else reads too."""
+        inside = {v.node for v in region.visited} | set(region.members)
+        return [
+            n
+            for n in self._virtual(region)
+            if n in self.graph.results or any(u not in inside for u in self.graph.users[n])
+        ]
+
+    # ---- normal form
+
+    def build(self) -> dict[Node, Replacement] | None:
+        """What replaces what; None where a stream is not worth it."""
+        while True:
+            if not self._is_candidate():
+                return None
+            try:
+                self.normal = Normal(self.region)
+                break
+            except Refusal as refusal:
+                self._leave_out(refusal)
+        self.finishing, self.outputs = self._outputs()
+        if not self._is_worth_it():
+            return None
+        made = Build(self.normal, frozenset(self.finishing)).build(self.outputs)
+        after = self.graph.after(self.region.members)
+        for arg in made.node.args:
+            if arg in after:
+                raise Refusal(
+                    f"{self.graph.name(arg)} is computed from a state outside of the pass"
+                )
+        return self._replacements(made.node)
+
+    def _leave_out(self, refusal: Refusal) -> None:
+        """Go on without the reduction that was refused, and what it is computed from."""
+        culprit = refusal.reduction
+        if culprit is None or culprit is self.sink:
+            raise refusal
+        before = {m for m in self.region.members if culprit in self.graph.after((m,))}
+        self.outside |= before | {culprit}
+        if self.sink in self.outside:
+            raise refusal
+        self.region = self._collect()
+
+    def _is_candidate(self) -> bool:
+        """Whether there is more than one plain reduction."""
+        region = self.region
+        if region.dots or self._is_long(region.extent):
+            return True
+        return len(region.members) > 1 and any(m.op == "dot" for m in region.members)
+
+    def _outputs(self) -> tuple[set[Node], list[Node]]:
+        """What is computed after the pass, and which of it is needed elsewhere."""
+        region, graph = self.region, self.graph
+        after = graph.after(region.members)
+        virtual = self._virtual(region)
+        inside = {v.node for v in region.visited if region.depends(v)}
+        finishing: set[Node] = set()
+        for node in graph.nodes:
+            if node not in after or node in region.members or not _finishes(node):
+                continue
+            if all(
+                a in finishing or a in region.members or (a not in after and a not in virtual)
+                for a in node.args
+            ):
+                finishing.add(node)
+        while True:
+            own = finishing | set(region.members)
+            needed = [n for n in graph.nodes if n in own and self._is_needed(n, own | inside)]
+            views = {n for n in needed if n.op == "broadcast"}
+            if not views:
+                break
+            finishing -= views
+        for node in inside - own:
+            if self._is_needed(node, own | inside):
+                raise Refusal(
+                    f"{graph.name(node)}, which is as long as the axis, is needed elsewhere"
+                )
+        return finishing, needed
+
+    def _is_needed(self, node: Node, inside: set[Node]) -> bool:
+        users = self.graph.users.get(node, ())
+        return node in self.graph.results or any(u not in inside for u in users)
+
+    def _is_worth_it(self) -> bool:
+        region = self.region
+        dots = [m for m in region.members if m.op == "dot"]
+        long = [n for n in self.outputs if self._is_row(n)]
+        if (dots or region.dots) and long:
+            raise Refusal(
+                f"{self.graph.name(long[0])}, which is as long as the axis, is needed elsewhere"
+            )
+        for dot in dots:
+            width = self._width(dot)
+            if not isinstance(width, int) or width > self.options.max_width:
+                raise Refusal(
+                    f"{self.graph.name(dot)} has {width} columns, more than max_width ="
+                    f" {self.options.max_width}"
+                )
+        factors = [f for s in self.normal.states for f in s.all_factors]
+        depends = any(isinstance(f, Exp | Shift) for f in factors)
+        if not region.dots and not dots:
+            return self._is_long(region.extent) and (depends or bool(long))
+        if depends or (dots and len(self.normal.states) > 1):
+            return True
+        return bool(region.dots) and self._saves_bytes()
+
+    def _is_row(self, node: Node) -> bool:
+        """Whether a result has the streamed axis."""
+        return any(v.node is node for v in self.region.visited) or self._reads_row(node)
+
+    def _reads_row(self, node: Node) -> bool:
+        rows = {v.node for v in self.region.visited if v.streams}
+        pending, seen = [node], set[Node]()
+        while pending:
+            found = pending.pop()
+            if found in rows:
+                return True
+            if found in seen or found in self.region.members:
+                continue
+            seen.add(found)
+            if found in self.finishing:
+                pending.extend(found.args)
+        return False
+
+    def _width(self, dot: Node) -> Dim:
+        """Columns of a dot's running value: axes that the larger operand has not."""
+        values = self.region.operands[dot]
+        own = [v for v in values if v not in self.region.light] or list(values)
+        space = own[0].names
+        result = self.region.members[dot]
+        return product([s for n, s in zip(result, dot.shape) if n not in space])
+
+    def _saves_bytes(self) -> bool:
+        """Whether what stays out of memory is more than what is read."""
+        between = sum(_elements(d) for d in self.region.dots)
+        return between > sum(_elements(a) for d in self.region.dots for a in d.args)
+
+    # ---- result
+
+    def _replacements(self, stream: Node) -> dict[Node, Replacement]:
+        inner = tuple(self.region.members)
+        if not isinstance(stream.type, TupleType):
+            return {self.outputs[0]: Replacement(stream, inner)}
+        return {
+            output: Replacement(make("item", (stream,), {"index": i}), inner)
+            for i, output in enumerate(self.outputs)
+        }
+
+    def text(self) -> str:
+        """The derivation, step by step."""
+        normal = self.normal
+        block = self.graph.block
+        names = {**block.names, **{p: str(p.attrs["name"]) for p in block.params}}
+        writer = Writer(names, normal.states)
+        members = sorted(self.region.members, key=lambda n: self.graph.place[n])
+        for node in members:
+            form = normal.forms[node]
+            if len(form) == 1 and form[0].number == 1 and not form[0].rows and form[0].state:
+                writer.forms[node] = writer.place[form[0].state]
+        lines = [f"{self.graph.name(self.sink)} is streamed over an axis of {self.region.extent}"]
+        lines.append("normal form")
+        lines += [f"  {writer.place[s]} = {writer.state(s)}" for s in normal.states]
+        lines += [f"  {names.get(n, n.op)} = {writer.form(normal.forms[n])}" for n in members]
+        lines.append("summand F and action A")
+        lines += [f"  {line}" for line in describe(normal, writer)]
+        return "\n".join(lines)
+
+
+def _finishes(node: Node) -> bool:
+    """Whether an op may follow the pass: one element from one."""
+    if not isinstance(node.type, TensorType):
+        return False
+    return is_elementwise(node) or node.op in ("broadcast", "transpose")
+
+
+def _elements(node: Node) -> int:
+    size = node.tensor.size
+    return size if isinstance(size, int) else 0

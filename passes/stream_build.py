@@ -1,0 +1,185 @@
+"""Step 3 of the streaming rewrite: the op `stream` from the normal form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stack.ir.axes import LETTERS
+from stack.ir.builder import constant, make, param
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+from stack.passes.stream_action import correct_block
+from stack.passes.stream_normal import Normal, anchors
+from stack.passes.stream_region import MOVES, is_elementwise
+from stack.passes.stream_render import Render, again, wide, widened
+from stack.passes.stream_terms import Exp, Factor, K, Names, Power, Refusal, State, Value
+
+
+@dataclass(frozen=True)
+class Built:
+    """A stream, and what its results stand for."""
+
+    node: Node
+    outputs: tuple[Node, ...]
+
+
+class Build:
+    """Makes a `stream` node that computes `outputs`.
+
+    Args:
+        finishing: nodes that are computed in the block `finish`, outputs included.
+    """
+
+    def __init__(self, normal: Normal, finishing: frozenset[Node]) -> None:
+        self.normal = normal
+        self.region = normal.region
+        self.finishing = finishing
+        self.args: dict[Node, Node] = {}  # what is read from memory, and its parameter
+        self.seen = {v.node: v for v in self.region.visited}
+
+    def leaf(self, node: Node) -> Node:
+        """The parameter for a value from memory."""
+        return self.args.setdefault(node, param(f"p{len(self.args)}", node.type))
+
+    def build(self, outputs: Sequence[Node]) -> Built:
+        """The node. Raises Refusal where something does not fit after all."""
+        states = self._states()
+        results = self._finish(states, outputs)
+        params = list(self.args.values())
+        ends = [param(f"s{i}", s.type) for i, s in enumerate(states.values())]
+        blocks = (
+            Block(params, list(states.values())),
+            correct_block(self.normal, {s: n.type for s, n in states.items()}),
+            Block([*ends, *params], results),
+        )
+        kinds = dict.fromkeys(s.kind for s in self.normal.states if s.kind != "count")
+        node = make("stream", list(self.args), {"name": "_".join(kinds)}, blocks)
+        return Built(node, tuple(outputs))
+
+    # ---- states
+
+    def _states(self) -> dict[State, Node]:
+        made: dict[State, Node] = {}
+        render = Render(self.normal, self.leaf, made)
+        for state in self.normal.states:
+            made[state] = self._state(state, render)
+        return made
+
+    def _state(self, state: State, render: Render) -> Node:
+        dtype = wide(state.source.dtype)
+        if state.kind == "dot":
+            return self._dot(state, render)
+        if state.kind == "count":
+            value, kind = render.full(constant(1.0, dtype), state.space), "sum"
+        elif state.kind == "pick":
+            value, kind = self._picked(state, render), "sum"
+        elif state.kind == "sum":
+            value, kind = render.product(1.0, state.factors, state.space, dtype), "sum"
+        else:
+            (factor,) = state.factors
+            value, kind = render.factor(factor, state.space), state.kind
+        if value.dtype != dtype and value.dtype.is_float:
+            value = make("cast", (value,), hint=value.tensor.with_dtype(dtype))
+        return make("reduce", (value,), {"kind": kind, "axes": (state.space.index(K),)})
+
+    def _picked(self, state: State, render: Render) -> Node:
+        """The summand where the position is the index, else 0."""
+        assert state.index is not None
+        index = render.value(state.index, native=True)
+        names = tuple(n for n in state.index.names if n in state.names)
+        kept = render.spread(index, state.index.names, names)
+        wanted = render.spread(kept, names, state.space)
+        line = TensorType(index.dtype, render.shape(state.space))
+        here = make("iota", (), {"axis": state.space.index(K)}, hint=line)
+        value = render.product(1.0, state.factors, state.space, wide(state.source.dtype))
+        chosen = make("eq", (here, wanted))
+        return make("select", (chosen, value, constant(0, value.dtype)))
+
+    def _dot(self, state: State, render: Render) -> Node:
+        dtype = state.source.args[0].dtype
+        left = self._operand(state.factors, state.space, dtype.name, render)
+        right = self._operand(state.right, state.right_space, dtype.name, render)
+        order = dict.fromkeys((*state.space, *state.right_space))
+        letter = {K: "k", **dict(zip([n for n in order if n != K], LETTERS.replace("k", "")))}
+        sides = [_spelled(n, letter) for n in (state.space, state.right_space, state.names)]
+        rule = f"{sides[0]}, {sides[1]} -> {sides[2]}"
+        type_ = TensorType(wide(state.source.dtype), render.shape(state.names))
+        return make("dot", (left, right), {"rule": rule}, hint=type_)
+
+    def _operand(self, factors: Sequence[Factor], space: Names, dtype: str, render: Render) -> Node:
+        """An operand of a dot, in the element type that the function gave it."""
+        alone = factors[0] if len(factors) == 1 else None
+        if isinstance(alone, Power) and alone.power == 1 and self._is_view(alone.value):
+            made = render.value(alone.value, native=True)
+            if made.dtype.name == dtype:
+                return render.spread(made, alone.value.names, space)
+        operands = [a for s in self.normal.states for a in s.source.args if s.source.op == "dot"]
+        target = next(a.dtype for a in operands if a.dtype.name == dtype)
+        made = render.product(1.0, factors, space, wide(target))
+        type_ = made.tensor.with_dtype(target)
+        return made if type_ == made.type else make("cast", (made,), hint=type_)
+
+    def _is_view(self, value: Value) -> bool:
+        """Whether a value is read from memory as it is, through views and casts."""
+        while self.region.passes(value):
+            if value.node.op not in (*MOVES, "cast"):
+                return False
+            (value,) = self.region.operand_values(value)
+        return True
+
+    # ---- finish
+
+    def _finish(self, states: dict[State, Node], outputs: Sequence[Node]) -> list[Node]:
+        ends = {s: param(f"s{i}", n.type) for i, (s, n) in enumerate(states.items())}
+        plain = Render(self.normal, self.leaf, ends)
+        kept = {s: self._as_meant(s, ends, plain) for s in states}
+        render = Render(self.normal, self.leaf, kept)
+        done: dict[Node, Node] = {}
+        results: list[Node] = []
+        for output in outputs:
+            made = self._node(output, render, done)
+            if made.type != output.type:
+                made = make("cast", (made,), hint=output.type)
+            results.append(made)
+        return results
+
+    def _as_meant(self, state: State, ends: dict[State, Node], render: Render) -> Node:
+        """exp(a - r) is nan where every a is -inf; the running value has 0 there."""
+        value = ends[state]
+        for anchor in anchors([f for f in state.all_factors if isinstance(f, Exp)]):
+            if anchor.guarded or not render.may_be_infinite(anchor):
+                continue
+            source = self.normal.source_state(anchor)
+            empty = render.spread(render.is_empty(anchor), source.names, anchor.value.names)
+            test = render.spread(empty, anchor.value.names, state.names)
+            value = make("select", (test, constant(math.nan, value.dtype), value))
+        return value
+
+    def _node(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
+        if node not in done:
+            done[node] = self._finished(node, render, done)
+        return done[node]
+
+    def _finished(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
+        if node in self.region.members:
+            return render.form(node)
+        if node.op == "const" and not node.shape:
+            return render.value(Value(node, ()))
+        views = node.op in (*MOVES, "cast")
+        inside = node in self.finishing or views or self.region.graph.is_generated(node)
+        if not inside and node in self.seen:
+            inside = self.region.passes(self.seen[node])
+        if not inside or not (is_elementwise(node) or node.op in (*MOVES, "iota", "gather")):
+            if node.op == "dot" and node in self.region.dots:
+                raise Refusal(
+                    f"{self.region.graph.name(node)}, which is as long as the axis, is needed"
+                    " after the pass"
+                )
+            return widened(self.leaf(node))
+        return again(node, [self._node(a, render, done) for a in node.args])
+
+
+def _spelled(names: Names, letter: dict[str, str]) -> str:
+    return " ".join(letter[n] for n in names)

@@ -1,0 +1,344 @@
+"""What a stream is made of: which nodes run along one axis, and which reductions over it they use.
+
+Starting from a reduction over an axis k, the walk goes back through ops that treat every k alike
+(by their axis rules), and collects the other reductions over an axis of that size whose results
+come back along the way. The same node may run along k in one use and across it in another, as x in
+x @ x.T, so what is walked is a node with a name for each of its axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from stack.ir import ops
+from stack.ir.axes import Axis
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node, topological
+from stack.ir.types import TensorType
+from stack.passes.stream_terms import K, Names, Refusal, Value
+
+MOVES = ("broadcast", "reshape", "transpose")
+
+
+class Graph:
+    """A closed block: order, users, and what depends on what."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.nodes = block.nodes
+        self.place = {n: i for i, n in enumerate((*block.params, *block.nodes))}
+        self.results = frozenset(block.results)
+        self.users: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for arg in dict.fromkeys(node.args):
+                self.users.setdefault(arg, []).append(node)
+        self._generated: dict[Node, bool] = {}
+
+    def name(self, node: Node) -> str:
+        """A node as messages call it."""
+        if node.op == "param":
+            return f"%{node.attrs['name']}"
+        return f"%{self.block.names.get(node, node.op)}"
+
+    def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Source lines of nodes, each once."""
+        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
+
+    def after(self, roots: Iterable[Node]) -> frozenset[Node]:
+        """The nodes and everything computed from them."""
+        found = set(roots)
+        for node in self.nodes:
+            if any(a in found for a in node.args):
+                found.add(node)
+        return frozenset(found)
+
+    def is_generated(self, node: Node) -> bool:
+        """Whether a value is made of positions and numbers alone."""
+        if node not in self._generated:
+            for n in topological((node,), lambda n: n not in self._generated):
+                leaf = n.op in ("iota", "size") or (n.op == "const" and not n.shape)
+                simple = is_elementwise(n) or n.op in MOVES
+                inner = bool(n.args) and simple and all(self._generated[a] for a in n.args)
+                self._generated[n] = leaf or inner
+        return self._generated[node]
+
+
+def is_elementwise(node: Node) -> bool:
+    """Elementwise, with a value that a wider element type does not change."""
+    return ops.lookup(node.op).kind == "elementwise" and node.op != "bitcast"
+
+
+def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
+    """Size of the one axis that a node reduces, names of the operands' axes and of the result's.
+
+    Reductions are `reduce` over one axis, `dot` over one axis, and a `gather` that picks one
+    element along an axis for each row.
+    """
+    rule = ops.rule_of(node) if node.op in ("reduce", "dot", "gather") else None
+    if rule is None:
+        return None
+    if node.op == "gather":
+        marked = [a.names[0] for a in rule.inputs[0] if a.mark == "!"]
+        if len(marked) != 1 or len(node.args) != 2:
+            return None
+        gone = marked[0]
+    elif len(rule.reduced) == 1:
+        (gone,) = rule.reduced
+    else:
+        return None
+    named = tuple(tuple(K if n == gone else n for n in _plain(o)) for o in rule.inputs)
+    if node.op == "dot" and not all(K in names for names in named):
+        return None
+    holder = named[0] if node.op != "dot" else next(n for n in named if K in n)
+    size = node.args[named.index(holder)].shape[holder.index(K)]
+    return size, named, _plain(rule.outputs[0])
+
+
+def _plain(operand: tuple[Axis, ...]) -> Names:
+    return tuple(a.names[0] for a in operand)
+
+
+class Region:
+    """The reductions of one stream and what they are computed from.
+
+    Attributes:
+        members: reductions over k, with the names of their results' axes.
+        operands: what each of them reads.
+        dots: dots with the axis k that are computed tile by tile.
+        visited: values with the axis k between the members and the leaves.
+    """
+
+    def __init__(
+        self, graph: Graph, extent: Dim, outside: frozenset[Node], held: frozenset[Node]
+    ) -> None:
+        self.graph = graph
+        self.extent = extent
+        self.outside = outside  # reductions that are no states here
+        self.held = held  # values that are in memory anyway
+        self.members: dict[Node, Names] = {}
+        self.operands: dict[Node, tuple[Value, ...]] = {}
+        self.dots: set[Node] = set()
+        self.visited: set[Value] = set()
+        self.light: set[Value] = set()
+        self._rows: dict[Value, None] = {}
+        self._depends: dict[Value, bool] = {}
+        self._serial = 0
+
+    # ---- names
+
+    def operand_values(self, value: Value) -> list[Value]:
+        """The operands with their names; an axis that does not come from the result gets its own.
+
+        Raises Refusal where the streamed axis does not pass through as one whole axis.
+        """
+        node, rule = value.node, ops.rule_of(value.node)
+        if rule is None:
+            return []
+        bound: dict[str, str] = {}
+        for axis, name in zip(rule.outputs[0], value.names, strict=True):
+            if name == K and (axis.mark or len(axis.names) != 1):
+                raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
+            for i, part in enumerate(axis.names):
+                bound[part] = name if len(axis.names) == 1 else f"{name}.{i}of{len(axis.names)}"
+        place = self.graph.place.get(node, -1)
+        found: list[Value] = []
+        for operand, arg in zip(rule.inputs, node.args, strict=True):
+            names: list[str] = []
+            for position, axis in enumerate(operand):
+                parts = [bound.get(n, f"{place}:{n}") for n in axis.names]
+                if K in parts and (axis.mark or len(parts) > 1):
+                    raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
+                names.append(_joined(parts) or f"{place}:{position}")
+            found.append(Value(arg, tuple(names)))
+        return found
+
+    def passes(self, value: Value) -> bool:
+        """Whether a value is computed in the stream from its operands, rather than read."""
+        node = value.node
+        if node in self.members or node in self.held or not isinstance(node.type, TensorType):
+            return False
+        if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
+            return True
+        simple = is_elementwise(node) or node.op in MOVES
+        if not value.streams:
+            # rows are read where no state is in them, as long as it takes reading to make them
+            moves = node.op in MOVES or node.op == "cast"
+            return simple and (moves or self.graph.is_generated(node) or self.depends(value))
+        if value in self.light:
+            simple = node.op in MOVES or node.op == "cast"
+        if node.op == "gather":
+            simple = True
+        if not simple and node not in self.dots:
+            return False
+        try:
+            self.operand_values(value)
+        except Refusal:
+            return False
+        return True
+
+    def depends(self, value: Value) -> bool:
+        """Whether an earlier state is in a value."""
+        known = self._depends.get(value)
+        if known is not None:
+            return known
+        node = value.node
+        if node in self.members and not value.streams:
+            answer = True
+        elif node in self.held or not (is_elementwise(node) or node.op in MOVES):
+            answer = False
+        else:
+            try:
+                answer = any(self.depends(v) for v in self.operand_values(value))
+            except Refusal:
+                answer = False
+        self._depends[value] = answer
+        return answer
+
+    # ---- collecting
+
+    def add(self, reduction: Node) -> None:
+        """Take in a reduction, and the reductions that it needs, to a fixed point."""
+        found = reduced_value(reduction)
+        if found is None or found[0] != self.extent:
+            raise Refusal(f"{self.graph.name(reduction)} reduces another axis")
+        _, operands, result = found
+        self._take(reduction, operands, result, {})
+        while True:
+            joined = [v for v in self._rows if v.node not in self.members and self._shares(v.node)]
+            if not joined:
+                break
+            for value in joined:
+                self._join(value)
+        for value in self._rows:
+            if self.members.get(value.node, value.names) != value.names:
+                raise Refusal(f"{self.graph.name(value.node)} is needed along different axes")
+
+    def merge(self, other: Region) -> None:
+        """Take in another region, which has a member with this one in common."""
+        table: dict[str, str] = {K: K}
+        for node, names in other.members.items():
+            for new, old in zip(names, self.members.get(node, ()), strict=False):
+                if table.setdefault(new, old) != old:
+                    raise Refusal(f"{self.graph.name(node)} is needed along different axes")
+        place = f"{len(self.members)}/"
+        other = other.renamed({n: table.get(n, place + n) for n in other.all_names()})
+        for node, names in other.members.items():
+            if self.members.setdefault(node, names) != names:
+                raise Refusal(f"{self.graph.name(node)} is needed along different axes")
+        self.operands = {**other.operands, **self.operands}
+        self.dots |= other.dots
+        self.visited |= other.visited
+        self.light |= other.light
+        self._depends.clear()
+
+    def all_names(self) -> set[str]:
+        """Names of axes in use."""
+        values = [v for vs in self.operands.values() for v in vs]
+        held = [*self.members.values(), *(v.names for v in (*self.visited, *values))]
+        return {n for names in held for n in names}
+
+    def renamed(self, table: Mapping[str, str]) -> Region:
+        """The same region with other names of axes."""
+
+        def names(old: Names) -> Names:
+            return tuple(table[n] for n in old)
+
+        def value(old: Value) -> Value:
+            return Value(old.node, names(old.names))
+
+        new = Region(self.graph, self.extent, self.outside, self.held)
+        new.members = {n: names(v) for n, v in self.members.items()}
+        new.operands = {n: tuple(map(value, vs)) for n, vs in self.operands.items()}
+        new.dots = set(self.dots)
+        new.visited = set(map(value, self.visited))
+        new.light = set(map(value, self.light))
+        return new
+
+    def _take(
+        self, node: Node, operands: tuple[Names, ...], result: Names, rename: Mapping[str, str]
+    ) -> None:
+        self.members[node] = tuple(rename.get(n, n) for n in result)
+        self._depends.clear()
+        values = tuple(
+            Value(a, tuple(rename.get(n, n) for n in names))
+            for a, names in zip(node.args, operands, strict=True)
+        )
+        self.operands[node] = values
+        streamed = [v for v in values if v.streams]
+        ranks = [self._rank(v) for v in streamed]
+        for value, rank in zip(streamed, ranks, strict=True):
+            first = rank == max(ranks)
+            self._walk(value, main=first or rank[0], dots=first)
+
+    def _rank(self, value: Value) -> tuple[bool, int]:
+        """What an operand brings: whether other reductions come back in it, its largest dot."""
+        probe = Region(self.graph, self.extent, self.outside, self.held)
+        probe._walk(value, main=True, dots=True)
+        sizes = [d.tensor.size for d in probe.dots]
+        return bool(probe._rows), max((s for s in sizes if isinstance(s, int)), default=0)
+
+    def _walk(self, start: Value, main: bool, dots: bool) -> None:
+        """Visit what a reduction's operand is computed from; of a side operand, views only."""
+        space = start.node.tensor.size
+        pending = [start]
+        seen: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            node = value.node
+            if not value.streams:
+                self._visit_row(value, pending)
+                continue
+            if dots and node.op == "dot" and node not in self.held:
+                if node.tensor.size == space and self._is_outer(value):
+                    self.dots.add(node)
+            if not main:
+                self.light.add(value)
+            self.visited.add(value)
+            if node.op == "dot" or not self.passes(value):
+                continue
+            pending.extend(reversed(self.operand_values(value)))
+
+    def _visit_row(self, value: Value, pending: list[Value]) -> None:
+        node = value.node
+        found = reduced_value(node) if node not in self.outside else None
+        if found is not None and node.op != "gather" and found[0] == self.extent:
+            self._rows[value] = None
+        elif is_elementwise(node) or node.op in MOVES:
+            pending.extend(self.operand_values(value))
+
+    def _is_outer(self, value: Value) -> bool:
+        """A dot with the axis k in one operand alone: a table of rows by k."""
+        try:
+            return sum(v.streams for v in self.operand_values(value)) == 1
+        except Refusal:
+            return False
+
+    def _shares(self, reduction: Node) -> bool:
+        """Whether a reduction runs over something that is visited already."""
+        found = reduced_value(reduction)
+        if found is None:
+            return False
+        mine = {(v.node, v.axis) for v in self.visited if v.node.op not in ("iota", "broadcast")}
+        probe = Region(self.graph, self.extent, self.outside, self.held)
+        for arg, names in zip(reduction.args, found[1], strict=True):
+            value = Value(arg, names)
+            if value.streams:
+                probe._walk(value, main=True, dots=True)
+        return any((v.node, v.axis) in mine for v in probe.visited)
+
+    def _join(self, value: Value) -> None:
+        found = reduced_value(value.node)
+        if found is None:
+            return
+        _, operands, result = found
+        place = f"{self.graph.place[value.node]}:"
+        rename = {n: K if n == K else place + n for names in operands for n in names}
+        rename.update(zip(result, value.names, strict=True))
+        self._take(value.node, operands, result, rename)
+
+
+def _joined(parts: list[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"({' '.join(parts)})" if parts else ""

@@ -1,0 +1,294 @@
+"""Terms back to nodes, in a block of a stream. Floats of 16 bits are computed in 32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from stack.ir.builder import constant, make
+from stack.ir.dim import Dim
+from stack.ir.node import Node
+from stack.ir.types import F32, DType, TensorType
+from stack.passes.stream_normal import Normal
+from stack.passes.stream_region import MOVES
+from stack.passes.stream_terms import (
+    Anchor,
+    Exp,
+    Factor,
+    Form,
+    Mask,
+    Names,
+    Power,
+    Scaled,
+    Shift,
+    State,
+    Sum,
+    Value,
+)
+from stack.rewrite.pattern import splat
+
+# results are finite, or +inf at worst, for any finite operands
+_BOUNDED = ("exp", "exp2", "sigmoid", "tanh", "sin", "cos", "erf", "iota", "size", "dot", "abs")
+_LINEAR = ("add", "sub", "max", "min", "neg", "select", "cast", *MOVES)
+
+
+def wide(dtype: DType) -> DType:
+    """The element type that running values have."""
+    return F32 if dtype.is_float and dtype.bits == 16 else dtype
+
+
+class Render:
+    """Makes nodes in one block.
+
+    Args:
+        leaf: what stands for a value that is read from memory.
+        states: what stands for each state.
+        running: whether the states may be those before the first element.
+    """
+
+    def __init__(
+        self,
+        normal: Normal,
+        leaf: Callable[[Node], Node],
+        states: Mapping[State, Node],
+        running: bool = False,
+    ) -> None:
+        self.normal = normal
+        self.region = normal.region
+        self.leaf = leaf
+        self.states = states
+        self.running = running
+        self.sizes: dict[str, Dim] = {}
+        for value in self.region.visited:
+            self.sizes.update(zip(value.names, value.node.shape))
+        for node, names in self.region.members.items():
+            self.sizes.update(zip(names, node.shape))
+        self._values: dict[tuple[Value, bool], Node] = {}
+
+    # ---- shapes
+
+    def shape(self, names: Names) -> tuple[Dim, ...]:
+        """Sizes of named axes."""
+        return tuple(self.sizes[n] for n in names)
+
+    def spread(self, node: Node, names: Names, target: Names) -> Node:
+        """A value with the axes `names`, repeated along those of `target` that it has not."""
+        extra = [i for i, n in enumerate(names) if n not in target]
+        if extra:
+            kept = [i for i in range(len(names)) if i not in extra]
+            type_ = node.tensor.with_shape(tuple(node.shape[i] for i in kept))
+            node = make("reshape", (node,), hint=type_)
+            names = tuple(names[i] for i in kept)
+        if names == target or not target:
+            return node
+        order = sorted(range(len(names)), key=lambda i: target.index(names[i]))
+        if order != list(range(len(names))):
+            node = make("transpose", (node,), {"perm": tuple(order)})
+        axes = tuple(sorted(target.index(n) for n in names))
+        if len(axes) == len(target) or not axes:
+            return node  # a scalar operand needs no repeating
+        type_ = node.tensor.with_shape(self.shape(target))
+        return make("broadcast", (node,), {"axes": axes}, hint=type_)
+
+    # ---- values
+
+    def value(self, value: Value, native: bool = False) -> Node:
+        """A value of the function.
+
+        Args:
+            native: keep the element type, and compute nothing but views: an operand of a dot.
+        """
+        key = (value, native)
+        if key not in self._values:
+            self._values[key] = self._value(value, native)
+        return self._values[key]
+
+    def _value(self, value: Value, native: bool) -> Node:
+        node = value.node
+        if node in self.normal.forms and not value.streams:
+            return self.form(node)
+        if node.op == "const" and not node.shape:
+            return self.constant(splat(node), node.dtype if native else wide(node.dtype))
+        views = node.op in MOVES or node.op == "cast"
+        if self.region.passes(value) and (views or not native):
+            return self._again(node, self.region.operand_values(value), native)
+        read = self.leaf(node)
+        return read if native else widened(read)
+
+    def _again(self, node: Node, operands: Sequence[Value], native: bool) -> Node:
+        plain = native or node.op == "dot"
+        return again(node, [self.value(v, plain) for v in operands], native)
+
+    def constant(self, number: float | bool, dtype: DType) -> Node:
+        """A number."""
+        return constant(number, dtype)
+
+    # ---- terms
+
+    def sum(self, terms: Sum, space: Names, dtype: DType) -> Node:
+        """A sum of terms, over the axes `space`."""
+        total: Node | None = None
+        for term in terms:
+            factors = (*term.factors, *term.rows)
+            if total is not None and abs(term.number) == 1 and factors:
+                part = self.product(1.0, factors, space, dtype)
+                total = make("sub" if term.number < 0 else "add", (total, part))
+                continue
+            part = self.product(term.number, factors, space, dtype)
+            total = part if total is None else make("add", (total, part))
+        return total if total is not None else self.constant(0.0, dtype)
+
+    def product(self, number: float, factors: Sequence[Factor], space: Names, dtype: DType) -> Node:
+        """A product of factors, over the axes `space`; masks come last, so they hide nan."""
+        total: Node | None = None
+        for factor in sorted(factors, key=lambda f: isinstance(f, Power) and f.power < 0):
+            if isinstance(factor, Mask):
+                continue
+            part = self.factor(factor, space)
+            if isinstance(factor, Power) and factor.power < 0:
+                total = self.constant(1.0, dtype) if total is None else total
+                total = make("div", (total, part))
+            else:
+                total = part if total is None else make("mul", (total, part))
+        if total is None:
+            total = self.constant(number, dtype)
+        elif number == -1:
+            total = make("neg", (total,))
+        elif number != 1:
+            total = make("mul", (total, self.constant(number, dtype)))
+        zero = self.constant(0, dtype)
+        for mask in factors:
+            if isinstance(mask, Mask):
+                test = self.spread(self.value(mask.value), mask.value.names, space)
+                chosen = (total, zero) if mask.keep else (zero, total)
+                total = make("select", (test, *chosen))
+        return self.full(total, space)
+
+    def full(self, node: Node, space: Names) -> Node:
+        """A value of all axes, where a number would do for elementwise ops."""
+        if node.shape or not space:
+            return node
+        return make(
+            "broadcast", (node,), {"axes": ()}, hint=TensorType(node.dtype, self.shape(space))
+        )
+
+    def factor(self, factor: Factor, space: Names) -> Node:
+        """One factor, over the axes `space`."""
+        if isinstance(factor, Power | Mask):
+            return self.spread(self.value(factor.value), factor.value.names, space)
+        dtype = self.float_of(factor)
+        inside = self.sum(factor.a, space, dtype)
+        for scaled in factor.r:
+            inside = make("sub", (inside, self.scaled(scaled, space)))
+        return make(factor.op, (inside,)) if isinstance(factor, Exp) else inside
+
+    def float_of(self, factor: Exp | Shift) -> DType:
+        """The element type of a - r."""
+        return wide(factor.r[0].anchor.source.dtype)
+
+    def scaled(self, scaled: Scaled, space: Names) -> Node:
+        """One part of r."""
+        node = self.anchor(scaled.anchor)
+        if scaled.number != 1:
+            node = make("mul", (node, self.constant(scaled.number, node.dtype)))
+        return self.spread(node, scaled.anchor.value.names, space)
+
+    def anchor(self, anchor: Anchor) -> Node:
+        """An anchor, finite as soon as one element was finite or all were -inf."""
+        source = self.states[self.normal.source_state(anchor)]
+        if anchor.kind == "mean":
+            count = self.states[self.normal.count_for(anchor)]
+            if self.running:
+                count = make("max", (count, self.constant(1.0, count.dtype)))
+            return self._as(make("div", (source, count)), anchor)
+        if anchor.guarded:
+            return self.value(anchor.value)
+        if not self.may_be_infinite(anchor):
+            return self._as(source, anchor)
+        zero = self.constant(0.0, source.dtype)
+        return self._as(make("select", (self.is_empty(anchor), zero, source)), anchor)
+
+    def _as(self, node: Node, anchor: Anchor) -> Node:
+        """A state's value with the axes that the anchor has in the function."""
+        return self.spread(node, self.normal.source_state(anchor).names, anchor.value.names)
+
+    def is_empty(self, anchor: Anchor) -> Node:
+        """Whether a running bound has seen nothing but infinities."""
+        source = self.states[self.normal.source_state(anchor)]
+        limit = -math.inf if anchor.source.attrs["kind"] == "max" else math.inf
+        return make("eq", (source, self.constant(limit, source.dtype)))
+
+    def may_be_infinite(self, anchor: Anchor) -> bool:
+        """Whether every element so far may be -inf (for a min, inf)."""
+        return may_be_infinite(anchor.source.args[0], set())
+
+    # ---- reductions
+
+    def form(self, node: Node) -> Node:
+        """A reduction of the function, from the states."""
+        names = self.region.members[node]
+        return self.parts(self.normal.forms[node], names, wide(node.dtype))
+
+    def parts(self, form: Form, names: Names, dtype: DType) -> Node:
+        """A sum of number * rows * state, with the axes `names`."""
+        total: Node | None = None
+        for part in form:
+            if part.state is None:
+                made = self.product(1.0, part.rows, names, dtype)
+            else:
+                state = self.spread(self.states[part.state], part.state.names, names)
+                made = self._times(state, part.rows, names, dtype)
+            negative = part.number < 0 and total is not None
+            number = -part.number if negative else part.number
+            if number == -1:
+                made = make("neg", (made,))
+            elif number != 1:
+                made = make("mul", (made, self.constant(number, dtype)))
+            total = made if total is None else make("sub" if negative else "add", (total, made))
+        return self.full(total if total is not None else self.constant(0, dtype), names)
+
+    def _times(self, state: Node, rows: Sequence[Power | Mask], names: Names, dtype: DType) -> Node:
+        """A state times rows."""
+        total = state
+        for row in rows:
+            if isinstance(row, Power):
+                part = self.factor(row, names)
+                total = make("div" if row.power < 0 else "mul", (total, part))
+        zero = self.constant(0, dtype)
+        for row in rows:
+            if isinstance(row, Mask):
+                test = self.spread(self.value(row.value), row.value.names, names)
+                total = make("select", (test, *((total, zero) if row.keep else (zero, total))))
+        return self.full(total, names)
+
+
+def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
+    """The same op on other operands, in the wide element type unless `native`."""
+    type_ = node.tensor if native else node.tensor.with_dtype(wide(node.dtype))
+    if node.op == "cast" and args[0].type == type_:
+        return args[0]
+    return make(node.op, args, node.attrs, node.blocks, type_)
+
+
+def widened(node: Node) -> Node:
+    """A value in the element type that it is computed in."""
+    type_ = node.tensor.with_dtype(wide(node.dtype))
+    return node if type_ == node.type else make("cast", (node,), hint=type_)
+
+
+def may_be_infinite(node: Node, seen: set[Node]) -> bool:
+    """Whether a value may be infinite without an infinite or overflowing dot before it."""
+    if node in seen:
+        return False
+    seen.add(node)
+    number = splat(node)
+    if number is not None:
+        return isinstance(number, float) and not math.isfinite(number)
+    if node.op in _BOUNDED or not node.dtype.is_float:
+        return False
+    if node.op == "cast" and not node.args[0].dtype.is_float:
+        return False
+    finite_factor = node.op in ("mul", "div") and splat(node.args[1]) not in (None, 0)
+    if node.op in _LINEAR or finite_factor or node.op == "mul":
+        return any(may_be_infinite(a, seen) for a in node.args)
+    return True

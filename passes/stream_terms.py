@@ -1,0 +1,248 @@
+"""Sums of products: what the streaming rewrite computes with.
+
+A summand over the streamed axis k is kept as a sum of terms. A term is a number, factors without k
+(which leave the reduction) and factors with k: values that no earlier state changes, masks,
+exp(a - r), and shifts (a - r), where r is made of earlier states.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from stack.ir.node import Node
+
+K = "k"  # the name of the streamed axis
+MAX_TERMS = 16
+
+Names = tuple[str, ...]  # a name for each axis of a value; equal names run together
+
+
+class Refusal(Exception):
+    """Why something does not stream; `reduction` is where it was found, if it was in one."""
+
+    reduction: Node | None = None
+
+
+@dataclass(frozen=True)
+class Value:
+    """A node of the function, and what its axes are in the stream."""
+
+    node: Node
+    names: Names
+
+    @property
+    def streams(self) -> bool:
+        """Whether the value has the streamed axis."""
+        return K in self.names
+
+    @property
+    def axis(self) -> int:
+        """Position of the streamed axis."""
+        return self.names.index(K)
+
+
+@dataclass(frozen=True)
+class Power:
+    """A value, or one over it."""
+
+    value: Value
+    power: int = 1
+
+
+@dataclass(frozen=True)
+class Mask:
+    """1 where the bool value is `keep`, else 0; what it multiplies may be nan where it is 0."""
+
+    value: Value
+    keep: bool
+
+
+@dataclass(frozen=True)
+class Anchor:
+    """A value r made of states that is sensible all along the pass.
+
+    kind "bound" is a running max or min, `value` may guard it against infinity; "mean" is a
+    running sum (`source`) over the running count.
+    """
+
+    kind: Literal["bound", "mean"]
+    source: Node  # the reduction
+    value: Value
+    guarded: bool = False
+
+
+@dataclass(frozen=True)
+class Scaled:
+    """An anchor times a number."""
+
+    number: float
+    anchor: Anchor
+
+
+@dataclass(frozen=True)
+class Exp:
+    """exp or exp2 of (a - r)."""
+
+    op: str
+    a: Sum
+    r: tuple[Scaled, ...]
+
+
+@dataclass(frozen=True)
+class Shift:
+    """a - r."""
+
+    a: Sum
+    r: tuple[Scaled, ...]
+
+
+Factor = Power | Mask | Exp | Shift
+
+
+@dataclass(frozen=True)
+class Term:
+    """number * rows * factors; rows have no streamed axis, factors have it."""
+
+    number: float = 1.0
+    rows: tuple[Power | Mask, ...] = ()
+    factors: tuple[Factor, ...] = ()
+
+    def times(self, other: Term) -> Term:
+        """The product."""
+        rows, factors = (*self.rows, *other.rows), (*self.factors, *other.factors)
+        return Term(self.number * other.number, rows, factors)
+
+    def scaled(self, number: float) -> Term:
+        """This term times a number."""
+        return replace(self, number=self.number * number)
+
+    @property
+    def is_row(self) -> bool:
+        """Whether no factor has the streamed axis."""
+        return not self.factors
+
+
+Sum = tuple[Term, ...]
+
+
+def product(a: Sum, b: Sum) -> Sum:
+    """The product, multiplied out."""
+    if len(a) * len(b) > MAX_TERMS:
+        raise Refusal(f"a product has {len(a) * len(b)} terms, more than {MAX_TERMS}")
+    return tuple(x.times(y) for x in a for y in b)
+
+
+def negative(terms: Sum) -> Sum:
+    """Minus the sum."""
+    return tuple(t.scaled(-1.0) for t in terms)
+
+
+@dataclass(frozen=True)
+class State:
+    """One running value: a reduction over k of a product of factors.
+
+    Attributes:
+        kind: of a `reduce`; "dot" for a dot, "count" for the number of elements so far, "pick" for
+            the one element at `index`.
+        names: axes of the state.
+        space: axes of what is reduced; of a dot, axes of its first operand.
+        right: factors of a dot's second operand, with the axes `right_space`.
+        source: the reduction of the function that it is part of; it tells the element types.
+    """
+
+    kind: str
+    names: Names
+    space: Names
+    factors: tuple[Factor, ...]
+    source: Node = field(compare=False)
+    right: tuple[Factor, ...] = ()
+    right_space: Names = ()
+    index: Value | None = None
+
+    @property
+    def all_factors(self) -> tuple[Factor, ...]:
+        """Factors of both operands."""
+        return (*self.factors, *self.right)
+
+
+@dataclass(frozen=True)
+class Part:
+    """One term of a reduction's value: number * rows * state."""
+
+    number: float
+    rows: tuple[Power | Mask, ...]
+    state: State | None
+
+
+Form = tuple[Part, ...]
+
+
+class Writer:
+    """Terms as text, with the names that values have in the function."""
+
+    def __init__(self, names: dict[Node, str], states: Sequence[State]) -> None:
+        self.names = names
+        self.place = {s: f"s{i}" for i, s in enumerate(states)}
+        self.forms: dict[Node, str] = {}
+
+    def node(self, node: Node) -> str:
+        """A value: what it is made of states, or its name."""
+        return self.forms.get(node) or self.names.get(node, node.op)
+
+    def factor(self, factor: Factor) -> str:
+        """One factor."""
+        if isinstance(factor, Power):
+            text = self.node(factor.value.node)
+            return text if factor.power == 1 else f"1/{text}"
+        if isinstance(factor, Mask):
+            return f"[{'' if factor.keep else 'not '}{self.node(factor.value.node)}]"
+        inside = self.sum(factor.a) + "".join(self.anchor(s) for s in factor.r)
+        return f"{factor.op}({inside})" if isinstance(factor, Exp) else f"({inside})"
+
+    def anchor(self, scaled: Scaled) -> str:
+        """One part of -r."""
+        sign = " - " if scaled.number > 0 else " + "
+        size = abs(scaled.number)
+        text = self.node(scaled.anchor.value.node)
+        return sign + (text if size == 1 else f"{size:g} {text}")
+
+    def product(self, number: float, factors: Sequence[Factor]) -> str:
+        """A product."""
+        shown = [self.factor(f) for f in factors]
+        if number != 1 or not shown:
+            shown.insert(0, f"{number:g}")
+        return " ".join(shown)
+
+    def sum(self, terms: Sum) -> str:
+        """A sum."""
+        text = ""
+        for term in terms:
+            sign = "-" if math.copysign(1.0, term.number) < 0 else "+"
+            part = self.product(abs(term.number), (*term.rows, *term.factors))
+            text += f" {sign} {part}" if text else f"{'-' if sign == '-' else ''}{part}"
+        return text or "0"
+
+    def state(self, state: State) -> str:
+        """What a state is."""
+        if state.kind == "count":
+            return "count_k"
+        summand = self.product(1.0, state.all_factors)
+        if state.kind == "pick" and state.index is not None:
+            return f"sum_k [k = {self.node(state.index.node)}] {summand}"
+        return f"{'sum' if state.kind == 'dot' else state.kind}_k {summand}"
+
+    def form(self, form: Form) -> str:
+        """A reduction in terms of states."""
+        text = ""
+        for part in form:
+            sign = "-" if part.number < 0 else "+"
+            state = [self.place[part.state]] if part.state is not None else []
+            shown = [*state, *(self.factor(r) for r in part.rows)]
+            if abs(part.number) != 1 or not shown:
+                shown.insert(0, f"{abs(part.number):g}")
+            piece = " * ".join(shown).replace("* 1/", "/ ")
+            text += f" {sign} {piece}" if text else f"{'-' if sign == '-' else ''}{piece}"
+        return text or "0"

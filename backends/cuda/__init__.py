@@ -1,1 +1,57 @@
-"""The loop level as CUDA C++."""
+"""The cuda backend: loop level to CUDA C++ to machine code through NVRTC."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+from stack.errors import BackendMissing
+from stack.ir.node import Func
+from stack.run.backend import Backend, Executable
+
+from . import nvrtc
+from .compiler import compile_program, inspect_program
+
+# no code for these; scatters may collide, and scans of one long row would be one thread's work
+REFUSED = "digamma,scatter,scan"
+
+
+def _missing() -> str | None:
+    """What stands against running here; compiling needs no GPU."""
+    need = nvrtc.missing_compiler()
+    if need is not None:
+        return need
+    if not importlib.util.find_spec("torch"):
+        return "install the extra: pip install 'stack-compiler[torch]'"
+    import torch
+
+    if not torch.cuda.is_available():
+        return (
+            "no CUDA device here; `stackc dump --backend cuda --target sm_90` compiles without one"
+        )
+    return None
+
+
+def _compile(func: Func, options: dict[str, Any]) -> Executable:
+    need = _missing()
+    if need is not None:
+        raise BackendMissing("cuda", need)
+    return compile_program(func, options)
+
+
+BACKEND = Backend(
+    name="cuda",
+    level="loop",
+    doc="CUDA C++ through NVRTC: warps, shared memory, tensor cores",
+    stages=(
+        ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
+        ("laid-out", "layout,canonicalize"),
+        ("fused", "fuse"),
+        ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
+        ("loop", "distribute_gpu,memory"),
+    ),
+    compile=_compile,
+    missing=_missing,
+    inspect=inspect_program,
+    artifacts=("cuda", "ptx", "sass"),
+)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from stack.backends.peer import files, flops_of
+from stack.backends.peer import files
+from stack.ir.cost import total
 from stack.ir.node import Func, Node
 from stack.run.backend import Executable, Kernel
 
@@ -92,6 +93,6 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
         stage_node=func.body.names.get(node, ""),
         source=files(func.body.locs.get(node, ())),
         ops=tuple(dict.fromkeys(n.op for n in inner)),
-        flops=sum(map(flops_of, inner)),
+        flops=float(total(inner).flops),
         bytes=float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
     )

@@ -8,13 +8,14 @@ from pathlib import Path
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.dump import describe
-from stack.explore.lowering import compile_target, lower_to, with_random_inputs
+from stack.explore.lowering import compile_target, inspect_target, lower_to, with_random_inputs
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
 from stack.explore.training import train_runs
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
 from stack.run import plugins
+from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, CompiledGraph
 from stack.run.record import SCHEMA, Run
 
@@ -61,8 +62,9 @@ def add(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and show."""
-    if args.device is not None:
-        _refuse_device(args.device, args.backend)
+    backend: Backend = plugins.load("stack.backends", args.backend or DEFAULT_BACKEND)
+    if args.device is not None and backend.inspect is None:
+        _refuse_device(args.device, backend.name)
     target = common.target_of(args)
     settings = common.settings_of(args)
     if args.train:
@@ -71,8 +73,14 @@ def run(args: argparse.Namespace) -> int:
         common.progress(f"{target.folder} is a saved run: compiling its imported stage again")
     if args.profile and args.to:
         raise UsageError("--profile runs the whole program: leave out --to")
-    graph = None if args.to else compile_target(target, settings)
-    record = graph.run if graph is not None else lower_to(target, settings, args.to)
+    graph: CompiledGraph | None = None
+    if args.to:
+        record = lower_to(target, settings, args.to)
+    elif backend.inspect is not None and not args.profile:
+        record = inspect_target(target, settings, args.device or "")
+    else:
+        graph = compile_target(target, settings)
+        record = graph.run
     if args.output:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")
@@ -134,11 +142,10 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def _refuse_device(device: str, backend: str | None) -> None:
-    name = backend or DEFAULT_BACKEND
-    known = plugins.names("stack.backends")
-    gpu = [b for b in known if b in ("triton", "cuda")]
-    hint = f"add --backend {gpu[0]}" if gpu else "no GPU backend is installed yet"
+def _refuse_device(device: str, name: str) -> None:
+    backends = [plugins.load("stack.backends", b) for b in plugins.names("stack.backends")]
+    able = [b.name for b in backends if b.inspect is not None]
+    hint = f"add --backend {able[0]}" if able else "no GPU backend is installed"
     raise UsageError(
         f"--target {device} is not available in the {name} backend, which compiles for this"
         f" machine's CPU; {hint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -199,6 +200,27 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
         keep = [s[0] for s in lowering].index(stage) + 1
         backend = replace(backend, stages=tuple(lowering[:keep]))
     lower(captured.func, backend, run, settings.passes)
+    return run
+
+
+def inspect_target(target: Target, settings: Settings, device: str) -> Run:
+    """All stages for a device that need not be here; nothing is run."""
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    assert backend.inspect is not None
+    run = lower_to(target, settings, stage_names(backend, settings.passes)[-1])
+    lowered = run.records[-1].func
+    assert lowered is not None
+    start = time.perf_counter()
+    run.kernels, artifacts = backend.inspect(lowered, {"target": device} if device else {})
+    for name, text in artifacts.items():
+        maker = (lambda t=text: t) if isinstance(text, str) else text
+        run.add(Stage(name, make_text=maker))
+    run.compile_s = time.perf_counter() - start
+    library = {op for k in run.kernels if k.kind == "library" for op in k.ops}
+    generated = {op for k in run.kernels if k.kind == "generated" for op in k.ops}
+    imported = run["imported"].func
+    assert imported is not None
+    run.coverage = coverage_of(imported, sorted(library - generated))
     return run
 
 

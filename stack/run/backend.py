@@ -17,7 +17,8 @@ class Kernel:
 
     `flops` and `bytes` are counted from the axis rules. `ops` are op names of the fusion body;
     `source` are lines such as "block.py:42"; `stage_node` is the name of its node in the last
-    stage. `run(times) -> seconds for each` measures it alone where the backend can.
+    stage. `resources` is what it takes of a GPU: registers, spilled and shared bytes, threads.
+    `run(times) -> seconds for each` measures it alone where the backend can.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Kernel:
     ops: tuple[str, ...] = ()
     flops: float = 0
     bytes: float = 0
+    resources: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass
@@ -69,6 +71,10 @@ class Executable:
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel
 
 
+# kernels, and later stages by name as text or as what makes it
+Inspected = tuple[list[Kernel], dict[str, str | Callable[[], str]]]
+
+
 @dataclass(frozen=True)
 class Backend:
     """A code generator or a peer. Entry point group `stack.backends`; the object is BACKEND.
@@ -78,6 +84,8 @@ class Backend:
         stages: `(stage name, pass pipeline)` that bring a tensor-level function there.
         missing: None when it can run here, else what is needed (an extra, a device).
         compile: function to executable; `options` are backend-specific and documented by it.
+        inspect: kernels and later stages of a lowered function for `options["target"]`, a device
+            that need not be here; None for backends that compile for this machine.
         native: a peer's own path on the user's callable: `(captured, options) -> Executable`
             whose `run` takes the same storage arrays; None for our own backends.
         artifacts: names of the later stages that `Executable.artifacts` holds.
@@ -90,6 +98,7 @@ class Backend:
     missing: Callable[[], str | None]
     stages: tuple[tuple[str, str], ...] = ()
     native: Callable[[Any, dict[str, Any]], Executable] | None = None
+    inspect: Callable[[Func, dict[str, Any]], Inspected] | None = None
     artifacts: tuple[str, ...] = ()
     is_peer: bool = False
     doc: str = ""

@@ -24,7 +24,15 @@ PACKAGES = (
     "torch-mlir",
     "apache-tvm",
 )
-_EXTENSIONS = {"mlir": "mlir", "llvm": "ll", "asm": "s", "captured": "txt"}
+_EXTENSIONS = {
+    "mlir": "mlir",
+    "llvm": "ll",
+    "asm": "s",
+    "captured": "txt",
+    "cuda": "cu",
+    "ptx": "ptx",
+    "sass": "sass",
+}
 
 
 @dataclass
@@ -161,6 +169,7 @@ class Run:
                 "flops": k.flops,
                 "bytes": k.bytes,
                 "kind": k.kind,
+                **({"resources": k.resources} if k.resources else {}),
             }
             for k in self.kernels
         ]

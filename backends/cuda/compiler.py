@@ -1,0 +1,163 @@
+"""A lowered function to kernels in machine code: each distinct one is compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from stack.ir.cost import total
+from stack.ir.names import unique_name
+from stack.ir.node import Func, Node, walk
+from stack.ir.types import TensorType, TupleType
+from stack.run.backend import Executable, Kernel
+
+from ..cache import Cache, cache_folder
+from ..peer import files
+from . import nvrtc
+from .printer import Source, print_kernel
+
+if TYPE_CHECKING:
+    from .launch import Launch
+
+ENTRY = "stack_kernel"
+DEFAULT_TARGET = "sm_90"
+Artifacts = dict[str, str | Callable[[], str]]
+
+
+class Compiler:
+    """Kernels by text: equal bodies are compiled once, and have one name."""
+
+    def __init__(self, target: str, store: Cache | None) -> None:
+        self.target = nvrtc.check_target(target)
+        self.store = store
+        self.sources: dict[Node, Source] = {}
+        self.binaries: dict[str, nvrtc.Binary] = {}
+        self.readable: dict[str, Source] = {}
+        self.taken: set[str] = set()
+
+    def source(self, node: Node) -> Source:
+        """What is compiled: the kernel without names and source lines."""
+        if node not in self.sources:
+            self.sources[node] = print_kernel(node, ENTRY)
+        return self.sources[node]
+
+    def binary(self, node: Node) -> nvrtc.Binary:
+        """Machine code of a kernel node."""
+        text = self.source(node).text
+        if text not in self.binaries:
+            self.binaries[text] = nvrtc.compile_cubin(text, ENTRY, self.target, self.store)
+            name = unique_name(str(node.attrs["name"]), self.taken, {})
+            symbol = "".join(c if c.isalnum() else "_" for c in name)
+            self.readable[text] = print_kernel(node, symbol, readable=True)
+        return self.binaries[text]
+
+    def describe(self, func: Func, node: Node) -> Kernel:
+        """The record of a kernel."""
+        binary, source = self.binary(node), self.source(node)
+        readable, body = self.readable[source.text], node.blocks[0]
+        lines = list(func.body.locs.get(node, ()))
+        lines += [line for places in body.locs.values() for line in places]
+        types = [t for n in (*node.args, node) for t in _types(n)]
+        return Kernel(
+            readable.name,
+            "generated",
+            readable.text,
+            "cu",
+            func.body.names.get(node, ""),
+            files(lines),
+            tuple(node.attrs.get("ops") or ()),
+            float(node.attrs.get("flops") or _flops(node)),
+            float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
+            resources={
+                "registers": binary.registers,
+                "spilled": binary.spilled,
+                "stack": binary.stack,
+                "shared": source.shared + source.static_shared,
+                "threads": source.threads,
+                "blocks": source.blocks,
+            },
+        )
+
+    def artifacts(self) -> Artifacts:
+        """Later stages of every distinct kernel, made when asked for."""
+
+        def stage(make: Callable[[str], str]) -> Callable[[], str]:
+            return lambda: "".join(
+                f"// ---- {source.name}\n{make(text)}\n" for text, source in self.readable.items()
+            )
+
+        return {
+            "cuda": stage(lambda text: self.readable[text].text),
+            "ptx": stage(lambda text: nvrtc.compile_ptx(text, self.target)),
+            "sass": stage(lambda text: nvrtc.disassemble(self.binaries[text])),
+        }
+
+
+def compile_program(func: Func, options: dict[str, Any]) -> Executable:
+    """Compile a function whose kernels are at the loop level, and plan it on a device.
+
+    Options:
+        device: "cuda" or "cuda:1".
+        cache: False to keep nothing on disk (default: `cache_folder()`).
+        call_opaque: what runs `opaque` nodes.
+        graph: False to launch step by step instead of replaying CUDA graphs.
+    """
+    import torch
+
+    from ..device.executable import describe, executable
+    from ..device.program import Program
+    from .launch import device_target, loaded
+
+    device = torch.device(options.get("device") or "cuda")
+    compiler = Compiler(device_target(device), _store(options))
+    launches: dict[str, Launch] = {}
+
+    def load(node: Node) -> Launch:
+        source, binary = compiler.source(node), compiler.binary(node)
+        if source.text not in launches:
+            launches[source.text] = loaded(source, binary, device)
+        return launches[source.text]
+
+    program = Program(func.body, load, options.get("call_opaque"), device)
+    kernels = [
+        compiler.describe(func, step.node)
+        if step.node.op == "kernel"
+        else describe(func, step.node, step.library)
+        for step in program.steps
+    ]
+    return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
+
+
+def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], Artifacts]:
+    """Kernels and later stages of a lowered function, without a device.
+
+    Options:
+        target: the GPU, as "sm_90".
+        cache: False to keep nothing on disk.
+    """
+    from ..device.executable import describe
+
+    compiler = Compiler(options.get("target") or DEFAULT_TARGET, _store(options))
+    kernels: list[Kernel] = []
+    for _, node in walk(func.body):
+        if node.op == "kernel":
+            compiler.binary(node)
+    for node in func.nodes:
+        if node.op == "kernel":
+            kernels.append(compiler.describe(func, node))
+        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
+            kernels.append(describe(func, node, "torch" if node.op == "fusion" else ""))
+    return kernels, compiler.artifacts()
+
+
+def _store(options: dict[str, Any]) -> Cache | None:
+    return Cache(cache_folder() / "cuda") if options.get("cache", True) else None
+
+
+def _types(node: Node) -> tuple[TensorType, ...]:
+    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
+
+
+def _flops(node: Node) -> float:
+    flops = total(node.blocks[0].nodes).flops
+    return float(flops) if isinstance(flops, int) else 0.0

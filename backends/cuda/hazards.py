@@ -1,0 +1,86 @@
+"""Where threads must wait for each other: what is touched between two barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+
+
+@dataclass
+class Touched:
+    """Memories, by name, that were read and written."""
+
+    read: set[str] = field(default_factory=set)
+    written: set[str] = field(default_factory=set)
+
+    def meets(self, other: Touched) -> bool:
+        """Whether one of two phases writes what the other touches."""
+        return bool(self.written & (other.read | other.written) or self.read & other.written)
+
+    def add(self, other: Touched) -> None:
+        self.read |= other.read
+        self.written |= other.written
+
+    def copy(self) -> Touched:
+        return Touched(set(self.read), set(self.written))
+
+    def clear(self) -> None:
+        self.read.clear()
+        self.written.clear()
+
+
+def is_memory(node: Node) -> bool:
+    """Whether a value is memory."""
+    return isinstance(node.type, TensorType) and node.type.space in ("global", "shared", "local")
+
+
+def roots_of(block: Block, outer: Mapping[Node, str]) -> dict[Node, str]:
+    """The name of the memory that each memory value of a kernel is a state of."""
+    found = dict(outer)
+
+    def visit(inside: Block) -> None:
+        for node in inside.nodes:
+            if node.op == "alloc":
+                found[node] = str(node.attrs["name"])
+            elif node.op in ("store", "async_copy"):
+                found[node] = found[node.args[0]]
+            elif node.op == "loop":
+                _enter(node, found)
+                visit(node.blocks[0])
+            elif node.op == "async_wait" and is_memory(node):
+                found[node] = found[node.args[0]]
+            elif node.op == "item" and is_memory(node):
+                source = node.args[0]
+                found[node] = found[source.args[int(node.attrs["index"])]]
+            if node.op == "loop" and is_memory(node):
+                found[node] = found[node.args[0]]
+
+    visit(block)
+    return found
+
+
+def _enter(loop: Node, found: dict[Node, str]) -> None:
+    carried = loop.blocks[0].params[1:]
+    for p, init in zip(carried, loop.args[-len(carried) :], strict=True):
+        if is_memory(p):
+            found[p] = found[init]
+
+
+def touched(node: Node, roots: Mapping[Node, str]) -> Touched:
+    """What a statement reads and writes, registers apart."""
+    found = Touched()
+    pending = [node]
+    while pending:
+        current = pending.pop()
+        if current.op == "load" and current.args[0].tensor.space != "local":
+            found.read.add(roots[current.args[0]])
+        elif current.op == "store" and current.args[0].tensor.space != "local":
+            found.written.add(roots[current.args[0]])
+        elif current.op == "async_copy":
+            found.written.add(roots[current.args[0]])
+            found.read.add(roots[current.args[1]])
+        pending.extend(n for block in current.blocks for n in block.nodes)
+    return found

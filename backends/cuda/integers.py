@@ -1,0 +1,98 @@
+"""What is known of integers in a kernel: their range, and what divides them."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from stack.ir.node import Node
+
+Range = tuple[int, int]
+INT32 = (-(2**31), 2**31 - 1)
+
+
+class Integers:
+    """Ranges and divisors of index arithmetic, each node looked at once."""
+
+    def __init__(self) -> None:
+        self.ranges: dict[Node, Range | None] = {}
+        self.divisors: dict[Node, int] = {}
+
+    def is_small(self, node: Node) -> bool:
+        """Whether an i64 certainly fits 32 bits, as do all that it is made of."""
+        found = self.range(node)
+        return found is not None and INT32[0] <= found[0] and found[1] <= INT32[1]
+
+    def range(self, node: Node) -> Range | None:
+        """Least and largest value, None where that is not known."""
+        if node not in self.ranges:
+            found = self._range(node) if node.dtype.is_integer else None
+            if found is not None and not _fits(found, node):
+                found = None  # it may have wrapped
+            self.ranges[node] = found
+        return self.ranges[node]
+
+    def _range(self, node: Node) -> Range | None:
+        if node.op == "const" and not node.tensor.rank:
+            value = int(node.attrs["value"].array)
+            return value, value
+        if node.op == "var":
+            return (0, max(int(node.attrs["extent"]) - 1, 0)) if "extent" in node.attrs else None
+        if node.op == "iota":
+            return 0, max(int(node.shape[0]) - 1, 0)  # pyright: ignore[reportArgumentType]
+        if node.op in ("broadcast", "cast"):
+            source = node.args[0]
+            return self.range(source) if source.dtype.is_integer else None
+        parts = [self.range(a) for a in node.args[node.op == "select" :]]
+        if len(parts) != 2 or parts[0] is None or parts[1] is None:
+            return None
+        return _combine(node.op, parts[0], parts[1])
+
+    def divisor(self, node: Node) -> int:
+        """A number that divides the value; 0 stands for the value 0."""
+        if node not in self.divisors:
+            self.divisors[node] = self._divisor(node)
+        return self.divisors[node]
+
+    def _divisor(self, node: Node) -> int:
+        if node.op == "const" and not node.tensor.rank:
+            return abs(int(np.asarray(node.attrs["value"].array)))
+        if node.op == "var" and node.attrs.get("extent") == 1:
+            return 0
+        if node.op in ("broadcast", "cast") and node.args[0].dtype.is_integer:
+            return self.divisor(node.args[0])
+        if node.op in ("add", "sub", "min", "max"):
+            return math.gcd(*(self.divisor(a) for a in node.args))
+        if node.op == "select":
+            return math.gcd(*(self.divisor(a) for a in node.args[1:]))
+        if node.op == "mul":
+            return self.divisor(node.args[0]) * self.divisor(node.args[1])
+        if node.op == "rem":
+            return math.gcd(*(self.divisor(a) for a in node.args))
+        return 1
+
+
+def _fits(found: Range, node: Node) -> bool:
+    limits = np.iinfo(node.dtype.numpy)
+    return int(limits.min) <= found[0] and found[1] <= int(limits.max)
+
+
+def _combine(op: str, a: Range, b: Range) -> Range | None:
+    if op == "add":
+        return a[0] + b[0], a[1] + b[1]
+    if op == "sub":
+        return a[0] - b[1], a[1] - b[0]
+    if op == "mul":
+        ends = [x * y for x in a for y in b]
+        return min(ends), max(ends)
+    if op in ("min", "max"):
+        pick = min if op == "min" else max
+        return pick(a[0], b[0]), pick(a[1], b[1])
+    if op == "select":
+        return min(a[0], b[0]), max(a[1], b[1])
+    if op == "div" and b[0] == b[1] > 0:
+        return int(a[0] / b[0]), int(a[1] / b[0])
+    if op == "rem" and b[0] == b[1] > 0:
+        return (0 if a[0] >= 0 else 1 - b[0]), min(b[0] - 1, max(a[1], 0))
+    return None

@@ -1,0 +1,246 @@
+"""Device functions that kernels call: each is pasted before a kernel that names it."""
+
+from __future__ import annotations
+
+import re
+
+# name: (what it needs, text)
+_PARTS: dict[str, tuple[tuple[str, ...], str]] = {
+    "EACH": ((), '#define EACH(n) _Pragma("unroll") for (int i = 0; i < (n); ++i)'),
+    "INFINITY_F32": ((), "#define INFINITY_F32 __int_as_float(0x7f800000)"),
+    "INFINITY_F64": ((), "#define INFINITY_F64 __longlong_as_double(0x7ff0000000000000ll)"),
+    "NAN_F32": ((), "#define NAN_F32 __int_as_float(0x7fc00000)"),
+    "NAN_F64": ((), "#define NAN_F64 __longlong_as_double(0x7ff8000000000000ll)"),
+    "f16": ((), "struct f16 { unsigned short bits; };"),
+    "bf16": ((), "struct bf16 { unsigned short bits; };"),
+    "widen": (
+        ("f16", "bf16"),
+        """__device__ inline float widen(bf16 x) { return __uint_as_float(unsigned(x.bits) << 16); }
+__device__ inline float widen(f16 x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}""",
+    ),
+    "narrow": (
+        ("f16", "bf16"),
+        """template <class T> __device__ inline T narrow(float x);
+template <> __device__ inline bf16 narrow<bf16>(float x) {
+  bf16 y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+template <> __device__ inline f16 narrow<f16>(float x) {
+  f16 y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+template <class T> __device__ inline T narrow(double x) { return narrow<T>(float(x)); }
+template <> __device__ inline f16 narrow<f16>(double x) {
+  f16 y;
+  asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y.bits) : "d"(x));
+  return y;
+}
+template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(float(x)); }""",
+    ),
+    "max_of": (
+        (),
+        "template <class T> __device__ inline T max_of(T x, T y) {"
+        " return x > y || x != x ? x : y; }",
+    ),
+    "min_of": (
+        (),
+        "template <class T> __device__ inline T min_of(T x, T y) {"
+        " return x < y || x != x ? x : y; }",
+    ),
+    "sign_of": (
+        (),
+        "template <class T> __device__ inline T sign_of(T x) {"
+        " return x > 0 ? T(1) : x < 0 ? T(-1) : x; }",
+    ),
+    "sigmoid_of": (
+        (),
+        "__device__ inline float sigmoid_of(float x) {"
+        " return 1.0f / (1.0f + expf(-x)); }\n"
+        "__device__ inline double sigmoid_of(double x) {"
+        " return 1.0 / (1.0 + exp(-x)); }",
+    ),
+    "div_of": (
+        (),
+        """template <class T> __device__ inline T div_of(T x, T y) {
+  if (y == 0) return 0;
+  return T(-1) < T(0) && y == T(-1) ? T(0ull - (unsigned long long)x) : T(x / y);
+}""",
+    ),
+    "rem_of": (
+        (),
+        """template <class T> __device__ inline T rem_of(T x, T y) {
+  return y == 0 || (T(-1) < T(0) && y == T(-1)) ? T(0) : T(x % y);
+}""",
+    ),
+    "shl_of": (
+        (),
+        """template <class T> __device__ inline T shl_of(T x, T y) {
+  return y < 0 || y >= T(8 * sizeof(T)) ? T(0) : T((unsigned long long)x << y);
+}""",
+    ),
+    "shr_of": (
+        (),
+        """template <class T> __device__ inline T shr_of(T x, T y) {
+  const bool inside = !(y < 0 || y >= T(8 * sizeof(T)));
+  return inside ? T(x >> y) : T(x < 0 ? -1 : 0);
+}""",
+    ),
+    "pow_of": (
+        (),
+        """template <class T> __device__ inline T pow_of(T x, T y) {
+  if (y < 0) return x == T(1) ? T(1) : x == T(-1) ? (y % 2 == 0 ? T(1) : T(-1)) : T(0);
+  unsigned long long base = x, out = 1;
+  for (; y > 0; y >>= 1, base *= base)
+    if (y & 1) out *= base;
+  return T(out);
+}""",
+    ),
+    "bits_as": (
+        (),
+        """template <class T, class S> __device__ inline T bits_as(S x) {
+  T y;
+  memcpy(&y, &x, sizeof y);
+  return y;
+}""",
+    ),
+    "Piece": (
+        (),
+        """template <int bytes> struct Piece;
+template <> struct Piece<16> { typedef uint4 type; };
+template <> struct Piece<8> { typedef uint2 type; };
+template <> struct Piece<4> { typedef unsigned type; };
+template <> struct Piece<2> { typedef unsigned short type; };
+template <> struct Piece<1> { typedef unsigned char type; };""",
+    ),
+    "load_block": (
+        ("Piece",),
+        """// n elements in pieces of so many bytes
+template <int bytes, class T, int n>
+__device__ inline void load_block(T (&to)[n], const T* __restrict__ from) {
+  typedef typename Piece<bytes>::type P;
+#pragma unroll
+  for (int i = 0; i < int(n * sizeof(T) / bytes); ++i) {
+    const P piece = reinterpret_cast<const P*>(from)[i];
+    memcpy(reinterpret_cast<char*>(to) + i * bytes, &piece, bytes);
+  }
+}""",
+    ),
+    "store_block": (
+        ("Piece",),
+        """template <int bytes, class T, int n>
+__device__ inline void store_block(T* __restrict__ to, const T (&from)[n]) {
+  typedef typename Piece<bytes>::type P;
+#pragma unroll
+  for (int i = 0; i < int(n * sizeof(T) / bytes); ++i) {
+    P piece;
+    memcpy(&piece, reinterpret_cast<const char*>(from) + i * bytes, bytes);
+    reinterpret_cast<P*>(to)[i] = piece;
+  }
+}""",
+    ),
+    "over_warp": (
+        (),
+        """// every lane gets the combination of all 32
+template <class T, class F> __device__ inline T over_warp(T x, F combine) {
+#pragma unroll
+  for (int step = 16; step; step /= 2) x = combine(x, __shfl_xor_sync(~0u, x, step));
+  return x;
+}""",
+    ),
+    "shared_address": (
+        (),
+        """__device__ inline unsigned shared_address(const void* at) {
+  return unsigned(__cvta_generic_to_shared(at));
+}""",
+    ),
+    "copy_async": (
+        ("shared_address",),
+        """template <int bytes>
+__device__ inline void copy_async(void* to, const void* from, bool is_there = true) {
+  const int size = is_there ? bytes : 0;  // what is missing is filled with zeros
+  if constexpr (bytes == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 :: "r"(shared_address(to)), "l"(from), "r"(size) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 :: "r"(shared_address(to)), "l"(from), "n"(bytes), "r"(size) : "memory");
+}
+__device__ inline void copies_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }""",
+    ),
+    "copies_wait": (
+        (),
+        """template <int pending> __device__ inline void copies_wait() {
+  asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
+}""",
+    ),
+    "load_matrices": (
+        ("shared_address",),
+        """// four 8 x 8 matrices, a row from each lane
+__device__ inline void load_matrices(unsigned (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row)) : "memory");
+}""",
+    ),
+    "load_matrices_turned": (
+        ("shared_address",),
+        """__device__ inline void
+load_matrices_turned(unsigned (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row)) : "memory");
+}""",
+    ),
+    "mma_bf16": ((), "MMA bf16"),
+    "mma_f16": ((), "MMA f16"),
+}
+
+_MMA = """// d += a @ b for 16 x 16 times 16 x 8
+__device__ inline void mma_{t}(float* d, const unsigned* a, const unsigned* b) {{
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}},"
+      " {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}"""
+
+
+def prelude(kernel: str) -> str:
+    """The device functions that a kernel's text names, each after what it needs."""
+    words = set(re.findall(r"[A-Za-z_]\w*", kernel))
+    if "copies_commit" in words:
+        words.add("copy_async")
+    taken: dict[str, None] = {}
+
+    def take(name: str) -> None:
+        for need in _PARTS[name][0]:
+            take(need)
+        taken.setdefault(name)
+
+    for name in _PARTS:
+        if name in words:
+            take(name)
+    return "".join(f"{_text(name)}\n" for name in taken)
+
+
+def _text(name: str) -> str:
+    text = _PARTS[name][1]
+    return _MMA.format(t=text.removeprefix("MMA ")) if text.startswith("MMA ") else text
+
+
+# words of C++ and of CUDA's library that a value must not be called
+_WORDS = """
+    asm auto bool break case char class const continue default delete do double else enum export
+    extern false float for goto if inline int long new operator private public register return
+    short signed sizeof static struct switch template this throw true typedef typename union
+    unsigned using void volatile while and or not xor bitand bitor copies_commit shared_memory
+    i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
+    log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
+    threadIdx blockIdx blockDim gridDim memcpy printf assert index y0 y1 yn j0 j1 jn
+"""
+RESERVED = frozenset(_PARTS).union(_WORDS.split())

@@ -1,0 +1,519 @@
+"""The loop level as CUDA C++: grid loops are blocks, warp and lane loops the threads of one.
+
+A block has 32 x W threads: `threadIdx.x` is the lane, `threadIdx.y` the warp. What lies outside of
+warp loops every thread does alike. Between two warp loops of which one writes what the other
+touches there is a barrier; inside of one the lanes of a warp wait for each other in the same way.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stack.ir import ops
+from stack.ir.names import unique_name
+from stack.ir.node import Block, Node, walk
+from stack.ir.types import DType, TensorType, TupleType
+from stack.ir.warp_ops import WARP
+
+from .access import Access
+from .expressions import Unprintable, c_type, convert, expression, literal
+from .fragments import Fragments
+from .hazards import Touched, is_memory, roots_of, touched
+from .integers import Integers
+from .prelude import RESERVED, prelude
+
+STATIC_SHARED = 48 << 10  # more has to be asked for at launch
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel as CUDA C++, and how it is launched.
+
+    Attributes:
+        text: prelude and kernel.
+        blocks: size of the grid.
+        warps: warps of a block.
+        shared: bytes of shared memory that are asked for at launch.
+        static_shared: bytes that the text declares.
+    """
+
+    name: str
+    text: str
+    blocks: int
+    warps: int
+    shared: int
+    static_shared: int
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.warps
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value in C++: a scalar of each thread, or `count` registers of it.
+
+    `spread` marks a scalar that is one element of a tile that lies across the lanes.
+    """
+
+    text: str
+    count: int = 0
+    spread: bool = False
+
+    @property
+    def element(self) -> str:
+        """One element, inside of EACH."""
+        return f"{self.text}[i]" if self.count else self.text
+
+
+def print_kernel(kernel: Node, name: str, readable: bool = False) -> Source:
+    """The CUDA C++ of one kernel node at the loop level.
+
+    Args:
+        name: of the function; its arguments are pointers, inputs then outputs.
+        readable: with names and source lines of the IR; without them equal kernels have equal
+            text, which is what the cache is keyed by.
+
+    Raises:
+        Unprintable: naming the op that has no statement.
+    """
+    return Printer(kernel.blocks[0], name, readable).source(len(kernel.args))
+
+
+class Printer:
+    def __init__(self, block: Block, name: str, readable: bool) -> None:
+        self.block = block
+        self.name = name
+        self.readable = readable
+        self.integers = Integers()
+        self.lines: list[str] = []
+        self.depth = 1
+        self.values: dict[Node, Value] = {}
+        self.parts: dict[Node, list[Value]] = {}  # results of loops
+        self.taken = set(RESERVED)
+        self.counts: dict[str, int] = {}
+        self.place = "block"  # or "warp", "lane"
+        self.since = Touched()  # since the last wait, at this place
+        self.shown: tuple[str, ...] = ()
+        outer = {p: str(p.attrs["name"]) for p in block.params}
+        self.roots = roots_of(block, outer)
+        nodes = [node for _, node in walk(block)]
+        self.loops = [n for n in nodes if n.op == "loop"]
+        self.allocs = {n for n in nodes if n.op == "alloc"}
+        self.warps = max((_extent(n) for n in self.loops if n.attrs["kind"] == "warp"), default=1)
+        self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
+        shared = [n for n in self.allocs if n.tensor.space == "shared"]
+        self.shared = sum(_aligned(_bytes(n.tensor)) for n in shared)
+        self.shared_at = 0
+        self.access = Access(self)
+        self.fragments = Fragments(self, nodes)
+
+    # ---- statements
+
+    def put(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def fresh(self, hint: str) -> str:
+        hint = hint.split("__")[0]  # numbers that told IR names apart
+        name = "".join(c if c.isalnum() else "_" for c in hint) if self.readable else "v"
+        if not name[0].isalpha():
+            name = f"v{name}"
+        return unique_name(name, self.taken, self.counts)
+
+    def hint(self, node: Node) -> str:
+        return self.block.names.get(node, node.op)
+
+    def declare(self, node: Node, text: str) -> Value:
+        """A scalar statement."""
+        name = self.fresh(self.hint(node))
+        self.put(f"const {self.c_type(node)} {name} = {text};")
+        return Value(name)
+
+    def registers(self, node: Node, count: int) -> Value:
+        """Registers that the next statements fill."""
+        name = self.fresh(self.hint(node))
+        align = min(16, _power_of_two(count * node.dtype.bytes))
+        self.put(f"alignas({align}) {self.c_type(node)} {name}[{count}];")
+        return Value(name, count)
+
+    def c_type(self, node: Node) -> str:
+        """The C++ type of an element; integers that fit 32 bits are held in them."""
+        if node.dtype.name == "i64" and self.integers.is_small(node):
+            return "int"
+        return c_type(node.dtype)
+
+    def value(self, node: Node) -> Value:
+        if node.op == "const" and not node.tensor.rank:
+            return Value(literal(node.attrs["value"].array, node.dtype))
+        return self.values[node]
+
+    # ---- frame
+
+    def source(self, inputs: int) -> Source:
+        arguments: list[str] = []
+        for i, p in enumerate(self.block.params):
+            name = self.fresh(str(p.attrs["name"])) if self.readable else f"p{i}"
+            self.values[p] = Value(name)
+            const = "const " if i < inputs else ""
+            arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
+        loops, program = _grid(self.block)
+        blocks = math.prod(_extent(n) for n in loops)
+        if self.shared > STATIC_SHARED:
+            self.put("extern __shared__ __align__(128) unsigned char shared_memory[];")
+        for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
+            self._alloc(alloc)
+        self._grid_indices(loops)
+        for outside, loop in zip([self.block, *(n.blocks[0] for n in loops)], loops):
+            self._before(outside, loop)
+            for p, init in zip(loop.blocks[0].params[1:], loop.args, strict=True):
+                self.values[p] = self.values[init]
+        for node in program.nodes:
+            self.statement(node)
+        head = f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
+        body = "\n".join([f"{head}{self.name}({', '.join(arguments)}) {{", *self.lines, "}\n"])
+        dynamic = self.shared if self.shared > STATIC_SHARED else 0
+        return Source(
+            self.name, prelude(body) + body, max(blocks, 1), self.warps, dynamic,
+            self.shared - dynamic,
+        )  # fmt: skip
+
+    def _before(self, block: Block, loop: Node) -> None:
+        """What lies beside a grid loop; only its items may come after it."""
+        for node in block.nodes:
+            if node is not loop and node.op != "item" and node.op != "alloc":
+                self.statement(node)
+
+    def _grid_indices(self, loops: Sequence[Node]) -> None:
+        rest = "blockIdx.x"
+        for loop in reversed(loops):
+            index = loop.blocks[0].params[0]
+            name = self.fresh(str(index.attrs["name"]))
+            extent = _extent(loop)
+            text = f"int({rest})" if loop is loops[0] else f"int({rest} % {extent}u)"
+            self.put(f"const int {name} = {text};")
+            self.values[index] = Value(name)
+            rest = f"{rest} / {extent}u"
+
+    def _alloc(self, node: Node) -> None:
+        kind, name = c_type(node.dtype), self.fresh(str(node.attrs["name"]))
+        self.values[node] = Value(name)
+        if node.tensor.space == "local":
+            count = self.access.register_count(node.tensor)
+            self.put(f"alignas(16) {kind} {name}[{count}];")
+        elif self.shared > STATIC_SHARED:
+            at = self.shared_at
+            self.shared_at += _aligned(_bytes(node.tensor))
+            self.put(f"{kind}* const {name} = reinterpret_cast<{kind}*>(shared_memory + {at});")
+        else:
+            size = math.prod(_sizes(node.tensor))
+            self.put(f"__shared__ __align__(16) {kind} {name}[{size}];")
+
+    # ---- nodes
+
+    def statement(self, node: Node) -> None:
+        if node.op == "alloc" or (node.op == "const" and not node.tensor.rank):
+            return
+        if node.op == "item":
+            self.values[node] = self.parts[node.args[0]][int(node.attrs["index"])]
+            return
+        self._comment(node)
+        if node.op == "loop":
+            self._loop(node)
+            return
+        if self.place != "lane":
+            self._wait(node)
+        special = getattr(self, f"_{node.op}", None)
+        if special is not None:
+            self.values[node] = special(node)
+        elif ops.lookup(node.op).kind == "elementwise":
+            self.values[node] = self._elementwise(node)
+        else:
+            raise Unprintable(f"no statement for {node.op}")
+
+    def _comment(self, node: Node) -> None:
+        lines = self.block.locs.get(node, ())
+        if self.readable and lines and lines != self.shown:
+            self.shown = lines
+            self.put(f"// {', '.join(lines)}")
+
+    def _wait(self, node: Node) -> None:
+        """A barrier where a statement meets what others did since the last one."""
+        now = touched(node, self.roots)
+        if self.since.meets(now):
+            self.put("__syncthreads();" if self.place == "block" else "__syncwarp();")
+            self.since.clear()
+        self.since.add(now)
+
+    def count_of(self, node: Node) -> tuple[int, bool]:
+        """Registers of a value in each thread, and whether it lies across the lanes."""
+        type_ = node.tensor
+        if type_.rank == 0:
+            return 0, False
+        if type_.rank == 2:
+            return self.fragments.count(type_), False
+        if type_.rank > 2:
+            raise Unprintable(f"a value of type {type_}")
+        size = _sizes(type_)[0]
+        if self.place == "warp" and size == WARP:
+            return 0, True
+        return (size if size > 1 else 0), False
+
+    def _elementwise(self, node: Node) -> Value:
+        count, spread = self.count_of(node)
+        args = [self.value(a) for a in node.args]
+        texts = [a.element if count else a.text for a in args]
+        if node.dtype.name == "i64" and self.integers.range(node) is not None:
+            text = self._index(node, texts)
+        else:
+            source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype
+            text = expression(node.op, source, node.dtype, texts)
+        if not count:
+            made = self.declare(node, text)
+            return Value(made.text, 0, spread or any(a.spread for a in args))
+        made = self.registers(node, count)
+        self.put(f"EACH({count}) {made.text}[i] = {text};")
+        return made
+
+    def _index(self, node: Node, texts: Sequence[str]) -> str:
+        """Index arithmetic: no overflow, divisors that are not 0."""
+        signs = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%"}
+        if node.op in ("min", "max", "cast", "select"):
+            kind = self.c_type(node)
+            if node.op == "cast":
+                return convert(kind, texts[0])
+            if node.op == "select":
+                return f"{texts[0]} ? {texts[1]} : {texts[2]}"
+            return f"{node.op}({', '.join(convert(kind, t) for t in texts)})"
+        if node.op not in signs:
+            return expression(node.op, node.dtype, node.dtype, texts)
+        first = texts[0] if self.integers.is_small(node) else f"(long long){texts[0]}"
+        return f"{first} {signs[node.op]} {texts[1]}"
+
+    def _iota(self, node: Node) -> Value:
+        count, spread = self.count_of(node)
+        if spread:
+            return Value("int(threadIdx.x)", 0, True)
+        if not count:
+            return Value("0")
+        made = self.registers(node, count)
+        self.put(f"EACH({count}) {made.text}[i] = i;")
+        return made
+
+    def _broadcast(self, node: Node) -> Value:
+        source = self.value(node.args[0])
+        count, spread = self.count_of(node)
+        if node.args[0].tensor.rank:
+            raise Unprintable("a broadcast of a tile")
+        if spread or not count:
+            return Value(source.text, 0, spread)
+        return Value(source.text)  # read as one element by whoever takes it
+
+    def _reduce(self, node: Node) -> Value:
+        source, kind = self.value(node.args[0]), str(node.attrs["kind"])
+        name = {"sum": "add", "prod": "mul"}.get(kind, kind)
+        dtype = node.dtype
+        if source.spread:
+            combined = expression(name, dtype, dtype, ["a", "b"])
+            t = c_type(dtype)
+            return self.declare(
+                node, f"over_warp({source.text}, []({t} a, {t} b) -> {t} {{ return {combined}; }})"
+            )
+        source = self.filled(node.args[0], source)
+        if not source.count:
+            return source
+        result = self.fresh(self.hint(node))
+        self.put(f"{c_type(dtype)} {result} = {source.text}[0];")
+        combined = expression(name, dtype, dtype, [result, f"{source.text}[i + 1]"])
+        self.put(f"EACH({source.count - 1}) {result} = {combined};")
+        return Value(result)
+
+    def filled(self, node: Node, value: Value) -> Value:
+        """A scalar that stands for all elements of a vector, as that vector."""
+        count, _ = self.count_of(node)
+        if value.count or not count:
+            return value
+        made = self.registers(node, count)
+        self.put(f"EACH({made.count}) {made.text}[i] = {value.text};")
+        return made
+
+    def _load(self, node: Node) -> Value:
+        return self.access.load(node)
+
+    def _store(self, node: Node) -> Value:
+        return self.access.store(node)
+
+    def _async_copy(self, node: Node) -> Value:
+        return self.access.async_copy(node)
+
+    def _async_wait(self, node: Node) -> Value:
+        self.put(f"copies_wait<{node.attrs['pending']}>();")
+        self.parts[node] = [self.values[a] for a in node.args]
+        return self.parts[node][0]
+
+    def _mma(self, node: Node) -> Value:
+        return self.fragments.mma(node)
+
+    # ---- loops
+
+    def _loop(self, node: Node) -> None:
+        kind = node.attrs["kind"]
+        carried = node.blocks[0].params[1:]
+        if len(node.args) != len(carried):
+            raise Unprintable("a loop with limits")
+        if kind in ("warp", "lane"):
+            self._threads(node)
+        elif kind in ("serial", "unroll", "vector"):
+            self._repeat(node)
+        else:
+            raise Unprintable(f"a {kind} loop inside of a kernel")
+        if is_memory(node) or not isinstance(node.type, TupleType):
+            self.values[node] = self.parts[node][0]
+
+    def _threads(self, node: Node) -> None:
+        """A loop whose iterations are warps of the block, or lanes of a warp."""
+        kind, block = str(node.attrs["kind"]), node.blocks[0]
+        index, *carried = block.params
+        if self.place != {"warp": "block", "lane": "warp"}[kind]:
+            raise Unprintable(f"a {kind} loop directly inside of a {self.place} loop")
+        if not all(map(is_memory, carried)):
+            raise Unprintable(f"a {kind} loop that carries values")
+        self._wait(node)
+        before, outside, self.place = self.since, self.place, kind
+        self.since = Touched()
+        name = self.fresh(str(index.attrs["name"]))
+        thread, most = ("threadIdx.y", self.warps) if kind == "warp" else ("threadIdx.x", WARP)
+        extent = _extent(node)
+        self.put(f"if (int({thread}) < {extent}) {{" if extent < most else "{")
+        self.depth += 1
+        self.put(f"const int {name} = threadIdx.{thread[-1]};")
+        self.values[index] = Value(name)
+        self.variables[kind] = index
+        for p, init in zip(carried, node.args, strict=True):
+            self.values[p] = self.values[init]
+        for inner in block.nodes:
+            self.statement(inner)
+        if kind == "lane" and any(n.op == "async_copy" for _, n in walk(block)):
+            self.put("copies_commit();")
+        self.depth -= 1
+        self.put("}")
+        del self.variables[kind]
+        self.place, self.since = outside, before
+        self.parts[node] = [self.values[init] for init in node.args]
+
+    def _repeat(self, node: Node) -> None:
+        block = node.blocks[0]
+        index, *carried = block.params
+        found: list[Value] = []
+        moved: list[tuple[Node, Value, Node]] = []
+        for p, init, out in zip(carried, node.args, block.results, strict=True):
+            if is_memory(p):
+                self.values[p] = self.values[init]
+            else:
+                self.values[p] = self._variable(p, init)
+                moved.append((p, self.values[p], out))
+            found.append(self.values[p])
+        name = self.fresh(str(index.attrs["name"]))
+        self.values[index] = Value(name)
+        if self.place != "lane" and self._has_threads(block):
+            self._settle(block)
+        if node.attrs["kind"] != "serial":
+            self.put("#pragma unroll")
+        self.put(f"for (int {name} = 0; {name} < {_extent(node)}; ++{name}) {{")
+        self.depth += 1
+        for inner in block.nodes:
+            self.statement(inner)
+        self._advance(moved)
+        self.depth -= 1
+        self.put("}")
+        self.parts[node] = found
+
+    def _has_threads(self, block: Block) -> bool:
+        reads = touched_by(block, self)
+        return bool(reads.read or reads.written)
+
+    def _settle(self, block: Block) -> None:
+        """The second turn of a loop meets what the first one did: act as if it had been there."""
+        self.since.add(touched_by(block, self))
+
+    def _variable(self, p: Node, init: Node) -> Value:
+        """A carried value, set to what it starts from."""
+        count, spread = self.count_of(p)
+        name = self.fresh(str(p.attrs["name"]))
+        start = self.value(init)
+        if not count:
+            self.put(f"{self.c_type(p)} {name} = {start.text};")
+            return Value(name, 0, spread)
+        self.put(f"alignas(16) {c_type(p.dtype)} {name}[{count}];")
+        self.put(f"EACH({count}) {name}[i] = {start.element};")
+        return Value(name, count)
+
+    def _advance(self, moved: Sequence[tuple[Node, Value, Node]]) -> None:
+        """Carried values take on the results of the turn, all at once."""
+        old = {p for p, _, _ in moved}
+        new: list[tuple[Value, Value]] = []
+        for p, held, out in moved:
+            value = self.value(out)
+            if out is p:
+                continue
+            if out in old and len(moved) > 1:  # another carried value: it may be gone by then
+                value = self._saved(out, value)
+            new.append((held, value))
+        for held, value in new:
+            if held.count:
+                self.put(f"EACH({held.count}) {held.text}[i] = {value.element};")
+            else:
+                self.put(f"{held.text} = {value.text};")
+
+    def _saved(self, node: Node, value: Value) -> Value:
+        if not value.count:
+            return self.declare(node, value.text)
+        made = self.registers(node, value.count)
+        self.put(f"EACH({value.count}) {made.text}[i] = {value.text}[i];")
+        return made
+
+
+def touched_by(block: Block, printer: Printer) -> Touched:
+    """What all statements of a block read and write."""
+    found = Touched()
+    for node in block.nodes:
+        found.add(touched(node, printer.roots))
+    return found
+
+
+def _grid(block: Block) -> tuple[list[Node], Block]:
+    """The grid loops at the top of a kernel, outermost first, and what one program does."""
+    found: list[Node] = []
+    while True:
+        makers = {r.args[0] if r.op == "item" else r for r in block.results}
+        if len(makers) != 1:
+            return found, block
+        (loop,) = makers
+        if loop.op != "loop" or loop.attrs["kind"] != "grid":
+            return found, block
+        found.append(loop)
+        block = loop.blocks[0]
+
+
+def _extent(loop: Node) -> int:
+    return int(loop.blocks[0].params[0].attrs["extent"])
+
+
+def _sizes(type_: TensorType) -> tuple[int, ...]:
+    return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
+
+
+def _bytes(type_: TensorType) -> int:
+    return math.prod(_sizes(type_)) * type_.dtype.bytes
+
+
+def _aligned(size: int) -> int:
+    return -(-size // 128) * 128
+
+
+def _power_of_two(size: int) -> int:
+    return size & -size
+
+
+__all__ = ["DType", "Printer", "Source", "Unprintable", "Value", "print_kernel"]

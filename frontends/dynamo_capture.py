@@ -5,6 +5,7 @@ Everything private of torch's tracing is called from here and from `dynamo_backe
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -82,6 +83,18 @@ def plain_tracing() -> Iterator[None]:
 
 
 @contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """What fails is raised: no stack trace of torch's own beside it."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+@contextmanager
 def _capturing(dynamic: bool) -> Iterator[None]:
     patches = {
         "replay_side_effects": False,
@@ -93,6 +106,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
     }
     known = {k: v for k, v in patches.items() if hasattr(torch._dynamo.config, k)}
     with (
+        _quiet("torch._subclasses.fake_tensor"),
         torch.no_grad(),
         _compiling_state_context(),
         torch._dynamo.config.patch(known),

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch._dynamo.convert_frame import CaptureOutput, _get_frame
 from torch._dynamo.guards import GuardBuilder
-from torch._dynamo.hooks import Hooks
-from torch._dynamo.types import GuardFilterEntry
+from torch._dynamo.source import NumpyTensorSource
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
+from torch.utils._ordered_set import OrderedSet
 
 DEVICES = ("cpu", "cuda")
 
@@ -29,13 +29,18 @@ class State:
         assert output.backend_input is not None
         holders = output.backend_input.graph_module.graph.find_nodes(op="placeholder")
         sources = found.output_graph.export_metadata.graph_input_idx_to_local_source
+        guards = found.output_graph.guards
+        # those without a name are on global modes and on sizes, which our own code looks at
+        guards.inner = OrderedSet(g for g in guards if g.name)
         for place, source in sources.items():
-            tensor = isinstance(holders[place].meta.get("example_value"), torch.Tensor)
-            if tensor and source is not None:
-                found.output_graph.guards.add(source.make_guard(GuardBuilder.ID_MATCH))
+            if not isinstance(holders[place].meta.get("example_value"), torch.Tensor):
+                continue
+            held = source.base if isinstance(source, NumpyTensorSource) else source
+            if held is not None:
+                guards.add(held.make_guard(GuardBuilder.ID_MATCH))
         frame = _get_frame(fn, tuple(args))
         with get_metrics_context(), dynamo_timed("build_guards"):
-            made = found.build_guards(frame.code, Hooks(guard_filter_fn=_of_the_program))
+            made = found.build_guards(frame.code)
         self._guards: Any = made.guard_manager
         self._locals = frame.locals
         self._cells = list(zip(frame.code.co_freevars, frame.closure))
@@ -43,6 +48,9 @@ class State:
 
     def changed(self) -> str:
         """What is no longer as it was captured; empty when nothing is."""
+        if torch.is_inference_mode_enabled():  # tensors look different there
+            with torch.inference_mode(False):
+                return self.changed()
         for name, cell in self._cells:
             self._locals[name] = cell.cell_contents
         if _modes() != self._modes:
@@ -51,11 +59,6 @@ class State:
             return ""
         parts = self._guards.check_verbose(self._locals).verbose_code_parts
         return "; ".join(part.partition("  # ")[0].strip() for part in parts) or "a guard"
-
-
-def _of_the_program(entries: Sequence[GuardFilterEntry]) -> list[bool]:
-    """Guards without a name are on global modes and on sizes, which our own code looks at."""
-    return [bool(entry.name) for entry in entries]
 
 
 def _modes() -> tuple[Any, ...]:

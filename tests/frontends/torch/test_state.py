@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -111,6 +112,21 @@ def test_globals(monkeypatch: pytest.MonkeyPatch, name: str, value: Any) -> None
     assert len(compiled.graphs) == 2
 
 
+def test_an_array_of_numpy_that_a_function_closes_over() -> None:
+    table = np.arange(3, dtype=np.float32)
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return x + torch.as_tensor(table)
+
+    x = torch.randn(4, 3)
+    compiled = stack.compile(fn, x)
+    torch.testing.assert_close(compiled(x), fn(x))
+    table += 1
+    torch.testing.assert_close(compiled(x), fn(x))
+    table = np.ones(3, dtype=np.float32)
+    torch.testing.assert_close(compiled(x), fn(x))
+
+
 def test_what_a_function_closes_over() -> None:
     factor, offset = 2.0, torch.ones(3)
 
@@ -151,6 +167,20 @@ def test_modes(mode: Callable[[], Any]) -> None:
     torch.testing.assert_close(found, want)
     torch.testing.assert_close(compiled(x), fn(x))
     assert len(compiled.graphs) == 2
+
+
+def test_modes_that_do_not_matter() -> None:
+    module, compiled, x = made()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with torch.enable_grad():
+            torch.testing.assert_close(compiled(x), module(x).detach())
+        with torch.inference_mode():
+            agree(compiled, module, x)
+    finally:
+        torch.set_num_threads(threads)
+    assert len(compiled.graphs) == 1
 
 
 def test_many_changes_are_told_once() -> None:

@@ -19,7 +19,7 @@ from stack.passes.stream_action import describe
 from stack.passes.stream_build import Build
 from stack.passes.stream_normal import Normal
 from stack.passes.stream_region import Graph, Region, is_elementwise, reduced_value
-from stack.passes.stream_terms import Exp, K, Refusal, Shift, Writer
+from stack.passes.stream_terms import Exp, Refusal, Shift, Writer
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -244,7 +244,7 @@ class _Candidate:
         factors = [f for s in self.normal.states for f in s.all_factors]
         depends = any(isinstance(f, Exp | Shift) for f in factors)
         if not region.dots and not dots:
-            return self._is_long(region.extent) and (depends or bool(long))
+            return self._is_long(region.extent) and (len(region.members) > 1 or bool(long))
         if depends or (dots and len(self.normal.states) > 1):
             return True
         return bool(region.dots) and self._saves_bytes()

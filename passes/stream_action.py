@@ -16,6 +16,7 @@ from itertools import product as choices
 from math import comb, prod
 
 from stack.ir.builder import constant, make, param
+from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import Type
 from stack.passes.stream_normal import Normal, vanishes, without
@@ -41,7 +42,7 @@ def correct_block(normal: Normal, types: Mapping[State, Type]) -> Block:
     return Block([*old.values(), *new.values()], results)
 
 
-def _no_memory(node: Node) -> Node:
+def _no_memory(node: Node, shape: tuple[Dim, ...]) -> Node:
     raise Refusal(f"the correction depends on {node.op!r}, which is not a state")
 
 
@@ -64,11 +65,11 @@ class _Action:
     def _ratio(self, factor: Exp, names: Names) -> Node:
         """exp(r - r'). The old bound is taken as it is: exp(-inf) drops what was no element."""
         inside = self._moved(factor.r, raw=True)
-        return self.old.spread(make(factor.op, (inside,)), _names(factor.r), names)
+        return self.old.spread(make(factor.op, (inside,)), self._names(factor.r), names)
 
     def _moved(self, r: tuple[Scaled, ...], raw: bool) -> Node:
         """r - r', with the axes of its first anchor."""
-        names = _names(r)
+        names = self._names(r)
         total: Node | None = None
         for scaled in r:
             anchor = scaled.anchor
@@ -77,18 +78,26 @@ class _Action:
             if anchor.kind == "mean":
                 before = self.old.anchor(anchor)
             else:
-                before = self.old.spread(self.old.states[source], source.names, anchor.value.names)
+                before = self.old.spread(
+                    self.old.states[source], source.names, self.old.names(anchor.value)
+                )
             moved = make("sub", (before, after))
             if anchor.kind == "bound" and not raw:
                 # before the first element there is nothing to move
-                empty = self.old.spread(self.old.is_empty(anchor), source.names, anchor.value.names)
+                empty = self.old.spread(
+                    self.old.is_empty(anchor), source.names, self.old.names(anchor.value)
+                )
                 moved = make("select", (empty, constant(0.0, moved.dtype), moved))
             if scaled.number != 1:
                 moved = make("mul", (moved, constant(scaled.number, moved.dtype)))
-            moved = self.old.spread(moved, anchor.value.names, names)
+            moved = self.old.spread(moved, self.old.names(anchor.value), names)
             total = moved if total is None else make("add", (total, moved))
         assert total is not None
         return total
+
+    def _names(self, r: tuple[Scaled, ...]) -> Names:
+        """Axes of r: those of the anchor that has most."""
+        return max((self.old.names(s.anchor.value) for s in r), key=len)
 
     def _shifted(self, state: State) -> Node:
         """The sum over lower powers: prod C(p, i) (r - r') ** (p - i) times the state with i."""
@@ -106,7 +115,7 @@ class _Action:
             for shift, times in zip(shifts, lost, strict=True):
                 for _ in range(times):
                     lower = without(lower, shift)
-                step = self.old.spread(moved[shift], _names(shift.r), state.names)
+                step = self.old.spread(moved[shift], self._names(shift.r), state.names)
                 for _ in range(times):
                     part = step if part is None else make("mul", (part, step))
             number = prod(comb(p, i) for p, i in zip(shifts.values(), lost, strict=True))
@@ -129,11 +138,6 @@ class _Action:
             state = State("count", state.names, state.space, (), state.source)
         held = next(s for s in self.normal.states if s == state)
         return self.old.states[held], held.names
-
-
-def _names(r: tuple[Scaled, ...]) -> Names:
-    """Axes of r: those of the anchor that has most."""
-    return max((s.anchor.value.names for s in r), key=len)
 
 
 def describe(normal: Normal, writer: Writer) -> list[str]:

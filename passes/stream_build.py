@@ -6,14 +6,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stack.ir.axes import LETTERS
 from stack.ir.builder import constant, make, param
+from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.stream_action import correct_block
 from stack.passes.stream_normal import Normal, anchors
 from stack.passes.stream_region import MOVES, is_elementwise
-from stack.passes.stream_render import Render, again, wide, widened
+from stack.passes.stream_render import Render, again, reshaped, wide, widened
 from stack.passes.stream_terms import Exp, Factor, K, Names, Power, Refusal, State, Value
 
 
@@ -39,9 +39,10 @@ class Build:
         self.args: dict[Node, Node] = {}  # what is read from memory, and its parameter
         self.seen = {v.node: v for v in self.region.visited}
 
-    def leaf(self, node: Node) -> Node:
-        """The parameter for a value from memory."""
-        return self.args.setdefault(node, param(f"p{len(self.args)}", node.type))
+    def leaf(self, node: Node, shape: tuple[Dim, ...]) -> Node:
+        """The parameter for a value from memory, seen in a shape."""
+        seen = reshaped(node, shape)
+        return self.args.setdefault(seen, param(f"p{len(self.args)}", seen.type))
 
     def build(self, outputs: Sequence[Node]) -> Built:
         """The node. Raises Refusal where something does not fit after all."""
@@ -88,8 +89,9 @@ class Build:
         """The summand where the position is the index, else 0."""
         assert state.index is not None
         index = render.value(state.index, native=True)
-        names = tuple(n for n in state.index.names if n in state.names)
-        kept = render.spread(index, state.index.names, names)
+        own = render.names(state.index)
+        names = tuple(n for n in own if n in state.names)
+        kept = render.spread(index, own, names)
         wanted = render.spread(kept, names, state.space)
         line = TensorType(index.dtype, render.shape(state.space))
         here = make("iota", (), {"axis": state.space.index(K)}, hint=line)
@@ -101,12 +103,8 @@ class Build:
         dtype = state.source.args[0].dtype
         left = self._operand(state.factors, state.space, dtype.name, render)
         right = self._operand(state.right, state.right_space, dtype.name, render)
-        order = dict.fromkeys((*state.space, *state.right_space))
-        letter = {K: "k", **dict(zip([n for n in order if n != K], LETTERS.replace("k", "")))}
-        sides = [_spelled(n, letter) for n in (state.space, state.right_space, state.names)]
-        rule = f"{sides[0]}, {sides[1]} -> {sides[2]}"
-        type_ = TensorType(wide(state.source.dtype), render.shape(state.names))
-        return make("dot", (left, right), {"rule": rule}, hint=type_)
+        spaces = (state.space, state.right_space)
+        return render.dot((left, right), spaces, state.names, wide(state.source.dtype))
 
     def _operand(self, factors: Sequence[Factor], space: Names, dtype: str, render: Render) -> Node:
         """An operand of a dot, in the element type that the function gave it."""
@@ -114,7 +112,7 @@ class Build:
         if isinstance(alone, Power) and alone.power == 1 and self._is_view(alone.value):
             made = render.value(alone.value, native=True)
             if made.dtype.name == dtype:
-                return render.spread(made, alone.value.names, space)
+                return render.spread(made, render.names(alone.value), space)
         operands = [a for s in self.normal.states for a in s.source.args if s.source.op == "dot"]
         target = next(a.dtype for a in operands if a.dtype.name == dtype)
         made = render.product(1.0, factors, space, wide(target))
@@ -152,8 +150,8 @@ class Build:
             if anchor.guarded or not render.may_be_infinite(anchor):
                 continue
             source = self.normal.source_state(anchor)
-            empty = render.spread(render.is_empty(anchor), source.names, anchor.value.names)
-            test = render.spread(empty, anchor.value.names, state.names)
+            empty = render.spread(render.is_empty(anchor), source.names, render.names(anchor.value))
+            test = render.spread(empty, render.names(anchor.value), state.names)
             value = make("select", (test, constant(math.nan, value.dtype), value))
         return value
 
@@ -164,7 +162,7 @@ class Build:
 
     def _finished(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
         if node in self.region.members:
-            return render.form(node)
+            return reshaped(render.form(node), node.shape)
         if node.op == "const" and not node.shape:
             return render.value(Value(node, ()))
         views = node.op in (*MOVES, "cast")
@@ -177,9 +175,5 @@ class Build:
                     f"{self.region.graph.name(node)}, which is as long as the axis, is needed"
                     " after the pass"
                 )
-            return widened(self.leaf(node))
+            return widened(self.leaf(node, node.shape))
         return again(node, [self._node(a, render, done) for a in node.args])
-
-
-def _spelled(names: Names, letter: dict[str, str]) -> str:
-    return " ".join(letter[n] for n in names)

@@ -317,7 +317,7 @@ class Normal:
     def _reduction(self, node: Node) -> list[Part]:
         region = self.region
         operands = region.operands[node]
-        names = region.members[node]
+        names = region.atoms(region.members[node])
         if node.op == "gather":
             return self._pick(node, operands)
         if node.op == "dot":
@@ -328,7 +328,7 @@ class Normal:
             return [Part(1.0, (), self.enter(self._state(node, kind, operand)))]
         if kind == "sum":
             return [
-                self._linear(t, State("sum", names, operand.names, t.factors, node))
+                self._linear(t, State("sum", names, region.atoms(operand.names), t.factors, node))
                 for t in self.grouped(operand)
             ]
         if kind in ("max", "min"):
@@ -338,8 +338,9 @@ class Normal:
         )
 
     def _state(self, node: Node, kind: str, operand: Value) -> State:
-        names = tuple(n for n in operand.names if n != K)
-        return State(kind, names, operand.names, (Power(operand),), node)
+        space = self.region.atoms(operand.names)
+        names = tuple(n for n in space if n != K)
+        return State(kind, names, space, (Power(operand),), node)
 
     def _linear(self, term: Term, state: State) -> Part:
         if not term.is_row:
@@ -350,16 +351,17 @@ class Normal:
 
     def _dot(self, node: Node, operands: tuple[Value, ...], names: Names) -> list[Part]:
         left, right = operands
+        spaces = self.region.atoms(left.names), self.region.atoms(right.names)
         found: list[Part] = []
         for a, b in choices(self.grouped(left), self.grouped(right)):
             number, rows = a.number * b.number, (*a.rows, *b.rows)
             term = Term(number, rows, (*a.factors, *b.factors))
             if a.is_row or b.is_row:
-                side = right if a.is_row else left
-                own = tuple(n for n in side.names if n != K)
-                state = State("sum", own, side.names, term.factors, node)
+                space = spaces[1] if a.is_row else spaces[0]
+                own = tuple(n for n in space if n != K)
+                state = State("sum", own, space, term.factors, node)
             else:
-                state = State("dot", names, left.names, a.factors, node, b.factors, right.names)
+                state = State("dot", names, spaces[0], a.factors, node, b.factors, spaces[1])
             found.append(self._linear(term, state))
         return found
 
@@ -388,10 +390,11 @@ class Normal:
         ]
         if any(size != 1 for size in extra):
             raise Refusal(f"{self.graph.name(node)} picks several elements along the axis")
-        names = tuple(n for n in source.names if n != K)
+        space = self.region.atoms(source.names)
+        names = tuple(n for n in space if n != K)
         found: list[Part] = []
         for term in self.sum(source):
-            state = State("pick", names, source.names, term.factors, node, index=index)
+            state = State("pick", names, space, term.factors, node, index=index)
             entered = None if term.is_row else self.enter(state)
             found.append(Part(term.number, term.rows, entered))
         return found
@@ -474,7 +477,12 @@ def _tests_infinity(test: Node, chosen: Node) -> bool:
 
 def _is_infinite(test: Node, chosen: Node) -> bool:
     """Whether a test fails for every finite number that `chosen` may be."""
-    return test.op == "eq" and _compares(test, chosen)
+    if test.op != "eq":
+        return False
+    size = test.args[0]
+    if size.op == "abs" and size.args[0] is chosen:
+        return splat(test.args[1]) == math.inf
+    return _compares(test, chosen)
 
 
 def _compares(test: Node, chosen: Node) -> bool:

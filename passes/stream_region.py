@@ -106,6 +106,7 @@ class Region:
         operands: what each of them reads.
         dots: dots with the axis k that are computed tile by tile.
         visited: values with the axis k between the members and the leaves.
+        parts: axes that a reshape splits or merges, and what they are made of.
     """
 
     def __init__(
@@ -120,6 +121,8 @@ class Region:
         self.dots: set[Node] = set()
         self.visited: set[Value] = set()
         self.light: set[Value] = set()
+        self.parts: dict[str, Names] = {}
+        self.sizes: dict[str, Dim] = {}
         self._rows: dict[Value, None] = {}
         self._depends: dict[Value, bool] = {}
         self._serial = 0
@@ -138,8 +141,8 @@ class Region:
         for axis, name in zip(rule.outputs[0], value.names, strict=True):
             if name == K and (axis.mark or len(axis.names) != 1):
                 raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
-            for i, part in enumerate(axis.names):
-                bound[part] = name if len(axis.names) == 1 else f"{name}.{i}of{len(axis.names)}"
+            bound.update(zip(axis.names, self._split(name, len(axis.names)), strict=True))
+        self.sizes.update(zip(value.names, node.shape))
         place = self.graph.place.get(node, -1)
         found: list[Value] = []
         for operand, arg in zip(rule.inputs, node.args, strict=True):
@@ -148,9 +151,38 @@ class Region:
                 parts = [bound.get(n, f"{place}:{n}") for n in axis.names]
                 if K in parts and (axis.mark or len(parts) > 1):
                     raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
-                names.append(_joined(parts) or f"{place}:{position}")
+                names.append(self._joined(parts) or f"{place}:{position}")
             found.append(Value(arg, tuple(names)))
+            for name, size in zip(names, arg.shape, strict=True):
+                if self.sizes.setdefault(name, size) != size:
+                    raise Refusal(f"{self.graph.name(arg)} splits an axis in another way")
         return found
+
+    def _split(self, name: str, count: int) -> Names:
+        """The axes that an axis is made of."""
+        if count < 2:
+            return (name,) * count
+        made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(count)))
+        if len(made) != count:
+            raise Refusal(f"an axis is split into {len(made)} and into {count}")
+        return made
+
+    def _joined(self, parts: list[str]) -> str:
+        """The axis that is made of others."""
+        if len(parts) < 2:
+            return "".join(parts)
+        known = [name for name, made in self.parts.items() if made == tuple(parts)]
+        name = known[0] if known else f"({' '.join(parts)})"
+        self.parts[name] = tuple(parts)
+        return name
+
+    def atoms(self, names: Names) -> Names:
+        """Names of axes, with those that reshapes split or merge taken apart."""
+        found: list[str] = []
+        for name in names:
+            made = self.parts.get(name)
+            found.extend((name,) if made is None else self.atoms(made))
+        return tuple(found)
 
     def passes(self, value: Value) -> bool:
         """Whether a value is computed in the stream from its operands, rather than read."""
@@ -218,24 +250,34 @@ class Region:
         table: dict[str, str] = {K: K}
         for node, names in other.members.items():
             for new, old in zip(names, self.members.get(node, ()), strict=False):
-                if table.setdefault(new, old) != old:
-                    raise Refusal(f"{self.graph.name(node)} is needed along different axes")
+                self._match(other, new, old, table, node)
         place = f"{len(self.members)}/"
         other = other.renamed({n: table.get(n, place + n) for n in other.all_names()})
         for node, names in other.members.items():
             if self.members.setdefault(node, names) != names:
                 raise Refusal(f"{self.graph.name(node)} is needed along different axes")
         self.operands = {**other.operands, **self.operands}
+        self.parts = {**other.parts, **self.parts}
+        self.sizes = {**other.sizes, **self.sizes}
         self.dots |= other.dots
         self.visited |= other.visited
         self.light |= other.light
         self._depends.clear()
 
+    def _match(self, other: Region, new: str, old: str, table: dict[str, str], node: Node) -> None:
+        """Note that the axis `new` of another region is the axis `old` of this one."""
+        if table.setdefault(new, old) != old:
+            raise Refusal(f"{self.graph.name(node)} is needed along different axes")
+        if new in other.parts:
+            for a, b in zip(other.parts[new], self._split(old, len(other.parts[new]))):
+                self._match(other, a, b, table, node)
+
     def all_names(self) -> set[str]:
         """Names of axes in use."""
         values = [v for vs in self.operands.values() for v in vs]
         held = [*self.members.values(), *(v.names for v in (*self.visited, *values))]
-        return {n for names in held for n in names}
+        parts = [(name, *made) for name, made in self.parts.items()]
+        return {n for names in (*held, *parts, self.sizes) for n in names}
 
     def renamed(self, table: Mapping[str, str]) -> Region:
         """The same region with other names of axes."""
@@ -249,6 +291,8 @@ class Region:
         new = Region(self.graph, self.extent, self.outside, self.held)
         new.members = {n: names(v) for n, v in self.members.items()}
         new.operands = {n: tuple(map(value, vs)) for n, vs in self.operands.items()}
+        new.parts = {table[n]: names(made) for n, made in self.parts.items()}
+        new.sizes = {table[n]: size for n, size in self.sizes.items()}
         new.dots = set(self.dots)
         new.visited = set(map(value, self.visited))
         new.light = set(map(value, self.light))
@@ -264,6 +308,8 @@ class Region:
             for a, names in zip(node.args, operands, strict=True)
         )
         self.operands[node] = values
+        for value in (*values, Value(node, self.members[node])):
+            self.sizes.update(zip(value.names, value.node.shape))
         streamed = [v for v in values if v.streams]
         ranks = [self._rank(v) for v in streamed]
         for value, rank in zip(streamed, ranks, strict=True):
@@ -294,12 +340,19 @@ class Region:
             if dots and node.op == "dot" and node not in self.held:
                 if node.tensor.size == space and self._is_outer(value):
                     self.dots.add(node)
+                    for operand in self.operand_values(value):
+                        self._walk_views(operand)
             if not main:
                 self.light.add(value)
             self.visited.add(value)
             if node.op == "dot" or not self.passes(value):
                 continue
             pending.extend(reversed(self.operand_values(value)))
+
+    def _walk_views(self, value: Value) -> None:
+        """Note how views split the axes of a dot's operand."""
+        while value.node.op in (*MOVES, "cast") and self.passes(value):
+            (value,) = self.operand_values(value)
 
     def _visit_row(self, value: Value, pending: list[Value]) -> None:
         node = value.node
@@ -338,7 +391,3 @@ class Region:
         rename = {n: K if n == K else place + n for names in operands for n in names}
         rename.update(zip(result, value.names, strict=True))
         self._take(value.node, operands, result, rename)
-
-
-def _joined(parts: list[str]) -> str:
-    return parts[0] if len(parts) == 1 else f"({' '.join(parts)})" if parts else ""

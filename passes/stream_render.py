@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
+from stack.ir import ops
+from stack.ir.axes import LETTERS
 from stack.ir.builder import constant, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
@@ -16,6 +18,7 @@ from stack.passes.stream_terms import (
     Exp,
     Factor,
     Form,
+    K,
     Mask,
     Names,
     Power,
@@ -41,7 +44,7 @@ class Render:
     """Makes nodes in one block.
 
     Args:
-        leaf: what stands for a value that is read from memory.
+        leaf: what stands for a value that is read from memory, in a shape.
         states: what stands for each state.
         running: whether the states may be those before the first element.
     """
@@ -49,7 +52,7 @@ class Render:
     def __init__(
         self,
         normal: Normal,
-        leaf: Callable[[Node], Node],
+        leaf: Callable[[Node, tuple[Dim, ...]], Node],
         states: Mapping[State, Node],
         running: bool = False,
     ) -> None:
@@ -58,18 +61,17 @@ class Render:
         self.leaf = leaf
         self.states = states
         self.running = running
-        self.sizes: dict[str, Dim] = {}
-        for value in self.region.visited:
-            self.sizes.update(zip(value.names, value.node.shape))
-        for node, names in self.region.members.items():
-            self.sizes.update(zip(names, node.shape))
         self._values: dict[tuple[Value, bool], Node] = {}
 
     # ---- shapes
 
     def shape(self, names: Names) -> tuple[Dim, ...]:
         """Sizes of named axes."""
-        return tuple(self.sizes[n] for n in names)
+        return tuple(self.region.sizes[n] for n in names)
+
+    def names(self, value: Value) -> Names:
+        """Names of the axes that a value has once it is rendered."""
+        return self.region.atoms(value.names)
 
     def spread(self, node: Node, names: Names, target: Names) -> Node:
         """A value with the axes `names`, repeated along those of `target` that it has not."""
@@ -104,20 +106,51 @@ class Render:
         return self._values[key]
 
     def _value(self, value: Value, native: bool) -> Node:
-        node = value.node
+        node, names = value.node, self.region.atoms(value.names)
         if node in self.normal.forms and not value.streams:
             return self.form(node)
         if node.op == "const" and not node.shape:
             return self.constant(splat(node), node.dtype if native else wide(node.dtype))
         views = node.op in MOVES or node.op == "cast"
-        if self.region.passes(value) and (views or not native):
-            return self._again(node, self.region.operand_values(value), native)
-        read = self.leaf(node)
-        return read if native else widened(read)
+        if not self.region.passes(value) or (native and not views):
+            read = self.leaf(node, self.shape(names))
+            return read if native else widened(read)
+        operands = self.region.operand_values(value)
+        if node.op in MOVES:
+            return self._moved(value, operands[0], native)
+        if node.op == "dot":
+            return self.full_dot(operands, value.names, wide(node.dtype))
+        args = [self.value(v, native) for v in operands]
+        if node.op in ("iota", "size", "gather"):
+            made = again(node, args, native)
+            return reshaped(made, self.shape(names))
+        return again(node, args, native)
 
-    def _again(self, node: Node, operands: Sequence[Value], native: bool) -> Node:
-        plain = native or node.op == "dot"
-        return again(node, [self.value(v, plain) for v in operands], native)
+    def _moved(self, value: Value, operand: Value, native: bool) -> Node:
+        """A view: axes that reshapes split or merge are apart already."""
+        inner, own = self.region.atoms(operand.names), self.region.atoms(value.names)
+        made = self.value(operand, native)
+        lost = [n for n in inner if n not in own and self.region.sizes[n] != 1]
+        fresh = [n for n in own if n not in inner and self.region.sizes[n] != 1]
+        if value.node.op == "reshape" and (lost or fresh):
+            return reshaped(made, self.shape(own))
+        return self.spread(made, inner, own)
+
+    def full_dot(self, operands: Sequence[Value], names: Names, dtype: DType) -> Node:
+        """A dot of values as they are in memory."""
+        spaces = [self.region.atoms(v.names) for v in operands]
+        sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
+        return self.dot(sides, spaces, self.region.atoms(names), dtype)
+
+    def dot(
+        self, sides: Sequence[Node], spaces: Sequence[Names], names: Names, dtype: DType
+    ) -> Node:
+        """A dot of values with named axes."""
+        order = dict.fromkeys(n for space in spaces for n in space if n != K)
+        letter = {K: "k", **dict(zip(order, LETTERS.replace("k", "")))}
+        left, right, out = (" ".join(letter[n] for n in s) for s in (*spaces, names))
+        hint = TensorType(dtype, self.shape(names))
+        return make("dot", sides, {"rule": f"{left}, {right} -> {out}"}, hint=hint)
 
     def constant(self, number: float | bool, dtype: DType) -> Node:
         """A number."""
@@ -159,7 +192,7 @@ class Render:
         zero = self.constant(0, dtype)
         for mask in factors:
             if isinstance(mask, Mask):
-                test = self.spread(self.value(mask.value), mask.value.names, space)
+                test = self.spread(self.value(mask.value), self.names(mask.value), space)
                 chosen = (total, zero) if mask.keep else (zero, total)
                 total = make("select", (test, *chosen))
         return self.full(total, space)
@@ -175,7 +208,7 @@ class Render:
     def factor(self, factor: Factor, space: Names) -> Node:
         """One factor, over the axes `space`."""
         if isinstance(factor, Power | Mask):
-            return self.spread(self.value(factor.value), factor.value.names, space)
+            return self.spread(self.value(factor.value), self.names(factor.value), space)
         dtype = self.float_of(factor)
         inside = self.sum(factor.a, space, dtype)
         for scaled in factor.r:
@@ -191,7 +224,7 @@ class Render:
         node = self.anchor(scaled.anchor)
         if scaled.number != 1:
             node = make("mul", (node, self.constant(scaled.number, node.dtype)))
-        return self.spread(node, scaled.anchor.value.names, space)
+        return self.spread(node, self.names(scaled.anchor.value), space)
 
     def anchor(self, anchor: Anchor) -> Node:
         """An anchor, finite as soon as one element was finite or all were -inf."""
@@ -210,7 +243,7 @@ class Render:
 
     def _as(self, node: Node, anchor: Anchor) -> Node:
         """A state's value with the axes that the anchor has in the function."""
-        return self.spread(node, self.normal.source_state(anchor).names, anchor.value.names)
+        return self.spread(node, self.normal.source_state(anchor).names, self.names(anchor.value))
 
     def is_empty(self, anchor: Anchor) -> Node:
         """Whether a running bound has seen nothing but infinities."""
@@ -226,7 +259,7 @@ class Render:
 
     def form(self, node: Node) -> Node:
         """A reduction of the function, from the states."""
-        names = self.region.members[node]
+        names = self.region.atoms(self.region.members[node])
         return self.parts(self.normal.forms[node], names, wide(node.dtype))
 
     def parts(self, form: Form, names: Names, dtype: DType) -> Node:
@@ -257,7 +290,7 @@ class Render:
         zero = self.constant(0, dtype)
         for row in rows:
             if isinstance(row, Mask):
-                test = self.spread(self.value(row.value), row.value.names, names)
+                test = self.spread(self.value(row.value), self.names(row.value), names)
                 total = make("select", (test, *((total, zero) if row.keep else (zero, total))))
         return self.full(total, names)
 
@@ -265,9 +298,20 @@ class Render:
 def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
     """The same op on other operands, in the wide element type unless `native`."""
     type_ = node.tensor if native else node.tensor.with_dtype(wide(node.dtype))
+    if ops.lookup(node.op).kind == "elementwise":
+        type_ = type_.with_shape(next((a.shape for a in args if a.shape), ()))
     if node.op == "cast" and args[0].type == type_:
         return args[0]
     return make(node.op, args, node.attrs, node.blocks, type_)
+
+
+def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
+    """A value in another shape."""
+    return (
+        node
+        if node.shape == shape
+        else make("reshape", (node,), hint=node.tensor.with_shape(shape))
+    )
 
 
 def widened(node: Node) -> Node:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
@@ -41,6 +42,8 @@ class Arguments:
         self.tensors: list[torch.Tensor] = []
         for path, value in pairs:
             name = _leaf_name(names, path)
+            if isinstance(value, np.ndarray):
+                raise TypeError(f"argument {name!r} is an array of NumPy; pass torch.from_numpy")
             if isinstance(value, torch.Tensor):
                 self.leaves.append(_Leaf(name, len(self.tensors)))
                 self.tensors.append(value)

@@ -126,11 +126,11 @@ def twice(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("abs", "floor", "ceil", "round", "trunc", "sign")
 def idempotent(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """The second of two equal roundings does nothing; |-x| is |x|."""
+    """The second of two equal roundings does nothing; |-x| is |x|, where there is a sign."""
     inner = node.args[0]
     if inner.op == node.op:
         return inner
-    if node.op == "abs" and inner.op == "neg":
+    if node.op == "abs" and inner.op == "neg" and node.dtype.kind != "u":
         return make("abs", inner.args)
     rounded = ("floor", "ceil", "round", "trunc")
     return inner if node.op in rounded and inner.op in rounded else None

@@ -13,6 +13,7 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -67,23 +68,57 @@ class Noisy(NumpySpace):
         if dtype.kind != "f":
             return x
         eps = EPS[dtype.name]
-        short = (np.abs(x) < 2.0 ** (math.log2(1 / eps) - 5)) & (np.round(x * 16) == x * 16)
         noisy = x * (1 + self.size * eps * self.rng.uniform(-1, 1, np.shape(x)))
-        return np.where(short | ~np.isfinite(x), x, noisy)
+        return np.where(short(x, eps) | ~np.isfinite(x), x, noisy)
 
-    # sums round at every step: noise on what is summed stands for that
+    # Sums round at every step, and partial sums may be larger than the result: the noise is that
+    # of the sum of sizes. The sign of a zero is noise too.
+
+    def summed(self, node: Node, meaning: Callable[..., Any], *args: Any) -> Any:
+        """A sum with noise. `meaning` gives it, and of absolute values the sum of sizes."""
+        total = meaning(*args)
+        if node.dtype.kind != "f" or not self.size:
+            return total
+        eps = min(EPS[node.dtype.name], EPS["f32"])  # 16-bit numbers are summed in f32
+        sizes = meaning(*(np.abs(a) for a in args))
+        exact = all(short(a, eps).all() for a in args) & short(sizes, eps)
+        noise = self.size * eps * sizes * self.rng.uniform(-1, 1, np.shape(total))
+        noisy = np.where(exact | ~np.isfinite(sizes), total, total + noise)
+        sign = self.rng.choice([0.0, -0.0], np.shape(total))
+        return np.where(noisy == 0, sign, noisy)
 
     def op_reduce(self, node: Node, x: Any) -> Any:
-        return super().op_reduce(node, self.moved(x, node.dtype))
+        meaning = partial(super().op_reduce, node)
+        if node.attrs["kind"] == "sum":
+            return self.summed(node, meaning, x)
+        return meaning(self.moved(x, node.dtype))
 
     def op_scan(self, node: Node, x: Any) -> Any:
-        return super().op_scan(node, self.moved(x, node.dtype))
+        meaning = partial(super().op_scan, node)
+        if node.attrs["kind"] == "sum":
+            return self.summed(node, meaning, x)
+        return meaning(self.moved(x, node.dtype))
 
     def op_dot(self, node: Node, a: Any, b: Any) -> Any:
-        return super().op_dot(node, self.moved(a, node.dtype), b)
+        return self.summed(node, partial(super().op_dot, node), a, b)
 
     def op_conv(self, node: Node, x: Any, w: Any) -> Any:
-        return super().op_conv(node, self.moved(x, node.dtype), w)
+        return self.summed(node, partial(super().op_conv, node), x, w)
+
+    def op_scatter(self, node: Node, x: Any, *rest: Any) -> Any:
+        meaning = partial(super().op_scatter, node)
+        # indices are their own absolute values
+        return (
+            self.summed(node, meaning, x, *rest)
+            if node.attrs["kind"] == "add"
+            else meaning(x, *rest)
+        )
+
+
+def short(x: Any, eps: float) -> Any:
+    """Numbers of few bits, whose sums are exact in any order."""
+    x = np.asarray(x)
+    return (np.abs(x) < 2.0 ** (math.log2(1 / eps) - 5)) & (np.round(x * 16) == x * 16)
 
 
 @dataclass(frozen=True)

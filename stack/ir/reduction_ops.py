@@ -176,7 +176,7 @@ def _conv_pull(node: Node, index: Index, reduced: Mapping[str, Dim]) -> list[Ind
 define(
     OpDef(
         "reduce",
-        "combine along axes: sum, prod, max, min, and, or",
+        "combine along axes: sum, prod, max, min, and, or; a zero sum has either sign",
         "reduction",
         _reduce_infer,
         rule=_reduce_rule,
@@ -201,7 +201,7 @@ define(
 define(
     OpDef(
         "scan",
-        "inclusive running sum, prod, max or min along an axis",
+        "inclusive running sum, prod, max or min along an axis; a zero sum has either sign",
         "reduction",
         _scan_infer,
         rule=_carried_rule,

@@ -106,7 +106,9 @@ class NumpySpace(ArraySpace):
         combine = {"sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}[kind]
         if x.dtype == np.float16:
             x = x.astype(np.float32)
-        return combine.accumulate(x, axis=axis, dtype=x.dtype)
+        out = combine.accumulate(x, axis=axis, dtype=x.dtype)
+        # sums start from 0, as in `reduce`: -0.0 alone gives 0.0
+        return out + out.dtype.type(0) if kind == "sum" else out
 
     def op_conv(self, node: Node, x: Array, w: Array) -> Array:
         at = node.attrs

@@ -81,6 +81,7 @@ KEPT: dict[str, tuple[str, str]] = {
     "integer division is no product": (I, f"%z = div(%x, 8:i32) : {I}"),
     "one divided by x": (F, f"%z = div(1.0:f32, %x) : {F}"),
     "zero minus x": (F, f"%z = sub(0.0:f32, %x) : {F}"),
+    "abs of neg, unsigned": ("u8[4]", "%a = neg(%x) : u8[4]\n%z = abs(%a) : u8[4]"),
     "rounding after sign": (F, f"%a = neg(%x) : {F}\n%z = floor(%a) : {F}"),
     "max of others": (F, f"%z = max(%x, %y) : {F}"),
     "cast through narrower": (F, f"%a = cast(%x) : f16[4]\n%z = cast(%a) : {F}"),

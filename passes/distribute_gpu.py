@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.errors import UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
 from stack.passes.distribute_gemm import find_dot
 from stack.passes.distribute_gpu_frame import CannotDistribute
 from stack.passes.distribute_gpu_rows import distribute_rows
+from stack.passes.distribute_gpu_tensor import Tensor
+from stack.passes.distribute_gpu_threads import Direct, Tiled
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-__all__ = ["CannotDistribute", "DistributeGpu", "distribute_gpu_kernel"]
+__all__ = ["PRODUCTS", "CannotDistribute", "DistributeGpu", "distribute_gpu_kernel"]
+
+STAGES = 3
+# schedules of a matrix product, each faster than the one before it on large products
+PRODUCTS: dict[str, Callable[[Block], Block]] = {
+    "naive": lambda block: Direct(block, is_coalesced=False).block(),
+    "coalesced": lambda block: Direct(block, is_coalesced=True).block(),
+    "shared": lambda block: Tiled(block, is_single=True).block(),
+    "register": lambda block: Tiled(block, is_single=False).block(),
+    "tensor": lambda block: Tensor(block, stages=1).block(),
+    "pipelined": lambda block: Tensor(block, stages=STAGES).block(),
+}
 
 
 @dataclass(frozen=True)
@@ -22,9 +37,13 @@ class DistributeGpu(Pass):
 
     A sequence of warp loops is a sequence of phases: everything that one stores, the next may
     read. Registers that outlive a loop are memory `in local` whose first axes are warp and lane.
+
+    Attributes:
+        product: schedule of matrix products, one of `PRODUCTS`; "auto" picks the last that fits.
     """
 
     name: ClassVar[str] = "distribute_gpu"
+    product: str = "auto"
 
     def run(self, func: Func, log: Log) -> Func:
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
@@ -33,16 +52,29 @@ class DistributeGpu(Pass):
                 new = Node(node.op, args, node.attrs, node.type, blocks)
             if node.op != "kernel" or node.attrs["level"] != "tile":
                 return new
-            return distribute_gpu_kernel(new) if log.spend("distribute_gpu") else new
+            return distribute_gpu_kernel(new, self.product) if log.spend("distribute_gpu") else new
 
         return rebuild(func, visit)
 
 
-def distribute_gpu_kernel(kernel: Node) -> Node:
+def distribute_gpu_kernel(kernel: Node, product: str = "auto") -> Node:
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
     block = kernel.blocks[0]
-    if find_dot(block) is not None:
-        raise CannotDistribute("a dot")
-    block = distribute_rows(block)
+    dot = find_dot(block)
+    block = distribute_rows(block) if dot is None else _product(block, dot, product)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
+
+
+def _product(block: Block, dot: Node, product: str) -> Block:
+    if product != "auto":
+        if product not in PRODUCTS:
+            raise UsageError(f"no schedule {product!r}; there are: {', '.join(PRODUCTS)}")
+        return PRODUCTS[product](block)
+    source = dot.args[0].args[0] if dot.args[0].op == "cast" else dot.args[0]
+    if source.dtype.bits != 16:
+        return PRODUCTS["register"](block)
+    try:
+        return PRODUCTS["pipelined"](block)
+    except CannotDistribute:
+        return PRODUCTS["tensor"](block)

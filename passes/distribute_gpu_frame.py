@@ -27,6 +27,7 @@ class Threads:
         program: the block inside of them: what one position of the grid does.
         warp: index of the warp in a block.
         lane: index of the lane in a warp.
+        step: index of the block of threads.
     """
 
     def __init__(self, block: Block) -> None:
@@ -38,6 +39,7 @@ class Threads:
             self.nest.append(loop)
             self.program = loop.blocks[0]
         self.count = 0
+        self.step = index("block", 1)
         self.warp = index("w", 1)
         self.lane = index("l", WARP)
 
@@ -72,7 +74,7 @@ class Threads:
     def kernel(self, blocks: int, program: Callable[[Node, list[Node]], list[Node]]) -> Block:
         """The kernel's block: one grid loop around what a block of threads does."""
         outputs = self._own_outputs()
-        step = index("block", blocks)
+        step = self.step = index("block", blocks)
         held = [Node("var", (), {"name": f"{o.attrs['name']}_0"}, o.type) for o in outputs]
         block = Block((step, *held), program(step, held))
         loop = self.b.op("loop", outputs, {"kind": "grid"}, (block,))
@@ -96,11 +98,12 @@ class Threads:
 
     # ---- the old grid
 
-    def grid_swap(self, row: Node) -> dict[Node, Node]:
+    def grid_swap(self, row: Node, nest: Sequence[Node] | None = None) -> dict[Node, Node]:
         """The old grid's indices at a position, the innermost one moving first."""
+        loops = self.nest if nest is None else nest
         swap: dict[Node, Node] = {}
-        rest, size = row, self.rows
-        for loop in reversed(self.nest):
+        rest, size = row, math.prod(map(_extent, loops))
+        for loop in reversed(loops):
             old, extent = loop.blocks[0].params[0], _extent(loop)
             swap[old] = rest if size == extent else self.b.rem(rest, extent)
             size //= max(extent, 1)
@@ -111,8 +114,8 @@ class Threads:
         return swap
 
     def memory(self, space: str, hint: str, dtype: DType, *shape: int) -> Node:
-        """Memory of the block, or registers."""
-        return self.b.alloc(name=self.fresh(hint), type=TensorType(dtype, shape, space))
+        """Memory of the block of threads, or registers."""
+        return self.b.alloc(self.step, name=self.fresh(hint), type=TensorType(dtype, shape, space))
 
     def times(self, value: Node, factor: int) -> Node:
         """A multiple of an index."""

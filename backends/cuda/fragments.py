@@ -72,14 +72,21 @@ class Fragments:
     def _from_registers(self, node: Node) -> Value:
         from .printer import Value
 
-        self._check_own(node, access_parts(node)[0], node.tensor)
         # the registers themselves: the one store to them follows what reads them
-        return Value(self.printer.value(node.args[0]).text, self.count(node.tensor))
+        return Value(self._own(node, node.tensor), self.count(node.tensor))
 
-    def _check_own(self, node: Node, index: Sequence[Node], tile: TensorType) -> None:
+    def _own(self, node: Node, tile: TensorType) -> str:
+        """The registers that hold a tile of the warp's own."""
         p, memory = self.printer, node.args[0].tensor
-        if index[0] is not p.variables.get("warp") or memory.shape[1:] != tile.shape:
+        index = access_parts(node)[0]
+        corner = [p.integers.divisor(i) for i in index[-2:]]
+        is_own = index[0] is p.variables.get("warp") and memory.shape[-2:] == tile.shape
+        if not is_own or any(corner):
             raise Unprintable(f"{memory}: registers of another warp are out of reach")
+        name = p.value(node.args[0]).text
+        tiles = TensorType(memory.dtype, (*memory.shape[1:-2], self.count(tile)), "local")
+        at = p.access.offset(tiles, [*index[1:-2], index[-1]])
+        return name if at == "0" else f"({name} + {at})"
 
     def _load_operand(self, node: Node) -> Value:
         """An operand from shared memory, 8 x 8 matrices by fours."""
@@ -159,10 +166,9 @@ class Fragments:
         index, mask, _ = access_parts(node)
         target, held = p.value(memory), p.value(value)
         if memory.tensor.space == "local":
-            self._check_own(node, index, value.tensor)
-            if held.text != target.text:
-                count = self.count(value.tensor)
-                p.put(f"EACH({count}) {target.text}[i] = {held.element};")
+            own = self._own(node, value.tensor)
+            if held.text != own:
+                p.put(f"EACH({self.count(value.tensor)}) {own}[i] = {held.element};")
             return target
         if mask is not None or any(i.tensor.rank for i in index):
             raise Unprintable("a store of a tile that is masked or scattered")

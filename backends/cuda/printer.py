@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stack.ir import ops
+from stack.ir.integers import Integers
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node, walk
 from stack.ir.types import DType, TensorType, TupleType
@@ -21,7 +22,6 @@ from .access import Access
 from .expressions import Unprintable, c_type, convert, expression, literal
 from .fragments import Fragments
 from .hazards import Touched, is_memory, roots_of, touched
-from .integers import Integers
 from .prelude import RESERVED, prelude
 
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
@@ -182,7 +182,7 @@ class Printer:
     def _before(self, block: Block, loop: Node) -> None:
         """What lies beside a grid loop; only its items may come after it."""
         for node in block.nodes:
-            if node is not loop and node.op != "item" and node.op != "alloc":
+            if node is not loop and loop not in node.args:
                 self.statement(node)
 
     def _grid_indices(self, loops: Sequence[Node]) -> None:

@@ -114,6 +114,8 @@ def _alloc_infer(site: Site) -> Type:
     hint = site.hint
     if not isinstance(hint, TensorType) or hint.space not in ("shared", "local"):
         raise site.fail("the result is memory in shared or local")
+    if any(a.op != "var" or "extent" not in a.attrs for a in site.args):
+        raise site.fail("operands are indices of the loops that it is inside of")
     return hint
 
 
@@ -195,7 +197,7 @@ def _run_store(space: Any, node: Node, run: Any, memory: Any, value: Any, *rest:
     return memory
 
 
-def _run_alloc(space: Any, node: Node, run: Any) -> Any:
+def _run_alloc(space: Any, node: Node, run: Any, *inside: Any) -> Any:
     return np.full(node.shape, _garbage(node.tensor), dtype=node.dtype.numpy)
 
 
@@ -241,11 +243,10 @@ _memory_op(
 )
 _memory_op(
     "alloc",
-    "memory of one program, by name",
+    "memory of one program, by name; of each turn of the loops whose indices it is given",
     _alloc_infer,
     _run_alloc,
     attrs=("name: str",),
-    arity=0,
 )
 define(
     OpDef(

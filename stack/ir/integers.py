@@ -40,7 +40,8 @@ class Integers:
         if node.op == "var":
             return (0, max(int(node.attrs["extent"]) - 1, 0)) if "extent" in node.attrs else None
         if node.op == "iota":
-            return 0, max(int(node.shape[0]) - 1, 0)  # pyright: ignore[reportArgumentType]
+            size = node.shape[0]
+            return (0, max(size - 1, 0)) if isinstance(size, int) else None
         if node.op in ("broadcast", "cast"):
             source = node.args[0]
             return self.range(source) if source.dtype.is_integer else None

@@ -296,7 +296,7 @@ class _Candidate:
         normal = self.normal
         block = self.graph.block
         names = {**block.names, **{p: str(p.attrs["name"]) for p in block.params}}
-        writer = Writer(names, normal.states)
+        writer = Writer(names, normal.states, self.graph.after(self.region.members))
         members = sorted(self.region.members, key=lambda n: self.graph.place[n])
         for node in members:
             form = normal.forms[node]

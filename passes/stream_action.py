@@ -73,21 +73,18 @@ class _Action:
         total: Node | None = None
         for scaled in r:
             anchor = scaled.anchor
-            source = self.normal.source_state(anchor)
+            own = self.old.names(anchor.value)
             after = self.new.anchor(anchor)
-            if anchor.kind == "mean":
-                before = self.old.anchor(anchor)
+            if anchor.kind != "bound":
+                moved = make("sub", (self.old.anchor(anchor), after))
             else:
-                before = self.old.spread(
-                    self.old.states[source], source.names, self.old.names(anchor.value)
-                )
-            moved = make("sub", (before, after))
-            if anchor.kind == "bound" and not raw:
-                # before the first element there is nothing to move
-                empty = self.old.spread(
-                    self.old.is_empty(anchor), source.names, self.old.names(anchor.value)
-                )
-                moved = make("select", (empty, constant(0.0, moved.dtype), moved))
+                source = self.normal.source_state(anchor)
+                held = self.old.spread(self.old.states[source], source.names, own)
+                moved = make("sub", (held, after))
+                if not raw:
+                    # before the first element there is nothing to move
+                    empty = self.old.spread(self.old.is_infinite(anchor), source.names, own)
+                    moved = make("select", (empty, constant(0.0, moved.dtype), moved))
             if scaled.number != 1:
                 moved = make("mul", (moved, constant(scaled.number, moved.dtype)))
             moved = self.old.spread(moved, self.old.names(anchor.value), names)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,10 +10,10 @@ from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.stream_action import correct_block
-from stack.passes.stream_normal import Normal, anchors
+from stack.passes.stream_normal import Normal
 from stack.passes.stream_region import MOVES, is_elementwise
 from stack.passes.stream_render import Render, again, reshaped, wide, widened
-from stack.passes.stream_terms import Exp, Factor, K, Names, Power, Refusal, State, Value
+from stack.passes.stream_terms import Factor, K, Names, Power, Refusal, State, Value
 
 
 @dataclass(frozen=True)
@@ -38,6 +37,7 @@ class Build:
         self.finishing = finishing
         self.args: dict[Node, Node] = {}  # what is read from memory, and its parameter
         self.seen = {v.node: v for v in self.region.visited}
+        self.made: dict[Node, Node] = {}  # new nodes and what they stand for
 
     def leaf(self, node: Node, shape: tuple[Dim, ...]) -> Node:
         """The parameter for a value from memory, seen in a shape."""
@@ -51,13 +51,21 @@ class Build:
         params = list(self.args.values())
         ends = [param(f"s{i}", s.type) for i, s in enumerate(states.values())]
         blocks = (
-            Block(params, list(states.values())),
+            self._block(params, list(states.values())),
             correct_block(self.normal, {s: n.type for s, n in states.items()}),
-            Block([*ends, *params], results),
+            self._block([*ends, *params], results),
         )
         kinds = dict.fromkeys(s.kind for s in self.normal.states if s.kind != "count")
         node = make("stream", list(self.args), {"name": "_".join(kinds)}, blocks)
         return Built(node, tuple(outputs))
+
+    def _block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
+        """A block with the names and source lines of what its nodes stand for."""
+        old = self.region.graph.block
+        found = self.made.items()
+        names = {new: old.names[node] for new, node in found if node in old.names}
+        locs = {new: old.locs[node] for new, node in found if node in old.locs}
+        return Block(params, results, names, locs)
 
     # ---- states
 
@@ -66,6 +74,8 @@ class Build:
         render = Render(self.normal, self.leaf, made)
         for state in self.normal.states:
             made[state] = self._state(state, render)
+            self.made.setdefault(made[state], state.source)
+        self.made.update(render.made)
         return made
 
     def _state(self, state: State, render: Render) -> Node:
@@ -93,8 +103,8 @@ class Build:
         names = tuple(n for n in own if n in state.names)
         kept = render.spread(index, own, names)
         wanted = render.spread(kept, names, state.space)
-        line = TensorType(index.dtype, render.shape(state.space))
-        here = make("iota", (), {"axis": state.space.index(K)}, hint=line)
+        line = TensorType(index.dtype, render.shape((K,)))
+        here = render.spread(make("iota", (), {"axis": 0}, hint=line), (K,), state.space)
         value = render.product(1.0, state.factors, state.space, wide(state.source.dtype))
         chosen = make("eq", (here, wanted))
         return make("select", (chosen, value, constant(0, value.dtype)))
@@ -131,9 +141,7 @@ class Build:
 
     def _finish(self, states: dict[State, Node], outputs: Sequence[Node]) -> list[Node]:
         ends = {s: param(f"s{i}", n.type) for i, (s, n) in enumerate(states.items())}
-        plain = Render(self.normal, self.leaf, ends)
-        kept = {s: self._as_meant(s, ends, plain) for s in states}
-        render = Render(self.normal, self.leaf, kept)
+        render = Render(self.normal, self.leaf, ends, final=True)
         done: dict[Node, Node] = {}
         results: list[Node] = []
         for output in outputs:
@@ -141,23 +149,14 @@ class Build:
             if made.type != output.type:
                 made = make("cast", (made,), hint=output.type)
             results.append(made)
+            self.made[made] = output
+        self.made = {**self.made, **render.made}
         return results
-
-    def _as_meant(self, state: State, ends: dict[State, Node], render: Render) -> Node:
-        """exp(a - r) is nan where every a is -inf; the running value has 0 there."""
-        value = ends[state]
-        for anchor in anchors([f for f in state.all_factors if isinstance(f, Exp)]):
-            if anchor.guarded or not render.may_be_infinite(anchor):
-                continue
-            source = self.normal.source_state(anchor)
-            empty = render.spread(render.is_empty(anchor), source.names, render.names(anchor.value))
-            test = render.spread(empty, render.names(anchor.value), state.names)
-            value = make("select", (test, constant(math.nan, value.dtype), value))
-        return value
 
     def _node(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
         if node not in done:
             done[node] = self._finished(node, render, done)
+            self.made.setdefault(done[node], node)
         return done[node]
 
     def _finished(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:

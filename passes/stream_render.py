@@ -21,6 +21,7 @@ from stack.passes.stream_terms import (
     K,
     Mask,
     Names,
+    Part,
     Power,
     Scaled,
     Shift,
@@ -29,10 +30,6 @@ from stack.passes.stream_terms import (
     Value,
 )
 from stack.rewrite.pattern import splat
-
-# results are finite, or +inf at worst, for any finite operands
-_BOUNDED = ("exp", "exp2", "sigmoid", "tanh", "sin", "cos", "erf", "iota", "size", "dot", "abs")
-_LINEAR = ("add", "sub", "max", "min", "neg", "select", "cast", *MOVES)
 
 
 def wide(dtype: DType) -> DType:
@@ -47,6 +44,7 @@ class Render:
         leaf: what stands for a value that is read from memory, in a shape.
         states: what stands for each state.
         running: whether the states may be those before the first element.
+        final: whether infinities are to end as they do in the function.
     """
 
     def __init__(
@@ -55,12 +53,15 @@ class Render:
         leaf: Callable[[Node, tuple[Dim, ...]], Node],
         states: Mapping[State, Node],
         running: bool = False,
+        final: bool = False,
     ) -> None:
         self.normal = normal
         self.region = normal.region
         self.leaf = leaf
         self.states = states
         self.running = running
+        self.final = final
+        self.made: dict[Node, Node] = {}  # new nodes and what they stand for
         self._values: dict[tuple[Value, bool], Node] = {}
 
     # ---- shapes
@@ -78,8 +79,7 @@ class Render:
         extra = [i for i, n in enumerate(names) if n not in target]
         if extra:
             kept = [i for i in range(len(names)) if i not in extra]
-            type_ = node.tensor.with_shape(tuple(node.shape[i] for i in kept))
-            node = make("reshape", (node,), hint=type_)
+            node = reshaped(node, tuple(node.shape[i] for i in kept))
             names = tuple(names[i] for i in kept)
         if names == target or not target:
             return node
@@ -89,6 +89,8 @@ class Render:
         axes = tuple(sorted(target.index(n) for n in names))
         if len(axes) == len(target) or not axes:
             return node  # a scalar operand needs no repeating
+        if all(self.region.sizes[n] == 1 for n in target if n not in names):
+            return reshaped(node, self.shape(target))
         type_ = node.tensor.with_shape(self.shape(target))
         return make("broadcast", (node,), {"axes": axes}, hint=type_)
 
@@ -103,6 +105,7 @@ class Render:
         key = (value, native)
         if key not in self._values:
             self._values[key] = self._value(value, native)
+            self.made.setdefault(self._values[key], value.node)
         return self._values[key]
 
     def _value(self, value: Value, native: bool) -> Node:
@@ -227,33 +230,37 @@ class Render:
         return self.spread(node, self.names(scaled.anchor.value), space)
 
     def anchor(self, anchor: Anchor) -> Node:
-        """An anchor, finite as soon as one element was finite or all were -inf."""
+        """The value of an anchor; finite where only infinities, or nothing, came so far."""
+        if anchor.kind == "ratio":
+            return self._ratio(anchor)
         source = self.states[self.normal.source_state(anchor)]
         if anchor.kind == "mean":
             count = self.states[self.normal.count_for(anchor)]
             if self.running:
                 count = make("max", (count, self.constant(1.0, count.dtype)))
             return self._as(make("div", (source, count)), anchor)
-        if anchor.guarded:
-            return self.value(anchor.value)
-        if not self.may_be_infinite(anchor):
+        if not self.normal.is_guarded(anchor):
             return self._as(source, anchor)
         zero = self.constant(0.0, source.dtype)
-        return self._as(make("select", (self.is_empty(anchor), zero, source)), anchor)
+        return self._as(make("select", (self.is_infinite(anchor), zero, source)), anchor)
+
+    def _ratio(self, anchor: Anchor) -> Node:
+        """One running sum over another, 0 where the other is 0."""
+        assert anchor.below is not None
+        value, below = self.value(anchor.value), self.value(anchor.below)
+        zero = self.constant(0.0, below.dtype)
+        own = self.names(anchor.value)
+        empty = self.spread(make("eq", (below, zero)), self.names(anchor.below), own)
+        return make("select", (empty, zero, value))
 
     def _as(self, node: Node, anchor: Anchor) -> Node:
         """A state's value with the axes that the anchor has in the function."""
         return self.spread(node, self.normal.source_state(anchor).names, self.names(anchor.value))
 
-    def is_empty(self, anchor: Anchor) -> Node:
-        """Whether a running bound has seen nothing but infinities."""
+    def is_infinite(self, anchor: Anchor) -> Node:
+        """Whether a running bound is infinite: every element so far was, or one the other way."""
         source = self.states[self.normal.source_state(anchor)]
-        limit = -math.inf if anchor.source.attrs["kind"] == "max" else math.inf
-        return make("eq", (source, self.constant(limit, source.dtype)))
-
-    def may_be_infinite(self, anchor: Anchor) -> bool:
-        """Whether every element so far may be -inf (for a min, inf)."""
-        return may_be_infinite(anchor.source.args[0], set())
+        return make("eq", (make("abs", (source,)), self.constant(math.inf, source.dtype)))
 
     # ---- reductions
 
@@ -271,6 +278,8 @@ class Render:
             else:
                 state = self.spread(self.states[part.state], part.state.names, names)
                 made = self._times(state, part.rows, names, dtype)
+            if self.final:
+                made = self._as_meant(part, made, names)
             negative = part.number < 0 and total is not None
             number = -part.number if negative else part.number
             if number == -1:
@@ -279,6 +288,18 @@ class Render:
                 made = make("mul", (made, self.constant(number, dtype)))
             total = made if total is None else make("sub" if negative else "add", (total, made))
         return self.full(total if total is not None else self.constant(0, dtype), names)
+
+    def _as_meant(self, part: Part, value: Node, names: Names) -> Node:
+        """exp(a - r) is nan where r is infinite; the running sum is not."""
+        divisors = [self.normal.forms.get(r.value.node) for r in part.rows]
+        inside = {a for form in divisors if form for p in form for a in p.bare}
+        for anchor in part.bare:
+            if not self.normal.is_guarded(anchor) or anchor in inside:
+                continue
+            own = self.normal.source_state(anchor).names
+            test = self.spread(self.is_infinite(anchor), own, names)
+            value = make("select", (test, self.constant(math.nan, value.dtype), value))
+        return value
 
     def _times(self, state: Node, rows: Sequence[Power | Mask], names: Names, dtype: DType) -> Node:
         """A state times rows."""
@@ -307,32 +328,14 @@ def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
 
 def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
     """A value in another shape."""
-    return (
-        node
-        if node.shape == shape
-        else make("reshape", (node,), hint=node.tensor.with_shape(shape))
-    )
+    if node.op == "reshape":
+        node = node.args[0]
+    if node.shape == shape:
+        return node
+    return make("reshape", (node,), hint=node.tensor.with_shape(shape))
 
 
 def widened(node: Node) -> Node:
     """A value in the element type that it is computed in."""
     type_ = node.tensor.with_dtype(wide(node.dtype))
     return node if type_ == node.type else make("cast", (node,), hint=type_)
-
-
-def may_be_infinite(node: Node, seen: set[Node]) -> bool:
-    """Whether a value may be infinite without an infinite or overflowing dot before it."""
-    if node in seen:
-        return False
-    seen.add(node)
-    number = splat(node)
-    if number is not None:
-        return isinstance(number, float) and not math.isfinite(number)
-    if node.op in _BOUNDED or not node.dtype.is_float:
-        return False
-    if node.op == "cast" and not node.args[0].dtype.is_float:
-        return False
-    finite_factor = node.op in ("mul", "div") and splat(node.args[1]) not in (None, 0)
-    if node.op in _LINEAR or finite_factor or node.op == "mul":
-        return any(may_be_infinite(a, seen) for a in node.args)
-    return True

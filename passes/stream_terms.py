@@ -62,16 +62,17 @@ class Mask:
 
 @dataclass(frozen=True)
 class Anchor:
-    """A value r made of states that is sensible all along the pass.
+    """A value made of states that stays close to what it is taken of all along the pass.
 
-    kind "bound" is a running max or min, `value` may guard it against infinity; "mean" is a
-    running sum (`source`) over the running count.
+    Attributes:
+        kind: "bound" is the running max or min `source`, "mean" the running sum `source` over the
+            running count, "ratio" the row `value`, which divides by the running sum `below`.
     """
 
-    kind: Literal["bound", "mean"]
-    source: Node  # the reduction
+    kind: Literal["bound", "mean", "ratio"]
+    source: Node
     value: Value
-    guarded: bool = False
+    below: Value | None = None
 
 
 @dataclass(frozen=True)
@@ -84,11 +85,12 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Exp:
-    """exp or exp2 of (a - r)."""
+    """exp or exp2 of (a - r). `bare`: it is nan where every a is infinite, and is meant to be."""
 
     op: str
     a: Sum
     r: tuple[Scaled, ...]
+    bare: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True)
@@ -170,11 +172,12 @@ class State:
 
 @dataclass(frozen=True)
 class Part:
-    """One term of a reduction's value: number * rows * state."""
+    """One term of a reduction's value: number * rows * state, nan where `bare` are infinite."""
 
     number: float
     rows: tuple[Power | Mask, ...]
     state: State | None
+    bare: tuple[Anchor, ...] = ()
 
 
 Form = tuple[Part, ...]
@@ -183,14 +186,31 @@ Form = tuple[Part, ...]
 class Writer:
     """Terms as text, with the names that values have in the function."""
 
-    def __init__(self, names: dict[Node, str], states: Sequence[State]) -> None:
+    def __init__(
+        self, names: dict[Node, str], states: Sequence[State], after: frozenset[Node]
+    ) -> None:
         self.names = names
+        self.after = after  # what states are in
         self.place = {s: f"s{i}" for i, s in enumerate(states)}
         self.forms: dict[Node, str] = {}
 
     def node(self, node: Node) -> str:
         """A value: what it is made of states, or its name."""
-        return self.forms.get(node) or self.names.get(node, node.op)
+        if node not in self.forms:
+            self.forms[node] = self._formula(node)
+        return self.forms[node]
+
+    def _formula(self, node: Node) -> str:
+        """A row as a formula where a state is in it."""
+        if node.op == "const" and not node.shape:
+            return f"{node.attrs['value'].array.item():g}"
+        if node in self.names and node not in self.after:
+            return self.names[node]
+        parts = [self.node(a) for a in node.args]
+        sign = {"add": "+", "sub": "-", "mul": "*", "div": "/"}.get(node.op)
+        if sign is not None:
+            return f"({parts[0]} {sign} {parts[1]})"
+        return parts[0] if node.op in ("broadcast", "cast") else f"{node.op}({', '.join(parts)})"
 
     def factor(self, factor: Factor) -> str:
         """One factor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sized
 from typing import NamedTuple, NoReturn
 
 from stack.errors import ParseError
@@ -95,6 +96,14 @@ class Cursor:
         """Take this mark or word, or fail."""
         if not self.accept(text):
             self.fail(f"expected {text!r}, found {self.next.text!r}")
+
+    def more(self, close: str, items: Sized) -> bool:
+        """Whether a list goes on after `items`: takes the comma, or at its end the closing mark."""
+        if self.accept(close):
+            return False
+        if items and not self.accept(","):
+            self.fail(f"expected ',' or {close!r}, found {self.next.text!r}")
+        return True
 
     def expect_kind(self, kind: str, what: str) -> Token:
         """Take a token of this kind, or fail; `what` says what it would be."""

@@ -106,9 +106,7 @@ class _Parser(ValueParser):
         """Parameters up to `close`: variables of a loop where the block is open."""
         params: list[Node] = []
         taken: set[str] = set()
-        while not self.accept(close):
-            if params:
-                self.expect(",")
+        while self.more(close, params):
             position = self.next.position
             name = self._name("%", "a parameter such as %x")
             if name in taken:
@@ -137,11 +135,8 @@ class _Parser(ValueParser):
                 self.fail(f"expected a value such as %x or 'return', found {self.next.text!r}")
             self._statement(scope)
         results: list[Node] = []
-        if not self.accept("}"):
+        while self.more("}", results):
             results.append(self._operand(scope))
-            while not self.accept("}"):
-                self.expect(",")
-                results.append(self._operand(scope))
         return results
 
     def _block(self, scope: _Scope, closed: bool) -> Block:
@@ -171,9 +166,7 @@ class _Parser(ValueParser):
             self.fail("expected an op: parameters stand in the header", op_token.position)
         self.expect("(")
         args: list[Node] = []
-        while not self.accept(")"):
-            if args:
-                self.expect(",")
+        while self.more(")", args):
             args.append(self._operand(scope))
         attrs = self.attributes() if self.next.text == "{" else {}
         self.expect(":")

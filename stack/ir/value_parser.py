@@ -34,9 +34,7 @@ class ValueParser(Cursor):
         """`{axis=1, kind="sum"}`."""
         self.expect("{")
         attrs: dict[str, Any] = {}
-        while not self.accept("}"):
-            if attrs:
-                self.expect(",")
+        while self.more("}", attrs):
             name = self.expect_kind("word", "an attribute name")
             if name.text in attrs:
                 self.fail(f"attribute {name.text!r} is given twice", name.position)
@@ -50,9 +48,7 @@ class ValueParser(Cursor):
         if self.accept("["):
             self.deeper("lists are")
             items: list[Any] = []
-            while not self.accept("]"):
-                if items:
-                    self.expect(",")
+            while self.more("]", items):
                 items.append(self.attribute())
             self.depth -= 1
             return tuple(items)
@@ -92,9 +88,7 @@ class ValueParser(Cursor):
         dtype = self.dtype()
         self.expect("[")
         shape: list[int] = []
-        while not self.accept("]"):
-            if shape:
-                self.expect(",")
+        while self.more("]", shape):
             shape.append(self.integer())
         if len(shape) > MAX_RANK or any(size < 0 for size in shape):
             self.fail(f"expected at most {MAX_RANK} sizes, none negative", start)
@@ -102,9 +96,7 @@ class ValueParser(Cursor):
         if not self.accept("["):
             return self._elided(dtype, tuple(shape), start)
         values: list[Any] = []
-        while not self.accept("]"):
-            if values:
-                self.expect(",")
+        while self.more("]", values):
             values.append(self.scalar(self.take(), dtype))
         self.expect(">")
         if len(values) != math.prod(shape):
@@ -152,9 +144,7 @@ class ValueParser(Cursor):
     def types(self, close: str) -> list[TensorType]:
         """Types up to a closing mark."""
         types: list[TensorType] = []
-        while not self.accept(close):
-            if types:
-                self.expect(",")
+        while self.more(close, types):
             types.append(self.tensor_type())
         return types
 
@@ -172,9 +162,7 @@ class ValueParser(Cursor):
             return TensorType(dtype, self._tile_shape(), "tile")
         self.expect("[")
         shape: list[Dim] = []
-        while not self.accept("]"):
-            if shape:
-                self.expect(",")
+        while self.more("]", shape):
             place = self.next.position
             shape.append(self.dim())
             size = shape[-1]

@@ -259,7 +259,7 @@ GOOD = """func @f<n in 1..64 % 4>(%x: f32[n, 8], %y: f32[8]) -> (f32[n, 8]) at t
         ('"a.py:1"', '"\\q"', 3, 37, "expected a quoted text"),
         ('"a.py:1"', '"a.py', 3, 37, "unexpected character"),
         ("return %z\n}", "return %z\n} %z", 5, 3, "expected the end of the text"),
-        ("return %z\n}", "return %z\n", 6, 1, "expected ',', found 'end of text'"),
+        ("return %z\n}", "return %z\n", 6, 1, "expected ',' or '}', found 'end of text'"),
         ("return", "retrun", 4, 3, "expected a value such as %x or 'return'"),
         ("add(%x, %w)", "add(%x, 1:f32[2])", 3, 21, "found '['"),
         ("add(%x, %w)", "add(%x, 1.5:i32)", 3, 16, "expected a number of type i32"),

@@ -299,9 +299,8 @@ class _Candidate:
         writer = Writer(names, normal.states, self.graph.after(self.region.members))
         members = sorted(self.region.members, key=lambda n: self.graph.place[n])
         for node in members:
-            form = normal.forms[node]
-            if len(form) == 1 and form[0].number == 1 and not form[0].rows and form[0].state:
-                writer.forms[node] = writer.place[form[0].state]
+            text = writer.form(normal.forms[node])
+            writer.forms[node] = f"({text})" if " " in text else text
         lines = [f"{self.graph.name(self.sink)} is streamed over an axis of {self.region.extent}"]
         lines.append("normal form")
         lines += [f"  {writer.place[s]} = {writer.state(s)}" for s in normal.states]

@@ -85,10 +85,8 @@ class _Action:
                     # before the first element there is nothing to move
                     empty = self.old.spread(self.old.is_infinite(anchor), source.names, own)
                     moved = make("select", (empty, constant(0.0, moved.dtype), moved))
-            if scaled.number != 1:
-                moved = make("mul", (moved, constant(scaled.number, moved.dtype)))
-            moved = self.old.spread(moved, self.old.names(anchor.value), names)
-            total = moved if total is None else make("add", (total, moved))
+            moved = self.old.spread(moved, own, names)
+            total = self.old.plus(total, scaled.number, moved)
         assert total is not None
         return total
 
@@ -148,8 +146,7 @@ def describe(normal: Normal, writer: Writer) -> list[str]:
             continue
         action: list[str] = []
         for factor in dict.fromkeys(factors):
-            r = "".join(writer.anchor(s) for s in factor.r).strip()
-            r = r[2:] if r.startswith("- ") else f"-({r[2:]})"
+            r = writer.reference(factor.r)
             if isinstance(factor, Exp):
                 action.append(f"{factor.op}(r - r') with r = {r}")
             else:

@@ -23,10 +23,9 @@ from stack.passes.stream_terms import (
     Names,
     Part,
     Power,
-    Scaled,
     Shift,
     State,
-    Sum,
+    Term,
     Value,
 )
 from stack.rewrite.pattern import splat
@@ -161,19 +160,6 @@ class Render:
 
     # ---- terms
 
-    def sum(self, terms: Sum, space: Names, dtype: DType) -> Node:
-        """A sum of terms, over the axes `space`."""
-        total: Node | None = None
-        for term in terms:
-            factors = (*term.factors, *term.rows)
-            if total is not None and abs(term.number) == 1 and factors:
-                part = self.product(1.0, factors, space, dtype)
-                total = make("sub" if term.number < 0 else "add", (total, part))
-                continue
-            part = self.product(term.number, factors, space, dtype)
-            total = part if total is None else make("add", (total, part))
-        return total if total is not None else self.constant(0.0, dtype)
-
     def product(self, number: float, factors: Sequence[Factor], space: Names, dtype: DType) -> Node:
         """A product of factors, over the axes `space`; masks come last, so they hide nan."""
         total: Node | None = None
@@ -212,22 +198,43 @@ class Render:
         """One factor, over the axes `space`."""
         if isinstance(factor, Power | Mask):
             return self.spread(self.value(factor.value), self.names(factor.value), space)
-        dtype = self.float_of(factor)
-        inside = self.sum(factor.a, space, dtype)
-        for scaled in factor.r:
-            inside = make("sub", (inside, self.scaled(scaled, space)))
+        inside = self.difference(factor, space)
         return make(factor.op, (inside,)) if isinstance(factor, Exp) else inside
+
+    def difference(self, factor: Exp | Shift, space: Names) -> Node:
+        """a - r: each part of r next to what it is taken of, so that large parts cancel first."""
+        dtype = self.float_of(factor)
+        left = list(factor.r)
+        total: Node | None = None
+        for term in factor.a:
+            own = [s for s in left if s.number == term.number and _is_taken_of(s.anchor, term)]
+            left = [s for s in left if s not in own]
+            part = self.product(1.0, (*term.factors, *term.rows), space, dtype)
+            for scaled in own:
+                part = make("sub", (part, self.spread_anchor(scaled.anchor, space)))
+            total = self.plus(total, term.number, part)
+        for scaled in left:
+            total = self.plus(total, -scaled.number, self.spread_anchor(scaled.anchor, space))
+        assert total is not None
+        return self.full(total, space)
+
+    def plus(self, total: Node | None, number: float, part: Node) -> Node:
+        """total + number * part."""
+        if total is not None and number in (1, -1):
+            return make("add" if number == 1 else "sub", (total, part))
+        if number == -1:
+            part = make("neg", (part,))
+        elif number != 1:
+            part = make("mul", (part, self.constant(number, part.dtype)))
+        return part if total is None else make("add", (total, part))
 
     def float_of(self, factor: Exp | Shift) -> DType:
         """The element type of a - r."""
         return wide(factor.r[0].anchor.source.dtype)
 
-    def scaled(self, scaled: Scaled, space: Names) -> Node:
-        """One part of r."""
-        node = self.anchor(scaled.anchor)
-        if scaled.number != 1:
-            node = make("mul", (node, self.constant(scaled.number, node.dtype)))
-        return self.spread(node, self.names(scaled.anchor.value), space)
+    def spread_anchor(self, anchor: Anchor, space: Names) -> Node:
+        """An anchor, over the axes `space`."""
+        return self.spread(self.anchor(anchor), self.names(anchor.value), space)
 
     def anchor(self, anchor: Anchor) -> Node:
         """The value of an anchor; finite where only infinities, or nothing, came so far."""
@@ -280,13 +287,7 @@ class Render:
                 made = self._times(state, part.rows, names, dtype)
             if self.final:
                 made = self._as_meant(part, made, names)
-            negative = part.number < 0 and total is not None
-            number = -part.number if negative else part.number
-            if number == -1:
-                made = make("neg", (made,))
-            elif number != 1:
-                made = make("mul", (made, self.constant(number, dtype)))
-            total = made if total is None else make("sub" if negative else "add", (total, made))
+            total = self.plus(total, part.number, made)
         return self.full(total if total is not None else self.constant(0, dtype), names)
 
     def _as_meant(self, part: Part, value: Node, names: Names) -> Node:
@@ -333,6 +334,18 @@ def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
     if node.shape == shape:
         return node
     return make("reshape", (node,), hint=node.tensor.with_shape(shape))
+
+
+def _is_taken_of(anchor: Anchor, term: Term) -> bool:
+    """Whether an anchor is the max, min or mean of a term."""
+    factors = (*term.factors, *term.rows)
+    alone = factors[0] if len(factors) == 1 else None
+    return (
+        isinstance(alone, Power)
+        and alone.power == 1
+        and anchor.kind != "ratio"
+        and alone.value.node is anchor.source.args[0]
+    )
 
 
 def widened(node: Node) -> Node:

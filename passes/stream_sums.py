@@ -80,7 +80,10 @@ class Sums:
         return negative(self.sum(operands[0]))
 
     def _mul(self, value: Value, operands: Sequence[Value]) -> Sum:
-        if not value.streams and all(splat(v.node) is None for v in operands):
+        for number, other in ((splat(operands[i].node), operands[1 - i]) for i in (0, 1)):
+            if isinstance(number, int | float) and math.isfinite(number):
+                return tuple(t.scaled(float(number)) for t in self.sum(other))
+        if not value.streams:
             return (Term(1.0, (Power(value),)),)
         return product(self.grouped(operands[0]), self.grouped(operands[1]))
 
@@ -167,7 +170,7 @@ class Sums:
         for number, row in rows:
             found = find_anchor(self.region, self.forms, -number, row)
             if found is None or found[0].anchor.kind != "bound":
-                factors.append(Power(self._row_exp(node.op, number, row)))
+                factors.append(self._row_exp(node.op, number, row))
                 continue
             scaled, guarded = found
             source = scaled.anchor.source
@@ -203,11 +206,15 @@ class Sums:
             found.extend(product(terms, (self._masked(choice, test, keep),)))
         return tuple(found)
 
-    def _row_exp(self, op: str, number: float, row: Value) -> Value:
+    def _row_exp(self, op: str, number: float, row: Value) -> Power:
+        """exp(number * row), which is a power where the row is a logarithm."""
         inner = row.node
+        if inner.op == {"exp": "log", "exp2": "log2"}[op] and number in (1, -1):
+            (below,) = self.region.operand_values(row)
+            return Power(below, int(number))
         if number != 1:
             inner = make("mul", (inner, constant(number, inner.dtype)))
-        return Value(make(op, (inner,)), row.names)
+        return Power(Value(make(op, (inner,)), row.names))
 
     # ---- a - r
 

@@ -226,8 +226,14 @@ class Writer:
         """One part of -r."""
         sign = " - " if scaled.number > 0 else " + "
         size = abs(scaled.number)
-        text = self.node(scaled.anchor.value.node)
+        anchor = scaled.anchor
+        text = self.node(anchor.value.node) + ("/count" if anchor.kind == "mean" else "")
         return sign + (text if size == 1 else f"{size:g} {text}")
+
+    def reference(self, r: Sequence[Scaled]) -> str:
+        """r."""
+        text = "".join(self.anchor(Scaled(-s.number, s.anchor)) for s in r)
+        return text.removeprefix(" + ").strip()
 
     def product(self, number: float, factors: Sequence[Factor]) -> str:
         """A product."""

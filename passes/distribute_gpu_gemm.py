@@ -57,6 +57,8 @@ class Product:
         right = 1 if lane in names[1] else 0
         summed = [n for n in names[right] if n in names[1 - right] and n not in output]
         loads = [_load(a) for a in dot.args]
+        sizes = dict(zip(names[right], loads[right].shape, strict=True))
+        summed = [n for n in summed if sizes[n] != 1] or summed[-1:]
         self.left = Operand(self.t, loads[1 - right], names[1 - right], row, summed)
         self.right = Operand(self.t, loads[right], names[right], lane, summed)
         self.rows, self.columns, self.depth = self.left.extent, self.right.extent, self.left.depth

@@ -100,10 +100,7 @@ class Tensor(Product):
     def _pipelined(self, shared: Sequence[Node], sums: Node) -> Node:
         """Copies of the blocks to come are on their way while one is multiplied."""
         t, b, ahead = self.t, self.b, self.stages - 1
-        held = list(shared)
-        for stage in range(ahead):
-            first = t.int(stage)
-            held = self._copy_block(held, first, first, None)
+        held = t.over_warps(self.warps, shared, self._begin)
         turn = index(self.fresh("t"), self.turns)
 
         def body(inner: list[Node]) -> list[Node]:
@@ -125,18 +122,23 @@ class Tensor(Product):
 
         return t.over("serial", turn, [*held, sums], body)[2]
 
-    def _copy_block(
-        self, held: Sequence[Node], turn: Node, slot: Node, is_there: Node | None
-    ) -> list[Node]:
+    def _begin(self, held: list[Node]) -> list[Node]:
+        """The first blocks of depth, a group of copies for each; missing ones are zeros."""
         t = self.t
-        if is_there is None and int(turn.attrs["value"].array) >= self.turns:
-            is_there = constant(False)
-            turn = t.int(self.turns - 1)
-        return t.over_warps(
-            self.warps,
-            held,
-            lambda m: t.over_lanes(m, lambda n: self._bring(n, turn, slot, is_there)),
-        )
+        for stage in range(self.stages - 1):
+            is_there = None if stage < self.turns else constant(False)
+            turn, slot = t.int(min(stage, self.turns - 1)), t.int(stage)
+
+            def bring(
+                memories: list[Node],
+                turn: Node = turn,
+                slot: Node = slot,
+                is_there: Node | None = is_there,
+            ) -> list[Node]:
+                return self._bring(memories, turn, slot, is_there)
+
+            held = t.over_lanes(held, bring)
+        return held
 
     def _bring(
         self, held: Sequence[Node], turn: Node, slot: Node | None, is_there: Node | None

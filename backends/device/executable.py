@@ -81,15 +81,16 @@ def executable(
 
 
 def describe(func: Func, node: Node, library: str = "") -> Kernel:
-    """The record of a step that no code was generated for: a library call, control flow, a
-    fallback to the framework."""
-    kinds = {"opaque": "fallback", "call": "generated", "cond": "generated", "while": "generated"}
+    """The record of a step without its code: a library call, control flow, a fallback."""
+    kind = "fallback" if node.op == "opaque" else "library"
+    if node.op in ("kernel", "call", "cond", "while"):
+        kind = "generated"
     inner: Sequence[Node] = node.blocks[0].nodes if node.op == "fusion" else (node,)
     what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
     types = [t for n in (*node.args, node) for t in result_types(n)]
     return Kernel(
         f"{library}.{what}" if library else what,
-        kinds.get(node.op, "library"),
+        kind,
         stage_node=func.body.names.get(node, ""),
         source=files(func.body.locs.get(node, ())),
         ops=tuple(dict.fromkeys(n.op for n in inner)),

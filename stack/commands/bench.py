@@ -9,11 +9,13 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.measure.bench import SCHEMA, bench, describe
 from stack.measure.cpu import cpu_cases
-from stack.measure.plots import plot_bench
+from stack.measure.gpu import gpu_cases
+from stack.measure.gpu_bench import gpu_bench
+from stack.measure.plots import plot_all
 from stack.measure.suite import Case, select
 from stack.measure.timing import LEAST, ROUNDS
 
-SUITES = {"cpu": cpu_cases}
+SUITES = {"cpu": cpu_cases, "gpu": gpu_cases}
 TEXT = f"""
     Time a suite, or one program, against other compilers, and print ratios: every system in the
     same interleaved rounds (at least {LEAST}), medians and quartile distances, results checked
@@ -25,7 +27,20 @@ TEXT = f"""
       C3  pointwise functions and norms, 512 rows
       C4  cold compile in fresh processes with empty caches: a block, then twelve equal blocks
 
+    suite gpu (an NVIDIA GPU is needed), rows:
+      G1, G2    attention forward, heads of 128 and of 64, S = 512 to 16384
+      G4        ten variants of attention, from plain matmul, softmax and matmul
+      G6, G7    products of LLM shapes; with what follows them in an MLP
+      G11, G12  norms, and their gradients
+      G13, G14  softmax, cross-entropy; the last layer with its loss
+      G20       whole blocks, forward and training step
+      G21       cold compile in fresh processes with empty caches
+    Systems get the same naive source; `rivals` in --with are the libraries and hand-written
+    kernels of a case. --backend triton,cuda races several of ours.
+
     examples:
+      stackc bench gpu --quick --json > gpu.json
+      stackc bench gpu --rows G4,G6 --with inductor,rivals --plot gpu
       stackc bench cpu --quick                        minutes: short cases, quick peers
       stackc bench cpu --rows C1 --only seq=512 --only dtype=f32
       stackc bench cpu --json > bench.json            everything; hours where TVM is tuned
@@ -55,25 +70,30 @@ def add(subparsers: common.Subparsers) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="short cases, peers without tuning")
     parser.add_argument("--csv", metavar="FILE", help="write the rows")
-    parser.add_argument("--plot", metavar="FILE", help="write a picture (png, svg, pdf)")
+    parser.add_argument("--plot", metavar="FILE", help="write pictures (png, svg, pdf)")
     common.add_json(parser, SCHEMA)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the cases and print them."""
     cases = cases_of(args)
-    found = bench(
-        cases,
-        peers=args.peers,
-        backend=args.backend,
-        rounds=args.rounds,
-        quick=args.quick,
-        say=common.progress,
-    )
+    if args.target == "gpu":
+        found = gpu_bench(
+            cases, peers=args.peers, own=args.backend, rounds=args.rounds, say=common.progress
+        )
+    else:
+        found = bench(
+            cases,
+            peers=args.peers,
+            backend=args.backend,
+            rounds=args.rounds,
+            quick=args.quick,
+            say=common.progress,
+        )
     if args.csv:
         Path(args.csv).write_text(found.as_csv(), encoding="utf-8")
     if args.plot:
-        plot_bench(found.rows, found.device, args.plot)
+        plot_all(found.rows, found.device, found.ceilings, args.plot)
     if args.json:
         common.print_json(found.as_dict())
         for problem in found.problems:

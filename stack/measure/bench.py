@@ -99,7 +99,7 @@ def bench(
             _run_rows(found, case, chosen, backend, rounds, say)
     say("measuring the ceilings again")
     found.ceilings = found.ceilings.or_better(measure_ceilings(quick))
-    _finish(found)
+    finish_rows(found)
     return found
 
 
@@ -147,7 +147,7 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
             kind = "library" if row["library_calls"] else "generated"
         else:
             kind = "library" if system.label == "eager" else "peer"
-        entry = _entry(case.row, case.case, name, kind)
+        entry = entry_of(case.row, case.case, name, kind)
         entry.update(ms=row["run_ms"], spread=row["run_ms_spread"], compile_s=row["compile_s"])
         entry["error"] = row["max_error"] if row["ok"] else None
         entry["limit_ms"] = limit
@@ -157,7 +157,8 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         found.rows.append(entry)
 
 
-def _entry(row: str, case: dict[str, Any], system: str, kind: str) -> Row:
+def entry_of(row: str, case: dict[str, Any], system: str, kind: str) -> Row:
+    """A row without numbers."""
     entry: Row = dict.fromkeys(COLUMNS)
     entry.update(row=row, case=case, system=system, kind=kind)
     return entry
@@ -187,13 +188,13 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
         kind = "peer" if peer else "generated"
         graphs = ("first", "second") if case.second else ("first",)
         for graph, seconds in zip(graphs, [*cold.seconds, *[None] * 2], strict=False):
-            entry = _entry(case.row, {**case.case, "graph": graph}, label, kind)
+            entry = entry_of(case.row, {**case.case, "graph": graph}, label, kind)
             entry.update(compile_s=seconds, ms=None if seconds is None else seconds * 1e3)
             entry["is_ours"] = peer is None
             found.rows.append(entry)
 
 
-def _finish(found: Bench) -> None:
+def finish_rows(found: Bench) -> None:
     """Ratios and shares, once all rows and the final ceilings are there."""
     for rows in by_case(found.rows):
         times = [r["ms"] for r in rows if not r["is_ours"] and r["ms"]]

@@ -8,13 +8,27 @@ from typing import Any
 
 from stack.errors import UsageError
 from stack.measure.bench import Row, by_case
+from stack.measure.roofline import Ceilings
+
+OURS, THEIRS = "#2a6f97", "#bbbbbb"
 
 
-def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
-    """Write bars of times relative to the best other system; png, svg or pdf by the file's name.
+def plot_all(rows: Sequence[Row], device: str, ceilings: Ceilings, path: str | Path) -> None:
+    """Bars of ratios in `path`; a roofline beside it where the rows know their work.
 
-    Raises UsageError where matplotlib is missing or does not know the format.
+    A name without a suffix gives svg and png. Raises UsageError where matplotlib is missing or
+    does not know the format.
     """
+    path = Path(path)
+    names = [path] if path.suffix else [path.with_suffix(s) for s in (".svg", ".png")]
+    for name in names:
+        plot_bench(rows, device, name)
+        if any(_work(r) for r in rows):
+            roof = name.with_stem(f"{name.stem}-roofline")
+            plot_roofline(rows, device, ceilings, roof)
+
+
+def _library() -> Any:
     try:
         import matplotlib
     except ImportError as error:
@@ -22,10 +36,27 @@ def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    return pyplot
+
+
+def _save(figure: Any, path: str | Path) -> None:
+    try:
+        figure.savefig(path)
+    except ValueError as error:
+        raise UsageError(f"{path}: {error}") from error
+    finally:
+        _library().close(figure)
+
+
+def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
+    """Write bars of times relative to the best other system; png, svg or pdf by the file's name.
+
+    Raises UsageError where matplotlib is missing or does not know the format.
+    """
+    library = _library()
     names = list(dict.fromkeys(r["row"] for r in rows))
     cases = {name: by_case([r for r in rows if r["row"] == name]) for name in names}
-    heights = [0.35 * sum(len(c) for c in cases[name]) + 1 for name in names]
-    library: Any = pyplot
+    heights = [0.15 * sum(map(len, cases[name])) + 1 for name in names]
     figure, axes = library.subplots(
         len(names), 1, figsize=(9, sum(heights) + 1), height_ratios=heights, squeeze=False
     )
@@ -35,12 +66,43 @@ def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
         f"time relative to the best other system, lower is better\n{device}", fontsize=9
     )
     figure.tight_layout()
-    try:
-        figure.savefig(path)
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}") from error
-    finally:
-        library.close(figure)
+    _save(figure, path)
+
+
+def _work(row: Row) -> tuple[float, float] | None:
+    """Operations for each byte, and operations each second."""
+    flops, moved, ms = (float(row.get(k) or 0) for k in ("flops", "bytes", "ms"))
+    return (flops / moved, flops / ms * 1e3) if flops and moved and ms else None
+
+
+def plot_roofline(rows: Sequence[Row], device: str, ceilings: Ceilings, path: str | Path) -> None:
+    """Write what every product and attention reaches under the ceilings of the same run."""
+    library = _library()
+    figure, axis = library.subplots(figsize=(8, 5))
+    peak, rate = max(ceilings.flops.values()), ceilings.bytes
+    intensities = [2.0**i for i in range(-2, 16)]
+    axis.loglog(intensities, [min(peak, rate * i) for i in intensities], color="#222222")
+    marks = {"generated": "o", "hand": "^", "library": "s", "peer": "x"}
+    for kind, mark in marks.items():
+        for is_ours, color in ((True, OURS), (False, THEIRS)):
+            points = [
+                found
+                for row in rows
+                if row["kind"] == kind and _is_ours(row) == is_ours and (found := _work(row))
+            ]
+            if points:
+                label = f"{kind}, {'ours' if is_ours else 'others'}"
+                axis.scatter(*zip(*points), marker=mark, color=color, s=18, label=label)
+    axis.set_xlabel("operations for each byte that must travel")
+    axis.set_ylabel("operations each second")
+    axis.set_title(f"roofline of this run\n{device}", fontsize=9)
+    axis.legend(fontsize=7)
+    figure.tight_layout()
+    _save(figure, path)
+
+
+def _is_ours(row: Row) -> bool:
+    return row["kind"] == "hand" or str(row["system"]).startswith("stack-")
 
 
 def _panel(axis: Any, name: str, cases: Sequence[Sequence[Row]]) -> None:
@@ -53,7 +115,7 @@ def _panel(axis: Any, name: str, cases: Sequence[Sequence[Row]]) -> None:
             ratio = row["ratio_to_best_peer"]
             labels.append(f"{title}  {row['system']}")
             values.append(1 / ratio if ratio else 0.0)
-            colors.append("#2a6f97" if row["system"].startswith("stack-") else "#bbbbbb")
+            colors.append(OURS if _is_ours(row) else THEIRS)
     places = range(len(labels))
     axis.barh(places, values, color=colors)
     axis.set_yticks(list(places), labels, fontsize=7)

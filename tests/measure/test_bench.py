@@ -10,7 +10,7 @@ import pytest
 
 from stack.cli import main
 from stack.errors import UsageError
-from stack.measure.bench import COLUMNS, Bench, _finish, bench, describe, geomean
+from stack.measure.bench import COLUMNS, Bench, bench, describe, finish_rows, geomean
 from stack.measure.cold import cold_compile
 from stack.measure.cpu import cpu_cases
 from stack.measure.plots import plot_bench
@@ -52,7 +52,7 @@ def test_ratios_shares_and_floors() -> None:
         entry("tvm/ir", None, limit=1.5),
         entry("odd/ir", 1.0, limit=1.5),
     ]
-    _finish(found)
+    finish_rows(found)
     ours, xla, tvm, odd = found.rows
     assert set(ours) == set(COLUMNS)
     assert ours["ratio_to_best_peer"] == pytest.approx(0.5)
@@ -166,7 +166,7 @@ def test_cold_compiles_run_in_processes_of_their_own(program: str) -> None:
 
 def test_an_unknown_format_of_plots_is_refused(tmp_path: Path) -> None:
     found = Bench("here", CEILINGS, [entry("stack-mlir", 2.0, True)])
-    _finish(found)
+    finish_rows(found)
     with pytest.raises(UsageError, match=r"plot\.xyz"):
         plot_bench(found.rows, "here", tmp_path / "plot.xyz")
 

@@ -1,0 +1,54 @@
+"""What this GPU can do, measured in the same run as everything else."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from stack.errors import BackendMissing
+from stack.measure.gpu_timing import measure
+from stack.measure.roofline import Ceilings
+
+SIDE = 8192
+COPY = 1 << 30  # bytes read; as many are written
+WARM = 10
+
+
+def load_torch() -> Any:
+    """torch, on a machine with a CUDA device. Raises BackendMissing saying what is missing."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError as error:
+        raise BackendMissing("gpu", "install the extra: pip install 'stack-compiler[torch]'") from (
+            error
+        )
+    if not torch.cuda.is_available():
+        raise BackendMissing(
+            "gpu",
+            "this suite is timed on an NVIDIA GPU, and torch sees none here (torch"
+            f" {torch.__version__}); kernels for one can be compiled without it:"
+            " stackc dump TARGET --backend triton",
+        )
+    return torch
+
+
+def gpu_ceilings(torch: Any, rounds: int = 7) -> Ceilings:
+    """Operations of a bf16 product of 8192^3 on random data, bytes of a device copy of 1 GiB."""
+    a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    for _ in range(WARM):
+        torch.mm(a, b)
+    product = measure(torch, lambda: torch.mm(a, b), rounds, count=4)
+    source = torch.randn(COPY // 4, device="cuda", dtype=torch.float32)
+    target = torch.empty_like(source)
+    copy = measure(torch, lambda: target.copy_(source), rounds, count=4)
+    how = f"bf16 {SIDE}^3 by torch on random data, a copy of {COPY >> 30} GiB, best of {rounds}"
+    return Ceilings({"bf16": 2 * SIDE**3 / product}, {COPY: 2 * COPY / copy}, 0, how)
+
+
+def gpu_text(torch: Any) -> str:
+    """The device in words."""
+    found = torch.cuda.get_device_properties(0)
+    memory = found.total_memory / 2**30
+    return f"{found.name}, {found.multi_processor_count} SMs, {memory:.0f} GiB, CUDA " + str(
+        torch.version.cuda
+    )

@@ -1,0 +1,326 @@
+"""The systems of a GPU case: ours, compilers on the same naive source, rivals written by hand."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stack.errors import StackError, UsageError
+from stack.measure.gpu_program import GpuProgram, Rival
+from stack.measure.systems import Peer, parse_peers
+from stack.run import plugins
+from stack.run.backend import Backend, Executable
+from stack.run.compile import compile_captured, find_backend, find_frontend, lower
+from stack.run.record import Run
+
+RIVALS = "rivals"
+PART = 1 << 26  # elements of a result that are compared at a time
+
+
+@dataclass
+class GpuSystem:
+    """One system's program.
+
+    Attributes:
+        call: takes what `prepare` made of a set of arguments.
+        results: what `call` gave as tensors, in the order of the program's results.
+        wait: see `Clock`.
+        library_calls: how many steps of ours are library calls, of `steps`.
+    """
+
+    name: str
+    kind: str
+    call: Callable[[Any], Any]
+    prepare: Callable[[Sequence[Any]], Any]
+    results: Callable[[Any], list[Any]]
+    wait: Callable[[], None] | None = None
+    is_ours: bool = False
+    steps: int = 0
+    library_calls: int = 0
+    fallbacks: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A system to be: its name and how to make it."""
+
+    name: str
+    kind: str
+    make: Callable[[], GpuSystem]
+    is_ours: bool = False
+    spoils: bool = False
+
+
+def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
+    """All systems of a program. `peers` as `--with` spells them, "rivals" for the case's own."""
+    found = [_own_way(program, peer, device) for peer in parse_peers(own)]
+    names = [p.strip() for p in peers.split(",")]
+    compilers = ",".join(p for p in peers.split(",") if p.strip() != RIVALS)
+    for peer in parse_peers(compilers):
+        if peer.backend in ("eager", "inductor"):
+            make = _eager if peer.backend == "eager" else _inductor
+            kind = "library" if peer.backend == "eager" else "peer"
+            found.append(Way(peer.label, kind, lambda p=peer, m=make: m(program, p)))
+        elif program.mode == "forward":
+            found.append(Way(f"{peer.label}/ir", "peer", lambda p=peer: _ir(program, p, device)))
+    for name, rival in program.rivals.items() if RIVALS in names else ():
+        found.append(_rival_way(program, name, rival))
+    return found
+
+
+def _own_way(program: GpuProgram, peer: Peer, device: str) -> Way:
+    name = f"stack-{peer.label}"
+    if program.mode == "forward":
+        return Way(name, "generated", lambda: _own(program, peer, name, device), True)
+    return Way(name, "generated", lambda: _own_training(program, peer, name), True)
+
+
+def _rival_way(program: GpuProgram, name: str, rival: Rival) -> Way:
+    def make() -> GpuSystem:
+        return _called(name, rival.kind, rival.make(), program)
+
+    return Way(name, rival.kind, make, rival.kind == "hand", rival.spoils)
+
+
+# ---- torch callables
+
+
+def _torch() -> Any:
+    return importlib.import_module("torch")
+
+
+def leaves(value: Any) -> list[Any]:
+    """The tensors of a result, in order."""
+    torch = _torch()
+    tree = importlib.import_module("torch.utils._pytree")
+    return [x for x in tree.tree_leaves(value) if isinstance(x, torch.Tensor)]
+
+
+def parameters(fn: Any) -> list[Any]:
+    """The parameters of a module, none of a function."""
+    return list(fn.parameters()) if isinstance(fn, _torch().nn.Module) else []
+
+
+def wanted(program: GpuProgram, args: Sequence[Any]) -> list[Any]:
+    """The tensors whose gradients a program is asked for."""
+    return [args[i] for i in program.wanted] + parameters(program.fn)
+
+
+def ready_for_gradients(program: GpuProgram, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Arguments as leaves of a new graph."""
+    return tuple(
+        a.detach().requires_grad_() if i in program.wanted else a for i, a in enumerate(args)
+    )
+
+
+def cotangents(outs: Sequence[Any]) -> list[Any]:
+    """Fixed random gradients of results; 1 for scalars."""
+    torch = _torch()
+    made: list[Any] = []
+    for number, out in enumerate(outs):
+        if not out.dim():
+            made.append(torch.ones_like(out))
+            continue
+        generator = torch.Generator(device=out.device).manual_seed(number)
+        drawn = torch.randn(out.shape, generator=generator, device=out.device)
+        made.append(drawn.to(out.dtype))
+    return made
+
+
+def _called(name: str, kind: str, fn: Callable[..., Any], program: GpuProgram) -> GpuSystem:
+    """A torch callable in the mode of the program."""
+    torch = _torch()
+    if program.mode == "forward":
+
+        def forward(args: Sequence[Any]) -> Any:
+            with torch.no_grad():
+                return fn(*args)
+
+        return GpuSystem(name, kind, forward, tuple, leaves)
+    if program.mode == "train":
+        gradients: list[Any] = []
+
+        def step(args: Sequence[Any]) -> Any:
+            outs = [o for o in leaves(fn(*args)) if o.requires_grad]
+            if not gradients:
+                gradients.extend(cotangents(outs))
+            return torch.autograd.grad(outs, wanted(program, args), gradients)
+
+        return GpuSystem(name, kind, step, lambda a: ready_for_gradients(program, a), list)
+
+    def prepare(args: Sequence[Any]) -> Any:
+        ready = ready_for_gradients(program, args)
+        outs = [o for o in leaves(fn(*ready)) if o.requires_grad]
+        return outs, wanted(program, ready), cotangents(outs)
+
+    def backward(held: Any) -> Any:
+        outs, inputs, gradients = held
+        return torch.autograd.grad(outs, inputs, gradients, retain_graph=True)
+
+    return GpuSystem(name, kind, backward, prepare, list)
+
+
+def _eager(program: GpuProgram, peer: Peer) -> GpuSystem:
+    return _called(peer.label, "library", program.fn, program)
+
+
+def _inductor(program: GpuProgram, peer: Peer) -> GpuSystem:
+    torch = _torch()
+    options = dict(peer.options)
+    mode = options.pop("mode", None)
+    if options:
+        raise UsageError(f"inductor takes mode= here, not {', '.join(options)}")
+    fn = torch.compile(program.fn, mode=mode, dynamic=False)
+    return _called(peer.label, "peer", fn, program)
+
+
+# ---- through the IR
+
+
+def retained() -> Any:
+    """The context that all systems are made and run in: backward graphs may be run again, so
+    nothing that they were given is given away."""
+    return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)
+
+
+def _own(program: GpuProgram, peer: Peer, name: str, device: str) -> GpuSystem:
+    frontend = find_frontend(program.fn, program.args)
+    captured = frontend.capture(program.fn, program.args)
+    options = {"device": device, "graph": False, **peer.options}
+    graph = compile_captured(captured, frontend, peer.backend, options=options, target=name)
+    executable = graph.executable_for(graph.ready(captured.flatten(*program.args)))
+    system = _through(name, "generated", executable, captured)
+    system.is_ours = True
+    _count(system, executable.kernels)
+    return system
+
+
+def _count(system: GpuSystem, kernels: Sequence[Any]) -> None:
+    system.steps += len(kernels)
+    system.library_calls += sum(k.kind == "library" for k in kernels)
+    system.fallbacks += sum(k.kind == "fallback" for k in kernels)
+    if system.library_calls:
+        system.kind = "library"
+    system.note = (
+        f"{system.steps - system.library_calls - system.fallbacks} generated,"
+        f" {system.library_calls} library, {system.fallbacks} fallback"
+    )
+
+
+def _through(name: str, kind: str, executable: Executable, captured: Any) -> GpuSystem:
+    if executable.accept is None or executable.call is None:
+        raise StackError(f"{name} takes no arrays of a device")
+    accept, call = executable.accept, executable.call
+    back = find_frontend(captured.original, captured.args).from_device
+    types = [r.dtype for r in captured.func.results]
+
+    def prepare(args: Sequence[Any]) -> Any:
+        return accept([*captured.bound, *captured.flatten(*args)])
+
+    def results(found: Any) -> list[Any]:
+        held = [back(x, t) for x, t in zip(found, types, strict=True)]
+        return leaves(captured.unflatten(held))
+
+    return GpuSystem(name, kind, call, prepare, results)
+
+
+def _ir(program: GpuProgram, peer: Peer, device: str) -> GpuSystem:
+    backend: Backend = plugins.load("stack.backends", peer.backend)
+    need = backend.missing()
+    if need is not None:
+        raise StackError(need)
+    frontend = find_frontend(program.fn, program.args)
+    captured = frontend.capture(program.fn, program.args)
+    options = {"device": device, "call_opaque": frontend.call_opaque, **peer.options}
+    executable = backend.compile(lower(captured.func, backend, Run()), options)
+    system = _through(f"{peer.label}/ir", "peer", executable, captured)
+    if peer.backend == "xla":
+        # its streams are its own: by the wall clock, which counts its dispatch
+        system.wait = executable.wait
+        system.note = "wall clock"
+    return system
+
+
+def _own_training(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
+    torch = _torch()
+    find_backend(peer.backend)
+    options = {"backend": peer.backend, "graph": False, **peer.options}
+    compiled = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
+    frontend = importlib.import_module("stack.frontends.dynamo")
+    known = len(frontend.runs())
+    system = _called(name, "generated", compiled, program)
+    system.is_ours = True
+    inner = system.results
+
+    def results(found: Any) -> list[Any]:
+        if not system.steps:
+            for run in frontend.runs()[known:]:
+                _count(system, run.kernels)
+        return inner(found)
+
+    system.results = results
+    return system
+
+
+# ---- in double precision
+
+
+def exact_results(program: GpuProgram) -> list[Any]:
+    """Results of the naive source in double precision, on the device, in parts."""
+    torch = _torch()
+    fn: Any = program.fn
+    if isinstance(fn, torch.nn.Module):
+        fn = copy.deepcopy(program.fn)
+        fn = fn.double()
+    args = [
+        a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+        for a in program.args
+    ]
+    wide = GpuProgram(fn, tuple(args), mode=program.mode, wanted=program.wanted)
+    if program.mode != "forward" or not program.split or program.parts == 1:
+        system = _called("exact", "peer", fn, wide)
+        found = system.results(system.call(system.prepare(args)))
+        return [f.detach() for f in found]
+    pieces: list[list[Any]] = []
+    for number in range(program.parts):
+        part = [
+            a if axis is None else a.tensor_split(program.parts, axis)[number]
+            for a, axis in zip(args, program.split, strict=True)
+        ]
+        with torch.no_grad():
+            pieces.append(leaves(fn(*part)))
+    return [torch.cat(same, program.join) for same in zip(*pieces, strict=True)]
+
+
+def error_of(expected: Sequence[Any], found: Sequence[Any]) -> float:
+    """Largest error of any result, relative to the largest value of that result.
+
+    Infinite where shapes, infinities or nans differ. Results are looked at in parts: as a whole
+    they may be larger than what is free.
+    """
+    if len(expected) != len(found):
+        return math.inf
+    return max((_error(w, h) for w, h in zip(expected, found, strict=True)), default=0.0)
+
+
+def _error(want: Any, have: Any) -> float:
+    torch = _torch()
+    if want.shape != have.shape:
+        return math.inf
+    scale, worst = 1e-30, 0.0
+    parts = zip(want.reshape(-1).split(PART), have.reshape(-1).split(PART), strict=True)
+    for a, part in parts:
+        b = part.to(a.dtype)
+        finite = torch.isfinite(a)
+        same = (a == b) | (a.isnan() & b.isnan())
+        if not bool((same | (finite & torch.isfinite(b))).all()):
+            return math.inf
+        zero = torch.zeros((), dtype=a.dtype, device=a.device)
+        scale = max(scale, float(torch.where(finite, a, zero).abs().max()))
+        worst = max(worst, float(torch.where(same, zero, a - b).abs().max()))
+    return worst / scale

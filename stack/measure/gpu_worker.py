@@ -1,0 +1,261 @@
+"""The process that runs GPU cases: one JSON line for each thing that the bench has to know.
+
+A kernel that faults takes the whole CUDA context with it, so cases run in a process of their own,
+which says what it is about to do: whoever started it knows which system it was.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
+from stack.measure.gpu_program import GpuProgram
+from stack.measure.gpu_systems import (
+    GpuSystem,
+    Way,
+    error_of,
+    exact_results,
+    leaves,
+    retained,
+    ways,
+)
+from stack.measure.gpu_timing import Clock, interleave, set_count
+from stack.measure.runners import silence_stdout
+from stack.measure.systems import first_line
+from stack.rewrite.check import TOLERANCE
+
+POISONED = 3  # exit code after a fault of the device
+Tell = Callable[[dict[str, Any]], None]
+_FAULTS = ("CUDA error", "device-side assert", "illegal memory access", "cudaError", "XID")
+_SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+
+
+class Fault(Exception):
+    """The device cannot be used any more from this process."""
+
+
+def program_of(spec: str, options: dict[str, Any]) -> GpuProgram:
+    """The program of a case: what the factory `pkg.mod:name` makes."""
+    module, _, name = spec.partition(":")
+    made = getattr(importlib.import_module(module), name)(**options)
+    assert isinstance(made, GpuProgram)
+    return made
+
+
+class CaseRun:
+    """One case: makes every system, checks it, times all together."""
+
+    def __init__(
+        self, request: dict[str, Any], tell: Tell, device: str, torch: Any, program: GpuProgram
+    ) -> None:
+        self.request = request
+        self.tell = tell
+        self.device = device
+        self.torch = torch
+        self.program = program
+        self.is_cuda = device.startswith("cuda")
+        self.exact: list[Any] | None = None
+        self.entries: list[dict[str, Any]] = []
+
+    def run(self, rounds: int) -> list[dict[str, Any]]:
+        """Entries of all systems that were tried."""
+        skip: Sequence[str] = self.request.get("skip", ())
+        is_cold = bool(self.request.get("cold"))
+        found = ways(self.program, self.request["peers"], self.request["own"], self.device)
+        if not is_cold:
+            self._reference()
+        systems: list[tuple[GpuSystem, dict[str, Any]]] = []
+        for way in found:
+            if way.name not in skip:
+                made = self._make(way)
+                if made is not None:
+                    systems.append(made)
+        if is_cold:
+            return self.entries
+        self._judge([entry for _, entry in systems])
+        kept = [(s, e) for s, e in systems if not e["problem"]]
+        self._time(kept, rounds)
+        return self.entries
+
+    def _reference(self) -> None:
+        self.tell({"at": "the reference in double precision"})
+        try:
+            self.exact = exact_results(self.program)
+        except Exception as error:
+            self._check_device(error)
+            self.tell({"note": f"no error: the reference failed: {first_line(error)}"})
+        self._tidy()
+
+    def _tidy(self) -> None:
+        if self.is_cuda:
+            self.torch.cuda.empty_cache()
+
+    def _check_device(self, error: BaseException) -> None:
+        """Raise Fault where an error says that the device is lost."""
+        text = str(error)
+        if self.is_cuda and any(mark in text for mark in _FAULTS):
+            raise Fault(first_line(error)) from error
+
+    def _make(self, way: Way) -> tuple[GpuSystem, dict[str, Any]] | None:
+        """Compile, run once and look at the results."""
+        self.tell({"at": way.name})
+        entry: dict[str, Any] = {
+            "system": way.name, "kind": way.kind, "is_ours": way.is_ours, "problem": "",
+            "note": "", "error": None, "compile_s": None, "ms": None, "spread": None,
+            "peak_bytes": None,
+        }  # fmt: skip
+        self.entries.append(entry)
+        start = time.perf_counter()
+        try:
+            system = way.make()
+            args = self._copies(self.program.args) if way.spoils else self.program.args
+            found = system.call(system.prepare(args))
+            self._wait(system)
+            entry["compile_s"] = time.perf_counter() - start
+            self._check_values(entry, system, found)
+            del found
+            entry["peak_bytes"] = self._peak(system)
+        except Exception as error:
+            self._check_device(error)
+            entry["problem"] = first_line(error)
+            self._tidy()
+            return None
+        entry["kind"], entry["note"] = system.kind, system.note
+        self._tidy()
+        return system, entry
+
+    def _copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
+        is_tensor = self.torch.is_tensor
+        return tuple(a.detach().clone() if is_tensor(a) else a for a in args)
+
+    def _wait(self, system: GpuSystem) -> None:
+        if system.wait is not None:
+            system.wait()
+        if self.is_cuda:
+            self.torch.cuda.synchronize()
+
+    def _check_values(self, entry: dict[str, Any], system: GpuSystem, found: Any) -> None:
+        results = system.results(found)
+        entry["dtypes"] = [str(r.dtype).removeprefix("torch.") for r in results]
+        if self.exact is not None:
+            entry["error"] = error_of(self.exact, results)
+
+    def _judge(self, entries: Sequence[dict[str, Any]]) -> None:
+        """Whose results are off by more than the element type, or four times eager, explains."""
+        names: set[str] = {n for e in entries for n in e.pop("dtypes", ())}
+        known = [TOLERANCE.get(_SHORT.get(n, n), 0.0) for n in names]
+        eager = [e["error"] for e in entries if e["system"] == "eager" and e["error"] is not None]
+        allowed: float = max([0.0, *known, *(4 * float(e) for e in eager if e < 1)])
+        for entry in entries:
+            if entry["error"] is not None and not entry["error"] <= allowed:
+                entry["problem"] = f"disagrees: off by {entry['error']:.2g}, allowed {allowed:.2g}"
+
+    def _peak(self, system: GpuSystem) -> int | None:
+        """Bytes that a call holds at most, beyond what was there."""
+        if not self.is_cuda or system.wait is not None:
+            return None
+        cuda = self.torch.cuda
+        prepared = system.prepare(self._copies(self.program.args))
+        cuda.synchronize()
+        cuda.reset_peak_memory_stats()
+        before = cuda.memory_allocated()
+        system.call(prepared)
+        cuda.synchronize()
+        return int(cuda.max_memory_allocated() - before)
+
+    def _time(self, systems: Sequence[tuple[GpuSystem, dict[str, Any]]], rounds: int) -> None:
+        self.exact = None
+        self._tidy()
+        size = sum(x.nbytes for x in leaves(self.program.args))
+        sets = [self._copies(self.program.args) for _ in range(set_count(size))]
+        clocks: list[Clock] = []
+        timed: list[dict[str, Any]] = []
+        for system, entry in systems:
+            try:
+                prepared = [system.prepare(args) for args in sets]
+            except Exception as error:
+                self._check_device(error)
+                entry["problem"] = first_line(error)
+                continue
+            clocks.append(Clock(self.torch, system.call, prepared, system.wait, self.is_cuda))
+            timed.append(entry)
+        self.tell({"at": "timing of " + ", ".join(e["system"] for e in timed)})
+        for clock, entry, timing in zip(clocks, timed, interleave(clocks, rounds), strict=True):
+            if isinstance(timing, Exception):
+                self._check_device(timing)
+                entry["problem"] = first_line(timing)
+                continue
+            entry.update(ms=timing.median * 1e3, spread=timing.spread * 1e3)
+            entry["note"] = "; ".join(filter(None, (entry["note"], clock.note)))
+
+
+def run_case(
+    request: dict[str, Any], tell: Tell, rounds: int, device: str = "cuda"
+) -> dict[str, Any]:
+    """The reply for one request.
+
+    Its keys: `spec`, `options`, `peers`, `own` (see `ways`), `skip` (names of systems that took
+    the device down), `cold` (compile times only).
+    """
+    torch = importlib.import_module("torch")
+    torch.manual_seed(0)
+    tell({"at": "the inputs"})
+    program = program_of(request["spec"], request["options"])
+    with retained():
+        entries = CaseRun(request, tell, device, torch, program).run(rounds)
+    return {
+        "entries": entries,
+        "flops": program.flops,
+        "bytes": program.bytes,
+        "exps": program.exps,
+    }
+
+
+def _forget(torch: Any) -> None:
+    """Drop what a case left behind."""
+    import gc
+
+    torch._dynamo.reset()
+    importlib.import_module("stack.frontends.dynamo").clear_runs()
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def serve() -> int:
+    """Answer the requests on stdin, one JSON line each, until it ends."""
+    out = silence_stdout()
+
+    def tell(message: dict[str, Any]) -> None:
+        out.write(json.dumps(message) + "\n")
+        out.flush()
+
+    torch = load_torch()
+    importlib.import_module("torch._dynamo").config.recompile_limit = 1 << 12
+    tell({"device": gpu_text(torch)})
+    for line in sys.stdin:
+        request: dict[str, Any] = json.loads(line)
+        if request.get("ceilings"):
+            found = gpu_ceilings(torch)
+            rates = {"flops": found.flops["bf16"], "bytes": found.bytes, "how": found.how}
+            tell({"done": rates})
+            continue
+        try:
+            reply = {"done": run_case(request, tell, int(request["rounds"]))}
+            torch.cuda.synchronize()
+        except Exception as error:
+            lost = isinstance(error, Fault) or any(m in str(error) for m in _FAULTS)
+            reply = {"failed": first_line(error), "lost": lost}
+        tell(reply)
+        if reply.get("lost"):
+            return POISONED
+        _forget(torch)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(serve())

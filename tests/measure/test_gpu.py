@@ -1,0 +1,362 @@
+"""The GPU suite without a GPU: its programs on the CPU, its bookkeeping with a stand-in worker."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from stack.cli import main  # noqa: E402
+from stack.demos import gpu_attention, gpu_rows  # noqa: E402
+from stack.measure import gpu_bench, gpu_timing, gpu_worker  # noqa: E402
+from stack.measure.bench import describe  # noqa: E402
+from stack.measure.gpu import gpu_cases  # noqa: E402
+from stack.measure.gpu_program import GpuProgram, Rival  # noqa: E402
+from stack.measure.gpu_systems import error_of, exact_results  # noqa: E402
+from stack.measure.gpu_timing import Clock, interleave, set_count  # noqa: E402
+from stack.measure.plots import plot_all  # noqa: E402
+from stack.measure.roofline import Ceilings  # noqa: E402
+from stack.measure.suite import Case, select  # noqa: E402
+from stack.measure.timing import Timing  # noqa: E402
+
+SMALL = {"batch": 2, "heads": 4, "seq": 23, "width": 16, "device": "cpu", "dtype": "float64"}
+TINY = {"batch": 1, "seq": 8, "width": 128}
+
+
+# ---- cases
+
+
+def test_cases_are_distinct_and_their_factories_take_the_options() -> None:
+    cases = gpu_cases()
+    assert len({(c.row, c.title) for c in cases}) == len(cases)
+    assert {c.row for c in cases} == {f"G{i}" for i in (1, 2, 4, 6, 7, 11, 12, 13, 14, 20, 21)}
+    for case in cases:
+        module, _, name = case.spec.partition(":")
+        inspect.signature(getattr(importlib.import_module(module), name)).bind(**case.options)
+    assert len(select(gpu_cases(quick=True), "G4", quick=True)) == 10
+
+
+def test_without_a_gpu_the_suite_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    assert main(["bench", "gpu", "--rows", "G6"]) == 5
+    assert "NVIDIA GPU" in capsys.readouterr().err
+
+
+# ---- the naive sources
+
+
+def seen(variant: str, ids: np.ndarray | None, b: int, i: int, j: int, length: int) -> bool:
+    """Whether row i sees column j, from the definition of the variant."""
+    if variant in ("full", "bias", "learned"):
+        return True
+    if variant == "window":
+        return 0 <= i - j < min(gpu_attention.WINDOW, length // 2)
+    same = ids is None or ids[b, i] == ids[b, j]
+    return j <= i and bool(same)
+
+
+def by_hand(variant: str, args: list[np.ndarray]) -> np.ndarray:
+    """Attention in loops over rows, one score after another."""
+    q, k, v = args[:3]
+    second = None
+    if variant == "differential":
+        second, v = (args[2], args[3]), args[4]
+    ids = args[3] if variant == "document" else None
+    batch, heads, length, width = q.shape
+    share = heads // k.shape[1]
+    out = np.zeros_like(q)
+    for b, h, i in np.ndindex(batch, heads, length):
+        columns = [j for j in range(length) if seen(variant, ids, b, i, j, length)]
+        g = h // share
+
+        def weights(q: np.ndarray, k: np.ndarray, at: tuple = (b, h, i, g, tuple(columns))):
+            b, h, i, g, columns = at
+            scores = np.array([q[b, h, i] @ k[b, g, j] / math.sqrt(width) for j in columns])
+            if variant == "alibi":
+                scores += [args[3][h] * (j - i) for j in columns]
+            if variant == "softcap":
+                scores = np.tanh(scores / gpu_attention.CAP) * gpu_attention.CAP
+            if variant == "bias":
+                scores += [args[3][h, i, j] for j in columns]
+            if variant == "learned":
+                scores += [args[3][h, j - i + length - 1] for j in columns]
+            if variant == "sigmoid":
+                return 1 / (1 + np.exp(-(scores - math.log(length))))
+            e = np.exp(scores - scores.max())
+            return e / e.sum()
+
+        p = weights(q, k)
+        if second is not None:
+            p = p - gpu_attention.MIX * weights(*second)
+        out[b, h, i] = sum(w * v[b, g, j] for w, j in zip(p, columns, strict=True))
+    return out
+
+
+@pytest.mark.parametrize("variant", sorted(gpu_attention.VARIANTS))
+def test_variants_are_what_their_names_say(variant: str) -> None:
+    torch.manual_seed(1)
+    program = gpu_attention.attention(variant, **SMALL)
+    args = [a.double() if a.is_floating_point() else a for a in program.args]
+    expected = by_hand(variant, [a.numpy() for a in args])
+    np.testing.assert_allclose(program.fn(*args).numpy(), expected, rtol=1e-6, atol=1e-9)
+    parts = exact_results(program)
+    np.testing.assert_allclose(parts[0].numpy(), expected, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("variant", sorted({*gpu_attention.VARIANTS} - {"differential", "sigmoid"}))
+def test_flex_attention_says_the_same(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
+    torch.manual_seed(2)
+    program = gpu_attention.attention(variant, **{**SMALL, "seq": 24, "dtype": "float32"})
+    flex = program.rivals["flex"].make()
+    torch.testing.assert_close(flex(*program.args), program.fn(*program.args), rtol=1e-4, atol=1e-4)
+
+
+def test_work_of_a_mask_counts_what_is_seen() -> None:
+    for variant in ("causal", "window", "document", "full"):
+        program = gpu_attention.attention(variant, **SMALL)
+        ids = program.args[3].numpy() if variant == "document" else None
+        batch, heads, length, width = program.args[0].shape
+        pairs = sum(
+            seen(variant, ids, b, i, j, length) for b, i, j in np.ndindex(batch, length, length)
+        )
+        assert program.exps == pytest.approx(heads * pairs)
+        assert program.flops == pytest.approx(4 * heads * pairs * width)
+
+
+def test_norms_and_losses_are_torchs_own() -> None:
+    F = torch.nn.functional
+    x = torch.randn(5, 12).double()
+    gain, shift = torch.randn(12).double(), torch.randn(12).double()
+    close = torch.testing.assert_close
+    close(gpu_rows.rms_norm(x, gain), F.rms_norm(x, (12,), gain, gpu_rows.EPS))
+    close(gpu_rows.layer_norm(x, gain, shift), F.layer_norm(x, (12,), gain, shift, gpu_rows.EPS))
+    close(gpu_rows.naive_softmax(x), torch.softmax(x, -1))
+    target = torch.randint(0, 12, (5,))
+    close(gpu_rows.cross_entropy_loss(x, target), F.cross_entropy(x, target))
+
+
+# ---- running a case
+
+
+def run(
+    spec: str, peers: str = "eager,rivals", own: str = "mlir", **options: Any
+) -> dict[str, Any]:
+    request = {"spec": spec, "options": options, "peers": peers, "own": own}
+    return gpu_worker.run_case(request, lambda _: None, 5, "cpu")
+
+
+def entries(reply: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {e["system"]: e for e in reply["entries"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("norm", {"rows": 7, "width": 24}),
+        ("norm", {"rows": 7, "width": 24, "name": "layer_norm", "mode": "backward"}),
+        ("epilogue", {"name": "residual_norm", "m": 6, "width": 8, "ffn": 16}),
+        ("epilogue", {"name": "row_quantize", "m": 6, "width": 8, "ffn": 16}),
+        ("cross_entropy", {"rows": 5, "vocab": 17, "mode": "train"}),
+        ("linear_cross_entropy", {"tokens": 5, "width": 8, "vocab": 17}),
+    ],
+)
+def test_a_case_times_and_checks_all_that_can_run(name: str, options: dict[str, Any]) -> None:
+    reply = run(f"stack.demos.gpu_rows:{name}", device="cpu", **options)
+    found = entries(reply)
+    assert found["eager"]["ms"] > 0
+    for entry in found.values():
+        assert entry["problem"] or (entry["ms"] > 0 and entry["error"] < 0.05)
+    if "liger" in found:
+        assert found["liger"]["problem"]  # needs a GPU, installed or not
+        assert found["liger"]["ms"] is None
+
+
+@pytest.mark.parametrize("model", ["llama3-8b", "gpt2", "bert", "vit", "moe", "mamba2"])
+def test_blocks_run_forward(model: str) -> None:
+    found = entries(run("stack.demos.gpu_blocks:block", "eager", model=model, device="cpu", **TINY))
+    assert found["eager"]["error"] < 0.05
+    # ours of the CPU takes no arrays of a device: a row that says so
+    assert "takes no arrays of a device" in found["stack-mlir"]["problem"]
+
+
+def test_training_step_of_ours_and_of_eager() -> None:
+    reply = run(
+        "stack.demos.gpu_blocks:block", "eager", model="gpt2", mode="train", device="cpu", **TINY
+    )
+    found = entries(reply)
+    assert found["stack-mlir"]["ms"] > 0
+    assert found["stack-mlir"]["error"] < 0.1
+    assert "library" in found["stack-mlir"]["note"]
+
+
+def wrong_program(device: str = "cpu") -> GpuProgram:
+    """A sum whose rivals are wrong, broken, or write to their arguments."""
+    x = torch.randn(64)
+
+    def broken() -> Any:
+        raise RuntimeError("not here\nsecond line")
+
+    def spoiling(x: Any) -> Any:
+        out = x * 2
+        x.zero_()
+        return out
+
+    return GpuProgram(
+        lambda x: x + x,
+        (x,),
+        bytes=512,
+        rivals={
+            "wrong": Rival("library", lambda: lambda x: x * 2.5),
+            "nan": Rival("library", lambda: lambda x: x * math.nan),
+            "short": Rival("library", lambda: lambda x: (x + x)[:5]),
+            "broken": Rival("hand", broken),
+            "spoils": Rival("peer", lambda: spoiling, spoils=True),
+        },
+    )
+
+
+def test_wrong_broken_and_spoiling_systems_are_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_rows, "wrong_program", wrong_program, raising=False)
+    found = entries(run("stack.demos.gpu_rows:wrong_program", device="cpu"))
+    for name in ("wrong", "nan", "short"):
+        assert "disagrees" in found[name]["problem"]
+        assert found[name]["ms"] is None
+    assert found["broken"]["problem"] == "RuntimeError: not here"
+    assert found["broken"]["is_ours"]
+    assert found["spoils"]["problem"] == ""
+    assert found["eager"]["error"] == 0.0
+
+
+def test_error_of_results() -> None:
+    inf, nan = math.inf, math.nan
+    a = torch.tensor([1.0, -4.0, inf, nan], dtype=torch.float64)
+    assert error_of([a], [torch.tensor([1.0, -4.0, inf, nan])]) == 0
+    assert error_of([a], [torch.tensor([2.0, -4.0, inf, nan])]) == 0.25
+    assert error_of([a], [torch.tensor([1.0, -4.0, -inf, nan])]) == inf
+    assert error_of([a], [torch.tensor([1.0, nan, inf, nan])]) == inf
+    assert error_of([a], [torch.tensor([1.0, -4.0, inf])]) == inf
+    assert error_of([a], []) == inf
+    assert error_of([a[:0]], [torch.zeros(0)]) == 0
+
+
+# ---- timing
+
+
+def test_inputs_take_turns_past_the_cache() -> None:
+    assert set_count(3 * gpu_timing.L2_BYTES) == 1
+    assert set_count(gpu_timing.L2_BYTES) >= 3
+    assert set_count(1) == gpu_timing.MOST_SETS
+    calls: list[int] = []
+    clock = Clock(torch, calls.append, [0, 1, 2], cuda=False)
+    assert clock.run(7) == 7
+    assert calls == [1, 2, 0, 1, 2, 0, 1]
+
+
+def test_a_system_that_raises_drops_out() -> None:
+    turns = iter(range(100))
+
+    def late(_: Any) -> None:
+        if next(turns) > 40:
+            raise RuntimeError("worn out")
+
+    def never(_: Any) -> None:
+        raise ValueError("no")
+
+    def plain(_: Any) -> None:
+        sum(range(1000))
+
+    clocks = [Clock(torch, call, [0], cuda=False) for call in (plain, never, late)]
+    first, second, third = interleave(clocks, 5)
+    assert isinstance(first, Timing)
+    assert len(first.rounds) == 5
+    assert isinstance(second, ValueError)
+    assert isinstance(third, RuntimeError)
+
+
+# ---- the bench around the worker
+
+
+class FakeWorker:
+    """Answers as the worker does; a system named "crash" takes it down until it is left out."""
+
+    started = 0
+
+    def __init__(self, say: Any, environment: Any = None) -> None:
+        FakeWorker.started += 1
+        self.device = "a device"
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        if request.get("ceilings"):
+            return {"flops": 1e12, "bytes": 1e9, "how": "made up"}
+        if request["spec"] == "crash" and "stack-crash" not in request["skip"]:
+            raise gpu_bench.Lost("an illegal address", "stack-crash")
+        if request["spec"] == "gone":
+            raise gpu_bench.Lost("an illegal address", "the inputs")
+        times = {"stack-triton": 2.0, "hand-kernel": 1.0, "eager": 3.0, "flex": 4.0}
+        made = [
+            {
+                "system": name, "kind": "hand" if "hand" in name else "peer", "ms": ms,
+                "spread": 0.1, "compile_s": 1.0, "error": 0.0, "problem": "", "note": "",
+                "is_ours": name in ("stack-triton", "hand-kernel"), "peak_bytes": 8,
+            }
+            for name, ms in times.items()
+        ]  # fmt: skip
+        return {"entries": made, "flops": 1e9, "bytes": 1e6, "exps": 0.0}
+
+    def close(self) -> None:
+        """Nothing to end."""
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_bench, "Worker", FakeWorker)
+    monkeypatch.setattr(gpu_bench, "load_torch", lambda: torch)
+    FakeWorker.started = 0
+
+
+@pytest.mark.usefixtures("fake")
+def test_ratios_limits_and_pictures(tmp_path: Path) -> None:
+    found = gpu_bench.gpu_bench([Case("G6", {"M": 16}, "plain", {})])
+    rows = {r["system"]: r for r in found.rows}
+    # our own hand-written kernel is no peer
+    assert rows["stack-triton"]["ratio_to_best_peer"] == pytest.approx(1.5)
+    assert rows["hand-kernel"]["ratio_to_best_peer"] == pytest.approx(3.0)
+    assert rows["stack-triton"]["share_of_limit"] == pytest.approx(0.5)
+    assert not found.problems
+    assert "hand-kernel" in describe(found)
+    plot_all(found.rows, found.device, found.ceilings, tmp_path / "gpu")
+    assert sorted(p.name for p in tmp_path.iterdir()) == [
+        "gpu-roofline.png", "gpu-roofline.svg", "gpu.png", "gpu.svg",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_system_that_takes_the_device_down_is_a_row_and_the_rest_goes_on() -> None:
+    cases = [Case("G4", {"n": name}, name, {}) for name in ("crash", "gone", "plain")]
+    found = gpu_bench.gpu_bench(cases)
+    assert FakeWorker.started == 3
+    rows = [(r["case"]["n"], r["system"], r["ms"]) for r in found.rows]
+    assert ("crash", "stack-crash", None) in rows
+    assert ("crash", "eager", 3.0) in rows
+    assert ("plain", "eager", 3.0) in rows
+    assert not [r for r in rows if r[0] == "gone"]
+    assert len(found.problems) == 2
+    assert found.exit_code == 1
+
+
+def test_what_no_implementation_beats() -> None:
+    ceilings = Ceilings({"bf16": 1e12}, {1 << 30: 1e9}, 0, "")
+    limit = gpu_bench.limit_of
+    assert limit({"flops": 2e12, "bytes": 1e9}, ceilings) == pytest.approx(2.0)
+    assert limit({"flops": 0, "bytes": 3e9}, ceilings) == pytest.approx(3.0)
+    assert limit({"exps": 3.7e12 * 5}, ceilings) == pytest.approx(5.0)
+    assert limit({}, ceilings) == 0

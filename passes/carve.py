@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from stack.ir import ops
 from stack.ir.node import Node
+from stack.rewrite.entries import flat
 from stack.rewrite.fusion import Grouping
-from stack.rewrite.group import Group, flat, reach
+from stack.rewrite.group import Group, reach
 
 
 def carve_epilogues(grouping: Grouping) -> None:

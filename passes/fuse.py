@@ -21,7 +21,8 @@ from stack.ir.node import Block, Func, Node
 from stack.passes.carve import carve_epilogues
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
-from stack.rewrite.group import Group, Maps
+from stack.rewrite.group import Group
+from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
 from stack.rewrite.passes import Pass

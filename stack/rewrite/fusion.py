@@ -16,28 +16,15 @@ that no other path leads from producer to consumer, and checked what groups prom
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from stack.ir import ops
 from stack.ir.node import Block, Node
-from stack.ir.types import TensorType
-from stack.rewrite.group import (
-    Group,
-    Maps,
-    bytes_of,
-    check_contract,
-    few_rows,
-    flops_of,
-    join,
-    reach,
-    single,
-)
+from stack.rewrite.group import Group, bytes_of, check_contract, few_rows, single
+from stack.rewrite.join import Maps, join
 from stack.rewrite.log import Log, Refused
+from stack.rewrite.units import Units
 from stack.rewrite.verdict import NOT_MINE, Why, Yes
-
-GENERATED_FLOPS = 32  # a value made of iotas and scalars is computed again below this cost
-MAX_CHEAP_CONCAT = 4
 
 
 class FusionRule(ABC):
@@ -84,11 +71,9 @@ class Limits:
     recompute: float = 8
 
 
-class Grouping:
-    """The groups of one closed block, and who reads what.
-
-    `bare` are ops that no group takes in: they are computed by a library or by the framework.
-    """
+class Grouping(Units):
+    """The groups of one closed block. `grouped` are ops that groups may hold besides those that
+    compute by element, move or reduce."""
 
     def __init__(
         self,
@@ -98,137 +83,15 @@ class Grouping:
         limits: Limits,
         grouped: frozenset[str],
     ) -> None:
-        self.block = block
+        super().__init__(block, grouped)
         self.all_rules = rules
         self.rules: Sequence[FusionRule] = ()
         self.log = log
         self.limits = limits
-        self.grouped = grouped
-        self.place = {n: i for i, n in enumerate(block.nodes)}
-        self.cheap = self._find_cheap()
-        self.roots = self._find_roots()
-        self.readers: dict[Node, list[Node]] = {}  # unit to the units that read it
-        self.reads: dict[Node, list[Node]] = {}
-        self.needed: set[Node] = set()  # units that the block itself returns
-        self.groups: dict[Node, list[Group]] = {}  # node to the groups that hold it
-        self._connect()
+        # node to the groups that hold it
+        self.groups = {n: [self._alone(n)] for n in self.units if self.is_grouped(n)}
         self.verdicts: dict[tuple[Group, Group], Why | Group] = {}
         self.reasons: dict[tuple[Group, Group], Why] = {}
-
-    # ---- what is cheap, what is a unit
-
-    def _find_cheap(self) -> frozenset[Node]:
-        """Nodes that every reader computes again instead of reading them from memory."""
-        found: set[Node] = set()
-        made: dict[Node, float] = {}  # generated values and the operations they take
-        for node in self.block.nodes:
-            if not isinstance(node.type, TensorType):
-                continue
-            if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
-                made[node] = 0
-                found.add(node)
-            elif node.op == "const":
-                continue
-            elif node.args and all(a in made for a in node.args):
-                kind = ops.lookup(node.op).kind
-                cost = sum(made[a] for a in node.args) + flops_of(node)
-                known = kind == "elementwise" or (kind == "movement" and self._moves(node))
-                if known and cost <= GENERATED_FLOPS:
-                    made[node] = cost
-                    found.add(node)
-            if self._moves(node) or (node.op in ("cast", "neg", "not", "bitcast") and node.shape):
-                found.add(node)
-        return frozenset(found) - self._kept_gathers(found)
-
-    def _moves(self, node: Node) -> bool:
-        if node.op == "concat":
-            return len(node.args) <= MAX_CHEAP_CONCAT
-        return node.op in (
-            "broadcast", "reshape", "transpose", "slice", "reverse", "pad", "gather",
-        )  # fmt: skip
-
-    def _kept_gathers(self, cheap: set[Node]) -> set[Node]:
-        """A gather is cheap for groups; one that a bare op or a result needs stays bare."""
-        kept: set[Node] = set()
-        for node in reversed(self.block.nodes):
-            if node in cheap:
-                continue
-            if not self._is_grouped(node) or node.op == "dot":
-                kept.update(self._through(node.args, cheap))
-        kept.update(self._through(self.block.results, cheap))
-        return kept
-
-    def _through(self, values: Iterable[Node], cheap: set[Node]) -> list[Node]:
-        found: list[Node] = []
-        for value in values:
-            while value in cheap and value.op == "reshape":
-                value = value.args[0]
-            if value in cheap and value.op == "gather":
-                found.append(value)
-        return found
-
-    def _is_grouped(self, node: Node) -> bool:
-        """Whether groups may hold a node."""
-        if not isinstance(node.type, TensorType) or node.op == "const":
-            return False
-        kind = ops.lookup(node.op).kind
-        if node.op == "reduce":
-            return bool(node.attrs["axes"])
-        moves = kind == "movement" and node.op not in ("gather", "scatter")
-        return kind == "elementwise" or moves or node.op in self.grouped
-
-    def behind_reshape(self, value: Node) -> Node:
-        """What a free reshape is a view of."""
-        while value.op == "reshape" and value in self.cheap:
-            value = value.args[0]
-        return value
-
-    def _find_roots(self) -> frozenset[Node]:
-        """Cheap nodes that must be in memory after all: operands of bare ops, and results."""
-        needed: list[Node] = [self.behind_reshape(r) for r in self.block.results]
-        for node in self.block.nodes:
-            if node not in self.cheap and (not self._is_grouped(node) or node.op == "dot"):
-                needed.extend(self.behind_reshape(a) for a in node.args)
-        return frozenset(
-            n
-            for n in needed
-            if n in self.cheap and n.op != "size" and not (n.op == "const" and not n.shape)
-        )
-
-    def sources(self, node: Node) -> list[Node]:
-        """Units that a node reads through cheap nodes."""
-        found: dict[Node, None] = {}
-        if not self._is_grouped(node) or node.op == "dot":
-            for arg in node.args:
-                behind = self.behind_reshape(arg)
-                if behind in self.place and (behind not in self.cheap or behind in self.roots):
-                    found[behind] = None
-            return list(found)
-        pending = list(reversed(node.args))
-        seen: set[Node] = set()
-        while pending:
-            arg = pending.pop()
-            if arg in seen:
-                continue
-            seen.add(arg)
-            if arg in self.cheap:
-                pending.extend(reversed(arg.args))
-            elif arg in self.place or arg.op == "param":
-                found[arg] = None
-        return list(found)
-
-    def _connect(self) -> None:
-        units = [n for n in self.block.nodes if n not in self.cheap or n in self.roots]
-        for node in units:
-            sources = self.sources(node)
-            self.reads[node] = sources
-            for source in sources:
-                self.readers.setdefault(source, []).append(node)
-        for result in self.block.results:
-            self.needed.add(self.behind_reshape(result))
-        for node in units:
-            if self._is_grouped(node):
-                self.groups[node] = [self._alone(node)]
 
     @property
     def all_groups(self) -> list[Group]:
@@ -275,10 +138,6 @@ class Grouping:
 
     def _spend(self, rule: str, producer: Group, consumer: Group) -> bool:
         return self.log.spend(rule, self.lines((*producer.members, *consumer.members)))
-
-    def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
-        """Source lines of nodes, each once."""
-        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
 
     def put(self, merged: Group, *parts: Group) -> None:
         """Replace groups by one."""
@@ -490,6 +349,3 @@ class Grouping:
         """A group by its last member, as `%name`."""
         node = group.outputs[-1] if group.outputs else group.members[-1]
         return f"%{self.block.names.get(node, node.op)}"
-
-
-__all__ = ["FusionRule", "Grouping", "Limits", "bytes_saved", "reach"]

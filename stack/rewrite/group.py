@@ -1,30 +1,31 @@
-"""Groups of nodes that one kernel could compute, and what happens to their axes when two join.
+"""Groups of nodes that one kernel could compute, and what every group promises to backends.
 
-A group has one loop space: a list of axes, each an id with a size. Every value that the group
-touches is indexed by these axes: an entry for each of its dims is a tuple of ids, major first (one
-id as a rule, several where a reshape merged axes, none for a dim of size 1), or None where the
-index is computed (slice, concat, pad, gather, or two readers at different places). Axis rules of
-the ops say how entries pass from a value to its operands; that is all that fusion knows about ops.
+A group has one loop space: a list of axes, each an id with a size. `entries` says how every value
+that the group touches is indexed by them.
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 from stack.ir import ops
-from stack.ir.axes import Rule, reshape_rule
 from stack.ir.dim import INF, Dim, Expr, bounds, product, substitute, symbols
 from stack.ir.node import Node
 from stack.ir.types import TupleType
+from stack.rewrite.entries import (
+    Entries,
+    Entry,
+    Space,
+    SplitNeeded,
+    flat,
+    fresh_axis,
+    meet,
+    operand_entries,
+    put,
+)
 from stack.rewrite.verdict import Why
-
-Entry = tuple[int, ...] | None
-Entries = tuple[Entry, ...]
-
-_ids = itertools.count()
 
 
 def estimate(dim: Dim) -> int:
@@ -143,133 +144,13 @@ def reach(node: Node, held: frozenset[Node]) -> list[Node]:
     return found
 
 
-def flat(entries: Entries) -> tuple[int, ...] | None:
-    """All axis ids of a value in order, or None where an index is computed."""
-    out: list[int] = []
-    for entry in entries:
-        if entry is None:
-            return None
-        out.extend(entry)
-    return tuple(out)
-
-
-def _meet(a: Entries, b: Entries) -> Entries:
-    return tuple(x if x == y else None for x, y in zip(a, b))
-
-
-def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> list[Entries]:
-    """How a node that is computed at `entries` indexes each of its operands."""
-    kind = ops.lookup(node.op).kind
-    if kind == "elementwise":
-        return [entries if a.shape else () for a in node.args]
-    if node.op == "broadcast":
-        axes: Sequence[int] = node.attrs["axes"]
-        found = [entries[a] for a in axes]
-        return [tuple(() if s == 1 else e for e, s in zip(found, node.args[0].shape))]
-    if node.op == "transpose":
-        perm: Sequence[int] = node.attrs["perm"]
-        back: list[Entry] = [None] * len(perm)
-        for i, p in enumerate(perm):
-            back[p] = entries[i]
-        return [tuple(back)]
-    if node.op == "reshape":
-        return [_reshape_entries(node, entries, sizes)]
-    if node.op in ("slice", "reverse", "pad"):
-        own = tuple(
-            e if _untouched(node, axis) else _unit(s)
-            for axis, (e, s) in enumerate(zip(entries, node.args[0].shape))
-        )
-        return [own, *(() for _ in node.args[1:])]
-    if node.op == "concat":
-        at = node.attrs["axis"]
-        return [
-            tuple(
-                _unit(s) if axis == at else e for axis, (e, s) in enumerate(zip(entries, a.shape))
-            )
-            for a in node.args
-        ]
-    rule = ops.rule_of(node)
-    if node.op == "gather" and rule is not None:
-        return _by_name(rule, node, entries)
-    return [tuple(_unit(s) for s in a.shape) for a in node.args]
-
-
-def _unit(size: Dim) -> Entry:
-    return () if size == 1 else None
-
-
-def _untouched(node: Node, axis: int) -> bool:
-    if node.op == "reverse":
-        return axis not in node.attrs["axes"]
-    if node.op == "slice":
-        start, limit, step = (node.attrs[k][axis] for k in ("start", "limit", "step"))
-        return bool(start == 0 and step == 1 and limit == node.args[0].shape[axis])
-    return all(node.attrs[k][axis] == 0 for k in ("low", "high", "interior"))
-
-
-def _by_name(rule: Rule, node: Node, entries: Entries) -> list[Entries]:
-    place = {a.names[0]: e for a, e in zip(rule.outputs[0], entries)}
-    found: list[Entries] = []
-    for operand, arg in zip(rule.inputs, node.args):
-        found.append(
-            tuple(
-                _unit(s) if a.mark == "!" or len(a.names) != 1 else place.get(a.names[0])
-                for a, s in zip(operand, arg.shape)
-            )
-        )
-    return found
-
-
-class _SplitNeeded(Exception):
-    """A reshape makes one axis of the space out of several: the space needs them apart."""
-
-    def __init__(self, axis: int, sizes: tuple[Dim, ...]) -> None:
-        super().__init__(axis)
-        self.axis = axis
-        self.sizes = sizes
-
-
-def _reshape_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> Entries:
-    """Axes that a reshape keeps, splits or merges; all computed where it does neither.
-
-    Raises _SplitNeeded where a merged axis is one axis of the space so far.
-    """
-    source = node.args[0].shape
-    rule = reshape_rule(source, node.shape)
-    length: dict[str, Dim] = {
-        a.names[0]: s for a, s in zip(rule.inputs[0], source) if len(a.names) == 1
-    }
-    place: dict[str, Entry] = {}
-    for axis, entry in zip(rule.outputs[0], entries):
-        if len(axis.names) == 1:
-            place[axis.names[0]] = entry
-            continue
-        if entry is None or not axis.names:
-            continue
-        parts = tuple(length[n] for n in axis.names)
-        real = [n for n in axis.names if length[n] != 1]
-        if len(entry) == 1 and len(real) > 1:
-            raise _SplitNeeded(entry[0], tuple(s for s in parts if s != 1))
-        if [sizes[i] for i in entry] == [length[n] for n in real]:
-            place.update({n: () for n in axis.names})
-            place.update({n: (i,) for n, i in zip(real, entry)})
-    out: list[Entry] = []
-    for axis, size in zip(rule.inputs[0], source):
-        parts_of = [place.get(n) for n in axis.names]
-        if any(p is None for p in parts_of):
-            out.append(_unit(size))
-        else:
-            out.append(tuple(i for p in parts_of if p is not None for i in p))
-    return tuple(out)
-
-
 def single(
     node: Node, place: int, is_cheap: Callable[[Node], bool], inputs: Iterable[Node]
 ) -> Group:
     """A group of one node and the cheap nodes that it reads."""
     shape = node.args[0].shape if node.op == "reduce" else node.shape
-    ids: list[Entry] = [() if s == 1 else (next(_ids),) for s in shape]
-    space = _Space(
+    ids: list[Entry] = [() if s == 1 else (fresh_axis(),) for s in shape]
+    space = Space(
         [e[0] for e in ids if e],
         {e[0]: s for e, s in zip(ids, shape) if e},
         {},
@@ -282,9 +163,9 @@ def single(
         try:
             space.axes = _spread(node, ids, is_cheap, space.sizes)
             break
-        except _SplitNeeded as need:
+        except SplitNeeded as need:
             new = space.split(need.axis, need.sizes)
-            ids = [_put(e, need.axis, new) for e in ids]
+            ids = [put(e, need.axis, new) for e in ids]
     return Group(
         (node,),
         tuple(space.order),
@@ -314,184 +195,13 @@ def _spread(
     while pending:
         value, entries = pending.pop()
         known = axes.get(value)
-        now = entries if known is None else _meet(known, entries)
+        now = entries if known is None else meet(known, entries)
         if now == known:
             continue
         axes[value] = now
         if value.args and is_cheap(value):
             pending.extend(zip(value.args, operand_entries(value, now, sizes)))
     return axes
-
-
-@dataclass
-class Maps:
-    """How the axes of a producer sit in its consumer.
-
-    Attributes:
-        place: producer axis to consumer axes, None where the consumer reads at a computed index.
-        moved: whether any is None, so that the producer is computed again for each read.
-        recomputed: scalar operations that are repeated for each element of the space.
-        merged: the group that both would make.
-    """
-
-    place: dict[int, Entry] = field(default_factory=dict[int, Entry])
-    recomputed: float = 0
-    merged: Group | None = None
-
-    @property
-    def moved(self) -> bool:
-        return any(e is None for e in self.place.values())
-
-
-@dataclass
-class _Space:
-    """The consumer's space while it is refined."""
-
-    order: list[int]
-    sizes: dict[int, Dim]
-    axes: dict[Node, Entries]
-    reduced: set[int]
-
-    def split(self, axis: int, sizes: Sequence[Dim]) -> tuple[int, ...]:
-        """Replace an axis by several, major first."""
-        new = tuple(next(_ids) for _ in sizes)
-        at = self.order.index(axis)
-        self.order[at : at + 1] = new
-        self.sizes.update(zip(new, sizes))
-        if axis in self.reduced:
-            self.reduced.remove(axis)
-            self.reduced.update(new)
-        for node, entries in self.axes.items():
-            if any(e is not None and axis in e for e in entries):
-                self.axes[node] = tuple(_put(e, axis, new) for e in entries)
-        return new
-
-
-def _put(entry: Entry, axis: int, new: tuple[int, ...]) -> Entry:
-    if entry is None or axis not in entry:
-        return entry
-    return tuple(x for i in entry for x in (new if i == axis else (i,)))
-
-
-def join(producer: Group, consumer: Group) -> Maps | Why:
-    """Put the producer's axes into the consumer's space, or say why they do not fit.
-
-    The merged group of the answer has no outputs and inputs yet: those depend on the block.
-    """
-    space = _Space(
-        list(consumer.order), dict(consumer.sizes), dict(consumer.axes), set(consumer.reduced)
-    )
-    place: dict[int, Entry] = {}
-    read = [v for v in producer.outputs if v in consumer.axes]
-    for value in read:
-        _bind_value(producer, value, space, place)
-    loose = [p for p in producer.order if p not in place]
-    if loose:
-        _bind_shared(producer, space, place)
-        loose = [p for p in producer.order if p not in place]
-    order = space.order
-    if loose:
-        taken = {i for e in place.values() if e is not None for i in e}
-        free = [i for i in space.order if i not in taken]
-        if not free:
-            for p in loose:
-                fresh = next(_ids)
-                space.sizes[fresh] = producer.sizes[p]
-                place[p] = (fresh,)
-            # the consumer works on rows of the producer: the producer's order counts
-            order = [i for p in producer.order for i in place[p] or ()]
-            if not set(space.order) <= set(order):
-                return Why("the two have no common loop: axes of the consumer are left over")
-        elif [space.sizes[i] for i in free] == [producer.sizes[p] for p in loose]:
-            place.update({p: (i,) for p, i in zip(loose, free)})
-        else:
-            ours = ", ".join(str(producer.sizes[p]) for p in loose)
-            theirs = ", ".join(str(space.sizes[i]) for i in free)
-            return Why(f"the producer loops over [{ours}] where the consumer loops over [{theirs}]")
-    images = [i for e in place.values() if e is not None for i in e]
-    if len(images) != len(set(images)):
-        return Why("two axes of the producer would be one axis of the consumer")
-    mapped = {i for p in producer.reduced for i in place[p] or (-1,)}
-    if mapped and -1 in mapped:
-        return Why("a reduced axis is read at a computed index")
-    if mapped and space.reduced and mapped != space.reduced:
-        return Why("reduced axis differs: the two reductions run over different axes")
-    axes = space.axes
-    for node, entries in producer.axes.items():
-        moved = tuple(_through(e, place) for e in entries)
-        axes[node] = _meet(axes[node], moved) if node in axes else moved
-    merged = Group(
-        (),
-        tuple(order),
-        space.sizes,
-        axes,
-        frozenset(mapped | space.reduced),
-        dot=producer.dot or consumer.dot,
-        copied=producer.copied | consumer.copied,
-    )
-    return Maps(place, 0, merged)
-
-
-def _through(entry: Entry, place: Mapping[int, Entry]) -> Entry:
-    if entry is None:
-        return None
-    out: list[int] = []
-    for i in entry:
-        image = place[i]
-        if image is None:
-            return None
-        out.extend(image)
-    return tuple(out)
-
-
-def _bind_value(producer: Group, value: Node, space: _Space, place: dict[int, Entry]) -> None:
-    """Axes of the producer from one value that the consumer reads."""
-    theirs = producer.axes[value]
-    for dim in range(len(theirs)):
-        own, read = theirs[dim], space.axes[value][dim]
-        if own == () or own is None:
-            continue
-        if read is None or (len(own) > 1 and len(read) > 1 and len(own) != len(read)):
-            for p in own:
-                place[p] = None
-            continue
-        if len(own) == 1:
-            _bind(place, own[0], read)
-            continue
-        if len(read) == 1:
-            new = space.split(read[0], [producer.sizes[p] for p in own])
-            for p, entry in place.items():
-                place[p] = _put(entry, read[0], new)
-            read = new
-        if [space.sizes[i] for i in read] != [producer.sizes[p] for p in own]:
-            for p in own:
-                place[p] = None
-            continue
-        for p, i in zip(own, read):
-            _bind(place, p, (i,))
-
-
-def _bind(place: dict[int, Entry], axis: int, entry: tuple[int, ...]) -> None:
-    place[axis] = entry if place.get(axis, entry) == entry else None
-
-
-def _bind_shared(producer: Group, space: _Space, place: dict[int, Entry]) -> None:
-    """Axes from values that both read, where they agree with what is bound already."""
-    for value, entries in producer.axes.items():
-        other = space.axes.get(value)
-        if other is None:
-            continue
-        pairs = [
-            (e[0], o[0])
-            for e, o in zip(entries, other)
-            if e is not None and o is not None and len(e) == 1 and len(o) == 1
-        ]
-        if any(place.get(p, (c,)) != (c,) for p, c in pairs):
-            continue
-        taken = {i for e in place.values() if e is not None for i in e}
-        for p, c in pairs:
-            if p not in place and c not in taken and space.sizes[c] == producer.sizes[p]:
-                place[p] = (c,)
 
 
 def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:

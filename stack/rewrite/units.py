@@ -1,0 +1,149 @@
+"""What of a block fusion groups may hold, and who reads what.
+
+Cheap nodes are computed again by every reader instead of being read from memory. What is left is a
+unit: a node that a group may hold, or one that a library or the framework computes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stack.ir import ops
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+from stack.rewrite.group import flops_of
+
+GENERATED_FLOPS = 32  # a value made of iotas and scalars is computed again below this cost
+MAX_CHEAP_CONCAT = 4
+
+
+class Units:
+    """The units of one closed block, and the edges between them.
+
+    Attributes:
+        place: position of every node.
+        cheap: nodes that are no units.
+        roots: cheap nodes that are units all the same: operands of bare ops, and results.
+        units: in program order.
+        reads: unit to the units and parameters that it reads, through cheap nodes.
+        readers: unit to the units that read it.
+        needed: units that the block itself returns.
+    """
+
+    def __init__(self, block: Block, grouped: frozenset[str]) -> None:
+        self.block = block
+        self.grouped = grouped
+        self.place = {n: i for i, n in enumerate(block.nodes)}
+        self.cheap = self._find_cheap()
+        self.roots = self._find_roots()
+        self.units = [n for n in block.nodes if n not in self.cheap or n in self.roots]
+        self.reads: dict[Node, list[Node]] = {n: self.sources(n) for n in self.units}
+        self.readers: dict[Node, list[Node]] = {}
+        for node, sources in self.reads.items():
+            for source in sources:
+                self.readers.setdefault(source, []).append(node)
+        self.needed = {self.behind_reshape(r) for r in block.results}
+
+    def _find_cheap(self) -> frozenset[Node]:
+        """Nodes that every reader computes again instead of reading them from memory."""
+        found: set[Node] = set()
+        made: dict[Node, float] = {}  # generated values and the operations they take
+        for node in self.block.nodes:
+            if not isinstance(node.type, TensorType):
+                continue
+            if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
+                made[node] = 0
+                found.add(node)
+            elif node.op == "const":
+                continue
+            elif node.args and all(a in made for a in node.args):
+                kind = ops.lookup(node.op).kind
+                cost = sum(made[a] for a in node.args) + flops_of(node)
+                known = kind == "elementwise" or (kind == "movement" and self._moves(node))
+                if known and cost <= GENERATED_FLOPS:
+                    made[node] = cost
+                    found.add(node)
+            if self._moves(node) or (node.op in ("cast", "neg", "not", "bitcast") and node.shape):
+                found.add(node)
+        return frozenset(found) - self._kept_gathers(found)
+
+    def _moves(self, node: Node) -> bool:
+        if node.op == "concat":
+            return len(node.args) <= MAX_CHEAP_CONCAT
+        return node.op in (
+            "broadcast", "reshape", "transpose", "slice", "reverse", "pad", "gather",
+        )  # fmt: skip
+
+    def _kept_gathers(self, cheap: set[Node]) -> set[Node]:
+        """A gather is cheap for groups; one that a bare op or a result needs stays bare."""
+        kept: set[Node] = set()
+        for node in reversed(self.block.nodes):
+            if node in cheap:
+                continue
+            if not self.is_grouped(node) or node.op == "dot":
+                kept.update(self._through(node.args, cheap))
+        kept.update(self._through(self.block.results, cheap))
+        return kept
+
+    def _through(self, values: Iterable[Node], cheap: set[Node]) -> list[Node]:
+        found: list[Node] = []
+        for value in values:
+            while value in cheap and value.op == "reshape":
+                value = value.args[0]
+            if value in cheap and value.op == "gather":
+                found.append(value)
+        return found
+
+    def is_grouped(self, node: Node) -> bool:
+        """Whether groups may hold a node."""
+        if not isinstance(node.type, TensorType) or node.op == "const":
+            return False
+        kind = ops.lookup(node.op).kind
+        if node.op == "reduce":
+            return bool(node.attrs["axes"])
+        moves = kind == "movement" and node.op not in ("gather", "scatter")
+        return kind == "elementwise" or moves or node.op in self.grouped
+
+    def behind_reshape(self, value: Node) -> Node:
+        """What a free reshape is a view of."""
+        while value.op == "reshape" and value in self.cheap:
+            value = value.args[0]
+        return value
+
+    def _find_roots(self) -> frozenset[Node]:
+        """Cheap nodes that must be in memory after all: operands of bare ops, and results."""
+        needed: list[Node] = [self.behind_reshape(r) for r in self.block.results]
+        for node in self.block.nodes:
+            if node not in self.cheap and (not self.is_grouped(node) or node.op == "dot"):
+                needed.extend(self.behind_reshape(a) for a in node.args)
+        return frozenset(
+            n
+            for n in needed
+            if n in self.cheap and n.op != "size" and not (n.op == "const" and not n.shape)
+        )
+
+    def sources(self, node: Node) -> list[Node]:
+        """Units that a node reads through cheap nodes."""
+        found: dict[Node, None] = {}
+        if not self.is_grouped(node) or node.op == "dot":
+            for arg in node.args:
+                behind = self.behind_reshape(arg)
+                if behind in self.place and (behind not in self.cheap or behind in self.roots):
+                    found[behind] = None
+            return list(found)
+        pending = list(reversed(node.args))
+        seen: set[Node] = set()
+        while pending:
+            arg = pending.pop()
+            if arg in seen:
+                continue
+            seen.add(arg)
+            if arg in self.cheap:
+                pending.extend(reversed(arg.args))
+            elif arg in self.place or arg.op == "param":
+                found[arg] = None
+        return list(found)
+
+    def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Source lines of nodes, each once."""
+        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))

@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from stack.ir.node import Node
 from stack.passes.stream_region import MOVES, Region
 from stack.passes.stream_terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
@@ -136,9 +138,8 @@ def may_be_infinite(node: Node, seen: set[Node]) -> bool:
     if node in seen:
         return False  # judged already
     seen.add(node)
-    number = splat(node)
-    if number is not None:
-        return isinstance(number, float) and not math.isfinite(number)
+    if node.op == "const" and node.dtype.is_float:
+        return not bool(np.isfinite(node.attrs["value"].array).all())
     if node.op in _BOUNDED or not node.dtype.is_float:
         return False
     if node.op == "cast" and not node.args[0].dtype.is_float:

@@ -37,8 +37,11 @@ class Access:
         size = memory.size
         is_small = isinstance(size, int) and size < 2**31
         terms: list[str] = []
+        fixed = 0
         for axis, stride in zip(index, self.strides(memory), strict=True):
-            if p.integers.divisor(axis) == 0 or stride == 0:
+            known = p.integers.range(axis)
+            if known is not None and known[0] == known[1]:
+                fixed += known[0] * stride
                 continue
             value = p.value(axis)
             text = value.element if element else value.text
@@ -47,7 +50,9 @@ class Access:
             elif not is_small:
                 text = f"(long long){text}"
             terms.append(text if stride == 1 else f"{text} * {stride}")
-        return " + ".join(terms) or "0"
+        if fixed or not terms:
+            terms.append(str(fixed))
+        return " + ".join(terms)
 
     def piece(self, memory: TensorType, index: Sequence[Node], count: int) -> int:
         """Bytes that a block of `count` elements can move at once."""

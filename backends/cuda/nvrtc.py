@@ -20,6 +20,7 @@ from ..cache import Cache
 
 TARGETS = re.compile(r"sm_\d+[af]?")
 STANDARD = "c++17"
+LOG_LINES = 24  # of the compiler's messages that an error shows
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,8 @@ def compile_cubin(text: str, name: str, target: str, store: Cache | None = None)
     try:
         code = Program(text, "c++", options).compile("cubin", logs=log).code
     except Exception as error:
-        shown = f"{error}\n{_numbered(text)}"
+        log_lines = str(error).splitlines()[:LOG_LINES]
+        shown = "\n".join([*log_lines, _numbered(text)])
         raise StackError(f"NVRTC refused a kernel for {target}: {shown}") from error
     binary = Binary(name, target, bytes(code), *_usage(log.text))
     if store is not None:

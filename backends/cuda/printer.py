@@ -72,14 +72,16 @@ def print_kernel(kernel: Node, name: str, readable: bool = False) -> Source:
     """The CUDA C++ of one kernel node at the loop level.
 
     Args:
-        name: of the function; its arguments are pointers, inputs then outputs.
+        name: of the function, unless it is a word of C++; its arguments are pointers, inputs
+            then outputs.
         readable: with names and source lines of the IR; without them equal kernels have equal
             text, which is what the cache is keyed by.
 
     Raises:
         Unprintable: naming the op that has no statement.
     """
-    return Printer(kernel.blocks[0], name, readable).source(len(kernel.args))
+    safe = f"{name}_kernel" if name in RESERVED else name
+    return Printer(kernel.blocks[0], safe, readable).source(len(kernel.args))
 
 
 class Printer:

@@ -24,6 +24,10 @@ from stack.measure.systems import Say
 from stack.measure.timing import ROUNDS
 
 OWN = "triton"
+JAX_SHARE = {
+    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4",
+}
 PATIENCE = 240.0  # seconds without a word after which a worker hangs
 
 
@@ -47,7 +51,8 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
-            env=dict(environment) if environment is not None else None,
+            # JAX keeps what it once took: it shall leave most of the device to torch
+            env={**JAX_SHARE, **(environment or os.environ)},
         )
         self.lines: queue.Queue[str] = queue.Queue()
         self.errors: list[str] = []
@@ -171,7 +176,7 @@ class GpuBench:
             ms=entry["ms"],
             spread=entry["spread"],
             compile_s=entry["compile_s"],
-            error=entry["error"],
+            error=None if entry["problem"] else entry["error"],
             is_ours=entry["is_ours"],
             peak_bytes=entry["peak_bytes"],
             note=entry["note"],

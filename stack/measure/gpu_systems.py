@@ -29,6 +29,7 @@ class GpuSystem:
         call: takes what `prepare` made of a set of arguments.
         results: what `call` gave as tensors, in the order of the program's results.
         wait: see `Clock`.
+        spoils: whether it writes to its arguments.
         library_calls: how many steps of ours are library calls, of `steps`.
     """
 
@@ -39,6 +40,7 @@ class GpuSystem:
     results: Callable[[Any], list[Any]]
     wait: Callable[[], None] | None = None
     is_ours: bool = False
+    spoils: bool = False
     steps: int = 0
     library_calls: int = 0
     fallbacks: int = 0
@@ -53,7 +55,6 @@ class Way:
     kind: str
     make: Callable[[], GpuSystem]
     is_ours: bool = False
-    spoils: bool = False
 
 
 def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
@@ -82,9 +83,11 @@ def _own_way(program: GpuProgram, peer: Peer, device: str) -> Way:
 
 def _rival_way(program: GpuProgram, name: str, rival: Rival) -> Way:
     def make() -> GpuSystem:
-        return _called(name, rival.kind, rival.make(), program)
+        system = _called(name, rival.kind, rival.make(), program)
+        system.spoils = rival.spoils
+        return system
 
-    return Way(name, rival.kind, make, rival.kind == "hand", rival.spoils)
+    return Way(name, rival.kind, make, rival.kind == "hand")
 
 
 # ---- torch callables
@@ -312,6 +315,8 @@ def _error(want: Any, have: Any) -> float:
     torch = _torch()
     if want.shape != have.shape:
         return math.inf
+    if not want.numel():
+        return 0.0
     scale, worst = 1e-30, 0.0
     parts = zip(want.reshape(-1).split(PART), have.reshape(-1).split(PART), strict=True)
     for a, part in parts:

@@ -113,7 +113,7 @@ class CaseRun:
         start = time.perf_counter()
         try:
             system = way.make()
-            args = self._copies(self.program.args) if way.spoils else self.program.args
+            args = self._args_for(system)
             found = system.call(system.prepare(args))
             self._wait(system)
             entry["compile_s"] = time.perf_counter() - start
@@ -132,6 +132,10 @@ class CaseRun:
     def _copies(self, args: Sequence[Any]) -> tuple[Any, ...]:
         is_tensor = self.torch.is_tensor
         return tuple(a.detach().clone() if is_tensor(a) else a for a in args)
+
+    def _args_for(self, system: GpuSystem) -> tuple[Any, ...]:
+        args = self.program.args
+        return self._copies(args) if system.spoils else args
 
     def _wait(self, system: GpuSystem) -> None:
         if system.wait is not None:
@@ -160,7 +164,7 @@ class CaseRun:
         if not self.is_cuda or system.wait is not None:
             return None
         cuda = self.torch.cuda
-        prepared = system.prepare(self._copies(self.program.args))
+        prepared = system.prepare(self._args_for(system))
         cuda.synchronize()
         cuda.reset_peak_memory_stats()
         before = cuda.memory_allocated()
@@ -172,12 +176,14 @@ class CaseRun:
         self.exact = None
         self._tidy()
         size = sum(x.nbytes for x in leaves(self.program.args))
-        sets = [self._copies(self.program.args) for _ in range(set_count(size))]
+        count = set_count(size)
+        sets = [self.program.args, *(self._copies(self.program.args) for _ in range(count - 1))]
         clocks: list[Clock] = []
         timed: list[dict[str, Any]] = []
         for system, entry in systems:
             try:
-                prepared = [system.prepare(args) for args in sets]
+                own = [self._copies(args) for args in sets] if system.spoils else sets
+                prepared = [system.prepare(args) for args in own]
             except Exception as error:
                 self._check_device(error)
                 entry["problem"] = first_line(error)

@@ -172,6 +172,6 @@ def test_an_unknown_format_of_plots_is_refused(tmp_path: Path) -> None:
 
 
 def test_suites_and_programs_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "gpu"]) == 2
+    assert main(["bench", "tpu"]) == 2
     assert "cpu" in capsys.readouterr().err
     assert main(["bench", "net.py:f", "--rows", "C1"]) == 2

@@ -10,7 +10,7 @@ from stack.errors import UsageError
 from stack.measure.bench import SCHEMA, bench, describe
 from stack.measure.cpu import cpu_cases
 from stack.measure.gpu import gpu_cases
-from stack.measure.gpu_bench import gpu_bench
+from stack.measure.gpu_bench import gpu_bench, listing
 from stack.measure.plots import plot_all
 from stack.measure.suite import Case, select
 from stack.measure.timing import LEAST, ROUNDS
@@ -99,6 +99,8 @@ def run(args: argparse.Namespace) -> int:
         for problem in found.problems:
             common.progress(problem)
     else:
+        if args.target == "gpu":
+            print(listing(found) + "\n")
         print(describe(found))
     return found.exit_code
 

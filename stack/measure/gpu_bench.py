@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from stack.errors import StackError
-from stack.measure.bench import Bench, entry_of, finish_rows
+from stack.explore.table import number, scaled, table
+from stack.measure.bench import Bench, by_case, entry_of, finish_rows
 from stack.measure.cold import CACHES
 from stack.measure.gpu_ceilings import COPY, load_torch
 from stack.measure.gpu_program import EXP_RATE
@@ -32,10 +33,11 @@ PATIENCE = 240.0  # seconds without a word after which a worker hangs
 
 
 class Lost(StackError):
-    """A worker ended, or does not answer. `at` is what it was about to do."""
+    """A worker ended, or does not answer. `at` says what it was about to do: for a system its name
+    (under "at"), its kind, and whether it is ours."""
 
-    def __init__(self, why: str, at: str) -> None:
-        super().__init__(f"{why} at {at}" if at else why)
+    def __init__(self, why: str, at: Mapping[str, Any]) -> None:
+        super().__init__(f"{why} at {at['at']}" if at else why)
         self.at = at
 
 
@@ -44,7 +46,7 @@ class Worker:
 
     def __init__(self, say: Say, environment: Mapping[str, str] | None = None) -> None:
         self.say = say
-        self.at = ""
+        self.at: dict[str, Any] = {}
         self.process = subprocess.Popen(
             [sys.executable, "-m", "stack.measure.gpu_worker"],
             stdin=subprocess.PIPE,
@@ -86,7 +88,7 @@ class Worker:
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
         """The reply to a request. Raises Lost, or StackError for a case that cannot be run."""
         assert self.process.stdin is not None
-        self.at = ""
+        self.at = {}
         try:
             self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
@@ -95,7 +97,7 @@ class Worker:
         while True:
             message = self._next()
             if "at" in message:
-                self.at = str(message["at"])
+                self.at = message
             elif "note" in message:
                 self.say(str(message["note"]))
             elif "failed" in message:
@@ -151,24 +153,17 @@ class GpuBench:
                 self.say(f"{lost}; a new process goes on")
                 self.worker.close()
                 self.worker = Worker(self.say)
-                names = [*skip, lost.at]
-                if lost.at in skip or not self._is_system(case, lost.at):
+                if "kind" not in lost.at or lost.at["at"] in skip:
                     return
-                skip = names
-                self._lost_row(case, lost.at)
+                skip.append(str(lost.at["at"]))
+                row = entry_of(case.row, case.case, skip[-1], str(lost.at["kind"]))
+                row.update(is_ours=lost.at["is_ours"], note=str(lost))
+                self.found.rows.append(row)
             except StackError as error:
                 self.found.problems.append(f"{case.row} {case.title}: {error}")
                 return
         for entry in reply["entries"]:
             self._take(case, entry, reply)
-
-    def _is_system(self, case: Case, at: str) -> bool:
-        return bool(at) and not at.startswith(("the ", "timing"))
-
-    def _lost_row(self, case: Case, system: str) -> None:
-        row = entry_of(case.row, case.case, system, "generated")
-        row["is_ours"] = system.startswith("stack-")
-        self.found.rows.append(row)
 
     def _take(self, case: Case, entry: dict[str, Any], reply: dict[str, Any]) -> None:
         row = entry_of(case.row, case.case, entry["system"], entry["kind"])
@@ -221,6 +216,35 @@ class GpuBench:
         return self.found
 
 
+def listing(found: Bench) -> str:
+    """Every system of every case: its time, kind, share of the limit and error."""
+    lines: list[list[object]] = []
+    for rows in by_case(found.rows):
+        title = " ".join(str(v) for v in rows[0]["case"].values())
+        for row in rows:
+            share, ratio, error = (
+                row[k] for k in ("share_of_limit", "ratio_to_best_peer", "error")
+            )
+            lines.append(
+                [
+                    row["row"],
+                    title,
+                    row["system"],
+                    row["kind"],
+                    None if row["ms"] is None else number(row["ms"]),
+                    None if row["spread"] is None else number(row["spread"]),
+                    None if ratio is None else f"{ratio:.2f}x",
+                    None if share is None else f"{100 * share:.0f} %",
+                    None if error is None else f"{error:.1e}",
+                    scaled(row.get("peak_bytes"), "B"),
+                    None if row["compile_s"] is None else number(row["compile_s"]),
+                    row.get("note", ""),
+                ]
+            )
+    head = ["row", "case", "system", "kind", "ms", "spread", "best other / it", "of limit", "error"]
+    return table([*head, "peak", "compile s", "note"], lines)
+
+
 def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:
     """Seconds that no implementation beats: tensor cores, exponentials or bytes; 0 if unknown."""
     flops, moved, exps = (float(row.get(k) or 0) for k in ("flops", "bytes", "exps"))
@@ -263,8 +287,8 @@ def gpu_bench(
     load_torch()
     say("measuring what this GPU can do")
     bench = GpuBench(own or OWN, peers, rounds, say)
-    for number, case in enumerate(cases, 1):
-        say(f"{case.row} {case.title} ({number} of {len(cases)})")
+    for count, case in enumerate(cases, 1):
+        say(f"{case.row} {case.title} ({count} of {len(cases)})")
         if case.kind == "cold":
             bench.cold(case)
         else:

@@ -103,7 +103,7 @@ class CaseRun:
 
     def _make(self, way: Way) -> tuple[GpuSystem, dict[str, Any]] | None:
         """Compile, run once and look at the results."""
-        self.tell({"at": way.name})
+        self.tell({"at": way.name, "kind": way.kind, "is_ours": way.is_ours})
         entry: dict[str, Any] = {
             "system": way.name, "kind": way.kind, "is_ours": way.is_ours, "problem": "",
             "note": "", "error": None, "compile_s": None, "ms": None, "spread": None,

@@ -284,6 +284,9 @@ def test_a_system_that_raises_drops_out() -> None:
 # ---- the bench around the worker
 
 
+CRASH = {"at": "stack-crash", "kind": "generated", "is_ours": True}
+
+
 class FakeWorker:
     """Answers as the worker does; a system named "crash" takes it down until it is left out."""
 
@@ -297,9 +300,9 @@ class FakeWorker:
         if request.get("ceilings"):
             return {"flops": 1e12, "bytes": 1e9, "how": "made up"}
         if request["spec"] == "crash" and "stack-crash" not in request["skip"]:
-            raise gpu_bench.Lost("an illegal address", "stack-crash")
+            raise gpu_bench.Lost("an illegal address", CRASH)
         if request["spec"] == "gone":
-            raise gpu_bench.Lost("an illegal address", "the inputs")
+            raise gpu_bench.Lost("an illegal address", {"at": "the inputs"})
         times = {"stack-triton": 2.0, "hand-kernel": 1.0, "eager": 3.0, "flex": 4.0}
         made = [
             {
@@ -332,6 +335,7 @@ def test_ratios_limits_and_pictures(tmp_path: Path) -> None:
     assert rows["stack-triton"]["share_of_limit"] == pytest.approx(0.5)
     assert not found.problems
     assert "hand-kernel" in describe(found)
+    assert "2.00" in next(x for x in gpu_bench.listing(found).splitlines() if "stack-" in x)
     plot_all(found.rows, found.device, found.ceilings, tmp_path / "gpu")
     assert sorted(p.name for p in tmp_path.iterdir()) == [
         "gpu-roofline.png", "gpu-roofline.svg", "gpu.png", "gpu.svg",

@@ -2,8 +2,8 @@
 
 A lowering is a function `(cx, *args, **kwargs)` with the overload's own argument names; tensors
 come as nodes, sizes as `int` or size expressions, element types as `DType`. It returns a node, or
-a tuple of them. Tables are filled by `aten_elementwise`, `aten_shape`, `aten_reduce`, `aten_index`
-and `aten_nn`; what is in none of them is decomposed by torch, or else becomes an `opaque` node.
+a tuple of them. The other `aten_*` files fill the table; what is in none of them is decomposed by
+torch, or else becomes an `opaque` node.
 """
 
 from __future__ import annotations

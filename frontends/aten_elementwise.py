@@ -1,4 +1,4 @@
-"""Lowerings of elementwise ATen ops."""
+"""Lowerings of elementwise ATen ops of several operands, and of choices and conversions."""
 
 from __future__ import annotations
 
@@ -10,34 +10,10 @@ from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
 
-_FLOAT = (
-    "sqrt", "rsqrt", "exp", "exp2", "expm1", "log", "log2", "log1p", "sin", "cos", "tan", "asin",
-    "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "sigmoid", "erf", "erfinv",
-    "lgamma", "digamma",
-)  # fmt: skip
-_WHOLE = ("floor", "ceil", "round", "trunc")
 _COMPARE = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
-def _float_unary(op: str) -> None:
-    @lowers(f"{op}.default", f"prims.{op}.default")
-    def lower(cx: Context, x: Node) -> Node:
-        need_float(x)
-        return cx.elementwise(op, x, dtype=cx.want.dtype)
-
-
-for _op in _FLOAT:
-    _float_unary(_op)
-
-
-def _whole_unary(op: str) -> None:
-    @lowers(f"{op}.default", f"prims.{op}.default")
-    def lower(cx: Context, x: Node) -> Node:
-        return cx.elementwise(op, x) if x.dtype.is_float else x
-
-
-for _op in _WHOLE:
-    _whole_unary(_op)
+# ---- two operands
 
 
 def _compare(op: str) -> None:
@@ -48,94 +24,6 @@ def _compare(op: str) -> None:
 
 for _op in _COMPARE:
     _compare(_op)
-
-
-@lowers("abs.default", "prims.abs.default")
-def _abs(cx: Context, x: Node) -> Node:
-    need_float(x)
-    return x if x.dtype.kind in "bu" else cx.elementwise("abs", x)
-
-
-@lowers("neg.default", "prims.neg.default")
-def _neg(cx: Context, x: Node) -> Node:
-    return cx.elementwise("neg", x)
-
-
-@lowers("sign.default", "prims.sign.default")
-def _sign(cx: Context, x: Node) -> Node:
-    if x.dtype is BOOL:
-        return x
-    sign = cx.elementwise("sign", x)
-    # torch has the sign of nan be 0
-    return cx.select(cx.elementwise("isnan", x), 0.0, sign) if x.dtype.is_float else sign
-
-
-@lowers("log10.default", "prims.log10.default")
-def _log10(cx: Context, x: Node) -> Node:
-    out: DType = cx.want.dtype
-    x = cx.cast(x, F32) if out.bits == 16 else cx.cast(x, out)
-    return cx.cast(cx.elementwise("mul", cx.elementwise("log", x), 1 / math.log(10)), out)
-
-
-@lowers("erfc.default", "prims.erfc.default")
-def _erfc(cx: Context, x: Node) -> Node:
-    out: DType = cx.want.dtype
-    # 1 - erf cancels: in double it keeps the digits of a float
-    x = cx.cast(x, DTYPES["f64"])
-    return cx.cast(cx.elementwise("sub", 1.0, cx.elementwise("erf", x), dtype=x.dtype), out)
-
-
-@lowers("reciprocal.default", "prims.reciprocal.default")
-def _reciprocal(cx: Context, x: Node) -> Node:
-    return cx.elementwise("div", 1.0, x, dtype=cx.want.dtype)
-
-
-@lowers("square.default")
-def _square(cx: Context, x: Node) -> Node:
-    return cx.elementwise("mul", x, x, dtype=cx.want.dtype)
-
-
-@lowers("relu.default")
-def _relu(cx: Context, x: Node) -> Node:
-    return cx.elementwise("max", x, 0)
-
-
-@lowers("isnan.default")
-def _isnan(cx: Context, x: Node) -> Node:
-    return cx.elementwise("isnan", x) if x.dtype.is_float else cx.full(False, cx.want)
-
-
-@lowers("isinf.default")
-def _isinf(cx: Context, x: Node) -> Node:
-    if not x.dtype.is_float:
-        return cx.full(False, cx.want)
-    return cx.elementwise("eq", cx.elementwise("abs", x), math.inf)
-
-
-@lowers("isfinite.default", "prims.isfinite.default")
-def _isfinite(cx: Context, x: Node) -> Node:
-    return cx.elementwise("isfinite", x) if x.dtype.is_float else cx.full(True, cx.want)
-
-
-@lowers("signbit.default", "prims.signbit.default")
-def _signbit(cx: Context, x: Node) -> Node:
-    if not x.dtype.is_float:
-        return cx.elementwise("lt", x, 0) if x.dtype.kind == "i" else cx.full(False, cx.want)
-    bits = cx.b.bitcast(x, type=x.tensor.with_dtype(DTYPES[f"i{x.dtype.bits}"]))
-    return cx.elementwise("lt", bits, 0)
-
-
-@lowers("logical_not.default")
-def _logical_not(cx: Context, x: Node) -> Node:
-    return cx.b.not_(x) if x.dtype is BOOL else cx.elementwise("eq", x, 0)
-
-
-@lowers("bitwise_not.default", "prims.bitwise_not.default")
-def _bitwise_not(cx: Context, x: Node) -> Node:
-    return cx.b.not_(x)
-
-
-# ---- two operands
 
 
 def _scaled(cx: Context, y: Any, alpha: Any) -> Any:

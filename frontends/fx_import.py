@@ -22,8 +22,10 @@ from stack.frontends import (
     aten_groups,
     aten_index,
     aten_nn,
+    aten_pool,
     aten_reduce,
     aten_shape,
+    aten_unary,
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
 from stack.frontends.fx_dims import Sizes, float_value, is_size
@@ -35,7 +37,8 @@ from stack.ir.types import TensorType, TupleType
 
 # imported for their entries in the table
 _ = (
-    aten_conv, aten_elementwise, aten_groups, aten_index, aten_nn, aten_reduce, aten_shape,
+    aten_conv, aten_elementwise, aten_groups, aten_index, aten_nn, aten_pool, aten_reduce,
+    aten_shape, aten_unary,
 )  # fmt: skip
 
 # Ops that check or hint and give nothing.

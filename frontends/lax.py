@@ -28,7 +28,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import DTYPES, DType, TensorType, TupleType
 
 TOPICS = (
-    "elementwise", "move", "index", "reduce", "window", "contract", "control", "random",
+    "elementwise", "move", "index", "slice", "reduce", "window", "contract", "control", "random",
 )  # fmt: skip
 Lowering = Callable[..., "Node | Sequence[Node]"]
 LOWERINGS: dict[str, Lowering] = {}

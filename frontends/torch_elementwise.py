@@ -1,0 +1,168 @@
+"""Element types and elementwise ops of the IR in torch.
+
+Unsigned integers wider than 8 bits have few kernels in torch: they are held in int64 and masked.
+u64 keeps its bits in int64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from stack.errors import StackError
+from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.ir.data import Data
+from stack.ir.node import Node
+from stack.ir.space import ArraySpace
+from stack.ir.types import DType, TensorType
+
+Tensor = torch.Tensor
+
+_UNARY: dict[str, Callable[..., Tensor]] = {
+    name: getattr(torch, name)
+    for name in (
+        "neg", "abs", "floor", "ceil", "round", "trunc", "sqrt", "rsqrt", "exp", "exp2", "expm1",
+        "log", "log2", "log1p", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh", "tanh",
+        "asinh", "acosh", "atanh", "sigmoid", "erf", "erfinv", "lgamma", "digamma", "isnan",
+        "isfinite", "bitwise_not",
+    )
+}  # fmt: skip
+_BINARY: dict[str, Callable[..., Tensor]] = {
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "rem": torch.fmod,
+    "atan2": torch.atan2, "max": torch.maximum, "min": torch.minimum, "and": torch.bitwise_and,
+    "or": torch.bitwise_or, "xor": torch.bitwise_xor, "shl": torch.bitwise_left_shift,
+    "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
+}  # fmt: skip
+_WIDE_UNSIGNED = {"u16": 0xFFFF, "u32": 0xFFFFFFFF}
+TOP = -(1 << 63)  # the top bit of 64
+
+
+def held_dtype(dtype: DType) -> torch.dtype:
+    """How the space holds an element type."""
+    return torch.int64 if dtype.name in ("u16", "u32", "u64") else TORCH_DTYPE[dtype]
+
+
+class TorchElementwise(ArraySpace):
+    """Conversion and elementwise ops on torch tensors of one device."""
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        super().__init__(torch)
+        self.device = torch.device(device)
+
+    # ---- conversion
+
+    def dtype(self, dtype: DType) -> torch.dtype:
+        return held_dtype(dtype)
+
+    def constant(self, data: Data) -> Tensor:
+        kind = self.dtype(data.dtype)
+        if not data.shape:
+            value = data.array.item()
+            if data.dtype.name == "u64" and value >= 1 << 63:
+                value -= 1 << 64
+            return torch.full((), value, dtype=kind, device=self.device)
+        array = data.array.copy()
+        if data.dtype.name == "u64":
+            array = array.view("int64")
+        return torch.from_numpy(array).to(device=self.device, dtype=kind)
+
+    def enter(self, x: Tensor, type_: TensorType) -> Tensor:
+        """A user's tensor as the space holds it."""
+        if type_.dtype.name == "u64":
+            return x.view(torch.int64)
+        return x.to(self.dtype(type_.dtype))
+
+    def leave(self, x: Tensor, type_: TensorType) -> Tensor:
+        """A result of the element type that its type says."""
+        if type_.dtype.name == "u64":
+            return x.view(torch.uint64)
+        return x.to(TORCH_DTYPE[type_.dtype])
+
+    def settle(self, value: Tensor, type_: TensorType) -> Tensor:
+        mask = _WIDE_UNSIGNED.get(type_.dtype.name)
+        if mask is not None:
+            return value.to(torch.int64) & mask
+        kind = self.dtype(type_.dtype)
+        return value if value.dtype is kind else value.to(kind)
+
+    def cast(self, x: Tensor, source: DType, target: DType) -> Tensor:
+        if target.kind == "b":
+            return x != 0
+        if source.kind == "c" and target.kind != "c":
+            x = torch.real(x)
+        if source.name == "u64" and target.kind == "f":
+            # the top bit counts 2 ** 63, not - 2 ** 63
+            half = (x >> 1) & ((1 << 63) - 1)
+            low = (x & 1).to(torch.float64)
+            return (half.to(torch.float64) * 2 + low).to(self.dtype(target))
+        if target.kind == "u" and source.is_float:
+            x = x.to(torch.int64)
+        return x.to(self.dtype(target))
+
+    # ---- elementwise
+
+    def elementwise(self, node: Node, *args: Tensor) -> Tensor:
+        special = getattr(self, f"op_{node.op}", None)
+        if special is not None:
+            return special(node, *args)
+        if node.args[0].dtype.name == "u64" and node.op in ("lt", "le", "gt", "ge", "max", "min"):
+            return self._unsigned(node.op, *args)
+        return (_UNARY.get(node.op) or _BINARY[node.op])(*args)
+
+    def _unsigned(self, op: str, x: Tensor, y: Tensor) -> Tensor:
+        """Order of 64-bit patterns: with the top bit flipped, signed order is unsigned order."""
+        out = _BINARY[op](x ^ TOP, y ^ TOP)
+        return out ^ TOP if op in ("max", "min") else out
+
+    def op_sign(self, node: Node, x: Tensor) -> Tensor:
+        return torch.where(torch.isnan(x), x, torch.sign(x)) if node.dtype.is_float else x.sign()
+
+    def op_not(self, node: Node, x: Tensor) -> Tensor:
+        return torch.bitwise_not(x)
+
+    def op_rsqrt(self, node: Node, x: Tensor) -> Tensor:
+        return torch.rsqrt(x)
+
+    def op_sigmoid(self, node: Node, x: Tensor) -> Tensor:
+        return torch.sigmoid(x)
+
+    def op_div(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        if node.dtype.name == "u64":
+            raise StackError("division of u64 has no torch kernel")
+        if node.dtype.is_integer:
+            return torch.div(x, y, rounding_mode="trunc")
+        return torch.true_divide(x, y)
+
+    def op_rem(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        if node.dtype.name == "u64":
+            raise StackError("the remainder of u64 has no torch kernel")
+        return torch.fmod(x, y)
+
+    def op_pow(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        if not node.dtype.is_integer:
+            return torch.pow(x, y)
+        whole = torch.pow(x, y.clamp(min=0))
+        odd = torch.where(y % 2 == 0, 1, -1)
+        unit = torch.where(x == 1, 1, torch.where(x == -1, odd, 0))
+        return torch.where(y < 0, unit.to(whole.dtype), whole)
+
+    def op_shr(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
+        out = torch.bitwise_right_shift(x, y)
+        if node.dtype.name != "u64":
+            return out
+        # an arithmetic shift brings in copies of the top bit: cut them off
+        kept = torch.bitwise_right_shift(torch.full_like(x, -1) ^ TOP, (y - 1).clamp(min=0))
+        return torch.where(y == 0, x, out & kept)
+
+    def op_select(self, node: Node, test: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+        return torch.where(test, yes, no)
+
+    def op_bitcast(self, node: Node, x: Tensor) -> Tensor:
+        source, target = node.args[0].dtype, node.dtype
+        if held_dtype(source) is not TORCH_DTYPE[source] and source.bits != 64:
+            x = x.to(torch.int32 if source.bits == 32 else torch.int16)
+        if held_dtype(target) is not TORCH_DTYPE[target]:
+            signed = {16: torch.int16, 32: torch.int32, 64: torch.int64}[target.bits]
+            return x.view(signed).to(torch.int64)
+        return x.view(TORCH_DTYPE[target])

@@ -78,6 +78,7 @@ def _torch_executable(func: Func, run: Any, kernels: Any, device: str) -> Execut
         device=device,
         accept=pt.accept_for([p.tensor for p in func.params], device),
         wait=pt.wait_for(device),
+        arrays="torch",
         note=f"torch {pt.torch.__version__}, op by op, {pt.torch.get_num_threads()} threads",
     )
 

@@ -166,6 +166,7 @@ def _executable(
         device=device,
         accept=pt.accept_for([p.tensor for p in func.params], device),
         wait=pt.wait_for(device),
+        arrays="torch",
         note=_note(options, what),
     )
 

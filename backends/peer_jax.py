@@ -238,6 +238,7 @@ def _compiled(
         device=device,
         accept=_accept,
         wait=_wait_for(device),
+        arrays="jax",
         note=f"jax {jax.__version__}, {what}",
     )
 
@@ -264,6 +265,7 @@ def native_op_by_op(captured: Any, device: str = "cpu") -> Executable:
         device=device,
         accept=_accept,
         wait=_wait_for(device),
+        arrays="jax",
         note=f"jax {jax.__version__}, op by op, without jit",
     )
 

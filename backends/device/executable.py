@@ -75,6 +75,7 @@ def executable(
         device=str(device),
         accept=accept,
         wait=wait,
+        arrays="torch",
         peak_bytes=program.peak_bytes,
         profile=profile,
     )

@@ -52,6 +52,8 @@ class Executable:
             copy (DLPack; torch tensors as they are); results of `call` then go back to the
             framework as they are. None where only storage arrays are taken.
         wait: returns when all calls are done, where `call` does not wait for the device.
+        arrays: the frontend whose arrays `call` works on. Memory of other frameworks is only lent:
+            who passes it waits for the call before giving it back.
         peak_bytes: most memory held for intermediates and results, or None where unknown.
         note: how it was tuned, what is missing.
     """
@@ -66,6 +68,7 @@ class Executable:
     device: str = "cpu"
     accept: Callable[[Sequence[Any]], Any] | None = None
     wait: Callable[[], None] | None = None
+    arrays: str = ""
     peak_bytes: int | None = None
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel

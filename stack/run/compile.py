@@ -239,6 +239,8 @@ class CompiledGraph:
             assert executable.accept is not None
             assert executable.call is not None
             found = executable.call(executable.accept(ready))
+            if executable.arrays != self.frontend.name and executable.wait is not None:
+                executable.wait()
             back = self.frontend.from_device
         else:
             found = executable.run(ready)

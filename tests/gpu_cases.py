@@ -1,0 +1,139 @@
+"""Matrix products with what follows them, for the GPU passes and the cuda backend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from kernel_cases import program
+
+from stack.ir import DTYPES, Builder, Func, Node, param, tensor
+from stack.ir.axes import parse_rule
+from stack.ir.data import round_bf16
+from stack.ir.space import einsum_text
+from stack.passes.distribute_gpu import distribute_gpu_kernel
+from stack.passes.distribute_gpu_tile import tile_gpu_group
+from stack.passes.tile import alone
+
+Shape = tuple[int, ...]
+Build = Callable[..., Node | tuple[Node, ...]]
+
+# primes, ones, tails of every axis; both orders of both operands; batches, heads, split depths
+PRODUCTS: list[tuple[str, Shape, Shape]] = [
+    ("m k, k n -> m n", (8, 32), (32, 128)),
+    ("m k, k n -> m n", (7, 13), (13, 17)),
+    ("m k, n k -> m n", (9, 37), (71, 37)),
+    ("m k, n k -> m n", (67, 3), (100, 3)),
+    ("k m, k n -> m n", (40, 9), (40, 64)),
+    ("k m, n k -> m n", (40, 144), (48, 40)),
+    ("m k, k n -> n m", (32, 7), (7, 64)),
+    ("m k, k n -> m n", (1, 32), (32, 130)),
+    ("m k, k n -> m n", (50, 1), (1, 64)),
+    ("k, k n -> n", (32,), (32, 64)),
+    ("b s k, h d k -> b h s d", (2, 9, 24), (3, 16, 24)),
+    ("b s h d, b t h d -> b h s t", (2, 20, 3, 16), (2, 33, 3, 16)),
+    ("b h s t, b t h d -> b s h d", (1, 2, 20, 33), (1, 33, 2, 16)),
+    ("b g r s d, b g t d -> b g r s t", (1, 2, 3, 9, 8), (1, 2, 21, 8)),
+    ("b s h d, n h d -> b s n", (2, 9, 3, 20), (70, 3, 20)),
+    ("m k, k n -> m n", (130, 40), (40, 136)),
+]
+
+
+def bias_gelu(b: Builder, x: Node, w: Node, bias: Node) -> Node:
+    y = b.dot(x, w, rule="m k, n k -> m n")
+    y = b.add(y, b.broadcast(bias, axes=(1,), type=y.type))
+    return b.mul(b.mul(y, 0.5), b.add(b.erf(b.mul(y, 0.70710678)), 1.0))
+
+
+def residual(b: Builder, x: Node, w: Node, r: Node) -> Node:
+    return b.add(r, b.dot(x, w, rule="m k, k n -> m n"))
+
+
+def gate(b: Builder, x: Node, w: Node, g: Node) -> Node:
+    y = b.dot(x, w, rule="m k, n k -> m n")
+    return b.mul(b.mul(y, b.sigmoid(y)), g)
+
+
+def row_scale(b: Builder, x: Node, w: Node, s: Node) -> Node:
+    y = b.dot(x, w, rule="m k, k n -> m n")
+    return b.mul(y, b.broadcast(s, axes=(0,), type=y.type))
+
+
+def causal(b: Builder, q: Node, k: Node) -> Node:
+    y = b.mul(b.dot(q, k, rule="h s d, h t d -> h s t"), 0.125)
+    row = b.iota(axis=1, type=tensor("i64", *y.shape))
+    column = b.iota(axis=2, type=tensor("i64", *y.shape))
+    return b.select(b.ge(row, column), y, -np.inf)
+
+
+def two_results(b: Builder, x: Node, w: Node) -> tuple[Node, Node]:
+    y = b.dot(x, w, rule="m k, k n -> m n")
+    return y, b.exp(y)
+
+
+EPILOGUES: list[tuple[Build, list[Shape]]] = [
+    (bias_gelu, [(9, 20), (100, 20), (100,)]),
+    (bias_gelu, [(1, 33), (20, 33), (20,)]),
+    (residual, [(40, 24), (24, 48), (40, 48)]),
+    (residual, [(1, 20), (20, 64), (1, 64)]),
+    (gate, [(13, 20), (33, 20), (13, 33)]),
+    (row_scale, [(11, 20), (20, 50), (11,)]),
+    (causal, [(2, 21, 8), (2, 21, 8)]),
+    (two_results, [(9, 20), (20, 48)]),
+]
+
+
+def product_of(rule: str, first: Shape, second: Shape, dtype: str) -> Node:
+    """A group of one dot."""
+    operands = [param("x0", tensor(dtype, *first)), param("x1", tensor(dtype, *second))]
+    return alone(Builder().dot(*operands, rule=rule))
+
+
+def epilogue_of(build: Build, shapes: list[Shape], dtype: str) -> Node:
+    """A group of one dot and what follows it."""
+    b = Builder()
+    params = [param(f"p{i}", tensor(dtype, *s)) for i, s in enumerate(shapes)]
+    made = build(b, *params)
+    results = made if isinstance(made, tuple) else (made,)
+    outside = [param(f"x{i}", tensor(dtype, *s)) for i, s in enumerate(shapes)]
+    block = b.block(params, results)
+    return Builder().fusion(*outside, kind="gemm", name=build.__name__, blocks=(block,))
+
+
+def gpu_kernel(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Node:
+    """The kernel of a group at the loop level of a GPU."""
+    return distribute_gpu_kernel(tile_gpu_group(group, rows, columns), product)
+
+
+def gpu_func(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Func:
+    return program(gpu_kernel(group, product, rows, columns))
+
+
+def floats(shape: Shape, dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """Random values as the interpreter holds them, small enough to be summed."""
+    values = rng.normal(size=shape) / np.sqrt(shape[-1])
+    held = values.astype(DTYPES[dtype].numpy)
+    return round_bf16(held) if dtype == "bf16" else held
+
+
+def einsum(rule: str, *arrays: np.ndarray) -> np.ndarray:
+    """The product in f64."""
+    return np.einsum(einsum_text(parse_rule(rule)), *[a.astype(np.float64) for a in arrays])
+
+
+def several(found: object) -> tuple[np.ndarray, ...]:
+    return found if isinstance(found, tuple) else (np.asarray(found),)
+
+
+# largest error of one kernel whose inputs are exact, relative to the largest result
+TOLERANCE = {"f64": 1e-12, "f32": 1e-5, "f16": 2e-3, "bf16": 2e-2}
+
+
+def assert_near(found: np.ndarray, want: np.ndarray, dtype: str) -> None:
+    """Equal up to rounding; inf and nan where they belong."""
+    assert found.shape == want.shape
+    got, expected = found.astype(np.float64), want.astype(np.float64)
+    finite = expected[np.isfinite(expected)]
+    scale = max(1.0, float(np.abs(finite).max())) if finite.size else 1.0
+    bound = TOLERANCE[dtype]
+    np.testing.assert_allclose(got, expected, rtol=bound, atol=bound * scale)

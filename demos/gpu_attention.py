@@ -259,8 +259,8 @@ def _flex(variant: str, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
     if variant not in ("full", "bias", "learned"):
         rows = batch if variant == "document" else None
         rule = masks.get(variant, is_causal)
-        made: Any = torch.compile(create_block_mask)
-        mask = made(rule, rows, None, length, length, device=args[0].device)
+        device = str(args[0].device)
+        mask = create_block_mask(rule, rows, None, length, length, device=device)
     compiled: Any = torch.compile(flex_attention, dynamic=False)
 
     def run(q: Tensor, k: Tensor, v: Tensor, *more: Tensor) -> Tensor:

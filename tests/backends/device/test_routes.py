@@ -13,7 +13,8 @@ from stack.frontends.dynamo import FRONTEND
 from stack.frontends.jaxpr import FRONTEND as JAX
 from stack.run import compile as run_compile
 from stack.run import plugins
-from stack.run.compile import Compiled, compile_captured
+from stack.run.compile import compile_captured
+from stack.run.compiled import Compiled
 
 
 @pytest.fixture(autouse=True)

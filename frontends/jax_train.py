@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from stack.errors import UsageError
-from stack.run.compile import compile as compile_program
+from stack.run.compiled import compile as compile_program
 
 
 def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:

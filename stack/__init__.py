@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from stack import errors
 from stack.ir import Func, parse, verify
-from stack.run.compile import compile, jit, trace
+from stack.run.compile import trace
+from stack.run.compiled import compile, jit
 
 __all__ = ["Func", "compile", "errors", "jit", "parse", "trace", "verify"]

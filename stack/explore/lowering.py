@@ -22,13 +22,13 @@ from stack.run.backend import Backend
 from stack.run.compile import (
     DEFAULT_BACKEND,
     LOWERING_STAGES,
-    Compiled,
     CompiledGraph,
     check_native,
     compile_captured,
     find_frontend,
     lower,
 )
+from stack.run.compiled import Compiled
 from stack.run.frontend import Captured, Frontend
 from stack.run.record import Run, Stage, coverage_of
 
@@ -53,6 +53,12 @@ class IRFrontend:
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         return array
+
+    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
+        raise UsageError("a function from text takes arrays in host memory")
+
+    def from_device(self, array: Any, dtype: DType) -> Any:
+        raise UsageError("a function from text gives arrays in host memory")
 
     def space(self) -> ArraySpace:
         return NumpySpace()

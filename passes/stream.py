@@ -8,17 +8,19 @@ out of memory: the result of a dot, or a row that is too long to be held.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import make
-from stack.ir.dim import Dim, product
-from stack.ir.node import Block, Func, Node
+from stack.ir.dim import Dim, add, less_equal, product
+from stack.ir.node import Block, Func, Node, deps
 from stack.ir.types import TensorType, TupleType
 from stack.passes.stream_action import describe
 from stack.passes.stream_build import Build
+from stack.passes.stream_graph import Graph, is_elementwise, reduced_value
 from stack.passes.stream_normal import Normal
-from stack.passes.stream_region import Graph, Region, is_elementwise, reduced_value
+from stack.passes.stream_region import Region
 from stack.passes.stream_terms import Exp, Refusal, Shift, Writer
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -58,6 +60,8 @@ class Stream(Pass):
             step = self._step(Graph(current), refused, log)
             if step is None:
                 break
+            # what is new comes after the stream, where every reduction was asked
+            refused.update(set(step.nodes).difference(current.nodes))
             current = step
         done[block] = current
         return current
@@ -115,10 +119,10 @@ class _Candidate:
         region.add(self.sink)
         if len(region.members) == 1 and not region.dots and not self._is_long(found[0]):
             return region
+        self._check_width([self.sink], region)
+        after = self.graph.after(region.members)
         for node in reversed(self.graph.nodes):
-            if node in region.members or node in self.outside:
-                continue
-            if node not in self.graph.after(region.members):
+            if node not in after or node in region.members or node in self.outside:
                 continue
             other = reduced_value(node)
             if other is None or other[0] != found[0]:
@@ -128,6 +132,7 @@ class _Candidate:
                 more.add(node)
                 if not region.members.keys().isdisjoint(more.members):
                     region.merge(more)
+                    after = self.graph.after(region.members)
             except Refusal:
                 continue
         return region
@@ -210,21 +215,30 @@ class _Candidate:
                 finishing.add(node)
         while True:
             own = finishing | set(region.members)
-            needed = [n for n in graph.nodes if n in own and self._is_needed(n, own | inside)]
+            needed, reached = self._demand(own)
             views = {n for n in needed if n.op == "broadcast"}
             if not views:
                 break
             finishing -= views
-        for node in inside - own:
-            if self._is_needed(node, own | inside):
-                raise Refusal(
-                    f"{graph.name(node)}, which is as long as the axis, is needed elsewhere"
-                )
+        lost = [n for n in graph.nodes if n in inside and n in reached]
+        if lost:
+            name = graph.name(lost[0])
+            raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
         return finishing, needed
 
-    def _is_needed(self, node: Node, inside: set[Node]) -> bool:
-        users = self.graph.users.get(node, ())
-        return node in self.graph.results or any(u not in inside for u in users)
+    def _demand(self, own: set[Node]) -> tuple[list[Node], set[Node]]:
+        """Which of `own` the rest of the block reads, and that rest."""
+        needed: set[Node] = set()
+        reached: set[Node] = set()
+        pending = list(self.graph.results)
+        while pending:
+            node = pending.pop()
+            if node in own:
+                needed.add(node)
+            elif node not in reached:
+                reached.add(node)
+                pending.extend(deps(node))
+        return sorted(needed, key=lambda n: self.graph.place[n]), reached
 
     def _is_worth_it(self) -> bool:
         region = self.region
@@ -234,13 +248,7 @@ class _Candidate:
             raise Refusal(
                 f"{self.graph.name(long[0])}, which is as long as the axis, is needed elsewhere"
             )
-        for dot in dots:
-            width = self._width(dot)
-            if not isinstance(width, int) or width > self.options.max_width:
-                raise Refusal(
-                    f"{self.graph.name(dot)} has {width} columns, more than max_width ="
-                    f" {self.options.max_width}"
-                )
+        self._check_width(dots, region)
         factors = [f for s in self.normal.states for f in s.all_factors]
         depends = any(isinstance(f, Exp | Shift) for f in factors)
         if not region.dots and not dots:
@@ -248,6 +256,24 @@ class _Candidate:
         if depends or (dots and len(self.normal.states) > 1):
             return True
         return bool(region.dots) and self._saves_bytes()
+
+    def _check_width(self, sinks: Sequence[Node], region: Region) -> None:
+        """Refuse results that are too wide to be held, or wider than what stays out of memory."""
+        total: Dim = 0
+        dots = [s for s in sinks if s.op == "dot"]
+        for dot in dots:
+            width = _width(dot, region)
+            if less_equal(width, self.options.max_width) is not True:
+                raise Refusal(
+                    f"{self.graph.name(dot)} has {width} columns, more than max_width ="
+                    f" {self.options.max_width}"
+                )
+            total = add(total, width)
+        if dots and not region.dots and less_equal(total, region.extent) is not True:
+            raise Refusal(
+                f"the results have {total} columns, more than the {region.extent} elements"
+                " that would stay out of memory"
+            )
 
     def _is_row(self, node: Node) -> bool:
         """Whether a result has the streamed axis."""
@@ -266,14 +292,6 @@ class _Candidate:
             if found in self.finishing:
                 pending.extend(found.args)
         return False
-
-    def _width(self, dot: Node) -> Dim:
-        """Columns of a dot's running value: axes that the larger operand has not."""
-        values = self.region.operands[dot]
-        own = [v for v in values if v not in self.region.light] or list(values)
-        space = own[0].names
-        result = self.region.members[dot]
-        return product([s for n, s in zip(result, dot.shape) if n not in space])
 
     def _saves_bytes(self) -> bool:
         """Whether what stays out of memory is more than what is read."""
@@ -315,6 +333,14 @@ def _finishes(node: Node) -> bool:
     if not isinstance(node.type, TensorType):
         return False
     return is_elementwise(node) or node.op in ("broadcast", "transpose")
+
+
+def _width(dot: Node, region: Region) -> Dim:
+    """Columns of a dot's running value: axes that its main operand has not."""
+    values = region.operands[dot]
+    main = next((v for v in values if v not in region.light), values[0])
+    result = zip(region.members[dot], dot.shape, strict=True)
+    return product([size for name, size in result if name not in main.names])
 
 
 def _elements(node: Node) -> int:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from stack.ir.node import Node
-from stack.passes.stream_region import MOVES, Region
+from stack.passes.stream_graph import MOVES
+from stack.passes.stream_region import Region
 from stack.passes.stream_terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
 from stack.rewrite.pattern import splat
 

@@ -10,8 +10,8 @@ from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.stream_action import correct_block
+from stack.passes.stream_graph import MOVES, is_elementwise
 from stack.passes.stream_normal import Normal
-from stack.passes.stream_region import MOVES, is_elementwise
 from stack.passes.stream_render import Render, again, reshaped, wide, widened
 from stack.passes.stream_terms import Factor, K, Names, Power, Refusal, State, Value
 

@@ -11,8 +11,8 @@ from stack.ir.builder import constant, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.types import F32, DType, TensorType
+from stack.passes.stream_graph import MOVES
 from stack.passes.stream_normal import Normal
-from stack.passes.stream_region import MOVES
 from stack.passes.stream_terms import (
     Anchor,
     Exp,

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
 from stack.passes.stream_anchor import find_anchor
-from stack.passes.stream_region import MOVES, Region
+from stack.passes.stream_graph import MOVES
+from stack.passes.stream_region import Region
 from stack.passes.stream_terms import (
     Exp,
     Factor,

@@ -2,11 +2,29 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import zlib
 
 import numpy as np
 import pytest
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `gpu` where no CUDA device is."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    why = _no_gpu() if marked else None
+    for item in marked:
+        if why is not None:
+            item.add_marker(pytest.mark.skip(reason=why))
+
+
+def _no_gpu() -> str | None:
+    if importlib.util.find_spec("torch") is None:
+        return "needs torch and a CUDA device"
+    import torch
+
+    return None if torch.cuda.is_available() else "needs a CUDA device"
 
 
 @pytest.fixture

@@ -27,7 +27,9 @@ Artifacts = dict[str, str | Callable[[], str]]
 class Compiler:
     """Kernels by text: equal bodies are compiled once, and have one name."""
 
-    def __init__(self, target: str, store: Cache | None) -> None:
+    def __init__(self, func: Func, target: str, store: Cache | None) -> None:
+        self.func = func
+        self.lines = {n: block.locs.get(n, ()) for block, n in walk(func.body) if n.op == "kernel"}
         self.target = nvrtc.check_target(target)
         self.store = store
         self.sources: dict[Node, Source] = {}
@@ -48,14 +50,15 @@ class Compiler:
             self.binaries[text] = nvrtc.compile_cubin(text, ENTRY, self.target, self.store)
             name = unique_name(str(node.attrs["name"]), self.taken, {})
             symbol = "".join(c if c.isalnum() else "_" for c in name)
-            self.readable[text] = print_kernel(node, symbol, readable=True)
+            lines = self.lines.get(node, ())
+            self.readable[text] = print_kernel(node, symbol, readable=True, lines=lines)
         return self.binaries[text]
 
-    def describe(self, func: Func, node: Node) -> Kernel:
+    def describe(self, node: Node) -> Kernel:
         """The record of a kernel."""
         binary, source = self.binary(node), self.source(node)
         readable, body = self.readable[source.text], node.blocks[0]
-        lines = list(func.body.locs.get(node, ()))
+        lines = list(self.lines.get(node, ()))
         lines += [line for places in body.locs.values() for line in places]
         types = [t for n in (*node.args, node) for t in _types(n)]
         return Kernel(
@@ -63,7 +66,7 @@ class Compiler:
             "generated",
             readable.text,
             "cu",
-            func.body.names.get(node, ""),
+            self.func.body.names.get(node, ""),
             files(lines),
             tuple(node.attrs.get("ops") or ()),
             float(node.attrs.get("flops") or _flops(node)),
@@ -109,7 +112,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     from .launch import device_target, loaded
 
     device = torch.device(options.get("device") or "cuda")
-    compiler = Compiler(device_target(device), _store(options))
+    compiler = Compiler(func, device_target(device), _store(options))
     launches: dict[str, Launch] = {}
 
     def load(node: Node) -> Launch:
@@ -120,7 +123,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
     program = Program(func.body, load, options.get("call_opaque"), device)
     kernels = [
-        compiler.describe(func, step.node)
+        compiler.describe(step.node)
         if step.node.op == "kernel"
         else describe(func, step.node, step.library)
         for step in program.steps
@@ -137,14 +140,14 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
     """
     from ..device.executable import describe
 
-    compiler = Compiler(options.get("target") or DEFAULT_TARGET, _store(options))
+    compiler = Compiler(func, options.get("target") or DEFAULT_TARGET, _store(options))
     kernels: list[Kernel] = []
     for _, node in walk(func.body):
         if node.op == "kernel":
             compiler.binary(node)
     for node in func.nodes:
         if node.op == "kernel":
-            kernels.append(compiler.describe(func, node))
+            kernels.append(compiler.describe(node))
         elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
             kernels.append(describe(func, node, "torch" if node.op == "fusion" else ""))
     return kernels, compiler.artifacts()

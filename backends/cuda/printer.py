@@ -68,7 +68,9 @@ class Value:
         return f"{self.text}[i]" if self.count else self.text
 
 
-def print_kernel(kernel: Node, name: str, readable: bool = False) -> Source:
+def print_kernel(
+    kernel: Node, name: str, readable: bool = False, lines: Sequence[str] = ()
+) -> Source:
     """The CUDA C++ of one kernel node at the loop level.
 
     Args:
@@ -76,12 +78,13 @@ def print_kernel(kernel: Node, name: str, readable: bool = False) -> Source:
             then outputs.
         readable: with names and source lines of the IR; without them equal kernels have equal
             text, which is what the cache is keyed by.
+        lines: where the kernel as a whole comes from.
 
     Raises:
         Unprintable: naming the op that has no statement.
     """
     safe = f"{name}_kernel" if name in RESERVED else name
-    return Printer(kernel.blocks[0], safe, readable).source(len(kernel.args))
+    return Printer(kernel.blocks[0], safe, readable).source(len(kernel.args), lines)
 
 
 class Printer:
@@ -153,7 +156,7 @@ class Printer:
 
     # ---- frame
 
-    def source(self, inputs: int) -> Source:
+    def source(self, inputs: int, origin: Sequence[str] = ()) -> Source:
         arguments: list[str] = []
         for i, p in enumerate(self.block.params):
             name = self.fresh(str(p.attrs["name"])) if self.readable else f"p{i}"
@@ -173,7 +176,8 @@ class Printer:
                 self.values[p] = self.values[init]
         for node in program.nodes:
             self.statement(node)
-        head = f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
+        head = f"// {', '.join(origin)}\n" if origin else ""
+        head += f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
         body = "\n".join([f"{head}{self.name}({', '.join(arguments)}) {{", *self.lines, "}\n"])
         dynamic = self.shared if self.shared > STATIC_SHARED else 0
         return Source(

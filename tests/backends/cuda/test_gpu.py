@@ -1,0 +1,211 @@
+"""Kernels on a GPU against f64: run all of this with `pytest -m gpu tests/backends/cuda`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from gpu_cases import (
+    EPILOGUES,
+    PRODUCTS,
+    Build,
+    Shape,
+    assert_near,
+    einsum,
+    epilogue_of,
+    floats,
+    gpu_kernel,
+    product_of,
+    several,
+)
+from kernel_cases import CASES, Spec, group_of, program, random_array, softmax
+
+from stack.backends.cuda import nvrtc
+from stack.backends.cuda.printer import print_kernel
+from stack.ir import DTYPES, Node, TupleType, parse
+from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
+
+pytestmark = pytest.mark.gpu
+COLLIDING = ("scatter_rows", "scatter_set")
+ROWS = [c for c in CASES if c[0].__name__ not in COLLIDING]
+SIDES = {"naive": (32, 8), "coalesced": (8, 32), "shared": (32, 32)}
+
+
+def on_gpu(kernel: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
+    """Results of one kernel, run twice: the second run must not differ."""
+    import torch
+
+    from stack.backends.cuda.launch import device_target, loaded
+    from stack.frontends.torch_arrays import TORCH_DTYPE
+
+    device = torch.device("cuda", torch.cuda.current_device())
+    source = print_kernel(kernel, "test", readable=True)
+    binary = nvrtc.compile_cubin(source.text, source.name, device_target(device))
+    launch = loaded(source, binary, device)
+    inputs = [
+        torch.from_numpy(np.array(a)).to(device).to(TORCH_DTYPE[p.dtype])
+        for a, p in zip(arrays, kernel.blocks[0].params, strict=False)
+    ]
+    inputs += [
+        torch.from_numpy(np.array(n.attrs["value"].array)).to(device)
+        for n in kernel.args[len(arrays) :]
+    ]
+    types = kernel.type.items if isinstance(kernel.type, TupleType) else (kernel.type,)
+    found: list[list[Any]] = []
+    for _ in range(2):
+        outs = [
+            torch.full([int(s) for s in t.shape], 77, dtype=TORCH_DTYPE[t.dtype], device=device)  # pyright: ignore[reportArgumentType]
+            for t in types
+        ]
+        launch(inputs, outs)
+        torch.cuda.synchronize()
+        wide = {torch.bfloat16: torch.float32}
+        found.append([o.to(wide.get(o.dtype, o.dtype)).cpu().numpy() for o in outs])
+    for first, second in zip(*found, strict=True):
+        np.testing.assert_array_equal(first, second)
+    return found[0]
+
+
+def exact(group: Node, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The group in f64."""
+    text = str(program(group))
+    for name in ("bf16", "f16", "f32"):
+        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+    with np.errstate(all="ignore"):
+        return several(parse(text).interpret(*wide))
+
+
+def compare(group: Node, arrays: list[np.ndarray], dtype: str, kernel: Node | None = None) -> None:
+    made = kernel if kernel is not None else gpu_kernel(group)
+    for got, want in zip(on_gpu(made, arrays), exact(group, arrays), strict=True):
+        if want.dtype.kind == "f":
+            assert_near(got, want, dtype if DTYPES[dtype].is_float else "f32")
+        else:
+            np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(("build", "specs"), ROWS, ids=lambda c: getattr(c, "__name__", None))
+def test_rows(build: Build, specs: list[Spec], rng: np.random.Generator) -> None:
+    compare(group_of(build, specs), [random_array(s, rng) for s in specs], str(specs[0][0]))
+
+
+@pytest.mark.parametrize("size", [1, 31, 33, 128, 129, 1028, 4099, 16384, 50_000])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f64"])
+def test_rows_of_every_length(size: int, dtype: str, rng: np.random.Generator) -> None:
+    specs: list[Spec] = [(dtype, 2, 3, size), (dtype, 3, size)]
+    compare(group_of(softmax, specs), [random_array(s, rng) for s in specs], dtype)
+
+
+@pytest.mark.parametrize("size", [70, 1100])
+def test_inf_and_nan_stay_in_their_rows(size: int, rng: np.random.Generator) -> None:
+    specs: list[Spec] = [("f32", 1, 4, size), ("f32", 4, size)]
+    x, mask = (random_array(s, rng) for s in specs)
+    x[0, 1, 3], x[0, 2, size - 1], mask[3, :5] = np.nan, np.inf, -np.inf
+    compare(group_of(softmax, specs), [x, mask], "f32")
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), PRODUCTS)
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_products(
+    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator
+) -> None:
+    arrays = [floats(s, dtype, rng) for s in (first, second)]
+    (found,) = on_gpu(gpu_kernel(product_of(rule, first, second, dtype)), arrays)
+    assert_near(found, einsum(rule, *arrays), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+@pytest.mark.parametrize("shape", [(512, 768, 384), (257, 384, 520), (1000, 136, 4096)])
+@pytest.mark.parametrize("rule", ["m k, k n -> m n", "m k, n k -> m n", "k m, n k -> m n"])
+def test_large_products(
+    rule: str, shape: tuple[int, int, int], dtype: str, rng: np.random.Generator
+) -> None:
+    sizes = dict(zip("mnk", shape, strict=True))
+    parts = rule.split(" -> ")[0].split(",")
+    first, second = (tuple(sizes[n] for n in part.split()) for part in parts)
+    arrays = [floats(s, dtype, rng) for s in (first, second)]
+    (found,) = on_gpu(gpu_kernel(product_of(rule, first, second, dtype)), arrays)
+    assert_near(found, einsum(rule, *arrays), dtype)
+
+
+@pytest.mark.parametrize("product", list(SCHEDULES))
+@pytest.mark.parametrize("shape", [(33, 24, 40), (256, 384, 512), (130, 136, 72)])
+def test_every_rung_of_the_ladder(
+    product: str, shape: tuple[int, int, int], rng: np.random.Generator
+) -> None:
+    m, n, k = shape
+    arrays = [floats(s, "bf16", rng) for s in ((m, k), (k, n))]
+    group = product_of("m k, k n -> m n", (m, k), (k, n), "bf16")
+    kernel = gpu_kernel(group, product, *SIDES.get(product, (128, 128)))
+    (found,) = on_gpu(kernel, arrays)
+    assert_near(found, einsum("m k, k n -> m n", *arrays), "bf16")
+
+
+@pytest.mark.parametrize(("build", "shapes"), EPILOGUES, ids=lambda c: getattr(c, "__name__", None))
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_epilogues(build: Build, shapes: list[Shape], dtype: str, rng: np.random.Generator) -> None:
+    group = epilogue_of(build, shapes, dtype)
+    compare(group, [floats(s, dtype, rng) for s in shapes], dtype)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_inf_and_nan_of_products(dtype: str, rng: np.random.Generator) -> None:
+    x, w = floats((9, 20), dtype, rng), floats((70, 20), dtype, rng)
+    x[3, 5], x[8, 19], w[69, 2] = np.inf, np.nan, -np.inf
+    (found,) = on_gpu(gpu_kernel(product_of("m k, n k -> m n", x.shape, w.shape, dtype)), [x, w])
+    with np.errstate(all="ignore"):
+        assert_near(found, einsum("m k, n k -> m n", x, w), dtype)
+
+
+@pytest.mark.parametrize("name", ["llama_block", "gpt2_block"])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_transformer_blocks(name: str, dtype: str) -> None:
+    """A whole block: our kernels only, as exact as eager."""
+    import copy
+
+    import torch
+
+    import stack
+    from stack.demos import cpu_rows
+
+    module, args = cpu_rows.block("torch", name.removesuffix("_block"), 128, dtype)
+    want = copy.deepcopy(module).double()(*(a.double() for a in args)).detach()
+    module, args = module.cuda(), tuple(a.cuda() for a in args)
+    eager = module(*args).detach().double().cpu()
+    compiled = stack.compile(module, *args, backend="cuda")
+    found = compiled(*args)
+    assert found.device.type == "cuda"
+    error, allowed = (found.detach().double().cpu() - want).abs().max(), (eager - want).abs().max()
+    assert compiled.run.coverage["fallback"] == 0
+    assert error <= max(3 * allowed, 1e-5 * want.abs().max()), (error, allowed)
+    again = compiled(*args)
+    assert torch.equal(found, again)
+
+
+def test_inputs_of_any_alignment_and_order() -> None:
+    import torch
+
+    import stack
+
+    def twice(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x * 2 + y
+
+    whole = torch.randn(1025, 64, device="cuda")
+    x, y = whole.flatten()[1 : 1 + 1024 * 64].view(1024, 64), whole.t()[:, :1024].t()
+    y = y.contiguous().t().contiguous().t()
+    compiled = stack.compile(twice, x, y, backend="cuda")
+    assert torch.equal(compiled(x, y), x * 2 + y)
+
+
+def test_the_ladder_runs(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    import json
+
+    from stack.demos.gemm_ladder import main
+
+    path = tmp_path / "ladder.json"
+    assert main(["--size", "1024", "--table", "--rounds", "3", "--json", str(path)]) == 0
+    rows = json.loads(path.read_text())["rows"]
+    assert [r["name"] for r in rows] == [*SCHEDULES, "cublas"]
+    assert all(r["ms"] > 0 for r in rows)

@@ -1,0 +1,153 @@
+"""Every kind of kernel compiles for a GPU that is not here; the cache; the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from gpu_cases import EPILOGUES, PRODUCTS, Build, Shape, epilogue_of, gpu_kernel, product_of
+from kernel_cases import CASES, Spec, group_of
+
+from stack.backends.cache import Cache
+from stack.backends.cuda import BACKEND, nvrtc
+from stack.backends.cuda.printer import print_kernel
+from stack.cli import main
+from stack.errors import StackError, UsageError
+from stack.ir import DTYPES, Builder, Node
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
+from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
+
+need = nvrtc.missing_compiler()
+pytestmark = pytest.mark.skipif(need is not None, reason=str(need))
+COLLIDING = ("scatter_rows", "scatter_set")
+ROWS = [c for c in CASES if c[0].__name__ not in COLLIDING]
+TARGET = "sm_90"
+
+
+def compiled(kernel: Node) -> nvrtc.Binary:
+    source = print_kernel(kernel, "test", readable=True)
+    return nvrtc.compile_cubin(source.text, source.name, TARGET)
+
+
+@pytest.mark.parametrize(("build", "specs"), ROWS, ids=lambda c: getattr(c, "__name__", None))
+def test_rows(build: Build, specs: list[Spec]) -> None:
+    binary = compiled(gpu_kernel(group_of(build, specs)))
+    assert binary.cubin[:4] == b"\x7fELF"
+    assert binary.registers > 0
+    assert binary.spilled == 0
+    assert binary.stack == 0  # no registers went to memory
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), PRODUCTS[:12:2])
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32", "f64"])
+def test_products(rule: str, first: Shape, second: Shape, dtype: str) -> None:
+    binary = compiled(gpu_kernel(product_of(rule, first, second, dtype)))
+    assert binary.stack == 0
+
+
+@pytest.mark.parametrize(("build", "shapes"), EPILOGUES, ids=lambda c: getattr(c, "__name__", None))
+@pytest.mark.parametrize("dtype", ["bf16", "f32"])
+def test_epilogues(build: Build, shapes: list[Shape], dtype: str) -> None:
+    assert compiled(gpu_kernel(epilogue_of(build, shapes, dtype))).stack == 0
+
+
+@pytest.mark.parametrize("product", list(SCHEDULES))
+def test_every_rung_keeps_its_sums_in_registers(product: str) -> None:
+    group = product_of("m k, k n -> m n", (1024, 1024), (1024, 1024), "bf16")
+    sides = {"naive": (32, 8), "coalesced": (8, 32), "shared": (32, 32)}.get(product, (128, 128))
+    binary = compiled(gpu_kernel(group, product, *sides))
+    assert (binary.stack, binary.spilled) == (0, 0)
+    if nvrtc.find_tool("cuobjdump") is not None:
+        sass = nvrtc.disassemble(binary)
+        assert ("HMMA" in sass) == (product in ("tensor", "pipelined"))
+        assert ("LDGSTS" in sass) == (product == "pipelined")
+        assert ("LDSM" in sass) == (product in ("tensor", "pipelined"))
+
+
+@pytest.mark.parametrize("kind", ["f32", "f64", "i32", "i64", "u8", "u32", "bool"])
+def test_every_elementwise_op(kind: str) -> None:
+    """One kernel with all ops of a type, each to an output of its own."""
+    dtype = DTYPES[kind]
+
+    def everything(b: Builder, x: Node, y: Node) -> tuple[Node, ...]:
+        made: list[Node] = []
+        for op, (kinds, _, _) in UNARY.items():
+            if dtype.kind in kinds and op != "digamma":
+                made.append(b.op(op, [x]))
+        for op, (kinds, _, _) in BINARY.items():
+            if dtype.kind in kinds:
+                made.append(b.op(op, [x, y]))
+        for op in COMPARE:
+            made.append(b.select(b.op(op, [x, y]), x, y))
+        for name in ("bool", "i8", "u16", "i32", "i64", "f16", "bf16", "f32", "f64"):
+            made.append(b.cast(x, type=x.tensor.with_dtype(DTYPES[name])))
+        return tuple(dict.fromkeys(m for m in made if m is not x))
+
+    assert compiled(gpu_kernel(group_of(everything, [(kind, 4, 6), (kind, 4, 6)]))).registers > 0
+
+
+def test_what_is_no_code_is_shown_by_line() -> None:
+    with pytest.raises(StackError, match=r"for sm_90[\s\S]*storage class[\s\S]*1  bad"):
+        nvrtc.compile_cubin("bad;", "k", TARGET)
+    with pytest.raises(UsageError, match="is not a GPU"):
+        nvrtc.compile_cubin("", "k", "h100")
+
+
+def test_cache_keeps_code_and_what_it_takes(tmp_path: Path) -> None:
+    text = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] += 1.0f; }'
+    store = Cache(tmp_path)
+    first = nvrtc.compile_cubin(text, "k", TARGET, store)
+    (entry,) = (p for p in tmp_path.rglob("*") if p.is_file())
+    assert nvrtc.compile_cubin(text, "k", TARGET, store) == first
+    entry.write_bytes(entry.read_bytes()[:-7])  # half written
+    assert nvrtc.compile_cubin(text, "k", TARGET, store) == first
+    assert len(list(tmp_path.rglob("*.obj"))) == 1
+    nvrtc.compile_cubin(text, "k", "sm_80", store)
+    assert len(list(tmp_path.rglob("*.obj"))) == 2
+
+
+PROGRAM = """
+import torch
+
+def block(x, w, g):
+    y = torch.nn.functional.layer_norm(x, x.shape[-1:], g)
+    return torch.softmax(y @ w, -1) + x.transpose(0, 1)
+"""
+
+
+def test_dump_for_a_gpu_that_is_not_here(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("STACK_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "p.py").write_text(PROGRAM)
+    spec = ["-i", "f32[64,64]", "-i", "f32[64,64]", "-i", "f32[64]"]
+    base = ["dump", f"{tmp_path}/p.py:block", *spec, "--backend", "cuda"]
+    assert main([*base, "--target", TARGET, "-o", str(tmp_path / "run"), "--json"]) == 0
+    manifest = json.loads(capsys.readouterr().out)
+    assert [s["name"] for s in manifest["stages"]][-4:] == ["loop", "cuda", "ptx", "sass"]
+    kernels = [k for k in manifest["kernels"] if k["kind"] == "generated"]
+    assert kernels
+    for kernel in kernels:
+        assert kernel["resources"]["registers"] > 0
+        assert kernel["resources"]["spilled"] == 0
+        text = (tmp_path / "run" / kernel["file"]).read_text()
+        assert "__global__" in text
+        assert "p.py:" in text
+    stages = {s["name"]: (tmp_path / "run" / s["file"]).read_text() for s in manifest["stages"]}
+    assert ".target sm_90" in stages["ptx"]
+    assert main([*base, "--target", "h100"]) == 2
+    assert "not a GPU" in capsys.readouterr().err
+
+
+def test_without_a_gpu_running_is_refused_by_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if BACKEND.missing() is None:
+        pytest.skip("there is a GPU here")
+    pytest.importorskip("torch")
+    (tmp_path / "p.py").write_text(PROGRAM)
+    spec = ["-i", "f32[8,8]", "-i", "f32[8,8]", "-i", "f32[8]"]
+    assert main(["dump", f"{tmp_path}/p.py:block", *spec, "--backend", "cuda", "--profile"]) == 5
+    assert "no CUDA device" in capsys.readouterr().err

@@ -1,0 +1,225 @@
+"""CUDA C++ from the loop level: barriers, wide accesses, registers, and what is refused."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from gpu_cases import gpu_kernel, product_of
+from kernel_cases import group_of, layernorm, softmax
+
+from stack.backends.cuda.expressions import Unprintable, literal
+from stack.backends.cuda.printer import print_kernel
+from stack.ir import DTYPES, Builder, Node, parse, tensor
+from stack.ir.integers import Integers
+
+MEMORY = "f32[64] in global"
+
+
+def kernel_of(lines: str, memory: str = MEMORY, inputs: str = "%p0") -> Node:
+    """A kernel whose block is these lines; they end in what is returned."""
+    kind = memory.removesuffix(" in global")
+    func = parse(f"""
+func @main(%x: {kind}) -> ({kind}) at tensor {{
+  %k = kernel(%x) {{level="loop", name="k"}} : {kind} {{({inputs}: {memory}, %o: {memory})
+{lines}
+  }}
+  return %k
+}}
+""")
+    return func.nodes[0]
+
+
+def text_of(lines: str) -> str:
+    text = print_kernel(kernel_of(lines), "k", readable=True).text
+    return text[text.index('extern "C"') :]
+
+
+def exchange(second: str) -> str:
+    """Every thread stores to shared memory, then reads at `second`."""
+    m = "f32[64] in shared"
+    return f"""
+    %loop = loop(%o) {{kind="grid"}} : {MEMORY} {{(%block < 1, %o0: {MEMORY})
+      %s = alloc(%block) {{name="s"}} : {m}
+      %first = loop(%s) {{kind="warp"}} : {m} {{(%w < 2, %s0: {m})
+        %a = loop(%s0) {{kind="lane"}} : {m} {{(%l < 32, %s1: {m})
+          %wide = mul(%w, 32:i64) : i64[]
+          %t = add(%wide, %l) : i64[]
+          %v = load(%p0, %t) : f32[]
+          %st = store(%s1, %v, %t) : {m}
+          return %st
+        }}
+        return %a
+      }}
+      %second = loop(%o0) {{kind="warp"}} : {MEMORY} {{(%w2 < 2, %o1: {MEMORY})
+        %b = loop(%o1) {{kind="lane"}} : {MEMORY} {{(%l2 < 32, %o2: {MEMORY})
+          %wide2 = mul(%w2, 32:i64) : i64[]
+          %t2 = add(%wide2, %l2) : i64[]
+          %back = sub(63:i64, %t2) : i64[]
+          %v2 = load({second}, %back) : f32[]
+          %st2 = store(%o2, %v2, %t2) : {MEMORY}
+          return %st2
+        }}
+        return %b
+      }}
+      return %second
+    }}
+    return %loop
+"""
+
+
+def test_a_barrier_lies_between_phases_that_meet_and_nowhere_else() -> None:
+    assert text_of(exchange("%first")).count("__syncthreads();") == 1
+    assert "__syncthreads" not in text_of(exchange("%p0"))
+
+
+def test_a_loop_meets_its_own_last_turn() -> None:
+    kernel = gpu_kernel(product_of("m k, k n -> m n", (256, 256), (256, 256), "bf16"), "tensor")
+    text = print_kernel(kernel, "k").text
+    loop = text[text.index("for (int v_") :]
+    # once before the block of depth is replaced, once before it is read
+    assert text.count("__syncthreads();") == 2, text
+    assert loop.index("__syncthreads();") < loop.index("load_block")
+
+
+def test_pipelined_products_have_one_barrier_for_each_block_of_depth() -> None:
+    large = (2048, 2048)
+    kernel = gpu_kernel(product_of("m k, k n -> m n", large, large, "bf16"), "pipelined")
+    source = print_kernel(kernel, "k")
+    assert source.text.count("__syncthreads();") == 1
+    assert source.text.index("copies_wait<1>();") < source.text.index("__syncthreads();")
+    assert source.text.count("copies_commit();") == 3  # two blocks before the loop, one in it
+    assert source.shared > 48 << 10
+    assert source.static_shared == 0
+
+
+def test_reductions_are_shuffles_then_shared_memory() -> None:
+    short = print_kernel(gpu_kernel(group_of(softmax, [("f32", 4, 8, 128), ("f32", 8, 128)])), "k")
+    assert short.text.count("= over_warp(") == 2
+    assert "__shared__" not in short.text
+    long = print_kernel(gpu_kernel(group_of(softmax, [("f32", 4, 8, 4096), ("f32", 8, 4096)])), "k")
+    assert long.text.count("__syncthreads();") == 2
+    assert long.static_shared > 0
+
+
+def test_accesses_are_as_wide_as_alignment_is_known() -> None:
+    def twice(b: Builder, x: Node) -> Node:
+        return b.mul(x, 2.0)
+
+    even = print_kernel(gpu_kernel(group_of(twice, [("f32", 1024, 256)])), "k").text
+    assert "load_block<16>" in even
+    assert "store_block<16>" in even
+    # rows of 6 elements start at multiples of 8 bytes only
+    narrow = print_kernel(gpu_kernel(group_of(twice, [("f32", 100_000, 6)])), "k").text
+    assert "load_block<8>" in narrow
+    assert "load_block<16>" not in narrow
+
+
+def test_indices_are_32_bits_where_they_fit() -> None:
+    def twice(b: Builder, x: Node) -> Node:
+        return b.mul(x, 2.0)
+
+    small = print_kernel(gpu_kernel(group_of(twice, [("f32", 1 << 20, 1 << 10)])), "k").text
+    assert "long long" not in small
+    large = print_kernel(gpu_kernel(group_of(twice, [("f32", 1 << 21, 1 << 11)])), "k").text
+    assert "long long" in large
+
+
+def test_source_lines_are_comments_and_names_are_kept() -> None:
+    group = group_of(layernorm, [("f32", 6, 128), ("f32", 128), ("f32", 128)])
+    kernel = gpu_kernel(group)
+    readable = print_kernel(kernel, "k", readable=True).text
+    assert "rsqrt_1 = rsqrtf(" in readable
+    assert re.search(r"\brsqrt_1\b", print_kernel(kernel, "k").text) is None
+
+
+def test_equal_kernels_have_equal_text() -> None:
+    one = product_of("m k, k n -> m n", (64, 64), (64, 64), "bf16")
+    texts = {print_kernel(gpu_kernel(one), "k").text for _ in range(2)}
+    assert len(texts) == 1
+
+
+def test_words_of_the_language_are_no_names() -> None:
+    lines = exchange("%first").replace("%v2", "%double").replace("%back", "%register")
+    assert " double = " not in text_of(lines)
+    assert print_kernel(kernel_of(lines), "register").name == "register_kernel"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (('{kind="lane"}', '{kind="warp"}'), "warp loop directly inside of a warp loop"),
+        (('{kind="warp"}', '{kind="lane"}'), "lane loop directly inside of a block loop"),
+        (('{kind="warp"}', '{kind="parallel"}'), "parallel loop"),
+    ],
+)
+def test_loops_that_no_thread_runs_are_refused(change: tuple[str, str], why: str) -> None:
+    with pytest.raises(Unprintable, match=why):
+        text_of(exchange("%first").replace(*change))
+
+
+def test_registers_of_another_thread_are_refused() -> None:
+    m = "f32[2, 32] in local"
+
+    def lines(lane: str) -> str:
+        return f"""
+    %loop = loop(%o) {{kind="grid"}} : {MEMORY} {{(%block < 1, %o0: {MEMORY})
+      %s = alloc(%block) {{name="s"}} : {m}
+      %second = loop(%o0) {{kind="warp"}} : {MEMORY} {{(%w < 2, %o1: {MEMORY})
+        %b = loop(%o1) {{kind="lane"}} : {MEMORY} {{(%l < 32, %o2: {MEMORY})
+          %back = sub(31:i64, %l) : i64[]
+          %v = load(%s, %w, {lane}) : f32[]
+          %st = store(%o2, %v, %back) : {MEMORY}
+          return %st
+        }}
+        return %b
+      }}
+      return %second
+    }}
+    return %loop
+"""
+
+    assert "s[0]" in text_of(lines("%l"))
+    with pytest.raises(Unprintable, match="out of reach"):
+        text_of(lines("%back"))
+
+
+@pytest.mark.parametrize(
+    ("value", "dtype", "text"),
+    [
+        (0.1, "f32", "0.1f"),
+        (1e-05, "f32", "1e-05f"),
+        (3.0, "f64", "3.0"),
+        (np.inf, "f32", "INFINITY_F32"),
+        (-np.inf, "f64", "-INFINITY_F64"),
+        (np.nan, "f32", "NAN_F32"),
+        (True, "bool", "true"),
+        (-(2**63), "i64", "(-9223372036854775807ll - 1)"),
+        (2**40, "i64", "1099511627776ll"),
+        (2**32 - 1, "u32", "4294967295u"),
+        (1.5, "bf16", "narrow<bf16>(1.5f)"),
+    ],
+)
+def test_literals(value: object, dtype: str, text: str) -> None:
+    assert literal(value, DTYPES[dtype]) == text
+
+
+def test_ranges_and_divisors() -> None:
+    b, known = Builder(), Integers()
+    i = Node("var", (), {"name": "i", "extent": 10}, tensor("i64"))
+    j = Node("var", (), {"name": "j", "extent": 3}, tensor("i64"))
+    at = b.add(b.mul(i, 12), b.mul(j, 4))
+    assert known.range(at) == (0, 116)
+    assert known.divisor(at) == 4
+    assert known.range(b.sub(j, i)) == (-9, 2)
+    assert known.range(b.div(at, 12)) == (0, 9)
+    assert known.range(b.rem(at, 12)) == (0, 11)
+    assert known.divisor(b.add(at, 2)) == 2
+    assert known.range(b.mul(at, at)) == (0, 116 * 116)
+    assert known.is_small(at)
+    assert not known.is_small(b.mul(at, 1 << 40))
+    x = Node("param", (), {"name": "x"}, tensor("i64"))
+    assert known.range(b.add(x, 1)) is None
+    narrow = b.cast(i, type=tensor("i8"))
+    assert known.range(b.mul(narrow, 100)) is None  # it may wrap

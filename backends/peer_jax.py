@@ -121,8 +121,13 @@ def _calling(fn: Callable[..., Any], func: Func, wait: bool) -> Callable[[Arrays
     return call
 
 
-def _wait_for(device: str) -> Callable[[], None]:
-    """Waits for all calls on a device: what is put there now comes after them."""
+def _wait_for(device: str) -> Callable[[], None] | None:
+    """Waits for all calls on a device: what is put there now comes after them.
+
+    None on the CPU, where calls return when they are done.
+    """
+    if device == "cpu":
+        return None
     return lambda: jax.block_until_ready(jax.device_put(0.0, jax_device(device)) + 0)
 
 

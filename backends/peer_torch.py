@@ -202,9 +202,9 @@ def without_autograd(call: Callable[..., Any]) -> Callable[[Tensors], Tensors]:
     return run
 
 
-def wait_for(device: str) -> Callable[[], None]:
-    """Waits for all calls on a device."""
-    return torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
+def wait_for(device: str) -> Callable[[], None] | None:
+    """Waits for all calls on a device; None on the CPU, where calls return when they are done."""
+    return torch.cuda.synchronize if torch.device(device).type == "cuda" else None
 
 
 def peak_of(

@@ -1,0 +1,146 @@
+"""Loads and stores as MLIR text: row-major offsets, masks, and bool held in bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.kernel_ops import access_parts
+from stack.ir.node import Node
+from stack.ir.types import I64, DType
+
+from .elementwise import Unprintable, cast
+from .statements import Statements, lanes_of, memory_element
+
+
+class Accesses(Statements):
+    """Statements that read and write memory."""
+
+    def _offset(self, memory: Node, index: Sequence[Node], lanes: int) -> str:
+        """Row-major offset of an index, as i64 or a vector of it."""
+        t = f"vector<{lanes}xi64>" if lanes else "i64"
+        total: str | None = None
+        stride = 1
+        for axis, size in reversed(list(zip(index, memory.shape, strict=True))):
+            if not _is_zero(axis):
+                term = self.on_lanes(axis, lanes)
+                term = self._as_i64(term, axis, lanes)
+                if stride != 1:
+                    term = self.do(f"arith.muli {term}, {self._splat(stride, lanes)} : {t}")
+                total = term if total is None else self.do(f"arith.addi {total}, {term} : {t}")
+            stride *= int(size)  # pyright: ignore[reportArgumentType]
+        return total if total is not None else self._splat(0, lanes)
+
+    def _as_i64(self, value: str, axis: Node, lanes: int) -> str:
+        return cast(self, value, axis.dtype, I64, lanes)
+
+    def _splat(self, value: int, lanes: int) -> str:
+        return self.constant(f"dense<{value}> : vector<{lanes}xi64>" if lanes else f"{value} : i64")
+
+    def address(self, memory: Node, index: Sequence[Node], lanes: int) -> str:
+        hint, self.hint = self.hint, ""
+        offset = self._offset(memory, index, lanes)
+        kind = f"vector<{lanes}xi64>" if lanes else "i64"
+        result = f"vector<{lanes}x!llvm.ptr>" if lanes else "!llvm.ptr"
+        made = self.do(
+            f"llvm.getelementptr {self.value(memory)}[{offset}]"
+            f" : (!llvm.ptr, {kind}) -> {result}, {memory_element(memory.dtype)}"
+        )
+        self.hint = hint
+        return made
+
+    def _load(self, node: Node) -> str:
+        memory, lanes = node.args[0], lanes_of(node.tensor)
+        index, mask, other = access_parts(node)
+        t = f"vector<{lanes}x{memory_element(node.dtype)}>" if lanes else memory_element(node.dtype)
+        scattered = any(i.tensor.rank for i in index)
+        hint, self.hint = self.hint, ""
+        if not lanes:
+            made = self._load_scalar(node, index, mask, other, t)
+        elif scattered or mask is not None:
+            address = self.address(memory, index, lanes if scattered else 0)
+            test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)
+            fill = self._fill(other, node.dtype, lanes, t)
+            align = f"{{alignment = {node.dtype.bytes} : i32}}"
+            if scattered:
+                made = self.do(
+                    f"llvm.intr.masked.gather {address}, {test}, {fill} {align}"
+                    f" : (vector<{lanes}x!llvm.ptr>, vector<{lanes}xi1>, {t}) -> {t}"
+                )
+            else:
+                made = self.do(
+                    f"llvm.intr.masked.load {address}, {test}, {fill} {align}"
+                    f" : (!llvm.ptr, vector<{lanes}xi1>, {t}) -> {t}"
+                )
+        else:
+            address = self.address(memory, index, 0)
+            self.hint = hint if node.dtype.kind != "b" else ""
+            align = f"{{alignment = {node.dtype.bytes} : i64}}"
+            made = self.do(f"llvm.load {address} {align} : !llvm.ptr -> {t}")
+        return self._from_memory(made, node.dtype, lanes)
+
+    def _load_scalar(
+        self, node: Node, index: Sequence[Node], mask: Node | None, other: Node | None, t: str
+    ) -> str:
+        memory = node.args[0]
+        if mask is None or other is None:
+            return self.do(f"llvm.load {self.address(memory, index, 0)} : !llvm.ptr -> {t}")
+        # element 0 exists: groups with empty arrays never get here
+        offset = self._offset(memory, index, 0)
+        safe = self.do(f"arith.select {self.value(mask)}, {offset}, {self._splat(0, 0)} : i64")
+        address = self.do(
+            f"llvm.getelementptr {self.value(memory)}[{safe}]"
+            f" : (!llvm.ptr, i64) -> !llvm.ptr, {memory_element(memory.dtype)}"
+        )
+        found = self.do(f"llvm.load {address} : !llvm.ptr -> {t}")
+        fill = self._fill(other, node.dtype, 0, t)
+        return self.do(f"arith.select {self.value(mask)}, {found}, {fill} : {t}")
+
+    def _all(self, lanes: int) -> str:
+        return self.constant(f"dense<true> : vector<{lanes}xi1>")
+
+    def _fill(self, other: Node | None, dtype: DType, lanes: int, t: str) -> str:
+        if other is None:
+            zero = "0.0" if dtype.is_float else "0"
+            return self.constant(f"dense<{zero}> : {t}" if lanes else f"{zero} : {t}")
+        return self._to_memory(self.on_lanes(other, lanes), dtype, lanes)
+
+    def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
+        if dtype.kind != "b":
+            return value
+        t = f"vector<{lanes}xi8>" if lanes else "i8"
+        zero = self.constant(f"dense<0> : {t}" if lanes else "0 : i8")
+        return self.do(f"arith.cmpi ne, {value}, {zero} : {t}")
+
+    def _to_memory(self, value: str, dtype: DType, lanes: int) -> str:
+        if dtype.kind != "b":
+            return value
+        f, t = (f"vector<{lanes}xi1>", f"vector<{lanes}xi8>") if lanes else ("i1", "i8")
+        return self.do(f"arith.extui {value} : {f} to {t}")
+
+    def _store(self, node: Node) -> str:
+        memory, value = node.args[:2]
+        lanes = lanes_of(value.tensor)
+        index, mask, _ = access_parts(node)
+        stored = self._to_memory(self.value(value), value.dtype, lanes)
+        kind = memory_element(value.dtype)
+        t = f"vector<{lanes}x{kind}>" if lanes else kind
+        scattered = any(i.tensor.rank for i in index)
+        address = self.address(memory, index, lanes if scattered else 0)
+        size = value.dtype.bytes
+        if scattered:
+            test = self.on_lanes(mask, lanes) if mask is not None else self._all(lanes)
+            self.put(
+                f"llvm.intr.masked.scatter {stored}, {address}, {test} {{alignment = {size} : i32}}"
+                f" : {t}, vector<{lanes}xi1> into vector<{lanes}x!llvm.ptr>"
+            )
+        elif mask is not None:
+            raise Unprintable("a masked store of a block")
+        else:
+            self.put(
+                f"llvm.store {stored}, {address} {{alignment = {size} : i64}} : {t}, !llvm.ptr"
+            )
+        return self.values[memory]
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "const" and not node.tensor.rank and int(node.attrs["value"].array) == 0

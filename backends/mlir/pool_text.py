@@ -1,0 +1,352 @@
+"""The pool's own code as MLIR text: how threads find pieces of a job, spin, sleep and are woken."""
+
+from __future__ import annotations
+
+from . import threads
+
+# About 20 us of a processor's clock: longer than the gap between the kernels of a program, shorter
+# than what two system calls and a cold core cost.
+SPIN_TICKS = 60_000
+
+# 8-byte slots of the shared state. Each group is on cache lines of its own: threads write the
+# groups at different times.
+SLOTS = {
+    # generation of the job (32 bits), end (16) and start (16) of what nobody has taken
+    "ticket": 0,
+    "pending": 16,  # i32: units that are not done
+    "waiting": 17,  # i32: the caller sleeps on `pending`
+    "function": 32,
+    "table": 33,
+    "count": 34,
+    "unit": 35,  # iterations of one unit
+    "team": 36,  # threads that may take part, the caller among them
+    "sleepers": 48,  # i32: workers asleep on the generation, or about to be
+    "busy": 64,  # i32: a job is under way
+    "started": 65,  # workers that were created
+    "arrived": 66,  # workers that have begun
+    "limit": 67,  # threads to use at most
+    "ask": 68,  # address of a function that gives a lower limit, or 0
+}
+SIZE = 80
+
+# A ticket changes as a whole, by compare and exchange. So whoever succeeds knows that the job it
+# read the fields of is still under way: with a unit left, no other job can have replaced it.
+_TEXT = """\
+llvm.mlir.global internal @state(dense<0> : tensor<{size}xi64>) {{alignment = 128 : i64}}
+  : !llvm.array<{size} x i64>
+llvm.func @syscall(i64, i64, i64, i64, i64, i64, i64) -> i64
+llvm.func @pthread_create(!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+llvm.func @pthread_detach(i64) -> i32
+llvm.func @pthread_sigmask(i32, !llvm.ptr, !llvm.ptr) -> i32
+
+llvm.func @stack_pool_state(%table: !llvm.ptr) {{
+  %state = llvm.mlir.addressof @state : !llvm.ptr
+  llvm.store %state, %table : !llvm.ptr, !llvm.ptr
+  llvm.return
+}}
+
+llvm.func internal @futex(%word: !llvm.ptr, %op: i64, %value: i64)
+    attributes {{passthrough = ["noinline"]}} {{
+  %number = arith.constant 202 : i64
+  %zero = arith.constant 0 : i64
+  %at = llvm.ptrtoint %word : !llvm.ptr to i64
+  %done = llvm.call @syscall(%number, %at, %op, %value, %zero, %zero, %zero)
+    : (i64, i64, i64, i64, i64, i64, i64) -> i64
+  llvm.return
+}}
+
+// Takes pieces of the job until none is left: `back` from the end, else from the start. Threads
+// meet their part of the memory again in the next kernel, in their own cache. A piece is half of
+// an equal part of what is left: twice as many pieces lost time to small ones, and gained none on
+// a busy machine.
+llvm.func internal @take(%back: i1) attributes {{passthrough = ["noinline"]}} {{
+  {slots}
+  %none = arith.constant 0 : i32
+  %one = arith.constant 1 : i64
+  %two = arith.constant 2 : i64
+  %mask = arith.constant 65535 : i64
+  %sixteen = arith.constant 16 : i64
+  %wake = arith.constant 129 : i64
+  llvm.br ^look(%none : i32)
+^look(%done: i32):
+  %ticket = llvm.load %ticket_at atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %start = arith.andi %ticket, %mask : i64
+  %high = arith.shrui %ticket, %sixteen : i64
+  %end = arith.andi %high, %mask : i64
+  %left = arith.subi %end, %start : i64
+  %open = arith.cmpi ne, %end, %start : i64
+  llvm.cond_br %open, ^claim, ^finish
+^claim:
+  %function_i = llvm.load %function_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %table_i = llvm.load %table_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %count = llvm.load %count_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %unit = llvm.load %unit_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %team = llvm.load %team_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %parts = arith.muli %team, %two : i64
+  %share = arith.divui %left, %parts : i64
+  %some = arith.maxui %share, %one : i64
+  %shifted = arith.shli %some, %sixteen : i64
+  %less = arith.subi %ticket, %shifted : i64
+  %more = arith.addi %ticket, %some : i64
+  %after = arith.select %back, %less, %more : i64
+  %pair = llvm.cmpxchg %ticket_at, %ticket, %after acq_rel monotonic {{alignment = 8 : i64}}
+    : !llvm.ptr, i64
+  %taken = llvm.extractvalue %pair[1] : !llvm.struct<(i64, i1)>
+  llvm.cond_br %taken, ^run, ^look(%done : i32)
+^run:
+  %function = llvm.inttoptr %function_i : i64 to !llvm.ptr
+  %table = llvm.inttoptr %table_i : i64 to !llvm.ptr
+  %behind = arith.subi %end, %some : i64
+  %first = arith.select %back, %behind, %start : i64
+  %lo = arith.muli %first, %unit : i64
+  %size = arith.muli %some, %unit : i64
+  %reach = arith.addi %lo, %size : i64
+  %hi = arith.minui %reach, %count : i64
+  llvm.call %function(%table, %lo, %hi) : !llvm.ptr, (!llvm.ptr, i64, i64) -> ()
+  %did = arith.trunci %some : i64 to i32
+  %sum = arith.addi %done, %did : i32
+  llvm.br ^look(%sum : i32)
+^finish:
+  %useful = arith.cmpi ne, %done, %none : i32
+  llvm.cond_br %useful, ^report, ^out
+^report:
+  %before = llvm.atomicrmw sub %pending_at, %done seq_cst : !llvm.ptr, i32
+  %last = arith.cmpi eq, %before, %done : i32
+  %asleep = llvm.load %waiting_at atomic seq_cst {{alignment = 4 : i64}} : !llvm.ptr -> i32
+  %sleeps = arith.cmpi ne, %asleep, %none : i32
+  %both = arith.andi %last, %sleeps : i1
+  llvm.cond_br %both, ^rouse, ^out
+^rouse:
+  llvm.call @futex(%pending_at, %wake, %one) : (!llvm.ptr, i64, i64) -> ()
+  llvm.br ^out
+^out:
+  llvm.return
+}}
+
+llvm.func internal @worker(%unused: !llvm.ptr) -> !llvm.ptr {{
+  {slots}
+  %zero = arith.constant 0 : i64
+  %one = arith.constant 1 : i64
+  %one32 = arith.constant 1 : i32
+  %mask = arith.constant 65535 : i64
+  %sixteen = arith.constant 16 : i64
+  %word = arith.constant 32 : i64
+  %wait = arith.constant 128 : i64
+  %ticks = arith.constant {ticks} : i64
+  // Signals are for Python's threads, but for those that this thread causes itself.
+  %signals = arith.constant {signals} : i64
+  %block = arith.constant 0 : i32
+  %sixteen_words = arith.constant 16 : i64
+  %null = llvm.mlir.zero : !llvm.ptr
+  %set = llvm.alloca %sixteen_words x i64 : (i64) -> !llvm.ptr
+  llvm.store %signals, %set : i64, !llvm.ptr
+  %masked = llvm.call @pthread_sigmask(%block, %set, %null)
+    : (i32, !llvm.ptr, !llvm.ptr) -> i32
+  %me = llvm.atomicrmw add %arrived_at, %one acq_rel : !llvm.ptr, i64
+  %rank = arith.addi %me, %one : i64
+  %odd = arith.andi %rank, %one : i64
+  %back = arith.cmpi ne, %odd, %zero : i64
+  llvm.br ^idle
+^idle:
+  %since = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.br ^look
+^look:
+  %ticket = llvm.load %ticket_at atomic acquire {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %start = arith.andi %ticket, %mask : i64
+  %high = arith.shrui %ticket, %sixteen : i64
+  %end = arith.andi %high, %mask : i64
+  %team = llvm.load %team_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %open = arith.cmpi ne, %end, %start : i64
+  %member = arith.cmpi ult, %rank, %team : i64
+  %mine = arith.andi %open, %member : i1
+  llvm.cond_br %mine, ^work, ^rest
+^work:
+  llvm.call @take(%back) : (i1) -> ()
+  llvm.br ^idle
+^rest:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %spent = arith.subi %now, %since : i64
+  %enough = arith.cmpi ugt, %spent, %ticks : i64
+  llvm.cond_br %enough, ^sleep, ^look
+^sleep:
+  // The system compares the generation again: a job published since then is not slept through.
+  %generation = arith.shrui %ticket, %word : i64
+  %a = llvm.atomicrmw add %sleepers_at, %one32 seq_cst : !llvm.ptr, i32
+  llvm.call @futex(%generation_at, %wait, %generation) : (!llvm.ptr, i64, i64) -> ()
+  %b = llvm.atomicrmw sub %sleepers_at, %one32 seq_cst : !llvm.ptr, i32
+  llvm.br ^idle
+}}
+
+// Workers up to the size of the team. Where the system gives no more, what is there has to do.
+llvm.func internal @grow(%team: i64) attributes {{passthrough = ["noinline"]}} {{
+  {slots}
+  %one = arith.constant 1 : i64
+  %none = arith.constant 0 : i32
+  %null = llvm.mlir.zero : !llvm.ptr
+  %worker = llvm.mlir.addressof @worker : !llvm.ptr
+  %id = llvm.alloca %one x i64 : (i64) -> !llvm.ptr
+  llvm.br ^next
+^next:
+  %started = llvm.load %started_at : !llvm.ptr -> i64
+  %with = arith.addi %started, %one : i64
+  %few = arith.cmpi ult, %with, %team : i64
+  llvm.cond_br %few, ^create, ^out
+^create:
+  %failed = llvm.call @pthread_create(%id, %null, %worker, %null)
+    : (!llvm.ptr, !llvm.ptr, !llvm.ptr, !llvm.ptr) -> i32
+  %good = arith.cmpi eq, %failed, %none : i32
+  llvm.cond_br %good, ^created, ^refused
+^created:
+  %thread = llvm.load %id : !llvm.ptr -> i64
+  %detached = llvm.call @pthread_detach(%thread) : (i64) -> i32
+  llvm.store %with, %started_at : i64, !llvm.ptr
+  llvm.br ^next
+^refused:
+  llvm.store %with, %limit_at : i64, !llvm.ptr
+  llvm.br ^out
+^out:
+  llvm.return
+}}
+
+llvm.func @{symbol}(%body: !llvm.ptr, %table: !llvm.ptr, %count: i64, %grain: i64) {{
+  {slots}
+  %zero = arith.constant 0 : i64
+  %one = arith.constant 1 : i64
+  %none = arith.constant 0 : i32
+  %one32 = arith.constant 1 : i32
+  %most = arith.constant 65535 : i64
+  %sixteen = arith.constant 16 : i64
+  %word = arith.constant 32 : i64
+  %wait = arith.constant 128 : i64
+  %wake = arith.constant 129 : i64
+  %everyone = arith.constant 2147483647 : i64
+  %ticks = arith.constant {ticks} : i64
+  %front = arith.constant false
+  %limit = llvm.load %limit_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %ask = llvm.load %ask_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %asks = arith.cmpi ne, %ask, %zero : i64
+  llvm.cond_br %asks, ^asked, ^sized(%limit : i64)
+^asked:
+  %other = llvm.inttoptr %ask : i64 to !llvm.ptr
+  %answer = llvm.call %other() : !llvm.ptr, () -> i32
+  %wide = arith.extui %answer : i32 to i64
+  %lower = arith.minui %limit, %wide : i64
+  llvm.br ^sized(%lower : i64)
+^sized(%team: i64):
+  // Units: as fine as asked for, as many as a ticket can count.
+  %over = arith.addi %count, %most : i64
+  %over1 = arith.subi %over, %one : i64
+  %least = arith.divui %over1, %most : i64
+  %unit0 = arith.maxui %grain, %least : i64
+  %unit = arith.maxui %unit0, %one : i64
+  %up = arith.addi %count, %unit : i64
+  %up1 = arith.subi %up, %one : i64
+  %units = arith.divui %up1, %unit : i64
+  %single = arith.cmpi ule, %units, %one : i64
+  %alone = arith.cmpi ule, %team, %one : i64
+  %no = arith.ori %single, %alone : i1
+  llvm.cond_br %no, ^serial, ^enter
+^enter:
+  // One job at a time: a second caller runs its own by itself.
+  %held = llvm.atomicrmw xchg %busy_at, %one32 acq_rel : !llvm.ptr, i32
+  %free = arith.cmpi eq, %held, %none : i32
+  llvm.cond_br %free, ^publish, ^serial
+^serial:
+  llvm.call %body(%table, %zero, %count) : !llvm.ptr, (!llvm.ptr, i64, i64) -> ()
+  llvm.return
+^publish:
+  %started0 = llvm.load %started_at : !llvm.ptr -> i64
+  %present = arith.addi %started0, %one : i64
+  %short = arith.cmpi ult, %present, %team : i64
+  llvm.cond_br %short, ^grow, ^post
+^grow:
+  llvm.call @grow(%team) : (i64) -> ()
+  llvm.br ^post
+^post:
+  %body_i = llvm.ptrtoint %body : !llvm.ptr to i64
+  %table_i = llvm.ptrtoint %table : !llvm.ptr to i64
+  %units32 = arith.trunci %units : i64 to i32
+  llvm.store %body_i, %function_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
+  llvm.store %table_i, %table_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
+  llvm.store %count, %count_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
+  llvm.store %unit, %unit_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
+  llvm.store %team, %team_at atomic monotonic {{alignment = 8 : i64}} : i64, !llvm.ptr
+  llvm.store %units32, %pending_at atomic monotonic {{alignment = 4 : i64}} : i32, !llvm.ptr
+  %old = llvm.load %ticket_at atomic monotonic {{alignment = 8 : i64}} : !llvm.ptr -> i64
+  %number = arith.shrui %old, %word : i64
+  %number1 = arith.addi %number, %one : i64
+  %generation = arith.shli %number1, %word : i64
+  %all = arith.shli %units, %sixteen : i64
+  %ticket = arith.ori %generation, %all : i64
+  %was = llvm.atomicrmw xchg %ticket_at, %ticket seq_cst : !llvm.ptr, i64
+  %sleepers = llvm.load %sleepers_at atomic seq_cst {{alignment = 4 : i64}} : !llvm.ptr -> i32
+  %sleeping = arith.cmpi ne, %sleepers, %none : i32
+  llvm.cond_br %sleeping, ^rouse, ^help
+^rouse:
+  // Workers beyond the team may be the ones that wake: then all have to.
+  %started = llvm.load %started_at : !llvm.ptr -> i64
+  %extra = arith.cmpi uge, %started, %team : i64
+  %others = arith.subi %team, %one : i64
+  %pieces = arith.subi %units, %one : i64
+  %needed = arith.minui %others, %pieces : i64
+  %called = arith.select %extra, %everyone, %needed : i64
+  llvm.call @futex(%generation_at, %wake, %called) : (!llvm.ptr, i64, i64) -> ()
+  llvm.br ^help
+^help:
+  llvm.call @take(%front) : (i1) -> ()
+  %since = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  llvm.br ^watch
+^watch:
+  %pending = llvm.load %pending_at atomic acquire {{alignment = 4 : i64}} : !llvm.ptr -> i32
+  %complete = arith.cmpi eq, %pending, %none : i32
+  llvm.cond_br %complete, ^leave, ^rest
+^rest:
+  llvm.call_intrinsic "llvm.x86.sse2.pause"() : () -> ()
+  %now = llvm.call_intrinsic "llvm.readcyclecounter"() : () -> i64
+  %spent = arith.subi %now, %since : i64
+  %enough = arith.cmpi ugt, %spent, %ticks : i64
+  llvm.cond_br %enough, ^settle, ^watch
+^settle:
+  // Asleep, so that a worker without a core gets this one.
+  %told = llvm.atomicrmw xchg %waiting_at, %one32 seq_cst : !llvm.ptr, i32
+  llvm.br ^again
+^again:
+  %rest = llvm.load %pending_at atomic seq_cst {{alignment = 4 : i64}} : !llvm.ptr -> i32
+  %finished = arith.cmpi eq, %rest, %none : i32
+  llvm.cond_br %finished, ^up, ^down
+^down:
+  %value = arith.extui %rest : i32 to i64
+  llvm.call @futex(%pending_at, %wait, %value) : (!llvm.ptr, i64, i64) -> ()
+  llvm.br ^again
+^up:
+  llvm.store %none, %waiting_at atomic monotonic {{alignment = 4 : i64}} : i32, !llvm.ptr
+  llvm.br ^leave
+^leave:
+  llvm.store %none, %busy_at atomic release {{alignment = 4 : i64}} : i32, !llvm.ptr
+  llvm.return
+}}
+"""
+
+# SIGILL, SIGBUS, SIGFPE and SIGSEGV are left to whoever causes them.
+_SIGNALS = ~sum(1 << (number - 1) for number in (4, 7, 8, 11))
+
+
+def text() -> str:
+    """The pool as an MLIR module, for 64-bit Linux on x86."""
+    places = ["%state = llvm.mlir.addressof @state : !llvm.ptr"]
+    places += [
+        f"%{name}_at = llvm.getelementptr %state[{slot}] : (!llvm.ptr) -> !llvm.ptr, i64"
+        for name, slot in SLOTS.items()
+    ]
+    # The upper half of the ticket, which the system can wait on.
+    places.append(
+        "%generation_at = llvm.getelementptr %ticket_at[1] : (!llvm.ptr) -> !llvm.ptr, i32"
+    )
+    return _TEXT.format(
+        size=SIZE,
+        slots="\n  ".join(places),
+        ticks=SPIN_TICKS,
+        signals=_SIGNALS,
+        symbol=threads.SYMBOL,
+    )

@@ -1,0 +1,102 @@
+"""Statements of a kernel as MLIR text: names, constants, what stands for each value."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from stack.ir.node import Block, Node
+from stack.ir.types import DType, TensorType
+
+from .elementwise import element, shaped
+from .writer import Function
+
+
+def lanes_of(type_: TensorType) -> int:
+    """Lanes of a vector, 0 for a scalar."""
+    return int(math.prod(type_.shape)) if type_.rank else 0  # pyright: ignore[reportArgumentType, reportCallIssue]
+
+
+def memory_element(dtype: DType) -> str:
+    """The type of an element in memory."""
+    return "i8" if dtype.kind == "b" else element(dtype)
+
+
+class Statements:
+    """Lines under way, and the text of every value so far.
+
+    `readable` text has names and source lines of the IR.
+    """
+
+    def __init__(self, block: Block, name: str, readable: bool) -> None:
+        self.block = block
+        self.name = name
+        self.readable = readable
+        self.uses: set[Function] = set()
+        self.top: list[str] = []  # constants and stack memory, before everything
+        self.constants: dict[str, str] = {}
+        self.lines: list[str] = []
+        self.depth = 1
+        self.values: dict[Node, str] = {}
+        self.count = 0
+        self.hint = ""
+
+    def fresh(self) -> str:
+        self.count += 1
+        hint, self.hint = self.hint, ""
+        if hint:
+            return f"%{hint}" if not hint[0].isdigit() else f"%v{hint}"
+        return f"%{self.count}" if not self.readable else f"%t{self.count}"
+
+    def do(self, text: str) -> str:
+        name = self.fresh()
+        self.put(f"{name} = {text}")
+        return name
+
+    def put(self, text: str) -> None:
+        self.lines.append("  " * self.depth + text)
+
+    def number(self, value: float, dtype: DType, lanes: int) -> str:
+        inner = _literal(value, dtype)
+        t = shaped(dtype, lanes)
+        if lanes:
+            inner = f"dense<{inner}>"
+        return self.constant(inner if t == "i1" else f"{inner} : {t}")
+
+    def constant(self, text: str) -> str:
+        if text not in self.constants:
+            self.constants[text] = f"%k{len(self.constants)}"
+            self.top.append(f"  {self.constants[text]} = arith.constant {text}")
+        return self.constants[text]
+
+    def value(self, node: Node) -> str:
+        if node.op == "const" and not node.tensor.rank:
+            return self.number(node.attrs["value"].array, node.dtype, 0)
+        return self.values[node]
+
+    def on_lanes(self, node: Node, lanes: int) -> str:
+        """A value as a vector of `lanes`, a scalar repeated."""
+        if node.op == "const" and not node.tensor.rank:
+            return self.number(node.attrs["value"].array, node.dtype, lanes)
+        if lanes and not node.tensor.rank:
+            hint, self.hint = self.hint, ""
+            scalar, t = element(node.dtype), shaped(node.dtype, lanes)
+            made = self.do(f"vector.broadcast {self.value(node)} : {scalar} to {t}")
+            self.hint = hint
+            return made
+        return self.value(node)
+
+
+def _literal(value: object, dtype: DType) -> str:
+    if dtype.kind == "b":
+        return "true" if value else "false"
+    if dtype.is_integer:
+        signed = np.asarray(value).astype(dtype.numpy).view(f"i{dtype.bytes}")
+        return str(int(signed))
+    if dtype.name == "bf16":
+        bits = int(np.asarray(value, dtype=np.float32).view(np.uint32)) >> 16
+    else:
+        held = np.asarray(value, dtype=dtype.numpy)
+        bits = int(held.view(f"u{held.dtype.itemsize}"))
+    return f"0x{bits:0{dtype.bytes * 2}X}"

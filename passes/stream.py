@@ -222,7 +222,7 @@ class _Candidate:
             finishing -= views
         lost = [n for n in graph.nodes if n in inside and n in reached]
         if lost:
-            name = graph.name(lost[0])
+            name = graph.name(lost[-1])
             raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
         return finishing, needed
 

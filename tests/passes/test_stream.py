@@ -1,0 +1,238 @@
+"""stream: the derivation on small programs, and near misses that must stay as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rule_cases import Kept, Rewrites, check_kept, func
+from stream_harness import check_tiles, run_in_tiles, streamed, streams
+
+from stack.ir import parse, verify
+from stack.passes.stream import Stream
+from stack.rewrite import Fuel, Pipeline
+from stack.rewrite.log import Log
+
+ALL = "stream{min_axis=2}"
+X, SV = "%x: f32[3, 9]", "%s: f32[3, 9], %v: f32[9, 4]"
+MAX = '%m = reduce(%x) {axes=[1], kind="max"} : f32[3]\n'
+AWAY = (
+    MAX + "%b = broadcast(%m) {axes=[0]} : f32[3, 9]\n%d = sub(%x, %b) : f32[3, 9]\n"
+    "%e = exp(%d) : f32[3, 9]\n"
+)
+SUM = '%l = reduce(%e) {axes=[1], kind="sum"} : f32[3]\n'
+MEAN = (
+    '%t = reduce(%x) {axes=[1], kind="sum"} : f32[3]\n%u = div(%t, 9.0:f32) : f32[3]\n'
+    "%b = broadcast(%u) {axes=[0]} : f32[3, 9]\n%d = sub(%x, %b) : f32[3, 9]\n"
+)
+# dots of [2, 64, 8] make tables of [64, 65]
+TABLE = "%q: f32[64, 8], %k: f32[65, 8], %v: f32[65, 4]"
+SCORES = '%x = dot(%q, %k) {rule="m d, k d -> m k"} : f32[64, 65]\n'
+WEIGHTS = (
+    SCORES + '%m = reduce(%x) {axes=[1], kind="max"} : f32[64]\n'
+    "%b = broadcast(%m) {axes=[0]} : f32[64, 65]\n%d = sub(%x, %b) : f32[64, 65]\n"
+    '%e = exp(%d) : f32[64, 65]\n%l = reduce(%e) {axes=[1], kind="sum"} : f32[64]\n'
+    "%c = broadcast(%l) {axes=[0]} : f32[64, 65]\n%p = div(%e, %c) : f32[64, 65]\n"
+)
+POOLED = WEIGHTS + '%z = dot(%p, %v) {rule="m k, k n -> m n"} : f32[64, 4]'
+
+REWRITES: Rewrites = {
+    "sum of exp(x - max)": (
+        X,
+        AWAY + '%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]',
+        """%z = stream(%x) {name="max_sum"} : f32[3] {(%p0: f32[3, 9])
+    %m = reduce(%p0) {axes=[1], kind="max"} : f32[3]
+    %a = abs(%m) : f32[3]
+    %i = eq(%a, inf:f32) : bool[3]
+    %r = select(%i, 0.0:f32, %m) : f32[3]
+    %b = broadcast(%r) {axes=[0]} : f32[3, 9]
+    %d = sub(%p0, %b) : f32[3, 9]
+    %e = exp(%d) : f32[3, 9]
+    %z = reduce(%e) {axes=[1], kind="sum"} : f32[3]
+    return %m, %z
+  } {(%old0: f32[3], %old1: f32[3], %new0: f32[3], %new1: f32[3])
+    %a = abs(%new0) : f32[3]
+    %i = eq(%a, inf:f32) : bool[3]
+    %r = select(%i, 0.0:f32, %new0) : f32[3]
+    %d = sub(%old0, %r) : f32[3]
+    %e = exp(%d) : f32[3]
+    %z = mul(%old1, %e) : f32[3]
+    return %old0, %z
+  } {(%s0: f32[3], %s1: f32[3], %p0: f32[3, 9])
+    %a = abs(%s0) : f32[3]
+    %i = eq(%a, inf:f32) : bool[3]
+    %z = select(%i, nan:f32, %s1) : f32[3]
+    return %z
+  } : f32[3]""",
+    ),
+}
+KEPT: Kept = {
+    "one reduction": (X, '%z = reduce(%x) {axes=[1], kind="sum"} : f32[3]'),
+    "a plain dot": (SV, '%z = dot(%s, %v) {rule="m k, k n -> m n"} : f32[3, 4]'),
+    "a dot of a prologue": (
+        SV,
+        '%e = exp(%s) : f32[3, 9]\n%z = dot(%e, %v) {rule="m k, k n -> m n"} : f32[3, 4]',
+    ),
+    "exp of a mean is not bounded": (
+        X,
+        MEAN + '%e = exp(%d) : f32[3, 9]\n%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]',
+    ),
+    "exp that grows with the max": (
+        X,
+        MAX + "%b = broadcast(%m) {axes=[0]} : f32[3, 9]\n%d = add(%x, %b) : f32[3, 9]\n"
+        '%e = exp(%d) : f32[3, 9]\n%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]',
+    ),
+    "rounding by a scale": (
+        X,
+        MAX + "%b = broadcast(%m) {axes=[0]} : f32[3, 9]\n%d = div(%x, %b) : f32[3, 9]\n"
+        '%e = round(%d) : f32[3, 9]\n%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]',
+    ),
+    "a threshold": (
+        X,
+        MAX + "%b = broadcast(%m) {axes=[0]} : f32[3, 9]\n%d = lt(%x, %b) : bool[3, 9]\n"
+        "%e = select(%d, %x, 0.0:f32) : f32[3, 9]\n"
+        '%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]',
+    ),
+    "squares about what is no mean": (
+        X,
+        MEAN.replace("div(%t, 9.0:f32)", "exp(%t)")
+        + "%e = mul(%d, %d) : f32[3, 9]\n"
+        + '%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]',
+    ),
+    "a max of what changes in scale": (
+        X,
+        MEAN + "%w = mul(%d, %b) : f32[3, 9]\n%z = reduce(%w) {axes=[1], kind=\"max\"} : f32[3]",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_rewrites(name: str) -> None:
+    params, before, after = REWRITES[name]
+    # the last line of the expected text closes the blocks: it is one statement
+    want = parse(
+        f"func @main({params}) -> (f32[3]) at tensor {{\n  {after.removesuffix(' : f32[3]')}\n"
+        "  return %z\n}\n"
+    )
+    result = Pipeline(ALL).run(func(params, before), check=True).func
+    (got,), (expected,) = streams(result), streams(want)
+    for mine, other in zip(got.blocks, expected.blocks, strict=True):
+        assert mine.results == other.results, f"{result}\n{want}"
+    assert Pipeline(ALL).run(result).func is result
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_near_misses(name: str) -> None:
+    check_kept(ALL, KEPT[name])
+
+
+def test_reductions_over_other_axes_are_no_states() -> None:
+    before = func(
+        "%x: f32[9, 9]",
+        '%m = reduce(%x) {axes=[0], kind="max"} : f32[9]\n'
+        "%b = broadcast(%m) {axes=[1]} : f32[9, 9]\n%d = sub(%x, %b) : f32[9, 9]\n"
+        '%e = exp(%d) : f32[9, 9]\n%z = reduce(%e) {axes=[1], kind="sum"} : f32[9]',
+    )
+    result, _ = streamed(before)
+    assert all(len(s.blocks[0].results) == 1 for s in streams(result))
+
+
+def test_weights_that_are_returned_stay() -> None:
+    """What is as long as the axis is needed elsewhere: the reason is given."""
+    text = (
+        f"func @main({TABLE}) -> (f32[64, 4], f32[64, 65]) at tensor {{\n"
+        + "".join(f"  {line}\n" for line in POOLED.splitlines())
+        + "  return %z, %p\n}\n"
+    )
+    result, notes = streamed(parse(text), "min_axis=4096")
+    assert not streams(result)
+    assert any("%p, which is as long as the axis, is needed elsewhere" in n for n in notes), notes
+
+
+def test_scores_that_are_returned_are_read_from_memory(rng: np.random.Generator) -> None:
+    text = (
+        f"func @main({TABLE}) -> (f32[64, 4], f32[64, 65]) at tensor {{\n"
+        + "".join(f"  {line}\n" for line in POOLED.splitlines())
+        + "  return %z, %x\n}\n"
+    )
+    before = parse(text)
+    result, _ = streamed(before)
+    (stream,) = streams(result)
+    assert [n.op for n in stream.args].count("dot") == 1
+    arrays = [rng.standard_normal(p.shape).astype(np.float32) for p in before.params]
+    check_tiles(result, arrays, before.interpret(*arrays), 1e-5)
+
+
+def test_results_that_are_too_wide_stay() -> None:
+    before = func(TABLE, POOLED)
+    result, notes = streamed(before, "max_width=3")
+    assert result is before
+    assert any("%z has 4 columns, more than max_width = 3" in n for n in notes), notes
+    assert streams(streamed(before, "max_width=4")[0])
+
+
+def test_a_chain_of_dots_is_one_pass_where_that_saves_bytes() -> None:
+    chain = SCORES + (
+        "%p = sigmoid(%x) : f32[64, 65]\n"
+        '%z = dot(%p, %v) {rule="m k, k n -> m n"} : f32[64, 4]'
+    )  # fmt: skip
+    (stream,) = streams(streamed(func(TABLE, chain))[0])
+    assert len(stream.blocks[0].results) == 1
+    wide = chain.replace("64", "7").replace("65", "8")
+    small = func(TABLE.replace("64", "7").replace("65", "8"), wide)
+    assert streamed(small)[0] is small
+
+
+def test_the_derivation_is_told() -> None:
+    _, notes = streamed(func(TABLE, POOLED))
+    (note,) = notes
+    lines = [line.strip() for line in note.splitlines()]
+    assert lines[0] == "%z is streamed over an axis of 65"
+    assert "s2 = sum_k exp(x - s0) v" in lines
+    assert "z = s2 / s1" in lines
+    assert "s2: F = exp(x - s0) v, A = exp(r - r') with r = s0" in lines
+
+
+def test_variance_carries_sum_count_and_squares() -> None:
+    text = MEAN + (
+        '%e = mul(%d, %d) : f32[3, 9]\n%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]'
+    )  # fmt: skip
+    result, notes = streamed(func(X, text))
+    (stream,) = streams(result)
+    assert len(stream.blocks[0].results) == 3
+    assert "binomial of degree 2 in (r - r') with r = s0/count" in notes[0]
+
+
+def test_no_fuel_no_stream() -> None:
+    before = func(TABLE, POOLED)
+    log = Log(fuel=Fuel(0))
+    assert Stream().run(before, log) is before
+    log = Log(fuel=Fuel(1))
+    assert streams(Stream().run(before, log))
+    assert log.by_rule == {"stream": 1}
+
+
+def test_layers_share_their_blocks() -> None:
+    """Equal streams have equal blocks, so that they are compiled once."""
+    second = POOLED
+    for name in "xmbdelcp":
+        second = second.replace(f"%{name} ", f"%{name}2 ").replace(f"%{name})", f"%{name}2)")
+        second = second.replace(f"%{name},", f"%{name}2,")
+    second = second.replace("dot(%q,", "dot(%w,").replace("%z =", "%z2 =")
+    params = TABLE + ", %w: f32[64, 8]"
+    body = "".join(f"  {line}\n" for line in [*POOLED.splitlines(), *second.splitlines()])
+    text = f"func @main({params}) -> (f32[64, 4], f32[64, 4]) at tensor {{\n{body}"
+    result, _ = streamed(parse(text + "  return %z, %z2\n}\n"))
+    first, other = streams(result)
+    assert [b.results for b in first.blocks] == [b.results for b in other.blocks]
+    verify(result)
+
+
+def test_random_tiles_and_parts(rng: np.random.Generator) -> None:
+    before = func(TABLE, POOLED)
+    result, _ = streamed(before)
+    arrays = [rng.standard_normal(p.shape).astype(np.float32) for p in before.params]
+    want = before.interpret(*arrays)
+    for _ in range(10):
+        tile, parts = (int(n) for n in rng.integers(1, 70, 2))
+        (got,) = run_in_tiles(result, arrays, tile, parts)
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{tile}, {parts}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from stack.ir.cost import total
@@ -10,6 +10,7 @@ from stack.ir.node import Block, Func, Node, unique_name
 from stack.run.backend import Executable, Kernel
 
 from ..cache import Cache, cache_folder
+from ..peer import files
 from . import jit
 from .executor import Program
 from .library import result_types
@@ -94,7 +95,7 @@ def _describe(func: Func, node: Node, library: str, compiler: Compiler) -> Kerne
             compiler.readable[text],
             "mlir",
             stage_node,
-            _files(lines),
+            files(lines),
             tuple(node.attrs.get("ops") or ()),
             float(total(body.nodes).flops),
             moved,
@@ -106,16 +107,11 @@ def _describe(func: Func, node: Node, library: str, compiler: Compiler) -> Kerne
         f"{library}.{what}" if library and node.op == "fusion" else what,
         kinds.get(node.op, "generated"),
         stage_node=stage_node,
-        source=_files(lines),
+        source=files(lines),
         ops=tuple(dict.fromkeys(n.op for n in inner)) or (node.op,),
         flops=float(total(inner).flops),
         bytes=moved,
     )
-
-
-def _files(lines: Sequence[str]) -> tuple[str, ...]:
-    """`block.py:42 Attn.wq` to `block.py:42`, each once."""
-    return tuple(dict.fromkeys(line.split(" ")[0] for line in lines))
 
 
 def _size(type_: Any) -> float:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from kernel_cases import program
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
@@ -45,14 +46,6 @@ SHAPES: list[tuple[str, Shape, Shape]] = [
     ("m k, n k -> m n", (130, 4096), (100, 4096)),
     ("b m k, k n -> b m n", (2, 70, 4096), (4096, 64)),
 ]
-
-
-def program(node: Node) -> Func:
-    b = Builder()
-    inputs = [a for a in node.args if a.op == "param"]
-    count = len(node.type.items) if hasattr(node.type, "items") else 0
-    results = [b.item(node, index=i) for i in range(count)] if count else [node]
-    return b.func("main", inputs, results)
 
 
 def dot_of(rule: str, first: Shape, second: Shape, dtype: str = "f32") -> Node:

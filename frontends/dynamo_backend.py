@@ -20,7 +20,7 @@ from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.fx_import import Imported, import_graph, variable_name
-from stack.frontends.torch_arrays import device_of
+from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
 from stack.ir.dim import Dim, Expr, substitute
 from stack.ir.interpreter import bind_shapes, interpret
@@ -86,6 +86,7 @@ class _Maker:
         return self._make(graph, "inference")
 
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
+        check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
         imported = import_graph(
             graph,
             f"graph{self.number}_{role}",

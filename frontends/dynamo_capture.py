@@ -34,7 +34,7 @@ from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.dynamo_state import State
 from stack.frontends.fx_import import Imported, import_graph
-from stack.frontends.torch_arrays import device_of, dtype_of
+from stack.frontends.torch_arrays import check_results, device_of, dtype_of
 from stack.frontends.torch_calls import (
     Arguments,
     Call,
@@ -252,6 +252,8 @@ class _Assembly:
         finish = Finish(
             call, self._template(imported), self._writes(imported, bound), imported.promises
         )
+        device = device_of([*bound, *self.given, *self.arguments.tensors])
+        check_results(self.graph.graph.output_node().args[0], device)  # pyright: ignore
         return TorchCaptured(
             func=self.func,
             text=lambda: self.graph.print_readable(print_output=False, colored=False),
@@ -262,7 +264,7 @@ class _Assembly:
             args=self.args,
             notes=self._notes(imported),
             changed=self.traced.state.changed,
-            device=device_of([*bound, *self.given, *self.arguments.tensors]),
+            device=device,
         )
 
     def _place(self) -> None:

@@ -48,6 +48,19 @@ def device_of(values: Iterable[Any]) -> str:
     return found.pop() if found else "cpu"
 
 
+def check_results(results: Iterable[Any], device: str) -> None:
+    """Raise StackError where a program leaves a result (as traced) on another device."""
+    kind = torch.device(device).type
+    for number, result in enumerate(results):
+        value = result.meta.get("val") if isinstance(result, torch.fx.Node) else None
+        if isinstance(value, torch.Tensor) and value.device.type != kind:
+            line = (result.meta.get("stack_trace") or "").strip().split("\n")[0]
+            raise StackError(
+                f"result {number} is moved to {value.device} in a program on {device}; move it"
+                f" after the call instead  {line}"
+            )
+
+
 def _checked(tensor: Any, dtype: DType) -> torch.Tensor:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"got {type(tensor).__name__}, not a tensor")

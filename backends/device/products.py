@@ -83,7 +83,10 @@ def _multiply(a: Tensor, b: Tensor, target: Tensor, same: bool) -> None:
         a, b, target, multiply = a[0], b[0], target[0], torch.mm
     small = a.dtype in (torch.float16, torch.bfloat16) and target.dtype is torch.float32
     if not same and small and a.is_cuda:
-        multiply(a, b, out_dtype=target.dtype, out=target)  # pyright: ignore
+        if target.is_contiguous():
+            multiply(a, b, out_dtype=target.dtype, out=target)  # pyright: ignore
+        else:
+            target.copy_(multiply(a, b, out_dtype=target.dtype))  # pyright: ignore
     elif same:
         multiply(a, b, out=target)
     else:

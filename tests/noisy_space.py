@@ -71,7 +71,7 @@ class Noisy(NumpySpace):
         return self.signed(np.where(exact | ~np.isfinite(sizes), total, total + noise))
 
     def signed(self, x: Any) -> Any:
-        """x with zeros of any sign: that of a sum or of the larger of two zeros is not specified."""
+        """Zeros of any sign: that of a sum or of the larger of two zeros is not specified."""
         if not self.size:
             return x
         return np.where(x == 0, self.rng.choice([0.0, -0.0], np.shape(x)), x)

@@ -68,6 +68,12 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
     )
+    parser.add_argument(
+        "--budget",
+        type=float,
+        metavar="SECONDS",
+        help="suite gpu: begin no further case after so long",
+    )
     parser.add_argument("--quick", action="store_true", help="short cases, peers without tuning")
     parser.add_argument("--csv", metavar="FILE", help="write the rows")
     parser.add_argument("--plot", metavar="FILE", help="write pictures (png, svg, pdf)")
@@ -79,7 +85,12 @@ def run(args: argparse.Namespace) -> int:
     cases = cases_of(args)
     if args.target == "gpu":
         found = gpu_bench(
-            cases, peers=args.peers, own=args.backend, rounds=args.rounds, say=common.progress
+            cases,
+            peers=args.peers,
+            own=args.backend,
+            rounds=args.rounds,
+            budget=args.budget,
+            say=common.progress,
         )
     else:
         found = bench(

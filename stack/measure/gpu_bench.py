@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -273,6 +274,7 @@ def gpu_bench(
     peers: str | None = None,
     own: str | None = None,
     rounds: int = ROUNDS,
+    budget: float | None = None,
     say: Say = lambda _: None,
 ) -> Bench:
     """Run every case of the GPU suite.
@@ -280,6 +282,7 @@ def gpu_bench(
     Args:
         peers: replaces those of the cases.
         own: our backends, as `triton,cuda`.
+        budget: seconds after which no further case is begun; `notes` name those left out.
 
     Raises:
         BackendMissing: there is no GPU here.
@@ -287,7 +290,13 @@ def gpu_bench(
     load_torch()
     say("measuring what this GPU can do")
     bench = GpuBench(own or OWN, peers, rounds, say)
+    start = time.monotonic()
     for count, case in enumerate(cases, 1):
+        if budget is not None and time.monotonic() - start > budget:
+            left = ", ".join(f"{c.row} {c.title}" for c in cases[count - 1 :])
+            bench.found.notes[f"left out after {budget:g} seconds"] = left
+            say(f"the budget is spent; left out: {left}")
+            break
         say(f"{case.row} {case.title} ({count} of {len(cases)})")
         if case.kind == "cold":
             bench.cold(case)

@@ -356,6 +356,14 @@ def test_a_system_that_takes_the_device_down_is_a_row_and_the_rest_goes_on() -> 
     assert found.exit_code == 1
 
 
+@pytest.mark.usefixtures("fake")
+def test_a_spent_budget_names_what_it_left_out() -> None:
+    cases = [Case("G6", {"M": m}, "plain", {}) for m in (1, 2, 3)]
+    found = gpu_bench.gpu_bench(cases, budget=-1.0)
+    assert not found.rows
+    assert found.notes == {"left out after -1 seconds": "G6 M=1, G6 M=2, G6 M=3"}
+
+
 def test_what_no_implementation_beats() -> None:
     ceilings = Ceilings({"bf16": 1e12}, {1 << 30: 1e9}, 0, "")
     limit = gpu_bench.limit_of

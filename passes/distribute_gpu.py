@@ -14,6 +14,7 @@ from stack.passes.distribute_gpu_frame import CannotDistribute
 from stack.passes.distribute_gpu_rows import distribute_rows
 from stack.passes.distribute_gpu_tensor import Tensor
 from stack.passes.distribute_gpu_threads import Direct, Tiled
+from stack.passes.distribute_gpu_turn import distribute_turned
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -61,7 +62,10 @@ def distribute_gpu_kernel(kernel: Node, product: str = "auto") -> Node:
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
     block = kernel.blocks[0]
     dot = find_dot(block)
-    block = distribute_rows(block) if dot is None else _product(block, dot, product)
+    if dot is not None:
+        block = _product(block, dot, product)
+    else:
+        block = distribute_turned(block) or distribute_rows(block)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 

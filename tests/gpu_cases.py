@@ -83,6 +83,32 @@ EPILOGUES: list[tuple[Build, list[Shape]]] = [
 ]
 
 
+def turn(b: Builder, x: Node) -> Node:
+    return b.transpose(x, perm=(0, 2, 1))
+
+
+def turn_and_add(b: Builder, x: Node, y: Node) -> Node:
+    return b.add(b.exp(b.transpose(x, perm=(1, 0))), y)
+
+
+def turn_both(b: Builder, x: Node, y: Node) -> Node:
+    return b.sub(b.transpose(x, perm=(1, 0)), b.mul(b.transpose(y, perm=(1, 0)), 2.0))
+
+
+def move_last_first(b: Builder, x: Node) -> Node:
+    return b.neg(b.transpose(x, perm=(2, 0, 1)))
+
+
+# read across: through squares in shared memory
+TURNED: list[tuple[Build, list[tuple[str | int, ...]]]] = [
+    (turn, [("f32", 2, 40, 70)]),
+    (turn, [("i64", 1, 32, 64)]),
+    (turn_and_add, [("bf16", 40, 70), ("bf16", 70, 40)]),
+    (turn_both, [("f32", 33, 64), ("f32", 33, 64)]),
+    (move_last_first, [("f32", 5, 40, 17)]),
+]
+
+
 def product_of(rule: str, first: Shape, second: Shape, dtype: str) -> Node:
     """A group of one dot."""
     operands = [param("x0", tensor(dtype, *first)), param("x1", tensor(dtype, *second))]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_cases import TOLERANCE, assert_near, gpu_func, gpu_kernel, several
+from gpu_cases import TOLERANCE, TURNED, assert_near, gpu_func, gpu_kernel, several, turn
 from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array, softmax
 
 from stack.ir import Builder, Func, Node, TensorType, ops, param, parse, tensor, verify
@@ -117,6 +117,24 @@ def test_softmax_of_short_rows_is_a_warp_and_of_long_ones_a_block() -> None:
     assert long.count('kind="warp"') == 3
     assert long.count('{name="sums') == 2  # the totals of warps, for each reduction
     assert long.count("= exp(") == 1
+
+
+@pytest.mark.parametrize(("build", "specs"), TURNED, ids=lambda c: getattr(c, "__name__", None))
+def test_what_is_read_across_is_turned_in_shared_memory(
+    build: Build, specs: list[Spec], rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrays = [random_array(s, rng) for s in specs]
+    text = str(check(group_of(build, specs), arrays, str(specs[0][0])))
+    assert text.count('{name="square') == text.count("load(%p") - (build.__name__ == "turn_and_add")
+    backwards(monkeypatch)
+    check(group_of(build, specs), arrays, str(specs[0][0]))
+
+
+def test_short_axes_are_not_turned_and_rows_need_not_be(rng: np.random.Generator) -> None:
+    short = str(gpu_func(group_of(turn, [("f32", 2, 40, 7)])))
+    assert "in shared" not in short
+    heads = next(c for c in CASES if c[0].__name__ == "split_heads")
+    assert "in shared" not in str(gpu_func(group_of(*heads)))
 
 
 def test_before_and_expected() -> None:

@@ -9,6 +9,7 @@ import pytest
 from gpu_cases import (
     EPILOGUES,
     PRODUCTS,
+    TURNED,
     Build,
     Shape,
     assert_near,
@@ -88,6 +89,11 @@ def compare(group: Node, arrays: list[np.ndarray], dtype: str, kernel: Node | No
 
 @pytest.mark.parametrize(("build", "specs"), ROWS, ids=lambda c: getattr(c, "__name__", None))
 def test_rows(build: Build, specs: list[Spec], rng: np.random.Generator) -> None:
+    compare(group_of(build, specs), [random_array(s, rng) for s in specs], str(specs[0][0]))
+
+
+@pytest.mark.parametrize(("build", "specs"), TURNED, ids=lambda c: getattr(c, "__name__", None))
+def test_turned(build: Build, specs: list[Spec], rng: np.random.Generator) -> None:
     compare(group_of(build, specs), [random_array(s, rng) for s in specs], str(specs[0][0]))
 
 

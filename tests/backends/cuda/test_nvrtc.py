@@ -6,7 +6,16 @@ import json
 from pathlib import Path
 
 import pytest
-from gpu_cases import EPILOGUES, PRODUCTS, Build, Shape, epilogue_of, gpu_kernel, product_of
+from gpu_cases import (
+    EPILOGUES,
+    PRODUCTS,
+    TURNED,
+    Build,
+    Shape,
+    epilogue_of,
+    gpu_kernel,
+    product_of,
+)
 from kernel_cases import CASES, Spec, group_of
 
 from stack.backends.cache import Cache
@@ -21,7 +30,7 @@ from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 need = nvrtc.missing_compiler()
 pytestmark = pytest.mark.skipif(need is not None, reason=str(need))
 COLLIDING = ("scatter_rows", "scatter_set")
-ROWS = [c for c in CASES if c[0].__name__ not in COLLIDING]
+ROWS = [*(c for c in CASES if c[0].__name__ not in COLLIDING), *TURNED]
 TARGET = "sm_90"
 
 

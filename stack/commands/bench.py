@@ -83,6 +83,8 @@ def add(subparsers: common.Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the cases and print them."""
     cases = cases_of(args)
+    if args.budget is not None and args.target != "gpu":
+        raise UsageError("--budget is for the suite gpu")
     if args.target == "gpu":
         found = gpu_bench(
             cases,

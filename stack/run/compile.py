@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
@@ -221,10 +221,10 @@ class CompiledGraph:
         key = tuple(sorted(values.items()))
         return self.executables.get(key) or self._compile(key)
 
-    def match(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any] | None:
+    def match(self, args: Sequence[Any]) -> list[Any] | None:
         """What `execute` takes, None where arguments are not what was captured."""
         try:
-            ready = self.ready(self.captured.flatten(*args, **kwargs))
+            ready = self.ready(self.captured.flatten(*args))
             bind_shapes(self.func, [a.shape for a in ready])
         except (TypeError, ValueError):
             return None

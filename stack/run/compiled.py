@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from stack.errors import StackError, UnsupportedOp
@@ -91,24 +92,33 @@ class Compiled:
         return f"\n({'; '.join(wrong) or f'compiled for: {known}'})"
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            args = self._positional(args, kwargs)
         reason = ""
         for graph in reversed(self.graphs):
-            ready = graph.match(args, kwargs)
+            ready = graph.match(args)
             if ready is None:
                 continue
             changed = graph.captured.changed()
             if not changed:
                 return graph.captured.unflatten(graph.execute(ready))
             reason = reason or changed
-        if kwargs:
-            because = f" ({reason} has changed)" if reason else ""
-            raise TypeError(
-                f"a new capture takes positional arguments{because}; bind the rest first"
-            )
         graph = self.capture(args)
         if reason:
             self._note_change(graph, reason)
         return graph(*args)
+
+    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """Arguments by name, in their places. Raises TypeError where they have none."""
+        # a module's own names are those of its forward
+        signature = inspect.signature(getattr(self.fn, "forward", self.fn))
+        given = signature.bind(*args, **kwargs)
+        if given.kwargs:
+            raise TypeError(
+                f"compiled functions take positional arguments: {', '.join(given.kwargs)} cannot be"
+                " given by position here; bind what is fixed first (functools.partial)"
+            )
+        return given.args
 
     def _note_change(self, graph: CompiledGraph, reason: str) -> None:
         self.changes += 1

@@ -169,6 +169,22 @@ def test_modes(mode: Callable[[], Any]) -> None:
     assert len(compiled.graphs) == 2
 
 
+def test_arguments_by_name() -> None:
+    def fn(x: torch.Tensor, scale: torch.Tensor, *, shift: float = 0.0) -> torch.Tensor:
+        return x * scale + shift
+
+    x, y = torch.randn(4), torch.randn(4)
+    compiled = stack.compile(fn, x, y)
+    torch.testing.assert_close(compiled(scale=y, x=x), x * y)
+    assert len(compiled.graphs) == 1
+    torch.testing.assert_close(compiled(x[:2], scale=y[:2]), x[:2] * y[:2])
+    assert len(compiled.graphs) == 2
+    with pytest.raises(TypeError, match="shift cannot be given by position"):
+        compiled(x, y, shift=1.0)
+    with pytest.raises(TypeError, match="scale"):
+        compiled(x=x)
+
+
 def test_modes_that_do_not_matter() -> None:
     module, compiled, x = made()
     threads = torch.get_num_threads()

@@ -68,7 +68,7 @@ def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Pa
     compiled = stack.compile(fn, *example, frontend=frontend, target=f"{name} ({frontend})")
     folder = compiled.run.save(output / f"{name}-{frontend}")
     graph = compiled.graph
-    storage = graph.match(example, {})
+    storage = graph.match(example)
     assert storage is not None
     result = fn(*example)
     eager = graph.frontend.to_numpy(result, compiled.func.results[0].dtype)

@@ -69,20 +69,21 @@ class Stream(Pass):
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:
         """The block with one more stream, the last one that is possible."""
         for sink in reversed(graph.nodes):
-            if sink in refused or reduced_value(sink) is None:
+            found = reduced_value(sink)
+            if sink in refused or found is None or found[0] in (0, 1):
                 continue
             refused.add(sink)
             try:
-                found = _Candidate(self, graph, sink)
-                built = found.build()
+                candidate = _Candidate(self, graph, sink)
+                built = candidate.build()
             except Refusal as refusal:
                 _note(log, f"{graph.name(sink)} is not streamed: {refusal}")
                 continue
             if built is None:
                 continue
-            if not log.spend("stream", graph.lines(found.region.members)):
+            if not log.spend("stream", graph.lines(candidate.region.members)):
                 return None
-            _note(log, found.text())
+            _note(log, candidate.text())
             return replace(graph.block, built)
         return None
 

@@ -48,6 +48,8 @@ class Build:
         """The node. Raises Refusal where something does not fit after all."""
         states = self._states()
         results = self._finish(states, outputs)
+        if not self.args or not states:
+            raise Refusal("nothing is read from memory")
         params = list(self.args.values())
         ends = [param(f"s{i}", s.type) for i, s in enumerate(states.values())]
         blocks = (
@@ -98,8 +100,8 @@ class Build:
     def _picked(self, state: State, render: Render) -> Node:
         """The summand where the position is the index, else 0."""
         assert state.index is not None
-        index = render.value(state.index, native=True)
         own = render.names(state.index)
+        index = render.full(render.value(state.index, native=True), own)
         names = tuple(n for n in own if n in state.names)
         kept = render.spread(index, own, names)
         wanted = render.spread(kept, names, state.space)

@@ -57,9 +57,10 @@ class Region:
         if rule is None:
             return []
         bound: dict[str, str] = {}
-        for axis, name in zip(rule.outputs[0], value.names, strict=True):
-            if name == K and (axis.mark or len(axis.names) != 1):
-                raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
+        made = list(zip(rule.outputs[0], value.names, strict=True))
+        if any(name == K and (axis.mark or len(axis.names) != 1) for axis, name in made):
+            raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
+        for axis, name in made:
             bound.update(zip(axis.names, self._split(name, len(axis.names)), strict=True))
         self.sizes.update(zip(value.names, node.shape))
         place = self.graph.place.get(node, -1)

@@ -124,8 +124,9 @@ class Render:
             return self.full_dot(operands, value.names, wide(node.dtype))
         args = [self.value(v, native) for v in operands]
         if node.op in ("iota", "size", "gather"):
-            made = again(node, args, native)
-            return reshaped(made, self.shape(names))
+            whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
+            made = [reshaped(w, v.node.shape) for w, v in zip(whole, operands)]
+            return reshaped(again(node, made, native), self.shape(names))
         return again(node, args, native)
 
     def _moved(self, value: Value, operand: Value, native: bool) -> Node:

@@ -62,6 +62,10 @@ class Sums:
         operands = self.region.operand_values(value)
         if node.op in MOVES:
             return self.sum(operands[0])
+        if not node.dtype.is_float:
+            if value.streams:
+                raise Refusal(f"{self.graph.name(node)} of {node.dtype} depends on a reduction")
+            return (Term(1.0, (Power(value),)),)
         rule = getattr(self, f"_{node.op}", None)
         if rule is not None:
             return rule(value, operands)

@@ -7,11 +7,15 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from stack.errors import StackError
 from stack.ir.types import DType
 
 
-class Unprintable(Exception):
+class Unprintable(StackError):
     """An op that no statement here expresses."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the cuda backend cannot print {what}")
 
 
 _C_TYPES = {

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from stack.ir.node import Node
+from stack.ir.types import TensorType
 
 Range = tuple[int, int]
 INT32 = (-(2**31), 2**31 - 1)
@@ -27,7 +28,8 @@ class Integers:
     def range(self, node: Node) -> Range | None:
         """Least and largest value, None where that is not known."""
         if node not in self.ranges:
-            found = self._range(node) if node.dtype.is_integer else None
+            is_known = isinstance(node.type, TensorType) and node.dtype.is_integer
+            found = self._range(node) if is_known else None
             if found is not None and not _fits(found, node):
                 found = None  # it may have wrapped
             self.ranges[node] = found

@@ -11,7 +11,7 @@ from kernel_cases import group_of, layernorm, softmax
 
 from stack.backends.cuda.expressions import Unprintable, literal
 from stack.backends.cuda.printer import print_kernel
-from stack.ir import DTYPES, Builder, Node, parse, tensor
+from stack.ir import DTYPES, Block, Builder, Node, parse, tensor
 from stack.ir.integers import Integers
 
 MEMORY = "f32[64] in global"
@@ -221,5 +221,13 @@ def test_ranges_and_divisors() -> None:
     assert not known.is_small(b.mul(at, 1 << 40))
     x = Node("param", (), {"name": "x"}, tensor("i64"))
     assert known.range(b.add(x, 1)) is None
+    two = b.loop(x, x, kind="serial", blocks=(_counting(),))
+    assert known.range(b.item(two, index=0)) is None
     narrow = b.cast(i, type=tensor("i8"))
     assert known.range(b.mul(narrow, 100)) is None  # it may wrap
+
+
+def _counting() -> Block:
+    kinds = [Node("var", (), {"name": n}, tensor("i64")) for n in "uv"]
+    index = Node("var", (), {"name": "n", "extent": 3}, tensor("i64"))
+    return Block((index, *kinds), [Builder().add(kinds[0], index), kinds[1]])

@@ -11,7 +11,7 @@ At the tile level one `loop` of kind "grid" for each grid axis surrounds operati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -53,10 +53,24 @@ def _loop_infer(site: Site) -> Type:
     index, *carried = site.blocks[0].params
     if "extent" not in index.attrs:
         raise site.fail("the first parameter of the block is the index, as in (%i < 128, ...)")
-    types = [a.type for a in site.args]
+    limits, init = loop_parts(site.args, site.attrs)
+    if any(a.type != index.type for a in limits):
+        raise site.fail(f"a limited loop takes its first step and its end first, as {index.type}")
+    types = [a.type for a in init]
     if [p.type for p in carried] != types or list(site.blocks[0].type) != types or not types:
         raise site.fail(f"the block carries and returns ({', '.join(map(str, types))})")
     return result_type(tuple(types))
+
+
+def loop_parts(
+    args: Sequence[Node], attrs: Mapping[str, Any]
+) -> tuple[Sequence[Node], Sequence[Node]]:
+    """Operands of a loop: its limits (none where it runs over its whole extent), what it carries.
+
+    Limits are the first step and the one past the last, within 0 and the extent.
+    """
+    count = 2 if attrs.get("limited") else 0
+    return args[:count], args[count:]
 
 
 def _memory(site: Site) -> TensorType:
@@ -151,7 +165,11 @@ def _garbage(type_: TensorType) -> Any:
 
 def _run_loop(space: Any, node: Node, run: Any, *carried: Any) -> Any:
     block: Block = node.blocks[0]
-    for i in range(block.params[0].attrs["extent"]):
+    steps = range(block.params[0].attrs["extent"])
+    if node.attrs.get("limited"):
+        steps = range(*(int(limit) for limit in carried[:2]))
+        carried = carried[2:]
+    for i in steps:
         carried = run(block, (np.int64(i), *carried))
     return carried if isinstance(node.type, TupleType) else carried[0]
 
@@ -161,7 +179,7 @@ def _sizes(type_: TensorType) -> tuple[int, ...]:
 
 
 def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tuple[Any, Any]:
-    """Index arrays of an access, clipped into the memory, and its mask."""
+    """Index arrays of an access, moved into the memory, and its mask."""
     first = 1 if node.op == "load" else 2
     index = list(args[first : first + memory.ndim])
     mask = args[first + memory.ndim] if len(args) > first + memory.ndim else None
@@ -170,6 +188,10 @@ def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tu
         for axis in range(tile.rank):
             view = [-1 if k == axis else 1 for k in range(tile.rank)]
             index[lead + axis] = index[lead + axis] + np.arange(_sizes(tile)[axis]).reshape(view)
+    if node.attrs.get("clip"):
+        inside = [(i >= 0) & (i < s) for i, s in zip(index, memory.shape, strict=True)]
+        for test in inside:
+            mask = test if mask is None else mask & test
     if mask is None:
         return tuple(index), None
     clipped = [np.clip(i, 0, max(s - 1, 0)) for i, s in zip(index, memory.shape, strict=True)]
@@ -180,7 +202,7 @@ def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
     place, mask = _place(node, memory, (memory, *rest), node.tensor)
     if mask is None:
         return memory[place]
-    other = rest[-1]
+    other = 0 if len(rest) == memory.ndim else rest[-1]
     read = memory[place] if memory.size else other
     return cast("Any", np.where(mask, read, other))
 
@@ -216,7 +238,7 @@ define(
         "control",
         _kernel_infer,
         evaluate=_run_kernel,
-        attrs=("name: str", "level: str", "ops?", "flops?", "at?"),
+        attrs=("name: str", "level: str", "ops?", "flops?", "at?", "warps?", "stages?"),
     )
 )
 define(
@@ -226,7 +248,7 @@ define(
         "control",
         _loop_infer,
         evaluate=_run_loop,
-        attrs=("kind: str",),
+        attrs=("kind: str", "limited?"),
         levels=KERNEL_LEVELS,
         closed=False,
     )
@@ -234,12 +256,17 @@ define(
 _memory_op(
     "load",
     "read a block at scalar indices (aligned to the last axes), or one element at each index of a"
-    " tile; masked-off lanes read `other`",
+    " tile; masked-off lanes read `other`. With `clip`, what lies outside of the memory reads 0",
     _load_infer,
     _run_load,
+    attrs=("clip?",),
 )
 _memory_op(
-    "store", "write what `load` would read; returns the memory afterwards", _store_infer, _run_store
+    "store",
+    "write what `load` would read; returns the memory afterwards",
+    _store_infer,
+    _run_store,
+    attrs=("clip?",),
 )
 _memory_op(
     "alloc",

@@ -206,17 +206,18 @@ def run_imported(imported: Imported, tensors: list[torch.Tensor], execute: Execu
 
 
 def _values_at(outputs: Any, x: torch.Tensor, sample: Any) -> list[Any]:
-    """Positions of equal elements are not specified: the values there are."""
+    """Positions of equal elements are not specified: the values there are. Positions come last."""
     found: list[Any] = []
-    for out in outputs:
+    for i, out in enumerate(outputs):
         value = torch.as_tensor(out)
-        if value.dtype is torch.int64 and value.dim() == x.dim() and x.dim():
+        places = value.dtype is torch.int64 and i == len(outputs) - 1
+        if places and value.dim() == x.dim() and x.dim():
             sizes = [value.shape[i] == s for i, s in enumerate(x.shape)]
             axes = [i for i, same in enumerate(sizes) if not same]
             dim = axes[0] if axes else sample.kwargs.get("dim", next(iter(sample.args), -1))
             dim = dim if isinstance(dim, int) and -x.dim() <= dim < x.dim() else -1
             value = torch.sort(x.gather(dim, value), dim).values
-        elif value.dtype is torch.int64:
+        elif places:
             continue
         found.append(to_array(value) if isinstance(out, np.ndarray) else value)
     return found

@@ -117,7 +117,7 @@ def options(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--backend", default="mlir")
     parser.add_argument("ops", nargs="*", help="names; none: all")
-    return parser.parse_args(argv)
+    return parser.parse_intermixed_args(argv)
 
 
 def main(argv: Sequence[str]) -> None:

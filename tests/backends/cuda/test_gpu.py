@@ -190,6 +190,24 @@ def test_transformer_blocks(name: str, dtype: str) -> None:
     assert torch.equal(found, again)
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow and nan are meant
+@pytest.mark.parametrize("seed", range(40))
+def test_random_programs(seed: int) -> None:
+    from random_programs import random_program
+
+    from stack.backends.mlir.library import decode, encode
+    from stack.run.compile import compile_func
+
+    program = random_program(20_000 + seed)
+    executable = compile_func(program.func, "cuda", options={"cache": False})
+    stored = [encode(a, p.dtype) for a, p in zip(program.inputs, program.func.params, strict=True)]
+    for _ in range(2):  # a second call finds an arena full of old values
+        found = executable.run(stored)
+        values = [decode(f, r.dtype) for f, r in zip(found, program.func.results, strict=True)]
+        wrong = program.compare(values)
+        assert not wrong, f"{wrong}\n{program.func}"
+
+
 def test_inputs_of_any_alignment_and_order() -> None:
     import torch
 

@@ -17,6 +17,7 @@ from gpu_cases import (
     product_of,
 )
 from kernel_cases import CASES, Spec, group_of
+from random_programs import random_program
 
 from stack.backends.cache import Cache
 from stack.backends.cuda import BACKEND, nvrtc
@@ -25,7 +26,9 @@ from stack.cli import main
 from stack.errors import StackError, UsageError
 from stack.ir import DTYPES, Builder, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
+from stack.ir.node import walk
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
+from stack.rewrite import Pipeline
 
 need = nvrtc.missing_compiler()
 pytestmark = pytest.mark.skipif(need is not None, reason=str(need))
@@ -94,6 +97,20 @@ def test_every_elementwise_op(kind: str) -> None:
         return tuple(dict.fromkeys(m for m in made if m is not x))
 
     assert compiled(gpu_kernel(group_of(everything, [(kind, 4, 6), (kind, 4, 6)]))).registers > 0
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # overflow and nan are meant
+@pytest.mark.parametrize("seed", range(6))
+def test_random_programs_keep_their_meaning_and_compile(seed: int) -> None:
+    program = random_program(30_000 + seed, small=True)
+    func = program.func
+    for _, spec in BACKEND.stages:
+        func = Pipeline(spec).run(func).func
+    wrong = program.compare(func.interpret(*program.inputs))
+    assert not wrong, f"{wrong}\n{program.func}"
+    for _, node in walk(func.body):
+        if node.op == "kernel":
+            assert compiled(node).registers > 0
 
 
 def test_what_is_no_code_is_shown_by_line() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.demos import models
+from stack.demos import models, models_jax
 
 Target = tuple[Any, tuple[Any, ...]]
 
@@ -22,8 +22,8 @@ def block(
 ) -> Target:
     """One transformer block of GPT-2's or Llama's make, attention written naively."""
     torch_make, jax_make, config = {
-        "gpt2": (models.torch_gpt2_block, models.jax_gpt2_block, models.GPT2),
-        "llama": (models.torch_llama_block, models.jax_llama_block, models.LLAMA),
+        "gpt2": (models.torch_gpt2_block, models_jax.jax_gpt2_block, models.GPT2),
+        "llama": (models.torch_llama_block, models_jax.jax_llama_block, models.LLAMA),
     }[model]
     config = replace(config, seq=seq, seed=seed)
     if frontend == "torch":

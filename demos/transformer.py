@@ -14,7 +14,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from stack.demos import models
+from stack.demos import models, models_jax
 
 Target = tuple[Any, tuple[Any, ...]]
 
@@ -28,14 +28,20 @@ def llama_block(frontend: str = "torch", config: models.LlamaConfig = models.LLA
     """A Llama-style block: ``(module, (x,))`` for torch, ``(function, (params, x))`` for JAX."""
     _check(frontend)
     return (
-        models.torch_llama_block(config) if frontend == "torch" else models.jax_llama_block(config)
+        models.torch_llama_block(config)
+        if frontend == "torch"
+        else models_jax.jax_llama_block(config)
     )
 
 
 def gpt2_block(frontend: str = "torch", config: models.GPT2Config = models.GPT2) -> Target:
     """A GPT-2 block: ``(module, (x,))`` for torch, ``(function, (params, x))`` for JAX."""
     _check(frontend)
-    return models.torch_gpt2_block(config) if frontend == "torch" else models.jax_gpt2_block(config)
+    return (
+        models.torch_gpt2_block(config)
+        if frontend == "torch"
+        else models_jax.jax_gpt2_block(config)
+    )
 
 
 def gpt2(
@@ -47,7 +53,7 @@ def gpt2(
     """
     _check(frontend)
     config = replace(config, layers=n_layers)
-    return models.torch_gpt2(config) if frontend == "torch" else models.jax_gpt2(config)
+    return models.torch_gpt2(config) if frontend == "torch" else models_jax.jax_gpt2(config)
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ class Tile(Pass):
                     new = Node(node.op, node.args, node.attrs, node.type, blocks)
                     changed[node] = Replacement(new)
                 continue
-            group = alone(node) if _is_bare(node) else node
+            group = alone(node) if is_bare(node) else node
             if group.op != "fusion" or group.attrs["kind"] == "library":
                 continue
             try:
@@ -79,7 +79,7 @@ class Tile(Pass):
             return None
 
 
-def _is_bare(node: Node) -> bool:
+def is_bare(node: Node) -> bool:
     """Whether fusion left an op on its own that a kernel can hold."""
     if node.op in BARE or node.op == "reduce":
         return True

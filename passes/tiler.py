@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stack.errors import RuleError
-from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, mul, product, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.places import places_of
 from stack.passes.tile_frame import CannotTile, static
 from stack.passes.tile_values import Values
 
@@ -117,31 +116,8 @@ class Tiler(Values):
         return add(mul(step, size), self.tile_dim)
 
     def _places(self, root: Node, index: Index) -> dict[Node, Index]:
-        """Where nodes sit in the axes of the root: pulled to operands, pushed to users."""
-        users: dict[Node, list[Node]] = {}
-        for node in self.body.nodes:
-            for arg in node.args:
-                users.setdefault(arg, []).append(node)
-        places = {root: index}
-        pending = [root]
-        while pending:
-            node = pending.pop()
-            found: list[tuple[Node, Index]] = []
-            if node.op not in ("param", "const", "reduce", "dot", "gather", "concat", "pad"):
-                try:
-                    found.extend(zip(node.args, ops.pull(node, places[node]), strict=True))
-                except RuleError as error:
-                    raise CannotTile(f"{node.op} has no index map") from error
-            for user in users.get(node, ()):
-                pushed = _push(user, node, places[node])
-                if pushed is not None:
-                    found.append((user, pushed))
-            for other, place in found:
-                if other not in places:
-                    places[other] = place
-                    pending.append(other)
-        self.places = places
-        return places
+        self.places = places_of(self.body, root, index)
+        return self.places
 
     def _store_result(self, result: Node, memory: Node, index: Index, grid: set[str]) -> Node:
         """Store one output; axes of it that are neither grid nor tile get serial loops."""
@@ -174,22 +150,3 @@ class Tiler(Values):
 
 def _types(node: Node) -> tuple[TensorType, ...]:
     return node.type.items if isinstance(node.type, TupleType) else (node.type,)
-
-
-def _push(user: Node, source: Node, index: Index) -> Index | None:
-    """Where a user sits, from where one of its operands sits; None where that is not told."""
-    if user.op == "reduce":
-        return tuple(d for axis, d in enumerate(index) if axis not in user.attrs["axes"])
-    if user.op == "transpose":
-        return tuple(index[int(p)] for p in user.attrs["perm"])
-    if user.op == "reshape":
-        return _push_reshape(user, index)
-    if ops.lookup(user.op).kind == "elementwise" and source.tensor.rank == user.tensor.rank:
-        return index
-    return None
-
-
-def _push_reshape(user: Node, index: Index) -> Index | None:
-    """The index of a reshape's result from its operand's: a reshape read the other way round."""
-    back = Node("reshape", (user,), {}, user.args[0].type)
-    return ops.pull(back, index)[0]

@@ -114,7 +114,8 @@ class _Parser(ValueParser):
             taken.add(name)
             if is_open and self.accept("<"):
                 attrs: dict[str, Any] = {"name": name, "extent": self.dim()}
-                params.append(Node("var", (), attrs, TensorType(I64, ())))
+                kind = self.dtype() if self.accept(":") else I64
+                params.append(Node("var", (), attrs, TensorType(kind, ())))
                 continue
             self.expect(":")
             params.append(Node("var" if is_open else "param", (), {"name": name}, self.type()))

@@ -9,7 +9,7 @@ from stack.ir.data import Data, scalar_text
 from stack.ir.dim import INF
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
-from stack.ir.types import DType
+from stack.ir.types import I64, DType
 
 
 def attr_text(value: Any) -> str:
@@ -68,7 +68,8 @@ class _Printer:
 
     def _param(self, node: Node) -> str:
         if node.op == "var" and "extent" in node.attrs:
-            return f"%{node.attrs['name']} < {node.attrs['extent']}"
+            kind = "" if node.dtype == I64 else f": {node.dtype}"
+            return f"%{node.attrs['name']} < {node.attrs['extent']}{kind}"
         return f"%{node.attrs['name']}: {node.type}"
 
     def ref(self, node: Node, table: Block) -> str:

@@ -1,0 +1,311 @@
+"""The frame of a block kernel: named axes, tiles over them, indices, loops.
+
+A kernel holds tiles of any rank. Each tile dim belongs to a named axis of the kernel, so that two
+tiles meet by axis, not by position: `Held` is a value with the names of its dims. An axis is held
+in blocks of a power of two; the symbol of its name in an index expression is the element's place
+on the whole axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stack.ir.axes import Index
+from stack.ir.builder import Builder, constant
+from stack.ir.dim import Atom, Dim, Expr, Quotient, Symbol, add, bounds, mul, symbol, symbols
+from stack.ir.node import Block, Node
+from stack.ir.types import I32, I64, DType, TensorType, TupleType
+
+INT32_ELEMENTS = 1 << 31
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One axis of a kernel.
+
+    Attributes:
+        name: its symbol in index expressions.
+        extent: elements on the whole axis.
+        block: elements that a tile holds; 1 for a scalar place.
+        start: the first element of the tile, an integer scalar.
+    """
+
+    name: str
+    extent: int
+    block: int
+    start: Node
+
+    @property
+    def is_tile(self) -> bool:
+        return self.block > 1
+
+    @property
+    def is_covered(self) -> bool:
+        """Whether tiles never reach past the end."""
+        return self.extent % self.block == 0
+
+    @property
+    def place(self) -> Expr:
+        return symbol(self.name, 0, max(self.extent - 1, 0))
+
+
+@dataclass(frozen=True)
+class Held:
+    """A value in a kernel: a scalar, or a tile with the names of its axes."""
+
+    node: Node
+    axes: tuple[str, ...] = ()
+
+    @property
+    def dtype(self) -> DType:
+        return self.node.dtype
+
+
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is not below `size`."""
+    return 1 << max(0, (size - 1).bit_length())
+
+
+class BlockFrame:
+    """Axes, index arithmetic and loops of one kernel that is being built."""
+
+    def __init__(self, integer: DType = I32) -> None:
+        self.b = Builder()
+        self.integer = integer
+        self.axes: dict[str, Axis] = {}
+        self.data: dict[str, Held] = {}  # symbols whose value data gives
+        self.fresh = 0
+
+    # ---- axes
+
+    def unique(self, hint: str) -> str:
+        self.fresh += 1
+        taken = hint in self.axes or hint in self.data
+        return f"{hint}{self.fresh}" if taken else hint
+
+    def axis(self, hint: str, extent: int, block: int, start: Node | int = 0) -> Axis:
+        """A new axis. `start` is where its tile begins."""
+        first = constant(start, self.integer) if isinstance(start, int) else start
+        made = Axis(self.unique(hint), extent, block, first)
+        self.axes[made.name] = made
+        return made
+
+    def program_axis(
+        self, hint: str, extent: int, block: int, grid: list[tuple[Node, int]]
+    ) -> Axis:
+        """An axis that programs share out, a block each."""
+        count = -(-extent // block)
+        if count == 1:
+            return self.axis(hint, extent, block)
+        var = self.variable(f"p_{hint}", count)
+        grid.append((var, count))
+        start = var if block == 1 else self.b.mul(var, block)
+        return self.axis(hint, extent, block, start)
+
+    def variable(self, hint: str, extent: int) -> Node:
+        """The index of a loop."""
+        self.fresh += 1
+        attrs = {"name": f"{hint}{self.fresh}", "extent": extent}
+        return Node("var", (), attrs, TensorType(self.integer, ()))
+
+    def tile_axes(self, dim: Dim) -> list[str]:
+        """Names of the tile axes that an index moves along."""
+        found: dict[str, None] = {}
+        for s in symbols(dim):
+            if s.name in self.axes:
+                if self.axes[s.name].is_tile:
+                    found[s.name] = None
+            else:
+                found.update(dict.fromkeys(self.data[s.name].axes))
+        return self.sorted(found)
+
+    def sorted(self, names: Sequence[str] | dict[str, None]) -> list[str]:
+        order = {name: i for i, name in enumerate(self.axes)}
+        return sorted(names, key=order.__getitem__)
+
+    def mask(self, name: str) -> Held | None:
+        """Which elements of an axis exist; None where all do."""
+        axis = self.axes[name]
+        if axis.is_covered:
+            return None
+        return self.apply("lt", [self.number(axis.place), self.int(axis.extent)])
+
+    # ---- values
+
+    def int(self, value: int) -> Held:
+        return Held(constant(value, self.integer))
+
+    def shape(self, axes: Sequence[str]) -> tuple[int, ...]:
+        return tuple(self.axes[name].block for name in axes)
+
+    def spread(self, value: Held, axes: Sequence[str]) -> Node:
+        """A value as a tile over exactly these axes; a scalar stays one where there are none."""
+        node = value.node
+        own = [name for name in axes if name in value.axes]
+        if len(own) != len(value.axes):
+            raise ValueError(f"a tile over {value.axes} does not fit axes {tuple(axes)}")
+        if own != list(value.axes):
+            node = self.b.transpose(node, perm=tuple(value.axes.index(name) for name in own))
+        if len(own) == len(axes):
+            return node
+        at = tuple(i for i, name in enumerate(axes) if name in value.axes)
+        type_ = TensorType(node.dtype, self.shape(axes), "tile")
+        return self.b.broadcast(node, axes=at, type=type_)
+
+    def union(self, values: Sequence[Held]) -> tuple[str, ...]:
+        return tuple(self.sorted({name: None for v in values for name in v.axes}))
+
+    def apply(self, op: str, args: Sequence[Held], attrs: dict[str, object] | None = None) -> Held:
+        """An elementwise op; scalars stay scalars, tiles spread over each other's axes."""
+        axes = self.union(args)
+        nodes = [self.spread(a, axes) if a.axes else a.node for a in args]
+        return Held(self.b.op(op, nodes, attrs), axes)
+
+    def cast(self, value: Held, dtype: DType) -> Held:
+        if value.dtype == dtype:
+            return value
+        node = value.node
+        return Held(self.b.cast(node, type=node.tensor.with_dtype(dtype)), value.axes)
+
+    def both(self, first: Held | None, second: Held | None) -> Held | None:
+        if first is None or second is None:
+            return second if first is None else first
+        return self.apply("and", [first, second])
+
+    def number(self, dim: Dim) -> Held:
+        """The value of an index expression."""
+        if isinstance(dim, int):
+            return self.int(dim)
+        terms: list[Held] = []
+        for monomial, coefficient in dim.terms:
+            term: Held | None = None
+            for atom in monomial:
+                factor = self._atom(atom)
+                term = factor if term is None else self.apply("mul", [term, factor])
+            if term is None:
+                term = self.int(coefficient)
+            elif coefficient != 1:
+                term = self.apply("mul", [term, self.int(coefficient)])
+            terms.append(term)
+        terms.sort(key=lambda t: len(t.axes))  # scalars first: they cost one addition
+        total = terms[0]
+        for term in terms[1:]:
+            total = self.apply("add", [total, term])
+        return total
+
+    def _atom(self, atom: Atom) -> Held:
+        if isinstance(atom, Symbol):
+            return self._symbol(atom.name)
+        if isinstance(atom, Quotient):
+            return self._quotient(atom)
+        return self.apply(atom.kind, [self.number(atom.a), self.number(atom.b)])
+
+    def _symbol(self, name: str) -> Held:
+        if name in self.data:
+            return self.data[name]
+        axis = self.axes[name]
+        if not axis.is_tile:
+            return Held(axis.start)
+        type_ = TensorType(self.integer, (axis.block,), "tile")
+        places = self.b.iota(axis=0, type=type_)
+        self.b.names.setdefault(places, f"in_{name}")
+        if axis.start.op != "const" or axis.start.attrs["value"].array != 0:
+            places = self.b.add(axis.start, places)
+            self.b.names.setdefault(places, f"at_{name}")
+        return Held(places, (name,))
+
+    def _quotient(self, atom: Quotient) -> Held:
+        """Floor and mod. `div` and `rem` truncate, so what may be negative is raised first."""
+        low, _ = bounds(atom.num)
+        raised = -(low // atom.den) if low < 0 and isinstance(atom.den, int) else 0
+        num, den = self.number(add(atom.num, mul(raised, atom.den))), self.number(atom.den)
+        if atom.kind == "%":
+            return self.apply("rem", [num, den])
+        quotient = self.apply("div", [num, den])
+        return self.apply("add", [quotient, self.int(-raised)]) if raised else quotient
+
+    def data_symbol(self, value: Held, size: int) -> Expr:
+        """A symbol for an index that comes from data."""
+        self.fresh += 1
+        name = f"data{self.fresh}"
+        self.data[name] = self.cast(value, self.integer)
+        return symbol(name, 0, max(size - 1, 0))
+
+    def range_test(self, dim: Dim, low: Dim, high: Dim) -> Held | None:
+        """`low <= dim < high`, or None where that holds for certain."""
+        least, most = bounds(dim)
+        test: Held | None = None
+        if least < bounds(low)[0]:
+            test = self.apply("ge", [self.number(dim), self.number(low)])
+        if most >= bounds(high)[0]:
+            below = self.apply("lt", [self.number(dim), self.number(high)])
+            test = self.both(test, below)
+        return test
+
+    # ---- loops
+
+    def steps(
+        self,
+        count: int,
+        start: Sequence[Held],
+        body: Callable[[Node, list[Held]], list[Held]],
+        hint: str = "step",
+        limits: tuple[Node, Node] | None = None,
+        names: Sequence[str] = (),
+    ) -> list[Held]:
+        """A serial loop that carries values; `limits` are its first step and its end."""
+        var = self.variable(hint, count)
+        carried = [
+            Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
+            for n, s in zip(names or [f"acc_{i}_" for i in range(len(start))], start, strict=True)
+        ]
+        results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        block = Block((var, *carried), [r.node for r in results])
+        init = [s.node for s in start]
+        return [
+            Held(node, s.axes)
+            for node, s in zip(self.loop("serial", init, block, limits), start, strict=True)
+        ]
+
+    def loop(
+        self,
+        kind: str,
+        init: Sequence[Node],
+        block: Block,
+        limits: tuple[Node, Node] | None = None,
+    ) -> list[Node]:
+        attrs: dict[str, object] = {"kind": kind}
+        args = list(init)
+        if limits is not None:
+            attrs["limited"] = True
+            args = [*limits, *args]
+        node = self.b.op("loop", args, attrs, (block,))
+        if not isinstance(node.type, TupleType):
+            return [node]
+        return [self.b.item(node, index=i) for i in range(len(init))]
+
+    def in_grid(
+        self,
+        grid: list[tuple[Node, int]],
+        outputs: Sequence[Node],
+        program: Callable[[Sequence[Node]], list[Node]],
+    ) -> list[Node]:
+        """Grid loops that carry the outputs inwards, around what one program does."""
+        carried = [
+            [Node("var", (), {"name": f"{o.attrs['name']}_{d}"}, o.type) for o in outputs]
+            for d in range(len(grid))
+        ]
+        final = program(carried[-1] if grid else outputs)
+        for d in reversed(range(len(grid))):
+            block = Block((grid[d][0], *carried[d]), final)
+            final = self.loop("grid", carried[d - 1] if d else outputs, block)
+        return final
+
+
+def index_type(sizes: Sequence[int]) -> DType:
+    """The integers of a kernel: 32 bits unless an array has 2^31 elements or more."""
+    return I64 if any(size >= INT32_ELEMENTS for size in sizes) else I32
+
+
+__all__ = ["Axis", "BlockFrame", "Held", "Index", "index_type", "power_of_two"]

@@ -1,0 +1,228 @@
+"""One fusion group to one kernel of blocks: which axes programs share, which a tile holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
+from stack.ir.node import Node
+from stack.ir.types import TensorType, TupleType
+from stack.passes.block_frame import Axis, Held, index_type, power_of_two
+from stack.passes.block_values import MAX_WHOLE, BlockValues
+from stack.passes.places import places_of
+from stack.passes.tile_frame import CannotTile, static
+from stack.passes.tile_gemm import Roles, result_names, roles_of
+
+LOOP_TILE = 1024  # elements of a tile of elementwise work
+TURNED = 32  # extent of a tile that is read along one axis and written along another
+STEP = 2048  # elements of a long row in one step
+
+
+class BlockTiler(BlockValues):
+    """Builds the kernel of a loop, reduction or gemm group."""
+
+    def __init__(self, group: Node, rows: int = 128, lanes: int = 128, step: int = 64) -> None:
+        body = group.blocks[0]
+        sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
+        super().__init__(body, index_type(sizes))
+        self.group = group
+        self.rows, self.lanes, self.step = rows, lanes, step
+        self.check(sizes)
+        arrays = [n for n in body.nodes if n.op == "const" and n.tensor.rank]
+        self.take(body.params, arrays)
+        self.args = [*group.args, *arrays]
+        self.grid: list[tuple[Node, int]] = []
+        self.warps = 4
+        self.stages = 2
+
+    def check(self, sizes: Sequence[int]) -> None:
+        if 0 in sizes:
+            raise CannotTile("an array in it is empty")
+        for node in (*self.body.params, *self.body.nodes):
+            if any(t.dtype.kind == "c" for t in types_of(node)):
+                raise CannotTile("it computes with complex numbers")
+
+    def take(self, params: Sequence[Node], arrays: Sequence[Node] = ()) -> None:
+        """Inputs in memory: parameters, then tables."""
+        for i, p in enumerate((*params, *arrays)):
+            self.inputs[p] = self.memory(f"p{i}", p.tensor)
+
+    def memory(self, name: str, type_: TensorType) -> Node:
+        return Node("param", (), {"name": name}, TensorType(type_.dtype, type_.shape, "global"))
+
+    def outputs(self) -> list[Node]:
+        return [self.memory(f"o{i}", t) for i, t in enumerate(types_of(self.group))]
+
+    # ---- the kernel
+
+    def kernel(self) -> Node:
+        """The kernel node of the group. Raises CannotTile."""
+        root = self._root()
+        marks = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
+        places = places_of(self.body, root, marks)
+        for result in self.body.results:
+            if result not in places:
+                raise CannotTile("its outputs do not share one index space")
+        if root.op == "dot":
+            found, long = self._dot_axes(root), None
+        else:
+            found, long = self._space_axes(root, places, marks)
+        values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
+        return self.finish(
+            [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results], long
+        )
+
+    def finish(self, results: Sequence[tuple[Node, Index]], long: tuple[Expr, int] | None) -> Node:
+        """The kernel that stores the results at their places.
+
+        `long` is a symbol for an axis that is walked in steps where a result has it.
+        """
+
+        def program(memories: Sequence[Node]) -> list[Node]:
+            return [
+                self._store(result, memory, place, long)
+                for (result, place), memory in zip(results, memories, strict=True)
+            ]
+
+        outputs = self.outputs()
+        final = self.in_grid(self.grid, outputs, program)
+        block = self.b.block([*self._parameters(), *outputs], final)
+        attrs = {
+            "name": str(self.group.attrs.get("name") or "kernel"),
+            "level": "tile",
+            "ops": self._ops(),
+            "warps": self.warps,
+            "stages": self.stages,
+        }
+        return Node("kernel", self.args, attrs, self.group.type, (block,))
+
+    def _parameters(self) -> list[Node]:
+        return list(self.inputs.values())
+
+    def _ops(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
+
+    def _store(
+        self, result: Node, memory: Node, place: Index, long: tuple[Expr, int] | None
+    ) -> Node:
+        if long is None or not any(long[0].terms[0][0][0] in symbols(d) for d in place):
+            return self.store(memory, self.value(result, place), place)
+        mark, extent = long
+        block = min(power_of_two(extent), STEP)
+
+        def body(var: Node, carried: list[Held]) -> list[Held]:
+            step = self.axis("w", extent, block, self.b.mul(var, block))
+            at = tuple(substitute(d, {str(mark): step.place}) for d in place)
+            return [Held(self.store(carried[0].node, self.value(result, at), at))]
+
+        name = f"{memory.attrs.get('name', 'o')}_w"
+        return self.steps(-(-extent // block), [Held(memory)], body, names=[name])[0].node
+
+    def _reduces(self) -> list[Node]:
+        return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]
+
+    def _root(self) -> Node:
+        """The node whose axes span the group."""
+        dots = [n for n in self.body.nodes if n.op == "dot"]
+        if len(dots) > 1:
+            raise CannotTile("two dots are two kernels")
+        candidates = dots or [n.args[0] for n in self._reduces()] or list(self.body.results)
+        return max(candidates, key=lambda n: static(n.tensor.size))
+
+    # ---- axes
+
+    def _dot_axes(self, dot: Node) -> list[Dim]:
+        roles = roles_of(dot)
+        self.warps, self.stages = (8 if self.rows * self.lanes >= 128 * 256 else 4), 3
+        index: dict[str, Dim] = {}
+        for name in (*roles.batch, *roles.panels, *roles.outer):
+            index[name] = self.program_axis("b", roles.sizes[name], 1, self.grid).place
+        index |= self._dot_tile(roles)
+        return [index.get(name, 0) for name in result_names(dot)]
+
+    def _dot_tile(self, roles: Roles) -> dict[str, Dim]:
+        found: dict[str, Dim] = {}
+        if roles.row:
+            extent = roles.sizes[roles.row]
+            block = min(self.rows, max(16, power_of_two(extent)))
+            found[roles.row] = self.program_axis("m", extent, block, self.grid).place
+        extent = roles.sizes[roles.lane]
+        block = min(self.lanes, max(16, power_of_two(extent)))
+        found[roles.lane] = self.program_axis("n", extent, block, self.grid).place
+        return found
+
+    def _space_axes(
+        self, root: Node, places: dict[Node, Index], marks: Index
+    ) -> tuple[list[Dim], tuple[Expr, int] | None]:
+        """Axes of a loop space. Reduced ones are whole in a tile, or walked when they are long."""
+        shape = [static(d) for d in root.shape]
+        reduced = {a for n in self._reduces() if n.args[0] is root for a in n.attrs["axes"]}
+        whole = product([power_of_two(shape[a]) for a in reduced])
+        long: tuple[Expr, int] | None = None
+        blocks = [1] * len(shape)
+        fits = isinstance(whole, int) and whole <= MAX_WHOLE
+        for axis in reduced:
+            blocks[axis] = power_of_two(shape[axis]) if fits else 1
+        kept = [a for a in range(len(shape)) if a not in reduced]
+        room = max(1, LOOP_TILE // (static(whole) if reduced and fits else 1))
+        if reduced and not fits:
+            if len(reduced) > 1:
+                raise CannotTile("several long axes are reduced at once")
+            room = 64 if shape and len(shape) - 1 not in reduced else 1
+        for axis in self._tile_order(kept, places, marks):
+            cap = TURNED if axis not in kept[-1:] and not reduced and shape[-1] > TURNED else room
+            blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
+            room //= blocks[axis]
+        index: list[Dim] = []
+        axes: dict[int, Axis] = {}
+        for axis, extent in enumerate(shape):
+            if axis in reduced and not fits:
+                mark = symbol("long", 0, extent - 1)
+                long = (mark, extent)
+                index.append(mark)
+                continue
+            if axis in reduced:
+                axes[axis] = self.axis("r", extent, max(2, blocks[axis]) if extent > 1 else 1)
+            else:
+                name = "ijklmnopq"[axis % 9]
+                axes[axis] = self.program_axis(name, extent, blocks[axis], self.grid)
+            index.append(axes[axis].place if extent > 1 else 0)
+        self._bind_reduces(places, marks, axes)
+        held = 1
+        for axis in axes.values():
+            held *= axis.block
+        self.warps = min(16, max(1, power_of_two((held if fits else STEP) // 512)))
+        return index, long
+
+    def _bind_reduces(self, places: dict[Node, Index], marks: Index, axes: dict[int, Axis]) -> None:
+        """Reductions over the row of the space use its axis."""
+        known = {str(m): i for i, m in enumerate(marks)}
+        for node in self._reduces():
+            place = places.get(node.args[0])
+            if place is None:
+                continue
+            for axis in node.attrs["axes"]:
+                at = known.get(str(place[axis]))
+                if at is not None and at in axes and axes[at].block >= axes[at].extent:
+                    if axes[at].is_tile:
+                        self.reduced_axis[node, axis] = axes[at]
+
+    def _tile_order(self, kept: list[int], places: dict[Node, Index], marks: Index) -> list[int]:
+        """Which kept axes a tile should hold first: where memory is read and written along."""
+        order: list[int] = kept[-1:]
+        for node in (*self.inputs, *self.body.results):
+            place = places.get(node)
+            if place:
+                for i, mark in enumerate(marks):
+                    if place[-1] == mark and i in kept and i not in order:
+                        order.append(i)
+        return [*order, *(a for a in reversed(kept) if a not in order)]
+
+
+def types_of(node: Node) -> tuple[TensorType, ...]:
+    """Types of all results of a node."""
+    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
+
+
+__all__ = ["BlockTiler", "types_of"]

@@ -1,0 +1,433 @@
+"""Values of a group's nodes at an index, as tiles over the axes that the index moves along.
+
+Each op says by its axis rule where it reads its operands. 16-bit floats are widened on load and
+narrowed on store, so that everything between is computed in f32; operands of a dot stay narrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.ir import ops
+from stack.ir.axes import Index, parse_rule
+from stack.ir.builder import constant
+from stack.ir.dim import Dim, add, floordiv, mul, symbols
+from stack.ir.node import Block, Node
+from stack.ir.space import identity
+from stack.ir.types import I32, I64, DType, TensorType
+from stack.passes.block_frame import Axis, BlockFrame, Held, power_of_two
+from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
+
+MAX_WHOLE = 16384  # elements of an axis that one tile may hold
+MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
+MIN_DOT = 16  # least extent of a tile in a dot
+
+
+class BlockValues(BlockFrame):
+    """Values of the nodes of `body`; `inputs` are what is loaded from memory."""
+
+    def __init__(self, body: Block, integer: DType = I32) -> None:
+        super().__init__(integer)
+        self.body = body
+        self.inputs: dict[Node, Node] = {}
+        self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
+        self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
+        self.step = 64  # block of an axis that a dot walks along
+        self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
+
+    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+        """The value of a node at an index, in the type that kernels compute in.
+
+        `guard` says for which elements it is needed; loads do not touch memory elsewhere.
+        """
+        key = (node, index, guard)
+        if key not in self.memo:
+            before = self.b.loc
+            self.b.loc = self.locs(node) or before
+            made = self._value(node, index, guard)
+            if node in self.body.names:
+                self.b.names.setdefault(made.node, self.body.names[node])
+            self.memo[key] = made
+            self.b.loc = before
+        return self.memo[key]
+
+    def locs(self, node: Node) -> tuple[str, ...]:
+        return self.body.locs.get(node, ())
+
+    def _value(self, node: Node, index: Index, guard: Held | None) -> Held:
+        if node in self.known:
+            place, held = self.known[node]
+            if place != index:
+                raise CannotTile(f"{node.op} is read at another index than it is carried at")
+            return held
+        if node in self.inputs:
+            return self.load(self.inputs[node], index, guard)
+        kind = ops.lookup(node.op).kind
+        if kind == "elementwise":
+            return self._elementwise(node, index, guard)
+        special = getattr(self, f"_{node.op}", None)
+        if special is not None:
+            return special(node, index, guard)
+        if kind == "movement" and node.op != "scatter":
+            (source,) = ops.pull(node, index)
+            return self.value(node.args[0], source, guard)
+        raise CannotTile(f"no schedule for {node.op}")
+
+    # ---- memory
+
+    def load(self, memory: Node, index: Index, guard: Held | None, raw: bool = False) -> Held:
+        """Read a tile: a block where the index runs along the memory, else element by element."""
+        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
+        guard_axes = guard.axes if guard is not None else ()
+        if not axes and not guard_axes:
+            place = [self.number(d).node for d in index]
+            extra = [] if guard is None or not index else [guard.node, constant(0, memory.dtype)]
+            made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
+            return made if raw else self.widen(made)
+        found = self.block_place(memory, index) if guard is None else None
+        if found is not None:
+            made = self._block_load(memory, *found)
+        else:
+            made = self._element_load(memory, index, guard)
+        return made if raw else self.widen(made)
+
+    def block_place(
+        self, memory: Node, index: Index
+    ) -> tuple[list[Node], list[str | None], bool] | None:
+        """Scalar starts, the axis of each dim, and whether the block may pass the end."""
+        starts: list[Node] = []
+        along: list[str | None] = []
+        clip = False
+        for dim, size in zip(index, memory.shape, strict=True):
+            names = self.tile_axes(dim)
+            if not names:
+                starts.append(self.number(dim).node)
+                along.append(None)
+                continue
+            if len(names) > 1 or names[0] in along or names[0] not in self.axes:
+                return None
+            axis = self.axes[names[0]]
+            rest = add(dim, mul(axis.place, -1))
+            if any(s.name == axis.name for s in symbols(rest)):
+                return None
+            if not axis.is_covered:
+                # past the end of the axis must be past the end of the memory
+                if rest != 0 or axis.extent != size:
+                    return None
+                clip = True
+            start = self.apply("add", [self.number(rest), Held(axis.start)]) if rest != 0 else None
+            starts.append(axis.start if start is None else start.node)
+            along.append(axis.name)
+        return starts, along, clip
+
+    def _block_load(
+        self, memory: Node, starts: list[Node], along: list[str | None], clip: bool
+    ) -> Held:
+        first = next(i for i, name in enumerate(along) if name is not None)
+        dims = along[first:]
+        shape = tuple(self.axes[n].block if n else 1 for n in dims)
+        type_ = TensorType(memory.dtype, shape, "tile")
+        attrs = {"clip": True} if clip else {}
+        node = self.b.op("load", [memory, *starts], attrs, hint=type_)
+        axes = tuple(n for n in dims if n)
+        if len(axes) != len(dims):
+            node = self.b.reshape(node, type=TensorType(memory.dtype, self.shape(axes), "tile"))
+        return Held(node, axes)
+
+    def _element_load(self, memory: Node, index: Index, guard: Held | None) -> Held:
+        places = [self.number(d) for d in index]
+        mask = guard
+        for name in self.union(places):
+            mask = self.both(mask, self.mask(name))
+        axes = self.union([*places, *([mask] if mask is not None else [])])
+        type_ = TensorType(memory.dtype, self.shape(axes), "tile")
+        extra: list[Node] = []
+        if mask is not None:
+            extra = [self.spread(mask, axes), constant(0, memory.dtype)]
+        if not index:
+            return Held(self.b.load(memory, type=TensorType(memory.dtype, ())))
+        nodes = [self.spread(p, axes) for p in places]
+        return Held(self.b.load(memory, *nodes, *extra, type=type_), axes)
+
+    def store(self, memory: Node, value: Held, index: Index) -> Node:
+        """Write a value at an index; what lies past the end of an axis is not written."""
+        value = self.cast(value, memory.dtype)
+        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
+        if not axes:
+            return self.b.store(memory, value.node, *[self.number(d).node for d in index])
+        found = self.block_place(memory, index)
+        if found is None:
+            places = [self.number(d) for d in index]
+            mask: Held | None = None
+            for name in axes:
+                mask = self.both(mask, self.mask(name))
+            extra = [] if mask is None else [self.spread(mask, axes)]
+            nodes = [self.spread(p, axes) for p in places]
+            return self.b.store(memory, self.spread(value, axes), *nodes, *extra)
+        starts, along, clip = found
+        first = next(i for i, name in enumerate(along) if name is not None)
+        dims = along[first:]
+        held = [n for n in dims if n]
+        node = self.spread(Held(value.node, value.axes), held)
+        if len(held) != len(dims):
+            shape = tuple(self.axes[n].block if n else 1 for n in dims)
+            node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
+        attrs = {"clip": True} if clip else {}
+        return self.b.op("store", [memory, node, *starts], attrs)
+
+    # ---- elementwise and movement
+
+    def widen(self, value: Held) -> Held:
+        return self.cast(value, wide(value.dtype))
+
+    def _elementwise(self, node: Node, index: Index, guard: Held | None) -> Held:
+        args = [self.value(a, index if a.tensor.rank else (), guard) for a in node.args]
+        if node.op == "bitcast":
+            source = self.cast(args[0], node.args[0].dtype)
+            type_ = source.node.tensor.with_dtype(node.dtype)
+            return self.widen(Held(self.b.bitcast(source.node, type=type_), source.axes))
+        if node.op == "cast":
+            return self._cast(args[0], node)
+        return self.apply(node.op, args, dict(node.attrs))
+
+    def _cast(self, value: Held, node: Node) -> Held:
+        source, target = node.args[0].dtype, node.dtype
+        if target == source or value.dtype == wide(target) == wide(source):
+            # a 16-bit value stays wide; narrowing it must still round
+            return self.cast(self.cast(value, target), wide(target))
+        return self.widen(self.cast(value, target))
+
+    def _const(self, node: Node, index: Index, guard: Held | None) -> Held:
+        if node.tensor.rank:
+            raise CannotTile("it holds a table")
+        return Held(constant(node.attrs["value"].array, wide(node.dtype)))
+
+    def _iota(self, node: Node, index: Index, guard: Held | None) -> Held:
+        return self.cast(self.number(index[int(node.attrs["axis"])]), wide(node.dtype))
+
+    def _pad(self, node: Node, index: Index, guard: Held | None) -> Held:
+        source, fill = node.args
+        test: Held | None = None
+        inner: list[Dim] = []
+        attrs = zip(node.attrs["low"], node.attrs["interior"], source.shape, index, strict=True)
+        for low, gap, size, position in attrs:
+            moved = add(position, mul(low, -1))
+            test = self.both(test, self.range_test(moved, 0, (static(size) - 1) * (gap + 1) + 1))
+            if gap:
+                phase = self.apply("rem", [self.number(moved), self.int(gap + 1)])
+                test = self.both(test, self.apply("eq", [phase, self.int(0)]))
+                moved = floordiv(moved, gap + 1)
+            inner.append(moved)
+        value = self.value(source, tuple(inner), self.both(guard, test))
+        if test is None:
+            return value
+        return self.apply("select", [test, value, self.value(fill, (), guard)])
+
+    def _concat(self, node: Node, index: Index, guard: Held | None) -> Held:
+        axis = int(node.attrs["axis"])
+        start: Dim = 0
+        result: Held | None = None
+        for arg in node.args:
+            end = add(start, arg.shape[axis])
+            moved = (*index[:axis], add(index[axis], mul(start, -1)), *index[axis + 1 :])
+            test = self.range_test(index[axis], start, end)
+            part = self.value(arg, moved, self.both(guard, test))
+            past = self.range_test(index[axis], start, 1 << 31)
+            if result is None or past is None:
+                result = part
+            else:
+                result = self.apply("select", [past, part, result])
+            start = end
+        if result is None:
+            raise CannotTile("a concat of nothing")
+        return result
+
+    def _gather(self, node: Node, index: Index, guard: Held | None) -> Held:
+        rule = parse_rule(node.attrs["rule"])
+        place = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
+        indices = iter(zip(rule.inputs[1:], node.args[1:], strict=True))
+        source: list[Dim] = []
+        for axis, size in zip(rule.inputs[0], node.args[0].shape, strict=True):
+            if axis.mark != "!":
+                source.append(place[axis.names[0]])
+                continue
+            operand, arg = next(indices)
+            value = self.value(arg, tuple(place[a.names[0]] for a in operand), guard)
+            source.append(self.data_symbol(self.cast(value, I64), static(size)))
+        return self.value(node.args[0], tuple(source), guard)
+
+    # ---- reductions
+
+    def identity(self, kind: str, dtype: DType) -> Held:
+        return Held(constant(identity(kind, dtype), dtype))
+
+    def masked(self, value: Held, kind: str, names: Sequence[str]) -> Held:
+        """A value with the identity of a reduction past the ends of axes."""
+        for name in names:
+            mask = self.mask(name)
+            if mask is not None:
+                value = self.apply("select", [mask, value, self.identity(kind, value.dtype)])
+        return value
+
+    def fold(self, value: Held, kind: str, names: Sequence[str]) -> Held:
+        """Reduce a tile along some of its axes."""
+        gone = [n for n in names if n in value.axes]
+        if len(gone) != len(names):
+            raise CannotTile("a reduced axis is broadcast along: its size would be a factor")
+        value = self.masked(value, kind, gone)
+        axes = tuple(sorted(value.axes.index(n) for n in gone))
+        kept = tuple(n for n in value.axes if n not in gone)
+        return Held(self.b.reduce(value.node, kind=kind, axes=axes), kept)
+
+    def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
+        """Reduce whole axes in the tile; along longer ones in a loop that carries a tile."""
+        operand, axes, kind = node.args[0], node.attrs["axes"], str(node.attrs["kind"])
+        if not axes:
+            return self.value(operand, index, guard)
+        whole: dict[int, Axis] = {}
+        looped: list[tuple[int, int]] = []
+        room = MAX_WHOLE
+        for axis in reversed(axes):
+            extent = static(operand.shape[axis])
+            known = self.reduced_axis.get((node, axis))
+            if known is not None:
+                whole[axis] = known
+            elif extent <= room and power_of_two(extent) <= room:
+                whole[axis] = self.axis("r", extent, max(2, power_of_two(extent)))
+                self.reduced_axis[node, axis] = whole[axis]
+                room //= whole[axis].block
+            else:
+                looped.append((axis, extent))
+        return self._reduce_at(node, index, guard, whole, looped, kind)
+
+    def _reduce_at(
+        self,
+        node: Node,
+        index: Index,
+        guard: Held | None,
+        whole: Mapping[int, Axis],
+        looped: list[tuple[int, int]],
+        kind: str,
+    ) -> Held:
+        operand = node.args[0]
+
+        def at(stepped: Mapping[int, Dim]) -> Index:
+            kept = iter(index)
+            return tuple(
+                stepped[a] if a in stepped else whole[a].place if a in whole else next(kept)
+                for a in range(operand.tensor.rank)
+            )
+
+        if not looped:
+            value = self.spread_over(self.value(operand, at({}), guard), whole.values())
+            return self.fold(value, kind, [a.name for a in whole.values()])
+        (axis, extent), rest = looped[0], looped[1:]
+        if rest:
+            raise CannotTile("two long axes are reduced at once")
+        block = 1 if whole else min(power_of_two(extent), self.long_step(index))
+        names = [a.name for a in whole.values()]
+
+        def body(var: Node, carried: list[Held]) -> list[Held]:
+            start = var if block == 1 else self.b.mul(var, block)
+            stepped = self.axis("k", extent, block, start)
+            value = self.spread_over(
+                self.value(operand, at({axis: stepped.place}), guard), [stepped]
+            )
+            value = self.masked(value, kind, [stepped.name] if stepped.is_tile else [])
+            if stepped.is_tile:
+                value = self.fold(value, kind, [stepped.name])
+            value = Held(self.spread(value, carried[0].axes), carried[0].axes)
+            return [self.apply(COMBINE[kind], [carried[0], value])]
+
+        axes = self.union([Held(node, tuple(self.tile_axes(d))) for d in at({axis: 0})])
+        start = Held(self.spread(self.identity(kind, wide(operand.dtype)), axes), axes)
+        (total,) = self.steps(-(-extent // block), [start], body, names=["acc"])
+        return self.fold(total, kind, names) if names else total
+
+    def long_step(self, index: Index) -> int:
+        """Elements of a long reduced axis in one step: what keeps a tile to a few thousand."""
+        held = 1
+        for name in self.union([Held(self.int(0).node, tuple(self.tile_axes(d))) for d in index]):
+            held *= self.axes[name].block
+        return max(2, 4096 // held)
+
+    def spread_over(self, value: Held, axes: object) -> Held:
+        """A value that does not move along an axis, spread along it."""
+        names = [a.name for a in axes if isinstance(a, Axis) and a.is_tile]  # pyright: ignore
+        missing = [n for n in names if n not in value.axes]
+        if not missing:
+            return value
+        union = tuple(self.sorted({n: None for n in (*value.axes, *missing)}))
+        return Held(self.spread(value, union), union)
+
+    # ---- dots
+
+    def operand(self, node: Node, index: Index, dtype: DType, guard: Held | None) -> Held:
+        """An operand of a dot in the type that it has in memory."""
+        if node in self.inputs and guard is None:
+            return self.load(self.inputs[node], index, guard, raw=True)
+        value = self.value(node, index, guard)
+        if value.node.op == "cast" and value.node.args[0].dtype == dtype:
+            return Held(value.node.args[0], value.axes)
+        return self.cast(value, dtype)
+
+    def _dot(self, node: Node, index: Index, guard: Held | None) -> Held:
+        rule = parse_rule(node.attrs["rule"])
+        sizes = {n: static(s) for n, s in rule.sizes([a.shape for a in node.args]).items()}
+        place = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
+        summed = list(rule.reduced)
+        if not summed:
+            raise CannotTile("nothing is contracted")
+        last = summed[-1]
+        if any(sizes[n] > 1 for n in summed[:-1]):
+            raise CannotTile("a dot over several axes")
+        place.update(dict.fromkeys(summed[:-1], 0))
+        extent = sizes[last]
+        if extent <= MAX_CONTRACTED and extent != self.step:
+            axis = self.axis("c", extent, max(MIN_DOT, power_of_two(extent)))
+            return self.product(node, {**place, last: axis.place}, axis, guard)
+        block = min(self.step, max(MIN_DOT, power_of_two(extent)))
+
+        def body(var: Node, carried: list[Held]) -> list[Held]:
+            axis = self.axis("c", extent, block, self.b.mul(var, block))
+            part = self.product(node, {**place, last: axis.place}, axis, guard)
+            return [self.apply("add", [carried[0], part])]
+
+        axes = self.union([Held(node, tuple(self.tile_axes(d))) for d in index])
+        zero = Held(constant(0, wide(node.dtype)))
+        start = Held(self.spread(zero, axes), axes)
+        return self.steps(-(-extent // block), [start], body, "k", names=["sums"])[0]
+
+    def product(self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None) -> Held:
+        """A dot over one tile of its contracted axis, summed in f32."""
+        rule = parse_rule(node.attrs["rule"])
+        parts: list[Held] = []
+        for operand, arg in zip(rule.inputs, node.args, strict=True):
+            index = tuple(place[a.names[0]] for a in operand)
+            value = self.operand(arg, index, arg.dtype, guard)
+            if arg not in self.inputs:
+                value = self.masked(value, "sum", [axis.name])
+            parts.append(value)
+        left, right = parts
+        shared = [n for n in left.axes if n in right.axes]
+        if len(left.axes) != 2 or len(right.axes) != 2 or shared != [axis.name]:
+            wide_parts = [self.widen(p) for p in parts]
+            spread = self.spread_over(self.apply("mul", wide_parts), [axis])
+            return self.fold(spread, "sum", [axis.name])
+        rows = next(n for n in left.axes if n != axis.name)
+        lanes = next(n for n in right.axes if n != axis.name)
+        if min(self.axes[rows].block, self.axes[lanes].block) < MIN_DOT:
+            raise CannotTile(f"a dot of {self.axes[rows].block} rows")
+        names = dict(zip((rows, lanes, axis.name), "mnk", strict=True))
+        order = self.sorted([rows, lanes])
+        text = ", ".join(" ".join(names[n] for n in p.axes) for p in parts)
+        made = " ".join(names[n] for n in order)
+        dtype = wide(node.dtype)
+        hint = TensorType(dtype if dtype.is_float else I32, (), "tile")
+        product = self.b.op(
+            "dot", [left.node, right.node], {"rule": f"{text} -> {made}"}, hint=hint
+        )
+        return Held(product, tuple(order))
+
+
+__all__ = ["BlockValues", "CannotTile"]

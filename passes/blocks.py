@@ -1,0 +1,71 @@
+"""blocks: fusion groups, streams and ops left bare become kernels of blocks, for GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Block, Func, Node
+from stack.passes.block_tiler import BlockTiler
+from stack.passes.tile import alone, is_bare
+from stack.passes.tile_frame import CannotTile
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+LEFT = ("scan", "scatter")  # walked in order: a library does them
+
+
+@dataclass(frozen=True)
+class Blocks(Pass):
+    """Turn every fusion group and stream into a kernel at the tile level.
+
+    Attributes:
+        rows: extent of a tile along the rows of a product.
+        lanes: extent of a tile along its columns.
+        step: extent of a tile along the contracted or streamed axis.
+        refuse: ops that the backend has no code for; their groups stay as they are.
+    """
+
+    name: ClassVar[str] = "blocks"
+    rows: int = 128
+    lanes: int = 128
+    step: int = 64
+    refuse: tuple[str, ...] = ()
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op in ("cond", "while", "call"):
+                blocks = [self._block(b, log) for b in node.blocks]
+                if tuple(blocks) != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+                continue
+            if node.op in LEFT or not (is_bare(node) or node.op in ("fusion", "stream")):
+                continue
+            if node.op == "fusion" and node.attrs["kind"] == "library":
+                continue
+            try:
+                kernel = self._kernel(node)
+            except CannotTile as why:
+                log.note(f"{block.names.get(node, node.op)} stays as it is: {why}")
+                continue
+            if log.spend("blocks", block.locs.get(node, ())):
+                changed[node] = Replacement(kernel)
+        return replace(block, changed) if changed else block
+
+    def _kernel(self, node: Node) -> Node:
+        group = alone(node) if is_bare(node) else node
+        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
+        if foreign:
+            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        if group.op == "stream":
+            from stack.passes.block_stream import StreamTiler
+
+            return StreamTiler(group, self.rows, self.lanes, self.step).kernel()
+        return BlockTiler(group, self.rows, self.lanes, self.step).kernel()

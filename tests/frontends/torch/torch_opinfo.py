@@ -1,9 +1,8 @@
-"""Torch's own samples of an op, through import and the interpreter, held against eager."""
+"""Torch's own samples of an op, through import and a backend, held against eager."""
 
 from __future__ import annotations
 
 import math
-import sys
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -347,15 +346,3 @@ def table(reports: list[Report]) -> str:
         for kind, counts in found:
             rows.extend(f"{kind} {report.name} {n}/{report.total}: {k}" for k, n in counts.items())
     return "\n".join(rows)
-
-
-def main() -> None:
-    """Print the table: `python torch_opinfo.py [samples of each op, 0: all] [dtype] [backend]`."""
-    limit, dtype, backend = [*sys.argv[1:], *["2", "float32", "interpreter"][len(sys.argv) - 1 :]]
-    execute = interpreter if backend == "interpreter" else backend_execute(backend)
-    kind = getattr(torch, dtype)
-    print(table([check_op(op, int(limit) or None, kind, execute) for op in ops(kind)]))
-
-
-if __name__ == "__main__":
-    main()

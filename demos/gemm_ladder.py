@@ -21,7 +21,8 @@ from typing import Any
 import numpy as np
 
 from stack.backends.cuda import nvrtc
-from stack.backends.cuda.printer import Source, print_kernel
+from stack.backends.cuda.printer import print_kernel
+from stack.backends.cuda.values import Source
 from stack.explore.table import table
 from stack.ir import Func, Node, parse, verify
 from stack.ir.data import round_bf16

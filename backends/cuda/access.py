@@ -11,10 +11,11 @@ from stack.ir.node import Node
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP, copy_parts
 
-from .expressions import Unprintable, c_type
+from .expressions import Unprintable
+from .values import Value
 
 if TYPE_CHECKING:
-    from .printer import Printer, Value
+    from .printer import Printer
 
 WIDEST = 16  # bytes that one instruction moves
 
@@ -133,8 +134,6 @@ class Access:
     def _load_spread(
         self, node: Node, index: Sequence[Node], mask: Node | None, other: Node | None
     ) -> Value:
-        from .printer import Value
-
         p = self.printer
         offset = self.offset(node.args[0].tensor, index)
         if not any(p.values[i].spread for i in index if i in p.values):
@@ -145,8 +144,6 @@ class Access:
         return Value(p.declare(node, text).text, 0, True)
 
     def _from_registers(self, node: Node, index: Sequence[Node], count: int) -> Value:
-        from .printer import Value
-
         p = self.printer
         name, start = p.value(node.args[0]).text, self.register(node, index)
         if p.place == "warp":
@@ -201,6 +198,3 @@ class Access:
 
 def _power_of_two(size: int) -> int:
     return size & -size if size else WIDEST
-
-
-__all__ = ["Access", "c_type"]

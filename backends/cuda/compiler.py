@@ -14,7 +14,8 @@ from stack.run.backend import Executable, Kernel
 from ..cache import Cache, cache_folder
 from ..peer import files
 from . import nvrtc
-from .printer import Source, print_kernel
+from .printer import print_kernel
+from .values import Source
 
 if TYPE_CHECKING:
     from .launch import Launch

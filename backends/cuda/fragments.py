@@ -17,9 +17,10 @@ from stack.ir.node import Node
 from stack.ir.types import TensorType
 
 from .expressions import Unprintable
+from .values import Value
 
 if TYPE_CHECKING:
-    from .printer import Printer, Value
+    from .printer import Printer
 
 ROWS, COLUMNS, DEPTH = 16, 8, 16
 
@@ -70,8 +71,6 @@ class Fragments:
         return self._load_sums(node)
 
     def _from_registers(self, node: Node) -> Value:
-        from .printer import Value
-
         # the registers themselves: the one store to them follows what reads them
         return Value(self._own(node, node.tensor), self.count(node.tensor))
 
@@ -125,8 +124,6 @@ class Fragments:
         p.put("#pragma unroll")
         p.put(f"  for (int c = 0; c < {across}; ++c)")
         p.put(f"    {function}({name}[{place}], {lane} + r * {16 * stride} + c * 16);")
-        from .printer import Value
-
         return Value(name, width // 16 * (depth // 16))
 
     def _each(self, type_: TensorType, memory: TensorType, base: str, offset: str) -> list[str]:

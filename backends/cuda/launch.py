@@ -10,7 +10,7 @@ import torch
 from stack.errors import StackError
 
 from .nvrtc import Binary
-from .printer import Source
+from .values import Source
 
 Launch = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 

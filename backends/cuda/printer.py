@@ -9,63 +9,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from stack.ir import ops
 from stack.ir.integers import Integers
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node, walk
-from stack.ir.types import DType, TensorType, TupleType
+from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
 from .access import Access
 from .expressions import Unprintable, c_type, convert, expression, literal
 from .fragments import Fragments
-from .hazards import Touched, is_memory, roots_of, touched
+from .hazards import Touched, roots_of, touched
+from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
+from .values import Source, Value
 
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
-
-
-@dataclass(frozen=True)
-class Source:
-    """A kernel as CUDA C++, and how it is launched.
-
-    Attributes:
-        text: prelude and kernel.
-        blocks: size of the grid.
-        warps: warps of a block.
-        shared: bytes of shared memory that are asked for at launch.
-        static_shared: bytes that the text declares.
-    """
-
-    name: str
-    text: str
-    blocks: int
-    warps: int
-    shared: int
-    static_shared: int
-
-    @property
-    def threads(self) -> int:
-        return WARP * self.warps
-
-
-@dataclass(frozen=True)
-class Value:
-    """A value in C++: a scalar of each thread, or `count` registers of it.
-
-    `spread` marks a scalar that is one element of a tile that lies across the lanes.
-    """
-
-    text: str
-    count: int = 0
-    spread: bool = False
-
-    @property
-    def element(self) -> str:
-        """One element, inside of EACH."""
-        return f"{self.text}[i]" if self.count else self.text
 
 
 def print_kernel(
@@ -105,14 +65,15 @@ class Printer:
         outer = {p: str(p.attrs["name"]) for p in block.params}
         self.roots = roots_of(block, outer)
         nodes = [node for _, node in walk(block)]
-        self.loops = [n for n in nodes if n.op == "loop"]
         self.allocs = {n for n in nodes if n.op == "alloc"}
-        self.warps = max((_extent(n) for n in self.loops if n.attrs["kind"] == "warp"), default=1)
+        teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
+        self.warps = max(map(extent_of, teams), default=1)
         self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
         shared = [n for n in self.allocs if n.tensor.space == "shared"]
         self.shared = sum(_aligned(_bytes(n.tensor)) for n in shared)
         self.shared_at = 0
         self.access = Access(self)
+        self.loops = Loops(self)
         self.fragments = Fragments(self, nodes)
 
     # ---- statements
@@ -164,7 +125,7 @@ class Printer:
             const = "const " if i < inputs else ""
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
         loops, program = _grid(self.block)
-        blocks = math.prod(_extent(n) for n in loops)
+        blocks = math.prod(extent_of(n) for n in loops)
         if self.shared > STATIC_SHARED:
             self.put("extern __shared__ __align__(128) unsigned char shared_memory[];")
         for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
@@ -196,7 +157,7 @@ class Printer:
         for loop in reversed(loops):
             index = loop.blocks[0].params[0]
             name = self.fresh(str(index.attrs["name"]))
-            extent = _extent(loop)
+            extent = extent_of(loop)
             text = f"int({rest})" if loop is loops[0] else f"int({rest} % {extent}u)"
             self.put(f"const int {name} = {text};")
             self.values[index] = Value(name)
@@ -226,10 +187,10 @@ class Printer:
             return
         self._comment(node)
         if node.op == "loop":
-            self._loop(node)
+            self.loops.print(node)
             return
         if self.place != "lane":
-            self._wait(node)
+            self.wait(node)
         special = getattr(self, f"_{node.op}", None)
         if special is not None:
             self.values[node] = special(node)
@@ -244,7 +205,7 @@ class Printer:
             self.shown = lines
             self.put(f"// {', '.join(lines)}")
 
-    def _wait(self, node: Node) -> None:
+    def wait(self, node: Node) -> None:
         """A barrier where a statement meets what others did since the last one."""
         now = touched(node, self.roots)
         if self.since.meets(now):
@@ -361,132 +322,6 @@ class Printer:
     def _mma(self, node: Node) -> Value:
         return self.fragments.mma(node)
 
-    # ---- loops
-
-    def _loop(self, node: Node) -> None:
-        kind = node.attrs["kind"]
-        carried = node.blocks[0].params[1:]
-        if len(node.args) != len(carried):
-            raise Unprintable("a loop with limits")
-        if kind in ("warp", "lane"):
-            self._threads(node)
-        elif kind in ("serial", "unroll", "vector"):
-            self._repeat(node)
-        else:
-            raise Unprintable(f"a {kind} loop inside of a kernel")
-        if is_memory(node) or not isinstance(node.type, TupleType):
-            self.values[node] = self.parts[node][0]
-
-    def _threads(self, node: Node) -> None:
-        """A loop whose iterations are warps of the block, or lanes of a warp."""
-        kind, block = str(node.attrs["kind"]), node.blocks[0]
-        index, *carried = block.params
-        if self.place != {"warp": "block", "lane": "warp"}[kind]:
-            raise Unprintable(f"a {kind} loop directly inside of a {self.place} loop")
-        if not all(map(is_memory, carried)):
-            raise Unprintable(f"a {kind} loop that carries values")
-        self._wait(node)
-        before, outside, self.place = self.since, self.place, kind
-        self.since = Touched()
-        name = self.fresh(str(index.attrs["name"]))
-        thread, most = ("threadIdx.y", self.warps) if kind == "warp" else ("threadIdx.x", WARP)
-        extent = _extent(node)
-        self.put(f"if (int({thread}) < {extent}) {{" if extent < most else "{")
-        self.depth += 1
-        self.put(f"const int {name} = threadIdx.{thread[-1]};")
-        self.values[index] = Value(name)
-        self.variables[kind] = index
-        for p, init in zip(carried, node.args, strict=True):
-            self.values[p] = self.values[init]
-        for inner in block.nodes:
-            self.statement(inner)
-        if kind == "lane" and any(n.op == "async_copy" for _, n in walk(block)):
-            self.put("copies_commit();")
-        self.depth -= 1
-        self.put("}")
-        del self.variables[kind]
-        self.place, self.since = outside, before
-        self.parts[node] = [self.values[init] for init in node.args]
-
-    def _repeat(self, node: Node) -> None:
-        block = node.blocks[0]
-        index, *carried = block.params
-        found: list[Value] = []
-        moved: list[tuple[Node, Value, Node]] = []
-        for p, init, out in zip(carried, node.args, block.results, strict=True):
-            if is_memory(p):
-                self.values[p] = self.values[init]
-            else:
-                self.values[p] = self._variable(p, init)
-                moved.append((p, self.values[p], out))
-            found.append(self.values[p])
-        name = self.fresh(str(index.attrs["name"]))
-        self.values[index] = Value(name)
-        if self.place != "lane" and self._has_threads(block):
-            self._settle(block)
-        if node.attrs["kind"] != "serial":
-            self.put("#pragma unroll")
-        self.put(f"for (int {name} = 0; {name} < {_extent(node)}; ++{name}) {{")
-        self.depth += 1
-        for inner in block.nodes:
-            self.statement(inner)
-        self._advance(moved)
-        self.depth -= 1
-        self.put("}")
-        self.parts[node] = found
-
-    def _has_threads(self, block: Block) -> bool:
-        reads = touched_by(block, self)
-        return bool(reads.read or reads.written)
-
-    def _settle(self, block: Block) -> None:
-        """The second turn of a loop meets what the first one did: act as if it had been there."""
-        self.since.add(touched_by(block, self))
-
-    def _variable(self, p: Node, init: Node) -> Value:
-        """A carried value, set to what it starts from."""
-        count, spread = self.count_of(p)
-        name = self.fresh(str(p.attrs["name"]))
-        start = self.value(init)
-        if not count:
-            self.put(f"{self.c_type(p)} {name} = {start.text};")
-            return Value(name, 0, spread)
-        self.put(f"alignas(16) {c_type(p.dtype)} {name}[{count}];")
-        self.put(f"EACH({count}) {name}[i] = {start.element};")
-        return Value(name, count)
-
-    def _advance(self, moved: Sequence[tuple[Node, Value, Node]]) -> None:
-        """Carried values take on the results of the turn, all at once."""
-        old = {p for p, _, _ in moved}
-        new: list[tuple[Value, Value]] = []
-        for p, held, out in moved:
-            value = self.value(out)
-            if out is p:
-                continue
-            if out in old and len(moved) > 1:  # another carried value: it may be gone by then
-                value = self._saved(out, value)
-            new.append((held, value))
-        for held, value in new:
-            if held.count:
-                self.put(f"EACH({held.count}) {held.text}[i] = {value.element};")
-            else:
-                self.put(f"{held.text} = {value.text};")
-
-    def _saved(self, node: Node, value: Value) -> Value:
-        if not value.count:
-            return self.declare(node, value.text)
-        made = self.registers(node, value.count)
-        self.put(f"EACH({value.count}) {made.text}[i] = {value.text}[i];")
-        return made
-
-
-def touched_by(block: Block, printer: Printer) -> Touched:
-    """What all statements of a block read and write."""
-    found = Touched()
-    for node in block.nodes:
-        found.add(touched(node, printer.roots))
-    return found
-
 
 def _grid(block: Block) -> tuple[list[Node], Block]:
     """The grid loops at the top of a kernel, outermost first, and what one program does."""
@@ -500,10 +335,6 @@ def _grid(block: Block) -> tuple[list[Node], Block]:
             return found, block
         found.append(loop)
         block = loop.blocks[0]
-
-
-def _extent(loop: Node) -> int:
-    return int(loop.blocks[0].params[0].attrs["extent"])
 
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:
@@ -522,4 +353,4 @@ def _power_of_two(size: int) -> int:
     return size & -size
 
 
-__all__ = ["DType", "Printer", "Source", "Unprintable", "Value", "print_kernel"]
+__all__ = ["Printer", "Source", "Unprintable", "Value", "print_kernel"]

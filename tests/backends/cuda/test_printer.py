@@ -227,6 +227,33 @@ def test_ranges_and_divisors() -> None:
     assert known.range(b.mul(narrow, 100)) is None  # it may wrap
 
 
+def test_carried_values_move_on_all_at_once() -> None:
+    text = text_of(f"""
+    %loop = loop(%o) {{kind="grid"}} : {MEMORY} {{(%block < 1, %o0: {MEMORY})
+      %team = loop(%o0) {{kind="warp"}} : {MEMORY} {{(%w < 1, %o1: {MEMORY})
+        %lanes = loop(%o1) {{kind="lane"}} : {MEMORY} {{(%lane < 32, %o2: {MEMORY})
+          %x = load(%p0, %lane) : f32[]
+          %swap = loop(%x, 2.0:f32) {{kind="serial"}} : (f32[], f32[])
+          {{(%n < 3, %first: f32[], %second: f32[])
+            return %second, %first
+          }}
+          %a = item(%swap) {{index=0}} : f32[]
+          %st = store(%o2, %a, %lane) : {MEMORY}
+          return %st
+        }}
+        return %lanes
+      }}
+      return %team
+    }}
+    return %loop
+""")
+    turn = text[text.index("for (int n") :]
+    copies = re.findall(r"const float (\w+) = (first|second);", turn)
+    assert [c[1] for c in copies] == ["second", "first"]
+    assert f"first = {copies[0][0]};" in turn
+    assert f"second = {copies[1][0]};" in turn
+
+
 def _counting() -> Block:
     kinds = [Node("var", (), {"name": n}, tensor("i64")) for n in "uv"]
     index = Node("var", (), {"name": "n", "extent": 3}, tensor("i64"))

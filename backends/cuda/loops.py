@@ -1,0 +1,149 @@
+"""Loops inside of a block of threads: those that threads share out, and those that repeat."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from stack.ir.node import Block, Node, walk
+from stack.ir.types import TupleType
+from stack.ir.warp_ops import WARP
+
+from .expressions import Unprintable, c_type
+from .hazards import Touched, is_memory, touched
+from .values import Value
+
+if TYPE_CHECKING:
+    from .printer import Printer
+
+OUTSIDE = {"warp": "block", "lane": "warp"}  # where loops over threads may stand
+
+
+class Loops:
+    """The loops of one kernel."""
+
+    def __init__(self, printer: Printer) -> None:
+        self.p = printer
+
+    def print(self, node: Node) -> None:
+        """The statements of a loop."""
+        p, kind = self.p, node.attrs["kind"]
+        if len(node.args) != len(node.blocks[0].params) - 1:
+            raise Unprintable("a loop with limits")
+        if kind in OUTSIDE:
+            self._threads(node)
+        elif kind in ("serial", "unroll", "vector"):
+            self._repeat(node)
+        else:
+            raise Unprintable(f"a {kind} loop inside of a kernel")
+        if not isinstance(node.type, TupleType):
+            p.values[node] = p.parts[node][0]
+
+    def _threads(self, node: Node) -> None:
+        """A loop whose iterations are warps of the block, or lanes of a warp."""
+        p, kind, block = self.p, str(node.attrs["kind"]), node.blocks[0]
+        index, *carried = block.params
+        if p.place != OUTSIDE[kind]:
+            raise Unprintable(f"a {kind} loop directly inside of a {p.place} loop")
+        if not all(map(is_memory, carried)):
+            raise Unprintable(f"a {kind} loop that carries values")
+        p.wait(node)
+        before, outside = p.since, p.place
+        p.place, p.since = kind, Touched()
+        name = p.fresh(str(index.attrs["name"]))
+        thread, most = ("threadIdx.y", p.warps) if kind == "warp" else ("threadIdx.x", WARP)
+        extent = extent_of(node)
+        p.put(f"if (int({thread}) < {extent}) {{" if extent < most else "{")
+        p.depth += 1
+        p.put(f"const int {name} = {thread};")
+        p.values[index] = Value(name)
+        p.variables[kind] = index
+        for held, init in zip(carried, node.args, strict=True):
+            p.values[held] = p.values[init]
+        for inner in block.nodes:
+            p.statement(inner)
+        if kind == "lane" and any(n.op == "async_copy" for _, n in walk(block)):
+            p.put("copies_commit();")
+        p.depth -= 1
+        p.put("}")
+        del p.variables[kind]
+        p.place, p.since = outside, before
+        p.parts[node] = [p.values[init] for init in node.args]
+
+    def _repeat(self, node: Node) -> None:
+        """A loop that every thread runs alike."""
+        p, block = self.p, node.blocks[0]
+        index, *carried = block.params
+        moved: list[tuple[Node, Node]] = []
+        for held, init, out in zip(carried, node.args, block.results, strict=True):
+            if is_memory(held):
+                p.values[held] = p.values[init]
+            else:
+                p.values[held] = self._variable(held, init)
+                moved.append((held, out))
+        name = p.fresh(str(index.attrs["name"]))
+        p.values[index] = Value(name)
+        if p.place != "lane":  # a turn meets what the one before it did
+            p.since.add(self._touched(block))
+        if node.attrs["kind"] != "serial":
+            p.put("#pragma unroll")
+        p.put(f"for (int {name} = 0; {name} < {extent_of(node)}; ++{name}) {{")
+        p.depth += 1
+        for inner in block.nodes:
+            p.statement(inner)
+        self._advance(moved)
+        p.depth -= 1
+        p.put("}")
+        p.parts[node] = [p.values[held] for held in carried]
+
+    def _touched(self, block: Block) -> Touched:
+        """What all statements of a block read and write."""
+        found = Touched()
+        for node in block.nodes:
+            found.add(touched(node, self.p.roots))
+        return found
+
+    def _variable(self, held: Node, init: Node) -> Value:
+        """A carried value, set to what it starts from."""
+        p = self.p
+        count, spread = p.count_of(held)
+        name = p.fresh(str(held.attrs["name"]))
+        start = p.value(init)
+        if not count:
+            p.put(f"{p.c_type(held)} {name} = {start.text};")
+            return Value(name, 0, spread)
+        p.put(f"alignas(16) {c_type(held.dtype)} {name}[{count}];")
+        p.put(f"EACH({count}) {name}[i] = {start.element};")
+        return Value(name, count)
+
+    def _advance(self, moved: Sequence[tuple[Node, Node]]) -> None:
+        """Carried values take on the results of the turn, all at once."""
+        p = self.p
+        carried = {p.values[held].text for held, _ in moved}
+        new: list[tuple[Value, Value]] = []
+        for held, out in moved:
+            value = p.value(out)
+            if value.text == p.values[held].text:
+                continue
+            if value.text in carried:  # another carried value: it may be gone by then
+                value = self._saved(out, value)
+            new.append((p.values[held], value))
+        for held, value in new:
+            if held.count:
+                p.put(f"EACH({held.count}) {held.text}[i] = {value.element};")
+            else:
+                p.put(f"{held.text} = {value.text};")
+
+    def _saved(self, node: Node, value: Value) -> Value:
+        """A copy of a value that is about to change."""
+        p = self.p
+        if not value.count:
+            return p.declare(node, value.text)
+        made = p.registers(node, value.count)
+        p.put(f"EACH({value.count}) {made.text}[i] = {value.text}[i];")
+        return made
+
+
+def extent_of(loop: Node) -> int:
+    """How often a loop runs."""
+    return int(loop.blocks[0].params[0].attrs["extent"])

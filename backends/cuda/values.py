@@ -1,0 +1,48 @@
+"""What a printed kernel is, and how its values are named in C++."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stack.ir.warp_ops import WARP
+
+
+@dataclass(frozen=True)
+class Source:
+    """A kernel as CUDA C++, and how it is launched.
+
+    Attributes:
+        text: prelude and kernel.
+        blocks: size of the grid.
+        warps: warps of a block.
+        shared: bytes of shared memory that are asked for at launch.
+        static_shared: bytes that the text declares.
+    """
+
+    name: str
+    text: str
+    blocks: int
+    warps: int
+    shared: int
+    static_shared: int
+
+    @property
+    def threads(self) -> int:
+        return WARP * self.warps
+
+
+@dataclass(frozen=True)
+class Value:
+    """A value in C++: a scalar of each thread, or `count` registers of it.
+
+    `spread` marks a scalar that is one element of a tile that lies across the lanes.
+    """
+
+    text: str
+    count: int = 0
+    spread: bool = False
+
+    @property
+    def element(self) -> str:
+        """One element, inside of EACH."""
+        return f"{self.text}[i]" if self.count else self.text

@@ -56,7 +56,10 @@ class Product:
         lane, row = output[-1], output[0] if len(output) == 2 else ""
         right = 1 if lane in names[1] else 0
         summed = [n for n in names[right] if n in names[1 - right] and n not in output]
+        grid = {loop.blocks[0].params[0] for loop in self.t.nest}
         loads = [_load(a) for a in dot.args]
+        if not grid.issuperset(dot.vars):
+            raise CannotDistribute("its product is part of a loop")
         sizes = dict(zip(names[right], loads[right].shape, strict=True))
         summed = [n for n in summed if sizes[n] != 1] or summed[-1:]
         self.left = Operand(self.t, loads[1 - right], names[1 - right], row, summed)
@@ -175,4 +178,8 @@ class Product:
 
 
 def _load(operand: Node) -> Node:
-    return operand.args[0] if operand.op == "cast" else operand
+    """The block of memory that an operand of a dot is."""
+    load = operand.args[0] if operand.op == "cast" else operand
+    if load.op != "load" or any(i.tensor.rank for i in load.args[1:]):
+        raise CannotDistribute(f"an operand of its product is made by {load.op}")
+    return load

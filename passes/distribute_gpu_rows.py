@@ -18,7 +18,16 @@ from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
-from stack.passes.chunk import Chunk, Sweeps, is_tile, is_value, origin_of, reachable, tiles_of
+from stack.passes.chunk import (
+    Chunk,
+    Sweeps,
+    is_tile,
+    is_value,
+    origin_of,
+    reachable,
+    tile_extent,
+    tiles_of,
+)
 from stack.passes.distribute_gpu_frame import CannotDistribute, Threads, index
 from stack.passes.tile_frame import COMBINE
 
@@ -60,6 +69,8 @@ class _Rows:
         nodes = reachable(self.sinks)
         if any(not self.sweeps.turns.isdisjoint(f.vars) for w in self.sweeps.work for f in w[0]):
             raise CannotDistribute("it reduces along the tile in every turn of a loop")
+        if len({tile_extent(n) for n in nodes if is_tile(n)}) > 1:
+            raise CannotDistribute("its tiles are of several sizes")
         self.extent = max(self.sweeps.extent, 1)
         self.lanes = lanes or _lanes(nodes, self.extent)
         self.scalars: dict[Node, Node] = {}

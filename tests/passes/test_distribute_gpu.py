@@ -212,6 +212,56 @@ def test_what_has_no_schedule_says_why() -> None:
         gpu_kernel(_small_product(), "fast")
 
 
+@pytest.mark.parametrize(
+    ("lines", "why"),
+    [
+        (
+            """%a = load(%p0, %i, 0:i64) : f32<8>
+            %half = load(%p0, %i, 4:i64) : f32<4>
+            %total = reduce(%half) {axes=[0], kind="sum"} : f32[]
+            %y = add(%a, %total) : f32<8>""",
+            "several sizes",
+        ),
+        (
+            """%a = load(%p0, %i, 0:i64) : f32<8>
+            %e = exp(%a) : f32<8>
+            %b = load(%p0, 0:i64, 0:i64) : f32<8x8>
+            %y = dot(%e, %b) {rule="k, k n -> n"} : f32<8>""",
+            "made by exp",
+        ),
+        (
+            """%a = load(%p0, %i, 0:i64) : f32<8>
+            %zero = sub(%a, %a) : f32<8>
+            %y = loop(%zero) {kind="serial"} : f32<8> {(%r < 3, %acc: f32<8>)
+              %part = load(%p0, %r, 0:i64) : f32<8>
+              %b = load(%p0, 0:i64, 0:i64) : f32<8x8>
+              %d = dot(%part, %b) {rule="k, k n -> n"} : f32<8>
+              %more = add(%acc, %d) : f32<8>
+              return %more
+            }""",
+            "part of a loop",
+        ),
+    ],
+)
+def test_tile_kernels_of_other_makes_are_refused(lines: str, why: str) -> None:
+    memory = "f32[8, 8] in global"
+    func = parse(f"""
+func @main(%x: f32[8, 8]) -> (f32[8, 8]) at tensor {{
+  %k = kernel(%x) {{level="tile", name="k"}} : f32[8, 8] {{(%p0: {memory}, %o0: {memory})
+    %loop = loop(%o0) {{kind="grid"}} : {memory} {{(%i < 8, %o0_0: {memory})
+      {lines}
+      %st = store(%o0_0, %y, %i, 0:i64) : {memory}
+      return %st
+    }}
+    return %loop
+  }}
+  return %k
+}}
+""")
+    with pytest.raises(CannotDistribute, match=why):
+        distribute_gpu_kernel(func.nodes[0])
+
+
 def _small_product() -> Node:
     from gpu_cases import product_of
 

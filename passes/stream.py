@@ -74,7 +74,7 @@ class Stream(Pass):
                 continue
             refused.add(sink)
             try:
-                candidate = _Candidate(self, graph, sink)
+                candidate = _Candidate(self, graph, sink, refused)
                 built = candidate.build()
             except Refusal as refusal:
                 _note(log, f"{graph.name(sink)} is not streamed: {refusal}")
@@ -96,8 +96,9 @@ def _note(log: Log, text: str) -> None:
 class _Candidate:
     """The stream that ends in one reduction."""
 
-    def __init__(self, options: Stream, graph: Graph, sink: Node) -> None:
+    def __init__(self, options: Stream, graph: Graph, sink: Node, asked: set[Node]) -> None:
         self.options = options
+        self.asked = asked  # sinks that come later
         self.graph = graph
         self.sink = sink
         self.outside: frozenset[Node] = frozenset()
@@ -114,6 +115,7 @@ class _Candidate:
             self.held |= needed
 
     def _region(self) -> Region:
+        """The sink's region, with other reductions that use its states."""
         found = reduced_value(self.sink)
         assert found is not None
         region = Region(self.graph, found[0], self.outside, self.held)
@@ -122,18 +124,21 @@ class _Candidate:
             return region
         self._check_width([self.sink], region)
         after = self.graph.after(region.members)
-        for node in reversed(self.graph.nodes):
-            if node not in after or node in region.members or node in self.outside:
-                continue
-            other = reduced_value(node)
-            if other is None or other[0] != found[0]:
+        # of a long row all or nothing: what was refused before would read the row again
+        asked = set[Node]() if self._is_long(found[0]) else self.asked
+        others = [n for n in reversed(self.graph.nodes) if n in after and n not in asked]
+        others = [n for n in others if n not in self.outside and _extent(n) == found[0]]
+        plain = not region.dots and not any(n.op == "dot" for n in (*others, *region.members))
+        if plain and not self._is_long(found[0]):
+            return region
+        for node in others:
+            if node in region.members:
                 continue
             more = Region(self.graph, found[0], self.outside, self.held)
             try:
                 more.add(node)
                 if not region.members.keys().isdisjoint(more.members):
                     region.merge(more)
-                    after = self.graph.after(region.members)
             except Refusal:
                 continue
         return region
@@ -334,6 +339,12 @@ def _finishes(node: Node) -> bool:
     if not isinstance(node.type, TensorType):
         return False
     return is_elementwise(node) or node.op in ("broadcast", "transpose")
+
+
+def _extent(node: Node) -> Dim | None:
+    """The size of the axis that a node reduces."""
+    found = reduced_value(node)
+    return found[0] if found is not None else None
 
 
 def _width(dot: Node, region: Region) -> Dim:

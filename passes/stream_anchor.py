@@ -28,12 +28,14 @@ def find_anchor(
 ) -> tuple[Scaled, bool] | None:
     """`number * row` as a multiple of an anchor, and whether the row is guarded against inf."""
     inner, guarded = _unguarded(row.node)
+    source, factor = _multiple(row.node)
+    if any((n.dtype.bits == 64) != (row.node.dtype.bits == 64) for n in (inner, source)):
+        return None  # computed in another width
     if inner in forms and inner.op == "reduce" and inner.attrs["kind"] in ("max", "min"):
         if not _is_state(forms[inner]):
             return None
         anchor = Anchor("bound", inner, Value(inner, region.members[inner]))
         return Scaled(number, anchor), guarded
-    source, factor = _multiple(row.node)
     if source in forms and source.op == "reduce" and source.attrs["kind"] == "sum":
         if isinstance(region.extent, int) and region.extent and _is_state(forms[source]):
             anchor = Anchor("mean", source, Value(source, region.members[source]))

@@ -40,6 +40,7 @@ class Normal(Sums):
 
     def __init__(self, region: Region) -> None:
         super().__init__(region)
+        region.settle()
         self.states: list[State] = []
         for node in sorted(region.members, key=lambda n: self.graph.place[n]):
             try:

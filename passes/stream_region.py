@@ -16,6 +16,8 @@ from stack.ir.types import TensorType
 from stack.passes.stream_graph import MOVES, Graph, is_elementwise, reduced_value
 from stack.passes.stream_terms import K, Names, Refusal, Value
 
+MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
+
 
 class Region:
     """The reductions of one stream and what they are computed from.
@@ -44,7 +46,7 @@ class Region:
         self.sizes: dict[str, Dim] = {}
         self._rows: dict[Value, None] = {}
         self._depends: dict[Value, bool] = {}
-        self._serial = 0
+        self._operands: dict[Value, list[Value] | None] = {}
 
     # ---- names
 
@@ -53,13 +55,21 @@ class Region:
 
         Raises Refusal where the streamed axis does not pass through as one whole axis.
         """
+        if value not in self._operands:
+            self._operands[value] = self._operand_values(value)
+        found = self._operands[value]
+        if found is None:
+            raise Refusal(f"the axis does not pass through {self.graph.name(value.node)}")
+        return found
+
+    def _operand_values(self, value: Value) -> list[Value] | None:
         node, rule = value.node, self.graph.rule(value.node)
         if rule is None:
             return []
         bound: dict[str, str] = {}
         made = list(zip(rule.outputs[0], value.names, strict=True))
         if any(name == K and (axis.mark or len(axis.names) != 1) for axis, name in made):
-            raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
+            return None
         for axis, name in made:
             bound.update(zip(axis.names, self._split(name, len(axis.names)), strict=True))
         self.sizes.update(zip(value.names, node.shape))
@@ -70,7 +80,7 @@ class Region:
             for position, axis in enumerate(operand):
                 parts = [bound.get(n, f"{place}:{n}") for n in axis.names]
                 if K in parts and (axis.mark or len(parts) > 1):
-                    raise Refusal(f"the axis does not pass through {self.graph.name(node)}")
+                    return None
                 names.append(self._joined(parts) or f"{place}:{position}")
             found.append(Value(arg, tuple(names)))
             for name, size in zip(names, arg.shape, strict=True):
@@ -159,6 +169,8 @@ class Region:
             joined = [v for v in self._rows if v.node not in self.members and self._shares(v.node)]
             if not joined:
                 break
+            if len(self.members) + len(joined) > MAX_MEMBERS:
+                raise Refusal(f"it depends on more than {MAX_MEMBERS} reductions over the axis")
             for value in joined:
                 self._join(value)
         for value in self._rows:
@@ -180,6 +192,7 @@ class Region:
         self.parts = {**other.parts, **self.parts}
         self.sizes = {**other.sizes, **self.sizes}
         self.dots |= other.dots
+        self._operands.clear()
         self.visited |= other.visited
         self.light |= other.light
         self._depends.clear()
@@ -268,6 +281,16 @@ class Region:
             if node.op == "dot" or not self.passes(value):
                 continue
             pending.extend(reversed(self.operand_values(value)))
+
+    def settle(self) -> None:
+        """Note every way in which a reshape splits or merges axes, before names are taken apart."""
+        pending = [v for values in self.operands.values() for v in values]
+        seen: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            if value not in seen and (self.passes(value) or value.node in self.dots):
+                seen.add(value)
+                pending.extend(self.operand_values(value))
 
     def _walk_views(self, value: Value) -> None:
         """Note how views split the axes of a dot's operand."""

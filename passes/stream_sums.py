@@ -120,9 +120,13 @@ class Sums:
         return None if value.streams else value
 
     def _cast(self, value: Value, operands: Sequence[Value]) -> Sum:
-        if not value.node.dtype.is_float or not operands[0].node.dtype.is_float:
-            raise Refusal(f"{self.graph.name(value.node)} is a cast to {value.node.dtype}")
-        return self.sum(operands[0])
+        """Through floats of 16 and 32 bits: all are computed in 32."""
+        dtypes = value.node.dtype, operands[0].node.dtype
+        if all(d.is_float and d.bits < 64 for d in dtypes):
+            return self.sum(operands[0])
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes[1]} to {dtypes[0]}")
 
     def _pow(self, value: Value, operands: Sequence[Value]) -> Sum:
         degree = splat(operands[1].node)
@@ -162,7 +166,7 @@ class Sums:
         if not value.streams:
             return (Term(1.0, (Power(value),)),)
         inner = operands[0]
-        while inner.node.op in ("cast", *MOVES) and inner.node not in self.region.held:
+        while inner.node.op in MOVES and self.region.passes(inner):
             (inner,) = self.region.operand_values(inner)
         if inner.node.op == "select":
             return self._exp_of_choice(value, inner)

@@ -23,6 +23,8 @@ UNIT = 16  # rows, columns and depth of the matrices that registers hold
 DEPTH = 32
 PAD = 8  # elements: rows of eight matrices start in different banks
 MOST_WARPS = 8
+LEAST_WARPS = 4  # of a tile that divides among them: fewer leave a multiprocessor idle
+WARP_TILE = 1024  # elements from which a warp reads few operands for each product
 RESULT_LANES = 4
 LEAST_COPY = 4  # bytes of the smallest asynchronous copy
 
@@ -261,13 +263,12 @@ class Tensor(Product):
 
 
 def _split(rows: int, columns: int) -> tuple[int, int]:
-    """Warps below and beside each other: many, with tiles near to square."""
+    """Warps below and beside each other: those that have enough to do, tiles near to square."""
+    most = max(LEAST_WARPS, min(MOST_WARPS, rows * columns // WARP_TILE))
     choices = [
         (down, across)
         for down in (1, 2, 4, 8)
         for across in (1, 2, 4, 8)
-        if down * across <= MOST_WARPS
-        and not rows % (down * UNIT)
-        and not columns % (across * UNIT)
+        if down * across <= most and not rows % (down * UNIT) and not columns % (across * UNIT)
     ]
     return max(choices, key=lambda c: (c[0] * c[1], -(rows // c[0] + columns // c[1]), -c[0]))

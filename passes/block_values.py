@@ -31,6 +31,7 @@ class BlockValues(BlockFrame):
         self.body = body
         self.inputs: dict[Node, Node] = {}
         self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
+        self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
         self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
         self.step = 64  # block of an axis that a dot walks along
         self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
@@ -40,6 +41,7 @@ class BlockValues(BlockFrame):
 
         `guard` says for which elements it is needed; loads do not touch memory elsewhere.
         """
+        node = self.known_as.get(node, node)
         key = (node, index, guard)
         if key not in self.memo:
             before = self.b.loc
@@ -383,7 +385,7 @@ class BlockValues(BlockFrame):
             raise CannotTile("a dot over several axes")
         place.update(dict.fromkeys(summed[:-1], 0))
         extent = sizes[last]
-        if extent <= MAX_CONTRACTED and extent != self.step:
+        if extent <= MAX_CONTRACTED:
             axis = self.axis("c", extent, max(MIN_DOT, power_of_two(extent)))
             return self.product(node, {**place, last: axis.place}, axis, guard)
         block = min(self.step, max(MIN_DOT, power_of_two(extent)))

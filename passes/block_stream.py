@@ -1,0 +1,221 @@
+"""Streams to kernels of blocks: one loop along the streamed axis that carries all states.
+
+Each step computes, for the states in order, what the `states` block makes of a tile, and adds it
+to the old value as `correct` gives it. Where a comparison of positions hides whole tiles, the loop
+leaves them out, and where it hides nothing, the comparison is left out (`block_limits`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.ir.axes import Index, parse_rule
+from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.node import Node
+from stack.ir.streaming import streamed_axes, streamed_extent
+from stack.passes.block_frame import Held, power_of_two
+from stack.passes.block_limits import Segment, segments
+from stack.passes.block_tiler import STEP, BlockTiler
+from stack.passes.places import places_of
+from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
+
+MAX_LANES = 256  # of a state that is a dot: held whole
+
+
+class StreamTiler(BlockTiler):
+    """Builds the kernel of a stream."""
+
+    def __init__(self, group: Node, rows: int = 128, lanes: int = 128, step: int = 64) -> None:
+        super().__init__(group, rows, lanes, step)
+        self.states, self.correct, self.ending = group.blocks
+        for p, q in zip(self.states.params, self._arguments(), strict=True):
+            self.inputs[q] = self.inputs[p]
+        self.extent = static(streamed_extent(group))
+        self.has_dot = any(n.op == "dot" for n in self.states.nodes)
+        self.segments: list[Segment] = []
+        for block in (self.states, self.ending):
+            for array in (n for n in block.nodes if n.op == "const" and n.tensor.rank):
+                if array not in self.inputs:
+                    self.inputs[array] = self.memory(f"p{len(self.args)}", array.tensor)
+                    self.args.append(array)
+
+    def _arguments(self) -> Sequence[Node]:
+        return self.ending.params[len(self.states.results) :]
+
+    def _parameters(self) -> list[Node]:
+        return list(dict.fromkeys(self.inputs.values()))
+
+    def _ops(self) -> tuple[str, ...]:
+        nodes = (*self.states.nodes, *self.ending.nodes)
+        return tuple(dict.fromkeys(n.op for n in nodes if n.op != "const"))
+
+    def locs(self, node: Node) -> tuple[str, ...]:
+        return self.states.locs.get(node) or self.ending.locs.get(node, ())
+
+    # ---- the kernel
+
+    def kernel(self) -> Node:
+        """The kernel node of the stream. Raises CannotTile."""
+        marks, places, results = self._places()
+        values, long = self._axes(marks, places)
+        at = {s: tuple(substitute(d, values) for d in place) for s, place in places.items()}
+        final = self._stream(at)
+        self.memo.clear()
+        for param, state, held in zip(self.ending.params, self.states.results, final, strict=False):
+            self.known[param] = (at[state], held)
+        outputs = [
+            (r, tuple(substitute(d, values) for d in place))
+            for r, place in zip(self.ending.results, results, strict=True)
+        ]
+        return self.finish(outputs, long)
+
+    def _places(self) -> tuple[Index, dict[Node, Index], list[Index]]:
+        """Marks for the axes of the largest result, and where states and results sit on them."""
+        root = max(self.ending.results, key=lambda n: static(n.tensor.size))
+        marks = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
+        found = places_of(self.ending, root, marks)
+        missing = [r for r in self.ending.results if r not in found]
+        if missing:
+            raise CannotTile("its outputs do not share one index space")
+        places: dict[Node, Index] = {}
+        count = len(self.states.results)
+        for state, param in zip(self.states.results, self.ending.params[:count], strict=True):
+            if param in found:
+                places[state] = found[param]
+        for i, state in enumerate(self.states.results):
+            if state not in places:
+                continue
+            inner = places_of(self.correct, self.correct.results[i], places[state])
+            for j, other in enumerate(self.states.results):
+                for param in (self.correct.params[j], self.correct.params[count + j]):
+                    if other not in places and param in inner:
+                        places[other] = inner[param]
+        if len(places) < count:
+            raise CannotTile("one of its states has no place among its results")
+        return marks, places, [found[r] for r in self.ending.results]
+
+    def _axes(
+        self, marks: Index, places: Mapping[Node, Index]
+    ) -> tuple[dict[str, Dim], tuple[Expr, int] | None]:
+        """What each mark is in the kernel; a mark that no state has is the streamed axis."""
+        kept = {s for place in places.values() for d in place for s in symbols(d)}
+        lanes = self._lanes(places)
+        rows = [m for m in marks if symbols(m) & kept and str(m) not in lanes]
+        extents = {str(m): _extent(m) for m in marks}
+        values: dict[str, Dim] = {}
+        long: tuple[Expr, int] | None = None
+        for mark in marks:
+            name, extent = str(mark), extents[str(mark)]
+            if extent == 1:
+                values[name] = 0
+            elif not symbols(mark) & kept:
+                if long is not None:
+                    raise CannotTile("two axes of its result are not those of its states")
+                long = (symbol("long", 0, extent - 1), extent)
+                values[name] = long[0]
+            elif name in lanes:
+                block = max(16, power_of_two(extent))
+                values[name] = self.axis("e", extent, block).place
+            else:
+                block = 1
+                if self.has_dot and mark == rows[-1]:
+                    block = min(self.rows, max(16, power_of_two(extent)))
+                hint = "m" if block > 1 else "b"
+                values[name] = self.program_axis(hint, extent, block, self.grid).place
+        self.warps = 8 if self.has_dot and self.rows * max(self.step, 64) >= 128 * 128 else 4
+        self.stages = 3
+        return values, long
+
+    def _lanes(self, places: Mapping[Node, Index]) -> set[str]:
+        """Marks of axes that only the operand of a dot in memory has: held whole."""
+        found: set[str] = set()
+        for state, place in places.items():
+            if state.op != "dot":
+                continue
+            rule = parse_rule(state.attrs["rule"])
+            own = [{a.names[0] for a in operand} for operand in rule.inputs]
+            side = 1 if state.args[1] in self.inputs or state.args[0] not in self.inputs else 0
+            for axis, dim in zip(rule.outputs[0], place, strict=True):
+                name = axis.names[0]
+                if name in own[side] and name not in own[1 - side] and isinstance(dim, Expr):
+                    if _extent(dim) > MAX_LANES:
+                        raise CannotTile(f"a state of {_extent(dim)} columns does not fit a tile")
+                    found.add(str(dim))
+        return found
+
+    # ---- the loop
+
+    def _stream(self, at: Mapping[Node, Index]) -> list[Held]:
+        block = min(power_of_two(self.extent), self.step if self.has_dot else STEP)
+        block = max(block, 16 if self.has_dot else 2)
+        count = -(-self.extent // block)
+        held: list[Held] = []
+        for state in self.states.results:
+            kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+            axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]])
+            start = self.identity(kind, wide(state.dtype))
+            held.append(Held(self.spread(start, axes), axes))
+        for segment in segments(self, at, block, count):
+            held = self._segment(segment, held, at, block, count)
+        return held
+
+    def _segment(
+        self,
+        segment: Segment,
+        held: Sequence[Held],
+        at: Mapping[Node, Index],
+        block: int,
+        count: int,
+    ) -> list[Held]:
+        def body(var: Node, old: list[Held]) -> list[Held]:
+            self.memo.clear()
+            self.known.clear()
+            axis = self.axis("k", self.extent, block, self.b.mul(var, block))
+            n = len(old)
+            new: list[Held] = []
+            for j, state in enumerate(self.states.results):
+                place = at[state]
+                self.known[self.correct.params[j]] = (place, old[j])
+            for j, state in enumerate(self.states.results):
+                place = at[state]
+                for known, source in segment.fixed.items():
+                    self.known_as[known] = source
+                part = self._partial(state, place, axis.name)
+                self.known_as.clear()
+                kept = self.value(self.correct.results[j], place)
+                kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+                part = Held(self.spread(part, old[j].axes), old[j].axes)
+                made = self.apply(COMBINE[kind], [kept, part])
+                made = Held(self.spread(made, old[j].axes), old[j].axes)
+                new.append(made)
+                self.known[state] = (place, made)
+                self.known[self.correct.params[n + j]] = (place, made)
+            return new
+
+        names = [f"s{i}_" for i in range(len(held))]
+        made = self.steps(count, held, body, "k", segment.limits, names)
+        self.memo.clear()
+        self.known.clear()
+        return made
+
+    def _partial(self, state: Node, place: Index, k: str) -> Held:
+        """A state over one tile of the streamed axis."""
+        axis = self.axes[k]
+        if state.op == "dot":
+            rule = parse_rule(state.attrs["rule"])
+            index = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
+            index[rule.reduced[0]] = axis.place
+            return self.product(state, index, axis, None)
+        operand, at = streamed_axes(state)[0]
+        full = list(place)
+        full.insert(at, axis.place)
+        value = self.spread_over(self.value(operand, tuple(full)), [axis])
+        return self.fold(value, str(state.attrs["kind"]), [k])
+
+
+def _extent(mark: Dim) -> int:
+    if isinstance(mark, Expr) and len(mark.terms) == 1 and len(mark.terms[0][0]) == 1:
+        high = getattr(mark.terms[0][0][0], "high", None)
+        if isinstance(high, int):
+            return high + 1
+    raise CannotTile(f"a state sits at a computed index, {mark}")

@@ -322,7 +322,7 @@ class _Candidate:
         names = {**block.names, **{p: str(p.attrs["name"]) for p in block.params}}
         writer = Writer(names, normal.states, self.graph.after(self.region.members))
         members = sorted(self.region.members, key=lambda n: self.graph.place[n])
-        for node in members:
+        for node in sorted(members, key=lambda n: any(p.rows for p in normal.forms[n])):
             text = writer.form(normal.forms[node])
             writer.forms[node] = f"({text})" if " " in text else text
         lines = [f"{self.graph.name(self.sink)} is streamed over an axis of {self.region.extent}"]

@@ -7,9 +7,11 @@ dropped: the running values are wider.
 
 from __future__ import annotations
 
+import math
 from itertools import product as choices
 
 from stack.ir.axes import parse_rule
+from stack.ir.builder import make
 from stack.ir.node import Node
 from stack.passes.stream_anchor import anchors, may_be_infinite
 from stack.passes.stream_region import Region
@@ -29,6 +31,7 @@ from stack.passes.stream_terms import (
     Term,
     Value,
 )
+from stack.rewrite.pattern import splat
 
 
 class Normal(Sums):
@@ -59,6 +62,9 @@ class Normal(Sums):
             return self._dot(node, operands, names)
         kind = node.attrs["kind"]
         operand = operands[0]
+        known = self._all_infinite(node, operand)
+        if known is not None:
+            return [Part(1.0, (Power(Value(known, region.members[node])),), None)]
         if not region.depends(operand):
             return [Part(1.0, (), self.enter(self._state(node, kind, operand)))]
         if kind == "sum":
@@ -71,6 +77,17 @@ class Normal(Sums):
         raise Refusal(
             f"{self.graph.name(node)} is the {kind} of a value that an earlier reduction changes"
         )
+
+    def _all_infinite(self, node: Node, operand: Value) -> Node | None:
+        """Whether all are -inf is whether their max is, where that is a state anyway."""
+        test = operand.node
+        if node.attrs["kind"] != "and" or test.op != "eq" or splat(test.args[1]) != -math.inf:
+            return None
+        for other, values in self.region.operands.items():
+            if other.op == "reduce" and other.attrs["kind"] == "max":
+                if values[0] == Value(test.args[0], operand.names):
+                    return make("eq", (other, test.args[1]))
+        return None
 
     def _state(self, node: Node, kind: str, operand: Value) -> State:
         space = self.region.atoms(operand.names)

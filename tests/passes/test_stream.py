@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from random_programs import random_program
 from rule_cases import Kept, Rewrites, check_kept, func
 from stream_harness import check_tiles, run_in_tiles, streamed, streams
 
@@ -225,6 +226,41 @@ def test_layers_share_their_blocks() -> None:
     first, other = streams(result)
     assert [b.results for b in first.blocks] == [b.results for b in other.blocks]
     verify(result)
+
+
+def test_sizes_may_be_symbols() -> None:
+    text = f"func @main({TABLE}) -> (f32[64, 4]) at tensor {{\n" + "".join(
+        f"  {line}\n" for line in POOLED.splitlines()
+    )
+    text = (text + "  return %z\n}\n").replace("64", "m").replace("65", "n")
+    before = parse(text.replace("@main", "@main<m in 1.., n in 1..>", 1))
+    result = Pipeline("stream").run(before, check=True).func
+    assert streams(result)
+    assert parse(str(result)) is result
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_programs(seed: int) -> None:
+    run_random(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(10))
+def test_many_random_programs(part: int) -> None:
+    for seed in range(1000 + part * 300, 1300 + part * 300):
+        run_random(seed)
+
+
+def run_random(seed: int) -> None:
+    program = random_program(seed)
+    func = Pipeline("canonicalize,stream{min_axis=1, max_width=4096}").run(program.func).func
+    assert parse(str(func)) is func
+    wrong = program.compare(func.interpret(*program.inputs))
+    assert not wrong, f"{wrong}\n{program.func}\n{func}"
+    if streams(func):
+        found = run_in_tiles(func, program.inputs, 2, 2)
+        wrong = program.compare(tuple(found) if len(found) > 1 else found[0])
+        assert not wrong, f"{wrong}\n{program.func}\n{func}"
 
 
 def test_random_tiles_and_parts(rng: np.random.Generator) -> None:

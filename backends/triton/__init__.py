@@ -1,1 +1,62 @@
-"""The tile level as Triton kernels."""
+"""The triton backend: tile level to Triton, for NVIDIA GPUs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import Any
+
+from stack.errors import BackendMissing
+from stack.ir.node import Func
+from stack.run.backend import Backend, Executable, Inspected
+
+from .expressions import REFUSED
+
+
+def _missing() -> str | None:
+    """What stands against running here; compiling needs no GPU."""
+    if not importlib.util.find_spec("triton"):
+        return "install the extra: pip install 'stack-compiler[triton]'"
+    if not importlib.util.find_spec("torch"):
+        return "install the extra: pip install 'stack-compiler[torch]'"
+    import torch
+
+    if torch.cuda.is_available() or os.environ.get("TRITON_INTERPRET") == "1":
+        return None
+    return (
+        "no CUDA device here; `stackc dump --backend triton --target sm_90` compiles without one,"
+        " and TRITON_INTERPRET=1 runs on the CPU"
+    )
+
+
+def _compile(func: Func, options: dict[str, Any]) -> Executable:
+    need = _missing()
+    if need is not None:
+        raise BackendMissing("triton", need)
+    from .compiler import compile_program
+
+    return compile_program(func, options)
+
+
+def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
+    from .compiler import inspect_program
+
+    return inspect_program(func, options)
+
+
+BACKEND = Backend(
+    name="triton",
+    level="tile",
+    doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
+    stages=(
+        ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
+        ("laid-out", "layout,canonicalize"),
+        ("streamed", "stream"),
+        ("fused", "fuse"),
+        ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
+    ),
+    compile=_compile,
+    missing=_missing,
+    inspect=_inspect,
+    artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
+)

@@ -1,0 +1,134 @@
+"""Loads and stores as pointer arithmetic, or through a tensor descriptor (Hopper's TMA)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stack.ir.types import TensorType
+
+MAX_BOX = 256  # extent of one dim of a descriptor's block
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Memory as a matrix of which blocks are copied: `shape` and `block` in elements."""
+
+    memory: str
+    shape: tuple[int, int]
+    block: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to reach a tile: a pointer with a mask, or a place in a descriptor."""
+
+    pointer: str = ""
+    mask: str = ""
+    other: str = "0"
+    descriptor: Descriptor | None = None
+    at: str = ""
+
+
+def access_of(
+    name: str,
+    memory: TensorType,
+    tile: TensorType,
+    index: Sequence[str],
+    *,
+    blocks: bool,
+    clip: bool,
+    mask: str,
+    other: str,
+    described: bool,
+    is_64: bool,
+) -> Access:
+    """The access of a load or store.
+
+    Args:
+        index: texts, one for each axis of the memory.
+        blocks: whether they are the scalar starts of a block along the last axes.
+        clip: whether the block may pass the end of the memory.
+        described: whether descriptors may be used.
+        is_64: whether offsets need 64 bits.
+    """
+    shape = tuple(int(s) for s in memory.shape)  # pyright: ignore[reportArgumentType]
+    strides = [math.prod(shape[i + 1 :]) for i in range(len(shape))]
+    extents = tuple(int(s) for s in tile.shape)  # pyright: ignore[reportArgumentType]
+    if not blocks or not extents:
+        terms = [_scaled(i, s) for i, s in zip(index, strides, strict=True) if i != "0"]
+        return Access(" + ".join([name, *terms]), mask, other or "0")
+    if described and not mask:
+        found = _described(name, memory, shape, extents, index, clip)
+        if found is not None:
+            return found
+    lead = len(shape) - len(extents)
+    wide = ".to(tl.int64)" if is_64 else ""
+    scalars: list[str] = []
+    tiles: list[str] = []
+    tests: list[str] = []
+    for axis, (start, stride) in enumerate(zip(index, strides, strict=True)):
+        extent = extents[axis - lead] if axis >= lead else 1
+        if extent == 1:
+            if start != "0":
+                scalars.append(_scaled(start, stride))
+            continue
+        place = f"tl.arange(0, {extent}){wide}"
+        if start != "0":
+            place = f"({start} + {place})"
+        if len(extents) > 1:
+            marks = ", ".join(":" if a == axis - lead else "None" for a in range(len(extents)))
+            place = f"{place}[{marks}]"
+        tiles.append(_scaled(place, stride))
+        if clip and shape[axis] % extent:
+            tests.append(f"({place} < {shape[axis]})")
+    pointer = " + ".join([name, *scalars, *tiles])
+    return Access(pointer, " & ".join([*([mask] if mask else []), *tests]), other or "0")
+
+
+def _scaled(text: str, stride: int) -> str:
+    if stride == 1:
+        return text
+    plain = text.isidentifier() or text.startswith(("tl.", "(")) or text.isdigit()
+    return f"{text if plain else f'({text})'} * {stride}"
+
+
+def _described(
+    name: str,
+    memory: TensorType,
+    shape: tuple[int, ...],
+    extents: tuple[int, ...],
+    index: Sequence[str],
+    clip: bool,
+) -> Access | None:
+    """The block as one of a matrix: all dims up to the tile's first are rows, the rest columns."""
+    wide = [i for i, e in enumerate(extents) if e > 1]
+    if len(wide) != 2 or max(extents) > MAX_BOX:
+        return None
+    lead = len(shape) - len(extents)
+    row, lane = (i + lead for i in wide)
+    if lane != len(shape) - 1:
+        return None
+    matrix = (math.prod(shape[: row + 1]), math.prod(shape[row + 1 :]))
+    block = (extents[row - lead], extents[lane - lead])
+    bytes_ = memory.dtype.bytes
+    if memory.dtype.kind == "b" or matrix[1] * bytes_ % 16 or block[1] * bytes_ < 16:
+        return None
+    if clip:
+        # past the end of a dim must be past the end of the matrix
+        if shape[row] % block[0] and math.prod(shape[:row]) != 1:
+            return None
+        if shape[lane] % block[1] and math.prod(shape[row + 1 : lane]) != 1:
+            return None
+    rows = _linear(index[: row + 1], shape[: row + 1])
+    lanes = _linear(index[row + 1 :], shape[row + 1 :])
+    return Access(descriptor=Descriptor(name, matrix, block), at=f"{rows}, {lanes}")
+
+
+def _linear(index: Sequence[str], shape: Sequence[int]) -> str:
+    terms: list[str] = []
+    for axis, text in enumerate(index):
+        if text != "0":
+            terms.append(_scaled(text, math.prod(shape[axis + 1 :])))
+    return " + ".join(terms) or "0"

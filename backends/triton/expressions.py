@@ -1,0 +1,130 @@
+"""Elementwise ops as Triton expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stack.ir.node import Node
+from stack.ir.types import DType
+
+TYPES = {
+    "bool": "tl.int1",
+    "i8": "tl.int8",
+    "i16": "tl.int16",
+    "i32": "tl.int32",
+    "i64": "tl.int64",
+    "u8": "tl.uint8",
+    "u16": "tl.uint16",
+    "u32": "tl.uint32",
+    "u64": "tl.uint64",
+    "f16": "tl.float16",
+    "bf16": "tl.bfloat16",
+    "f32": "tl.float32",
+    "f64": "tl.float64",
+}
+INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "eq": "==",
+    "ne": "!=",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+}
+# functions of the language; what it has for f32 alone is libdevice's for f64
+LANGUAGE = {
+    "exp": "tl.exp",
+    "exp2": "tl.exp2",
+    "log": "tl.log",
+    "log2": "tl.log2",
+    "sin": "tl.sin",
+    "cos": "tl.cos",
+    "erf": "tl.erf",
+    "floor": "tl.floor",
+    "ceil": "tl.ceil",
+    "sqrt": "tl.sqrt_rn",
+    "rsqrt": "tl.rsqrt",
+    "abs": "tl.abs",
+}
+LIBDEVICE = {
+    "round": "rint",
+    "trunc": "trunc",
+    "expm1": "expm1",
+    "log1p": "log1p",
+    "tan": "tan",
+    "asin": "asin",
+    "acos": "acos",
+    "atan": "atan",
+    "sinh": "sinh",
+    "cosh": "cosh",
+    "tanh": "tanh",
+    "asinh": "asinh",
+    "acosh": "acosh",
+    "atanh": "atanh",
+    "erfinv": "erfinv",
+    "lgamma": "lgamma",
+    "atan2": "atan2",
+}
+REFUSED = ("digamma",)
+
+
+def expression(node: Node, args: list[str]) -> str:
+    """The value of an elementwise node from the texts of its operands."""
+    op, dtype = node.op, node.args[0].dtype
+    if dtype.kind == "b" and op in ("add", "mul"):
+        return f"{args[0]} {'|' if op == 'add' else '&'} {args[1]}"
+    if op in INFIX:
+        return f"{args[0]} {INFIX[op]} {args[1]}"
+    if op in LANGUAGE and (dtype.name != "f64" or op in ("abs", "floor", "ceil")):
+        return f"{LANGUAGE[op]}({args[0]})"
+    if op in LANGUAGE:
+        return f"libdevice.{op}({args[0]})"
+    if op in LIBDEVICE:
+        return f"libdevice.{LIBDEVICE[op]}({', '.join(args)})"
+    return _SPECIAL[op](dtype, args)
+
+
+def _div(dtype: DType, args: list[str]) -> str:
+    a, b = args
+    if dtype.is_float:
+        return f"{a} / {b}"
+    return f"{a} // {b}"
+
+
+def _extremum(name: str) -> Callable[[DType, list[str]], str]:
+    def make(dtype: DType, args: list[str]) -> str:
+        if dtype.kind == "b":
+            return f"{args[0]} {'|' if name == 'maximum' else '&'} {args[1]}"
+        nan = ", propagate_nan=tl.PropagateNan.ALL" if dtype.is_float else ""
+        return f"tl.{name}({args[0]}, {args[1]}{nan})"
+
+    return make
+
+
+def _sign(dtype: DType, args: list[str]) -> str:
+    (x,) = args
+    sign = f"({x} > 0).to({TYPES[dtype.name]}) - ({x} < 0).to({TYPES[dtype.name]})"
+    return f"tl.where({x} == {x}, {sign}, {x})" if dtype.is_float else sign
+
+
+_SPECIAL: dict[str, Callable[[DType, list[str]], str]] = {
+    "neg": lambda _, a: f"-{a[0]}",
+    "not": lambda d, a: f"{a[0]} == 0" if d.kind == "b" else f"~{a[0]}",
+    "div": _div,
+    "rem": lambda d, a: f"libdevice.fmod({a[0]}, {a[1]})" if d.is_float else f"{a[0]} % {a[1]}",
+    "pow": lambda _, a: f"libdevice.pow({a[0]}, {a[1]})",
+    "max": _extremum("maximum"),
+    "min": _extremum("minimum"),
+    "sign": _sign,
+    "sigmoid": lambda _, a: f"1.0 / (1.0 + tl.exp(-{a[0]}))",
+    "isnan": lambda _, a: f"{a[0]} != {a[0]}",
+    "isfinite": lambda _, a: f'tl.abs({a[0]}) < float("inf")',
+    "shl": lambda _, a: f"{a[0]} << {a[1]}",
+    "shr": lambda _, a: f"{a[0]} >> {a[1]}",
+    "select": lambda _, a: f"tl.where({a[0]}, {a[1]}, {a[2]})",
+}

@@ -1,0 +1,452 @@
+"""Tile level to Triton: one kernel node to the source of one module.
+
+Grid loops become a decomposition of the program's number. Broadcasts are printed as `x[:, None]`
+and left to the language where it broadcasts by itself. Memory has no name of its own: a store's
+result is the pointer that it wrote through.
+"""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stack.errors import StackError
+from stack.ir import ops
+from stack.ir.kernel_ops import access_parts, loop_parts
+from stack.ir.node import Block, Node, walk
+from stack.ir.types import TensorType
+
+from .access import Access, Descriptor, access_of
+from .expressions import TYPES, expression
+
+HEAD = """import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+
+
+@triton.jit
+def nan_max(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def nan_min(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def product(a, b):
+    return a * b
+
+
+@triton.jit
+def both(a, b):
+    return a & b
+
+
+@triton.jit
+def either(a, b):
+    return a | b
+
+
+"""
+RESERVED = {"tl", "triton", "libdevice", "nan_max", "nan_min", "product", "both", "either", "pid"}
+GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
+
+
+@dataclass
+class Source:
+    """A printed kernel.
+
+    Attributes:
+        text: a Python module.
+        name: the kernel in it.
+        programs: size of the launch grid.
+        descriptors: tensor descriptors that follow the pointers as arguments.
+    """
+
+    text: str
+    name: str
+    programs: int
+    warps: int
+    stages: int
+    parameters: list[str] = field(default_factory=list[str])
+    descriptors: list[Descriptor] = field(default_factory=list[Descriptor])
+
+
+def print_kernel(node: Node, name: str, readable: bool = False) -> Source:
+    """The Triton source of a kernel node at the tile level. Raises StackError."""
+    return _Printer(node, name, readable).source()
+
+
+class _Printer:
+    def __init__(self, node: Node, name: str, readable: bool) -> None:
+        self.node, self.name, self.readable = node, name, readable
+        self.body = node.blocks[0]
+        self.lines: list[str] = []
+        self.text: dict[Node, str] = {}
+        self.actual: dict[Node, tuple[int, ...]] = {}  # shapes before broadcasting
+        self.taken = set(RESERVED)
+        self.depth = 1
+        self.uses: dict[Node, int] = {}
+        self.has_dot = False
+        for block, inner in walk(self.body):
+            self.has_dot |= inner.op == "dot"
+            for arg in inner.args:
+                self.uses[arg] = self.uses.get(arg, 0) + 1
+            for result in block.results if inner is block.params[0] else ():
+                self.uses[result] = self.uses.get(result, 0) + 1
+        self.descriptors: dict[Descriptor, str] = {}
+        self.serial = 0
+
+    def source(self) -> Source:
+        parameters = [self._fresh(str(p.attrs["name"])) for p in self.body.params]
+        self.text.update(zip(self.body.params, parameters, strict=True))
+        programs = self._grid(self.body)
+        self._block(self.body)
+        arguments = [*parameters, *self.descriptors.values()]
+        head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):\n"
+        body = "\n".join(self.lines) or "    pass"
+        attrs = self.node.attrs
+        return Source(
+            f"{HEAD}{head}{body}\n",
+            self.name,
+            programs,
+            int(attrs.get("warps") or 4),
+            int(attrs.get("stages") or 2),
+            parameters,
+            list(self.descriptors),
+        )
+
+    # ---- the grid
+
+    def _grid(self, block: Block) -> int:
+        """Bind the indices of grid loops to the program's number; the innermost runs fastest."""
+        chain: list[Node] = []
+        inner: Block | None = block
+        while inner is not None:
+            loops = [n for n in inner.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+            if len(loops) > 1:
+                raise StackError("the triton backend takes one nest of grid loops")
+            inner = loops[0].blocks[0] if loops else None
+            if inner is not None:
+                chain.append(inner.params[0])
+        extents = [int(v.attrs["extent"]) for v in chain]
+        total = math.prod(extents)
+        if not chain:
+            return 1
+        self._line("pid = tl.program_id(0)")
+        rest, inside = "pid", 1
+        names = [self._fresh(str(v.attrs["name"])) for v in chain]
+        at = len(chain)
+        if self.has_dot and len(chain) >= 2 and names[-1].startswith("p_n"):
+            self._grouped(names[-2:], extents[-2:])
+            at, inside = len(chain) - 2, extents[-1] * extents[-2]
+        for i in reversed(range(at)):
+            rest = "pid" if inside == 1 else f"pid // {inside}"
+            text = rest if i == 0 else f"({rest}) % {extents[i]}"
+            self._line(f"{names[i]} = {text}")
+            inside *= extents[i]
+        for var, name in zip(chain, names, strict=True):
+            if var.dtype.name == "i64":
+                self._line(f"{name} = {name}.to(tl.int64)")
+            self.text[var] = name
+            self.actual[var] = ()
+        return total
+
+    def _grouped(self, names: Sequence[str], extents: Sequence[int]) -> None:
+        """Tiles in groups of rows: a group reads few rows and shares the columns."""
+        rows, lanes = extents
+        self._line(f"tile = pid % {rows * lanes}")
+        self._line(f"first = tile // {GROUP * lanes} * {GROUP}")
+        self._line(f"height = min({rows} - first, {GROUP})")
+        self._line(f"{names[0]} = first + tile % {GROUP * lanes} % height")
+        self._line(f"{names[1]} = tile % {GROUP * lanes} // height")
+
+    # ---- statements
+
+    def _fresh(self, hint: str) -> str:
+        plain = "".join(c if c.isalnum() else "_" for c in hint)
+        if not plain.isidentifier() or keyword.iskeyword(plain):
+            plain = f"v_{plain}"
+        name = plain
+        while name in self.taken:
+            self.serial += 1
+            name = f"{plain}_{self.serial}"
+        self.taken.add(name)
+        return name
+
+    def _line(self, text: str, node: Node | None = None) -> None:
+        comment = ""
+        if self.readable and node is not None and self.body.locs.get(node):
+            comment = f"  # {self.body.locs[node][0]}"
+        self.lines.append("    " * self.depth + text + comment)
+
+    def _assign(self, node: Node, text: str, actual: tuple[int, ...] | None = None) -> None:
+        name = self._fresh(self.body.names.get(node, node.op))
+        self._line(f"{name} = {text}", node)
+        self.text[node] = name
+        self.actual[node] = _shape(node) if actual is None else actual
+
+    def _block(self, block: Block) -> None:
+        for node in block.nodes:
+            self._statement(node)
+
+    def _statement(self, node: Node) -> None:
+        if node.op in ("param", "var", "const"):
+            return
+        if node.op == "item":
+            self.text[node] = self.text[node.args[0]].split(", ")[int(node.attrs["index"])]
+            self.actual[node] = _shape(node)
+            return
+        if ops.lookup(node.op).kind == "elementwise":
+            self._elementwise(node)
+            return
+        maker = getattr(self, f"_{node.op}", None)
+        if maker is None:
+            raise StackError(f"the triton backend has no code for {node.op!r}")
+        maker(node)
+
+    # ---- values
+
+    def _value(self, node: Node) -> str:
+        """An operand as the language broadcasts it."""
+        if node.op != "const":
+            return self.text[node]
+        value = node.attrs["value"].array.item()
+        text = _literal(value)
+        # a literal is f32 or i32 at first; other types are written out
+        if node.dtype.name in ("f64", "i64", "u64", "u32"):
+            return f"tl.full([], {text}, {TYPES[node.dtype.name]})"
+        return text
+
+    def _full(self, node: Node) -> str:
+        """An operand in the shape that it has in the IR."""
+        shape = _shape(node)
+        if node.op == "const" and not shape:
+            value = _literal(node.attrs["value"].array.item())
+            return f"tl.full([], {value}, {TYPES[node.dtype.name]})"
+        if node.op == "broadcast" and node.args[0].op == "const":
+            value = _literal(node.args[0].attrs["value"].array.item())
+            return f"tl.full({list(shape)}, {value}, {TYPES[node.dtype.name]})"
+        if self.actual.get(node, shape) == shape:
+            return self._value(node)
+        return f"tl.broadcast_to({self._value(node)}, {list(shape)})"
+
+    def _elementwise(self, node: Node) -> None:
+        if node.op == "add":
+            for acc, dot in (node.args, node.args[::-1]):
+                if dot.op == "dot" and self.uses.get(dot) == 1 and dot not in self.text:
+                    self._assign(node, self._dot_text(dot, self._full(acc)))
+                    return
+        for arg in node.args:
+            if arg.op == "dot" and arg not in self.text:
+                self._assign(arg, self._dot_text(arg, ""))
+        args = [self._value(a) for a in node.args]
+        actual = _joined([self.actual.get(a, ()) for a in node.args])
+        if node.op == "cast":
+            if node.dtype.kind == "b":
+                self._assign(node, f"{args[0]} != 0", actual)
+            else:
+                self._assign(node, f"{args[0]}.to({TYPES[node.dtype.name]})", actual)
+            return
+        if node.op == "bitcast":
+            kind = TYPES[node.dtype.name]
+            self._assign(node, f"{args[0]}.to({kind}, bitcast=True)", actual)
+            return
+        self._assign(node, expression(node, args), actual)
+
+    def _broadcast(self, node: Node) -> None:
+        source, axes = node.args[0], node.attrs["axes"]
+        if not source.tensor.rank:
+            if source.op == "const":
+                self.text[node] = self._value(source)
+                self.actual[node] = ()
+                return
+            self.text[node], self.actual[node] = self._value(source), ()
+            return
+        self._settle(source)
+        own = iter(self.actual.get(source, _shape(source)))
+        shape = tuple(next(own) if i in axes else 1 for i in range(node.tensor.rank))
+        marks = ", ".join(":" if i in axes else "None" for i in range(node.tensor.rank))
+        self.text[node], self.actual[node] = f"{self._value(source)}[{marks}]", shape
+
+    def _settle(self, node: Node) -> None:
+        """Make sure that a dot that waited for its sum has a name."""
+        if node.op == "dot" and node not in self.text:
+            self._assign(node, self._dot_text(node, ""))
+
+    def _iota(self, node: Node) -> None:
+        text = f"tl.arange(0, {node.shape[0]})"
+        self._assign(node, text if node.dtype.name == "i32" else f"{text}.to(tl.int64)")
+
+    def _transpose(self, node: Node) -> None:
+        self._settle(node.args[0])
+        perm = [int(p) for p in node.attrs["perm"]]
+        self._assign(node, f"tl.permute({self._full(node.args[0])}, {perm})")
+
+    def _reshape(self, node: Node) -> None:
+        self._settle(node.args[0])
+        self._assign(node, f"tl.reshape({self._full(node.args[0])}, {list(_shape(node))})")
+
+    def _reduce(self, node: Node) -> None:
+        self._settle(node.args[0])
+        text, kind = self._full(node.args[0]), str(node.attrs["kind"])
+        is_bool = node.dtype.kind == "b"
+        if is_bool:
+            text = f"{text}.to(tl.int32)"
+        for axis in sorted(node.attrs["axes"], reverse=True):
+            text = _reduction(kind, text, int(axis), node.dtype.is_float)
+        self._assign(node, f"{text} != 0" if is_bool else text)
+
+    def _dot(self, node: Node) -> None:
+        if self.uses.get(node, 0) != 1:
+            self._assign(node, self._dot_text(node, ""))
+
+    def _dot_text(self, node: Node, acc: str) -> str:
+        left, right = node.args
+        for arg in node.args:
+            self._settle(arg)
+        sides, made = str(node.attrs["rule"]).split(" -> ")
+        names = [side.split() for side in sides.split(", ")]
+        rows, lanes = made.split()
+        if rows not in names[0]:
+            left, right = right, left
+            names = names[::-1]
+        a, b = self._full(left), self._full(right)
+        if names[0][0] != rows:
+            a = f"tl.trans({a})"
+        if names[1][1] != lanes:
+            b = f"tl.trans({b})"
+        exact = ', input_precision="ieee"' if left.dtype.name == "f32" else ""
+        kind = "" if node.dtype.name == "f32" else f", out_dtype={TYPES[node.dtype.name]}"
+        return f"tl.dot({a}, {b}{', ' + acc if acc else ''}{exact}{kind})"
+
+    # ---- memory
+
+    def _load(self, node: Node) -> None:
+        access = self._access(node, node.tensor)
+        if access.descriptor is not None:
+            self._assign(node, f"{self._described(access.descriptor)}.load([{access.at}])")
+            if _shape(node) != access.descriptor.block:
+                name = self.text[node]
+                self._line(f"{name} = tl.reshape({name}, {list(_shape(node))})")
+            return
+        mask = f", mask={access.mask}, other={access.other}" if access.mask else ""
+        self._assign(node, f"tl.load({access.pointer}{mask})")
+
+    def _store(self, node: Node) -> None:
+        value = node.args[1]
+        self._settle(value)
+        access = self._access(node, value.tensor)
+        self.text[node] = self.text[node.args[0]]
+        if access.descriptor is not None:
+            text = self._full(value)
+            if _shape(value) != access.descriptor.block:
+                text = f"tl.reshape({text}, {list(access.descriptor.block)})"
+            self._line(f"{self._described(access.descriptor)}.store([{access.at}], {text})", node)
+            return
+        mask = f", mask={access.mask}" if access.mask else ""
+        self._line(f"tl.store({access.pointer}, {self._full(value)}{mask})", node)
+
+    def _access(self, node: Node, tile: TensorType) -> Access:
+        index, mask, other = access_parts(node)
+        return access_of(
+            self.text[node.args[0]],
+            node.args[0].tensor,
+            tile,
+            [self._value(i) for i in index],
+            blocks=all(i.tensor.rank == 0 for i in index),
+            clip=bool(node.attrs.get("clip")),
+            mask="" if mask is None else self._value(mask),
+            other="" if other is None else self._value(other),
+            described=self.has_dot,
+            is_64=any(i.dtype.name == "i64" for i in index),
+        )
+
+    def _described(self, descriptor: Descriptor) -> str:
+        if descriptor not in self.descriptors:
+            self.descriptors[descriptor] = self._fresh(f"{descriptor.memory}_tiles")
+        return self.descriptors[descriptor]
+
+    # ---- loops
+
+    def _loop(self, node: Node) -> None:
+        limits, init = loop_parts(node.args, node.attrs)
+        block = node.blocks[0]
+        var, *carried = block.params
+        if node.attrs["kind"] == "grid":
+            for inner, outer in zip(carried, init, strict=True):
+                self.text[inner] = self.text[outer]
+            self._block(block)
+            self.text[node] = ", ".join(self.text[r] for r in block.results)
+            return
+        names: list[str] = []
+        for inner, outer in zip(carried, init, strict=True):
+            if inner.tensor.space == "global":
+                self.text[inner] = self.text[outer]
+                names.append(self.text[outer])
+                continue
+            self._settle(outer)
+            name = self._fresh(str(inner.attrs["name"]))
+            self._line(f"{name} = {self._full(outer)}")
+            self.text[inner], self.actual[inner] = name, _shape(inner)
+            names.append(name)
+        bounds = [self._value(v) for v in limits] or ["0", str(var.attrs["extent"])]
+        name = self._fresh(str(var.attrs["name"]))
+        self._line(f"for {name} in tl.range({', '.join(bounds)}):", node)
+        self.text[var], self.actual[var] = name, ()
+        self.depth += 1
+        if var.dtype.name == "i64":
+            self._line(f"{name} = {name}.to(tl.int64)")
+        self._block(block)
+        pairs = [
+            (n, self._final(r))
+            for n, r, c in zip(names, block.results, carried, strict=True)
+            if c.tensor.space != "global"
+        ]
+        pairs = [(n, v) for n, v in pairs if n != v]
+        left = {n for n, _ in pairs}
+        if any(v in left for _, v in pairs):
+            self._line(f"{', '.join(n for n, _ in pairs)} = {', '.join(v for _, v in pairs)}")
+        else:
+            for n, v in pairs:
+                self._line(f"{n} = {v}")
+        self.depth -= 1
+        self.text[node] = ", ".join(names)
+        self.actual[node] = () if len(names) > 1 else _shape(node)
+
+    def _final(self, node: Node) -> str:
+        self._settle(node)
+        return self._full(node)
+
+
+def _shape(node: Node) -> tuple[int, ...]:
+    if not isinstance(node.type, TensorType):
+        return ()
+    return tuple(int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
+
+
+def _joined(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """What the language makes of operands of these shapes."""
+    rank = max((len(s) for s in shapes), default=0)
+    full = [s for s in shapes if len(s) == rank]
+    return tuple(max(s[i] for s in full) for i in range(rank))
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _reduction(kind: str, text: str, axis: int, is_float: bool) -> str:
+    if kind == "sum":
+        return f"tl.sum({text}, {axis})"
+    if kind in ("max", "min") and not is_float:
+        return f"tl.{kind}({text}, {axis})"
+    names = {"max": "nan_max", "min": "nan_min", "prod": "product", "and": "both", "or": "either"}
+    return f"tl.reduce({text}, {axis}, {names[kind]})"

@@ -1,0 +1,65 @@
+"""Runs a kernel's CUDA text on the CPU, through emulator.h: every thread a thread."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from stack.backends.cuda.printer import print_kernel
+from stack.backends.mlir.library import decode, encode
+from stack.ir import Node, TensorType, TupleType
+
+HEADER = Path(__file__).with_name("emulator.h")
+COMPILER = shutil.which("g++")
+ALIGNMENT = 64
+
+
+def emulate(kernel: Node, arrays: list[np.ndarray], folder: Path) -> list[np.ndarray]:
+    """Results of a kernel's text. The compiled text is left in `folder`."""
+    source = print_kernel(kernel, "emulated", readable=True)
+    body = source.text[source.text.index('extern "C" __global__') :]
+    body = re.sub(r"extern __shared__ .*? shared_memory\[\];", "", body).replace(
+        "#pragma unroll", ""
+    )
+    found = re.search(r"emulated\((.*?)\) \{", body)
+    assert found is not None
+    types = [a.split(" __restrict__ ")[0].strip() for a in found.group(1).split(",")]
+    call = ", ".join(f"({t})p[{i}]" for i, t in enumerate(types))
+    text = (
+        f'#include "{HEADER}"\n{body}\nextern "C" void go(void** p) {{'
+        f" run_grid({source.blocks}, {source.warps}, [=] {{ emulated({call}); }}); }}\n"
+    )
+    path, library = folder / "kernel.cpp", folder / "kernel.so"
+    path.write_text(text)
+    assert COMPILER is not None
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
+    subprocess.run([COMPILER, *flags, "-o", str(library), str(path)], check=True)
+    results = kernel.type.items if isinstance(kernel.type, TupleType) else (kernel.type,)
+    constants = [n.attrs["value"].array for n in kernel.args[len(arrays) :]]
+    inputs = [
+        _aligned(encode(a, p.dtype))
+        for a, p in zip([*arrays, *constants], kernel.blocks[0].params, strict=False)
+    ]
+    outputs = [_aligned(_garbage(t)) for t in results]
+    memories = [*inputs, *outputs]
+    pointers = (ctypes.c_void_p * len(memories))(*[m.ctypes.data for m in memories])
+    ctypes.CDLL(str(library)).go(pointers)
+    return [decode(o, t.dtype) for o, t in zip(outputs, results, strict=True)]
+
+
+def _garbage(type_: TensorType) -> np.ndarray:
+    shape = [int(s) for s in type_.shape]  # pyright: ignore[reportArgumentType]
+    return encode(np.full(shape, 77, type_.dtype.numpy), type_.dtype)
+
+
+def _aligned(array: np.ndarray) -> np.ndarray:
+    raw = np.empty(array.nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    held = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    held[...] = array
+    return held

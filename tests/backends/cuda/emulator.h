@@ -1,0 +1,191 @@
+// What a kernel's text needs to run on a CPU: each CUDA thread is a thread, blocks go one after the
+// other. Shuffles and matrix instructions exchange registers through memory of the warp, with the
+// layouts of the PTX manual; asynchronous copies happen when they are waited for, and no earlier.
+// Accesses that are not aligned as the text says end the process.
+#include <algorithm>
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+using std::max;
+using std::min;
+
+#define __global__
+#define __launch_bounds__(threads)
+#define __shared__ static
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define EACH(n) for (int i = 0; i < (n); ++i)
+#define INFINITY_F32 __builtin_inff()
+#define INFINITY_F64 __builtin_inf()
+#define NAN_F32 __builtin_nanf("")
+#define NAN_F64 __builtin_nan("")
+
+struct Index {
+  unsigned x, y, z;
+};
+struct bf16 {
+  unsigned short bits;
+};
+struct f16 {
+  unsigned short bits;
+};
+
+static thread_local Index threadIdx;
+static Index blockIdx;
+alignas(128) static unsigned char shared_memory[1 << 18];
+static std::unique_ptr<std::barrier<>> of_block;
+static std::vector<std::unique_ptr<std::barrier<>>> of_warp;
+static char exchange[32][32][32];  // 32 bytes for each lane of each warp
+
+inline void __syncthreads() { of_block->arrive_and_wait(); }
+inline void __syncwarp() { of_warp[threadIdx.y]->arrive_and_wait(); }
+
+// every lane gives a value; `other(lane)` is that of another one until all have read
+template <class T, class F> void swap_values(const T& mine, F read) {
+  static_assert(sizeof(T) <= 32);
+  memcpy(exchange[threadIdx.y][threadIdx.x], &mine, sizeof mine);
+  __syncwarp();
+  read([](int lane) {
+    T value;
+    memcpy(&value, exchange[threadIdx.y][lane], sizeof value);
+    return value;
+  });
+  __syncwarp();
+}
+
+inline float widen(bf16 x) {
+  const unsigned bits = unsigned(x.bits) << 16;
+  float y;
+  memcpy(&y, &bits, sizeof y);
+  return y;
+}
+inline float widen(f16 x) {
+  _Float16 y;
+  memcpy(&y, &x, sizeof y);
+  return float(y);
+}
+template <class T> T narrow(double x);
+template <> inline bf16 narrow<bf16>(double x) {
+  const float rounded = float(x);
+  if (rounded != rounded) return {0x7fff};
+  unsigned bits;
+  memcpy(&bits, &rounded, sizeof bits);
+  return {(unsigned short)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16)};
+}
+template <> inline f16 narrow<f16>(double x) {
+  const _Float16 rounded = _Float16(x);
+  f16 y;
+  memcpy(&y, &rounded, sizeof y);
+  return y;
+}
+
+template <class T> T max_of(T x, T y) { return x > y || x != x ? x : y; }
+template <class T> T min_of(T x, T y) { return x < y || x != x ? x : y; }
+inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline double rsqrt(double x) { return 1.0 / sqrt(x); }
+
+inline void check(const void* at, int bytes) {
+  if (uintptr_t(at) % bytes) abort();
+}
+template <int bytes, class T, int n> void load_block(T (&to)[n], const T* from) {
+  check(from, bytes);
+  memcpy(to, from, sizeof to);
+}
+template <int bytes, class T, int n> void store_block(T* to, const T (&from)[n]) {
+  check(to, bytes);
+  memcpy(to, from, sizeof from);
+}
+
+template <class T, class F> T over_warp(T x, F combine) {
+  for (int step = 16; step; step /= 2)
+    swap_values(x, [&](auto other) { x = combine(x, other(threadIdx.x ^ step)); });
+  return x;
+}
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+  bool is_there;
+};
+static thread_local std::vector<std::vector<Copy>> groups(1);
+template <int bytes> void copy_async(void* to, const void* from, bool is_there = true) {
+  check(to, bytes);
+  check(from, bytes);
+  groups.back().push_back({to, from, bytes, is_there});
+}
+inline void copies_commit() { groups.emplace_back(); }
+template <int pending> void copies_wait() {
+  while (int(groups.size()) - 1 > pending) {
+    for (const Copy& copy : groups.front())
+      copy.is_there ? memcpy(copy.to, copy.from, copy.bytes) : memset(copy.to, 0, copy.bytes);
+    groups.erase(groups.begin());
+  }
+}
+
+// ldmatrix: lane 8 j + r points at row r of matrix j; a lane gets two neighbours of a row, or,
+// turned, of a column
+inline void read_matrices(unsigned (&to)[4], const void* row, bool is_turned) {
+  check(row, 16);
+  const int first = threadIdx.x / 4, second = threadIdx.x % 4 * 2;
+  swap_values((const unsigned short*)row, [&](auto other) {
+    for (int j = 0; j < 4; ++j) {
+      const unsigned low = is_turned ? other(8 * j + second)[first] : other(8 * j + first)[second];
+      const unsigned high =
+          is_turned ? other(8 * j + second + 1)[first] : other(8 * j + first)[second + 1];
+      to[j] = low | high << 16;
+    }
+  });
+}
+inline void load_matrices(unsigned (&to)[4], const void* row) { read_matrices(to, row, false); }
+inline void load_matrices_turned(unsigned (&to)[4], const void* row) {
+  read_matrices(to, row, true);
+}
+
+struct Operands {
+  unsigned a[4], b[2];
+};
+template <class T> float half_of(unsigned pair, int which) {
+  return widen(T{(unsigned short)(pair >> (16 * which))});
+}
+template <class T> void mma(float* d, const unsigned* a, const unsigned* b) {
+  float sums[4];
+  swap_values(Operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, [&](auto other) {
+    for (int i = 0; i < 4; ++i) {
+      const int row = threadIdx.x / 4 + i / 2 * 8, column = threadIdx.x % 4 * 2 + i % 2;
+      sums[i] = d[i];
+      for (int k = 0; k < 16; ++k) {
+        const Operands left = other(row % 8 * 4 + k % 8 / 2), right = other(column * 4 + k % 8 / 2);
+        sums[i] += half_of<T>(left.a[row / 8 + k / 8 * 2], k % 2) *
+                   half_of<T>(right.b[k / 8], k % 2);
+      }
+    }
+  });
+  memcpy(d, sums, sizeof sums);
+}
+inline void mma_bf16(float* d, const unsigned* a, const unsigned* b) { mma<bf16>(d, a, b); }
+inline void mma_f16(float* d, const unsigned* a, const unsigned* b) { mma<f16>(d, a, b); }
+
+template <class F> void run_grid(unsigned blocks, unsigned warps, F kernel) {
+  for (unsigned block = 0; block < blocks; ++block) {
+    blockIdx = {block, 0, 0};
+    memset(shared_memory, 0x7f, sizeof shared_memory);
+    of_block = std::make_unique<std::barrier<>>(32 * warps);
+    of_warp.clear();
+    for (unsigned w = 0; w < warps; ++w) of_warp.push_back(std::make_unique<std::barrier<>>(32));
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 32 * warps; ++t)
+      threads.emplace_back([=] {
+        threadIdx = {t % 32, t / 32, 0};
+        groups.assign(1, {});
+        kernel();
+      });
+    for (std::thread& thread : threads) thread.join();
+  }
+}

@@ -1,0 +1,139 @@
+"""The printed text itself, run on the CPU: layouts of registers, barriers, copies, alignment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cuda_emulator import COMPILER, emulate
+from gpu_cases import (
+    EPILOGUES,
+    PRODUCTS,
+    TOLERANCE,
+    TURNED,
+    Build,
+    Shape,
+    assert_near,
+    einsum,
+    epilogue_of,
+    floats,
+    gpu_kernel,
+    product_of,
+    several,
+)
+from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array, softmax
+
+from stack.ir import Node
+from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
+
+pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
+COLLIDING = ("scatter_rows", "scatter_set")
+ROWS = [c for c in CASES if c[0].__name__ not in COLLIDING]
+SIDES = {"naive": (32, 8), "coalesced": (8, 32), "shared": (16, 16)}
+
+
+def compare(group: Node, arrays: list[np.ndarray], dtype: str, folder: Path) -> None:
+    with np.errstate(all="ignore"):
+        wants = several(program(group).interpret(*arrays))
+    for got, want in zip(emulate(gpu_kernel(group), arrays, folder), wants, strict=True):
+        if want.dtype.kind == "f":
+            assert_near(got, want, dtype if dtype in TOLERANCE else "f32")
+        else:
+            np.testing.assert_array_equal(got, want)
+
+
+def check_rows(build: Build, specs: list[Spec], rng: np.random.Generator, folder: Path) -> None:
+    arrays = [random_array(s, rng) for s in specs]
+    compare(group_of(build, specs), arrays, str(specs[0][0]), folder)
+
+
+@pytest.mark.parametrize(
+    ("build", "specs"),
+    [
+        (softmax, [("bf16", 1, 3, 129), ("bf16", 3, 129)]),
+        (softmax, [("f32", 1, 3, 1028), ("f32", 3, 1028)]),
+        (layernorm, [("bf16", 6, 104), ("bf16", 104), ("bf16", 104)]),
+        TURNED[2],
+        TURNED[4],
+    ],
+)
+def test_rows(build: Build, specs: list[Spec], rng: np.random.Generator, tmp_path: Path) -> None:
+    check_rows(build, specs, rng, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("build", "specs"), [*ROWS, *TURNED])
+def test_all_rows(
+    build: Build, specs: list[Spec], rng: np.random.Generator, tmp_path: Path
+) -> None:
+    check_rows(build, specs, rng, tmp_path)
+
+
+@pytest.mark.parametrize("product", list(SCHEDULES))
+def test_every_rung_of_the_ladder(product: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    rule, first, second = "m k, k n -> m n", (33, 72), (72, 24)
+    arrays = [floats(s, "bf16", rng) for s in (first, second)]
+    sides = SIDES.get(product, (32, 32))
+    kernel = gpu_kernel(product_of(rule, first, second, "bf16"), product, *sides)
+    (found,) = emulate(kernel, arrays, tmp_path)
+    assert_near(found, einsum(rule, *arrays), "bf16")
+
+
+@pytest.mark.parametrize("product", ["tensor", "pipelined"])
+@pytest.mark.parametrize("rule", ["m k, n k -> m n", "k m, k n -> m n", "k m, n k -> m n"])
+def test_both_orders_of_both_operands(
+    rule: str, product: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    sizes = {"m": 40, "n": 48, "k": 72}
+    first, second = (
+        tuple(sizes[n] for n in part.split()) for part in rule.split(" -> ")[0].split(",")
+    )
+    arrays = [floats(s, "f16", rng) for s in (first, second)]
+    kernel = gpu_kernel(product_of(rule, first, second, "f16"), product, 48, 64)
+    (found,) = emulate(kernel, arrays, tmp_path)
+    assert_near(found, einsum(rule, *arrays), "f16")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("rule", "first", "second"), PRODUCTS)
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])
+def test_all_products(
+    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    arrays = [floats(s, dtype, rng) for s in (first, second)]
+    (found,) = emulate(gpu_kernel(product_of(rule, first, second, dtype)), arrays, tmp_path)
+    assert_near(found, einsum(rule, *arrays), dtype)
+
+
+@pytest.mark.parametrize(
+    ("build", "shapes"), EPILOGUES[::3], ids=lambda c: getattr(c, "__name__", None)
+)
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_epilogues(
+    build: Build, shapes: list[Shape], dtype: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    group = epilogue_of(build, shapes, dtype)
+    compare(group, [floats(s, dtype, rng) for s in shapes], dtype, tmp_path)
+
+
+def test_a_missing_wait_shows(
+    rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies come late in the emulator, as they may on a GPU: it is no witness that sees nothing."""
+    import cuda_emulator
+
+    real = cuda_emulator.print_kernel
+
+    def broken(*args: object, **named: object) -> object:
+        import dataclasses
+
+        source = real(*args, **named)  # pyright: ignore[reportArgumentType]
+        return dataclasses.replace(source, text=source.text.replace("copies_wait<1>();", ""))
+
+    monkeypatch.setattr(cuda_emulator, "print_kernel", broken)
+    rule, first, second = "m k, k n -> m n", (32, 72), (72, 32)
+    arrays = [floats(s, "bf16", rng) for s in (first, second)]
+    (found,) = emulate(gpu_kernel(product_of(rule, first, second, "bf16")), arrays, tmp_path)
+    with pytest.raises(AssertionError):
+        assert_near(found, einsum(rule, *arrays), "bf16")

@@ -120,7 +120,7 @@ def test_epilogues(
 def test_a_missing_wait_shows(
     rng: np.random.Generator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Copies come late in the emulator, as they may on a GPU: it is no witness that sees nothing."""
+    """Copies come late here, as they may on a GPU: the emulator sees what a GPU would."""
     import cuda_emulator
 
     real = cuda_emulator.print_kernel

@@ -18,8 +18,8 @@ from stack.passes.stream_region import Region
 from stack.passes.stream_terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
 from stack.rewrite.pattern import splat
 
-# results are finite, or +inf at worst, for any finite operands
-_BOUNDED = ("exp", "exp2", "sigmoid", "tanh", "sin", "cos", "erf", "iota", "size", "dot", "abs")
+# results are never -inf
+_BOUNDED = ("exp", "exp2", "sigmoid", "tanh", "sin", "cos", "erf", "iota", "size", "abs")
 _LINEAR = ("add", "sub", "max", "min", "neg", "select", "cast", *MOVES)
 
 
@@ -137,7 +137,7 @@ def _compares(test: Node, value: Node, limits: Sequence[float]) -> bool:
 
 
 def may_be_infinite(node: Node, seen: set[Node]) -> bool:
-    """Whether a value may be infinite without an infinite or overflowing dot before it."""
+    """Whether a value may be -inf, as far as ops and constants tell."""
     if node in seen:
         return False  # judged already
     seen.add(node)

@@ -177,7 +177,9 @@ class Normal(Sums):
     def is_guarded(self, anchor: Anchor) -> bool:
         """Whether the states have to be safe from an infinite bound."""
         source = anchor.source
-        return source in self.guarded or may_be_infinite(source.args[0], set())
+        if source in self.guarded or source.attrs["kind"] == "min":
+            return True
+        return may_be_infinite(source.args[0], set())
 
     def source_state(self, anchor: Anchor) -> State:
         """The state that an anchor reads."""

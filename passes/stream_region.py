@@ -146,7 +146,7 @@ class Region:
         node = value.node
         if node in self.members and not value.streams:
             answer = True
-        elif node in self.held or not (is_elementwise(node) or node.op in MOVES):
+        elif node in self.held or not (is_elementwise(node) or node.op in (*MOVES, "gather")):
             answer = False
         else:
             try:

@@ -106,6 +106,21 @@ KEPT: Kept = {
 }  # fmt: skip
 
 
+def test_a_table_of_what_changes_is_not_read() -> None:
+    """A gather across the axis of a value that a state is in."""
+    text = (
+        "func @main(%x: f32[17, 15], %i: i64[15, 17]) -> (f32[17]) at tensor {\n"
+        '  %m = reduce(%x) {axes=[1], kind="max"} : f32[17]\n'
+        "  %b = broadcast(%m) {axes=[0]} : f32[17, 15]\n"
+        "  %d = sub(%x, %b) : f32[17, 15]\n"
+        '  %g = gather(%d, %i) {rule="a! b, b p -> p b"} : f32[17, 15]\n'
+        '  %z = reduce(%g) {axes=[1], kind="sum"} : f32[17]\n  return %z\n}\n'
+    )
+    result, notes = streamed(parse(text))
+    assert not any(n.op == "gather" for s in streams(result) for n in s.blocks[0].nodes)
+    assert any("'gather' of a value that an earlier reduction changes" in n for n in notes), notes
+
+
 @pytest.mark.parametrize("name", REWRITES)
 def test_rewrites(name: str) -> None:
     params, before, after = REWRITES[name]

@@ -92,15 +92,24 @@ class BlockFrame:
         return made
 
     def program_axis(
-        self, hint: str, extent: int, block: int, grid: list[tuple[Node, int]]
+        self,
+        hint: str,
+        extent: int,
+        block: int,
+        grid: list[tuple[Node, int]],
+        backwards: bool = False,
     ) -> Axis:
-        """An axis that programs share out, a block each."""
+        """An axis that programs share out, a block each.
+
+        `backwards` gives the first program the last block: late rows of a triangle take longest.
+        """
         count = -(-extent // block)
         if count == 1:
             return self.axis(hint, extent, block)
         var = self.variable(f"p_{hint}", count)
         grid.append((var, count))
-        start = var if block == 1 else self.b.mul(var, block)
+        number = self.b.sub(constant(count - 1, self.integer), var) if backwards else var
+        start = number if block == 1 else self.b.mul(number, block)
         return self.axis(hint, extent, block, start)
 
     def variable(self, hint: str, extent: int) -> Node:

@@ -1,19 +1,27 @@
 """Which steps of a stream a comparison of positions leaves, and where it holds throughout.
 
 A condition that is affine in the positions, such as i >= j, hides whole tiles on one side of a
-line. With the fill of the hidden side the identity of what is reduced, those tiles add nothing.
+line. Where all that the states make of a hidden element is the identity of their reductions, those
+tiles are left out, and between them and the line no element needs the comparison. (What is hidden
+counts as nothing: an infinity there does not become a nan.)
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from stack.ir import ops
 from stack.ir.axes import Index
+from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbols
 from stack.ir.node import Node
+from stack.ir.stream_op import streamed_axes
 
 if TYPE_CHECKING:
+    from stack.passes.block_frame import Axis, Held
     from stack.passes.block_stream import StreamTiler
 
 
@@ -30,6 +38,281 @@ class Segment:
     fixed: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
 
 
+@dataclass(frozen=True)
+class Seen:
+    """Where elements are visible: all of `bounds` are >= 0; `exact` when nothing else matters."""
+
+    bounds: tuple[Dim, ...] = ()
+    exact: bool = True
+
+
 def segments(tiler: StreamTiler, at: Mapping[Node, Index], block: int, count: int) -> list[Segment]:
     """The loops of a stream, in order."""
+    for select in tiler.states.nodes:
+        visible = _visible_branch(select)
+        if visible is None or not _hides(tiler, select, visible):
+            continue
+        found = _limits(tiler, at, select, visible, block, count)
+        if found:
+            return found
     return [Segment()]
+
+
+def _visible_branch(node: Node) -> int | None:
+    """The operand of a select that is seen, where the other is -inf or 0."""
+    if node.op != "select" or not node.tensor.rank:
+        return None
+    for side in (1, 2):
+        fill = node.args[side]
+        while fill.op in ("broadcast", "cast"):
+            fill = fill.args[0]
+        if fill.op == "const" and not fill.tensor.rank:
+            value = fill.attrs["value"].array
+            if value.dtype.kind == "f" and (np.isneginf(value) or value == 0):
+                return 3 - side
+    return None
+
+
+def _fill(node: Node, visible: int) -> float:
+    fill = node.args[3 - visible]
+    while fill.op in ("broadcast", "cast"):
+        fill = fill.args[0]
+    return float(fill.attrs["value"].array)
+
+
+def _hides(tiler: StreamTiler, select: Node, visible: int) -> bool:
+    """Whether a hidden element adds nothing to any state."""
+    lowest: set[Node] = set()  # -inf where hidden
+    zero: set[Node] = set()
+    (lowest if _fill(select, visible) else zero).add(select)
+    for node in tiler.states.nodes:
+        args = node.args
+        if node.op in ("cast", "reshape", "transpose") and args[0] in lowest | zero:
+            (lowest if args[0] in lowest else zero).add(node)
+        elif node.op in ("add", "sub") and args[0] in lowest:
+            lowest.add(node)
+        elif node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1]):
+            lowest.add(node)
+        elif (node.op in ("exp", "exp2") and args[0] in lowest) or (
+            node.op == "mul" and not zero.isdisjoint(args)
+        ):
+            zero.add(node)
+        elif node.op == "div" and args[0] in zero:
+            zero.add(node)
+    for state in tiler.states.results:
+        operands = [operand for operand, _ in streamed_axes(state)]
+        if state.op == "dot" or state.attrs["kind"] == "sum":
+            if zero.isdisjoint(operands):
+                return False
+        elif state.attrs["kind"] != "max" or lowest.isdisjoint(operands):
+            return False
+    return True
+
+
+def _is_positive(node: Node) -> bool:
+    return node.op == "const" and not node.tensor.rank and float(node.attrs["value"].array) > 0
+
+
+def _limits(
+    tiler: StreamTiler,
+    at: Mapping[Node, Index],
+    select: Node,
+    visible: int,
+    block: int,
+    count: int,
+) -> list[Segment]:
+    state = next(s for s in tiler.states.results if s.op == "dot" or s.op == "reduce")
+    operand, position = streamed_axes(state)[0]
+    place = _operand_place(state, at[state], operand, position)
+    index = _index_of(tiler, operand, place, select)
+    if index is None:
+        return []
+    seen = _seen(select.args[0], index, visible == 1)
+    lower: list[tuple[Dim, Dim]] = []  # first seen place for any row, for all rows
+    upper: list[tuple[Dim, Dim]] = []  # past the last
+    exact = seen.exact
+    for bound in seen.bounds:
+        found = _along(tiler, bound)
+        if found is None:
+            exact = False
+            continue
+        sign, any_row, all_rows = found
+        if sign < 0:
+            upper.append((add(any_row, 1), add(all_rows, 1)))
+        else:
+            lower.append((mul(any_row, -1), mul(all_rows, -1)))
+    if not lower and not upper:
+        return []
+    step = _Steps(tiler, block, count)
+    first = step.most([step.down(a) for a, _ in lower], 0)
+    end = step.least([step.up(a) for a, _ in upper], count)
+    if not exact:
+        return [Segment((first.node, end.node))]
+    inner = step.least([step.most([step.up(b) for _, b in lower], 0), end], count)
+    inner = step.most([inner, first], 0)
+    outer = step.least([step.down(b) for _, b in upper], count)
+    outer = step.most([step.least([outer, end], count), inner], 0)
+    fixed = {select: select.args[visible]}
+    found_segments: list[Segment] = []
+    if lower:
+        found_segments.append(Segment((first.node, inner.node)))
+    found_segments.append(Segment((inner.node, outer.node), fixed))
+    if upper:
+        found_segments.append(Segment((outer.node, end.node)))
+    return found_segments
+
+
+class _Steps:
+    """Places on the streamed axis to steps of the loop, within 0 and the number of steps."""
+
+    def __init__(self, tiler: StreamTiler, block: int, count: int) -> None:
+        self.tiler, self.block, self.count = tiler, block, count
+
+    def _clamped(self, dim: Dim) -> Held:
+        zero = self.tiler.apply("max", [self.tiler.number(dim), self.tiler.int(0)])
+        most = self.tiler.int(self.count * self.block)
+        return self.tiler.apply("min", [zero, most])
+
+    def down(self, dim: Dim) -> Held:
+        return self.tiler.apply("div", [self._clamped(dim), self.tiler.int(self.block)])
+
+    def up(self, dim: Dim) -> Held:
+        return self.tiler.apply(
+            "div", [self._clamped(add(dim, self.block - 1)), self.tiler.int(self.block)]
+        )
+
+    def most(self, values: Sequence[Held], start: int) -> Held:
+        return self._fold("max", values, start)
+
+    def least(self, values: Sequence[Held], start: int) -> Held:
+        return self._fold("min", values, start)
+
+    def _fold(self, op: str, values: Sequence[Held], start: int) -> Held:
+        if not values:
+            return self.tiler.int(start)
+        total = values[0]
+        for value in values[1:]:
+            total = self.tiler.apply(op, [total, value])
+        return total
+
+
+def _operand_place(state: Node, place: Index, operand: Node, position: int) -> Index:
+    """Where a state's operand is read; the streamed axis is the symbol `streamed`."""
+    from stack.ir.axes import parse_rule
+    from stack.ir.dim import symbol
+
+    k = symbol("streamed", 0, max(int(operand.shape[position]) - 1, 0))  # pyright: ignore
+    if state.op == "reduce":
+        return (*place[:position], k, *place[position:])
+    rule = parse_rule(state.attrs["rule"])
+    found = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
+    found[rule.reduced[0]] = k
+    side = state.args.index(operand)
+    return tuple(found[a.names[0]] for a in rule.inputs[side])
+
+
+def _index_of(tiler: StreamTiler, root: Node, place: Index, target: Node) -> Index | None:
+    """Where the target is read, from where an operand of a state is."""
+    pending: list[tuple[Node, Index]] = [(root, place)]
+    seen: set[Node] = set()
+    while pending:
+        node, index = pending.pop()
+        if node is target:
+            return index
+        if node in seen or node.op in ("param", "const", "iota", "reduce", "dot"):
+            continue
+        seen.add(node)
+        kind = ops.lookup(node.op).kind
+        if kind == "elementwise":
+            pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
+        elif kind == "movement" and node.op in ("broadcast", "reshape", "transpose"):
+            pending.append((node.args[0], ops.pull(node, index)[0]))
+    return None
+
+
+def _seen(node: Node, index: Index, positive: bool) -> Seen:
+    """Where a condition holds (or, not `positive`, where it does not)."""
+    if node.op in ("broadcast", "reshape", "transpose"):
+        return _seen(node.args[0], ops.pull(node, index)[0], positive)
+    if node.op == "not":
+        return _seen(node.args[0], index, not positive)
+    if node.op == "select":
+        values = [_truth(a) for a in node.args[1:]]
+        if values in ([True, False], [False, True]):
+            return _seen(node.args[0], index, positive == values[0])
+    if node.op in ("and", "mul") and positive or node.op in ("or", "add") and not positive:
+        left, right = (_seen(a, index, positive) for a in node.args)
+        return Seen((*left.bounds, *right.bounds), left.exact and right.exact)
+    if node.op in ("lt", "le", "gt", "ge"):
+        a, b = (_affine(x, index if x.tensor.rank else ()) for x in node.args)
+        if a is not None and b is not None:
+            op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
+            difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
+            return Seen((add(difference, -1) if op in ("lt", "gt") else difference,))
+    return Seen((), False)
+
+
+def _truth(node: Node) -> bool | None:
+    while node.op == "broadcast":
+        node = node.args[0]
+    if node.op != "const" or node.tensor.rank or node.dtype.kind != "b":
+        return None
+    return bool(node.attrs["value"].array)
+
+
+def _affine(node: Node, index: Index) -> Dim | None:
+    """An integer node as an expression of positions."""
+    if not node.dtype.is_integer:
+        return None
+    if node.op == "const" and not node.tensor.rank:
+        return int(node.attrs["value"].array)
+    if node.op == "iota":
+        return index[int(node.attrs["axis"])]
+    if node.op in ("broadcast", "reshape", "transpose", "slice"):
+        return _affine(node.args[0], ops.pull(node, index)[0])
+    if node.op == "cast":
+        return _affine(node.args[0], index)
+    if node.op in ("add", "sub", "mul"):
+        a, b = (_affine(x, index if x.tensor.rank else ()) for x in node.args)
+        if a is None or b is None:
+            return None
+        return mul(a, b) if node.op == "mul" else add(a, mul(b, -1) if node.op == "sub" else b)
+    return None
+
+
+def _along(tiler: StreamTiler, bound: Dim) -> tuple[int, Dim, Dim] | None:
+    """`sign * k + rest >= 0`: the sign, and the largest and smallest rest of a tile's rows."""
+    if not isinstance(bound, Expr):
+        return None
+    sign = 0
+    for monomial, coefficient in bound.terms:
+        held = {s.name for a in monomial for s in ([a] if isinstance(a, Symbol) else [])}
+        if any(not isinstance(a, Symbol) for a in monomial):
+            return None
+        if "streamed" in held:
+            if len(monomial) != 1 or abs(coefficient) != 1:
+                return None
+            sign = coefficient
+    if not sign:
+        return None
+    rest = substitute(bound, {"streamed": 0})
+    least: dict[str, Dim] = {}
+    most: dict[str, Dim] = {}
+    for s in symbols(rest):
+        axis = tiler.axes.get(s.name)
+        if axis is None or not axis.is_tile:
+            continue
+        slope = add(substitute(rest, {s.name: 1}), mul(substitute(rest, {s.name: 0}), -1))
+        if not isinstance(slope, int):
+            return None
+        first, last = _ends(tiler, axis)
+        least[s.name], most[s.name] = (first, last) if slope > 0 else (last, first)
+    return sign, substitute(rest, most), substitute(rest, least)
+
+
+def _ends(tiler: StreamTiler, axis: Axis) -> tuple[Dim, Dim]:
+    """First and last place of a tile."""
+    from stack.passes.block_frame import Held
+
+    start = tiler.data_symbol(Held(axis.start), axis.extent)
+    return start, add(start, axis.block - 1)

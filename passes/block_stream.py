@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
-from stack.ir.streaming import streamed_axes, streamed_extent
+from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.passes.block_frame import Held, power_of_two
 from stack.passes.block_limits import Segment, segments
 from stack.passes.block_tiler import STEP, BlockTiler
@@ -121,7 +121,7 @@ class StreamTiler(BlockTiler):
                 if self.has_dot and mark == rows[-1]:
                     block = min(self.rows, max(16, power_of_two(extent)))
                 hint = "m" if block > 1 else "b"
-                values[name] = self.program_axis(hint, extent, block, self.grid).place
+                values[name] = self.program_axis(hint, extent, block, self.grid, block > 1).place
         self.warps = 8 if self.has_dot and self.rows * max(self.step, 64) >= 128 * 128 else 4
         self.stages = 3
         return values, long

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
-from stack.ir.builder import constant
+from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim, add, floordiv, mul, symbols
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
@@ -21,6 +21,37 @@ from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 MAX_WHOLE = 16384  # elements of an axis that one tile may hold
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot
+
+
+LOG2E = 1.4426950408889634
+
+
+def _inverse(value: Held) -> Held | None:
+    """1 / c of a number c in f32."""
+    node = value.node
+    if node.op != "const" or node.tensor.rank or node.dtype.name != "f32":
+        return None
+    number = float(node.attrs["value"].array)
+    return Held(constant(1.0 / number, node.dtype)) if number and abs(number) < 1e30 else None
+
+
+def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
+    """`x * c` as x and a positive number c, also below a select that hides with -inf."""
+    if node.op == "mul" and node.tensor.rank:
+        for factor, other in (node.args, node.args[::-1]):
+            if factor.op == "const" and not factor.tensor.rank:
+                number = float(factor.attrs["value"].array)
+                if 0 < number < 1e30:
+                    return other, number
+    if node.op == "select" and node.tensor.rank:
+        for side in (1, 2):
+            fill = node.args[side]
+            if fill.op == "const" and float(fill.attrs["value"].array) == -float("inf"):
+                base, scale = unscaled(b, node.args[3 - side])
+                if scale != 1 and base.tensor.rank:
+                    parts = (fill, base) if side == 1 else (base, fill)
+                    return b.select(node.args[0], *parts), scale
+    return node, 1.0
 
 
 class BlockValues(BlockFrame):
@@ -190,7 +221,27 @@ class BlockValues(BlockFrame):
             return self.widen(Held(self.b.bitcast(source.node, type=type_), source.axes))
         if node.op == "cast":
             return self._cast(args[0], node)
+        if node.op in ("exp", "exp2"):
+            return self._power(node.op, args[0])
+        if node.op == "div" and (inverse := _inverse(args[1])) is not None:
+            # as the frameworks' own GPU kernels divide by a number
+            return self.apply("mul", [args[0], inverse])
         return self.apply(node.op, args, dict(node.attrs))
+
+    def _power(self, op: str, value: Held) -> Held:
+        """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little."""
+        node = value.node
+        if op == "exp2" or node.dtype.name != "f32" or node.op != "sub" or not value.axes:
+            return self.apply(op, [value])
+        left, right = node.args
+        if right.op != "broadcast":
+            return self.apply(op, [value])
+        base, scale = unscaled(self.b, left)
+        small = right.args[0]
+        turned = self.b.mul(small, constant(LOG2E, small.dtype))
+        spread = self.b.broadcast(turned, axes=right.attrs["axes"], type=right.type)
+        scaled = self.b.mul(base, constant(scale * LOG2E, base.dtype))
+        return Held(self.b.exp2(self.b.sub(scaled, spread)), value.axes)
 
     def _cast(self, value: Held, node: Node) -> Held:
         source, target = node.args[0].dtype, node.dtype
@@ -277,6 +328,12 @@ class BlockValues(BlockFrame):
         if len(gone) != len(names):
             raise CannotTile("a reduced axis is broadcast along: its size would be a factor")
         value = self.masked(value, kind, gone)
+        if kind in ("max", "min"):
+            base, scale = unscaled(self.b, value.node)
+            if scale != 1:
+                # a positive factor leaves the order: it is applied to what is left
+                made = self.fold(Held(base, value.axes), kind, gone)
+                return self.apply("mul", [made, Held(constant(scale, made.dtype))])
         axes = tuple(sorted(value.axes.index(n) for n in gone))
         kept = tuple(n for n in value.axes if n not in gone)
         return Held(self.b.reduce(value.node, kind=kind, axes=axes), kept)

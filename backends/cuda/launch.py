@@ -12,6 +12,7 @@ from stack.errors import StackError
 from .nvrtc import Binary
 from .values import Source
 
+LEGACY_STREAM = 1  # CUDA's name for the default stream, whose handle in torch is 0
 Launch = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 
 
@@ -38,7 +39,7 @@ def loaded(source: Source, binary: Binary, device: torch.device) -> Launch:
     streams: dict[int, Any] = {}
 
     def run(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        handle = torch.cuda.current_stream(device).cuda_stream
+        handle = torch.cuda.current_stream(device).cuda_stream or LEGACY_STREAM
         if handle not in streams:
             streams[handle] = Stream.from_handle(handle)
         launch(streams[handle], config, kernel, *(t.data_ptr() for t in (*inputs, *outputs)))

@@ -24,6 +24,8 @@ class Blocks(Pass):
         rows: extent of a tile along the rows of a product.
         lanes: extent of a tile along its columns.
         step: extent of a tile along the contracted or streamed axis.
+        warps: of a kernel with a product; 0 lets the tiler choose.
+        stages: steps of its loops that are loaded ahead; 0 likewise.
         refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
@@ -31,6 +33,8 @@ class Blocks(Pass):
     rows: int = 128
     lanes: int = 128
     step: int = 64
+    warps: int = 0
+    stages: int = 0
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
@@ -67,5 +71,13 @@ class Blocks(Pass):
         if group.op == "stream":
             from stack.passes.block_stream import StreamTiler
 
-            return StreamTiler(group, self.rows, self.lanes, self.step).kernel()
-        return BlockTiler(group, self.rows, self.lanes, self.step).kernel()
+            return self._hinted(StreamTiler(group, self.rows, self.lanes, self.step).kernel())
+        return self._hinted(BlockTiler(group, self.rows, self.lanes, self.step).kernel())
+
+    def _hinted(self, kernel: Node) -> Node:
+        """A kernel with the warps and stages that were asked for."""
+        if "dot" not in kernel.attrs["ops"] or not (self.warps or self.stages):
+            return kernel
+        asked = {"warps": self.warps, "stages": self.stages}
+        attrs = {**kernel.attrs, **{k: v for k, v in asked.items() if v}}
+        return Node(kernel.op, kernel.args, attrs, kernel.type, kernel.blocks)

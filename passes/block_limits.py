@@ -89,15 +89,15 @@ def _hides(tiler: StreamTiler, select: Node, visible: int) -> bool:
         args = node.args
         if node.op in ("cast", "reshape", "transpose") and args[0] in lowest | zero:
             (lowest if args[0] in lowest else zero).add(node)
-        elif node.op in ("add", "sub") and args[0] in lowest:
-            lowest.add(node)
-        elif node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1]):
-            lowest.add(node)
-        elif (node.op in ("exp", "exp2") and args[0] in lowest) or (
-            node.op == "mul" and not zero.isdisjoint(args)
+        elif (node.op in ("add", "sub") and args[0] in lowest) or (
+            node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1])
         ):
-            zero.add(node)
-        elif node.op == "div" and args[0] in zero:
+            lowest.add(node)
+        elif (
+            (node.op in ("exp", "exp2") and args[0] in lowest)
+            or (node.op == "mul" and not zero.isdisjoint(args))
+            or (node.op == "div" and args[0] in zero)
+        ):
             zero.add(node)
     for state in tiler.states.results:
         operands = [operand for operand, _ in streamed_axes(state)]
@@ -240,7 +240,7 @@ def _seen(node: Node, index: Index, positive: bool) -> Seen:
         values = [_truth(a) for a in node.args[1:]]
         if values in ([True, False], [False, True]):
             return _seen(node.args[0], index, positive == values[0])
-    if node.op in ("and", "mul") and positive or node.op in ("or", "add") and not positive:
+    if (node.op in ("and", "mul") and positive) or (node.op in ("or", "add") and not positive):
         left, right = (_seen(a, index, positive) for a in node.args)
         return Seen((*left.bounds, *right.bounds), left.exact and right.exact)
     if node.op in ("lt", "le", "gt", "ge"):

@@ -25,8 +25,8 @@ MAX_LANES = 256  # of a state that is a dot: held whole
 class StreamTiler(BlockTiler):
     """Builds the kernel of a stream."""
 
-    def __init__(self, group: Node, rows: int = 128, lanes: int = 128, step: int = 64) -> None:
-        super().__init__(group, rows, lanes, step)
+    def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
+        super().__init__(group, rows or 128, lanes, step or 64)
         self.states, self.correct, self.ending = group.blocks
         for p, q in zip(self.states.params, self._arguments(), strict=True):
             self.inputs[q] = self.inputs[p]
@@ -122,8 +122,9 @@ class StreamTiler(BlockTiler):
                     block = min(self.rows, max(16, power_of_two(extent)))
                 hint = "m" if block > 1 else "b"
                 values[name] = self.program_axis(hint, extent, block, self.grid, block > 1).place
-        self.warps = 8 if self.has_dot and self.rows * max(self.step, 64) >= 128 * 128 else 4
-        self.stages = 3
+        widest = max((a.block for a in self.axes.values() if a.name.startswith("e")), default=0)
+        self.warps = 8 if self.has_dot and self.rows * self.step >= 128 * 128 else 4
+        self.stages = 2 if widest > 64 else 3  # what fits beside a wide sum
         return values, long
 
     def _lanes(self, places: Mapping[Node, Index]) -> set[str]:

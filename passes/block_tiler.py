@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
@@ -19,10 +20,34 @@ TURNED = 32  # extent of a tile that is read along one axis and written along an
 STEP = 2048  # elements of a long row in one step
 
 
+@dataclass(frozen=True)
+class Shape:
+    """A tile of a product. `rate` is its speed on a full GPU, relative to the best."""
+
+    rows: int
+    lanes: int
+    warps: int
+    stages: int
+    rate: float
+
+
+MULTIPROCESSORS = 132  # of an H100
+SHAPES = (
+    Shape(128, 256, 8, 4, 1.0),
+    Shape(128, 128, 8, 4, 0.85),
+    Shape(64, 256, 4, 4, 0.8),
+    Shape(64, 128, 4, 4, 0.7),
+    Shape(64, 64, 4, 4, 0.5),
+    Shape(16, 128, 4, 4, 0.25),
+    Shape(16, 64, 4, 4, 0.15),
+)
+NARROW = (Shape(64, 64, 4, 3, 1.0), Shape(32, 64, 4, 3, 0.8), Shape(16, 64, 4, 3, 0.5))
+
+
 class BlockTiler(BlockValues):
     """Builds the kernel of a loop, reduction or gemm group."""
 
-    def __init__(self, group: Node, rows: int = 128, lanes: int = 128, step: int = 64) -> None:
+    def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
         body = group.blocks[0]
         sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
         super().__init__(body, index_type(sizes))
@@ -134,12 +159,35 @@ class BlockTiler(BlockValues):
 
     def _dot_axes(self, dot: Node) -> list[Dim]:
         roles = roles_of(dot)
-        self.warps, self.stages = (8 if self.rows * self.lanes >= 128 * 256 else 4), 3
+        self._pick_tile(roles, dot)
         index: dict[str, Dim] = {}
         for name in (*roles.batch, *roles.panels, *roles.outer):
             index[name] = self.program_axis("b", roles.sizes[name], 1, self.grid).place
         index |= self._dot_tile(roles)
         return [index.get(name, 0) for name in result_names(dot)]
+
+    def _pick_tile(self, roles: Roles, dot: Node) -> None:
+        """The tile that finishes first: waves of programs, times the work of a tile."""
+        if self.rows and self.lanes:
+            chosen = Shape(
+                self.rows, self.lanes, 4 if self.rows * self.lanes < 128 * 256 else 8, 3, 1
+            )
+        else:
+            height = roles.sizes[roles.row] if roles.row else 1
+            width = roles.sizes[roles.lane]
+            apart = 1
+            for name in (*roles.batch, *roles.panels, *roles.outer):
+                apart *= roles.sizes[name]
+
+            def time(shape: Shape) -> float:
+                tiles = -(-height // shape.rows) * -(-width // shape.lanes) * apart
+                return -(-tiles // MULTIPROCESSORS) * shape.rows * shape.lanes / shape.rate
+
+            shapes = SHAPES if dot.args[0].dtype.bits == 16 else NARROW
+            chosen = min(shapes, key=time)
+        self.rows, self.lanes = chosen.rows, chosen.lanes
+        self.warps, self.stages = chosen.warps, chosen.stages
+        self.step = self.step or (64 if dot.args[0].dtype.bits == 16 else 32)
 
     def _dot_tile(self, roles: Roles) -> dict[str, Dim]:
         found: dict[str, Dim] = {}

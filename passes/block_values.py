@@ -18,7 +18,7 @@ from stack.ir.types import I32, I64, DType, TensorType
 from stack.passes.block_frame import Axis, BlockFrame, Held, power_of_two
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
-MAX_WHOLE = 16384  # elements of an axis that one tile may hold
+MAX_WHOLE = 32768  # elements of an axis that one tile may hold
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot
 
@@ -64,7 +64,7 @@ class BlockValues(BlockFrame):
         self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
         self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
         self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
-        self.step = 64  # block of an axis that a dot walks along
+        self.step = 64  # default block of an axis that a dot walks along
         self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
 
     def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
@@ -482,7 +482,9 @@ class BlockValues(BlockFrame):
         text = ", ".join(" ".join(names[n] for n in p.axes) for p in parts)
         made = " ".join(names[n] for n in order)
         dtype = wide(node.dtype)
-        hint = TensorType(dtype if dtype.is_float else I32, (), "tile")
+        if dtype.name != "f32" or left.dtype.name == "f64":
+            raise CannotTile(f"no tile product of {left.dtype} in {dtype}")
+        hint = TensorType(dtype, (), "tile")
         product = self.b.op(
             "dot", [left.node, right.node], {"rule": f"{text} -> {made}"}, hint=hint
         )

@@ -21,18 +21,18 @@ class Blocks(Pass):
     """Turn every fusion group and stream into a kernel at the tile level.
 
     Attributes:
-        rows: extent of a tile along the rows of a product.
-        lanes: extent of a tile along its columns.
-        step: extent of a tile along the contracted or streamed axis.
+        rows: extent of a tile along the rows of a product; 0 lets the tiler choose.
+        lanes: extent of a tile along its columns; 0 likewise.
+        step: extent of a tile along the contracted or streamed axis; 0 likewise.
         warps: of a kernel with a product; 0 lets the tiler choose.
         stages: steps of its loops that are loaded ahead; 0 likewise.
         refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
     name: ClassVar[str] = "blocks"
-    rows: int = 128
-    lanes: int = 128
-    step: int = 64
+    rows: int = 0
+    lanes: int = 0
+    step: int = 0
     warps: int = 0
     stages: int = 0
     refuse: tuple[str, ...] = ()

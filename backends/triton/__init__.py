@@ -51,7 +51,7 @@ BACKEND = Backend(
     stages=(
         ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
-        ("streamed", "stream"),
+        ("streamed", "stream{min_axis=32769}"),
         ("fused", "fuse"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
     ),

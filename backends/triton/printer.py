@@ -321,7 +321,7 @@ class _Printer:
             a = f"tl.trans({a})"
         if names[1][1] != lanes:
             b = f"tl.trans({b})"
-        exact = ', input_precision="ieee"' if left.dtype.name == "f32" else ""
+        exact = ', input_precision="tf32x3"' if left.dtype.name == "f32" else ""
         kind = "" if node.dtype.name == "f32" else f", out_dtype={TYPES[node.dtype.name]}"
         return f"tl.dot({a}, {b}{', ' + acc if acc else ''}{exact}{kind})"
 

@@ -19,6 +19,7 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes
+from stack.passes.affine import affine
 
 if TYPE_CHECKING:
     from stack.passes.block_frame import Axis, Held
@@ -244,7 +245,7 @@ def _seen(node: Node, index: Index, positive: bool) -> Seen:
         left, right = (_seen(a, index, positive) for a in node.args)
         return Seen((*left.bounds, *right.bounds), left.exact and right.exact)
     if node.op in ("lt", "le", "gt", "ge"):
-        a, b = (_affine(x, index if x.tensor.rank else ()) for x in node.args)
+        a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
         if a is not None and b is not None:
             op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
             difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
@@ -258,26 +259,6 @@ def _truth(node: Node) -> bool | None:
     if node.op != "const" or node.tensor.rank or node.dtype.kind != "b":
         return None
     return bool(node.attrs["value"].array)
-
-
-def _affine(node: Node, index: Index) -> Dim | None:
-    """An integer node as an expression of positions."""
-    if not node.dtype.is_integer:
-        return None
-    if node.op == "const" and not node.tensor.rank:
-        return int(node.attrs["value"].array)
-    if node.op == "iota":
-        return index[int(node.attrs["axis"])]
-    if node.op in ("broadcast", "reshape", "transpose", "slice"):
-        return _affine(node.args[0], ops.pull(node, index)[0])
-    if node.op == "cast":
-        return _affine(node.args[0], index)
-    if node.op in ("add", "sub", "mul"):
-        a, b = (_affine(x, index if x.tensor.rank else ()) for x in node.args)
-        if a is None or b is None:
-            return None
-        return mul(a, b) if node.op == "mul" else add(a, mul(b, -1) if node.op == "sub" else b)
-    return None
 
 
 def _along(tiler: StreamTiler, bound: Dim) -> tuple[int, Dim, Dim] | None:

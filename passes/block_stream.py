@@ -100,8 +100,8 @@ class StreamTiler(BlockTiler):
         """What each mark is in the kernel; a mark that no state has is the streamed axis."""
         kept = {s for place in places.values() for d in place for s in symbols(d)}
         lanes = self._lanes(places)
-        rows = [m for m in marks if symbols(m) & kept and str(m) not in lanes]
         extents = {str(m): _extent(m) for m in marks}
+        row = self._row(places, [m for m in extents if m not in lanes], extents)
         values: dict[str, Dim] = {}
         long: tuple[Expr, int] | None = None
         for mark in marks:
@@ -118,14 +118,39 @@ class StreamTiler(BlockTiler):
                 values[name] = self.axis("e", extent, block).place
             else:
                 block = 1
-                if self.has_dot and mark == rows[-1]:
+                if name == row:
                     block = min(self.rows, max(16, power_of_two(extent)))
                 hint = "m" if block > 1 else "b"
                 values[name] = self.program_axis(hint, extent, block, self.grid, block > 1).place
         widest = max((a.block for a in self.axes.values() if a.name.startswith("e")), default=0)
-        self.warps = 8 if self.has_dot and self.rows * self.step >= 128 * 128 else 4
+        sums = sum(s.op == "dot" for s in self.states.results)
+        big = self.rows * self.step >= 128 * 128 or sums * widest * self.rows > 128 * 128
+        self.warps = 8 if self.has_dot and big else 4
         self.stages = 2 if widest > 64 else 3  # what fits beside a wide sum
         return values, long
+
+    def _row(
+        self, places: Mapping[Node, Index], marks: Sequence[str], extents: Mapping[str, int]
+    ) -> str:
+        """The mark of the rows of a tile: the longest that the operand in memory does not have."""
+        if not self.has_dot:
+            return ""
+        own: set[str] = set()
+        for state, place in places.items():
+            if state.op == "dot":
+                rule = parse_rule(state.attrs["rule"])
+                names = [{a.names[0] for a in operand} for operand in rule.inputs]
+                other = 0 if self._memory_side(state) else 1
+                for axis, dim in zip(rule.outputs[0], place, strict=True):
+                    if axis.names[0] in names[other] - names[1 - other]:
+                        own.add(str(dim))
+        kept = {str(d) for place in places.values() for d in place}
+        found = [m for m in marks if m in own] or [m for m in marks if m in kept]
+        return max(found, key=lambda m: extents[m], default="")
+
+    def _memory_side(self, state: Node) -> int:
+        """Which operand of a dot lies in memory; the other is computed."""
+        return 1 if state.args[1] in self.inputs or state.args[0] not in self.inputs else 0
 
     def _lanes(self, places: Mapping[Node, Index]) -> set[str]:
         """Marks of axes that only the operand of a dot in memory has: held whole."""
@@ -135,7 +160,7 @@ class StreamTiler(BlockTiler):
                 continue
             rule = parse_rule(state.attrs["rule"])
             own = [{a.names[0] for a in operand} for operand in rule.inputs]
-            side = 1 if state.args[1] in self.inputs or state.args[0] not in self.inputs else 0
+            side = self._memory_side(state)
             for axis, dim in zip(rule.outputs[0], place, strict=True):
                 name = axis.names[0]
                 if name in own[side] and name not in own[1 - side] and isinstance(dim, Expr):

@@ -32,6 +32,7 @@ class Shape:
 
 
 MULTIPROCESSORS = 132  # of an H100
+SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
 SHAPES = (
     Shape(128, 256, 8, 4, 1.0),
     Shape(128, 128, 8, 4, 0.85),
@@ -186,8 +187,13 @@ class BlockTiler(BlockValues):
             shapes = SHAPES if dot.args[0].dtype.bits == 16 else NARROW
             chosen = min(shapes, key=time)
         self.rows, self.lanes = chosen.rows, chosen.lanes
-        self.warps, self.stages = chosen.warps, chosen.stages
         self.step = self.step or (64 if dot.args[0].dtype.bits == 16 else 32)
+        self.warps, self.stages = chosen.warps, min(chosen.stages, self._room(dot))
+
+    def _room(self, dot: Node) -> int:
+        """How many steps of a product fit the shared memory."""
+        one = (self.rows + self.lanes) * self.step * dot.args[0].dtype.bytes
+        return max(1, SHARED_BYTES // one)
 
     def _dot_tile(self, roles: Roles) -> dict[str, Dim]:
         found: dict[str, Dim] = {}

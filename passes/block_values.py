@@ -15,6 +15,7 @@ from stack.ir.dim import Dim, add, floordiv, mul, symbols
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import I32, I64, DType, TensorType
+from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, BlockFrame, Held, power_of_two
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
@@ -305,6 +306,10 @@ class BlockValues(BlockFrame):
                 source.append(place[axis.names[0]])
                 continue
             operand, arg = next(indices)
+            position = affine(arg, tuple(place[a.names[0]] for a in operand))
+            if position is not None:
+                source.append(position)
+                continue
             value = self.value(arg, tuple(place[a.names[0]] for a in operand), guard)
             source.append(self.data_symbol(self.cast(value, I64), static(size)))
         return self.value(node.args[0], tuple(source), guard)

@@ -16,7 +16,7 @@ from typing import Any
 from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.kernel_ops import access_parts, loop_parts
-from stack.ir.node import Block, Node, walk
+from stack.ir.node import Block, Node, topological, walk
 from stack.ir.types import TensorType
 
 from .access import Access, Descriptor, access_of
@@ -93,8 +93,13 @@ class _Printer:
         self.depth = 1
         self.uses: dict[Node, int] = {}
         self.has_dot = False
+        self.copied: set[Node] = set()  # loads of what a dot reads: through shared memory
         for block, inner in walk(self.body):
             self.has_dot |= inner.op == "dot"
+            for arg in inner.args if inner.op == "dot" else ():
+                while arg.op in ("reshape", "transpose", "select"):
+                    arg = arg.args[1 if arg.op == "select" else 0]
+                self.copied.add(arg)
             for arg in inner.args:
                 self.uses[arg] = self.uses.get(arg, 0) + 1
             for result in block.results if inner is block.params[0] else ():
@@ -192,8 +197,17 @@ class _Printer:
         self.actual[node] = _shape(node) if actual is None else actual
 
     def _block(self, block: Block) -> None:
+        """Loops come as early as they can: what is loaded before one stays in registers."""
+        done: set[Node] = set()
+        for loop in [n for n in block.nodes if n.op == "loop" and n.attrs["kind"] == "serial"]:
+            needed = set(topological([loop]))
+            for node in block.nodes:
+                if node in needed and node not in done:
+                    done.add(node)
+                    self._statement(node)
         for node in block.nodes:
-            self._statement(node)
+            if node not in done:
+                self._statement(node)
 
     def _statement(self, node: Node) -> None:
         if node.op in ("param", "var", "const"):
@@ -363,7 +377,7 @@ class _Printer:
             clip=bool(node.attrs.get("clip")),
             mask="" if mask is None else self._value(mask),
             other="" if other is None else self._value(other),
-            described=self.has_dot,
+            described=self.has_dot and (node.op == "store" or node in self.copied),
             is_64=any(i.dtype.name == "i64" for i in index),
         )
 

@@ -1,0 +1,59 @@
+"""Integer values that are expressions of the positions they are read at."""
+
+from __future__ import annotations
+
+from stack.ir import ops
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, add, less_equal, mul
+from stack.ir.node import Node
+
+MOVES = ("broadcast", "reshape", "transpose", "slice", "reverse")
+
+
+def affine(node: Node, index: Index) -> Dim | None:
+    """An integer node at an index as an expression of that index; None where it is data."""
+    if not node.dtype.is_integer:
+        return None
+    if node.op == "const" and not node.tensor.rank:
+        return int(node.attrs["value"].array)
+    if node.op == "iota":
+        return index[int(node.attrs["axis"])]
+    if node.op in MOVES:
+        return affine(node.args[0], ops.pull(node, index)[0])
+    if node.op == "cast":
+        return affine(node.args[0], index)
+    if node.op == "select":
+        held = _decided(node.args[0], index)
+        return None if held is None else affine(node.args[1 if held else 2], index)
+    if node.op in ("add", "sub", "mul", "max", "min"):
+        a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
+        if a is None or b is None:
+            return None
+        if node.op in ("max", "min"):
+            return _chosen(node.op, a, b)
+        return mul(a, b) if node.op == "mul" else add(a, mul(b, -1) if node.op == "sub" else b)
+    return None
+
+
+def _chosen(op: str, a: Dim, b: Dim) -> Dim | None:
+    """The extremum where the bounds tell which it is."""
+    below = less_equal(a, b)
+    if below is None:
+        return None
+    return b if below == (op == "max") else a
+
+
+def _decided(node: Node, index: Index) -> bool | None:
+    """A comparison that the bounds of positions decide."""
+    if node.op in MOVES:
+        return _decided(node.args[0], ops.pull(node, index)[0])
+    if node.op not in ("lt", "le", "gt", "ge"):
+        return None
+    a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
+    if a is None or b is None:
+        return None
+    if node.op in ("gt", "le"):
+        at_most = less_equal(a, b)
+        return at_most if node.op == "le" or at_most is None else not at_most
+    at_most = less_equal(b, a)
+    return at_most if node.op == "ge" or at_most is None else not at_most

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stack.errors import StackError
 from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
@@ -73,7 +74,12 @@ class Compiler:
             tuple(node.attrs.get("ops") or ()),
             float(flops) if isinstance(flops, int | float) else 0.0,
             float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
-            resources={**(resources or {}), "programs": source.programs, "warps": source.warps},
+            resources={
+                **(resources or {}),
+                "programs": source.programs,
+                "warps": source.warps,
+                "stages": source.stages,
+            },
         )
 
     def artifacts(self) -> Artifacts:
@@ -95,11 +101,15 @@ class Compiler:
 
 
 def launcher(source: Source) -> Launch:
-    """What launches a kernel on tensors: inputs, then outputs."""
+    """What launches a kernel on tensors: inputs, then outputs.
+
+    A kernel that does not fit the shared memory loads fewer steps ahead; `source.stages` tells.
+    """
+    from triton.runtime.errors import OutOfResources
+
     kernel = build.function(source.text, source.name)
     places = {name: i for i, name in enumerate(source.parameters)}
     grid = (source.programs,)
-    options = {"num_warps": source.warps, "num_stages": source.stages}
 
     def run(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         tensors = [*inputs, *outputs]
@@ -109,7 +119,17 @@ def launcher(source: Source) -> Launch:
 
             matrix = tensors[places[d.memory]].view(d.shape)
             extra.append(TensorDescriptor.from_tensor(matrix, list(d.block)))
-        kernel[grid](*tensors, *extra, **options)
+        while True:
+            try:
+                kernel[grid](*tensors, *extra, num_warps=source.warps, num_stages=source.stages)
+                return
+            except OutOfResources as error:
+                if source.stages == 1:
+                    raise StackError(
+                        f"kernel {source.name} does not fit the GPU: {error}"
+                    ) from error
+                # Triton's own copies beside the steps cannot be told before it has compiled
+                source.stages -= 1
 
     return run
 

@@ -95,6 +95,8 @@ class _Printer:
         self.has_dot = False
         self.copied: set[Node] = set()  # loads of what a dot reads: through shared memory
         for block, inner in walk(self.body):
+            if inner.op == "load" and block.params[0].attrs.get("name", "").startswith("k"):
+                self.copied.add(inner)  # loaded ahead, step by step
             self.has_dot |= inner.op == "dot"
             for arg in inner.args if inner.op == "dot" else ():
                 while arg.op in ("reshape", "transpose", "select"):

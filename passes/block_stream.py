@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
@@ -19,6 +20,7 @@ from stack.passes.block_tiler import STEP, BlockTiler
 from stack.passes.places import places_of
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
+BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
 MAX_LANES = 256  # of a state that is a dot: held whole
 
 
@@ -26,7 +28,8 @@ class StreamTiler(BlockTiler):
     """Builds the kernel of a stream."""
 
     def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
-        super().__init__(group, rows or 128, lanes, step or 64)
+        busy = _work(group) >= BUSY
+        super().__init__(group, rows or (64 if busy else 128), lanes, step or (32 if busy else 64))
         self.states, self.correct, self.ending = group.blocks
         for p, q in zip(self.states.params, self._arguments(), strict=True):
             self.inputs[q] = self.inputs[p]
@@ -126,7 +129,7 @@ class StreamTiler(BlockTiler):
         sums = sum(s.op == "dot" for s in self.states.results)
         big = self.rows * self.step >= 128 * 128 or sums * widest * self.rows > 128 * 128
         self.warps = 8 if self.has_dot and big else 4
-        self.stages = 2 if widest > 64 else 3  # what fits beside a wide sum
+        self.stages = 2 if widest > 64 and self.step > 32 else 3  # what fits beside a wide sum
         return values, long
 
     def _row(
@@ -237,6 +240,16 @@ class StreamTiler(BlockTiler):
         full.insert(at, axis.place)
         value = self.spread_over(self.value(operand, tuple(full)), [axis])
         return self.fold(value, str(state.attrs["kind"]), [k])
+
+
+def _work(stream: Node) -> int:
+    """How many elementwise ops a step does on the elements of a tile of rows and places."""
+    extent = streamed_extent(stream)
+    return sum(
+        n.tensor.rank > 1 and n.shape[-1] == extent and n.shape[-2] != 1
+        for n in stream.blocks[0].nodes
+        if ops.lookup(n.op).kind == "elementwise"
+    )
 
 
 def _extent(mark: Dim) -> int:

@@ -22,9 +22,8 @@ from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 MAX_WHOLE = 32768  # elements of an axis that one tile may hold
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot
-
-
 LOG2E = 1.4426950408889634
+COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
 
 
 def _inverse(value: Held) -> Held | None:
@@ -33,7 +32,7 @@ def _inverse(value: Held) -> Held | None:
     if node.op != "const" or node.tensor.rank or node.dtype.name != "f32":
         return None
     number = float(node.attrs["value"].array)
-    return Held(constant(1.0 / number, node.dtype)) if number and abs(number) < 1e30 else None
+    return Held(constant(1.0 / number, node.dtype)) if 1e-30 < abs(number) < 1e30 else None
 
 
 def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
@@ -230,7 +229,11 @@ class BlockValues(BlockFrame):
         return self.apply(node.op, args, dict(node.attrs))
 
     def _power(self, op: str, value: Held) -> Held:
-        """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little."""
+        """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little.
+
+        L is log2(e). Where b is so large that other values are far below it, 1 does as well: then
+        nothing overflows, and a row that holds one value throughout is 1 there.
+        """
         node = value.node
         if op == "exp2" or node.dtype.name != "f32" or node.op != "sub" or not value.axes:
             return self.apply(op, [value])
@@ -239,10 +242,14 @@ class BlockValues(BlockFrame):
             return self.apply(op, [value])
         base, scale = unscaled(self.b, left)
         small = right.args[0]
-        turned = self.b.mul(small, constant(LOG2E, small.dtype))
-        spread = self.b.broadcast(turned, axes=right.attrs["axes"], type=right.type)
-        scaled = self.b.mul(base, constant(scale * LOG2E, base.dtype))
-        return Held(self.b.exp2(self.b.sub(scaled, spread)), value.axes)
+        fine = self.b.lt(self.b.abs(small), constant(COARSE, small.dtype))
+        log2e, one = constant(LOG2E, small.dtype), constant(1.0, small.dtype)
+        factor = self.b.select(fine, log2e, one)
+        at, type_ = right.attrs["axes"], right.type
+        turned = self.b.broadcast(self.b.mul(small, factor), axes=at, type=type_)
+        by = factor if scale == 1 else self.b.mul(factor, constant(scale, small.dtype))
+        scaled = self.b.mul(base, self.b.broadcast(by, axes=at, type=type_))
+        return Held(self.b.exp2(self.b.sub(scaled, turned)), value.axes)
 
     def _cast(self, value: Held, node: Node) -> Held:
         source, target = node.args[0].dtype, node.dtype

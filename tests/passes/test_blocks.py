@@ -1,0 +1,249 @@
+"""Groups to kernels of blocks: run in the interpreter against double precision."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_cases import (
+    EPILOGUES,
+    PRODUCTS,
+    TURNED,
+    Build,
+    Shape,
+    assert_near,
+    einsum,
+    epilogue_of,
+    floats,
+    product_of,
+    several,
+)
+from kernel_cases import CASES, Spec, group_of, pointwise, program, random_array, softmax
+
+from stack.ir import Builder, Func, Node, param, parse, tensor, verify
+from stack.passes.block_tiler import BlockTiler
+from stack.passes.blocks import LEFT
+from stack.passes.tile import CannotTile, alone
+from stack.rewrite import Pipeline
+
+SCANS = [c for c in CASES if c[0].__name__.startswith(("running", "scatter"))]
+ROWS = [c for c in CASES if c not in SCANS]
+SUMMED_TWICE = "b s h d, n h d -> b s n"
+
+
+def lowered(group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> Func:
+    """The kernel of a group, verified and printed losslessly."""
+    func = program(BlockTiler(group, rows, lanes, step).kernel())
+    verify(func)
+    assert parse(str(func)) is func
+    return func
+
+
+def exact(group: Node, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """The group in f64."""
+    text = str(program(group))
+    for name in ("bf16", "f16", "f32"):
+        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+    with np.errstate(all="ignore"):
+        return several(parse(text).interpret(*wide))
+
+
+def compare(group: Node, arrays: list[np.ndarray], dtype: str, **tile: int) -> Func:
+    func = lowered(group, **tile)
+    with np.errstate(all="ignore"):
+        found = several(func.interpret(*arrays))
+    for got, want in zip(found, exact(group, arrays), strict=True):
+        if want.dtype.kind == "f":
+            assert_near(got, want, dtype if dtype[0] in "fb" else "f32")
+        else:
+            np.testing.assert_array_equal(got, want)
+    return func
+
+
+# ---- loops and rows
+
+
+@pytest.mark.parametrize(("build", "specs"), ROWS, ids=lambda c: getattr(c, "__name__", None))
+def test_rows(build: Build, specs: list[Spec], rng: np.random.Generator) -> None:
+    compare(group_of(build, specs), [random_array(s, rng) for s in specs], str(specs[0][0]))
+
+
+@pytest.mark.parametrize(("build", "specs"), TURNED, ids=lambda c: getattr(c, "__name__", None))
+def test_turned(build: Build, specs: list[Spec], rng: np.random.Generator) -> None:
+    compare(group_of(build, specs), [random_array(s, rng) for s in specs], str(specs[0][0]))
+
+
+@pytest.mark.parametrize("size", [1, 2, 31, 257, 1028, 4099])
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16", "f64"])
+def test_rows_of_every_length(size: int, dtype: str, rng: np.random.Generator) -> None:
+    specs: list[Spec] = [(dtype, 2, 3, size), (dtype, 3, size)]
+    compare(group_of(softmax, specs), [random_array(s, rng) for s in specs], dtype)
+
+
+def test_a_row_longer_than_a_tile_is_walked(rng: np.random.Generator) -> None:
+    specs: list[Spec] = [("f32", 1, 2, 33000), ("f32", 2, 33000)]
+    func = compare(group_of(softmax, specs), [random_array(s, rng) for s in specs], "f32")
+    assert str(func).count('kind="serial"') == 3
+
+
+def test_inf_and_nan_stay_in_their_rows(rng: np.random.Generator) -> None:
+    specs: list[Spec] = [("f32", 1, 4, 70), ("f32", 4, 70)]
+    x, mask = (random_array(s, rng) for s in specs)
+    x[0, 1, 3], x[0, 2, 69], mask[3, :5] = np.nan, np.inf, -np.inf
+    compare(group_of(softmax, specs), [x, mask], "f32")
+
+
+@pytest.mark.parametrize("fill", [-1e9, -1e30, -3.4028234663852886e38])
+def test_a_row_of_one_huge_value_is_uniform(fill: float, rng: np.random.Generator) -> None:
+    """What is left of a padded row: all of it holds the same large negative number."""
+    x, mask = random_array(("f32", 1, 2, 70), rng), np.zeros((2, 70), np.float32)
+    x[0, 0] = 0
+    mask[0], mask[1, :20] = fill, fill
+    compare(group_of(softmax, [("f32", 1, 2, 70), ("f32", 2, 70)]), [x, mask], "f32")
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("dtype", ["f32", "i32", "i64", "bf16"])
+@pytest.mark.parametrize("shape", [(7, 33), (1, 5), (333, 3)])
+def test_reductions(kind: str, dtype: str, shape: Shape, rng: np.random.Generator) -> None:
+    values = random_array((dtype, *shape), rng)
+    values = (values / np.abs(values).max() + 1).astype(values.dtype) if dtype == "f32" else values
+    if kind == "prod":
+        values = np.clip(values, -1, 1)
+    for axes in ((0,), (1,), (0, 1)):
+        x = param("x", tensor(dtype, *shape))
+        compare(alone(Builder().reduce(x, kind=kind, axes=axes)), [values], dtype)
+
+
+@pytest.mark.parametrize("kind", ["and", "or", "max"])
+def test_reductions_of_bool(kind: str, rng: np.random.Generator) -> None:
+    values = rng.integers(0, 2, (7, 33)) == 1
+    values[2], values[3] = True, False
+    node = Builder().reduce(param("x", tensor("bool", 7, 33)), kind=kind, axes=(1,))
+    compare(alone(node), [values], "bool")
+
+
+def test_a_reduction_along_a_broadcast_counts_its_size(rng: np.random.Generator) -> None:
+    def repeated(b: Builder, x: Node) -> Node:
+        return b.reduce(b.broadcast(x, axes=(0,), type=tensor("f32", 5, 7)), kind="sum", axes=(1,))
+
+    compare(group_of(repeated, [("f32", 5)]), [random_array(("f32", 5), rng)], "f32")
+
+
+def test_division_by_a_number_too_small_to_invert() -> None:
+    def divided(b: Builder, x: Node) -> Node:
+        return b.div(x, 1e-40)
+
+    values = np.array([0, 1e-40, -2e-40], np.float32)
+    (got,) = several(lowered(group_of(divided, [("f32", 3)])).interpret(values))
+    assert np.isfinite(got).all()
+
+
+def test_a_bitcast_keeps_the_bits(rng: np.random.Generator) -> None:
+    def bits(b: Builder, x: Node) -> Node:
+        return b.bitcast(x, type=tensor("i32", 5, 7))
+
+    values = random_array(("f32", 5, 7), rng)
+    func = lowered(group_of(bits, [("f32", 5, 7)]))
+    np.testing.assert_array_equal(func.interpret(values), values.view(np.int32))
+
+
+# ---- products
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), PRODUCTS)
+@pytest.mark.parametrize("dtype", ["f16", "bf16", "f32"])
+def test_products(
+    rule: str, first: Shape, second: Shape, dtype: str, rng: np.random.Generator
+) -> None:
+    arrays = [floats(s, dtype, rng) for s in (first, second)]
+    group = product_of(rule, first, second, dtype)
+    if rule == SUMMED_TWICE:
+        with pytest.raises(CannotTile, match="several axes"):
+            lowered(group)
+        return
+    assert_near(several(lowered(group).interpret(*arrays))[0], einsum(rule, *arrays), dtype)
+
+
+@pytest.mark.parametrize("rule", ["m k, k n -> m n", "m k, n k -> m n", "k m, n k -> m n"])
+@pytest.mark.parametrize("shape", [(70, 33, 521), (128, 64, 512)])
+def test_a_long_contracted_axis_is_walked(
+    rule: str, shape: tuple[int, int, int], rng: np.random.Generator
+) -> None:
+    sizes = dict(zip("mnk", shape, strict=True))
+    parts = rule.split(" -> ")[0].split(",")
+    first, second = (tuple(sizes[n] for n in part.split()) for part in parts)
+    arrays = [floats(s, "bf16", rng) for s in (first, second)]
+    func = lowered(product_of(rule, first, second, "bf16"), rows=64, lanes=32, step=32)
+    assert str(func).count('kind="serial"') == 1
+    assert_near(several(func.interpret(*arrays))[0], einsum(rule, *arrays), "bf16")
+
+
+@pytest.mark.parametrize(("build", "shapes"), EPILOGUES, ids=lambda c: getattr(c, "__name__", None))
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_epilogues(build: Build, shapes: list[Shape], dtype: str, rng: np.random.Generator) -> None:
+    compare(epilogue_of(build, shapes, dtype), [floats(s, dtype, rng) for s in shapes], dtype)
+
+
+def test_inf_and_nan_of_products(rng: np.random.Generator) -> None:
+    x, w = floats((9, 20), "f32", rng), floats((70, 20), "f32", rng)
+    x[3, 5], x[8, 19], w[69, 2] = np.inf, np.nan, -np.inf
+    compare(product_of("m k, n k -> m n", x.shape, w.shape, "f32"), [x, w], "f32")
+
+
+# ---- what stays as it is
+
+
+def test_empty_arrays_are_refused_by_name() -> None:
+    with pytest.raises(CannotTile, match="empty"):
+        lowered(group_of(pointwise, [("f32", 0, 3)]))
+
+
+@pytest.mark.parametrize("dtype", ["i32", "f64"])
+def test_products_without_a_tile_product_are_refused(dtype: str) -> None:
+    group = product_of("m k, k n -> m n", (20, 20), (20, 20), dtype)
+    with pytest.raises(CannotTile, match=f"no tile product of {dtype}"):
+        lowered(group)
+
+
+@pytest.mark.parametrize(("build", "specs"), SCANS, ids=lambda c: getattr(c, "__name__", None))
+def test_scans_and_scatters_are_left(build: Build, specs: list[Spec]) -> None:
+    b = Builder()
+    params = [param(f"x{i}", tensor(*s)) for i, s in enumerate(specs)]
+    func = b.func("main", params, [build(b, *params)])
+    assert func.body.results[0].op in LEFT
+    assert Pipeline("blocks").run(func).func is func
+
+
+def test_a_refused_op_is_named() -> None:
+    b = Builder()
+    x = param("x", tensor("f32", 5))
+    func = b.func("main", [x], [b.exp(x)])
+    result = Pipeline("blocks{refuse=[exp]}").run(func)
+    assert result.func is func
+    assert any("no code for exp" in note for r in result.records for note in r.notes)
+
+
+def test_warps_and_stages_that_are_asked_for() -> None:
+    b = Builder()
+    x, w = (param(n, tensor("bf16", 128, 128)) for n in "xw")
+    func = b.func("main", [x, w], [b.dot(x, w, rule="m k, k n -> m n")])
+    (kernel,) = Pipeline("blocks{warps=2, stages=5}").run(func).func.nodes
+    assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (2, 5)
+
+
+def test_no_pass_knows_a_pattern_by_name() -> None:
+    """Docstrings may name an example; code and strings of the code may not."""
+    words = re.compile("attention|softmax|flash|query", re.IGNORECASE)
+    files = list((Path(__file__).parents[2] / "passes").glob("*.py"))
+    assert len(files) > 30
+    for file in files:
+        tree = ast.parse(file.read_text())
+        told = {n.value for n in ast.walk(tree) if isinstance(n, ast.Expr)}
+        for node in ast.walk(tree):
+            names = [str(v) for v in vars(node).values() if isinstance(v, str)]
+            assert node in told or not any(map(words.search, names)), f"{file.name}: {names}"

@@ -12,8 +12,8 @@ MOVES = ("broadcast", "reshape", "transpose", "slice", "reverse")
 
 def affine(node: Node, index: Index) -> Dim | None:
     """An integer node at an index as an expression of that index; None where it is data."""
-    if not node.dtype.is_integer:
-        return None
+    if node.dtype.kind != "i" or node.dtype.bits < 32:
+        return None  # narrow and unsigned integers wrap
     if node.op == "const" and not node.tensor.rank:
         return int(node.attrs["value"].array)
     if node.op == "iota":

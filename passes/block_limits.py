@@ -213,22 +213,24 @@ def _operand_place(state: Node, place: Index, operand: Node, position: int) -> I
 
 
 def _index_of(tiler: StreamTiler, root: Node, place: Index, target: Node) -> Index | None:
-    """Where the target is read, from where an operand of a state is."""
+    """Where the target is read, from where an operand of a state is; None if not at one place."""
     pending: list[tuple[Node, Index]] = [(root, place)]
-    seen: set[Node] = set()
+    seen: set[tuple[Node, Index]] = set()
+    found: set[Index] = set()
     while pending:
         node, index = pending.pop()
         if node is target:
-            return index
-        if node in seen or node.op in ("param", "const", "iota", "reduce", "dot"):
+            found.add(index)
             continue
-        seen.add(node)
+        if (node, index) in seen or node.op in ("param", "const", "iota", "reduce", "dot"):
+            continue
+        seen.add((node, index))
         kind = ops.lookup(node.op).kind
         if kind == "elementwise":
             pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
         elif kind == "movement" and node.op in ("broadcast", "reshape", "transpose"):
             pending.append((node.args[0], ops.pull(node, index)[0]))
-    return None
+    return found.pop() if len(found) == 1 else None
 
 
 def _seen(node: Node, index: Index, positive: bool) -> Seen:
@@ -268,10 +270,10 @@ def _along(tiler: StreamTiler, bound: Dim) -> tuple[int, Dim, Dim] | None:
     sign = 0
     for monomial, coefficient in bound.terms:
         held = {s.name for a in monomial for s in ([a] if isinstance(a, Symbol) else [])}
-        if any(not isinstance(a, Symbol) for a in monomial):
-            return None
+        if len(held) != len(monomial) or len(held) > 1:
+            return None  # no line
         if "streamed" in held:
-            if len(monomial) != 1 or abs(coefficient) != 1:
+            if abs(coefficient) != 1:
                 return None
             sign = coefficient
     if not sign:

@@ -1,0 +1,281 @@
+"""Streams to kernels of blocks: values against double precision, and which tiles are left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_harness import prepared, streamed
+from stream_inputs import DOT_PROGRAMS, ROW_PROGRAMS, inputs
+
+import stack
+from stack.ir import Func, Node, parse, verify
+from stack.ir.node import walk
+from stack.rewrite import Pipeline
+
+torch = pytest.importorskip("torch")
+Tensor = Any
+HIDDEN = -math.inf
+
+
+def lowered(program: Callable[..., Any], args: list[Tensor], options: str = "") -> Func:
+    """The kernels of a program, verified and printed losslessly."""
+    func, notes = streamed(prepared(stack.trace(program, *args)))
+    assert any(n.op == "stream" for n in func.nodes), notes
+    result = Pipeline(f"fuse,blocks{options}").run(func, verbose=True)
+    notes = [note for record in result.records for note in record.notes]
+    assert not any("stays as it is" in n for n in notes), notes
+    verify(result.func)
+    assert parse(str(result.func)) is result.func
+    return result.func
+
+
+def wide(program: Callable[..., Any], args: list[Tensor]) -> list[np.ndarray]:
+    out = program(*(a.double() if a.is_floating_point() else a for a in args))
+    return [o.numpy() for o in (out if isinstance(out, tuple) else (out,))]
+
+
+def check(program: Callable[..., Any], args: list[Tensor], rtol: float = 1e-5) -> Func:
+    func = lowered(program, args)
+    with np.errstate(all="ignore"):
+        made = func.interpret(*(_array(a) for a in args))
+    for got, want in zip(
+        made if isinstance(made, tuple) else (made,), wide(program, args), strict=True
+    ):
+        largest = np.max(np.abs(want[np.isfinite(want)]), initial=1e-30)
+        np.testing.assert_allclose(
+            got.astype(np.float64), want, rtol=rtol, atol=rtol * float(largest)
+        )
+    return func
+
+
+def _array(a: Tensor) -> np.ndarray:
+    return (a.float() if a.dtype == torch.bfloat16 else a).numpy()
+
+
+def loops(func: Func) -> list[Node]:
+    """Serial loops of all kernels."""
+    return [n for _, n in walk(func.body) if n.op == "loop" and n.attrs.get("kind") == "serial"]
+
+
+def limited(func: Func) -> int:
+    """How many loops leave steps out."""
+    return sum(bool(n.attrs.get("limited")) for n in loops(func))
+
+
+def normal(rng: np.random.Generator, *shape: int) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
+
+
+# ---- values
+
+
+@pytest.mark.parametrize("name", [*DOT_PROGRAMS, *ROW_PROGRAMS])
+def test_programs(name: str, rng: np.random.Generator) -> None:
+    from stream_torch import PROGRAMS
+
+    check(PROGRAMS[name], [torch.from_numpy(a) for a in inputs(name, rng)])
+
+
+def variant_inputs(name: str, rng: np.random.Generator, seq: int, width: int = 16) -> list[Tensor]:
+    """Batch 2, four heads, two of keys for gqa."""
+    heads = 2 if name == "gqa" else 4
+    q = normal(rng, 2, 4, seq, width)
+    k, v = normal(rng, 2, heads, seq, width), normal(rng, 2, heads, seq, width)
+    more: dict[str, Callable[[], list[Tensor]]] = {
+        "alibi": lambda: [2.0 ** -torch.arange(1, 5)],
+        "document": lambda: [(torch.from_numpy(rng.random((2, seq))) < 0.05).cumsum(1)],
+        "bias": lambda: [normal(rng, 4, seq, seq)],
+        "learned": lambda: [normal(rng, 4, 2 * seq - 1)],
+    }
+    if name == "differential":
+        return [q, k, normal(rng, *q.shape), normal(rng, *k.shape), v]
+    return [q, k, v, *more.get(name, list)()]
+
+
+SKIPPING = ("causal", "alibi", "softcap", "window", "gqa", "document", "sigmoid")
+VARIANTS = (*SKIPPING, "differential", "bias", "learned", "full")
+
+
+@pytest.mark.parametrize("seq", [1, 37, 130, 256])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:
+    from stack.demos.gpu_attention import VARIANTS as PROGRAMS
+
+    if seq == 1 and name == "window":
+        pytest.skip("its window would be empty")
+    program, args = PROGRAMS[name], variant_inputs(name, rng, seq)
+    if seq == 1:
+        func = Pipeline("fuse,blocks").run(streamed(prepared(stack.trace(program, *args)))[0]).func
+        (want,) = wide(program, args)
+        got = func.interpret(*(_array(a) for a in args))
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+        return
+    func = check(program, args)
+    assert len([n for n in func.nodes if n.op == "kernel"]) == 1
+    assert bool(limited(func)) == (name in SKIPPING)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["causal", "window", "full", "sigmoid"])
+def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
+    from stack.demos.gpu_attention import VARIANTS as PROGRAMS
+
+    kind = getattr(torch, dtype)
+    args = [a.to(kind) for a in variant_inputs(name, rng, 130)]
+    check(PROGRAMS[name], args, 2e-2 if dtype == "bfloat16" else 3e-3)
+
+
+# ---- what is left out
+
+
+def masked(hide: Callable[[Tensor, Tensor], Tensor], fill: float = HIDDEN) -> Callable[..., Tensor]:
+    """Rows and columns of scores to where they are hidden."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.mT
+        row = torch.arange(scores.shape[-2])[:, None]
+        column = torch.arange(scores.shape[-1])[None, :]
+        return torch.softmax(scores.masked_fill(hide(row, column), fill), -1) @ v
+
+    return program
+
+
+LIMITS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
+    "lower": (lambda i, j: j > i, 2),
+    "strictly below or first": (lambda i, j: j >= i + 1, 2),
+    "negated": (lambda i, j: ~(i >= j), 2),
+    "from below": (lambda i, j: i - j > 0, 2),
+    "shifted": (lambda i, j: j > i + 40, 2),
+    "window": (lambda i, j: (j > i) | (i - j >= 70), 3),
+    "window of one": (lambda i, j: (j > i) | (j < i), 3),
+    "both sides": (lambda i, j: ~((j - i < 33) & (i - j < 90)), 3),
+    "half a sum": (lambda i, j: i + j > 140, 2),
+    "columns alone": (lambda i, j: j >= 90 + 0 * i, 2),
+    "first columns": (lambda i, j: j < 5 + 0 * i, 2),
+}
+
+
+@pytest.mark.parametrize("name", list(LIMITS))
+@pytest.mark.parametrize(("rows", "columns"), [(130, 130), (100, 197), (256, 128)])
+def test_comparisons_of_positions_limit_the_loop(
+    name: str, rows: int, columns: int, rng: np.random.Generator
+) -> None:
+    """Where rows lose all columns, both sides are nan."""
+    hide, parts = LIMITS[name]
+    args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
+    func = check(masked(hide), args)
+    assert limited(func) == parts
+
+
+KEPT: dict[str, tuple[Callable[..., Tensor], float]] = {
+    "a fill of a half": (lambda i, j: j > i, 0.5),
+    "a large negative fill": (lambda i, j: j > i, -1e9),
+    "zero before the exponential": (lambda i, j: j > i, 0.0),
+    "every third": (lambda i, j: (i - j) % 3 != 0, HIDDEN),
+    "a product of positions": (lambda i, j: i * j > 3000, HIDDEN),
+    "either of two": (lambda i, j: (j > i) & (j < 50), HIDDEN),
+}
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_what_may_not_be_left_out(name: str, rng: np.random.Generator) -> None:
+    hide, fill = KEPT[name]
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    assert not limited(check(masked(hide, fill), args))
+
+
+def test_a_condition_on_data_keeps_all_tiles(rng: np.random.Generator) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return torch.softmax((q @ k.mT).masked_fill(mask, HIDDEN), -1) @ v
+
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    mask = torch.from_numpy(rng.integers(0, 2, (130, 130)) == 1)
+    mask[0], mask[1, :100] = True, True
+    mask[1, 100:] = False
+    assert not limited(check(program, [*args, mask]))
+
+
+def test_small_integers_wrap_and_are_not_positions(rng: np.random.Generator) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.mT
+        line = torch.arange(scores.shape[-1]).to(torch.int8)
+        hidden = line[None, :] > line[:, None]
+        return torch.softmax(scores.masked_fill(hidden, HIDDEN), -1) @ v
+
+    assert not limited(check(program, [normal(rng, 2, 300, 16) for _ in range(3)]))
+
+
+def test_a_square_of_positions_is_not_a_line(rng: np.random.Generator) -> None:
+    def hide(i: Tensor, j: Tensor) -> Tensor:
+        return j > i * i - 90 * i + 100
+
+    assert not limited(check(masked(hide), [normal(rng, 2, 190, 16) for _ in range(3)]))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_mask_that_is_read_at_two_places(turned: bool, rng: np.random.Generator) -> None:
+    """What is hidden at one of them is seen at the other."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = q @ k.mT
+        line = torch.arange(scores.shape[-1])
+        part = torch.where(line[None, :] > line[:, None], 0.0, scores)
+        other = part.mT if turned else part.flip(-1)
+        return (part * other) @ v
+
+    check(program, [normal(rng, 2, 130, 16) for _ in range(3)])
+
+
+def test_a_sum_of_what_is_hidden_is_kept(rng: np.random.Generator) -> None:
+    """Of the two sums that a row takes, one is over all elements."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        weights = torch.softmax(q @ k.mT, -1)
+        line = torch.arange(weights.shape[-1])
+        return weights.masked_fill(line[None, :] > line[:, None], 0.0) @ v
+
+    assert not limited(check(program, [normal(rng, 2, 130, 16) for _ in range(3)]))
+
+
+# ---- rows without elements, infinities
+
+
+def test_rows_without_an_element_are_nan(rng: np.random.Generator) -> None:
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    func = check(masked(lambda i, j: j > i - 70), args)
+    assert limited(func) == 2
+    (want,) = wide(masked(lambda i, j: j > i - 70), args)
+    assert np.isnan(want[:, :70]).all() and np.isfinite(want[:, 70:]).all()
+
+
+def test_infinite_values(rng: np.random.Generator) -> None:
+    def lse(x: Tensor) -> Tensor:
+        return torch.logsumexp(x, -1)
+
+    x = normal(rng, 6, 5000)
+    x[1], x[2, :3000], x[3, 1:], x[4, 7], x[5, 4000] = HIDDEN, HIDDEN, HIDDEN, math.inf, math.nan
+    check(lse, [x])
+
+
+@pytest.mark.parametrize("fill", [-1e9, -1e30, -3.4028234663852886e38])
+def test_a_row_of_one_huge_value_is_uniform(fill: float, rng: np.random.Generator) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        return torch.softmax((q @ k.mT).masked_fill(mask, fill), -1) @ v
+
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    mask = torch.zeros(130, 130, dtype=torch.bool)
+    mask[0], mask[1, :100] = True, True
+    check(program, [*args, mask])
+
+
+def test_an_infinity_that_is_hidden_counts_as_nothing(rng: np.random.Generator) -> None:
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    args[1][:, 129] = math.inf
+    func = lowered(masked(LIMITS["lower"][0]), args)
+    with np.errstate(all="ignore"):
+        got = func.interpret(*(_array(a) for a in args))
+    assert np.isfinite(got[:, :129]).all()

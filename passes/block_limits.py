@@ -10,20 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from stack.ir import ops
-from stack.ir.axes import Index
-from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbols
-from stack.ir.node import Node
+from stack.ir.axes import Index, parse_rule
+from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbols
+from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.passes.affine import affine
-
-if TYPE_CHECKING:
-    from stack.passes.block_frame import Axis, Held
-    from stack.passes.block_stream import StreamTiler
+from stack.passes.block_frame import Axis, BlockFrame, Held
 
 
 @dataclass(frozen=True)
@@ -47,13 +43,15 @@ class Seen:
     exact: bool = True
 
 
-def segments(tiler: StreamTiler, at: Mapping[Node, Index], block: int, count: int) -> list[Segment]:
+def segments(
+    frame: BlockFrame, states: Block, at: Mapping[Node, Index], block: int, count: int
+) -> list[Segment]:
     """The loops of a stream, in order."""
-    for select in tiler.states.nodes:
+    for select in states.nodes:
         visible = _visible_branch(select)
-        if visible is None or not _hides(tiler, select, visible):
+        if visible is None or not _hides(states, select, visible):
             continue
-        found = _limits(tiler, at, select, visible, block, count)
+        found = _limits(frame, states, at, select, visible, block, count)
         if found:
             return found
     return [Segment()]
@@ -81,12 +79,12 @@ def _fill(node: Node, visible: int) -> float:
     return float(fill.attrs["value"].array)
 
 
-def _hides(tiler: StreamTiler, select: Node, visible: int) -> bool:
+def _hides(states: Block, select: Node, visible: int) -> bool:
     """Whether a hidden element adds nothing to any state."""
     lowest: set[Node] = set()  # -inf where hidden
     zero: set[Node] = set()
     (lowest if _fill(select, visible) else zero).add(select)
-    for node in tiler.states.nodes:
+    for node in states.nodes:
         args = node.args
         if node.op in ("cast", "reshape", "transpose") and args[0] in lowest | zero:
             (lowest if args[0] in lowest else zero).add(node)
@@ -100,7 +98,7 @@ def _hides(tiler: StreamTiler, select: Node, visible: int) -> bool:
             or (node.op == "div" and args[0] in zero)
         ):
             zero.add(node)
-    for state in tiler.states.results:
+    for state in states.results:
         operands = [operand for operand, _ in streamed_axes(state)]
         if state.op == "dot" or state.attrs["kind"] == "sum":
             if zero.isdisjoint(operands):
@@ -115,17 +113,18 @@ def _is_positive(node: Node) -> bool:
 
 
 def _limits(
-    tiler: StreamTiler,
+    frame: BlockFrame,
+    states: Block,
     at: Mapping[Node, Index],
     select: Node,
     visible: int,
     block: int,
     count: int,
 ) -> list[Segment]:
-    state = next(s for s in tiler.states.results if s.op == "dot" or s.op == "reduce")
+    state = next(s for s in states.results if s.op == "dot" or s.op == "reduce")
     operand, position = streamed_axes(state)[0]
     place = _operand_place(state, at[state], operand, position)
-    index = _index_of(tiler, operand, place, select)
+    index = _index_of(operand, place, select)
     if index is None:
         return []
     seen = _seen(select.args[0], index, visible == 1)
@@ -133,7 +132,7 @@ def _limits(
     upper: list[tuple[Dim, Dim]] = []  # past the last
     exact = seen.exact
     for bound in seen.bounds:
-        found = _along(tiler, bound)
+        found = _along(frame, bound)
         if found is None:
             exact = False
             continue
@@ -144,7 +143,7 @@ def _limits(
             lower.append((mul(any_row, -1), mul(all_rows, -1)))
     if not lower and not upper:
         return []
-    step = _Steps(tiler, block, count)
+    step = _Steps(frame, block, count)
     first = step.most([step.down(a) for a, _ in lower], 0)
     end = step.least([step.up(a) for a, _ in upper], count)
     if not exact:
@@ -166,20 +165,20 @@ def _limits(
 class _Steps:
     """Places on the streamed axis to steps of the loop, within 0 and the number of steps."""
 
-    def __init__(self, tiler: StreamTiler, block: int, count: int) -> None:
-        self.tiler, self.block, self.count = tiler, block, count
+    def __init__(self, frame: BlockFrame, block: int, count: int) -> None:
+        self.frame, self.block, self.count = frame, block, count
 
     def _clamped(self, dim: Dim) -> Held:
-        zero = self.tiler.apply("max", [self.tiler.number(dim), self.tiler.int(0)])
-        most = self.tiler.int(self.count * self.block)
-        return self.tiler.apply("min", [zero, most])
+        zero = self.frame.apply("max", [self.frame.number(dim), self.frame.int(0)])
+        most = self.frame.int(self.count * self.block)
+        return self.frame.apply("min", [zero, most])
 
     def down(self, dim: Dim) -> Held:
-        return self.tiler.apply("div", [self._clamped(dim), self.tiler.int(self.block)])
+        return self.frame.apply("div", [self._clamped(dim), self.frame.int(self.block)])
 
     def up(self, dim: Dim) -> Held:
-        return self.tiler.apply(
-            "div", [self._clamped(add(dim, self.block - 1)), self.tiler.int(self.block)]
+        return self.frame.apply(
+            "div", [self._clamped(add(dim, self.block - 1)), self.frame.int(self.block)]
         )
 
     def most(self, values: Sequence[Held], start: int) -> Held:
@@ -190,18 +189,15 @@ class _Steps:
 
     def _fold(self, op: str, values: Sequence[Held], start: int) -> Held:
         if not values:
-            return self.tiler.int(start)
+            return self.frame.int(start)
         total = values[0]
         for value in values[1:]:
-            total = self.tiler.apply(op, [total, value])
+            total = self.frame.apply(op, [total, value])
         return total
 
 
 def _operand_place(state: Node, place: Index, operand: Node, position: int) -> Index:
     """Where a state's operand is read; the streamed axis is the symbol `streamed`."""
-    from stack.ir.axes import parse_rule
-    from stack.ir.dim import symbol
-
     k = symbol("streamed", 0, max(int(operand.shape[position]) - 1, 0))  # pyright: ignore
     if state.op == "reduce":
         return (*place[:position], k, *place[position:])
@@ -212,7 +208,7 @@ def _operand_place(state: Node, place: Index, operand: Node, position: int) -> I
     return tuple(found[a.names[0]] for a in rule.inputs[side])
 
 
-def _index_of(tiler: StreamTiler, root: Node, place: Index, target: Node) -> Index | None:
+def _index_of(root: Node, place: Index, target: Node) -> Index | None:
     """Where the target is read, from where an operand of a state is; None if not at one place."""
     pending: list[tuple[Node, Index]] = [(root, place)]
     seen: set[tuple[Node, Index]] = set()
@@ -263,7 +259,7 @@ def _truth(node: Node) -> bool | None:
     return bool(node.attrs["value"].array)
 
 
-def _along(tiler: StreamTiler, bound: Dim) -> tuple[int, Dim, Dim] | None:
+def _along(frame: BlockFrame, bound: Dim) -> tuple[int, Dim, Dim] | None:
     """`sign * k + rest >= 0`: the sign, and the largest and smallest rest of a tile's rows."""
     if not isinstance(bound, Expr):
         return None
@@ -282,20 +278,18 @@ def _along(tiler: StreamTiler, bound: Dim) -> tuple[int, Dim, Dim] | None:
     least: dict[str, Dim] = {}
     most: dict[str, Dim] = {}
     for s in symbols(rest):
-        axis = tiler.axes.get(s.name)
+        axis = frame.axes.get(s.name)
         if axis is None or not axis.is_tile:
             continue
         slope = add(substitute(rest, {s.name: 1}), mul(substitute(rest, {s.name: 0}), -1))
         if not isinstance(slope, int):
             return None
-        first, last = _ends(tiler, axis)
+        first, last = _ends(frame, axis)
         least[s.name], most[s.name] = (first, last) if slope > 0 else (last, first)
     return sign, substitute(rest, most), substitute(rest, least)
 
 
-def _ends(tiler: StreamTiler, axis: Axis) -> tuple[Dim, Dim]:
+def _ends(frame: BlockFrame, axis: Axis) -> tuple[Dim, Dim]:
     """First and last place of a tile."""
-    from stack.passes.block_frame import Held
-
-    start = tiler.data_symbol(Held(axis.start), axis.extent)
+    start = frame.data_symbol(Held(axis.start), axis.extent)
     return start, add(start, axis.block - 1)

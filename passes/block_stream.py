@@ -184,7 +184,7 @@ class StreamTiler(BlockTiler):
             axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]])
             start = self.identity(kind, wide(state.dtype))
             held.append(Held(self.spread(start, axes), axes))
-        for segment in segments(self, at, block, count):
+        for segment in segments(self, self.states, at, block, count):
             held = self._segment(segment, held, at, block, count)
         return held
 

@@ -211,7 +211,8 @@ class BlockTiler(BlockValues):
     ) -> tuple[list[Dim], tuple[Expr, int] | None]:
         """Axes of a loop space. Reduced ones are whole in a tile, or walked when they are long."""
         shape = [static(d) for d in root.shape]
-        reduced = {a for n in self._reduces() if n.args[0] is root for a in n.attrs["axes"]}
+        found = [n.attrs["axes"] for n in self._reduces() if n.args[0] is root]
+        reduced = {int(a) for axes in found for a in axes}
         whole = product([power_of_two(shape[a]) for a in reduced])
         long: tuple[Expr, int] | None = None
         blocks = [1] * len(shape)
@@ -256,7 +257,7 @@ class BlockTiler(BlockValues):
             place = places.get(node.args[0])
             if place is None:
                 continue
-            for axis in node.attrs["axes"]:
+            for axis in map(int, node.attrs["axes"]):
                 at = known.get(str(place[axis]))
                 if at is not None and at in axes and axes[at].block >= axes[at].extent:
                     if axes[at].is_tile:

@@ -352,7 +352,8 @@ class BlockValues(BlockFrame):
 
     def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
         """Reduce whole axes in the tile; along longer ones in a loop that carries a tile."""
-        operand, axes, kind = node.args[0], node.attrs["axes"], str(node.attrs["kind"])
+        operand, kind = node.args[0], str(node.attrs["kind"])
+        axes = [int(a) for a in node.attrs["axes"]]
         if not axes:
             return self.value(operand, index, guard)
         whole: dict[int, Axis] = {}

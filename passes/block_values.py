@@ -221,6 +221,8 @@ class BlockValues(BlockFrame):
             return self.widen(Held(self.b.bitcast(source.node, type=type_), source.axes))
         if node.op == "cast":
             return self._cast(args[0], node)
+        if node.op == "pow" and not node.dtype.is_float:
+            raise CannotTile("it raises integers to powers")
         if node.op in ("exp", "exp2"):
             return self._power(node.op, args[0])
         if node.op == "div" and (inverse := _inverse(args[1])) is not None:

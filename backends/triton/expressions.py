@@ -93,7 +93,39 @@ def _div(dtype: DType, args: list[str]) -> str:
     a, b = args
     if dtype.is_float:
         return f"{a} / {b}"
-    return f"{a} // {b}"
+    return _unless_zero(f"{a} // {{}}", b)
+
+
+def _rem(dtype: DType, args: list[str]) -> str:
+    a, b = args
+    if dtype.is_float:
+        return f"libdevice.fmod({a}, {b})"
+    return _unless_zero(f"{a} % {{}}", b)
+
+
+def _unless_zero(text: str, by: str) -> str:
+    """Integers by 0 are 0."""
+    if by.isdigit() and by != "0":
+        return text.format(by)
+    safe = text.format(f"tl.where({by} == 0, 1, {by})")
+    return f"tl.where({by} == 0, 0, {safe})"
+
+
+def _shift(sign: str) -> Callable[[DType, list[str]], str]:
+    """Shifts by the width or more, or by less than 0, push all bits out."""
+
+    def make(dtype: DType, args: list[str]) -> str:
+        a, b = args
+        last = dtype.bits - 1
+        if b.isdigit() and int(b) <= last:
+            return f"{a} {sign} {b}"
+        inside = f"({b} >= 0) & ({b} <= {last})"
+        shifted = f"{a} {sign} tl.where({inside}, {b}, {last})"
+        if sign == ">>" and dtype.kind == "i":
+            return shifted  # copies of the sign
+        return f"tl.where({inside}, {shifted}, 0)"
+
+    return make
 
 
 def _extremum(name: str) -> Callable[[DType, list[str]], str]:
@@ -116,7 +148,7 @@ _SPECIAL: dict[str, Callable[[DType, list[str]], str]] = {
     "neg": lambda _, a: f"-{a[0]}",
     "not": lambda d, a: f"{a[0]} == 0" if d.kind == "b" else f"~{a[0]}",
     "div": _div,
-    "rem": lambda d, a: f"libdevice.fmod({a[0]}, {a[1]})" if d.is_float else f"{a[0]} % {a[1]}",
+    "rem": _rem,
     "pow": lambda _, a: f"libdevice.pow({a[0]}, {a[1]})",
     "max": _extremum("maximum"),
     "min": _extremum("minimum"),
@@ -124,7 +156,7 @@ _SPECIAL: dict[str, Callable[[DType, list[str]], str]] = {
     "sigmoid": lambda _, a: f"1.0 / (1.0 + tl.exp(-{a[0]}))",
     "isnan": lambda _, a: f"{a[0]} != {a[0]}",
     "isfinite": lambda _, a: f'tl.abs({a[0]}) < float("inf")',
-    "shl": lambda _, a: f"{a[0]} << {a[1]}",
-    "shr": lambda _, a: f"{a[0]} >> {a[1]}",
+    "shl": _shift("<<"),
+    "shr": _shift(">>"),
     "select": lambda _, a: f"tl.where({a[0]}, {a[1]}, {a[2]})",
 }

@@ -9,7 +9,7 @@ PYTHON ?= $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 pytho
             $(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null)))
 TORCH_INDEX ?=
 PYTEST_ARGS ?=
-EXTRAS := torch,jax,mlir,tvm,cuda,dev
+EXTRAS := torch,jax,mlir,tvm,cuda,triton,dev
 
 VENV := .venv
 BIN := $(VENV)/bin

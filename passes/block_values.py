@@ -255,6 +255,10 @@ class BlockValues(BlockFrame):
 
     def _cast(self, value: Held, node: Node) -> Held:
         source, target = node.args[0].dtype, node.dtype
+        is_rounded = value.node.op == "cast" and value.node.args[0].dtype == source
+        if wide(source) != source and target != source and not is_rounded:
+            # what is widened is the value that memory holds: others may read it there
+            value = self.cast(self.cast(value, source), wide(source))
         if target == source or value.dtype == wide(target) == wide(source):
             # a 16-bit value stays wide; narrowing it must still round
             return self.cast(self.cast(value, target), wide(target))

@@ -53,7 +53,18 @@ def either(a, b):
 
 
 """
-RESERVED = {"tl", "triton", "libdevice", "nan_max", "nan_min", "product", "both", "either", "pid"}
+RESERVED = {
+    "min",
+    "tl",
+    "triton",
+    "libdevice",
+    "nan_max",
+    "nan_min",
+    "product",
+    "both",
+    "either",
+    "pid",
+}
 GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
 
 

@@ -1,0 +1,176 @@
+"""Kernels in Triton's interpreter: prints the largest error of each case, and what ran it, as JSON.
+
+Run with TRITON_INTERPRET=1, in a process of its own: Triton reads it when it is imported.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import triton_interpreter  # noqa: F401
+from gpu_cases import EPILOGUES, PRODUCTS, TURNED, epilogue_of, floats, product_of, several
+from kernel_cases import CASES, Spec, group_of, program, random_array
+
+import stack
+from stack.backends.mlir.library import decode, encode
+from stack.ir import Builder, Func, Node, parse
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
+from stack.run.compile import compile_func
+
+OPTIONS = {"device": "cpu", "graph": False}
+# Triton's interpreter has no functions of libdevice
+PLAIN = (
+    "neg", "abs", "sign", "not", "floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "log", "log2",
+    "sin", "cos", "sigmoid", "erf", "isnan", "isfinite", "add", "sub", "mul", "div", "max", "min",
+    "and", "or", "xor", "shl", "shr", "rem",
+)  # fmt: skip
+Case = tuple[str, Func, list[np.ndarray], bool]
+
+
+def exact(func: Func, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+    """Results in f64."""
+    text = str(func)
+    for name in ("bf16", "f16", "f32"):
+        text = text.replace(f"{name}[", "f64[").replace(f":{name}", ":f64")
+    wide = [a.astype(np.float64) if a.dtype.kind == "f" else a for a in arrays]
+    return several(parse(text).interpret(*wide))
+
+
+def error(found: np.ndarray, want: np.ndarray) -> float:
+    """Relative to the largest result; infinite where nan, inf or whole numbers differ."""
+    got, want = found.astype(np.float64), want.astype(np.float64)
+    finite = np.isfinite(want)
+    if got.shape != want.shape or not np.array_equal(got[~finite], want[~finite], equal_nan=True):
+        return math.inf
+    if not finite.any():
+        return 0.0
+    apart = np.abs(got[finite] - want[finite]).max() / max(1.0, np.abs(want[finite]).max())
+    return float(apart) if apart == apart else math.inf
+
+
+def every_op(dtype: str) -> Func:
+    """All elementwise ops of a type that the interpreter knows, in one kernel."""
+    kind = "b" if dtype == "bool" else dtype[0] if dtype != "bf16" else "f"
+
+    def make(b: Builder, x: Node, y: Node) -> tuple[Node, ...]:
+        ones = [n for n, (k, _, _) in UNARY.items() if kind in k and n in PLAIN]
+        twos = [n for n, (k, _, _) in BINARY.items() if kind in k and n in PLAIN]
+        if kind == "f":
+            twos.remove("rem")
+        made = [b.op(n, [x], {}) for n in ones]
+        return (*made, *(b.op(n, [x, y], {}) for n in (*twos, *COMPARE)))
+
+    return program(group_of(make, [(dtype, 6, 21), (dtype, 6, 21)]))
+
+
+def elementwise() -> Iterator[Case]:
+    rng = np.random.default_rng(5)
+    for dtype in ("f32", "i32", "i64", "i8", "bool"):
+        if dtype == "f32":
+            x, y = (random_array((dtype, 6, 21), rng) for _ in "xy")
+            x[0, :4], y[0, 2:6] = (np.inf, -np.inf, np.nan, 0), (np.nan, 1, np.inf, -0.0)
+        elif dtype == "bool":
+            x, y = (rng.integers(0, 2, (6, 21)) == 1 for _ in "xy")
+        else:
+            low = -70 if dtype[0] == "i" else 0
+            x, y = (rng.integers(low, 70, (6, 21)).astype(decoded(dtype)) for _ in "xy")
+            y[0, :5] = 0, 0, 1, 7, 31
+        yield f"every op of {dtype}", every_op(dtype), [x, y], False
+
+
+def decoded(dtype: str) -> Any:
+    return np.dtype({"i": "int", "u": "uint"}[dtype[0]] + dtype[1:])
+
+
+def groups() -> Iterator[Case]:
+    rng = np.random.default_rng(6)
+    for build, specs in (*CASES, *TURNED):
+        if build.__name__.startswith(("running", "scatter")) or specs[0][0] == "f64":
+            continue
+        arrays = [random_array(s, rng) for s in specs]
+        yield f"{build.__name__} {specs[0]}", program(group_of(build, specs)), arrays, True
+    for rule, first, second in PRODUCTS:
+        for dtype in ("f32", "bf16"):
+            arrays = [floats(s, dtype, rng) for s in (first, second)]
+            func = program(product_of(rule, first, second, dtype))
+            yield f"{rule} {first} {dtype}", func, arrays, rule != "b s h d, n h d -> b s n"
+    for build, shapes in EPILOGUES:
+        arrays = [floats(s, "f32", rng) for s in shapes]
+        group = epilogue_of(build, shapes, "f32")
+        yield f"{build.__name__} {shapes[0]}", program(group), arrays, True
+    shapes = [(260, 32), (32, 520)]
+    group = epilogue_of(clamped, shapes, "f32")
+    yield "tiles in groups", program(group), [floats(s, "f32", rng) for s in shapes], True
+
+
+def clamped(b: Builder, x: Node, w: Node) -> Node:
+    """Its ops have the names of functions of Python."""
+    y = b.dot(x, w, rule="m k, k n -> m n")
+    return b.max(b.min(b.abs(y), b.const(0.5, "f32")), b.const(0.125, "f32"))
+
+
+def constants(b: Builder, x: Node) -> tuple[Node, ...]:
+    """Numbers of every type as what a store writes."""
+    pairs = [(1.5, "bf16"), (-2.5, "f16"), (np.inf, "f64"), (-7, "i64"), (200, "u8"), (1, "bool")]
+    seen = b.gt(x, 0.0)
+    return tuple(b.select(seen, b.const(v, t), b.const(0, t)) for v, t in pairs)
+
+
+def odd() -> Iterator[Case]:
+    specs: list[Spec] = [("f32", 3, 20)]
+    x = random_array(specs[0], np.random.default_rng(7))
+    yield "constants of every type", program(group_of(constants, specs)), [x], True
+
+
+def kernels() -> Iterator[tuple[str, float, bool]]:
+    for name, func, arrays, is_wide in (*elementwise(), *groups(), *odd()):
+        run = compile_func(func, "triton", options=OPTIONS)
+        stored = [encode(a, p.dtype) for a, p in zip(arrays, func.params, strict=True)]
+        found = [decode(f, r.dtype) for f, r in zip(run.run(stored), func.results, strict=True)]
+        wanted = exact(func, arrays) if is_wide else several(func.interpret(*arrays))
+        worst = max(error(got, want) for got, want in zip(found, wanted, strict=True))
+        yield name, worst, all(k.kind == "generated" for k in run.kernels)
+
+
+def streams() -> Iterator[tuple[str, float, bool]]:
+    from stack.demos.gpu_attention import VARIANTS
+
+    torch.manual_seed(8)
+    for name in ("causal", "window", "gqa", "bias", "differential"):
+        for seq, dtype in ((100, torch.float32), (128, torch.bfloat16))[name == "bias" :]:
+            heads = 1 if name == "gqa" else 2
+            q, k, v = (torch.randn(1, n, seq, 32).to(dtype) for n in (2, heads, heads))
+            args: list[Any] = [q, k, v]
+            if name == "bias":
+                args.append(torch.randn(2, seq, seq).to(dtype))
+            if name == "differential":
+                args = [q, k, torch.randn(q.shape).to(dtype), torch.randn(q.shape).to(dtype), v]
+            program_: Callable[..., Any] = VARIANTS[name]
+            made = stack.compile(program_, *args, backend="triton", **OPTIONS)
+            want = program_(*(a.double() for a in args))
+            found = made(*args)
+            kinds = [k.kind for k in made.run.kernels]
+            yield (
+                f"{name} {seq} {dtype}",
+                error(found.double().numpy(), want.numpy()),
+                kinds == ["generated"],
+            )
+
+
+def main() -> int:
+    warnings.simplefilter("ignore")  # nan and overflow are meant
+    with np.errstate(all="ignore"):
+        found = {name: [worst, ours] for name, worst, ours in (*kernels(), *streams())}
+    print(json.dumps(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

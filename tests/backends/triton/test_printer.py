@@ -1,0 +1,110 @@
+"""Text of kernels."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+from gpu_cases import bias_gelu, epilogue_of, product_of
+from kernel_cases import group_of, layernorm, pointwise, softmax
+
+from stack.backends.triton.printer import Source, print_kernel
+from stack.errors import StackError
+from stack.ir import Builder, Node, param, tensor
+from stack.passes.block_tiler import BlockTiler
+from stack.passes.tile import alone
+
+
+def printed(group: Node, **tile: int) -> Source:
+    return print_kernel(BlockTiler(group, **tile).kernel(), "kernel", readable=True)
+
+
+def body(source: Source) -> list[str]:
+    """Lines of the kernel without those before it."""
+    return source.text[source.text.index("def kernel(") :].rstrip().split("\n")
+
+
+def test_a_small_kernel() -> None:
+    source = printed(group_of(pointwise, [("f32", 3, 4096)]))
+    assert body(source) == [
+        "def kernel(p0, o0):",
+        "    pid = tl.program_id(0)",
+        "    p_j3 = (pid) % 4",
+        "    p_i1 = pid // 4",
+        "    mul = p_j3 * 1024",
+        "    load = tl.load(p0 + p_i1 * 4096 + (mul + tl.arange(0, 1024)))",
+        "    neg = -load",
+        "    exp = tl.exp(neg)",
+        "    tl.store(o0 + p_i1 * 4096 + (mul + tl.arange(0, 1024)), exp)",
+    ]
+    assert source.programs == 12
+
+
+@pytest.mark.parametrize("size", [64, 100, 1024, 1031, 4096])
+def test_masks_where_a_size_does_not_divide_alone(size: int) -> None:
+    for build, specs in (
+        (pointwise, [("f32", 4, size)]),
+        (softmax, [("f32", 2, 4, size), ("f32", 4, size)]),
+        (layernorm, [("f32", 8, size), ("f32", size), ("f32", size)]),
+    ):
+        text = "\n".join(body(printed(group_of(build, specs))))
+        # what is not a power of two is the length of no tile
+        assert ("mask=" in text) == (size & (size - 1) != 0), text
+
+
+def test_products_of_whole_tiles_go_through_descriptors() -> None:
+    group = epilogue_of(bias_gelu, [(256, 512), (384, 512), (384,)], "bf16")
+    source = printed(group, rows=128, lanes=128, step=64)
+    text = "\n".join(body(source))
+    assert "mask=" not in text
+    assert text.count("tl.dot(") == 1
+    made = {d.memory: (d.shape, d.block) for d in source.descriptors}
+    assert made["p0"] == ((256, 512), (128, 64))
+    assert made["p1"] == ((384, 512), (128, 64))
+    assert made["o0"][0] == (256, 384)
+    assert source.programs == 2 * 3
+
+
+def test_rows_that_no_descriptor_takes_are_pointers() -> None:
+    """A row of 70 bf16 is no multiple of 16 bytes."""
+    source = printed(product_of("m k, k n -> m n", (64, 70), (70, 70), "bf16"))
+    assert not source.descriptors
+    assert "mask=" in source.text
+
+
+@pytest.mark.parametrize("name", ["lambda", "while", "x.y", "2nd", "tl", "pid", "min", "nan_max"])
+def test_names_that_python_or_the_module_have(name: str) -> None:
+    b = Builder()
+    p = param(name, tensor("f32", 3, 40))
+    made = b.exp(p)
+    b.names[made] = name
+    block = b.block([p], [b.abs(made)])
+    outside = param("x", tensor("f32", 3, 40))
+    group = Builder().fusion(outside, kind="loop", name="lambda", blocks=(block,))
+    source = print_kernel(BlockTiler(group).kernel(), "kernel")
+    tree = ast.parse(source.text)
+    (kernel,) = (n for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "kernel")
+    assigned = [
+        t.id
+        for n in ast.walk(kernel)
+        if isinstance(n, ast.Assign)
+        for t in n.targets
+        if isinstance(t, ast.Name)
+    ]
+    assert len(assigned) == len(set(assigned))
+    assert not {"tl", "min", "nan_max"}.intersection(assigned)
+
+
+def test_the_text_is_that_of_the_body() -> None:
+    """Equal kernels have equal text, whatever their names and places."""
+    group = group_of(pointwise, [("f32", 3, 40)])
+    first, second = (print_kernel(BlockTiler(group).kernel(), "kernel") for _ in range(2))
+    assert first.text == second.text
+
+
+def test_what_it_has_no_code_for_is_named() -> None:
+    b = Builder()
+    p = param("p", tensor("f32", 40))
+    kernel = BlockTiler(alone(b.op("digamma", [p], {}))).kernel()
+    with pytest.raises((StackError, KeyError), match="digamma"):
+        print_kernel(kernel, "kernel")

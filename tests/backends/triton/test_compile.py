@@ -1,0 +1,138 @@
+"""Kernels to machine code for Hopper, without a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from kernel_cases import group_of
+
+import stack
+from stack.backends.triton import BACKEND
+from stack.backends.triton.build import build, capability, disassemble, tool
+from stack.backends.triton.expressions import REFUSED
+from stack.backends.triton.printer import print_kernel
+from stack.errors import UsageError
+from stack.ir import Builder, Node
+from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
+from stack.passes.block_tiler import BlockTiler
+from stack.rewrite import Pipeline
+from stack.run.backend import Kernel
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+functional = torch.nn.functional
+
+needs_tools = pytest.mark.skipif(
+    tool("cuobjdump") is None, reason="registers and SASS are read by cuobjdump"
+)
+SHARED = 232448  # bytes that one program may have on Hopper
+
+
+def inspected(program: Callable[..., Any], *args: Any) -> tuple[Kernel, dict[str, str]]:
+    """The one kernel of a program, and its PTX and SASS."""
+    func = Pipeline(",".join(spec for _, spec in BACKEND.stages)).run(stack.trace(program, *args))
+    assert BACKEND.inspect is not None
+    (kernel,), artifacts = BACKEND.inspect(func.func, {"target": "sm_90"})
+    texts: dict[str, str] = {}
+    for name in ("ptx", "sass"):
+        made = artifacts[name]
+        texts[name] = made if isinstance(made, str) else made()
+    return kernel, texts
+
+
+def narrow(*shape: int) -> Any:
+    return torch.zeros(*shape, dtype=torch.bfloat16)
+
+
+def check_resources(kernel: Kernel) -> None:
+    assert kernel.kind == "generated"
+    assert kernel.resources["shared"] <= SHARED
+    assert 0 < kernel.resources["registers"] <= 255
+
+
+@needs_tools
+def test_elementwise() -> None:
+    kernel, texts = inspected(lambda x, y: torch.tanh(x) + y, narrow(1024, 512), narrow(512))
+    check_resources(kernel)
+    assert kernel.resources["stack"] == 0
+    assert "sm_90" in texts["ptx"]
+    assert re.search(r"LDG\.E\.(64|128)", texts["sass"])
+
+
+@needs_tools
+def test_a_norm_reads_its_row_once() -> None:
+    kernel, texts = inspected(
+        lambda x, w: functional.layer_norm(x, (512,), w), narrow(1024, 512), narrow(512)
+    )
+    check_resources(kernel)
+    assert texts["ptx"].count("st.global") <= 4
+    assert "BRA.U" not in texts["sass"] or kernel.resources["stack"] == 0
+
+
+@needs_tools
+def test_a_product_uses_tensor_cores_and_bulk_copies() -> None:
+    kernel, texts = inspected(
+        lambda x, w, b: functional.gelu(functional.linear(x, w, b)),
+        narrow(2048, 512),
+        narrow(1024, 512),
+        narrow(1024),
+    )
+    check_resources(kernel)
+    assert "HGMMA" in texts["sass"]
+    assert "UTMALDG" in texts["sass"]
+
+
+@needs_tools
+def test_a_causal_stream() -> None:
+    from stack.demos.gpu_attention import causal
+
+    kernel, texts = inspected(causal, *(narrow(1, 2, 512, 64) for _ in range(3)))
+    check_resources(kernel)
+    assert texts["sass"].count("HGMMA") >= 2
+    assert "UTMALDG" in texts["sass"]
+    assert "MUFU.EX2" in texts["sass"]
+
+
+@pytest.mark.slow
+@needs_tools
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("name", ["alibi", "softcap", "window", "gqa", "differential", "sigmoid"])
+def test_variants(name: str, width: int) -> None:
+    from stack.demos.gpu_attention import VARIANTS
+
+    q = narrow(1, 4, 1024, width)
+    k = narrow(1, 1 if name == "gqa" else 4, 1024, width)
+    args = {"alibi": [q, k, k, torch.ones(4)], "differential": [q, k, q, k, k]}
+    kernel, texts = inspected(VARIANTS[name], *args.get(name, [q, k, k]))
+    check_resources(kernel)
+    assert "HGMMA" in texts["sass"]
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f32", "f64", "f16", "bf16", "i8", "i32", "i64", "u8", "u32", "bool"]
+)
+def test_every_elementwise_op(dtype: str) -> None:
+    """All ops that take the type, as one kernel."""
+    kind = "b" if dtype == "bool" else "f" if dtype == "bf16" else dtype[0]
+
+    def make(b: Builder, x: Node, y: Node) -> tuple[Node, ...]:
+        ones = [n for n, (kinds, _, _) in UNARY.items() if kind in kinds and n not in REFUSED]
+        twos = [n for n, (kinds, _, _) in BINARY.items() if kind in kinds]
+        if kind != "f":
+            twos = [n for n in twos if n != "pow"]
+        made = [b.op(n, [x], {}) for n in ones]
+        return (*made, *(b.op(n, [x, y], {}) for n in (*twos, *COMPARE)))
+
+    kernel = BlockTiler(group_of(make, [(dtype, 100), (dtype, 100)])).kernel()
+    binary = build(print_kernel(kernel, "kernel"), kernel, "sm_90")
+    assert binary.cubin.startswith(b"\x7fELF")
+    assert disassemble(binary.cubin)
+
+
+def test_targets() -> None:
+    assert capability("sm_90") == capability("sm_90a") == 90
+    with pytest.raises(UsageError, match="gfx90a"):
+        capability("gfx90a")

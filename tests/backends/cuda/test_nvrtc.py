@@ -149,7 +149,7 @@ def test_dump_for_a_gpu_that_is_not_here(
     monkeypatch.setenv("STACK_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "p.py").write_text(PROGRAM)
     spec = ["-i", "f32[64,64]", "-i", "f32[64,64]", "-i", "f32[64]"]
-    base = ["dump", f"{tmp_path}/p.py:block", *spec, "--backend", "cuda"]
+    base = ["dump", f"{tmp_path}/p.py:block", *spec, "--frontend", "torch", "--backend", "cuda"]
     assert main([*base, "--target", TARGET, "-o", str(tmp_path / "run"), "--json"]) == 0
     manifest = json.loads(capsys.readouterr().out)
     assert [s["name"] for s in manifest["stages"]][-4:] == ["loop", "cuda", "ptx", "sass"]
@@ -175,5 +175,19 @@ def test_without_a_gpu_running_is_refused_by_exit_code(
     pytest.importorskip("torch")
     (tmp_path / "p.py").write_text(PROGRAM)
     spec = ["-i", "f32[8,8]", "-i", "f32[8,8]", "-i", "f32[8]"]
-    assert main(["dump", f"{tmp_path}/p.py:block", *spec, "--backend", "cuda", "--profile"]) == 5
+    assert (
+        main(
+            [
+                "dump",
+                f"{tmp_path}/p.py:block",
+                *spec,
+                "--frontend",
+                "torch",
+                "--backend",
+                "cuda",
+                "--profile",
+            ]
+        )
+        == 5
+    )
     assert "no CUDA device" in capsys.readouterr().err

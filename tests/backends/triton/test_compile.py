@@ -63,13 +63,14 @@ def test_elementwise() -> None:
 
 
 @needs_tools
-def test_a_norm_reads_its_row_once() -> None:
+def test_a_norm_holds_its_row() -> None:
     kernel, texts = inspected(
         lambda x, w: functional.layer_norm(x, (512,), w), narrow(1024, 512), narrow(512)
     )
     check_resources(kernel)
-    assert texts["ptx"].count("st.global") <= 4
-    assert "BRA.U" not in texts["sass"] or kernel.resources["stack"] == 0
+    assert kernel.resources["stack"] == 0
+    assert kernel.resources["programs"] <= 1024
+    assert "MUFU.RSQ" in texts["sass"]
 
 
 @needs_tools

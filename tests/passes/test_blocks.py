@@ -247,3 +247,39 @@ def test_no_pass_knows_a_pattern_by_name() -> None:
         for node in ast.walk(tree):
             names = [str(v) for v in vars(node).values() if isinstance(v, str)]
             assert node in told or not any(map(words.search, names)), f"{file.name}: {names}"
+
+
+# ---- text
+
+BEFORE = """
+func @main(%x: f32[64, 48]) -> (f32[48, 64]) at tensor {
+  %y = transpose(%x) {perm=[1, 0]} : f32[48, 64]
+  %z = exp(%y) : f32[48, 64]
+  return %z
+}
+"""
+EXPECTED = """
+func @main(%x: f32[64, 48]) -> (f32[48, 64]) at tensor {
+  %z = kernel(%x) {level="tile", name="exp", ops=["transpose", "exp"], stages=2, warps=2}
+    : f32[48, 64] {(%p0: f32[64, 48] in global, %o0: f32[48, 64] in global)
+    %loop = loop(%o0) {kind="grid"} : f32[48, 64] in global {(%p_i1 < 3: i32,
+      %o0_0: f32[48, 64] in global)
+      %mul = mul(%p_i1, 16:i32) : i32[]
+      %y = load(%p0, 0:i32, %mul) : f32<64x16>
+      %transpose = transpose(%y) {perm=[1, 0]} : f32<16x64>
+      %z = exp(%transpose) : f32<16x64>
+      %store = store(%o0_0, %z, %mul, 0:i32) : f32[48, 64] in global
+      return %store
+    }
+    return %loop
+  }
+  return %z
+}
+"""
+
+
+def test_before_and_expected() -> None:
+    """A turned copy is read and written in blocks, 16 columns to a program."""
+    after = Pipeline("fuse,blocks").run(parse(BEFORE)).func
+    assert str(after) == str(parse(EXPECTED))
+    assert Pipeline("fuse,blocks").run(after).func is after

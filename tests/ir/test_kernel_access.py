@@ -1,0 +1,84 @@
+"""Loops that run over a part of their extent; blocks that pass the end of a memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stack.errors import StackError
+from stack.ir import Func, parse, verify
+
+SUM = """
+func @main(%x: f32[12], %first: i32[], %end: i32[]) -> (f32[]) at tensor {
+  %k = kernel(%x, %first, %end) {level="tile", name="k"} : f32[] {(%x: f32[12] in global,
+    %first: i32[] in global, %end: i32[] in global, %o: f32[] in global)
+    %a = load(%first) : i32[]
+    %b = load(%end) : i32[]
+    %sum = loop(%a, %b, 0.0:f32) {kind="serial", limited=true} : f32[] {(%i < 12: i32, %acc: f32[])
+      %v = load(%x, %i) : f32[]
+      %next = add(%acc, %v) : f32[]
+      return %next
+    }
+    %store = store(%o, %sum) : f32[] in global
+    return %store
+  }
+  return %k
+}
+"""
+COPY = """
+func @main(%x: f32[5, 7]) -> (f32[5, 7]) at tensor {
+  %k = kernel(%x) {level="tile", name="k"} : f32[5, 7] {(%x: f32[5, 7] in global,
+    %o: f32[5, 7] in global)
+    %done = loop(%o) {kind="grid"} : f32[5, 7] in global {(%p < 2: i32,
+      %m: f32[5, 7] in global)
+      %row = mul(%p, 4:i32) : i32[]
+      %tile = load(%x, %row, 0:i32) {clip=true} : f32<4x8>
+      %total = reduce(%tile) {axes=[1], kind="sum"} : f32<4>
+      %wide = broadcast(%total) {axes=[0]} : f32<4x8>
+      %store = store(%m, %wide, %row, 0:i32) {clip=true} : f32[5, 7] in global
+      return %store
+    }
+    return %done
+  }
+  return %k
+}
+"""
+
+
+def checked(text: str) -> Func:
+    """The function of a text, verified and printed losslessly."""
+    func = parse(text)
+    verify(func)
+    assert parse(str(func)) is func
+    return func
+
+
+@pytest.mark.parametrize(("first", "end"), [(0, 12), (3, 7), (11, 12), (5, 5), (7, 3), (0, 0)])
+def test_a_limited_loop_runs_from_its_first_step_to_its_end(
+    first: int, end: int, rng: np.random.Generator
+) -> None:
+    x = rng.standard_normal(12).astype(np.float32)
+    found = checked(SUM).interpret(x, np.int32(first), np.int32(end))
+    np.testing.assert_allclose(found, x.astype(np.float64)[first:end].sum(), rtol=1e-5, atol=1e-6)
+
+
+def test_limits_have_the_type_of_the_index() -> None:
+    with pytest.raises(StackError, match="its first step and its end first"):
+        checked(SUM.replace("< 12: i32", "< 12: i64"))
+
+
+def test_a_loop_without_the_mark_takes_its_operands_as_carried() -> None:
+    with pytest.raises(StackError, match="carries"):
+        checked(SUM.replace(", limited=true", ""))
+
+
+def test_past_the_end_reads_0_and_writes_nothing(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((5, 7)).astype(np.float32)
+    want = np.repeat(x.astype(np.float64).sum(1)[:, None], 7, 1)
+    np.testing.assert_allclose(checked(COPY).interpret(x), want, rtol=1e-5, atol=1e-6)
+
+
+def test_without_clip_past_the_end_is_an_error(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((5, 7)).astype(np.float32)
+    with pytest.raises(IndexError):
+        checked(COPY.replace(" {clip=true}", "")).interpret(x)

@@ -100,7 +100,7 @@ SKIPPING = ("causal", "alibi", "softcap", "window", "gqa", "document", "sigmoid"
 VARIANTS = (*SKIPPING, "differential", "bias", "learned", "full")
 
 
-@pytest.mark.parametrize("seq", [1, 37, 130, 256])
+@pytest.mark.parametrize("seq", [1, 37, 130])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:
     from stack.demos.gpu_attention import VARIANTS as PROGRAMS
@@ -160,7 +160,7 @@ LIMITS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
 
 
 @pytest.mark.parametrize("name", list(LIMITS))
-@pytest.mark.parametrize(("rows", "columns"), [(130, 130), (100, 197), (256, 128)])
+@pytest.mark.parametrize(("rows", "columns"), [(130, 130), (90, 197), (256, 128)])
 def test_comparisons_of_positions_limit_the_loop(
     name: str, rows: int, columns: int, rng: np.random.Generator
 ) -> None:

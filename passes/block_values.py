@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import Builder, constant
-from stack.ir.dim import Dim, add, floordiv, mul, symbols
+from stack.ir.dim import Dim, add, floordiv, mul
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import I32, I64, DType, TensorType
@@ -141,7 +141,7 @@ class BlockValues(BlockFrame):
                 return None
             axis = self.axes[names[0]]
             rest = add(dim, mul(axis.place, -1))
-            if any(s.name == axis.name for s in symbols(rest)):
+            if self.tile_axes(rest):
                 return None
             if not axis.is_covered:
                 # past the end of the axis must be past the end of the memory
@@ -365,14 +365,15 @@ class BlockValues(BlockFrame):
         whole: dict[int, Axis] = {}
         looped: list[tuple[int, int]] = []
         room = MAX_WHOLE
+        moved = {name for d in index for name in self.tile_axes(d)}
         for axis in reversed(axes):
             extent = static(operand.shape[axis])
             known = self.reduced_axis.get((node, axis))
-            if known is not None:
+            if known is not None and known.name not in moved:
                 whole[axis] = known
             elif extent <= room and power_of_two(extent) <= room:
                 whole[axis] = self.axis("r", extent, max(2, power_of_two(extent)))
-                self.reduced_axis[node, axis] = whole[axis]
+                self.reduced_axis.setdefault((node, axis), whole[axis])
                 room //= whole[axis].block
             else:
                 looped.append((axis, extent))

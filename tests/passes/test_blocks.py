@@ -134,6 +134,28 @@ def test_a_reduction_along_a_broadcast_counts_its_size(rng: np.random.Generator)
     compare(group_of(repeated, [("f32", 5)]), [random_array(("f32", 5), rng)], "f32")
 
 
+def test_a_reduction_that_is_read_along_its_own_axis(rng: np.random.Generator) -> None:
+    """Sums of columns, read by column and by row."""
+
+    def both(b: Builder, x: Node) -> tuple[Node, Node]:
+        total = b.reduce(x, kind="sum", axes=(0,))
+        by_row = b.broadcast(total, axes=(0,), type=x.type)
+        return total, b.add(x, by_row)
+
+    compare(group_of(both, [("f32", 8, 8)]), [random_array(("f32", 8, 8), rng)], "f32")
+
+
+def test_an_index_of_data_and_position(rng: np.random.Generator) -> None:
+    """Rows are read at i + offsets[i]: no block of the memory."""
+
+    def shifted(b: Builder, x: Node, offsets: Node) -> Node:
+        places = b.add(b.iota(axis=0, type=offsets.type), offsets)
+        return b.neg(b.gather(x, places, rule="v! d, b -> b d"))
+
+    arrays = [random_array(("f32", 12, 8), rng), rng.integers(0, 4, 8).astype(np.int32)]
+    compare(group_of(shifted, [("f32", 12, 8), ("i32", 8)]), arrays, "f32")
+
+
 def test_division_by_a_number_too_small_to_invert() -> None:
     def divided(b: Builder, x: Node) -> Node:
         return b.div(x, 1e-40)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from stack.errors import StackError
@@ -381,7 +381,7 @@ class _Printer:
 
     def _access(self, node: Node, tile: TensorType) -> Access:
         index, mask, other = access_parts(node)
-        return access_of(
+        access = access_of(
             self.text[node.args[0]],
             node.args[0].tensor,
             tile,
@@ -393,6 +393,13 @@ class _Printer:
             described=self.has_dot and (node.op == "store" or node in self.copied),
             is_64=any(i.dtype.name == "i64" for i in index),
         )
+        if tile.rank and any(i.tensor.rank for i in index):
+            # a mask, and a value to store, reach as far as the pointers do
+            shape = tuple(int(s) for s in tile.shape)  # pyright: ignore[reportArgumentType]
+            if _joined([self.actual.get(i, ()) for i in index]) != shape:
+                spread = f"tl.broadcast_to({access.pointer}, {list(shape)})"
+                return replace(access, pointer=spread)
+        return access
 
     def _described(self, descriptor: Descriptor) -> str:
         if descriptor not in self.descriptors:

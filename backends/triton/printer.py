@@ -246,7 +246,7 @@ class _Printer:
         value = node.attrs["value"].array.item()
         text = _literal(value)
         # a literal is f32 or i32 at first; other types are written out
-        if node.dtype.name in ("f64", "i64", "u64", "u32"):
+        if node.dtype.name not in ("bool", "i32", "f16", "bf16", "f32"):
             return f"tl.full([], {text}, {TYPES[node.dtype.name]})"
         return text
 
@@ -272,8 +272,13 @@ class _Printer:
         for arg in node.args:
             if arg.op == "dot" and arg not in self.text:
                 self._assign(arg, self._dot_text(arg, ""))
-        args = [self._value(a) for a in node.args]
-        actual = _joined([self.actual.get(a, ()) for a in node.args])
+        if all(_is_literal(a) for a in node.args):
+            # numbers of Python have no methods
+            args = [self._full(a) for a in node.args]
+            actual = _shape(node)
+        else:
+            args = [self._value(a) for a in node.args]
+            actual = _joined([self.actual.get(a, ()) for a in node.args])
         if node.op == "cast":
             if node.dtype.kind == "b":
                 self._assign(node, f"{args[0]} != 0", actual)
@@ -462,6 +467,10 @@ def _shape(node: Node) -> tuple[int, ...]:
     if not isinstance(node.type, TensorType):
         return ()
     return tuple(int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
+
+
+def _is_literal(node: Node) -> bool:
+    return node.op == "const" or (node.op == "broadcast" and _is_literal(node.args[0]))
 
 
 def _joined(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

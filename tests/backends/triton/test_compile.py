@@ -15,7 +15,7 @@ from stack.backends.triton.build import build, capability, disassemble, tool
 from stack.backends.triton.expressions import REFUSED
 from stack.backends.triton.printer import print_kernel
 from stack.errors import UsageError
-from stack.ir import Builder, Node
+from stack.ir import DTYPES, Builder, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.passes.block_tiler import BlockTiler
 from stack.rewrite import Pipeline
@@ -131,6 +131,20 @@ def test_every_elementwise_op(dtype: str) -> None:
     binary = build(print_kernel(kernel, "kernel"), kernel, "sm_90")
     assert binary.cubin.startswith(b"\x7fELF")
     assert disassemble(binary.cubin)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "i64", "u8", "bool"])
+def test_numbers_alone(dtype: str) -> None:
+    """Ops all of whose operands are numbers: those of Python have no methods and no type."""
+
+    def make(b: Builder, x: Node) -> tuple[Node, ...]:
+        one = b.const(1, dtype)
+        wide = b.broadcast(one, axes=(), type=x.type)
+        cast = b.cast(wide, type=x.type.with_dtype(DTYPES["f64"]))
+        return cast, b.eq(wide, one), b.select(b.eq(x, x), one, wide)
+
+    kernel = BlockTiler(group_of(make, [(dtype, 3, 40)])).kernel()
+    assert build(print_kernel(kernel, "kernel"), kernel, "sm_90").cubin
 
 
 def test_targets() -> None:

@@ -266,7 +266,8 @@ class _Printer:
     def _elementwise(self, node: Node) -> None:
         if node.op == "add":
             for acc, dot in (node.args, node.args[::-1]):
-                if dot.op == "dot" and self.uses.get(dot) == 1 and dot not in self.text:
+                waits = dot.op == "dot" and self.uses.get(dot) == 1 and dot not in self.text
+                if waits and _shape(acc) == _shape(dot):
                     self._assign(node, self._dot_text(dot, self._full(acc)))
                     return
         for arg in node.args:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from functorch.compile import make_boxed_func
 from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._guards import TracingContext
@@ -19,6 +19,7 @@ from stack.frontends.aten import IndexCheck
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
+from stack.frontends.dynamo_partition import partition_fn
 from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
@@ -26,7 +27,8 @@ from stack.ir.dim import Dim, Expr, substitute
 from stack.ir.interpreter import bind_shapes, interpret
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16
-from stack.run.compile import compile_captured
+from stack.run import plugins
+from stack.run.compile import compile_captured, default_backend
 from stack.run.record import Run, Stage, coverage_of
 
 # The newest graphs, oldest first.
@@ -51,17 +53,27 @@ _OWN = ("backend", "passes", "strict")
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Any:
     """Compile one Dynamo graph; its backward graph too, where gradients are asked for."""
-    maker = _Maker(gm, options, device_of(example_inputs))
+    device = device_of(example_inputs)
+    maker = _Maker(gm, options, device)
+    balance = _balance(options, device)
     compiler = aot_autograd(
         fw_compiler=maker.forward,
         bw_compiler=maker.backward,
         inference_compiler=maker.inference,
-        decompositions=decompositions(),
-        partition_fn=min_cut_rematerialization_partition,
+        decompositions=decompositions(cut=True, split=balance > 0),
+        partition_fn=partition_fn(balance),
         keep_inference_input_mutations=False,
     )
     with plain_tracing():
         return compiler(gm, example_inputs)
+
+
+def _balance(options: dict[str, Any], device: str) -> float:
+    """How many flops cost as much as a byte, where the backend has streams; else 0."""
+    name = options.get("backend") or default_backend(device)
+    if name == "interpreter" or options.get("passes", "default") != "default":
+        return 0.0
+    return plugins.load("stack.backends", name).balance
 
 
 class _Maker:

@@ -54,14 +54,29 @@ from stack.run.frontend import Captured
 has_side_effect(torch.ops.aten._linalg_check_errors.default)
 
 
+# Lowered as one op, but to be apart where a graph is cut into forward and backward passes: the
+# reductions that softmax is made of may be kept alone; the partitioner knows permute as a view.
+_ROW_OPS = frozenset({
+    "aten._softmax.default", "aten._softmax_backward_data.default",
+    "aten._log_softmax.default", "aten._log_softmax_backward_data.default",
+})  # fmt: skip
+_VIEWS = frozenset({"aten.transpose.int"})
+
+
 @cache
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """Torch's decompositions of everything that has no lowering of ours."""
+def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable[..., Any]]:
+    """Torch's decompositions of everything that has no lowering of ours.
+
+    Args:
+        cut: for a graph that is partitioned.
+        split: of row ops such as softmax too.
+    """
     table = global_decomposition_table["post_autograd"]
+    kept = LOWERINGS.keys() - (_VIEWS if cut else set()) - (_ROW_OPS if split else set())
     return {
         op: fn
         for op, fn in table.items()
-        if isinstance(op, torch._ops.OpOverload) and str(op) not in LOWERINGS
+        if isinstance(op, torch._ops.OpOverload) and str(op) not in kept
     }
 
 

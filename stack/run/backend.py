@@ -93,6 +93,8 @@ class Backend:
             whose `run` takes the same storage arrays; None for our own backends.
         artifacts: names of the later stages that `Executable.artifacts` holds.
         isolate: whether it may take the process down: measured in a process of its own.
+        balance: flops that it does in the time of one byte of memory, where a product that goes
+            into reductions stays out of memory: what recomputing costs against keeping. 0: no such.
     """
 
     name: str
@@ -106,3 +108,4 @@ class Backend:
     is_peer: bool = False
     doc: str = ""
     isolate: bool = False
+    balance: float = 0.0

@@ -38,6 +38,11 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
     )
 
 
+def default_backend(device: str) -> str:
+    """The name of the backend for arrays on a device."""
+    return DEFAULT_BACKEND if device == "cpu" else DEVICE_BACKEND
+
+
 def find_backend(name: str | None) -> Backend:
     """A backend that can run here. Raises BackendMissing naming what is needed."""
     backend: Backend = plugins.load("stack.backends", name or DEFAULT_BACKEND)
@@ -141,7 +146,7 @@ class CompiledGraph:
         self.captured = captured
         self.frontend = frontend
         self.on_device = captured.device != "cpu"
-        self.backend = find_backend(backend or (DEVICE_BACKEND if self.on_device else None))
+        self.backend = find_backend(backend or default_backend(captured.device))
         self.passes = passes
         self.options = options or {}
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}

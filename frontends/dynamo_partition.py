@@ -1,0 +1,147 @@
+"""What a training step keeps for its backward pass, by price.
+
+Torch's min-cut partitioner never computes a product twice. Where a product is much larger than
+what it is made of, and what follows it goes into reductions, a backend with streams keeps it out of
+memory; there computing it again in the backward pass costs its flops, and keeping it costs writing
+and reading its bytes. What the reductions make of it (a max, a sum) is kept.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from functorch.compile import min_cut_rematerialization_partition
+from torch._functorch import config
+from torch.fx import Graph, GraphModule, Node
+from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointPolicy
+
+aten = torch.ops.aten
+
+# position of the operands
+PRODUCTS = {aten.mm.default: (0, 1), aten.bmm.default: (0, 1)}
+REDUCTIONS = frozenset({aten.amax, aten.amin, aten.sum, aten.mm, aten.bmm})
+VIEWS = frozenset({
+    aten.view, aten._unsafe_view, aten.reshape, aten.expand, aten.transpose, aten.permute,
+    aten.squeeze, aten.unsqueeze, aten.t, aten.clone, aten.detach, aten.alias, aten._to_copy,
+})  # fmt: skip
+PARTS = frozenset({aten.slice, aten.select, aten.split, aten.split_with_sizes})
+
+
+def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule]]:
+    """A partitioner for AOTAutograd.
+
+    Args:
+        balance: flops that the target does in the time of one byte of memory; 0 where a product
+            always goes through memory.
+    """
+
+    def partition(
+        joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
+    ) -> tuple[GraphModule, GraphModule]:
+        if balance:
+            for node in recomputed(joint.graph, num_fwd_outputs, balance):
+                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                node.meta["ac_graph_id"] = 0  # as if one checkpoint held all of them
+        # torch keeps a view as strides; to us a transposed copy would be work
+        with config.patch(recompute_views=True):  # pyright: ignore[reportAttributeAccessIssue]
+            return min_cut_rematerialization_partition(
+                joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
+            )
+
+    return partition
+
+
+def recomputed(graph: Graph, num_fwd_outputs: int, balance: float) -> list[Node]:
+    """The values of the forward pass that are cheaper to compute again than to keep."""
+    outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
+    forward = _before(outputs)
+    found: dict[Node, None] = {}
+    for node in graph.nodes:
+        if node in forward and _is_cheap(node, balance):
+            chain = _chain(node, forward)
+            if chain is not None and chain.isdisjoint(outputs):
+                chain |= _views_before(chain, forward)
+                found.update(dict.fromkeys(n for n in graph.nodes if n in chain))
+    return list(found)
+
+
+def _before(outputs: Iterable[Any]) -> set[Node]:
+    """The nodes that outputs are computed from."""
+    found: set[Node] = set()
+    pending = [n for n in outputs if isinstance(n, Node)]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _is_cheap(node: Node, balance: float) -> bool:
+    """Whether a node is a product whose flops cost less than its bytes, written and read."""
+    places = PRODUCTS.get(node.target)  # pyright: ignore[reportArgumentType]
+    if places is None:
+        return False
+    left, right = (_value(node.args[i]) for i in places)
+    made = _value(node)
+    if left is None or right is None or made is None:
+        return False
+    if made.numel() <= left.numel() + right.numel():
+        return False
+    flops = 2 * made.numel() * left.shape[-1]
+    return flops < balance * 2 * made.numel() * made.element_size()
+
+
+def _value(node: Any) -> torch.Tensor | None:
+    """The example of a node, where all its sizes are numbers."""
+    found = node.meta.get("val") if isinstance(node, Node) else None
+    if isinstance(found, torch.Tensor) and all(isinstance(s, int) for s in found.shape):
+        return found
+    return None
+
+
+def _chain(product: Node, forward: set[Node]) -> set[Node] | None:
+    """A product and what follows it element by element, up to reductions; None if it ends else."""
+    size = product.meta["val"].numel()
+    chain, pending = {product}, [product]
+    while pending:
+        for user in pending.pop().users:
+            if user not in forward or user in chain:
+                continue
+            made = _value(user)
+            if made is not None and made.numel() == size and _is_elementwise(user):
+                chain.add(user)
+                pending.append(user)
+            elif getattr(user.target, "overloadpacket", None) not in REDUCTIONS:
+                return None
+    return chain
+
+
+def _views_before(chain: set[Node], forward: set[Node]) -> set[Node]:
+    """Views and copies of what the products in and after a chain read: a stream reads through."""
+    products = {n for c in chain for n in (c, *c.users) if n.target in PRODUCTS and n in forward}
+    found: set[Node] = set()
+    pending = [a for p in products for a in p.all_input_nodes if a not in chain]
+    while pending:
+        node = pending.pop()
+        if node not in found and _is_view(node):
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _is_view(node: Node) -> bool:
+    if node.target is operator.getitem:
+        return _is_view(node.args[0])  # pyright: ignore[reportArgumentType]
+    return getattr(node.target, "overloadpacket", None) in VIEWS | PARTS
+
+
+def _is_elementwise(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    return target.overloadpacket in VIEWS or torch.Tag.pointwise in target.tags

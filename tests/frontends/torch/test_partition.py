@@ -1,0 +1,95 @@
+"""What a training step keeps for its backward pass: values, and which arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from stack.frontends import dynamo_backend
+from stack.frontends.dynamo_backend import GRAPHS
+
+Tensor = torch.Tensor
+
+
+def weights(q: Tensor, k: Tensor) -> Tensor:
+    line = torch.arange(q.shape[-2])
+    return torch.softmax((q @ k.mT).masked_fill(line > line[:, None], float("-inf")), dim=-1)
+
+
+def mixed(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return weights(q, k) @ v
+
+
+def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.sigmoid(q @ k.mT).relu() @ v
+
+
+def shown(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    table = weights(q, k)
+    return table @ v, table
+
+
+def sorted_rows(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (q @ k.mT).sort(dim=-1).values @ v
+
+
+def shared(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return mixed(q, k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1))
+
+
+def train(
+    fn: Callable[..., Tensor | tuple[Tensor, ...]], width: int, balance: float, groups: int = 2
+) -> list[tuple[int, ...]]:
+    """Shapes of what the backward pass reads; the gradients have been compared."""
+    length = 2 * width + 19
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamo_backend, "_balance", lambda options, device: balance)
+        torch._dynamo.reset()
+        call = torch.compile(fn, backend="stack", options={"backend": "interpreter"})
+        exact = [torch.randn(2, h, length, width, dtype=torch.float64) for h in (2, groups, groups)]
+        leaves = [x.float().requires_grad_() for x in exact]
+        (result, *_) = out if isinstance(out := call(*leaves), tuple) else (out,)
+        seed = torch.randn(result.shape)
+        result.backward(seed)
+    wanted = [x.float().double().requires_grad_() for x in exact]
+    (result, *_) = out if isinstance(out := fn(*wanted), tuple) else (out,)
+    result.backward(seed.double())
+    for got, want in zip(leaves, wanted, strict=True):
+        assert got.grad is not None
+        assert want.grad is not None
+        assert torch.allclose(got.grad.double(), want.grad, rtol=1e-4, atol=1e-4)
+    assert GRAPHS[-1].target.endswith("backward")
+    return [tuple(map(int, p.shape)) for p in GRAPHS[-1].func.params]
+
+
+def tables(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    return [s for s in shapes if len(s) > 1 and s[-1] == s[-2] > 1]
+
+
+@pytest.mark.parametrize("fn", [mixed, gated, shared], ids=lambda f: f.__name__)
+def test_a_table_is_computed_again(fn: Callable[..., Tensor]) -> None:
+    shapes = train(fn, 8, 150.0, 1 if fn is shared else 2)
+    assert not tables(shapes)
+    rows = [s for s in shapes if s[-1] == 1]
+    assert len(rows) == (0 if fn is gated else 2)  # max and sum of each row are kept
+
+
+def test_operands_are_kept_as_they_are() -> None:
+    """Not the repeated ones, and no transposed copies."""
+    shapes = train(shared, 8, 150.0, 1)
+    held = sorted(s for s in shapes if s[-1] > 1)
+    assert held == [(2, 1, 35, 8), (2, 1, 35, 8), (2, 2, 35, 8), (2, 2, 35, 8)]
+
+
+@pytest.mark.parametrize("fn", [mixed, gated], ids=lambda f: f.__name__)
+def test_flops_that_cost_more_than_bytes_are_not_repeated(fn: Callable[..., Tensor]) -> None:
+    assert tables(train(fn, 32, 150.0)) == []
+    assert tables(train(fn, 32, 2.0))  # 64 flops for an element against 4 bytes, twice
+    assert tables(train(fn, 8, 0.0))
+
+
+@pytest.mark.parametrize("fn", [shown, sorted_rows], ids=lambda f: f.__name__)
+def test_what_is_in_memory_anyway_is_kept(fn: Callable[..., Tensor]) -> None:
+    assert tables(train(fn, 8, 150.0))

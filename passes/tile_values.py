@@ -96,6 +96,10 @@ class Values(Frame):
 
     def _cast(self, value: Node, node: Node) -> Node:
         source, target = node.args[0].dtype, node.dtype
+        is_rounded = value.op == "cast" and value.args[0].dtype == source
+        if wide(source) != source and target != source and not is_rounded:
+            # what is widened is the value that memory holds: others may read it there
+            value = self.narrow(self.narrow(value, source), wide(source))
         if target == source or value.dtype == wide(target) == wide(source):
             # a 16-bit value stays wide; narrowing it must still round
             return self.narrow(self.narrow(value, target), wide(target))

@@ -9,6 +9,7 @@ import pytest
 from kernel_cases import CASES, Spec, group_of, pointwise, program, random_array, softmax
 
 from stack.ir import Builder, Node, param, parse, tensor, verify
+from stack.ir.data import round_bf16
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import CannotTile, alone, tile_group
 
@@ -87,3 +88,23 @@ def test_argreduce_takes_the_first_and_nan_wins(kind: str, axis: int) -> None:
 def test_empty_arrays_are_refused_by_name() -> None:
     with pytest.raises(CannotTile, match="empty"):
         tile_group(group_of(pointwise, [("f32", 0, 3)]))
+
+
+def test_a_widened_16_bit_value_is_the_rounded_one(rng: np.random.Generator) -> None:
+    """Rounded to bf16 its error is that of memory; exact where nothing was computed."""
+    b = Builder()
+    x, y = param("x", tensor("bf16", 6, 40)), param("y", tensor("bf16", 6, 40))
+    total = b.add(x, y)
+    wide = b.cast(total, type=tensor("f32", 6, 40))
+    attrs = {"kind": "loop", "name": "both"}
+    group = b.op(
+        "fusion", (x, y), attrs, (b.block([x, y], [total, b.cast(x, type=wide.type), wide]),)
+    )
+    arrays = [round_bf16(rng.normal(size=(6, 40)).astype(np.float32)) for _ in range(2)]
+    assert not np.array_equal(round_bf16(arrays[0] + arrays[1]), arrays[0] + arrays[1])
+    for kernel in (tile_group(group), distribute_kernel(tile_group(group))):
+        func = b.func("main", [x, y], [b.item(kernel, index=i) for i in range(3)])
+        stored, same, widened = func.interpret(*arrays)
+        np.testing.assert_array_equal(widened, stored.astype(np.float32))
+        np.testing.assert_array_equal(same, arrays[0])
+    assert str(func).count("= cast(") == 4  # x and y in, the sum down and up again

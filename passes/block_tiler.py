@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import DType, TensorType, TupleType
 from stack.passes.block_frame import Axis, Held, index_type, power_of_two
 from stack.passes.block_values import MAX_WHOLE, BlockValues
 from stack.passes.places import places_of
@@ -18,6 +18,8 @@ from stack.passes.tile_gemm import Roles, result_names, roles_of
 LOOP_TILE = 1024  # elements of a tile of elementwise work
 TURNED = 32  # extent of a tile that is read along one axis and written along another
 STEP = 2048  # elements of a long row in one step
+MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
+COLUMNS = 128  # kept elements of a tile that walks along such an axis
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,22 @@ SHAPES = (
     Shape(16, 64, 4, 4, 0.15),
 )
 NARROW = (Shape(64, 64, 4, 3, 1.0), Shape(32, 64, 4, 3, 0.8), Shape(16, 64, 4, 3, 0.5))
+
+
+def product_waves(shape: Shape, height: int, width: int, apart: int) -> int:
+    """How often the GPU is filled with tiles: of `apart` products of `height` x `width`."""
+    tiles = -(-height // shape.rows) * -(-width // shape.lanes) * apart
+    return -(-tiles // MULTIPROCESSORS)
+
+
+def best_shape(dtype: DType, height: int, width: int, apart: int) -> Shape:
+    """The tile that finishes first: waves of programs, times the work of a tile."""
+
+    def time(shape: Shape) -> float:
+        waves = product_waves(shape, height, width, apart)
+        return waves * shape.rows * shape.lanes / shape.rate
+
+    return min(SHAPES if dtype.bits == 16 else NARROW, key=time)
 
 
 class BlockTiler(BlockValues):
@@ -168,7 +186,7 @@ class BlockTiler(BlockValues):
         return [index.get(name, 0) for name in result_names(dot)]
 
     def _pick_tile(self, roles: Roles, dot: Node) -> None:
-        """The tile that finishes first: waves of programs, times the work of a tile."""
+        """The tile that was asked for, or the one that finishes first."""
         if self.rows and self.lanes:
             chosen = Shape(
                 self.rows, self.lanes, 4 if self.rows * self.lanes < 128 * 256 else 8, 3, 1
@@ -180,12 +198,7 @@ class BlockTiler(BlockValues):
             for name in (*roles.batch, *roles.panels, *roles.outer):
                 apart *= roles.sizes[name]
 
-            def time(shape: Shape) -> float:
-                tiles = -(-height // shape.rows) * -(-width // shape.lanes) * apart
-                return -(-tiles // MULTIPROCESSORS) * shape.rows * shape.lanes / shape.rate
-
-            shapes = SHAPES if dot.args[0].dtype.bits == 16 else NARROW
-            chosen = min(shapes, key=time)
+            chosen = best_shape(dot.args[0].dtype, height, width, apart)
         self.rows, self.lanes = chosen.rows, chosen.lanes
         self.step = self.step or (64 if dot.args[0].dtype.bits == 16 else 32)
         self.warps, self.stages = chosen.warps, min(chosen.stages, self._room(dot))
@@ -216,7 +229,9 @@ class BlockTiler(BlockValues):
         whole = product([power_of_two(shape[a]) for a in reduced])
         long: tuple[Expr, int] | None = None
         blocks = [1] * len(shape)
-        fits = isinstance(whole, int) and whole <= MAX_WHOLE
+        is_column = bool(reduced) and len(shape) - 1 not in reduced
+        most = MAX_COLUMN if is_column and len(reduced) == 1 else MAX_WHOLE
+        fits = isinstance(whole, int) and whole <= most
         for axis in reduced:
             blocks[axis] = power_of_two(shape[axis]) if fits else 1
         kept = [a for a in range(len(shape)) if a not in reduced]
@@ -224,7 +239,7 @@ class BlockTiler(BlockValues):
         if reduced and not fits:
             if len(reduced) > 1:
                 raise CannotTile("several long axes are reduced at once")
-            room = 64 if shape and len(shape) - 1 not in reduced else 1
+            room = COLUMNS if is_column else 1
         for axis in self._tile_order(kept, places, marks):
             cap = TURNED if axis not in kept[-1:] and not reduced and shape[-1] > TURNED else room
             blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
@@ -280,4 +295,4 @@ def types_of(node: Node) -> tuple[TensorType, ...]:
     return node.type.items if isinstance(node.type, TupleType) else (node.type,)
 
 
-__all__ = ["BlockTiler", "types_of"]
+__all__ = ["BlockTiler", "best_shape", "product_waves", "types_of"]

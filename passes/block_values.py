@@ -364,8 +364,8 @@ class BlockValues(BlockFrame):
             return self.value(operand, index, guard)
         whole: dict[int, Axis] = {}
         looped: list[tuple[int, int]] = []
-        room = MAX_WHOLE
         moved = {name for d in index for name in self.tile_axes(d)}
+        room = self.long_step(index) if moved else MAX_WHOLE
         for axis in reversed(axes):
             extent = static(operand.shape[axis])
             known = self.reduced_axis.get((node, axis))
@@ -404,23 +404,24 @@ class BlockValues(BlockFrame):
         if rest:
             raise CannotTile("two long axes are reduced at once")
         block = 1 if whole else min(power_of_two(extent), self.long_step(index))
-        names = [a.name for a in whole.values()]
+        kept = self.union([Held(node, tuple(self.tile_axes(d))) for d in at({axis: 0})])
+        # places of a step are summed apart, and together after the loop
+        lanes = self.axis("lane", block, block)
+        names = [lanes.name] if lanes.is_tile else []
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
             start = var if block == 1 else self.b.mul(var, block)
             stepped = self.axis("k", extent, block, start)
-            value = self.spread_over(
-                self.value(operand, at({axis: stepped.place}), guard), [stepped]
-            )
-            value = self.masked(value, kind, [stepped.name] if stepped.is_tile else [])
-            if stepped.is_tile:
-                value = self.fold(value, kind, [stepped.name])
-            value = Held(self.spread(value, carried[0].axes), carried[0].axes)
+            value = self.value(operand, at({axis: stepped.place}), guard)
+            own = [stepped.name] if stepped.is_tile else []
+            value = self.masked(self.spread_over(value, [stepped]), kind, own)
+            value = Held(self.spread(value, [*kept, *own]), carried[0].axes)
             return [self.apply(COMBINE[kind], [carried[0], value])]
 
-        axes = self.union([Held(node, tuple(self.tile_axes(d))) for d in at({axis: 0})])
+        axes = (*kept, *names)
         start = Held(self.spread(self.identity(kind, wide(operand.dtype)), axes), axes)
         (total,) = self.steps(-(-extent // block), [start], body, names=["acc"])
+        names.extend(a.name for a in whole.values())
         return self.fold(total, kind, names) if names else total
 
     def long_step(self, index: Index) -> int:

@@ -52,6 +52,7 @@ BACKEND = Backend(
         ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         ("streamed", "stream{min_axis=32769}"),
+        ("split", "split_reductions"),
         ("fused", "fuse"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
     ),

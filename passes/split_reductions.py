@@ -1,0 +1,250 @@
+"""split_reductions: sums of partial sums, where one stage would keep most of a GPU idle.
+
+A reduction runs in one program for each tile of what it keeps. Sums over the columns of a long
+array, full sums, and products of few tiles with a long contracted axis have too few. Their reduced
+axis becomes (parts, rest): a first stage reduces the rest, a second one the parts. For a dot this
+is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
+
+A stage is priced by waves of programs; see `block_tiler` for products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.axes import LETTERS
+from stack.ir.builder import Builder, constant, make
+from stack.ir.node import Func, Node
+from stack.ir.space import identity
+from stack.ir.types import DType
+from stack.passes.block_tiler import COLUMNS, LOOP_TILE, MULTIPROCESSORS, best_shape, product_waves
+from stack.passes.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.tile_frame import wide
+from stack.rewrite.engine import Scope, Simple, rewrite
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+# Of an H100, in seconds and bytes.
+BANDWIDTH = 3e12
+MULTIPLIES = 3e12  # of 16-bit floats, a second on one multiprocessor
+LAUNCH = 3e-6  # what one more kernel costs
+STEP = 0.3e-6  # least time of a program for one step along a contracted axis
+DEPTH = 64  # elements of that axis in one step
+FULL = 4 * MULTIPROCESSORS  # programs that together reach the bandwidth
+LEAST = 16  # elements of a part
+GAIN = 0.8  # of the time of one stage: what two may take
+PADDED = 1.2  # how much longer a stage takes that has to mask its end
+
+
+@dataclass(frozen=True)
+class SplitReductions(Pass):
+    """Reduce in two stages where one has too few programs for the machine.
+
+    Attributes:
+        parts: partial results of each reduction and dot that has room for them; 0 lets a model of
+            the machine choose, and leave alone what is fast enough.
+    """
+
+    name: ClassVar[str] = "split_reductions"
+    parts: int = 0
+
+    def run(self, func: Func, log: Log) -> Func:
+        rules = (
+            Simple("split_reduce", ("reduce",), self._reduce),
+            Simple("split_dot", ("dot",), self._dot),
+        )
+        return rewrite(func, rules, log)
+
+    # ---- reductions
+
+    def _reduce(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        source, axes = node.args[0], [int(a) for a in node.attrs["axes"]]
+        sizes = [s for s in source.shape if isinstance(s, int)]
+        if not axes or len(sizes) < source.tensor.rank or 0 in sizes or node.dtype.kind == "c":
+            return None
+        if _is_stage(node, scope):
+            return None
+        kept = math.prod(s for i, s in enumerate(sizes) if i not in axes)
+        extent = math.prod(sizes[a] for a in axes)
+        is_column = source.tensor.rank - 1 not in axes
+        parts = self.parts or _best_parts(kept, extent, source.dtype, is_column)
+        split = _split_axes([sizes[a] for a in axes], parts)
+        if split is None:
+            return None
+        total = math.prod(split)
+        scope.log.note(
+            f"{_name(node, scope)}: {extent} elements for each of {kept} in {total} parts"
+        )
+        return _in_stages(node, dict(zip(axes, split, strict=True)))
+
+    # ---- dots
+
+    def _dot(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        inputs, output = dot_axes(node)
+        sizes: dict[str, int] = {}
+        for names, arg in zip(inputs, node.args, strict=True):
+            for name, size in zip(names, arg.shape, strict=True):
+                if not isinstance(size, int):
+                    return None
+                sizes[name] = size
+        contracted = [n for n in inputs[0] if n in inputs[1] and n not in output]
+        if len(contracted) != 1 or 0 in sizes.values() or node.dtype.kind == "c":
+            return None
+        if _is_stage(node, scope):
+            return None
+        depth = sizes[contracted[0]]
+        parts = self.parts or _best_dot_parts(node, inputs, output, sizes, depth)
+        if parts < 2 or depth % parts or depth // parts < LEAST:
+            return None
+        scope.log.note(
+            f"{_name(node, scope)}: a contracted axis of {depth} for"
+            f" {math.prod(sizes[n] for n in output)} elements in {parts} parts"
+        )
+        return _split_dot(node, inputs, output, contracted[0], parts)
+
+
+def _name(node: Node, scope: Scope) -> str:
+    return f"%{scope.block.names.get(node, node.op)}"
+
+
+def _is_stage(node: Node, scope: Scope) -> bool:
+    """Whether a reduction or dot is one stage of two already."""
+    kind = node.attrs.get("kind", "sum")
+    others = [u for u in scope.users(node) if u.op == "reduce" and u.args[0] is node]
+    others += [a for a in node.args if node.op == a.op == "reduce"]
+    return any(o.attrs["kind"] == kind for o in others)
+
+
+def _seconds(programs: int, bytes_: float) -> float:
+    """A stage of so many programs that read so many bytes each."""
+    return -(-programs // FULL) * bytes_ * FULL / BANDWIDTH
+
+
+def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool) -> int:
+    """In how many parts a reduction is fastest; 1 where one stage does."""
+    width = COLUMNS if is_column else max(1, LOOP_TILE // extent)
+    width = min(width, kept)
+    programs = -(-kept // width)
+
+    def time(parts: int) -> float:
+        rest = -(-extent // parts)
+        seconds = _seconds(programs * parts, width * rest * dtype.bytes)
+        if parts == 1:
+            return seconds
+        if parts * rest != extent:
+            seconds *= PADDED
+        partial = wide(dtype).bytes
+        second = _seconds(programs, width * parts * partial)
+        return seconds + LAUNCH + second + kept * parts * partial / BANDWIDTH
+
+    best = min(_candidates(extent), key=time)
+    return best if time(best) < GAIN * time(1) else 1
+
+
+def _candidates(extent: int) -> list[int]:
+    """Numbers of parts to choose from: what divides the axis, and powers of two."""
+    most = min(extent // LEAST, 4 * FULL)
+    return [p for p in range(1, most + 1) if extent % p == 0 or p & (p - 1) == 0] or [1]
+
+
+def _split_axes(sizes: Sequence[int], parts: int) -> list[int] | None:
+    """How many parts each reduced axis gives, outer ones first; None where nothing is split."""
+    found = [1] * len(sizes)
+    left = parts
+    for i, size in enumerate(sizes):
+        if left < 2:
+            break
+        if size <= left:
+            found[i] = size
+            left //= size
+        elif size // left >= 2:
+            found[i] = left
+            left = 1
+    whole = all(p == s for p, s in zip(found, sizes, strict=True))
+    return None if math.prod(found) < 2 or whole else found
+
+
+def _in_stages(node: Node, parts: dict[int, int]) -> Node:
+    """A reduction whose axes are split into parts: reduce what is in a part, then the parts."""
+    x, kind = node.args[0], str(node.attrs["kind"])
+    dtype = wide(node.dtype)
+    if x.dtype != dtype:
+        x = make("cast", (x,), hint=x.tensor.with_dtype(dtype))
+    x = _padded(x, parts, kind)
+    shape: list[int] = []
+    inner: list[int] = []
+    outer: list[int] = []  # of what the first stage leaves
+    for axis, size in enumerate(x.shape):
+        assert isinstance(size, int)
+        count = parts.get(axis, 1)
+        if axis not in parts:
+            shape.append(size)
+            continue
+        if count > 1:
+            outer.append(len(shape) - len(inner))
+            shape.append(count)
+        if count < size:
+            inner.append(len(shape))
+            shape.append(size // count)
+    first = make("reduce", (reshaped(x, shape),), {"kind": kind, "axes": tuple(inner)})
+    second = make("reduce", (first,), {"kind": kind, "axes": tuple(outer)})
+    return second if dtype == node.dtype else make("cast", (second,), hint=node.type)
+
+
+def _padded(x: Node, parts: dict[int, int], kind: str) -> Node:
+    """An array whose axes are multiples of their parts."""
+    high = [-int(s) % parts.get(a, 1) for a, s in enumerate(x.shape) if isinstance(s, int)]
+    if not any(high):
+        return x
+    zeros = (0,) * len(high)
+    fill = constant(identity(kind, x.dtype), x.dtype)
+    return make("pad", (x, fill), {"low": zeros, "high": tuple(high), "interior": zeros})
+
+
+def _best_dot_parts(
+    node: Node, inputs: Sequence[Axes], output: Axes, sizes: dict[str, int], depth: int
+) -> int:
+    """In how many parts a product is fastest; 1 where one stage does."""
+    apart = math.prod(sizes[n] for n in output if n in inputs[0] and n in inputs[1])
+    height = math.prod(sizes[n] for n in output if n not in inputs[1])
+    width = math.prod(sizes[n] for n in output if n not in inputs[0])
+    dtype = node.args[0].dtype
+
+    def time(parts: int) -> float:
+        shape = best_shape(dtype, height, width, apart * parts)
+        waves = product_waves(shape, height, width, apart * parts)
+        rest = depth // parts
+        rate = shape.rate * (1.0 if dtype.bits == 16 else 1 / 16)
+        busy = shape.rows * shape.lanes * rest / rate / MULTIPLIES
+        seconds = waves * max(busy, STEP * rest / DEPTH)
+        if parts == 1:
+            return seconds
+        partial = 8.0 * height * width * apart * parts  # written and read
+        return seconds + LAUNCH + partial / BANDWIDTH
+
+    choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= 4 * DEPTH]
+    best = min(choices or [1], key=time)
+    return best if time(best) < GAIN * time(1) else 1
+
+
+def _split_dot(node: Node, inputs: Sequence[Axes], output: Axes, name: str, parts: int) -> Node:
+    """A product in parts of its contracted axis, as a batch, and the sum over them."""
+    taken = {n for names in (*inputs, output) for n in names}
+    part = next(c for c in [*LETTERS, *(f"y{i}" for i in range(64))] if c not in taken)
+    args: list[Node] = []
+    rules: list[Axes] = []
+    for names, arg in zip(inputs, node.args, strict=True):
+        at = names.index(name)
+        size = arg.shape[at]
+        assert isinstance(size, int)
+        shape = (*arg.shape[:at], parts, size // parts, *arg.shape[at + 1 :])
+        args.append(reshaped(arg, shape))
+        rules.append([*names[:at], part, *names[at:]])
+    dtype = wide(node.dtype)
+    narrow = make_dot(args, rules, [part, *output], node)
+    dot = make("dot", args, narrow.attrs, hint=narrow.tensor.with_dtype(dtype))
+    total = make("reduce", (dot,), {"kind": "sum", "axes": (0,)})
+    return total if dtype == node.dtype else make("cast", (total,), hint=node.type)

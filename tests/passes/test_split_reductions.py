@@ -1,0 +1,245 @@
+"""split_reductions: reductions and products in two stages, and those that stay in one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_cases import PRODUCTS, Shape, assert_near, einsum, floats
+from kernel_cases import random_array
+from random_programs import random_program
+from rule_cases import Kept, Rewrites, check_kept, check_rewrite
+
+from stack.backends.triton import BACKEND
+from stack.ir import Builder, Func, param, parse, tensor, verify
+from stack.ir.data import round_bf16
+from stack.ir.dim import symbol
+from stack.rewrite import Pipeline
+
+ALWAYS = "split_reductions{parts=4}"
+ROWS = "%x: f32[6, 64]"
+
+REWRITES: Rewrites = {
+    "a sum over columns": (
+        "%x: f32[64, 6]",
+        '%z = reduce(%x) {axes=[0], kind="sum"} : f32[6]',
+        """%a = reshape(%x) : f32[4, 16, 6]
+        %b = reduce(%a) {axes=[1], kind="sum"} : f32[4, 6]
+        %z = reduce(%b) {axes=[0], kind="sum"} : f32[6]""",
+    ),
+    "a row": (
+        ROWS,
+        '%z = reduce(%x) {axes=[1], kind="max"} : f32[6]',
+        """%a = reshape(%x) : f32[6, 4, 16]
+        %b = reduce(%a) {axes=[2], kind="max"} : f32[6, 4]
+        %z = reduce(%b) {axes=[1], kind="max"} : f32[6]""",
+    ),
+    "partial sums of 16 bits are wide": (
+        "%x: bf16[64, 6]",
+        '%z = reduce(%x) {axes=[0], kind="sum"} : bf16[6]',
+        """%w = cast(%x) : f32[64, 6]
+        %a = reshape(%w) : f32[4, 16, 6]
+        %b = reduce(%a) {axes=[1], kind="sum"} : f32[4, 6]
+        %c = reduce(%b) {axes=[0], kind="sum"} : f32[6]
+        %z = cast(%c) : bf16[6]""",
+    ),
+    "a prime size is padded with what changes nothing": (
+        "%x: f32[61, 6]",
+        '%z = reduce(%x) {axes=[0], kind="min"} : f32[6]',
+        """%p = pad(%x, inf:f32) {high=[3, 0], interior=[0, 0], low=[0, 0]} : f32[64, 6]
+        %a = reshape(%p) : f32[4, 16, 6]
+        %b = reduce(%a) {axes=[1], kind="min"} : f32[4, 6]
+        %z = reduce(%b) {axes=[0], kind="min"} : f32[6]""",
+    ),
+    "an outer axis is parts as it is": (
+        "%x: f32[2, 64, 6]",
+        '%z = reduce(%x) {axes=[0, 1], kind="sum"} : f32[6]',
+        """%a = reshape(%x) : f32[2, 2, 32, 6]
+        %b = reduce(%a) {axes=[2], kind="sum"} : f32[2, 2, 6]
+        %z = reduce(%b) {axes=[0, 1], kind="sum"} : f32[6]""",
+    ),
+    "the contracted axis of a product": (
+        "%x: bf16[6, 64], %y: bf16[10, 64]",
+        '%z = dot(%x, %y) {rule="m k, n k -> m n"} : bf16[6, 10]',
+        """%a = reshape(%x) : bf16[6, 4, 16]
+        %b = reshape(%y) : bf16[10, 4, 16]
+        %c = dot(%a, %b) {rule="m a k, n a k -> a m n"} : f32[4, 6, 10]
+        %d = reduce(%c) {axes=[0], kind="sum"} : f32[6, 10]
+        %z = cast(%d) : bf16[6, 10]""",
+    ),
+    "a batch of products": (
+        "%x: f32[3, 64, 6], %y: f32[3, 64, 10]",
+        '%z = dot(%x, %y) {rule="b k m, b k n -> b m n"} : f32[3, 6, 10]',
+        """%a = reshape(%x) : f32[3, 4, 16, 6]
+        %b = reshape(%y) : f32[3, 4, 16, 10]
+        %c = dot(%a, %b) {rule="b a k m, b a k n -> a b m n"} : f32[4, 3, 6, 10]
+        %z = reduce(%c) {axes=[0], kind="sum"} : f32[3, 6, 10]""",
+    ),
+}
+
+KEPT: Kept = {
+    "parts as large as the axis": (
+        "%x: f32[4, 6]",
+        '%z = reduce(%x) {axes=[0], kind="sum"} : f32[6]',
+    ),
+    "nothing to reduce": ("%x: f32[0, 6]", '%z = reduce(%x) {axes=[0], kind="sum"} : f32[6]'),
+    "a stage of two": (
+        "%x: f32[8, 64, 6]",
+        '%y = reduce(%x) {axes=[1], kind="sum"} : f32[8, 6]\n'
+        '%z = reduce(%y) {axes=[0], kind="sum"} : f32[6]',
+    ),
+    "complex numbers": ("%x: c64[64, 6]", '%z = reduce(%x) {axes=[0], kind="sum"} : c64[6]'),
+    "a depth that has no equal parts": (
+        "%x: f32[6, 63], %y: f32[63, 10]",
+        '%z = dot(%x, %y) {rule="m k, k n -> m n"} : f32[6, 10]',
+    ),
+    "two contracted axes": (
+        "%x: f32[6, 8, 64], %y: f32[8, 64, 10]",
+        '%z = dot(%x, %y) {rule="m j k, j k n -> m n"} : f32[6, 10]',
+    ),
+}
+
+# by the model: what has too few programs on a GPU, and its twin that has enough of them
+SPLIT = {
+    "columns": ("%x: bf16[16384, 8192]", "[0]", "bf16[8192]"),
+    "few columns": ("%x: f32[100000, 64]", "[0]", "f32[64]"),
+    "everything": ("%x: f32[8192, 8192]", "[0, 1]", "f32[]"),
+    "a few long rows": ("%x: bf16[4, 4000000]", "[1]", "bf16[4]"),
+    "batch and sequence": ("%x: f32[8, 1024, 768]", "[0, 1]", "f32[768]"),
+}
+WHOLE = {
+    "many rows": ("%x: bf16[16384, 8192]", "[1]", "bf16[16384]"),
+    "a short full sum": ("%x: f32[1024]", "[0]", "f32[]"),
+    "many columns of few rows": ("%x: f32[64, 1000000]", "[0]", "f32[1000000]"),
+    "one row of a norm": ("%x: bf16[1, 4096]", "[1]", "bf16[1]"),
+}
+DEEP = {"16 rows": (16, 4096, 4096), "few tiles": (256, 256, 65536)}
+FULL = {"large": (8192, 8192, 8192), "shallow": (16, 4096, 128), "many tiles": (512, 14336, 4096)}
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_splits(name: str) -> None:
+    check_rewrite(ALWAYS, REWRITES[name])
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_stays(name: str) -> None:
+    check_kept(ALWAYS, KEPT[name])
+
+
+def test_unknown_sizes_stay() -> None:
+    n = symbol("n", 1, 1 << 20)
+    x, y = param("x", tensor("f32", n, 6)), param("y", tensor("f32", n, 5))
+    b = Builder()
+    results = [b.reduce(x, kind="sum", axes=(0,)), b.dot(x, y, rule="n a, n b -> a b")]
+    func = b.func("main", [x, y], results)
+    assert Pipeline(ALWAYS).run(func).func is func
+
+
+def _reduce(params: str, axes: str, kind: str) -> Func:
+    return parse(
+        f"func @main({params}) -> ({kind}) at tensor {{\n"
+        f'  %z = reduce(%x) {{axes={axes}, kind="sum"}} : {kind}\n  return %z\n}}\n'
+    )
+
+
+def _product(m: int, n: int, k: int) -> Func:
+    x, y = param("x", tensor("bf16", m, k)), param("y", tensor("bf16", n, k))
+    b = Builder()
+    return b.func("main", [x, y], [b.dot(x, y, rule="m k, n k -> m n")])
+
+
+@pytest.mark.parametrize("name", SPLIT)
+def test_the_model_splits(name: str) -> None:
+    result = Pipeline("split_reductions").run(_reduce(*SPLIT[name]))
+    assert result.records[0].by_rule == {"split_reduce": 1}
+    (note,) = result.records[0].notes
+    assert note.startswith("%z: ") and note.endswith(" parts")
+    assert Pipeline("split_reductions").run(result.func).func is result.func
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_model_leaves(name: str) -> None:
+    func = _reduce(*WHOLE[name])
+    assert Pipeline("split_reductions").run(func).func is func
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_the_model_splits_products(name: str) -> None:
+    result = Pipeline("split_reductions").run(_product(*DEEP[name]))
+    assert result.records[0].by_rule == {"split_dot": 1}
+    assert Pipeline("split_reductions").run(result.func).func is result.func
+
+
+@pytest.mark.parametrize("name", FULL)
+def test_the_model_leaves_products(name: str) -> None:
+    func = _product(*FULL[name])
+    assert Pipeline("split_reductions").run(func).func is func
+
+
+# ---- values
+
+
+def _lowered(func: Func) -> Func:
+    """Through all stages of the backend, with every reduction split that can be."""
+    for stage, spec in BACKEND.stages:
+        func = Pipeline(ALWAYS if stage == "split" else spec).run(func).func
+        verify(func)
+    return func
+
+
+@pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])
+@pytest.mark.parametrize("dtype", ["f32", "i64", "bf16"])
+@pytest.mark.parametrize("shape", [(67, 33), (33, 67), (2, 40, 5), (1, 97)])
+def test_reductions(kind: str, dtype: str, shape: Shape, rng: np.random.Generator) -> None:
+    values = random_array((dtype, *shape), rng)
+    if kind == "prod":
+        values = np.clip(values, -1, 1)
+    wide = values.astype(np.float64) if dtype != "i64" else values
+    numpy = {"sum": np.sum, "prod": np.prod, "max": np.max, "min": np.min}[kind]
+    for axes in ((0,), (1,), (0, 1)):
+        x = param("x", tensor(dtype, *shape))
+        b = Builder()
+        func = b.func("main", [x], [b.reduce(x, kind=kind, axes=axes)])
+        found = np.asarray(_lowered(func).interpret(values))
+        want = np.asarray(numpy(wide, axis=axes))
+        if dtype == "i64":
+            np.testing.assert_array_equal(found, want)
+        else:
+            assert_near(found, want, dtype)
+
+
+def test_inf_and_nan_stay_in_their_columns(rng: np.random.Generator) -> None:
+    x = rng.standard_normal((67, 5)).astype(np.float32)
+    x[3, 1], x[66, 2], x[0, 3] = np.nan, np.inf, -np.inf
+    func = _reduce("%x: f32[67, 5]", "[0]", "f32[5]")
+    found = np.asarray(_lowered(func).interpret(x))
+    want = x.astype(np.float64).sum(0)
+    np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
+    np.testing.assert_array_equal(found[2:4], want[2:4].astype(np.float32))
+    assert_near(found[[0, 4]], want[[0, 4]], "f32")
+
+
+def test_a_long_sum_of_16_bits_is_rounded_once(rng: np.random.Generator) -> None:
+    x = round_bf16(rng.uniform(0.5, 1.0, (4096, 3)).astype(np.float32))
+    found = np.asarray(_lowered(_reduce("%x: bf16[4096, 3]", "[0]", "bf16[3]")).interpret(x))
+    want = x.astype(np.float64).sum(0)
+    assert np.abs(found.astype(np.float64) / want - 1).max() <= 2.0**-8
+
+
+@pytest.mark.parametrize(("rule", "left", "right"), PRODUCTS)
+def test_products(rule: str, left: Shape, right: Shape, rng: np.random.Generator) -> None:
+    x, y = (param(n, tensor("f32", *s)) for n, s in (("x", left), ("y", right)))
+    b = Builder()
+    func = b.func("main", [x, y], [b.dot(x, y, rule=rule)])
+    after = Pipeline(ALWAYS).run(func).func
+    values = [floats(s, "f32", rng) for s in (left, right)]
+    assert_near(np.asarray(after.interpret(*values)), einsum(rule, *values), "f32")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(seed: int) -> None:
+    program = random_program(7000 + seed, small=True)
+    after = Pipeline("split_reductions{parts=2}").run(program.func).func
+    verify(after)
+    assert parse(str(after)) is after
+    assert not program.compare(after.interpret(*program.inputs))

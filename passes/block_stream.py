@@ -18,9 +18,14 @@ from stack.passes.block_frame import Held, power_of_two
 from stack.passes.block_limits import Segment, segments
 from stack.passes.block_tiler import STEP, BlockTiler
 from stack.passes.places import places_of
+from stack.passes.tile_choice import Tile
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
 BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
+TILES = (
+    *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
+    *(Tile(128, 0, 32, 8, 3), Tile(64, 0, 64, 4, 3), Tile(64, 0, 32, 4, 3), Tile(64, 0, 128, 4, 2)),
+)
 MAX_LANES = 256  # of a state that is a dot: held whole
 
 
@@ -28,6 +33,10 @@ class StreamTiler(BlockTiler):
     """Builds the kernel of a stream."""
 
     def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
+        named = group.attrs.get("tiles")
+        self.tile = Tile.parse(named[0]) if named else None
+        if self.tile is not None:
+            rows, step = rows or self.tile.rows, step or self.tile.step
         busy = _work(group) >= BUSY
         super().__init__(group, rows or (64 if busy else 128), lanes, step or (32 if busy else 64))
         self.states, self.correct, self.ending = group.blocks
@@ -130,6 +139,8 @@ class StreamTiler(BlockTiler):
         big = self.rows * self.step >= 128 * 128 or sums * widest * self.rows > 128 * 128
         self.warps = 8 if self.has_dot and big else 4
         self.stages = 2 if widest > 64 and self.step > 32 else 3  # what fits beside a wide sum
+        if self.tile is not None:
+            self.warps, self.stages = self.tile.warps, self.tile.stages
         return values, long
 
     def _row(
@@ -240,6 +251,22 @@ class StreamTiler(BlockTiler):
         full.insert(at, axis.place)
         value = self.spread_over(self.value(operand, tuple(full)), [axis])
         return self.fold(value, str(state.attrs["kind"]), [k])
+
+
+def stream_tiles(group: Node) -> list[Tile]:
+    """Tiles for a stream with a product, the tiler's own choice first; none where it has none.
+
+    `lanes` is 0: the columns of a sum are held whole.
+    """
+    tiler = StreamTiler(group)
+    if not tiler.has_dot:
+        return []
+    try:
+        tiler.kernel()
+    except CannotTile:
+        return []  # `blocks` says why
+    own = Tile(tiler.rows, 0, tiler.step, tiler.warps, tiler.stages)
+    return [own, *(tile for tile in TILES if tile != own)]
 
 
 def _work(stream: Node) -> int:

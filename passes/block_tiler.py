@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
-from stack.ir.types import DType, TensorType, TupleType
+from stack.ir.types import TensorType, TupleType
 from stack.passes.block_frame import Axis, Held, index_type, power_of_two
 from stack.passes.block_values import MAX_WHOLE, BlockValues
 from stack.passes.places import places_of
+from stack.passes.tile_choice import PROCESSORS, SHARED_BYTES, Tile, product_of, ranked
 from stack.passes.tile_frame import CannotTile, static
 from stack.passes.tile_gemm import Roles, result_names, roles_of
 
@@ -20,47 +21,6 @@ TURNED = 32  # extent of a tile that is read along one axis and written along an
 STEP = 2048  # elements of a long row in one step
 MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
 COLUMNS = 128  # kept elements of a tile that walks along such an axis
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A tile of a product. `rate` is its speed on a full GPU, relative to the best."""
-
-    rows: int
-    lanes: int
-    warps: int
-    stages: int
-    rate: float
-
-
-MULTIPROCESSORS = 132  # of an H100
-SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
-SHAPES = (
-    Shape(128, 256, 8, 4, 1.0),
-    Shape(128, 128, 8, 4, 0.85),
-    Shape(64, 256, 4, 4, 0.8),
-    Shape(64, 128, 4, 4, 0.7),
-    Shape(64, 64, 4, 4, 0.5),
-    Shape(16, 128, 4, 4, 0.25),
-    Shape(16, 64, 4, 4, 0.15),
-)
-NARROW = (Shape(64, 64, 4, 3, 1.0), Shape(32, 64, 4, 3, 0.8), Shape(16, 64, 4, 3, 0.5))
-
-
-def product_waves(shape: Shape, height: int, width: int, apart: int) -> int:
-    """How often the GPU is filled with tiles: of `apart` products of `height` x `width`."""
-    tiles = -(-height // shape.rows) * -(-width // shape.lanes) * apart
-    return -(-tiles // MULTIPROCESSORS)
-
-
-def best_shape(dtype: DType, height: int, width: int, apart: int) -> Shape:
-    """The tile that finishes first: waves of programs, times the work of a tile."""
-
-    def time(shape: Shape) -> float:
-        waves = product_waves(shape, height, width, apart)
-        return waves * shape.rows * shape.lanes / shape.rate
-
-    return min(SHAPES if dtype.bits == 16 else NARROW, key=time)
 
 
 class BlockTiler(BlockValues):
@@ -79,6 +39,7 @@ class BlockTiler(BlockValues):
         self.grid: list[tuple[Node, int]] = []
         self.warps = 4
         self.stages = 2
+        self.is_persistent = False
 
     def check(self, sizes: Sequence[int]) -> None:
         if 0 in sizes:
@@ -132,13 +93,15 @@ class BlockTiler(BlockValues):
         outputs = self.outputs()
         final = self.in_grid(self.grid, outputs, program)
         block = self.b.block([*self._parameters(), *outputs], final)
-        attrs = {
+        attrs: dict[str, object] = {
             "name": str(self.group.attrs.get("name") or "kernel"),
             "level": "tile",
             "ops": self._ops(),
             "warps": self.warps,
             "stages": self.stages,
         }
+        if self.is_persistent and prod(count for _, count in self.grid) > PROCESSORS:
+            attrs["programs"] = PROCESSORS
         return Node("kernel", self.args, attrs, self.group.type, (block,))
 
     def _parameters(self) -> list[Node]:
@@ -186,27 +149,18 @@ class BlockTiler(BlockValues):
         return [index.get(name, 0) for name in result_names(dot)]
 
     def _pick_tile(self, roles: Roles, dot: Node) -> None:
-        """The tile that was asked for, or the one that finishes first."""
+        """The tile that was asked for, that the group names, or that the model puts first."""
+        dtype = dot.args[0].dtype
+        named = self.group.attrs.get("tiles")
+        tile = Tile.parse(named[0]) if named else ranked(product_of(roles), dtype)[0]
         if self.rows and self.lanes:
-            chosen = Shape(
-                self.rows, self.lanes, 4 if self.rows * self.lanes < 128 * 256 else 8, 3, 1
-            )
-        else:
-            height = roles.sizes[roles.row] if roles.row else 1
-            width = roles.sizes[roles.lane]
-            apart = 1
-            for name in (*roles.batch, *roles.panels, *roles.outer):
-                apart *= roles.sizes[name]
-
-            chosen = best_shape(dot.args[0].dtype, height, width, apart)
-        self.rows, self.lanes = chosen.rows, chosen.lanes
-        self.step = self.step or (64 if dot.args[0].dtype.bits == 16 else 32)
-        self.warps, self.stages = chosen.warps, min(chosen.stages, self._room(dot))
-
-    def _room(self, dot: Node) -> int:
-        """How many steps of a product fit the shared memory."""
-        one = (self.rows + self.lanes) * self.step * dot.args[0].dtype.bytes
-        return max(1, SHARED_BYTES // one)
+            warps = 8 if self.rows * self.lanes >= 128 * 256 else 4
+            tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)
+        self.rows, self.lanes = tile.rows, tile.lanes
+        self.step = self.step or tile.step
+        self.warps, self.is_persistent = tile.warps, tile.persistent
+        one = (self.rows + self.lanes) * self.step * dtype.bytes
+        self.stages = max(1, min(tile.stages, SHARED_BYTES // one))
 
     def _dot_tile(self, roles: Roles) -> dict[str, Dim]:
         found: dict[str, Dim] = {}

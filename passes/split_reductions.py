@@ -5,7 +5,7 @@ array, full sums, and products of few tiles with a long contracted axis have too
 axis becomes (parts, rest): a first stage reduces the rest, a second one the parts. For a dot this
 is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
 
-A stage is priced by waves of programs; see `block_tiler` for products.
+A stage is priced by waves of programs; see `tile_choice` for products.
 """
 
 from __future__ import annotations
@@ -20,20 +20,18 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.types import DType
-from stack.passes.block_tiler import COLUMNS, LOOP_TILE, MULTIPROCESSORS, best_shape, product_waves
+from stack.passes.block_tiler import COLUMNS, LOOP_TILE
 from stack.passes.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.tile_choice import MEMORY, PROCESSORS, Product, ranked, seconds
 from stack.passes.tile_frame import wide
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-# Of an H100, in seconds and bytes.
-BANDWIDTH = 3e12
-MULTIPLIES = 3e12  # of 16-bit floats, a second on one multiprocessor
-LAUNCH = 3e-6  # what one more kernel costs
-STEP = 0.3e-6  # least time of a program for one step along a contracted axis
-DEPTH = 64  # elements of that axis in one step
-FULL = 4 * MULTIPROCESSORS  # programs that together reach the bandwidth
+# of an H100
+LAUNCH = 3e-6  # seconds that one more kernel costs
+DEPTH = 256  # elements of a contracted axis that a part keeps at least
+FULL = 4 * PROCESSORS  # programs that together reach the bandwidth
 LEAST = 16  # elements of a part
 GAIN = 0.8  # of the time of one stage: what two may take
 PADDED = 1.2  # how much longer a stage takes that has to mask its end
@@ -120,7 +118,7 @@ def _is_stage(node: Node, scope: Scope) -> bool:
 
 def _seconds(programs: int, bytes_: float) -> float:
     """A stage of so many programs that read so many bytes each."""
-    return -(-programs // FULL) * bytes_ * FULL / BANDWIDTH
+    return -(-programs // FULL) * bytes_ * FULL / MEMORY
 
 
 def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool) -> int:
@@ -131,14 +129,14 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool) -> int:
 
     def time(parts: int) -> float:
         rest = -(-extent // parts)
-        seconds = _seconds(programs * parts, width * rest * dtype.bytes)
+        first = _seconds(programs * parts, width * rest * dtype.bytes)
         if parts == 1:
-            return seconds
+            return first
         if parts * rest != extent:
-            seconds *= PADDED
+            first *= PADDED
         partial = wide(dtype).bytes
         second = _seconds(programs, width * parts * partial)
-        return seconds + LAUNCH + second + kept * parts * partial / BANDWIDTH
+        return first + LAUNCH + second + kept * parts * partial / MEMORY
 
     best = min(_candidates(extent), key=time)
     return best if time(best) < GAIN * time(1) else 1
@@ -214,18 +212,14 @@ def _best_dot_parts(
     dtype = node.args[0].dtype
 
     def time(parts: int) -> float:
-        shape = best_shape(dtype, height, width, apart * parts)
-        waves = product_waves(shape, height, width, apart * parts)
-        rest = depth // parts
-        rate = shape.rate * (1.0 if dtype.bits == 16 else 1 / 16)
-        busy = shape.rows * shape.lanes * rest / rate / MULTIPLIES
-        seconds = waves * max(busy, STEP * rest / DEPTH)
+        product = Product(height, width, depth // parts, apart * parts)
+        expected = seconds(ranked(product, dtype)[0], product, dtype)
         if parts == 1:
-            return seconds
+            return expected
         partial = 8.0 * height * width * apart * parts  # written and read
-        return seconds + LAUNCH + partial / BANDWIDTH
+        return expected + LAUNCH + partial / MEMORY
 
-    choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= 4 * DEPTH]
+    choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= DEPTH]
     best = min(choices or [1], key=time)
     return best if time(best) < GAIN * time(1) else 1
 

@@ -53,7 +53,7 @@ BACKEND = Backend(
         ("laid-out", "layout,canonicalize"),
         ("streamed", "stream{min_axis=32769}"),
         ("split", "split_reductions"),
-        ("fused", "fuse"),
+        ("fused", "fuse,tiles"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
     ),
     compile=_compile,

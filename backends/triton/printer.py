@@ -156,7 +156,13 @@ class _Printer:
         total = math.prod(extents)
         if not chain:
             return 1
-        self._line("pid = tl.program_id(0)")
+        shared = int(self.node.attrs.get("programs") or 0)
+        if shared:
+            tiles = f"tl.range(tl.program_id(0), {total}, {shared}, flatten=True)"
+            self._line(f"for pid in {tiles}:")
+            self.depth += 1
+        else:
+            self._line("pid = tl.program_id(0)")
         rest, inside = "pid", 1
         names = [self._fresh(str(v.attrs["name"])) for v in chain]
         at = len(chain)
@@ -173,7 +179,7 @@ class _Printer:
                 self._line(f"{name} = {name}.to(tl.int64)")
             self.text[var] = name
             self.actual[var] = ()
-        return total
+        return shared or total
 
     def _grouped(self, names: Sequence[str], extents: Sequence[int]) -> None:
         """Tiles in groups of rows: a group reads few rows and shares the columns."""

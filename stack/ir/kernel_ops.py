@@ -238,7 +238,10 @@ define(
         "control",
         _kernel_infer,
         evaluate=_run_kernel,
-        attrs=("name: str", "level: str", "ops?", "flops?", "at?", "warps?", "stages?"),
+        attrs=(
+            *("name: str", "level: str", "ops?", "flops?", "at?"),
+            *("warps?", "stages?", "programs?"),
+        ),
     )
 )
 define(

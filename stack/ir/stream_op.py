@@ -93,7 +93,7 @@ define(
         "control",
         _infer,
         evaluate=_evaluate,
-        attrs=("name: str",),
+        attrs=("name: str", "tiles?"),
         at_least=1,
     )
 )

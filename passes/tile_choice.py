@@ -1,0 +1,131 @@
+"""Which tile a product on a GPU takes: a model of its time, best first.
+
+A program computes `rows` x `lanes` sums, `step` deep at a time. The time is the largest of three:
+products on the busiest processor, what comes from memory, and what comes through the L2 cache.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import astuple, dataclass, field
+from math import prod
+
+from stack.errors import UsageError
+from stack.ir.types import DType
+from stack.passes.tile_gemm import Roles
+
+# an H100; the rates below hold for it
+PROCESSORS = 132
+PRODUCTS = 740e12  # flops of 16-bit products a second
+MEMORY = 2.9e12  # bytes a second
+CACHE = 11e12
+LAUNCH = 2e-6  # seconds
+SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
+MOST = 8  # tiles that are worth measuring
+_TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?")
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of a tile, and how its programs run.
+
+    Attributes:
+        rows: of the result in a program.
+        lanes: columns of the result in a program.
+        step: elements of the contracted axis that are multiplied at a time.
+        warps: that share a program.
+        stages: steps that are loaded ahead.
+        persistent: as many programs as processors take tiles in turn, so that the end of one
+            tile overlaps the start of the next.
+        rate: of a full processor, relative to `PRODUCTS`.
+    """
+
+    rows: int
+    lanes: int
+    step: int
+    warps: int
+    stages: int
+    persistent: bool = False
+    rate: float = field(default=1.0, compare=False)
+
+    def __str__(self) -> str:
+        text = f"{self.rows}x{self.lanes}x{self.step} warps={self.warps} stages={self.stages}"
+        return f"{text} persistent" if self.persistent else text
+
+    @staticmethod
+    def parse(text: str) -> Tile:
+        """The tile that `str` wrote. Raises UsageError."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"tile {text!r}: write rows x lanes x step with warps and stages, as in"
+                " '128x256x64 warps=8 stages=3 persistent'"
+            )
+        *numbers, persistent = match.groups()
+        return Tile(*map(int, numbers), persistent=bool(persistent))
+
+
+HALF = (
+    Tile(16, 32, 256, 4, 5, rate=0.14),
+    Tile(16, 64, 256, 4, 4, rate=0.18),
+    Tile(16, 128, 128, 4, 5, rate=0.22),
+    Tile(64, 64, 128, 4, 6, rate=0.45),
+    Tile(64, 128, 128, 4, 4, rate=1.05),
+    Tile(128, 128, 64, 4, 6, rate=0.91),
+    Tile(128, 128, 64, 4, 3, rate=0.82),
+    Tile(128, 256, 64, 8, 3, persistent=True, rate=1.04),
+)
+# f32 is multiplied in three parts of 19 bits
+SINGLE = (
+    Tile(64, 64, 32, 4, 3, rate=0.17),
+    Tile(32, 64, 32, 4, 3, rate=0.13),
+    Tile(16, 64, 32, 4, 3, rate=0.08),
+)
+
+
+def tiles_of(dtype: DType) -> tuple[Tile, ...]:
+    """Tiles for products of an element type."""
+    return HALF if dtype.bits <= 16 else SINGLE
+
+
+@dataclass(frozen=True)
+class Product:
+    """`apart` products of `height` x `depth` by `depth` x `width`."""
+
+    height: int
+    width: int
+    depth: int
+    apart: int = 1
+
+
+def product_of(roles: Roles) -> Product:
+    """What the tiler makes of a dot."""
+    sizes = roles.sizes
+    return Product(
+        height=sizes[roles.row] if roles.row else 1,
+        width=sizes[roles.lane],
+        depth=prod(sizes[name] for name in roles.contracted),
+        apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
+    )
+
+
+def seconds(tile: Tile, product: Product, dtype: DType) -> float:
+    """What the model expects of a product."""
+    height, width, depth, apart = astuple(product)
+    programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
+    turns = -(-programs // PROCESSORS)
+    flops = 2.0 * tile.rows * tile.lanes * depth
+    read = (height + width) * depth * apart * dtype.bytes
+    written = height * width * apart * dtype.bytes
+    cached = programs * (tile.rows + tile.lanes) * depth * dtype.bytes
+    used = min(1.0, programs / PROCESSORS)
+    return LAUNCH + max(
+        turns * flops * PROCESSORS / (PRODUCTS * tile.rate),
+        (read + written) / MEMORY,
+        cached / (CACHE * used),
+    )
+
+
+def ranked(product: Product, dtype: DType) -> list[Tile]:
+    """Tiles for a product, the one that the model expects to be fastest first."""
+    return sorted(tiles_of(dtype), key=lambda tile: seconds(tile, product, dtype))

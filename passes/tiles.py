@@ -1,0 +1,71 @@
+"""tiles: which tile each product on a GPU takes, written on its group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Block, Func, Node
+from stack.passes.block_stream import stream_tiles
+from stack.passes.tile import alone
+from stack.passes.tile_choice import product_of, ranked, seconds
+from stack.passes.tile_frame import CannotTile
+from stack.passes.tile_gemm import roles_of
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class Tiles(Pass):
+    """Write `tiles`, best first by the model of `tile_choice`, on groups with a product.
+
+    `blocks` takes the first. Measuring the others is up to whoever has the device.
+
+    Attributes:
+        most: how many to name.
+    """
+
+    name: ClassVar[str] = "tiles"
+    most: int = 1
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op in ("cond", "while", "call"):
+                blocks = [self._block(b, log) for b in node.blocks]
+                if tuple(blocks) != node.blocks:
+                    changed[node] = Replacement(
+                        Node(node.op, node.args, node.attrs, node.type, blocks)
+                    )
+                continue
+            found = self._tiles(node, block.names.get(node, node.op), log)
+            if found and log.spend("tiles", block.locs.get(node, ())):
+                group = alone(node) if node.op == "dot" else node
+                attrs = {**group.attrs, "tiles": tuple(found)}
+                changed[node] = Replacement(
+                    Node(group.op, group.args, attrs, group.type, group.blocks)
+                )
+        return replace(block, changed) if changed else block
+
+    def _tiles(self, node: Node, name: str, log: Log) -> list[str]:
+        if node.op == "stream":
+            return [str(tile) for tile in stream_tiles(node)[: self.most]]
+        dot = node if node.op == "dot" else None
+        if node.op == "fusion" and node.attrs["kind"] != "library":
+            dots = [n for n in node.blocks[0].nodes if n.op == "dot"]
+            dot = dots[0] if len(dots) == 1 else None
+        if dot is None:
+            return []
+        try:
+            product = product_of(roles_of(dot))
+        except CannotTile:
+            return []  # `blocks` says why
+        dtype = dot.args[0].dtype
+        best = ranked(product, dtype)[: max(self.most, 2)]
+        expected = [f"{tile}: {seconds(tile, product, dtype) * 1e6:.1f} us" for tile in best]
+        log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(expected)}")
+        return [str(tile) for tile in best[: self.most]]

@@ -249,4 +249,4 @@ def types_of(node: Node) -> tuple[TensorType, ...]:
     return node.type.items if isinstance(node.type, TupleType) else (node.type,)
 
 
-__all__ = ["BlockTiler", "best_shape", "product_waves", "types_of"]
+__all__ = ["BlockTiler", "types_of"]

@@ -64,7 +64,7 @@ class BlockValues(BlockFrame):
         self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
         self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
         self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
-        self.step = 64  # default block of an axis that a dot walks along
+        self.step: int = 64  # default block of an axis that a dot walks along
         self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
 
     def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:

@@ -112,8 +112,13 @@ WHOLE = {
     "many columns of few rows": ("%x: f32[64, 1000000]", "[0]", "f32[1000000]"),
     "one row of a norm": ("%x: bf16[1, 4096]", "[1]", "bf16[1]"),
 }
-DEEP = {"16 rows": (16, 4096, 4096), "few tiles": (256, 256, 65536)}
-FULL = {"large": (8192, 8192, 8192), "shallow": (16, 4096, 128), "many tiles": (512, 14336, 4096)}
+DEEP = {"16 rows": (16, 1024, 16384), "few tiles": (256, 256, 65536)}
+FULL = {
+    "weights": (16, 4096, 4096),
+    "large": (8192, 8192, 8192),
+    "shallow": (16, 4096, 128),
+    "many tiles": (512, 14336, 4096),
+}
 
 
 @pytest.mark.parametrize("name", REWRITES)

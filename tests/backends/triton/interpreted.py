@@ -108,6 +108,11 @@ def groups() -> Iterator[Case]:
     shapes = [(260, 32), (32, 520)]
     group = epilogue_of(clamped, shapes, "f32")
     yield "tiles in groups", program(group), [floats(s, "f32", rng) for s in shapes], True
+    shapes = [(180, 32), (32, 400)]
+    group = epilogue_of(clamped, shapes, "f32")
+    attrs = {**group.attrs, "tiles": ("16x32x32 warps=4 stages=2 persistent",)}
+    taken = Node(group.op, group.args, attrs, group.type, group.blocks)
+    yield "tiles in turn", program(taken), [floats(s, "f32", rng) for s in shapes], True
 
 
 def clamped(b: Builder, x: Node, w: Node) -> Node:

@@ -1,0 +1,94 @@
+"""Tiles of products: the model's order, the text on a group, and what `blocks` makes of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from stack.errors import UsageError
+from stack.ir import Builder, Func, param, parse, tensor, verify
+from stack.ir.data import round_bf16
+from stack.ir.types import BF16, F32
+from stack.passes.tile_choice import HALF, PROCESSORS, Product, Tile, ranked, seconds
+from stack.rewrite import Pipeline
+
+
+def product(m: int, n: int, k: int, dtype: str = "bf16") -> Func:
+    x, w = param("x", tensor(dtype, m, k)), param("w", tensor(dtype, n, k))
+    b = Builder()
+    return b.func("main", [x, w], [b.dot(x, w, rule="m k, n k -> m n")])
+
+
+@pytest.mark.parametrize("tile", HALF, ids=str)
+def test_text_of_a_tile_reads_back(tile: Tile) -> None:
+    assert Tile.parse(str(tile)) == tile
+
+
+@pytest.mark.parametrize("text", ["", "128x256", "128x256x64 warps=8", "ax2x3 warps=1 stages=1"])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="rows x lanes x step"):
+        Tile.parse(text)
+
+
+def test_few_rows_take_a_flat_tile_and_many_a_large_one() -> None:
+    assert ranked(Product(16, 4096, 4096), BF16)[0].rows == 16
+    large = ranked(Product(8192, 8192, 8192), BF16)[0]
+    assert (large.rows, large.lanes, large.persistent) == (128, 256, True)
+    assert ranked(Product(8192, 8192, 8192), F32)[0].step == 32
+
+
+def test_time_grows_with_turns_of_the_processors() -> None:
+    tile = Tile(128, 128, 64, 4, 3)
+    full = Product(128 * 11, 128 * PROCESSORS // 11, 4096)
+    more = Product(128 * 11, 128 * PROCESSORS // 11 + 1, 4096)
+    assert seconds(tile, more, BF16) > 1.8 * seconds(tile, full, BF16)
+
+
+def test_a_group_names_its_tiles_and_blocks_takes_the_first() -> None:
+    func = Pipeline("tiles{most=3}").run(product(2048, 4096, 4096)).func
+    verify(func)
+    assert parse(str(func)) is func
+    (group,) = func.nodes
+    tiles = group.attrs["tiles"]
+    assert len(tiles) == len(set(tiles)) == 3
+    (kernel,) = Pipeline("blocks").run(func).func.nodes
+    first = Tile.parse(tiles[0])
+    assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (first.warps, first.stages)
+    assert kernel.attrs.get("programs") == (PROCESSORS if first.persistent else None)
+
+
+def test_what_the_tiles_say_is_done() -> None:
+    text = str(Pipeline("tiles").run(product(256, 512, 64)).func)
+    start = text.index("tiles=[") + len("tiles=[")
+    own = text[start : text.index("]", start)]
+    func = parse(text.replace(own, '"64x32x16 warps=2 stages=5"'))
+    tiled = Pipeline("blocks").run(func).func
+    (kernel,) = tiled.nodes
+    assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (2, 5)
+    assert "[64, 32]" in str(tiled)
+
+
+def test_no_product_no_tiles() -> None:
+    x = param("x", tensor("f32", 64, 128))
+    b = Builder()
+    func = b.func("main", [x], [b.reduce(b.exp(x), axes=(1,), kind="sum")])
+    assert Pipeline("tiles").run(func).func is func
+
+
+def test_note_says_what_the_model_expects() -> None:
+    (record,) = Pipeline("tiles").run(product(512, 4096, 4096)).records
+    (note,) = record.notes
+    assert note.count(" us") == 2 and "m k, n k -> m n" in note
+
+
+def test_persistent_programs_compute_the_same(rng: np.random.Generator) -> None:
+    func = Pipeline("tiles").run(product(300, 4700, 32)).func
+    text = str(func)
+    start = text.index("tiles=[") + len("tiles=[")
+    own = text[start : text.index("]", start)]
+    shared = parse(text.replace(own, '"32x64x32 warps=4 stages=2 persistent"'))
+    kernels = Pipeline("blocks").run(shared).func
+    assert kernels.nodes[0].attrs["programs"] == PROCESSORS
+    x, w = (rng.standard_normal(p.shape).astype(np.float32) for p in func.params)
+    given = [round_bf16(a) for a in (x, w)]
+    np.testing.assert_allclose(kernels.interpret(*given), func.interpret(*given), rtol=1e-2)

@@ -65,7 +65,7 @@ def test_what_the_tiles_say_is_done() -> None:
     tiled = Pipeline("blocks").run(func).func
     (kernel,) = tiled.nodes
     assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (2, 5)
-    assert "[64, 32]" in str(tiled)
+    assert "f32<64x32>" in str(tiled)
 
 
 def test_no_product_no_tiles() -> None:

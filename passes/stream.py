@@ -4,24 +4,21 @@ Found by algebra alone, in three steps: every reduction is brought into a normal
 `stream_normal`), the correction of its running value is derived (`stream_action`), and the op
 `stream` is built (`stream_build`). A stream is made where it keeps something as long as the axis
 out of memory: the result of a dot, or a row that is too long to be held.
+
+A dot that ends in reductions over both of its axes, as in the gradient of a dot of it, is in the
+way of each of them alone. Where computing it again costs less than its bytes, each stream does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.builder import make
-from stack.ir.dim import Dim, add, less_equal, product
-from stack.ir.node import Block, Func, Node, deps
-from stack.ir.types import TensorType, TupleType
-from stack.passes.stream_action import describe
-from stack.passes.stream_build import Build
-from stack.passes.stream_graph import Graph, is_elementwise, reduced_value
-from stack.passes.stream_normal import Normal
-from stack.passes.stream_region import Region
-from stack.passes.stream_terms import Exp, Refusal, Shift, Writer
+from stack.ir.cost import cost
+from stack.ir.node import Block, Func, Node
+from stack.passes.stream_candidate import Candidate, ends
+from stack.passes.stream_graph import Graph, reduced_value
+from stack.passes.stream_terms import Refusal
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -34,11 +31,13 @@ class Stream(Pass):
     Attributes:
         min_axis: shortest axis that is worth it where no dot is involved; shorter rows are held.
         max_width: most columns of a dot's running value, which one program holds whole.
+        balance: flops that cost as much as a byte of memory; 0 never computes a dot twice.
     """
 
     name: ClassVar[str] = "stream"
     min_axis: int = 16384
     max_width: int = 256
+    balance: float = 0.0
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self._block(func.body, log, {}), func.level)
@@ -67,14 +66,18 @@ class Stream(Pass):
         return current
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:
-        """The block with one more stream, the last one that is possible."""
+        """The block with one more stream, the last one that is possible, or several at once."""
         for sink in reversed(graph.nodes):
             found = reduced_value(sink)
             if sink in refused or found is None or found[0] in (0, 1):
                 continue
             refused.add(sink)
             try:
-                candidate = _Candidate(self, graph, sink, refused)
+                candidate = Candidate(self, graph, sink, refused)
+                if self.balance and candidate.held:
+                    made = self._together(graph, candidate, log)
+                    if made is not None:
+                        return made
                 built = candidate.build()
             except Refusal as refusal:
                 _note(log, f"{graph.name(sink)} is not streamed: {refusal}")
@@ -87,274 +90,59 @@ class Stream(Pass):
             return replace(graph.block, built)
         return None
 
+    def _together(self, graph: Graph, first: Candidate, log: Log) -> Block | None:
+        """Streams over dots that several need, each of which computes them on its own."""
+        name = graph.name(first.sink)
+        dots, last = self._closed(graph, first)
+        found: list[tuple[Candidate, Block]] = []
+        block = graph.block
+        while last:
+            graph = Graph(block)
+            left = [n for n in last if n in graph.place]
+            if not left:
+                break
+            try:
+                candidate = Candidate(self, graph, left[-1], set(), dots, left)
+                built = candidate.build()
+            except Refusal as refusal:
+                _note(log, f"{name}: {graph.name(left[-1])} does not stream alone: {refusal}")
+                return None
+            if built is None:
+                return None
+            block = replace(block, built)
+            found.append((candidate, block))
+        if not found:
+            return None
+        if not self._pays(dots, len(found)):
+            _note(log, f"{name}: to compute dots in {len(found)} streams costs more than memory")
+            return None
+        made: Block | None = None
+        for candidate, after in found:
+            if log.spend("stream", candidate.graph.lines(candidate.region.members)):
+                _note(log, candidate.text())
+                made = after
+        return made
+
+    def _closed(self, graph: Graph, first: Candidate) -> tuple[frozenset[Node], list[Node]]:
+        """Dots that are needed together, and the reductions that they end in, if in no others."""
+        dots = first.wanted
+        while True:
+            last = ends(graph, dots)
+            if last is None:
+                return dots, []
+            more = dots.union(*(Candidate(self, graph, n, set()).wanted for n in last))
+            if more == dots:
+                return dots, last
+            dots = more
+
+    def _pays(self, dots: frozenset[Node], times: int) -> bool:
+        """Whether computing dots `times` costs less than writing them once and reading them."""
+        costs = [cost(d) for d in dots]
+        flops = sum(c.flops for c in costs if isinstance(c.flops, int))
+        held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))
+        return flops * (times - 1) <= self.balance * held * (times + 1)
+
 
 def _note(log: Log, text: str) -> None:
     if text not in log.notes:
         log.note(text)
-
-
-class _Candidate:
-    """The stream that ends in one reduction."""
-
-    def __init__(self, options: Stream, graph: Graph, sink: Node, asked: set[Node]) -> None:
-        self.options = options
-        self.asked = asked  # sinks that come later
-        self.graph = graph
-        self.sink = sink
-        self.outside: frozenset[Node] = frozenset()
-        self.held: frozenset[Node] = frozenset()
-        self.region = self._collect()
-
-    def _collect(self) -> Region:
-        """The region, with dots that are in memory anyway read from there."""
-        while True:
-            region = self._region()
-            needed = frozenset(self._needed_outside(region)) - self.held
-            if not needed:
-                return region
-            self.held |= needed
-
-    def _region(self) -> Region:
-        """The sink's region, with other reductions that use its states."""
-        found = reduced_value(self.sink)
-        assert found is not None
-        region = Region(self.graph, found[0], self.outside, self.held)
-        region.add(self.sink)
-        if len(region.members) == 1 and not region.dots and not self._is_long(found[0]):
-            return region
-        self._check_width([self.sink], region)
-        after = self.graph.after(region.members)
-        # of a long row all or nothing: what was refused before would read the row again
-        asked = set[Node]() if self._is_long(found[0]) else self.asked
-        others = [n for n in reversed(self.graph.nodes) if n in after and n not in asked]
-        others = [n for n in others if n not in self.outside and _extent(n) == found[0]]
-        plain = not region.dots and not any(n.op == "dot" for n in (*others, *region.members))
-        if plain and not self._is_long(found[0]):
-            return region
-        for node in others:
-            if node in region.members:
-                continue
-            more = Region(self.graph, found[0], self.outside, self.held)
-            try:
-                more.add(node)
-                if not region.members.keys().isdisjoint(more.members):
-                    region.merge(more)
-            except Refusal:
-                continue
-        return region
-
-    def _is_long(self, extent: Dim) -> bool:
-        return isinstance(extent, int) and extent >= self.options.min_axis
-
-    def _virtual(self, region: Region) -> frozenset[Node]:
-        """Values made of the dots of a region, with no state in them."""
-        if not region.dots:
-            return frozenset()
-        visited = {v.node for v in region.visited if not region.depends(v)}
-        return frozenset(n for n in self.graph.after(region.dots) if n in visited)
-
-    def _needed_outside(self, region: Region) -> list[Node]:
-        """Values of a region's dots that something else reads too."""
-        inside = {v.node for v in region.visited} | set(region.members)
-        return [
-            n
-            for n in self._virtual(region)
-            if n in self.graph.results or any(u not in inside for u in self.graph.users[n])
-        ]
-
-    # ---- normal form
-
-    def build(self) -> dict[Node, Replacement] | None:
-        """What replaces what; None where a stream is not worth it."""
-        while True:
-            if not self._is_candidate():
-                return None
-            try:
-                self.normal = Normal(self.region)
-                break
-            except Refusal as refusal:
-                self._leave_out(refusal)
-        self.finishing, self.outputs = self._outputs()
-        if not self._is_worth_it():
-            return None
-        made = Build(self.normal, frozenset(self.finishing)).build(self.outputs)
-        after = self.graph.after(self.region.members)
-        for arg in made.node.args:
-            if arg in after:
-                raise Refusal(
-                    f"{self.graph.name(arg)} is computed from a state outside of the pass"
-                )
-        return self._replacements(made.node)
-
-    def _leave_out(self, refusal: Refusal) -> None:
-        """Go on without the reduction that was refused, and what it is computed from."""
-        culprit = refusal.reduction
-        if culprit is None or culprit is self.sink:
-            raise refusal
-        before = {m for m in self.region.members if culprit in self.graph.after((m,))}
-        self.outside |= before | {culprit}
-        if self.sink in self.outside:
-            raise refusal
-        self.region = self._collect()
-
-    def _is_candidate(self) -> bool:
-        """Whether there is more than one plain reduction."""
-        region = self.region
-        if region.dots or self._is_long(region.extent):
-            return True
-        return len(region.members) > 1 and any(m.op == "dot" for m in region.members)
-
-    def _outputs(self) -> tuple[set[Node], list[Node]]:
-        """What is computed after the pass, and which of it is needed elsewhere."""
-        region, graph = self.region, self.graph
-        after = graph.after(region.members)
-        virtual = self._virtual(region)
-        inside = {v.node for v in region.visited if region.depends(v)}
-        finishing: set[Node] = set()
-        for node in graph.nodes:
-            if node not in after or node in region.members or not _finishes(node):
-                continue
-            if all(
-                a in finishing or a in region.members or (a not in after and a not in virtual)
-                for a in node.args
-            ):
-                finishing.add(node)
-        while True:
-            own = finishing | set(region.members)
-            needed, reached = self._demand(own)
-            views = {n for n in needed if n.op == "broadcast"}
-            if not views:
-                break
-            finishing -= views
-        lost = [n for n in graph.nodes if n in inside and n in reached]
-        if lost:
-            name = graph.name(lost[-1])
-            raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
-        return finishing, needed
-
-    def _demand(self, own: set[Node]) -> tuple[list[Node], set[Node]]:
-        """Which of `own` the rest of the block reads, and that rest."""
-        needed: set[Node] = set()
-        reached: set[Node] = set()
-        pending = list(self.graph.results)
-        while pending:
-            node = pending.pop()
-            if node in own:
-                needed.add(node)
-            elif node not in reached:
-                reached.add(node)
-                pending.extend(deps(node))
-        return sorted(needed, key=lambda n: self.graph.place[n]), reached
-
-    def _is_worth_it(self) -> bool:
-        region = self.region
-        dots = [m for m in region.members if m.op == "dot"]
-        long = [n for n in self.outputs if self._is_row(n)]
-        if (dots or region.dots) and long:
-            raise Refusal(
-                f"{self.graph.name(long[0])}, which is as long as the axis, is needed elsewhere"
-            )
-        self._check_width(dots, region)
-        factors = [f for s in self.normal.states for f in s.all_factors]
-        depends = any(isinstance(f, Exp | Shift) for f in factors)
-        if not region.dots and not dots:
-            return self._is_long(region.extent) and (len(region.members) > 1 or bool(long))
-        if depends or (dots and len(self.normal.states) > 1):
-            return True
-        return bool(region.dots) and self._saves_bytes()
-
-    def _check_width(self, sinks: Sequence[Node], region: Region) -> None:
-        """Refuse results that are too wide to be held, or wider than what stays out of memory."""
-        total: Dim = 0
-        dots = [s for s in sinks if s.op == "dot"]
-        for dot in dots:
-            width = _width(dot, region)
-            if less_equal(width, self.options.max_width) is not True:
-                raise Refusal(
-                    f"{self.graph.name(dot)} has {width} columns, more than max_width ="
-                    f" {self.options.max_width}"
-                )
-            total = add(total, width)
-        if dots and not region.dots and less_equal(total, region.extent) is not True:
-            raise Refusal(
-                f"the results have {total} columns, more than the {region.extent} elements"
-                " that would stay out of memory"
-            )
-
-    def _is_row(self, node: Node) -> bool:
-        """Whether a result has the streamed axis."""
-        return any(v.node is node for v in self.region.visited) or self._reads_row(node)
-
-    def _reads_row(self, node: Node) -> bool:
-        rows = {v.node for v in self.region.visited if v.streams}
-        pending, seen = [node], set[Node]()
-        while pending:
-            found = pending.pop()
-            if found in rows:
-                return True
-            if found in seen or found in self.region.members:
-                continue
-            seen.add(found)
-            if found in self.finishing:
-                pending.extend(found.args)
-        return False
-
-    def _saves_bytes(self) -> bool:
-        """Whether what stays out of memory is more than what is read."""
-        between = sum(_elements(d) for d in self.region.dots)
-        return between > sum(_elements(a) for d in self.region.dots for a in d.args)
-
-    # ---- result
-
-    def _replacements(self, stream: Node) -> dict[Node, Replacement]:
-        inner = tuple(self.region.members)
-        if not isinstance(stream.type, TupleType):
-            return {self.outputs[0]: Replacement(stream, inner)}
-        return {
-            output: Replacement(make("item", (stream,), {"index": i}), inner)
-            for i, output in enumerate(self.outputs)
-        }
-
-    def text(self) -> str:
-        """The derivation, step by step."""
-        normal = self.normal
-        block = self.graph.block
-        names = {**block.names, **{p: str(p.attrs["name"]) for p in block.params}}
-        writer = Writer(names, normal.states, self.graph.after(self.region.members))
-        members = sorted(self.region.members, key=lambda n: self.graph.place[n])
-        for node in sorted(members, key=lambda n: any(p.rows for p in normal.forms[n])):
-            text = writer.form(normal.forms[node])
-            writer.forms[node] = f"({text})" if " " in text else text
-        lines = [f"{self.graph.name(self.sink)} is streamed over an axis of {self.region.extent}"]
-        lines.append("normal form")
-        lines += [f"  {writer.place[s]} = {writer.state(s)}" for s in normal.states]
-        lines += [f"  {names.get(n, n.op)} = {writer.form(normal.forms[n])}" for n in members]
-        lines.append("summand F and action A")
-        lines += [f"  {line}" for line in describe(normal, writer)]
-        return "\n".join(lines)
-
-
-def _finishes(node: Node) -> bool:
-    """Whether an op may follow the pass: one element from one."""
-    if not isinstance(node.type, TensorType):
-        return False
-    return is_elementwise(node) or node.op in ("broadcast", "transpose")
-
-
-def _extent(node: Node) -> Dim | None:
-    """The size of the axis that a node reduces."""
-    found = reduced_value(node)
-    return found[0] if found is not None else None
-
-
-def _width(dot: Node, region: Region) -> Dim:
-    """Columns of a dot's running value: axes that its main operand has not."""
-    values = region.operands[dot]
-    main = next((v for v in values if v not in region.light), values[0])
-    result = zip(region.members[dot], dot.shape, strict=True)
-    return product([size for name, size in result if name not in main.names])
-
-
-def _elements(node: Node) -> int:
-    size = node.tensor.size
-    return size if isinstance(size, int) else 0

@@ -178,11 +178,14 @@ class Region:
                 raise Refusal(f"{self.graph.name(value.node)} is needed along different axes")
 
     def merge(self, other: Region) -> None:
-        """Take in another region, which has a member with this one in common."""
+        """Take in another region, which has a member or a dot with this one in common."""
         table: dict[str, str] = {K: K}
         for node, names in other.members.items():
             for new, old in zip(names, self.members.get(node, ()), strict=False):
                 self._match(other, new, old, table, node)
+        for mine, value in self.common(other):
+            for new, old in zip(value.names, mine.names, strict=True):
+                self._match(other, new, old, table, value.node)
         place = f"{len(self.members)}/"
         other = other.renamed({n: table.get(n, place + n) for n in other.all_names()})
         for node, names in other.members.items():
@@ -196,6 +199,12 @@ class Region:
         self.visited |= other.visited
         self.light |= other.light
         self._depends.clear()
+
+    def common(self, other: Region) -> list[tuple[Value, Value]]:
+        """Dots that both compute tile by tile along the same axis, as each names their axes."""
+        mine = {(v.node, v.axis): v for v in self.visited if v.node in self.dots}
+        theirs = {(v.node, v.axis): v for v in other.visited if v.node in other.dots}
+        return [(mine[key], theirs[key]) for key in mine if key in theirs]
 
     def _match(self, other: Region, new: str, old: str, table: dict[str, str], node: Node) -> None:
         """Note that the axis `new` of another region is the axis `old` of this one."""

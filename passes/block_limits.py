@@ -96,6 +96,8 @@ def _hides(states: Block, select: Node, visible: int) -> bool:
             (node.op in ("exp", "exp2") and args[0] in lowest)
             or (node.op == "mul" and not zero.isdisjoint(args))
             or (node.op == "div" and args[0] in zero)
+            or (node.op in ("add", "sub") and all(a in zero for a in args))
+            or (node.op == "select" and all(a in zero or _is_zero(a) for a in args[1:]))
         ):
             zero.add(node)
     for state in states.results:
@@ -106,6 +108,10 @@ def _hides(states: Block, select: Node, visible: int) -> bool:
         elif state.attrs["kind"] != "max" or lowest.isdisjoint(operands):
             return False
     return True
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "const" and not node.tensor.rank and not node.attrs["value"].array
 
 
 def _is_positive(node: Node) -> bool:
@@ -121,10 +127,7 @@ def _limits(
     block: int,
     count: int,
 ) -> list[Segment]:
-    state = next(s for s in states.results if s.op == "dot" or s.op == "reduce")
-    operand, position = streamed_axes(state)[0]
-    place = _operand_place(state, at[state], operand, position)
-    index = _index_of(operand, place, select)
+    index = _index_in_pass(states, at, select)
     if index is None:
         return []
     seen = _seen(select.args[0], index, visible == 1)
@@ -152,7 +155,8 @@ def _limits(
     inner = step.most([inner, first], 0)
     outer = step.least([step.down(b) for _, b in upper], count)
     outer = step.most([step.least([outer, end], count), inner], 0)
-    fixed = {select: select.args[visible]}
+    same = [n for n in states.nodes if n.op == "select" and n.args[0] is select.args[0]]
+    fixed = {n: n.args[visible] for n in same}
     found_segments: list[Segment] = []
     if lower:
         found_segments.append(Segment((first.node, inner.node)))
@@ -196,7 +200,7 @@ class _Steps:
         return total
 
 
-def _operand_place(state: Node, place: Index, operand: Node, position: int) -> Index:
+def operand_place(state: Node, place: Index, operand: Node, position: int) -> Index:
     """Where a state's operand is read; the streamed axis is the symbol `streamed`."""
     k = symbol("streamed", 0, max(int(operand.shape[position]) - 1, 0))  # pyright: ignore
     if state.op == "reduce":
@@ -206,6 +210,17 @@ def _operand_place(state: Node, place: Index, operand: Node, position: int) -> I
     found[rule.reduced[0]] = k
     side = state.args.index(operand)
     return tuple(found[a.names[0]] for a in rule.inputs[side])
+
+
+def _index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
+    """Where a node is read in a step, from the first state that is computed from it."""
+    for state in states.results:
+        for operand, position in streamed_axes(state):
+            place = operand_place(state, at[state], operand, position)
+            index = _index_of(operand, place, target)
+            if index is not None:
+                return index
+    return None
 
 
 def _index_of(root: Node, place: Index, target: Node) -> Index | None:

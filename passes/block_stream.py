@@ -16,8 +16,8 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.passes.block_frame import Held, power_of_two
 from stack.passes.block_limits import Segment, segments
+from stack.passes.block_stream_places import stream_places
 from stack.passes.block_tiler import STEP, BlockTiler
-from stack.passes.places import places_of
 from stack.passes.tile_choice import Tile
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
@@ -68,43 +68,18 @@ class StreamTiler(BlockTiler):
 
     def kernel(self) -> Node:
         """The kernel node of the stream. Raises CannotTile."""
-        marks, places, results = self._places()
-        values, long = self._axes(marks, places)
-        at = {s: tuple(substitute(d, values) for d in place) for s, place in places.items()}
+        where = stream_places(self.states, self.correct, self.ending)
+        values, long = self._axes(where.marks, where.states)
+        at = {s: tuple(substitute(d, values) for d in p) for s, p in where.states.items()}
         final = self._stream(at)
         self.memo.clear()
         for param, state, held in zip(self.ending.params, self.states.results, final, strict=False):
             self.known[param] = (at[state], held)
         outputs = [
             (r, tuple(substitute(d, values) for d in place))
-            for r, place in zip(self.ending.results, results, strict=True)
+            for r, place in zip(self.ending.results, where.results, strict=True)
         ]
         return self.finish(outputs, long)
-
-    def _places(self) -> tuple[Index, dict[Node, Index], list[Index]]:
-        """Marks for the axes of the largest result, and where states and results sit on them."""
-        root = max(self.ending.results, key=lambda n: static(n.tensor.size))
-        marks = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
-        found = places_of(self.ending, root, marks)
-        missing = [r for r in self.ending.results if r not in found]
-        if missing:
-            raise CannotTile("its outputs do not share one index space")
-        places: dict[Node, Index] = {}
-        count = len(self.states.results)
-        for state, param in zip(self.states.results, self.ending.params[:count], strict=True):
-            if param in found:
-                places[state] = found[param]
-        for i, state in enumerate(self.states.results):
-            if state not in places:
-                continue
-            inner = places_of(self.correct, self.correct.results[i], places[state])
-            for j, other in enumerate(self.states.results):
-                for param in (self.correct.params[j], self.correct.params[count + j]):
-                    if other not in places and param in inner:
-                        places[other] = inner[param]
-        if len(places) < count:
-            raise CannotTile("one of its states has no place among its results")
-        return marks, places, [found[r] for r in self.ending.results]
 
     def _axes(
         self, marks: Index, places: Mapping[Node, Index]
@@ -164,7 +139,12 @@ class StreamTiler(BlockTiler):
 
     def _memory_side(self, state: Node) -> int:
         """Which operand of a dot lies in memory; the other is computed."""
-        return 1 if state.args[1] in self.inputs or state.args[0] not in self.inputs else 0
+        return 0 if self._is_read(state.args[0]) and not self._is_read(state.args[1]) else 1
+
+    def _is_read(self, node: Node) -> bool:
+        while node.op in ("reshape", "transpose", "broadcast") and node not in self.inputs:
+            node = node.args[0]
+        return node in self.inputs
 
     def _lanes(self, places: Mapping[Node, Index]) -> set[str]:
         """Marks of axes that only the operand of a dot in memory has: held whole."""

@@ -1,0 +1,120 @@
+"""Where the states and results of a stream sit: all in the axes of its largest result.
+
+A result that is made of other states than the largest one shares axes with it inside of the pass,
+where both are computed from one tile; what it does not share are axes of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.node import Block, Node
+from stack.ir.stream_op import streamed_axes
+from stack.passes.block_limits import operand_place
+from stack.passes.places import places_of
+from stack.passes.tile_frame import CannotTile, static
+
+
+@dataclass(frozen=True)
+class Places:
+    """Marks for axes, and where states and results sit on them."""
+
+    marks: Index
+    states: Mapping[Node, Index]
+    results: tuple[Index, ...]
+
+
+def stream_places(states: Block, correct: Block, ending: Block) -> Places:
+    """The places of a stream's states and results. Raises CannotTile."""
+    return _Placing(states, correct, ending).places()
+
+
+class _Placing:
+    def __init__(self, states: Block, correct: Block, ending: Block) -> None:
+        self.inner, self.correct, self.ending = states, correct, ending
+        self.params = dict(zip(states.results, ending.params, strict=False))
+        self.marks: list[Dim] = []
+        self.states: dict[Node, Index] = {}
+        self.results: dict[Node, Index] = {}
+
+    def places(self) -> Places:
+        root = max(self.ending.results, key=lambda n: static(n.tensor.size))
+        self._enter(places_of(self.ending, root, self._fresh(root)))
+        while True:
+            self._follow_corrections()
+            missing = [s for s in self.params if s not in self.states]
+            if not missing:
+                break
+            if not any(self._join(state) for state in missing):
+                raise CannotTile("one of its states has no place among its results")
+        if any(r not in self.results for r in self.ending.results):
+            raise CannotTile("its outputs do not share one index space")
+        results = tuple(self.results[r] for r in self.ending.results)
+        used = {s for p in (*self.states.values(), *results) for d in p for s in symbols(d)}
+        return Places(tuple(m for m in self.marks if symbols(m) & used), self.states, results)
+
+    def _fresh(self, node: Node) -> Index:
+        start = len(self.marks)
+        sizes = [max(static(s) - 1, 0) for s in node.shape]
+        made = tuple(symbol(f"d{start + i}", 0, size) for i, size in enumerate(sizes))
+        self.marks.extend(made)
+        return made
+
+    def _enter(self, found: Mapping[Node, Index]) -> None:
+        """Note what the block `finish` tells."""
+        for state, param in self.params.items():
+            if param in found:
+                self.states.setdefault(state, found[param])
+        for result in self.ending.results:
+            if result in found:
+                self.results.setdefault(result, found[result])
+
+    def _follow_corrections(self) -> None:
+        """States that the correction of another reads sit where it reads them."""
+        count = len(self.params)
+        order = list(self.params)
+        for i, state in enumerate(order):
+            if state not in self.states:
+                continue
+            found = places_of(self.correct, self.correct.results[i], self.states[state])
+            for j, other in enumerate(order):
+                for param in (self.correct.params[j], self.correct.params[count + j]):
+                    if other not in self.states and param in found:
+                        self.states[other] = found[param]
+
+    def _join(self, state: Node) -> bool:
+        """Place a state by what it is computed from, where other states are computed from it."""
+        known: dict[Node, Index] = {}
+        for other, place in self.states.items():
+            known.update(self._inside(other, place))
+        start = len(self.marks)
+        fresh = self._fresh(state)
+        table: dict[str, Dim] = {}
+        for node, index in self._inside(state, fresh).items():
+            for own, at in zip(index, known.get(node, ()), strict=False):
+                if own in fresh:
+                    table.setdefault(str(own), at)
+        if not table:
+            del self.marks[start:]
+            return False
+        place = tuple(substitute(d, table) for d in fresh)
+        self.states[state] = place
+        self._enter(places_of(self.ending, self.params[state], place))
+        return True
+
+    def _inside(self, state: Node, place: Index) -> dict[Node, Index]:
+        """Where what a state is computed from is read, for the tile's part of the pass."""
+        found: dict[Node, Index] = {}
+        for operand, position in streamed_axes(state):
+            index = operand_place(state, place, operand, position)
+            at = places_of(self.inner, operand, index)
+            found.update({n: p for n, p in at.items() if n.op != "const" and _is_plain(p)})
+        return found
+
+
+def _is_plain(index: Index) -> bool:
+    """Whether every place is one symbol, or the only one there is."""
+    return all(not isinstance(d, Expr) or str(d) in {s.name for s in symbols(d)} for d in index)

@@ -155,8 +155,8 @@ def _limits(
     inner = step.most([inner, first], 0)
     outer = step.least([step.down(b) for _, b in upper], count)
     outer = step.most([step.least([outer, end], count), inner], 0)
-    same = [n for n in states.nodes if n.op == "select" and n.args[0] is select.args[0]]
-    fixed = {n: n.args[visible] for n in same}
+    alike = [n for n in states.nodes if n.op == "select" and n.args[0] is select.args[0]]
+    fixed = {n: n.args[visible] for n in alike if _index_in_pass(states, at, n) == index}
     found_segments: list[Segment] = []
     if lower:
         found_segments.append(Segment((first.node, inner.node)))
@@ -213,18 +213,17 @@ def operand_place(state: Node, place: Index, operand: Node, position: int) -> In
 
 
 def _index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
-    """Where a node is read in a step, from the first state that is computed from it."""
+    """Where a node is read in a step; None where that is not at one place."""
+    found: set[Index] = set()
     for state in states.results:
         for operand, position in streamed_axes(state):
             place = operand_place(state, at[state], operand, position)
-            index = _index_of(operand, place, target)
-            if index is not None:
-                return index
-    return None
+            found |= _indices_of(operand, place, target)
+    return found.pop() if len(found) == 1 else None
 
 
-def _index_of(root: Node, place: Index, target: Node) -> Index | None:
-    """Where the target is read, from where an operand of a state is; None if not at one place."""
+def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
+    """Where the target is read, from where an operand of a state is."""
     pending: list[tuple[Node, Index]] = [(root, place)]
     seen: set[tuple[Node, Index]] = set()
     found: set[Index] = set()
@@ -241,7 +240,7 @@ def _index_of(root: Node, place: Index, target: Node) -> Index | None:
             pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
         elif kind == "movement" and node.op in ("broadcast", "reshape", "transpose"):
             pending.append((node.args[0], ops.pull(node, index)[0]))
-    return found.pop() if len(found) == 1 else None
+    return found
 
 
 def _seen(node: Node, index: Index, positive: bool) -> Seen:

@@ -25,7 +25,7 @@ from stack.frontends.torch_arrays import check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
 from stack.ir.dim import Dim, Expr, substitute
 from stack.ir.interpreter import bind_shapes, interpret
-from stack.ir.node import Func, Node
+from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
 from stack.run import plugins
 from stack.run.compile import compile_captured, default_backend
@@ -169,7 +169,13 @@ class _Graph:
         self.checks = [(params[c.param], c) for c in imported.checks if c.param in params]
         self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
         self.loose = _loose_sizes(imported)
-        self.results = imported.func.results
+        # a parameter that is kept for the backward pass is the tensor that came in
+        self.given = {p: i for i, p in enumerate(imported.func.params)}
+        results = [r for r in imported.func.results if r not in self.given]
+        whole = imported.func
+        body = Block(whole.params, results, whole.body.names, whole.body.locs)
+        self.func = Func(whole.name, body, whole.level)
+        self.results = self.func.results
         if not self.loose and self.results:
             self._compiled({})
 
@@ -181,10 +187,14 @@ class _Graph:
         sizes = {name: int(args[place]) for name, place in self.loose.items()}
         flat = self._compiled(sizes).call_flat(arrays) if self.results else ()
         found = iter(kept_promises(flat, self.imported.promises))
-        return [
-            next(found) if isinstance(o, Node) else self._number(o, args)
-            for o in self.imported.outputs
-        ]
+        results: list[Any] = []
+        for output in self.imported.outputs:
+            if output in self.given:
+                results.append(arrays[self.given[output]])
+            else:
+                made = isinstance(output, Node)
+                results.append(next(found) if made else self._number(output, args))
+        return results
 
     def _check(self, check: IndexCheck, index: torch.Tensor, arrays: Sequence[Any]) -> None:
         check_index(check, index, arrays, self.imported.func.params)
@@ -205,7 +215,7 @@ class _Graph:
     def _compiled(self, sizes: dict[str, int]) -> Any:
         key = tuple(sorted(sizes.items()))
         if key not in self.by_size:
-            func = self.imported.func.bind(sizes) if sizes else self.imported.func
+            func = self.func.bind(sizes) if sizes else self.func
             self.by_size[key] = self._compile(func)
         return self.by_size[key]
 
@@ -230,8 +240,6 @@ class _Graph:
 
 
 def _without_lifted(imported: Imported) -> Func:
-    from stack.ir.node import Block
-
     func = imported.func
     params = [p for p, i in zip(func.params, imported.inputs, strict=True) if isinstance(i, int)]
     return Func(func.name, Block(params, params), func.level)

@@ -141,18 +141,18 @@ class BlockTiler(BlockValues):
 
     def _dot_axes(self, dot: Node) -> list[Dim]:
         roles = roles_of(dot)
-        self._pick_tile(roles, dot)
+        self._pick_tile(dot)
         index: dict[str, Dim] = {}
         for name in (*roles.batch, *roles.panels, *roles.outer):
             index[name] = self.program_axis("b", roles.sizes[name], 1, self.grid).place
         index |= self._dot_tile(roles)
         return [index.get(name, 0) for name in result_names(dot)]
 
-    def _pick_tile(self, roles: Roles, dot: Node) -> None:
+    def _pick_tile(self, dot: Node) -> None:
         """The tile that was asked for, that the group names, or that the model puts first."""
         dtype = dot.args[0].dtype
         named = self.group.attrs.get("tiles")
-        tile = Tile.parse(named[0]) if named else ranked(product_of(roles), dtype)[0]
+        tile = Tile.parse(named[0]) if named else ranked(product_of(self.body, dot), dtype)[0]
         if self.rows and self.lanes:
             warps = 8 if self.rows * self.lanes >= 128 * 256 else 4
             tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)

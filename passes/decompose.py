@@ -4,7 +4,8 @@
   lacks are summed first, and a product without a contracted axis is a multiplication;
 - a convolution whose windows do not overlap is a dot;
 - updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
-- small integer powers are products; isnan is a comparison.
+- small integer powers are products; isnan is a comparison;
+- 1 + tanh(x) is 2 sigmoid(2 x): one exponential, and no digits cancel where tanh is near -1.
 
 These may change a result by a rounding, which `canonicalize` never does.
 """
@@ -47,17 +48,13 @@ def small_power(node: Node, op: Builder, scope: Scope) -> Node | None:
     if value == 1:
         return x
     if value == 0:
-        one = constant(1, node.dtype)
-        return make("broadcast", (one,), {"axes": ()}, hint=node.type) if node.shape else one
+        return _or_broadcast(node, constant(1, node.dtype))
     if value == 2:
         return make("mul", (x, x))
     if value == 3:
         return make("mul", (make("mul", (x, x)), x))
     if value == -1 and node.dtype.is_float:
-        one = constant(1, node.dtype)
-        if node.shape:
-            one = make("broadcast", (one,), {"axes": ()}, hint=node.type)
-        return make("div", (one, x))
+        return make("div", (_or_broadcast(node, constant(1, node.dtype)), x))
     return None
 
 
@@ -65,6 +62,24 @@ def small_power(node: Node, op: Builder, scope: Scope) -> Node | None:
 def isnan(node: Node, op: Builder, scope: Scope) -> Node | None:
     """nan is the only number that differs from itself."""
     return make("ne", (node.args[0], node.args[0]))
+
+
+@on("add")
+def one_plus_tanh(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """1 + tanh(x), where nothing else needs the tanh."""
+    tanh, one = node.args
+    if tanh.op != "tanh" or splat(one) != 1 or node.dtype.bits < 32 or tanh.type != node.type:
+        return None
+    if len(scope.users(tanh)) > 1:
+        return None
+    two = constant(2, node.dtype)
+    return make("mul", (make("sigmoid", (make("mul", (tanh.args[0], two)),)), two))
+
+
+def _or_broadcast(node: Node, value: Node) -> Node:
+    if not node.shape:
+        return value
+    return make("broadcast", (value,), {"axes": ()}, hint=node.type)
 
 
 @on("dot")
@@ -140,4 +155,7 @@ def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
     return make("cast", (made,), hint=node.type)
 
 
-RULES = (small_power, isnan, lone_axes, without_contraction, windows_apart, combine_wide)
+RULES = (
+    *(small_power, isnan, one_plus_tanh, lone_axes, without_contraction, windows_apart),
+    combine_wide,
+)

@@ -7,12 +7,13 @@ products on the busiest processor, what comes from memory, and what comes throug
 from __future__ import annotations
 
 import re
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from stack.errors import UsageError
+from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
-from stack.passes.tile_gemm import Roles
+from stack.passes.tile_gemm import roles_of
 
 # an H100; the rates below hold for it
 PROCESSORS = 132
@@ -90,28 +91,38 @@ def tiles_of(dtype: DType) -> tuple[Tile, ...]:
 
 @dataclass(frozen=True)
 class Product:
-    """`apart` products of `height` x `depth` by `depth` x `width`."""
+    """`apart` products of `height` x `depth` by `depth` x `width`.
+
+    `reads`: whether what follows reads another array of the size of the result.
+    """
 
     height: int
     width: int
     depth: int
     apart: int = 1
+    reads: bool = False
 
 
-def product_of(roles: Roles) -> Product:
-    """What the tiler makes of a dot."""
+def product_of(body: Block, dot: Node) -> Product:
+    """What the tiler makes of a dot in a group. Raises CannotTile."""
+    roles = roles_of(dot)
     sizes = roles.sizes
+    inputs = topological(dot.args)
+    size = dot.tensor.size
+    reads = any(p.tensor.size == size and p not in inputs for p in body.params)
     return Product(
         height=sizes[roles.row] if roles.row else 1,
         width=sizes[roles.lane],
         depth=prod(sizes[name] for name in roles.contracted),
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
+        reads=reads,
     )
 
 
 def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     """What the model expects of a product."""
-    height, width, depth, apart = astuple(product)
+    height, width, depth = product.height, product.width, product.depth
+    apart = product.apart
     programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
     turns = -(-programs // PROCESSORS)
     flops = 2.0 * tile.rows * tile.lanes * depth
@@ -128,4 +139,8 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
 
 def ranked(product: Product, dtype: DType) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
-    return sorted(tiles_of(dtype), key=lambda tile: seconds(tile, product, dtype))
+    tiles = tiles_of(dtype)
+    if product.reads:
+        # another tile that is loaded in the loop over tiles takes registers of the sums
+        tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
+    return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))

@@ -10,7 +10,6 @@ from stack.passes.block_stream import stream_tiles
 from stack.passes.tile import alone
 from stack.passes.tile_choice import product_of, ranked, seconds
 from stack.passes.tile_frame import CannotTile
-from stack.passes.tile_gemm import roles_of
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -54,14 +53,17 @@ class Tiles(Pass):
     def _tiles(self, node: Node, name: str, log: Log) -> list[str]:
         if node.op == "stream":
             return [str(tile) for tile in stream_tiles(node)[: self.most]]
-        dot = node if node.op == "dot" else None
-        if node.op == "fusion" and node.attrs["kind"] != "library":
-            dots = [n for n in node.blocks[0].nodes if n.op == "dot"]
-            dot = dots[0] if len(dots) == 1 else None
-        if dot is None:
+        if node.op == "dot":
+            node = alone(node)
+        if node.op != "fusion" or node.attrs["kind"] == "library":
             return []
+        body = node.blocks[0]
+        dots = [n for n in body.nodes if n.op == "dot"]
+        if len(dots) != 1:
+            return []
+        dot = dots[0]
         try:
-            product = product_of(roles_of(dot))
+            product = product_of(body, dot)
         except CannotTile:
             return []  # `blocks` says why
         dtype = dot.args[0].dtype

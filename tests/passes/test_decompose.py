@@ -38,6 +38,11 @@ REWRITES: Rewrites = {
         "%a = broadcast(1.0:f32) {axes=[]} : f32[4]\n%z = div(%a, %x) : f32[4]",
     ),
     "isnan": (X, "%z = isnan(%x) : bool[4]", "%z = ne(%x, %x) : bool[4]"),
+    "1 + tanh(x)": (
+        X,
+        "%t = tanh(%x) : f32[4]\n%z = add(%t, 1.0:f32) : f32[4]",
+        "%a = mul(%x, 2.0:f32) : f32[4]\n%s = sigmoid(%a) : f32[4]\n%z = mul(%s, 2.0:f32) : f32[4]",
+    ),
     "an axis of one operand alone": (
         "%x: f32[4, 2, 3], %y: f32[3, 5]",
         '%z = dot(%x, %y) {rule="a b c, c m -> a m"} : f32[4, 5]',
@@ -79,6 +84,15 @@ KEPT: Kept = {
     "the largest of 16 bits": (
         "%x: bf16[4, 3], %i: i64[5], %u: bf16[5, 3]",
         '%z = scatter(%x, %i, %u) {kind="max", rule="v! d, n, n d -> v! d"} : bf16[4, 3]',
+    ),
+    "2 + tanh(x)": (X, "%t = tanh(%x) : f32[4]\n%z = add(%t, 2.0:f32) : f32[4]"),
+    "a tanh that more read": (
+        X,
+        "%t = tanh(%x) : f32[4]\n%a = add(%t, 1.0:f32) : f32[4]\n%z = mul(%a, %t) : f32[4]",
+    ),
+    "1 + tanh of 16 bits": (
+        "%x: bf16[4]",
+        "%t = tanh(%x) : bf16[4]\n%z = add(%t, 1.0:bf16) : bf16[4]",
     ),
     "x ** 4": (X, "%z = pow(%x, 4.0:f32) : f32[4]"),
     "x ** 0.5": (X, "%z = pow(%x, 0.5:f32) : f32[4]"),

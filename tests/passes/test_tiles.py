@@ -92,3 +92,13 @@ def test_persistent_programs_compute_the_same(rng: np.random.Generator) -> None:
     x, w = (rng.standard_normal(p.shape).astype(np.float32) for p in func.params)
     given = [round_bf16(a) for a in (x, w)]
     np.testing.assert_allclose(kernels.interpret(*given), func.interpret(*given), rtol=1e-2)
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_persistent_only_where_nothing_else_is_loaded(reads: bool) -> None:
+    x, w, r = (param(n, tensor("bf16", 4096, 4096)) for n in "xwr")
+    b = Builder()
+    y = b.dot(x, w, rule="m k, n k -> m n")
+    func = b.func("main", [x, w, r], [b.add(y, r) if reads else b.exp(y)])
+    (group,) = Pipeline("fuse,tiles").run(func).func.nodes
+    assert Tile.parse(group.attrs["tiles"][0]).persistent is not reads

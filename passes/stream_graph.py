@@ -88,13 +88,15 @@ def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
         (gone,) = rule.reduced
     else:
         return None
-    named = tuple(tuple(K if n == gone else n for n in _plain(o)) for o in rule.inputs)
+    named = tuple(tuple(K if n == gone else n for n in _plain(o, gone)) for o in rule.inputs)
     if node.op == "dot" and not all(K in names for names in named):
         return None
     holder = named[0] if node.op != "dot" else next(n for n in named if K in n)
     size = node.args[named.index(holder)].shape[holder.index(K)]
-    return size, named, _plain(rule.outputs[0])
+    return size, named, _plain(rule.outputs[0], gone)
 
 
-def _plain(operand: tuple[Axis, ...]) -> Names:
-    return tuple(a.names[0] for a in operand)
+def _plain(operand: tuple[Axis, ...], gone: str) -> Names:
+    """Names of axes; one that is kept is not called K."""
+    names = (a.names[0] for a in operand)
+    return tuple("kept" if n == K != gone else n for n in names)

@@ -21,9 +21,12 @@ Tensor = Any
 HIDDEN = -math.inf
 
 
-def lowered(program: Callable[..., Any], args: list[Tensor], options: str = "") -> Func:
+def lowered(
+    program: Callable[..., Any], args: list[Tensor], options: str = "", balance: float = 0
+) -> Func:
     """The kernels of a program, verified and printed losslessly."""
-    func, notes = streamed(prepared(stack.trace(program, *args)))
+    pricing = f"min_axis=2,balance={balance}"
+    func, notes = streamed(prepared(stack.trace(program, *args)), pricing)
     assert any(n.op == "stream" for n in func.nodes), notes
     result = Pipeline(f"fuse,blocks{options}").run(func, verbose=True)
     notes = [note for record in result.records for note in record.notes]
@@ -38,8 +41,10 @@ def wide(program: Callable[..., Any], args: list[Tensor]) -> list[np.ndarray]:
     return [o.numpy() for o in (out if isinstance(out, tuple) else (out,))]
 
 
-def check(program: Callable[..., Any], args: list[Tensor], rtol: float = 1e-5) -> Func:
-    func = lowered(program, args)
+def check(
+    program: Callable[..., Any], args: list[Tensor], rtol: float = 1e-5, balance: float = 0
+) -> Func:
+    func = lowered(program, args, balance=balance)
     with np.errstate(all="ignore"):
         made = func.interpret(*(_array(a) for a in args))
     for got, want in zip(
@@ -279,3 +284,49 @@ def test_an_infinity_that_is_hidden_counts_as_nothing(rng: np.random.Generator) 
     with np.errstate(all="ignore"):
         got = func.interpret(*(_array(a) for a in args))
     assert np.isfinite(got[:, :129]).all()
+
+
+# ---- gradients: a table that is read along both axes
+
+
+def gradients(hide: Callable[[Tensor, Tensor], Tensor] | None) -> Callable[..., tuple[Tensor, ...]]:
+    """Of softmax(q k^T) v, written out, with as many rows of k as there are."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, ...]:
+        scores = q @ k.mT
+        if hide is not None:
+            rows, columns = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+            scores = scores.masked_fill(hide(rows, columns), HIDDEN)
+        weights = torch.softmax(scores, -1)
+        by_weight = seed @ v.mT
+        centred = weights * (by_weight - (by_weight * weights).sum(-1, keepdim=True))
+        return weights @ v, centred @ k, centred.mT @ q, weights.mT @ seed
+
+    return program
+
+
+@pytest.mark.parametrize("sizes", [(130, 130), (70, 197), (37, 33)])
+def test_gradients(sizes: tuple[int, int], rng: np.random.Generator) -> None:
+    m, k = sizes
+    args = [normal(rng, 2, n, 16) for n in (m, k, k, m)]
+    check(gradients(None), args, balance=100)
+
+
+@pytest.mark.parametrize(
+    ("hide", "both"),
+    [
+        (lambda i, j: j > i, True),
+        (lambda i, j: (j > i) | (i - j >= 20), True),
+        (lambda i, j: (i + j) % 3 == 1, False),
+    ],
+    ids=["triangle", "band", "pattern"],
+)
+def test_gradients_leave_out_what_is_hidden(
+    hide: Callable[[Tensor, Tensor], Tensor], both: bool, rng: np.random.Generator
+) -> None:
+    args = [normal(rng, 2, 150, 16) for _ in range(4)]
+    func = check(gradients(hide), args, balance=100)
+    kernels = [n for n in func.nodes if n.op == "kernel"]
+    cut = sum(any(x.attrs.get("limited") for _, x in walk(n.blocks[0])) for n in kernels)
+    assert len(kernels) == 2
+    assert cut == (2 if both else 0)

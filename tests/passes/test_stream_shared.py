@@ -1,0 +1,137 @@
+"""stream: a table that goes into reductions over both of its axes, as in gradients of products."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from stream_harness import check_tiles, streamed, streams
+
+from stack.ir import Func, parse
+
+M, K = 40, 37
+PARAMS = f"%q: f32[{M}, 8], %k: f32[{K}, 8], %v: f32[{K}, 4], %g: f32[{M}, 4], %r: f32[{M}]"
+SCORES = f"""%x = dot(%q, %k) {{rule="m d, k d -> m k"}} : f32[{M}, {K}]
+%b = broadcast(%r) {{axes=[0]}} : f32[{M}, {K}]
+%y = sub(%x, %b) : f32[{M}, {K}]
+%p = exp(%y) : f32[{M}, {K}]
+"""
+OTHER = f"""%h = dot(%g, %v) {{rule="m n, k n -> m k"}} : f32[{M}, {K}]
+%t = mul(%p, %h) : f32[{M}, {K}]
+"""
+CENTRED = (
+    OTHER
+    + f"""%s = reduce(%t) {{axes=[1], kind="sum"}} : f32[{M}]
+%c = broadcast(%s) {{axes=[0]}} : f32[{M}, {K}]
+%w = mul(%p, %c) : f32[{M}, {K}]
+%u = sub(%t, %w) : f32[{M}, {K}]
+"""
+)
+LARGEST = '%z = reduce(%x) {axes=[0, 1], kind="max"} : f32[]\n'
+
+
+EXPECTED = """\
+func @main(%q: f32[40, 8], %k: f32[37, 8], %v: f32[37, 4], %g: f32[40, 4], %r: f32[40]) \
+-> (f32[40, 8], f32[37, 8]) at tensor {
+  %dq = stream(%q, %k, %r) {name="dot"} : f32[40, 8] \
+{(%p0: f32[40, 8], %p1: f32[37, 8], %p2: f32[40])
+    %x = dot(%p0, %p1) {rule="a b, k b -> a k"} : f32[40, 37]
+    %b = broadcast(%p2) {axes=[0]} : f32[40, 37]
+    %y = sub(%x, %b) : f32[40, 37]
+    %p = exp(%y) : f32[40, 37]
+    %dq = dot(%p, %p1) {rule="a k, k b -> a b"} : f32[40, 8]
+    return %dq
+  } {(%old0: f32[40, 8], %new0: f32[40, 8])
+    return %old0
+  } {(%s0: f32[40, 8], %p0: f32[40, 8], %p1: f32[37, 8], %p2: f32[40])
+    return %s0
+  }
+  %dk = stream(%q, %k, %r) {name="dot"} : f32[37, 8] \
+{(%p0: f32[40, 8], %p1: f32[37, 8], %p2: f32[40])
+    %x = dot(%p0, %p1) {rule="k a, b a -> k b"} : f32[40, 37]
+    %b = broadcast(%p2) {axes=[0]} : f32[40, 37]
+    %y = sub(%x, %b) : f32[40, 37]
+    %p = exp(%y) : f32[40, 37]
+    %dk = dot(%p, %p0) {rule="k a, k b -> a b"} : f32[37, 8]
+    return %dk
+  } {(%old0: f32[37, 8], %new0: f32[37, 8])
+    return %old0
+  } {(%s0: f32[37, 8], %p0: f32[40, 8], %p1: f32[37, 8], %p2: f32[40])
+    return %s0
+  }
+  return %dq, %dk
+}
+"""
+
+
+def products(table: str, other: str = "%p") -> str:
+    return f"""%dq = dot({table}, %k) {{rule="m k, k d -> m d"}} : f32[{M}, 8]
+%dk = dot({table}, %q) {{rule="m k, m d -> k d"}} : f32[{K}, 8]
+%dv = dot({other}, %g) {{rule="m k, m n -> k n"}} : f32[{K}, 4]
+"""
+
+
+TYPES = {
+    "%dq": f"f32[{M}, 8]", "%dk": f"f32[{K}, 8]", "%dv": f"f32[{K}, 4]", "%x": f"f32[{M}, {K}]",
+    "%z": "f32[]",
+}  # fmt: skip
+
+
+def program(body: str, results: tuple[str, ...] = ("%dq", "%dk", "%dv")) -> Func:
+    kinds = ", ".join(TYPES[r] for r in results)
+    lines = "".join(f"  {line}\n" for line in body.strip().splitlines())
+    head = f"func @main({PARAMS}) -> ({kinds}) at tensor"
+    return parse(f"{head} {{\n{lines}  return {', '.join(results)}\n}}\n")
+
+
+def arrays(rng: np.random.Generator) -> list[np.ndarray]:
+    shapes = ((M, 8), (K, 8), (K, 4), (M, 4), (M,))
+    return [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+
+def reference(given: list[np.ndarray], centred: bool) -> list[np.ndarray]:
+    q, k, v, g, r = (a.astype(np.float64) for a in given)
+    p = np.exp(q @ k.T - r[:, None])
+    t = p * (g @ v.T)
+    if centred:
+        t -= p * t.sum(1, keepdims=True)
+    return [t @ k, t.T @ q, p.T @ g]
+
+
+@pytest.mark.parametrize("centred", [False, True])
+def test_one_pass_over_each_axis(centred: bool, rng: np.random.Generator) -> None:
+    body = SCORES + (CENTRED + products("%u") if centred else OTHER + products("%t"))
+    made, notes = streamed(program(body), "balance=100")
+    assert len(streams(made)) == 2, notes
+    assert not any(n.op == "dot" for n in made.nodes)
+    assert sorted(len(s.blocks[0].results) for s in streams(made)) == (
+        [2, 3] if centred else [1, 2]
+    )
+    given = arrays(rng)
+    check_tiles(made, given, reference(given, centred), 2e-5)
+
+
+def test_each_pass_computes_the_table(rng: np.random.Generator) -> None:
+    """Before and after, without the second table."""
+    made, _ = streamed(program(SCORES + products("%p"), ("%dq", "%dk")), "balance=100")
+    assert str(made) == EXPECTED
+
+
+@pytest.mark.parametrize(
+    ("tail", "results"),
+    [("", ("%dq", "%dk", "%dv", "%x")), (LARGEST, ("%dq", "%dk", "%dv", "%z"))],
+    ids=["the table is a result", "its largest element"],
+)
+def test_a_table_that_memory_holds_anyway(tail: str, results: tuple[str, ...]) -> None:
+    before = program(SCORES + OTHER + products("%t") + tail, results)
+    made, _ = streamed(before, "balance=100")
+    assert any(n.op == "dot" and n.shape == (M, K) for n in made.nodes)
+
+
+def test_flops_against_bytes() -> None:
+    """24 flops for an element and pass, against two tables written once and read twice."""
+    before = program(SCORES + OTHER + products("%t"))
+    made, notes = streamed(before, "balance=0.9")
+    assert not streams(made)
+    assert any("costs more than memory" in n for n in notes)
+    assert len(streams(streamed(before, "balance=1.1")[0])) == 2
+    assert streamed(before, "balance=0")[0] is before

@@ -19,6 +19,8 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
+from stack.frontends.dynamo_elementwise import rebuilt
+
 aten = torch.ops.aten
 
 # position of the operands
@@ -43,7 +45,8 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
         joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> tuple[GraphModule, GraphModule]:
         if balance:
-            for node in recomputed(joint.graph, num_fwd_outputs, balance):
+            again = recomputed(joint.graph, num_fwd_outputs, balance)
+            for node in (*again, *rebuilt(joint.graph, num_fwd_outputs)):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
                 node.meta["ac_graph_id"] = 0  # as if one checkpoint held all of them
         # torch keeps a view as strides; to us a transposed copy would be work

@@ -10,7 +10,8 @@ from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
 from stack.passes.block_frame import Axis, Held, index_type, power_of_two
-from stack.passes.block_values import MAX_WHOLE, BlockValues
+from stack.passes.block_reduce import MAX_WHOLE
+from stack.passes.block_values import BlockValues
 from stack.passes.places import places_of
 from stack.passes.tile_choice import PROCESSORS, SHARED_BYTES, Tile, product_of, ranked
 from stack.passes.tile_frame import CannotTile, static
@@ -85,10 +86,7 @@ class BlockTiler(BlockValues):
         """
 
         def program(memories: Sequence[Node]) -> list[Node]:
-            return [
-                self._store(result, memory, place, long)
-                for (result, place), memory in zip(results, memories, strict=True)
-            ]
+            return self._stores(results, memories, long)
 
         outputs = self.outputs()
         final = self.in_grid(self.grid, outputs, program)
@@ -110,21 +108,43 @@ class BlockTiler(BlockValues):
     def _ops(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
 
-    def _store(
-        self, result: Node, memory: Node, place: Index, long: tuple[Expr, int] | None
-    ) -> Node:
-        if long is None or not any(long[0].terms[0][0][0] in symbols(d) for d in place):
-            return self.store(memory, self.value(result, place), place)
-        mark, extent = long
+    def _stores(
+        self,
+        results: Sequence[tuple[Node, Index]],
+        memories: Sequence[Node],
+        long: tuple[Expr, int] | None,
+    ) -> list[Node]:
+        """Write the results; those that have the long axis are made in one walk along it."""
+        name = str(long[0]) if long is not None else ""
+        walked = [
+            i
+            for i, (_, place) in enumerate(results)
+            if any(s.name == name for d in place for s in symbols(d))
+        ]
+        final = [
+            m if i in walked else self.store(m, self.value(result, place), place)
+            for i, ((result, place), m) in enumerate(zip(results, memories, strict=True))
+        ]
+        if long is None or not walked:
+            return final
+        extent = long[1]
         block = min(power_of_two(extent), STEP)
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
             step = self.axis("w", extent, block, self.b.mul(var, block))
-            at = tuple(substitute(d, {str(mark): step.place}) for d in place)
-            return [Held(self.store(carried[0].node, self.value(result, at), at))]
+            made: list[Held] = []
+            for i, memory in zip(walked, carried, strict=True):
+                result, place = results[i]
+                at = tuple(substitute(d, {name: step.place}) for d in place)
+                made.append(Held(self.store(memory.node, self.value(result, at), at)))
+            return made
 
-        name = f"{memory.attrs.get('name', 'o')}_w"
-        return self.steps(-(-extent // block), [Held(memory)], body, names=[name])[0].node
+        start = [Held(memories[i]) for i in walked]
+        hints = [f"{m.node.attrs.get('name', 'o')}_w" for m in start]
+        stored = self.steps(-(-extent // block), start, body, names=hints)
+        for i, held in zip(walked, stored, strict=True):
+            final[i] = held.node
+        return final
 
     def _reduces(self) -> list[Node]:
         return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]

@@ -6,20 +6,19 @@ narrowed on store, so that everything between is computed in f32; operands of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
-from stack.ir.builder import Builder, constant
+from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, floordiv, mul
 from stack.ir.node import Block, Node
-from stack.ir.space import identity
 from stack.ir.types import I32, I64, DType, TensorType
 from stack.passes.affine import affine
-from stack.passes.block_frame import Axis, BlockFrame, Held, power_of_two
-from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
+from stack.passes.block_frame import Axis, Held, power_of_two
+from stack.passes.block_reduce import BlockReduce, unscaled
+from stack.passes.tile_frame import CannotTile, static, wide
 
-MAX_WHOLE = 32768  # elements of an axis that one tile may hold
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot
 LOG2E = 1.4426950408889634
@@ -35,37 +34,15 @@ def _inverse(value: Held) -> Held | None:
     return Held(constant(1.0 / number, node.dtype)) if 1e-30 < abs(number) < 1e30 else None
 
 
-def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
-    """`x * c` as x and a positive number c, also below a select that hides with -inf."""
-    if node.op == "mul" and node.tensor.rank:
-        for factor, other in (node.args, node.args[::-1]):
-            if factor.op == "const" and not factor.tensor.rank:
-                number = float(factor.attrs["value"].array)
-                if 0 < number < 1e30:
-                    return other, number
-    if node.op == "select" and node.tensor.rank:
-        for side in (1, 2):
-            fill = node.args[side]
-            if fill.op == "const" and float(fill.attrs["value"].array) == -float("inf"):
-                base, scale = unscaled(b, node.args[3 - side])
-                if scale != 1 and base.tensor.rank:
-                    parts = (fill, base) if side == 1 else (base, fill)
-                    return b.select(node.args[0], *parts), scale
-    return node, 1.0
-
-
-class BlockValues(BlockFrame):
+class BlockValues(BlockReduce):
     """Values of the nodes of `body`; `inputs` are what is loaded from memory."""
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
-        super().__init__(integer)
-        self.body = body
+        super().__init__(body, integer)
         self.inputs: dict[Node, Node] = {}
         self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
         self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
-        self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
         self.step: int = 64  # default block of an axis that a dot walks along
-        self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
 
     def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
         """The value of a node at an index, in the type that kernels compute in.
@@ -326,119 +303,6 @@ class BlockValues(BlockFrame):
             value = self.value(arg, tuple(place[a.names[0]] for a in operand), guard)
             source.append(self.data_symbol(self.cast(value, I64), static(size)))
         return self.value(node.args[0], tuple(source), guard)
-
-    # ---- reductions
-
-    def identity(self, kind: str, dtype: DType) -> Held:
-        return Held(constant(identity(kind, dtype), dtype))
-
-    def masked(self, value: Held, kind: str, names: Sequence[str]) -> Held:
-        """A value with the identity of a reduction past the ends of axes."""
-        for name in names:
-            mask = self.mask(name)
-            if mask is not None:
-                value = self.apply("select", [mask, value, self.identity(kind, value.dtype)])
-        return value
-
-    def fold(self, value: Held, kind: str, names: Sequence[str]) -> Held:
-        """Reduce a tile along some of its axes."""
-        gone = [n for n in names if n in value.axes]
-        if len(gone) != len(names):
-            raise CannotTile("a reduced axis is broadcast along: its size would be a factor")
-        value = self.masked(value, kind, gone)
-        if kind in ("max", "min"):
-            base, scale = unscaled(self.b, value.node)
-            if scale != 1:
-                # a positive factor leaves the order: it is applied to what is left
-                made = self.fold(Held(base, value.axes), kind, gone)
-                return self.apply("mul", [made, Held(constant(scale, made.dtype))])
-        axes = tuple(sorted(value.axes.index(n) for n in gone))
-        kept = tuple(n for n in value.axes if n not in gone)
-        return Held(self.b.reduce(value.node, kind=kind, axes=axes), kept)
-
-    def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
-        """Reduce whole axes in the tile; along longer ones in a loop that carries a tile."""
-        operand, kind = node.args[0], str(node.attrs["kind"])
-        axes = [int(a) for a in node.attrs["axes"]]
-        if not axes:
-            return self.value(operand, index, guard)
-        whole: dict[int, Axis] = {}
-        looped: list[tuple[int, int]] = []
-        moved = {name for d in index for name in self.tile_axes(d)}
-        room = self.long_step(index) if moved else MAX_WHOLE
-        for axis in reversed(axes):
-            extent = static(operand.shape[axis])
-            known = self.reduced_axis.get((node, axis))
-            if known is not None and known.name not in moved:
-                whole[axis] = known
-            elif extent <= room and power_of_two(extent) <= room:
-                whole[axis] = self.axis("r", extent, max(2, power_of_two(extent)))
-                self.reduced_axis.setdefault((node, axis), whole[axis])
-                room //= whole[axis].block
-            else:
-                looped.append((axis, extent))
-        return self._reduce_at(node, index, guard, whole, looped, kind)
-
-    def _reduce_at(
-        self,
-        node: Node,
-        index: Index,
-        guard: Held | None,
-        whole: Mapping[int, Axis],
-        looped: list[tuple[int, int]],
-        kind: str,
-    ) -> Held:
-        operand = node.args[0]
-
-        def at(stepped: Mapping[int, Dim]) -> Index:
-            kept = iter(index)
-            return tuple(
-                stepped[a] if a in stepped else whole[a].place if a in whole else next(kept)
-                for a in range(operand.tensor.rank)
-            )
-
-        if not looped:
-            value = self.spread_over(self.value(operand, at({}), guard), whole.values())
-            return self.fold(value, kind, [a.name for a in whole.values()])
-        (axis, extent), rest = looped[0], looped[1:]
-        if rest:
-            raise CannotTile("two long axes are reduced at once")
-        block = 1 if whole else min(power_of_two(extent), self.long_step(index))
-        kept = self.union([Held(node, tuple(self.tile_axes(d))) for d in at({axis: 0})])
-        # places of a step are summed apart, and together after the loop
-        lanes = self.axis("lane", block, block)
-        names = [lanes.name] if lanes.is_tile else []
-
-        def body(var: Node, carried: list[Held]) -> list[Held]:
-            start = var if block == 1 else self.b.mul(var, block)
-            stepped = self.axis("k", extent, block, start)
-            value = self.value(operand, at({axis: stepped.place}), guard)
-            own = [stepped.name] if stepped.is_tile else []
-            value = self.masked(self.spread_over(value, [stepped]), kind, own)
-            value = Held(self.spread(value, [*kept, *own]), carried[0].axes)
-            return [self.apply(COMBINE[kind], [carried[0], value])]
-
-        axes = (*kept, *names)
-        start = Held(self.spread(self.identity(kind, wide(operand.dtype)), axes), axes)
-        (total,) = self.steps(-(-extent // block), [start], body, names=["acc"])
-        names.extend(a.name for a in whole.values())
-        return self.fold(total, kind, names) if names else total
-
-    def long_step(self, index: Index) -> int:
-        """Elements of a long reduced axis in one step: what keeps a tile to a few thousand."""
-        held = 1
-        for name in self.union([Held(self.int(0).node, tuple(self.tile_axes(d))) for d in index]):
-            held *= self.axes[name].block
-        return max(2, 4096 // held)
-
-    def spread_over(self, value: Held, axes: object) -> Held:
-        """A value that does not move along an axis, spread along it."""
-        names = [a.name for a in axes if isinstance(a, Axis) and a.is_tile]  # pyright: ignore
-        missing = [n for n in names if n not in value.axes]
-        if not missing:
-            return value
-        union = tuple(self.sorted({n: None for n in (*value.axes, *missing)}))
-        return Held(self.spread(value, union), union)
 
     # ---- dots
 

@@ -16,6 +16,7 @@ from stack.ir import ops
 from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.types import BOOL, DType
+from stack.passes.indexing import INDEX_RULES
 from stack.passes.movement import MOVEMENT_RULES, unit_reshape
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
 from stack.rewrite.log import Log
@@ -331,6 +332,7 @@ def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None
 
 RULES: tuple[Simple, ...] = (
     *MOVEMENT_RULES,
+    *INDEX_RULES,
     constant_right,
     neutral,
     absorbing,

@@ -90,6 +90,36 @@ def test_flops_that_cost_more_than_bytes_are_not_repeated(fn: Callable[..., Tens
     assert tables(train(fn, 8, 0.0))
 
 
+def entropy(x: Tensor, target: Tensor) -> Tensor:
+    top = x.amax(-1, keepdim=True)
+    total = (x - top).exp().sum(-1).log() + top[:, 0]
+    return (total - x.gather(-1, target[:, None])[:, 0]).mean()
+
+
+def gradient(fn: Callable[[Tensor, Tensor], Tensor], size: int) -> int:
+    """How many large arrays besides the logits the backward pass reads; values are compared."""
+    target = torch.randint(0, size, (16,))
+    exact = torch.randn(16, size, dtype=torch.float64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamo_backend, "_balance", lambda options, device: 150.0)
+        torch._dynamo.reset()
+        call = torch.compile(fn, backend="stack", options={"backend": "interpreter"})
+        leaf = exact.float().requires_grad_()
+        call(leaf, target).backward()
+    wanted = leaf.detach().double().requires_grad_()
+    fn(wanted, target).backward()
+    assert leaf.grad is not None
+    assert wanted.grad is not None
+    assert torch.allclose(leaf.grad.double(), wanted.grad, rtol=1e-4, atol=1e-6)
+    sizes = [int(torch.Size(map(int, p.shape)).numel()) for p in GRAPHS[-1].func.params]
+    return sum(s > 16 * size // 4 for s in sizes) - 1
+
+
+def test_exponentials_of_logits_are_computed_again() -> None:
+    assert gradient(entropy, 20000) == 0
+    assert gradient(entropy, 3000) > 0  # too few bytes to matter
+
+
 @pytest.mark.parametrize("fn", [shown, sorted_rows], ids=lambda f: f.__name__)
 def test_what_is_in_memory_anyway_is_kept(fn: Callable[..., Tensor]) -> None:
     assert tables(train(fn, 8, 150.0))

@@ -1,0 +1,77 @@
+"""Elementwise values of a training step that the backward pass computes again, by bytes.
+
+Torch's partitioner keeps what a reduction of the backward pass reads, such as the exponentials of a
+softmax over a vocabulary. Where such a value is no smaller than what it is computed from, keeping
+that instead costs less: its source is in memory anyway, or takes fewer bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
+
+aten = torch.ops.aten
+VIEWS = frozenset({
+    aten.view, aten._unsafe_view, aten.reshape, aten.expand, aten.squeeze, aten.unsqueeze,
+    aten.detach, aten.alias, aten.clone, aten._to_copy,
+})  # fmt: skip
+FOLDS = frozenset({
+    aten.amax, aten.amin, aten.sum, aten.mean, aten.any, aten.gather, aten.select,
+})  # fmt: skip
+LEAST = 1 << 20  # bytes: smaller values may stay
+MOST = 1.1  # of a value's bytes: what its sources may take, statistics of rows among them
+
+
+def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
+    """The elementwise values of the forward pass that are not worth keeping."""
+    outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
+    forward = _before(outputs)
+    sources: dict[Node, frozenset[Node]] = {}
+    for node in graph.nodes:
+        if node in forward and _is_elementwise(node):
+            found = [sources.get(a, frozenset({a})) for a in node.all_input_nodes]
+            sources[node] = frozenset[Node]().union(*found)
+    return [
+        node
+        for node, read in sources.items()
+        if node not in outputs
+        and _bytes(node) >= LEAST
+        and sum(map(_bytes, read)) <= MOST * _bytes(node)
+        and all(u in sources or _is_fold(u) or _is_elementwise(u) for u in node.users)
+    ]
+
+
+def _before(outputs: list[Any]) -> set[Node]:
+    """The nodes that outputs are computed from."""
+    found: set[Node] = set()
+    pending = [n for n in outputs if isinstance(n, Node)]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
+
+
+def _bytes(node: Node) -> int:
+    """Bytes of a node's value; none where its size is not a number."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not all(isinstance(s, int) for s in value.shape):
+        return 0
+    return value.numel() * value.element_size()
+
+
+def _is_elementwise(node: Node) -> bool:
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if torch.Tag.nondeterministic_seeded in target.tags:
+        return False
+    return target.overloadpacket in VIEWS or torch.Tag.pointwise in target.tags
+
+
+def _is_fold(node: Node) -> bool:
+    return getattr(node.target, "overloadpacket", None) in FOLDS

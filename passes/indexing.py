@@ -1,0 +1,86 @@
+"""Exact rules about gather and scatter. Part of canonicalize.
+
+Indices are in range: the IR asks for that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stack.ir import ops
+from stack.ir.axes import parse_rule
+from stack.ir.builder import Builder, make
+from stack.ir.node import Node
+from stack.ir.types import I32, TensorType
+from stack.rewrite.engine import Scope, Simple, on
+
+MAX_EXTENT = (1 << 31) - 1  # places are compared in 32 bits
+COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}  # kind of scatter to op
+
+
+@on("gather")
+def gather_first(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """gather(op(x, 2.0)) of fewer elements than x has is op(gather(x), 2.0)."""
+    inner = node.args[0]
+    if ops.lookup(inner.op).kind != "elementwise":
+        return None
+    arrays = {a for a in inner.args if a.shape}
+    if len(arrays) != 1:
+        return None
+    picked, held = _size(node), _size(inner)
+    if picked is None or held is None or picked >= held:
+        return None
+    (array,) = arrays
+    few = make("gather", (array, *node.args[1:]), node.attrs)
+    args = [a if not a.shape else few for a in inner.args]
+    return make(inner.op, args, inner.attrs, hint=node.type)
+
+
+@on("scatter")
+def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """One update for each line of a constant array: where the place along the line is the index.
+
+    Nothing collides then, and each element is computed on its own. The gradient of a gather that
+    picks one element of each row is such a scatter, into zeros.
+    """
+    x, *indices, updates = node.args
+    rule = parse_rule(node.attrs["rule"])
+    names = [a.names[0] for a in rule.inputs[0]]
+    at = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"]
+    is_constant = x.op == "broadcast" and not x.args[0].shape
+    if len(at) != 1 or not is_constant:
+        return None
+    extent = node.shape[at[0]]
+    if not isinstance(extent, int) or extent > MAX_EXTENT:
+        return None
+    if any(s != 1 for a, s in zip(rule.inputs[-1], updates.shape) if a.names[0] not in names):
+        return None
+    own = [[a.names[0] for a in o] for o in rule.inputs[1:]]
+    if any(names[at[0]] in o for o in own):
+        return None
+    index = make("cast", (indices[0],), hint=indices[0].tensor.with_dtype(I32))
+    places = make("iota", (), {"axis": at[0]}, hint=TensorType(I32, node.shape))
+    is_here = make("eq", (_spread(index, own[0], names, node), places))
+    update = _spread(updates, own[1], names, node)
+    kind = str(node.attrs["kind"])
+    made = update if kind == "set" else make(COMBINE[kind], (x, update))
+    return make("select", (is_here, made, x))
+
+
+def _size(node: Node) -> int | None:
+    sizes = [s for s in node.shape if isinstance(s, int)]
+    return math.prod(sizes) if len(sizes) == node.tensor.rank else None
+
+
+def _spread(x: Node, own: Sequence[str], names: Sequence[str], like: Node) -> Node:
+    """An operand by its axis names along those of the result; axes that the result lacks are 1."""
+    kept = [(n, s) for n, s in zip(own, x.shape) if n in names]
+    order = sorted(range(len(kept)), key=lambda i: names.index(kept[i][0]))
+    x = make("reshape", (x,), hint=x.tensor.with_shape(tuple(s for _, s in kept)))
+    x = make("transpose", (x,), {"perm": tuple(order)})
+    axes = tuple(names.index(kept[i][0]) for i in order)
+    return make("broadcast", (x,), {"axes": axes}, hint=x.tensor.with_shape(like.shape))
+
+
+INDEX_RULES: tuple[Simple, ...] = (gather_first, scatter_by_comparison)

@@ -1,0 +1,102 @@
+"""The rules of canonicalize about gather and scatter, each with its near miss."""
+
+from __future__ import annotations
+
+import pytest
+from rule_cases import Kept, Rewrites, check_kept, check_rewrite
+
+ROWS = "%x: bf16[4, 50]"
+ONE = "%u: f32[4], %v: f32[4, 1]"
+# indices have to be in range, for the numerical check too: the places of a line
+LINE = "%i = iota() {axis=0} : i64[4]\n"
+FILL = "%o = broadcast(%c) {axes=[]} : f32[4, 50]\n"
+HERE = """%i = iota() {axis=0} : i64[4]
+%p = cast(%i) : i32[4]
+%b = broadcast(%p) {axes=[0]} : i32[4, 50]
+%l = iota() {axis=0} : i32[50]
+%q = broadcast(%l) {axes=[1]} : i32[4, 50]
+%e = eq(%b, %q) : bool[4, 50]
+"""
+
+
+def scatter(kind: str, index: str = "%j", updates: str = "%v") -> str:
+    return (
+        f"%j = reshape(%i) : i64[4, 1]\n%z = scatter(%o, {index}, {updates})"
+        f' {{kind="{kind}", rule="a b!, a k, a k -> a b!"}} : f32[4, 50]'
+    )
+
+
+REWRITES: Rewrites = {
+    "a cast of what is picked": (
+        ROWS,
+        LINE + '%w = cast(%x) : f32[4, 50]\n%z = gather(%w, %i) {rule="a b!, a -> a"} : f32[4]',
+        LINE + '%g = gather(%x, %i) {rule="a b!, a -> a"} : bf16[4]\n%z = cast(%g) : f32[4]',
+    ),
+    "a chain with numbers": (
+        "%x: f32[4, 50], %s: f32[]",
+        LINE + "%w = mul(%x, %s) : f32[4, 50]\n%y = exp(%w) : f32[4, 50]\n"
+        '%z = gather(%y, %i) {rule="a b!, a -> a"} : f32[4]',
+        LINE + '%g = gather(%x, %i) {rule="a b!, a -> a"} : f32[4]\n'
+        "%w = mul(%g, %s) : f32[4]\n%z = exp(%w) : f32[4]",
+    ),
+    "one update for each row": (
+        f"%c: f32[], {ONE}",
+        LINE + FILL + scatter("set"),
+        HERE + "%r = reshape(%v) : f32[4]\n%d = broadcast(%r) {axes=[0]} : f32[4, 50]\n"
+        "%z = select(%e, %d, %c) : f32[4, 50]",
+    ),
+    "an update that is added": (
+        f"%c: f32[], {ONE}",
+        LINE + FILL + scatter("add"),
+        HERE + "%t = add(%c, %v) : f32[4, 1]\n%r = reshape(%t) : f32[4]\n"
+        "%d = broadcast(%r) {axes=[0]} : f32[4, 50]\n%z = select(%e, %d, %c) : f32[4, 50]",
+    ),
+    "the indexed axis comes first": (
+        "%c: f32[], %u: f32[4]",
+        LINE + "%o = broadcast(%c) {axes=[]} : f32[50, 4]\n"
+        '%z = scatter(%o, %i, %u) {kind="max", rule="b! a, a, a -> b! a"} : f32[50, 4]',
+        """%i = iota() {axis=0} : i64[4]
+%p = cast(%i) : i32[4]
+        %b = broadcast(%p) {axes=[1]} : i32[50, 4]
+        %l = iota() {axis=0} : i32[50]
+        %q = broadcast(%l) {axes=[0]} : i32[50, 4]
+        %e = eq(%b, %q) : bool[50, 4]
+        %t = max(%c, %u) : f32[4]
+        %d = broadcast(%t) {axes=[1]} : f32[50, 4]
+        %z = select(%e, %d, %c) : f32[50, 4]""",
+    ),
+}
+
+KEPT: Kept = {
+    "more is picked than there is": (
+        "%x: bf16[2, 3]",
+        "%i = iota() {axis=0} : i64[2]\n%w = cast(%x) : f32[2, 3]\n"
+        '%z = gather(%w, %i) {rule="a! b, k -> k b"} : f32[2, 3]',
+    ),
+    "two arrays": (
+        "%x: f32[4, 50], %y: f32[4, 50]",
+        LINE + '%w = mul(%x, %y) : f32[4, 50]\n%z = gather(%w, %i) {rule="a b!, a -> a"} : f32[4]',
+    ),
+    "two updates for each row": (
+        "%c: f32[], %i: i64[4, 2], %v: f32[4, 2]",
+        FILL + '%z = scatter(%o, %i, %v) {kind="add", rule="a b!, a k, a k -> a b!"} : f32[4, 50]',
+    ),
+    "rows that are summed": (
+        "%c: f32[], %i: i64[9], %v: f32[9, 50]",
+        FILL + '%z = scatter(%o, %i, %v) {kind="add", rule="a! b, k, k b -> a! b"} : f32[4, 50]',
+    ),
+    "into an array": (
+        "%o: f32[4, 50], %i: i64[4], %v: f32[4]",
+        '%z = scatter(%o, %i, %v) {kind="add", rule="a b!, a, a -> a b!"} : f32[4, 50]',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REWRITES)
+def test_rewrites(name: str) -> None:
+    check_rewrite("canonicalize", REWRITES[name])
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_keeps(name: str) -> None:
+    check_kept("canonicalize", KEPT[name])

@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from stack.demos.gpu_block_rivals import llama_in_jax, sdpa_rivals
 from stack.demos.gpu_rows import EPS, rms_norm, wide
-from stack.measure.gpu_program import GpuProgram
+from stack.measure.gpu_program import GpuProgram, Rival
 
 Tensor = torch.Tensor
 
@@ -19,6 +20,16 @@ Tensor = torch.Tensor
 def causal_softmax(scores: Tensor) -> Tensor:
     line = torch.arange(scores.shape[-1], device=scores.device)
     return torch.softmax(scores.masked_fill(line[None, :] > line[:, None], -math.inf), dim=-1)
+
+
+def naive_attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Heads of q share those of k and v where there are more of them."""
+    share = q.shape[1] // k.shape[1]
+    if share > 1:
+        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
+    scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]))
+    weights = causal_softmax(scores) if causal else torch.softmax(scores, dim=-1)
+    return weights @ v
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -48,6 +59,7 @@ class LlamaBlock(nn.Module):
     def __init__(self, width: int, heads: int, groups: int, ffn: int, length: int) -> None:
         super().__init__()
         self.heads, self.groups = heads, groups
+        self.attend = naive_attention
         self.size = width // heads
         self.first, self.second = RMSNorm(width), RMSNorm(width)
         self.wq = nn.Linear(width, width, bias=False)
@@ -72,10 +84,7 @@ class LlamaBlock(nn.Module):
         q = self.turned(split_heads(self.wq(y), self.heads))
         k = self.turned(split_heads(self.wk(y), self.groups))
         v = split_heads(self.wv(y), self.groups)
-        share = self.heads // self.groups
-        k, v = k.repeat_interleave(share, dim=1), v.repeat_interleave(share, dim=1)
-        weights = causal_softmax(q @ k.mT * (1 / math.sqrt(self.size)))
-        x = x + self.wo(merge_heads(weights @ v))
+        x = x + self.wo(merge_heads(self.attend(q, k, v, True)))
         y = self.second(x)
         return x + self.down(F.silu(self.gate(y)) * self.up(y))
 
@@ -86,6 +95,7 @@ class PlainBlock(nn.Module):
     def __init__(self, width: int, heads: int, ffn: int, causal: bool, after: bool) -> None:
         super().__init__()
         self.heads, self.causal, self.after = heads, causal, after
+        self.attend = naive_attention
         self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -93,9 +103,7 @@ class PlainBlock(nn.Module):
 
     def attention(self, x: Tensor) -> Tensor:
         q, k, v = (split_heads(part, self.heads) for part in self.qkv(x).chunk(3, dim=-1))
-        scores = q @ k.mT * (1 / math.sqrt(q.shape[-1]))
-        weights = causal_softmax(scores) if self.causal else torch.softmax(scores, dim=-1)
-        return self.out(merge_heads(weights @ v))
+        return self.out(merge_heads(self.attend(q, k, v, self.causal)))
 
     def mlp(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x), approximate="tanh" if self.causal else "none"))
@@ -213,6 +221,17 @@ def block(
     x = torch.randn(shape, device=device).to(torch.bfloat16)
     moved = 2.0 * x.nbytes + sum(p.nbytes for p in module.parameters())
     steps = 1 if mode == "forward" else 3
+    rivals: dict[str, Rival] = {}
+    if hasattr(module, "attend"):
+        rivals |= sdpa_rivals(module)
+    if isinstance(module, LlamaBlock) and mode == "forward":
+        rivals["xla-cudnn"] = llama_in_jax(module)
     return GpuProgram(
-        module, (x,), flops=steps * flops, bytes=steps * moved, mode=mode, wanted=(0,)
+        module,
+        (x,),
+        flops=steps * flops,
+        bytes=steps * moved,
+        mode=mode,
+        wanted=(0,),
+        rivals=rivals,
     )

@@ -182,7 +182,7 @@ def _blocks(quick: bool) -> list[Case]:
             {"model": model, "mode": mode},
             BLOCK,
             {"model": model, "mode": mode},
-            "eager,inductor,xla"
+            "eager,inductor,xla,rivals"
             + (f",{TUNED}" if (model, mode, quick) == ("llama3-8b", "forward", False) else ""),
             quick=model == "llama3-8b",
         )

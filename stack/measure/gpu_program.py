@@ -19,11 +19,13 @@ class Rival:
         make: gives what takes the program's arguments and returns its results. Raises where it
             cannot run here: that is a row with an error.
         spoils: whether it writes to its arguments: it is checked on copies.
+        wait: returns when its work is done, where that runs on streams of its own.
     """
 
     kind: str
     make: Callable[[], Callable[..., Any]]
     spoils: bool = False
+    wait: Callable[[], None] | None = None
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,9 @@ def _rival_way(program: GpuProgram, name: str, rival: Rival) -> Way:
     def make() -> GpuSystem:
         system = _called(name, rival.kind, rival.make(), program)
         system.spoils = rival.spoils
+        if rival.wait is not None:
+            system.wait = rival.wait
+            system.note = "wall clock"
         return system
 
     return Way(name, rival.kind, make, rival.kind == "hand")

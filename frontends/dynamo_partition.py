@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from stack.frontends.dynamo_elementwise import rebuilt
+from stack.frontends.fx_exchange import exchange_sums
 
 aten = torch.ops.aten
 
@@ -45,6 +46,7 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
         joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> tuple[GraphModule, GraphModule]:
         if balance:
+            exchange_sums(joint.graph)
             again = recomputed(joint.graph, num_fwd_outputs, balance)
             for node in (*again, *rebuilt(joint.graph, num_fwd_outputs)):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE

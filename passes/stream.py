@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from stack.ir.cost import cost
 from stack.ir.node import Block, Func, Node
-from stack.passes.stream_candidate import Candidate, ends
+from stack.passes.stream_candidate import Candidate, dots_of, ends
 from stack.passes.stream_graph import Graph, reduced_value
 from stack.passes.stream_terms import Refusal
 from stack.rewrite.engine import Replacement, replace
@@ -74,10 +74,15 @@ class Stream(Pass):
             refused.add(sink)
             try:
                 candidate = Candidate(self, graph, sink, refused)
-                if self.balance and candidate.held:
-                    made = self._together(graph, candidate, log)
-                    if made is not None:
-                        return made
+            except Refusal as refusal:
+                candidate = refusal
+            if self.balance and (isinstance(candidate, Refusal) or candidate.held):
+                made = self._together(graph, sink, log)
+                if made is not None:
+                    return made
+            try:
+                if isinstance(candidate, Refusal):
+                    raise candidate
                 built = candidate.build()
             except Refusal as refusal:
                 _note(log, f"{graph.name(sink)} is not streamed: {refusal}")
@@ -90,10 +95,10 @@ class Stream(Pass):
             return replace(graph.block, built)
         return None
 
-    def _together(self, graph: Graph, first: Candidate, log: Log) -> Block | None:
+    def _together(self, graph: Graph, sink: Node, log: Log) -> Block | None:
         """Streams over dots that several need, each of which computes them on its own."""
-        name = graph.name(first.sink)
-        dots, last = self._closed(graph, first)
+        name = graph.name(sink)
+        dots, last = self._closed(graph, sink)
         found: list[tuple[Candidate, Block]] = []
         block = graph.block
         while last:
@@ -123,17 +128,18 @@ class Stream(Pass):
                 made = after
         return made
 
-    def _closed(self, graph: Graph, first: Candidate) -> tuple[frozenset[Node], list[Node]]:
+    def _closed(self, graph: Graph, sink: Node) -> tuple[frozenset[Node], list[Node]]:
         """Dots that are needed together, and the reductions that they end in, if in no others."""
-        dots = first.wanted
-        while True:
+        dots = dots_of(graph, sink)
+        while dots:
             last = ends(graph, dots)
             if last is None:
                 return dots, []
-            more = dots.union(*(Candidate(self, graph, n, set()).wanted for n in last))
+            more = dots.union(*(dots_of(graph, n) for n in last))
             if more == dots:
                 return dots, last
             dots = more
+        return dots, []
 
     def _pays(self, dots: frozenset[Node], times: int) -> bool:
         """Whether computing dots `times` costs less than writing them once and reading them."""

@@ -53,14 +53,12 @@ class Candidate:
         self.siblings = siblings
         self.outside: frozenset[Node] = frozenset()
         self.held: frozenset[Node] = frozenset()
-        self.wanted: frozenset[Node] = frozenset()  # dots that memory need not hold for it alone
         self.region = self._collect()
 
     def _collect(self) -> Region:
         """The region, with dots that are in memory anyway read from there."""
         while True:
             region = self._region()
-            self.wanted |= region.dots
             late = self._late(region) if self.shared else frozenset[Node]()
             needed = frozenset(self._needed_outside(region)) - self.held
             if late:
@@ -324,6 +322,19 @@ def _finishes(node: Node) -> bool:
 
 def _moves(node: Node) -> bool:
     return is_elementwise(node) or node.op in MOVES
+
+
+def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
+    """The dots that a reduction could compute tile by tile."""
+    found = reduced_value(sink)
+    if found is None:
+        return frozenset()
+    region = Region(graph, found[0], frozenset(), frozenset())
+    try:
+        region.add(sink)
+    except Refusal:
+        return frozenset()
+    return frozenset(region.dots)
 
 
 def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:

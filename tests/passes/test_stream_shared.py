@@ -135,3 +135,11 @@ def test_flops_against_bytes() -> None:
     assert any("costs more than memory" in n for n in notes)
     assert len(streams(streamed(before, "balance=1.1")[0])) == 2
     assert streamed(before, "balance=0")[0] is before
+
+
+def test_axes_longer_than_a_running_value_is_wide() -> None:
+    """Held tables would make running values of 290 columns; computed ones leave 8."""
+    body = SCORES + OTHER + products("%t")
+    text = str(program(body)).replace(str(M), "310").replace(str(K), "290")
+    made, _ = streamed(parse(text), "balance=100")
+    assert len(streams(made)) == 2

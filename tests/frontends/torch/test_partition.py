@@ -80,7 +80,8 @@ def test_operands_are_kept_as_they_are() -> None:
     """Not the repeated ones, and no transposed copies."""
     shapes = train(shared, 8, 150.0, 1)
     held = sorted(s for s in shapes if s[-1] > 1)
-    assert held == [(2, 1, 35, 8), (2, 1, 35, 8), (2, 2, 35, 8), (2, 2, 35, 8)]
+    own = [(2, 1, 35, 8), (2, 1, 35, 8), (2, 2, 35, 8), (2, 2, 35, 8)]
+    assert held == [*own, (4, 35, 8)]  # and the result, for the sum of a row
 
 
 @pytest.mark.parametrize("fn", [mixed, gated], ids=lambda f: f.__name__)
@@ -123,3 +124,34 @@ def test_exponentials_of_logits_are_computed_again() -> None:
 @pytest.mark.parametrize("fn", [shown, sorted_rows], ids=lambda f: f.__name__)
 def test_what_is_in_memory_anyway_is_kept(fn: Callable[..., Tensor]) -> None:
     assert tables(train(fn, 8, 150.0))
+
+
+def table_sums() -> int:
+    """Reductions of tables in the newest backward pass."""
+    func = GRAPHS[-1].func
+    return sum(n.op == "reduce" and n.args[0].shape[-1] == 35 for n in func.nodes)
+
+
+def test_a_sum_of_a_table_is_one_of_rows() -> None:
+    """sum_k p (g v^T) of the gradient is sum_n g (p v)."""
+    train(mixed, 8, 150.0)
+    assert table_sums() == 0
+    train(shared, 8, 150.0, 1)
+    assert table_sums() == 0
+    train(mixed, 8, 0.0)
+    assert table_sums() == 1
+
+
+def other(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return (weights(q, k) - 0.5 * weights(k, q)) @ v
+
+
+def scaled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    table = weights(q, k)
+    return (table * table) @ v
+
+
+@pytest.mark.parametrize("fn", [other, scaled], ids=lambda f: f.__name__)
+def test_a_sum_that_has_no_other_order_stays(fn: Callable[..., Tensor]) -> None:
+    train(fn, 8, 150.0)
+    assert table_sums() >= 1

@@ -57,7 +57,8 @@ class Blocks(Pass):
             try:
                 kernel = self._kernel(node)
             except CannotTile as why:
-                log.note(f"{block.names.get(node, node.op)} stays as it is: {why}")
+                name = block.names.get(node, node.op)
+                log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
                 continue
             if log.spend("blocks", block.locs.get(node, ())):
                 changed[node] = Replacement(kernel)

@@ -85,13 +85,13 @@ class Stream(Pass):
                     raise candidate
                 built = candidate.build()
             except Refusal as refusal:
-                _note(log, f"{graph.name(sink)} is not streamed: {refusal}")
+                log.note(f"{graph.name(sink)} is not streamed: {refusal}", graph.lines([sink]))
                 continue
             if built is None:
                 continue
             if not log.spend("stream", graph.lines(candidate.region.members)):
                 return None
-            _note(log, candidate.text())
+            log.note(candidate.text(), graph.lines(candidate.region.members))
             return replace(graph.block, built)
         return None
 
@@ -110,7 +110,8 @@ class Stream(Pass):
                 candidate = Candidate(self, graph, left[-1], set(), dots, left)
                 built = candidate.build()
             except Refusal as refusal:
-                _note(log, f"{name}: {graph.name(left[-1])} does not stream alone: {refusal}")
+                text = f"{name}: {graph.name(left[-1])} does not stream alone: {refusal}"
+                log.note(text, graph.lines([left[-1]]))
                 return None
             if built is None:
                 return None
@@ -119,12 +120,14 @@ class Stream(Pass):
         if not found:
             return None
         if not self._pays(dots, len(found)):
-            _note(log, f"{name}: to compute dots in {len(found)} streams costs more than memory")
+            text = f"{name}: to compute dots in {len(found)} streams costs more than memory"
+            log.note(text, graph.lines([first.sink]))
             return None
         made: Block | None = None
         for candidate, after in found:
-            if log.spend("stream", candidate.graph.lines(candidate.region.members)):
-                _note(log, candidate.text())
+            lines = candidate.graph.lines(candidate.region.members)
+            if log.spend("stream", lines):
+                log.note(candidate.text(), lines)
                 made = after
         return made
 
@@ -147,8 +150,3 @@ class Stream(Pass):
         flops = sum(c.flops for c in costs if isinstance(c.flops, int))
         held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))
         return flops * (times - 1) <= self.balance * held * (times + 1)
-
-
-def _note(log: Log, text: str) -> None:
-    if text not in log.notes:
-        log.note(text)

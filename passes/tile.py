@@ -52,7 +52,8 @@ class Tile(Pass):
             try:
                 kernel = self._kernel(group)
             except CannotTile as why:
-                log.note(f"{block.names.get(node, node.op)} stays as it is: {why}")
+                name = block.names.get(node, node.op)
+                log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
                 kernel = self._without_dot(group)
                 if kernel is None:
                     continue

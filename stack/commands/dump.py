@@ -12,6 +12,7 @@ from stack.explore.lowering import compile_target, inspect_target, lower_to, wit
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
 from stack.explore.training import train_runs
+from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
 from stack.run import plugins
@@ -108,7 +109,10 @@ def profile(graph: CompiledGraph, target: Target) -> str:
     executable = graph.executable_for(ready)
     common.progress("measuring kernels, and what this machine can do")
     times = kernel_times(executable, ready)
-    ceilings = measure_ceilings(quick=True)
+    if executable.device.startswith("cuda"):
+        ceilings = gpu_ceilings(load_torch(), rounds=3, kinds=("bf16", "f32"))
+    else:
+        ceilings = measure_ceilings(quick=True)
     return kernel_report(executable.kernels, times, ceilings, widest_dtype(graph.func))
 
 
@@ -116,7 +120,7 @@ def _run_training(args: argparse.Namespace, target: Target) -> int:
     """Show every graph of a training step; with -o, each in a folder of its own."""
     if args.to or args.profile:
         raise UsageError("--train shows whole graphs: leave out --to and --profile")
-    found = train_runs(target, common.settings_of(args))
+    found = train_runs(target, common.settings_of(args), args.device or "")
     for name, record in found.items():
         if args.output:
             folder = _folder(args.output)

@@ -194,7 +194,7 @@ def run_explain(args: argparse.Namespace) -> int:
         if (reason.stage, reason.pass_name) != last:
             last = (reason.stage, reason.pass_name)
             print(f"{reason.stage}: {reason.pass_name}")
-        print(f"  {reason.text}")
+        print("  " + reason.text.replace("\n", "\n    "))
     if not reasons:
         print(f"no pass touched {args.what}")
     return 0

@@ -49,6 +49,12 @@ def kernel_table(manifest: Manifest) -> str:
     return table(head, rows)
 
 
+def derivations(manifest: Manifest) -> list[str]:
+    """What the stage of streams derived, step by step."""
+    notes = [n for s in manifest["stages"] if "stream" in s["rewrites"] for n in s.get("notes", ())]
+    return list(dict.fromkeys(str(n) for n in notes))
+
+
 def coverage_line(coverage: dict[str, Any]) -> str:
     """What was compiled, given to a library, or left to the framework."""
     total = int(coverage.get("ops", 0))
@@ -70,6 +76,7 @@ def describe(manifest: Manifest) -> str:
     parts = [head, stage_table(manifest)]
     if manifest["kernels"]:
         parts.append(kernel_table(manifest))
+    parts.extend(derivations(manifest))
     parts.append(coverage_line(coverage))
     return "\n\n".join(parts)
 

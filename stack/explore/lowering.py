@@ -212,8 +212,24 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
 def inspect_target(target: Target, settings: Settings, device: str) -> Run:
     """All stages for a device that need not be here; nothing is run."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    assert backend.inspect is not None
     run = lower_to(target, settings, stage_names(backend, settings.passes)[-1])
+    return _inspect(run, backend, device)
+
+
+def inspect_again(run: Run, settings: Settings, device: str) -> Run:
+    """The imported function of a run, compiled for a device that need not be here."""
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    imported = run["imported"].func
+    assert imported is not None
+    made = Run(run.target, run.frontend, backend.name, notes=run.notes)
+    made.add(run["captured"])
+    made.add(run["imported"])
+    lower(imported, backend, made, settings.passes)
+    return _inspect(made, backend, device)
+
+
+def _inspect(run: Run, backend: Backend, device: str) -> Run:
+    assert backend.inspect is not None
     lowered = run.records[-1].func
     assert lowered is not None
     start = time.perf_counter()

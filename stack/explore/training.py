@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from stack.errors import UsageError
-from stack.explore.lowering import Settings
+from stack.explore.lowering import Settings, inspect_again
 from stack.explore.target import Program, Target
-from stack.run.compile import find_frontend
+from stack.run import plugins
+from stack.run.backend import Backend
+from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import Run
 
 
-def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
+def train_runs(target: Target, settings: Settings, device: str = "") -> dict[str, Run]:
     """Compile results and gradients of a program, and give the record of each graph by its role.
 
     torch programs make a forward and a backward graph for each graph that Dynamo finds, JAX
-    programs one graph in all.
+    programs one graph in all. A GPU's backend compiles what a run on this machine's CPU recorded:
+    no GPU is needed, and `device` says for which.
     """
     if not isinstance(target, Program):
         raise UsageError("--train is for programs: a function from text has no gradient to ask for")
     frontend = find_frontend(target.fn, target.args, target.frontend)
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    here = plugins.load("stack.backends", DEFAULT_BACKEND) if backend.inspect else backend
     options = {
-        "backend": settings.backend,
-        "passes": settings.passes,
+        "backend": here.name,
+        "passes": settings.passes if here is backend else "default",
         "strict": settings.strict,
     }
     found: dict[str, Run] = {}
@@ -28,5 +33,5 @@ def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
         role = run.target.split(" ")[-1] or "train"
         name = role if role not in found else f"{role}-{len(found)}"
         run.target = f"{target.spec} ({name})"
-        found[name] = run
+        found[name] = run if here is backend else inspect_again(run, settings, device)
     return found

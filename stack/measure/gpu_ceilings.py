@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from typing import Any
 
 from stack.errors import BackendMissing
@@ -12,6 +13,7 @@ from stack.measure.roofline import Ceilings
 SIDE = 8192
 COPY = 1 << 30  # bytes read; as many are written
 WARM = 10
+DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32"}
 
 
 def load_torch() -> Any:
@@ -32,17 +34,27 @@ def load_torch() -> Any:
     return torch
 
 
-def gpu_ceilings(torch: Any, rounds: int = 7) -> Ceilings:
-    """Operations of a bf16 product of 8192^3 on random data, bytes of a device copy of 1 GiB."""
-    a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-    for _ in range(WARM):
-        torch.mm(a, b)
-    product = measure(torch, lambda: torch.mm(a, b), rounds, count=4)
+def gpu_ceilings(torch: Any, rounds: int = 7, kinds: Sequence[str] = ("bf16",)) -> Ceilings:
+    """Operations of products of 8192^3 on random data, bytes of a device copy of 1 GiB.
+
+    `kinds` of "bf16", "f16" and "f32" (in full precision).
+    """
+    rates = {kind: 2 * SIDE**3 / _product(torch, getattr(torch, DTYPES[kind]), rounds)
+             for kind in kinds}  # fmt: skip
     source = torch.randn(COPY // 4, device="cuda", dtype=torch.float32)
     target = torch.empty_like(source)
     copy = measure(torch, lambda: target.copy_(source), rounds, count=4)
-    how = f"bf16 {SIDE}^3 by torch on random data, a copy of {COPY >> 30} GiB, best of {rounds}"
-    return Ceilings({"bf16": 2 * SIDE**3 / product}, {COPY: 2 * COPY / copy}, 0, how)
+    names = ", ".join(kinds)
+    how = f"{names} {SIDE}^3 by torch on random data, a copy of {COPY >> 30} GiB, best of {rounds}"
+    return Ceilings(rates, {COPY: 2 * COPY / copy}, 0, how)
+
+
+def _product(torch: Any, dtype: Any, rounds: int) -> float:
+    """Seconds of one product."""
+    a, b = (torch.randn(SIDE, SIDE, device="cuda", dtype=dtype) for _ in range(2))
+    for _ in range(WARM if dtype.itemsize == 2 else 1):
+        torch.mm(a, b)
+    return measure(torch, lambda: torch.mm(a, b), rounds, count=4 if dtype.itemsize == 2 else 1)
 
 
 def gpu_text(torch: Any) -> str:

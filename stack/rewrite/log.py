@@ -50,6 +50,17 @@ class Refused:
     source: Lines
 
 
+@dataclass(frozen=True)
+class Note:
+    """Free text of a pass, and the source lines that it is about; () for the whole program."""
+
+    text: str
+    source: Lines = ()
+
+    def __str__(self) -> str:
+        return self.text
+
+
 @dataclass
 class Fuel:
     """How many rewrites may still happen; None for any number. Shared by a whole pipeline."""
@@ -76,7 +87,7 @@ class Log:
     misses: list[Miss] = field(default_factory=list[Miss])
     formed: list[Formed] = field(default_factory=list[Formed])
     refused: list[Refused] = field(default_factory=list[Refused])
-    notes: list[str] = field(default_factory=list[str])
+    notes: list[Note] = field(default_factory=list[Note])
 
     def spend(self, rule: str, source: Lines = ()) -> bool:
         """Whether one more rewrite may happen; notes it when so."""
@@ -92,9 +103,11 @@ class Log:
             if entry not in self.misses:
                 self.misses.append(entry)
 
-    def note(self, text: str) -> None:
-        """Free text for the record, such as what a pass decided and why."""
-        self.notes.append(text)
+    def note(self, text: str, source: Lines = ()) -> None:
+        """Free text for the record, such as what a pass decided and why; once is enough."""
+        found = Note(text, source)
+        if found not in self.notes:
+            self.notes.append(found)
 
     @property
     def by_rule(self) -> Counter[str]:

@@ -14,7 +14,7 @@ from stack.errors import StackError, UsageError, VerifyError
 from stack.ir.node import Func
 from stack.ir.verifier import verify as verify_func
 from stack.rewrite.check import Checker
-from stack.rewrite.log import Formed, Fuel, Log, Miss, Refused, Rewrite
+from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
 from stack.rewrite.passes import Pass, build
 from stack.run import plugins
 
@@ -33,7 +33,7 @@ class Record:
     misses: tuple[Miss, ...] = ()
     formed: tuple[Formed, ...] = ()
     refused: tuple[Refused, ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: tuple[Note, ...] = ()
     error: float | None = None  # largest relative error of the numerical check, None if not run
 
     @property

@@ -40,7 +40,8 @@ class Stage:
     """One state of the program: IR (with `func`) or another compiler's text.
 
     `passes` is the pipeline that led here, `changed` whether it changed anything, `ms` its time,
-    `rewrites` counts by rule. A text may be made only when it is asked for.
+    `rewrites` counts by rule, `notes` what passes said: derivations, decisions, refusals. A text
+    may be made only when it is asked for.
     """
 
     name: str
@@ -156,6 +157,7 @@ class Run:
                 "ops": s.ops,
                 "groups": s.groups,
                 "rewrites": s.rewrites,
+                "notes": s.notes,
             }
             for i, s in enumerate(self.records)
         ]
@@ -198,9 +200,10 @@ class Run:
             if entry["file"]:
                 (root / entry["file"]).write_text(kernel.text, encoding="utf-8")
         save_constants([s.func for s in self.records if s.func is not None], root)
-        if self.notes:
+        told = {s.name: "\n\n".join(s.notes) + "\n" for s in self.records if s.notes}
+        if self.notes or told:
             (root / "notes").mkdir(exist_ok=True)
-            for title, text in self.notes.items():
+            for title, text in (*self.notes.items(), *told.items()):
                 name = "".join(c if c.isalnum() or c in "-_." else "-" for c in title)
                 (root / "notes" / f"{name}.txt").write_text(text, encoding="utf-8")
         text = json.dumps(manifest, indent=2) + "\n"

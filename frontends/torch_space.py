@@ -230,8 +230,14 @@ class TorchSpace(TorchElementwise):
         pads = [v for lo, hi in zip(reversed(at["low"]), reversed(at["high"])) for v in (lo, hi)]
         if any(pads):
             x = F.pad(x, pads)
-        conv = (F.conv1d, F.conv2d, F.conv3d)[rank - 1]
-        return conv(x, w, stride=at["stride"], dilation=at["rhs_dilation"], groups=at["groups"])
+        return self.convolve(x, w, at["stride"], at["rhs_dilation"], at["groups"])
+
+    def convolve(
+        self, x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
+    ) -> Tensor:
+        """A convolution without padding, in the layouts of torch."""
+        conv = (F.conv1d, F.conv2d, F.conv3d)[x.dim() - 3]
+        return conv(x, w, stride=tuple(stride), dilation=tuple(dilation), groups=groups)
 
     # ---- control
 

@@ -44,11 +44,18 @@ class Compiler:
             self.sources[node] = print_kernel(node, ENTRY)
         return self.sources[node]
 
+    def build_all(self) -> None:
+        """Machine code of every kernel of the function, several compiled at a time."""
+        texts = {self.source(node).text for _, node in walk(self.func.body) if node.op == "kernel"}
+        left = sorted(texts - self.binaries.keys(), key=len, reverse=True)  # the longest first
+        self.binaries |= nvrtc.compile_all(left, ENTRY, self.target, self.store)
+
     def binary(self, node: Node) -> nvrtc.Binary:
         """Machine code of a kernel node."""
         text = self.source(node).text
         if text not in self.binaries:
             self.binaries[text] = nvrtc.compile_cubin(text, ENTRY, self.target, self.store)
+        if text not in self.readable:
             name = unique_name(str(node.attrs["name"]), self.taken, {})
             symbol = "".join(c if c.isalnum() else "_" for c in name)
             lines = self.lines.get(node, ())
@@ -114,6 +121,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
     device = torch.device(options.get("device") or "cuda")
     compiler = Compiler(func, device_target(device), _store(options))
+    compiler.build_all()
     launches: dict[str, Launch] = {}
 
     def load(node: Node) -> Launch:
@@ -142,6 +150,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
     from ..device.executable import describe
 
     compiler = Compiler(func, options.get("target") or DEFAULT_TARGET, _store(options))
+    compiler.build_all()
     kernels: list[Kernel] = []
     for _, node in walk(func.body):
         if node.op == "kernel":

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +23,7 @@ from ..cache import Cache
 
 TARGETS = re.compile(r"sm_\d+[af]?")
 STANDARD = "c++17"
+THREADS = 16
 LOG_LINES = 24  # of the compiler's messages that an error shows
 
 
@@ -86,6 +90,19 @@ def compile_cubin(text: str, name: str, target: str, store: Cache | None = None)
     if store is not None:
         store.put(key, _pack(binary))
     return binary
+
+
+def compile_all(
+    texts: Sequence[str], name: str, target: str, store: Cache | None = None
+) -> dict[str, Binary]:
+    """Machine code of several kernels by text, compiled side by side; raises as `compile_cubin`."""
+    import cuda.core  # noqa: F401 - its first import must not be in several threads at once
+
+    def one(text: str) -> Binary:
+        return compile_cubin(text, name, target, store)
+
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        return dict(zip(texts, pool.map(one, texts), strict=True))
 
 
 def compile_ptx(text: str, target: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -38,6 +39,19 @@ class DeviceSpace(TorchSpace):
         if node.dtype.kind == "b":
             return integer_dot(node, a, b, torch.int32) != 0
         return integer_dot(node, a, b, self.dtype(node.dtype))
+
+    def convolve(
+        self, x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
+    ) -> Tensor:
+        """As torch's, except that f32 is f32: by default cuDNN rounds operands to TF32."""
+        if x.device.type == "cpu":
+            return super().convolve(x, w, stride, dilation, groups)
+        cudnn: Any = torch.backends.cudnn
+        none = [0] * (x.dim() - 2)
+        return torch.ops.aten._convolution.default(
+            x, w, None, list(stride), none, list(dilation), False, none, groups,
+            cudnn.benchmark, cudnn.deterministic, cudnn.enabled, False,
+        )  # fmt: skip
 
 
 def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:

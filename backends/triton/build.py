@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import hashlib
 import linecache
+import os
 import re
 import shutil
 import subprocess
 import tempfile
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from stack.errors import StackError, UsageError
-from stack.ir.node import Node
+from stack.ir.node import Node, walk
 
 from .expressions import TYPES
 from .printer import Source
 
+THREADS = 16
 STAGES = ("ttir", "ttgir", "llir", "ptx")
 POINTERS = {
     **{kind: f"*{kind}" for kind in TYPES},
@@ -27,13 +31,23 @@ POINTERS = {
 DESCRIBED = {"f32": "fp32", "f16": "fp16", "bf16": "bf16", "f64": "fp64"}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Binary:
-    """Code of one kernel at every stage, and what it takes of a multiprocessor."""
+    """Code of one kernel at every stage, and what Triton notes about it."""
 
     stages: dict[str, str]
     cubin: bytes
-    resources: dict[str, int] = field(default_factory=dict[str, int])
+    meta: dict[str, Any]
+
+    @property
+    def shared(self) -> int:
+        """Bytes of shared memory that a program takes."""
+        return int(self.meta["shared"])
+
+    def resources(self) -> dict[str, int]:
+        """What it takes of a multiprocessor; asks a tool of CUDA's."""
+        known = {"shared": self.shared, "warps": int(self.meta["num_warps"])}
+        return known | usage(self.cubin)
 
 
 @cache
@@ -88,9 +102,43 @@ def build(source: Source, node: Node, target: str) -> Binary:
     except Exception as error:
         raise StackError(f"triton refuses kernel {source.name}: {error}") from error
     stages = {name: str(made.asm[name]) for name in STAGES}
-    resources = {"shared": int(made.metadata.shared), "warps": source.warps}
-    resources |= usage(bytes(made.asm["cubin"]))
-    return Binary(stages, bytes(made.asm["cubin"]), resources)
+    return Binary(stages, bytes(made.asm["cubin"]), made.metadata._asdict())
+
+
+def build_to_fit(source: Source, node: Node, target: str, limit: int) -> Binary:
+    """Compile; a kernel that takes more shared memory than `limit` loads fewer steps ahead.
+
+    Triton's own copies beside the steps cannot be told before it has compiled. `source.stages`
+    tells. Raises StackError where nothing fits.
+    """
+    while True:
+        binary = build(source, node, target)
+        if binary.shared <= limit:
+            return binary
+        if source.stages == 1:
+            raise StackError(
+                f"kernel {source.name} does not fit the GPU: it takes {binary.shared} bytes of"
+                f" shared memory, a program may have {limit}"
+            )
+        source.stages -= 1
+
+
+def build_all(
+    kernels: Sequence[tuple[Source, Node]], target: str, limit: int
+) -> list[Binary | StackError]:
+    """Compile several at a time: LLVM and the assembler run without Python's lock."""
+    sizes = [sum(1 for _ in walk(node.blocks[0])) for _, node in kernels]
+    order = sorted(range(len(kernels)), key=lambda i: -sizes[i])  # the longest first
+
+    def one(number: int) -> Binary | StackError:
+        try:
+            return build_to_fit(*kernels[number], target, limit)
+        except StackError as error:
+            return error
+
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        made = dict(zip(order, pool.map(one, order), strict=True))
+    return [made[i] for i in range(len(kernels))]
 
 
 def tool(name: str) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,12 +18,12 @@ from ..device.program import Program
 from ..device.tensors import result_types
 from ..peer import files
 from . import build
+from .launch import Launch, interpreted, loaded
 from .printer import Source, print_kernel
 
 ENTRY = "stack_kernel"
 DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
-Launch = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 
 
 class Compiler:
@@ -55,6 +55,22 @@ class Compiler:
             _, _, node = self.readable[text]
             self.binaries[text] = build.build(self.source(node), node, self.target)
         return self.binaries[text]
+
+    def build_all(self, limit: int = 1 << 62) -> None:
+        """Machine code of every kernel of the function, several compiled at a time.
+
+        Raises the StackError of the first that cannot be compiled.
+        """
+        for _, node in walk(self.func.body):
+            if node.op == "kernel":
+                self.source(node)
+        left = [text for text in self.readable if text not in self.binaries]
+        nodes = [self.readable[text][2] for text in left]
+        made = build.build_all([(self.source(n), n) for n in nodes], self.target, limit)
+        for text, binary in zip(left, made, strict=True):
+            if isinstance(binary, StackError):
+                raise binary
+            self.binaries[text] = binary
 
     def describe(self, node: Node, resources: dict[str, int] | None = None) -> Kernel:
         """The record of a kernel."""
@@ -100,40 +116,6 @@ class Compiler:
         }
 
 
-def launcher(source: Source) -> Launch:
-    """What launches a kernel on tensors: inputs, then outputs.
-
-    A kernel that does not fit the shared memory loads fewer steps ahead; `source.stages` tells.
-    """
-    from triton.runtime.errors import OutOfResources
-
-    kernel = build.function(source.text, source.name)
-    places = {name: i for i, name in enumerate(source.parameters)}
-    grid = (source.programs,)
-
-    def run(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        tensors = [*inputs, *outputs]
-        extra: list[Any] = []
-        for d in source.descriptors:
-            from triton.tools.tensor_descriptor import TensorDescriptor
-
-            matrix = tensors[places[d.memory]].view(d.shape)
-            extra.append(TensorDescriptor.from_tensor(matrix, list(d.block)))
-        while True:
-            try:
-                kernel[grid](*tensors, *extra, num_warps=source.warps, num_stages=source.stages)
-                return
-            except OutOfResources as error:
-                if source.stages == 1:
-                    raise StackError(
-                        f"kernel {source.name} does not fit the GPU: {error}"
-                    ) from error
-                # Triton's own copies beside the steps cannot be told before it has compiled
-                source.stages -= 1
-
-    return run
-
-
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """Plan a function whose kernels are at the tile level on a device.
 
@@ -143,14 +125,14 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         graph: False to launch step by step instead of replaying CUDA graphs.
     """
     device = torch.device(options.get("device") or default_device())
-    target = DEFAULT_TARGET
-    if device.type == "cuda":
-        major, minor = torch.cuda.get_device_capability(device)
-        target = f"sm_{major}{minor}"
-    compiler = Compiler(func, target)
+    compiler = _for_device(func, device)
+    launches: dict[Source, Launch] = {}
 
     def load(node: Node) -> Launch:
-        return launcher(compiler.source(node))
+        source = compiler.source(node)
+        if source not in launches:
+            launches[source] = _launcher(compiler, source, device)
+        return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)
     kernels = [
@@ -162,6 +144,23 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
+def _for_device(func: Func, device: torch.device) -> Compiler:
+    """A compiler whose kernels are built, where there is a device to build them for."""
+    if device.type != "cuda":
+        return Compiler(func, DEFAULT_TARGET)
+    found = torch.cuda.get_device_properties(device)
+    compiler = Compiler(func, f"sm_{found.major}{found.minor}")
+    compiler.build_all(int(found.shared_memory_per_block_optin))
+    return compiler
+
+
+def _launcher(compiler: Compiler, source: Source, device: torch.device) -> Launch:
+    made = None
+    if device.type == "cuda":
+        made = loaded(source, compiler.binary(source.text), device)
+    return made or interpreted(source)
+
+
 def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], Artifacts]:
     """Kernels and later stages of a lowered function, without a device.
 
@@ -169,14 +168,12 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
         target: the GPU, as "sm_90".
     """
     compiler = Compiler(func, options.get("target") or DEFAULT_TARGET)
-    for _, node in walk(func.body):
-        if node.op == "kernel":
-            compiler.source(node)
+    compiler.build_all()
     kernels: list[Kernel] = []
     for node in func.nodes:
         if node.op == "kernel":
             binary = compiler.binary(compiler.source(node).text)
-            kernels.append(compiler.describe(node, binary.resources))
+            kernels.append(compiler.describe(node, binary.resources()))
         elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom", "dot", "conv"):
             kernels.append(describe(func, node, "torch" if node.op != "opaque" else ""))
     return kernels, compiler.artifacts()

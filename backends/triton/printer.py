@@ -68,7 +68,7 @@ RESERVED = {
 GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
 
 
-@dataclass
+@dataclass(eq=False)
 class Source:
     """A printed kernel.
 

@@ -22,6 +22,7 @@ from stack.frontends.fx_import import Imported, import_graph
 from stack.ir.interpreter import interpret
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16, DType
+from stack.run import plugins
 from stack.run.compile import find_backend, lower
 from stack.run.record import Run
 
@@ -87,6 +88,21 @@ def backend_execute(name: str) -> Execute:
     return execute
 
 
+class NoValues(Exception):
+    """The sample was compiled, not run."""
+
+
+def compile_execute(name: str, target: str = "sm_90") -> Execute:
+    """Compiles functions for a GPU that need not be here; raises NoValues."""
+    backend: Any = plugins.load("stack.backends", name)
+
+    def execute(func: Func, arrays: list[np.ndarray]) -> Any:
+        backend.inspect(lower(func, backend, Run()), {"target": target})
+        raise NoValues
+
+    return execute
+
+
 def _pack(array: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype is not BF16:
         return np.ascontiguousarray(array).reshape(array.shape)
@@ -138,10 +154,10 @@ class _Holder(torch.nn.Module):
         return tuple(self.run(*values))
 
 
-def ops(dtype: torch.dtype = torch.float32) -> Iterator[Any]:
-    """Every op of torch's table that takes an element type on the CPU."""
+def ops(dtype: torch.dtype = torch.float32, backward: bool = False) -> Iterator[Any]:
+    """Every op of torch's table that takes an element type on the CPU, or has gradients of it."""
     for op in op_db:
-        if dtype in op.supported_dtypes("cpu"):
+        if dtype in op.supported_dtypes("cpu") and (op.supports_autograd or not backward):
             yield op
 
 
@@ -149,10 +165,10 @@ def full_name(op: Any) -> str:
     return f"{op.name}.{op.variant_test_name}" if op.variant_test_name else op.name
 
 
-def samples(op: Any, limit: int | None, dtype: torch.dtype) -> list[Any]:
+def samples(op: Any, limit: int | None, dtype: torch.dtype, backward: bool = False) -> list[Any]:
     torch.manual_seed(0)
     found: list[Any] = []
-    for sample in op.sample_inputs("cpu", dtype, requires_grad=False):
+    for sample in op.sample_inputs("cpu", dtype, requires_grad=backward):
         if limit is not None and len(found) == limit:
             break
         found.append(sample)
@@ -160,21 +176,31 @@ def samples(op: Any, limit: int | None, dtype: torch.dtype) -> list[Any]:
 
 
 def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
-    """The graph of one sample; its tensors; the structure of its result."""
+    """The graph of one sample; its tensors; what eager runs.
+
+    Results are those of the op; gradients follow where the sample asks for them.
+    """
     tree = (sample.input, sample.args, sample.kwargs)
     leaves, spec = pytree.tree_flatten(tree)
     places = [i for i, v in enumerate(leaves) if isinstance(v, torch.Tensor)]
-    tensors = [leaves[i] for i in places]
-    shape: list[Any] = []
+    wanted = [leaves[i].requires_grad for i in places]
+    tensors = [leaves[i].detach() for i in places]
 
     def run(*values: torch.Tensor) -> list[Any]:
+        held = [
+            v.detach().requires_grad_() if w else v for v, w in zip(values, wanted, strict=True)
+        ]
         filled = list(leaves)
-        for i, v in zip(places, values, strict=True):
+        for i, v in zip(places, held, strict=True):
             filled[i] = v
         first, args, kwargs = pytree.tree_unflatten(filled, spec)
-        out, out_spec = pytree.tree_flatten(op.op(first, *args, **kwargs))
-        shape.append(out_spec)
-        return out
+        if not any(wanted):
+            return pytree.tree_leaves(op.op(first, *args, **kwargs))
+        with torch.enable_grad():
+            # a leaf may not be written to
+            first = first.clone() if isinstance(first, torch.Tensor) else first
+            out = pytree.tree_leaves(op.op(first, *args, **kwargs))
+            return [*out, *_gradients(out, [h for h in held if h.requires_grad])]
 
     module = _Holder(run)
     try:
@@ -188,6 +214,15 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
     except Exception as error:
         raise NoGraph(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}") from error
     return graph, tensors, run
+
+
+def _gradients(outs: list[Any], leaves: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Gradients of what has any, for cotangents that differ at every element."""
+    used = [o for o in outs if isinstance(o, torch.Tensor) and o.requires_grad]
+    lines = [torch.arange(o.numel(), device=o.device).sin().reshape(o.shape) for o in used]
+    given = [x.to(o.dtype) for x, o in zip(lines, used, strict=True)]
+    found = torch.autograd.grad(used, leaves, given, allow_unused=True)
+    return [g for g in found if g is not None]
 
 
 def to_array(tensor: torch.Tensor) -> np.ndarray:
@@ -239,10 +274,10 @@ def agree(ours: Any, eager: Any, exact: Any) -> str | None:
     rtol, atol = (2e-2, 1e-2) if small else (1e-5, 1e-6)
     if np.allclose(ours, want, rtol=rtol, atol=atol, equal_nan=True):
         return None
-    return _within_twice(ours, want, exact)
+    return _within(3 if small else 2, ours, want, exact)
 
 
-def _within_twice(ours: np.ndarray, want: np.ndarray, exact: Any) -> str | None:
+def _within(times: int, ours: np.ndarray, want: np.ndarray, exact: Any) -> str | None:
     if not isinstance(exact, torch.Tensor):
         return f"differs by {_largest(ours, want):.3g}"
     truth = to_array(exact)
@@ -252,7 +287,7 @@ def _within_twice(ours: np.ndarray, want: np.ndarray, exact: Any) -> str | None:
     if not np.array_equal(np.isnan(ours[~finite]), np.isnan(want[~finite])):
         return "nan in other places"
     scale = float(np.abs(truth[finite]).max(initial=0.0))
-    allowed = 2 * _largest(want[finite], truth[finite]) + 8 * EPS * max(scale, 1e-30)
+    allowed = times * _largest(want[finite], truth[finite]) + 8 * EPS * max(scale, 1e-30)
     error = _largest(ours[finite], truth[finite])
     if error <= allowed:
         return None
@@ -265,7 +300,21 @@ def _largest(a: np.ndarray, b: np.ndarray) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def check_sample(op: Any, sample: Any, report: Report, execute: Execute = interpreter) -> None:
+def eager_results(run: Any, tensors: list[torch.Tensor], device: str) -> list[Any]:
+    """What eager gives on a device, in host memory; on the CPU where the sample names it."""
+    try:
+        found = run(*(t.clone().to(device) for t in tensors))
+    except Exception:
+        if device == "cpu":
+            raise
+        return run(*(t.clone() for t in tensors))
+    return [x.cpu() if isinstance(x, torch.Tensor) else x for x in found]
+
+
+def check_sample(
+    op: Any, sample: Any, report: Report, execute: Execute = interpreter, device: str = "cpu"
+) -> None:
+    """Trace, run and compare one sample; `device` is where eager runs."""
     try:
         graph, tensors, run = trace(op, sample)
     except NoGraph as error:
@@ -284,12 +333,15 @@ def check_sample(op: Any, sample: Any, report: Report, execute: Execute = interp
         return
     try:
         mine = run_imported(imported, tensors, execute)
+    except NoValues:
+        report.passed += 1
+        return
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         report.failed.append(f"run: {type(error).__name__}: {error} ({where.name})")
         return
     with torch.no_grad():
-        eager = run(*(t.clone() for t in tensors))
+        eager = eager_results(run, tensors, device)
         try:
             exact = run(*(t.double() if t.is_floating_point() else t for t in tensors))
         except Exception:

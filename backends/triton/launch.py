@@ -1,0 +1,109 @@
+"""What launches a kernel on tensors: inputs, then outputs."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from . import build
+from .driver import Function, TensorMap
+from .printer import Source
+
+Launch = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
+_BYTES = {"u64": 8, "b64": 8, "s64": 8, "u32": 4, "b32": 4, "s32": 4, "b8": 1}
+# Triton numbers element types as the device does, which differs from the driver for three
+_KINDS: dict[int, int] = {8: 10, 9: 8, 10: 9}
+
+
+def interpreted(source: Source) -> Launch:
+    """In Triton's interpreter, or by its own launcher."""
+    kernel = build.function(source.text, source.name)
+    places = {name: i for i, name in enumerate(source.parameters)}
+
+    def run(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        tensors = [*inputs, *outputs]
+        extra: list[Any] = []
+        for d in source.descriptors:
+            from triton.tools.tensor_descriptor import TensorDescriptor
+
+            matrix = tensors[places[d.memory]].view(d.shape)
+            extra.append(TensorDescriptor.from_tensor(matrix, list(d.block)))
+        options = {"num_warps": source.warps, "num_stages": source.stages}
+        kernel[(source.programs,)](*tensors, *extra, **options)
+
+    return run
+
+
+def parameter_sizes(ptx: str) -> list[int]:
+    """Bytes of each parameter of the one kernel of a module."""
+    head = ptx[ptx.index(".entry") : ptx.index("\n)", ptx.index(".entry"))]
+    found = re.findall(r"\.param (?:\.align \d+ )?\.(\w+)[^\n\[,]*(?:\[(\d+)\])?", head)
+    return [_BYTES[kind] * int(count or 1) for kind, count in found]
+
+
+def loaded(source: Source, binary: build.Binary, device: torch.device) -> Launch | None:
+    """On a device, through the driver; None where the kernel is not called as this knows."""
+    meta = binary.meta
+    maps = meta.get("tensordesc_meta") or [None] * len(source.descriptors)
+    plain = not meta["global_scratch_size"] and not meta["profile_scratch_size"]
+    plain &= not meta["launch_cooperative_grid"] and not meta["launch_pdl"]
+    wanted = [8] * len(source.parameters)
+    for _ in source.descriptors:
+        wanted += [128, 4, 4, 8, 8]
+    wanted += [8, 8]  # scratch memory
+    if not plain or meta["num_ctas"] != 1 or None in maps:
+        return None
+    if parameter_sizes(binary.stages["ptx"]) != wanted:
+        return None
+    number = device.index if device.index is not None else torch.cuda.current_device()
+    with torch.cuda.device(number):
+        function = Function(binary.cubin, source.name, int(meta["shared"]), number)
+    return _launch(source, function, maps, device)
+
+
+def _launch(source: Source, function: Function, maps: Sequence[Any], device: Any) -> Launch:
+    places = {name: i for i, name in enumerate(source.parameters)}
+    pointers = [ctypes.c_uint64() for _ in source.parameters]
+    described = [
+        (
+            places[d.memory],
+            TensorMap(
+                d.shape,
+                m["block_size"],
+                _KINDS.get(int(m["elem_type"]), int(m["elem_type"])),
+                m["swizzle"],
+                m["elem_size"],
+            ),
+        )
+        for d, m in zip(source.descriptors, maps, strict=True)
+    ]
+    held: list[Any] = list(pointers)
+    addresses = [ctypes.addressof(p) for p in pointers]
+    for d, (_, tensor_map) in zip(source.descriptors, described, strict=True):
+        rows, columns = d.shape
+        numbers = [ctypes.c_int32(rows), ctypes.c_int32(columns)]
+        strides = [ctypes.c_int64(columns), ctypes.c_int64(1)]
+        addresses.append(tensor_map.address)
+        addresses += [ctypes.addressof(n) for n in (*numbers, *strides)]
+        held += [*numbers, *strides]
+    scratch = ctypes.c_uint64(0)
+    held.append(scratch)
+    addresses += [ctypes.addressof(scratch)] * 2
+    arguments = (ctypes.c_void_p * len(addresses))(*addresses)
+    threads = 32 * source.warps
+
+    def run(
+        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], keep: Any = held
+    ) -> None:
+        for pointer, tensor in zip(pointers, (*inputs, *outputs), strict=True):
+            pointer.value = tensor.data_ptr()
+        for place, tensor_map in described:
+            tensor_map.point(pointers[place].value)
+        stream = torch.cuda.current_stream(device).cuda_stream
+        function.launch(source.programs, threads, stream, arguments)
+
+    return run

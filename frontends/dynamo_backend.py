@@ -21,7 +21,7 @@ from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_partition import partition_fn
 from stack.frontends.fx_import import Imported, import_graph, variable_name
-from stack.frontends.torch_arrays import check_results, device_of
+from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
 from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
 from stack.ir.dim import Dim, Expr, substitute
 from stack.ir.interpreter import bind_shapes, interpret
@@ -29,7 +29,8 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
 from stack.run import plugins
 from stack.run.compile import compile_captured, default_backend
-from stack.run.record import Run, Stage, coverage_of
+from stack.run.frontend import RECORD
+from stack.run.record import recorded
 
 # The newest graphs, oldest first.
 GRAPHS: deque[Any] = deque(maxlen=512)
@@ -49,6 +50,7 @@ register_bytecode_hook(_note_bytecode)
 
 # Options that are ours; the others go to the backend.
 _OWN = ("backend", "passes", "strict")
+_CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
 
 
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -70,7 +72,7 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[
 
 def _balance(options: dict[str, Any], device: str) -> float:
     """How many flops cost as much as a byte, where the backend has streams; else 0."""
-    name = options.get("backend") or default_backend(device)
+    name = options.get(_CUT_FOR) or options.get("backend") or default_backend(device)
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
     return plugins.load("stack.backends", name).balance
@@ -228,8 +230,10 @@ class _Graph:
         own = {k: self.options[k] for k in _OWN if k in self.options}
         if own.get("backend") == "interpreter":
             graph: Any = Interpreted(captured, self.target)
+        elif own.get("backend") == RECORD:
+            graph = Recorded(captured, self.target)
         else:
-            rest = {k: v for k, v in self.options.items() if k not in _OWN}
+            rest = {k: v for k, v in self.options.items() if k not in (*_OWN, _CUT_FOR)}
             # torch traces around us with tensors without memory: a backend makes real ones
             with _disable_current_modes():
                 graph = compile_captured(
@@ -266,11 +270,7 @@ class Interpreted:
     def __init__(self, captured: TorchCaptured, target: str) -> None:
         self.func = captured.func
         self.target = target
-        run = Run(target, "torch", "interpreter", notes=captured.notes)
-        run.add(Stage("captured", make_text=lambda: captured.text))
-        run.add(Stage("imported", func=self.func))
-        run.coverage = coverage_of(self.func)
-        self.runs = {(): run}
+        self.runs = {(): recorded(captured, "torch", target, "interpreter")}
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]
@@ -284,6 +284,11 @@ class Interpreted:
         return held.resolve_conj().numpy()
 
     def _tensor(self, array: Any, node: Node) -> torch.Tensor:
-        from stack.frontends.torch_arrays import TORCH_DTYPE
-
         return torch.from_numpy(array.copy()).to(TORCH_DTYPE[node.dtype])
+
+
+class Recorded(Interpreted):
+    """A graph that is imported only, for its record: a call gives zeros."""
+
+    def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.zeros(r.shape, dtype=TORCH_DTYPE[r.dtype]) for r in self.func.results]

@@ -9,7 +9,11 @@ import jax
 import jax.numpy as jnp
 
 from stack.errors import UsageError
+from stack.frontends.jaxpr import FRONTEND
+from stack.run.compile import check_native
 from stack.run.compiled import compile as compile_program
+from stack.run.frontend import RECORD
+from stack.run.record import recorded
 
 
 def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
@@ -32,7 +36,13 @@ def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[An
         (_, results), gradients = jax.value_and_grad(total, has_aux=True)(chosen, held)
         return results, gradients
 
-    return [compile_program(train_step, *args, frontend="jax", **options).run]
+    if options["backend"] == RECORD:
+        captured = FRONTEND.capture(train_step, args)
+        if options.get("strict"):
+            check_native(captured.func)
+        return [recorded(captured, "jax")]
+    own = {k: v for k, v in options.items() if k != "cut_for"}  # one graph is not cut
+    return [compile_program(train_step, *args, frontend="jax", **own).run]
 
 
 def _is_float(leaf: Any) -> bool:

@@ -8,6 +8,7 @@ from stack.explore.target import Program, Target
 from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
+from stack.run.frontend import RECORD
 from stack.run.record import Run
 
 
@@ -15,17 +16,18 @@ def train_runs(target: Target, settings: Settings, device: str = "") -> dict[str
     """Compile results and gradients of a program, and give the record of each graph by its role.
 
     torch programs make a forward and a backward graph for each graph that Dynamo finds, JAX
-    programs one graph in all. A GPU's backend compiles what a run on this machine's CPU recorded:
-    no GPU is needed, and `device` says for which.
+    programs one graph in all. A GPU's backend compiles what is only recorded here: no GPU is
+    needed, and `device` says for which.
     """
     if not isinstance(target, Program):
         raise UsageError("--train is for programs: a function from text has no gradient to ask for")
     frontend = find_frontend(target.fn, target.args, target.frontend)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    here = plugins.load("stack.backends", DEFAULT_BACKEND) if backend.inspect else backend
+    is_here = backend.inspect is None
     options = {
-        "backend": here.name,
-        "passes": settings.passes if here is backend else "default",
+        "backend": backend.name if is_here else RECORD,
+        "cut_for": backend.name,
+        "passes": settings.passes if is_here else "default",
         "strict": settings.strict,
     }
     found: dict[str, Run] = {}
@@ -33,5 +35,5 @@ def train_runs(target: Target, settings: Settings, device: str = "") -> dict[str
         role = run.target.split(" ")[-1] or "train"
         name = role if role not in found else f"{role}-{len(found)}"
         run.target = f"{target.spec} ({name})"
-        found[name] = run if here is backend else inspect_again(run, settings, device)
+        found[name] = run if is_here else inspect_again(run, settings, device)
     return found

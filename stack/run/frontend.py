@@ -12,6 +12,8 @@ from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType
 
+RECORD = "record"  # in place of a backend: see `Frontend.train_runs`
+
 
 @dataclass
 class Captured:
@@ -97,7 +99,8 @@ class Frontend(Protocol):
     def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
         """Compile the gradients of the sum of all results too; the `Run` of every graph, in order.
 
-        `options` are those of `stack.compile`. The last word of a run's target says its role:
-        "forward", "backward".
+        `options` are those of `stack.compile`; backend `RECORD` imports graphs without compiling
+        or running them, as they are cut for backend `cut_for`. The last word of a run's target
+        says its role: "forward", "backward".
         """
         ...

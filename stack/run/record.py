@@ -12,6 +12,7 @@ from typing import Any
 
 from stack.ir.node import Func, Node
 from stack.run.backend import Kernel
+from stack.run.frontend import Captured
 
 SCHEMA = "stack.run/1"
 PACKAGES = (
@@ -209,3 +210,12 @@ class Run:
         text = json.dumps(manifest, indent=2) + "\n"
         (root / "manifest.json").write_text(text, encoding="utf-8")
         return root
+
+
+def recorded(captured: Captured, frontend: str, target: str = "", backend: str = "") -> Run:
+    """The record of a program that was captured and is not compiled."""
+    run = Run(target, frontend, backend, notes=captured.notes)
+    run.add(Stage("captured", make_text=lambda: captured.text))
+    run.add(Stage("imported", func=captured.func))
+    run.coverage = coverage_of(captured.func)
+    return run

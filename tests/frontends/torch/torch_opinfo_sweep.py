@@ -97,8 +97,7 @@ class Worker:
         self.process = context.Process(target=work, args=(theirs, self.args), daemon=True)
         self.process.start()
         theirs.close()
-        self.pipe.recv()  # a process that cannot even begin ends the sweep
-        self.take(self.whole)
+        self.ready = False
 
     def take(self, report: Report) -> None:
         """Work on another op."""
@@ -112,6 +111,10 @@ class Worker:
         except (EOFError, ConnectionError):
             self._ended()
             return None
+        if received == "ready":
+            self.ready = True
+            self.take(self.whole)
+            return None
         if received is not None:
             self.part = received
             return None
@@ -120,6 +123,8 @@ class Worker:
 
     def _ended(self) -> None:
         self.process.join()
+        if not self.ready:
+            raise RuntimeError("a process that checks samples ended before it began")
         add(self.whole, self.part)
         code = self.process.exitcode or 0
         reason = signal.Signals(-code).name if code < 0 else f"exit {code}"

@@ -26,7 +26,7 @@ def prepared(func: Func) -> Func:
 def streamed(func: Func, options: str = "min_axis=2") -> tuple[Func, list[str]]:
     """The function after the pass, verified, and what the pass had to say."""
     result = Pipeline(f"stream{{{options}}}").run(func, verbose=True)
-    return result.func, [str(note) for record in result.records for note in record.notes]
+    return result.func, [note for record in result.records for note in record.notes]
 
 
 def streams(func: Func) -> list[Node]:

@@ -158,7 +158,7 @@ def _told(record: Record, lines: set[str]) -> list[str]:
         if here(rewrite.source):
             counts[rewrite.rule] = counts.get(rewrite.rule, 0) + 1
     told = [f"rewrote by {rule} x{n}" for rule, n in counts.items()]
-    told.extend(str(note) for note in record.notes if here(note.source))
+    told.extend(str(note) for note in record.remarks if here(note.source))
     for group in record.formed:
         if here(group.source):
             saved = f", {group.saved} bytes stay out of memory" if group.saved else ""

@@ -33,12 +33,17 @@ class Record:
     misses: tuple[Miss, ...] = ()
     formed: tuple[Formed, ...] = ()
     refused: tuple[Refused, ...] = ()
-    notes: tuple[Note, ...] = ()
+    remarks: tuple[Note, ...] = ()
     error: float | None = None  # largest relative error of the numerical check, None if not run
 
     @property
     def changed(self) -> bool:
         return self.after is not self.before
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the pass said, as text."""
+        return tuple(str(remark) for remark in self.remarks)
 
     @property
     def by_rule(self) -> Counter[str]:

@@ -83,7 +83,7 @@ def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Fu
         for record in result.records:
             for rewrite in record.rewrites:
                 rewrites[rewrite.rule] = rewrites.get(rewrite.rule, 0) + 1
-        notes = [str(note) for record in result.records for note in record.notes]
+        notes = [note for record in result.records for note in record.notes]
         ms = (time.perf_counter() - start) * 1e3
         run.add(
             Stage(

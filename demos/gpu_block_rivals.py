@@ -24,7 +24,7 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 def _with_sdpa(block: nn.Module, first: SDPBackend) -> Callable[..., Any]:
     """Inductor on the block with torch's attention; `first` is tried before flash."""
-    other = copy.copy(block)
+    other: Any = copy.copy(block)
     other.attend = _sdpa
     fn = torch.compile(other, dynamic=False)
 

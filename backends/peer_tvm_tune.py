@@ -18,7 +18,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
 from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
 
-from .cache import Cache, cache_folder
+from stack.run.cache import Cache, cache_folder
 
 SECONDS = 20.0
 TRIALS = 64

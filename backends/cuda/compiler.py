@@ -10,8 +10,8 @@ from stack.ir.names import unique_name
 from stack.ir.node import Func, Node, walk
 from stack.ir.types import TensorType, TupleType
 from stack.run.backend import Executable, Kernel
+from stack.run.cache import Cache, cache_folder
 
-from ..cache import Cache, cache_folder
 from ..peer import files
 from . import nvrtc
 from .printer import print_kernel

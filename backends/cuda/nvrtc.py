@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stack.errors import StackError, UsageError
-
-from ..cache import Cache
+from stack.run.cache import Cache
 
 TARGETS = re.compile(r"sm_\d+[af]?")
 STANDARD = "c++17"

@@ -8,8 +8,8 @@ from typing import Any
 from stack.ir.cost import total
 from stack.ir.node import Block, Func, Node, unique_name
 from stack.run.backend import Executable, Kernel
+from stack.run.cache import Cache, cache_folder
 
-from ..cache import Cache, cache_folder
 from ..peer import files
 from . import jit
 from .executor import Program

@@ -27,7 +27,7 @@ from . import elf, threads
 from .pool_text import SIZE, SLOTS, text
 
 if TYPE_CHECKING:
-    from ..cache import Cache
+    from stack.run.cache import Cache
 
 _Body = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
 _Dispatch = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)

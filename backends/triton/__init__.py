@@ -47,6 +47,15 @@ def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
     return inspect_program(func, options)
 
 
+def _identify(options: dict[str, Any]) -> str:
+    import torch
+    import triton
+
+    device = torch.device(options.get("device") or "cuda")
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
+    return f"{name}, torch {torch.__version__}, triton {triton.__version__}"
+
+
 BACKEND = Backend(
     name="triton",
     level="tile",
@@ -59,6 +68,8 @@ BACKEND = Backend(
         ("fused", "fuse,tiles"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
     ),
+    proposal="tiles{most=8}",
+    identify=_identify,
     compile=_compile,
     missing=_missing,
     inspect=_inspect,

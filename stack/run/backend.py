@@ -92,6 +92,9 @@ class Backend:
         native: a peer's own path on the user's callable: `(captured, options) -> Executable`
             whose `run` takes the same storage arrays; None for our own backends.
         artifacts: names of the later stages that `Executable.artifacts` holds.
+        proposal: passes that name several tiles for each group of a function before the last of
+            `stages`, best first; "" where there is no choice to measure.
+        identify: the device that `options` name and the versions that a measurement holds for.
         isolate: whether it may take the process down: measured in a process of its own.
         balance: flops that it does in the time of one byte of memory, where a product that goes
             into reductions stays out of memory: what recomputing costs against keeping. 0: no such.
@@ -107,5 +110,7 @@ class Backend:
     artifacts: tuple[str, ...] = ()
     is_peer: bool = False
     doc: str = ""
+    proposal: str = ""
+    identify: Callable[[dict[str, Any]], str] | None = None
     isolate: bool = False
     balance: float = 0.0

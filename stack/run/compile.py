@@ -70,13 +70,24 @@ def check_native(func: Func) -> None:
         raise UnsupportedOp(sorted(missing.items()), hint)
 
 
-def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Func:
-    """Walk a tensor-level function down to what the backend takes; each stage is recorded."""
+def lower(
+    func: Func,
+    backend: Backend,
+    run: Run,
+    passes: str = "default",
+    tune: dict[str, Any] | None = None,
+) -> Func:
+    """Walk a tensor-level function down to what the backend takes; each stage is recorded.
+
+    `tune`: options of the backend for measuring tiles before the last stage; None measures none.
+    """
     stages = backend.stages
     if passes != "default":
         kept = [s for s in stages if s[0] in LOWERING_STAGES]
         stages = (("passes", passes), *kept)
     for name, spec in stages:
+        if tune is not None and (name, spec) == stages[-1]:
+            func = _tuned(func, backend, run, tune)
         start = time.perf_counter()
         result = Pipeline(spec).run(func)
         rewrites: dict[str, int] = {}
@@ -100,6 +111,23 @@ def lower(func: Func, backend: Backend, run: Run, passes: str = "default") -> Fu
     return func
 
 
+def _tuned(func: Func, backend: Backend, run: Run, options: dict[str, Any]) -> Func:
+    from stack.tune.choose import choose
+
+    start = time.perf_counter()
+    chosen, trials = choose(func, backend, options)
+    run.add(
+        Stage(
+            "tuned",
+            func=chosen,
+            changed=chosen is not func,
+            ms=(time.perf_counter() - start) * 1e3,
+            notes=[str(trial) for trial in trials],
+        )
+    )
+    return chosen
+
+
 def compile_func(
     func: Func,
     backend: Backend | str | None = None,
@@ -110,13 +138,18 @@ def compile_func(
     """Lower a function without size symbols and compile it; the run, if given, records it.
 
     The executable takes and gives storage arrays (see `Executable.run`).
+
+    Options are those of the backend, and `tune`: True measures tiles where the backend has a
+    choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)
     start = time.perf_counter()
     run = run if run is not None else Run(func.name, "", backend.name)
-    lowered = lower(func, backend, run, passes)
-    executable = backend.compile(lowered, options or {})
+    given = dict(options or {})
+    tune = given.pop("tune", False)
+    lowered = lower(func, backend, run, passes, given if tune else None)
+    executable = backend.compile(lowered, given)
     run.kernels = executable.kernels
     for name, text in executable.artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text

@@ -19,7 +19,7 @@ from gpu_cases import (
 from kernel_cases import CASES, Spec, group_of
 from random_programs import random_program
 
-from stack.backends.cache import Cache
+from stack.run.cache import Cache
 from stack.backends.cuda import BACKEND, nvrtc
 from stack.backends.cuda.printer import print_kernel
 from stack.cli import main

@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from stack.backends.cache import Cache
+from stack.run.cache import Cache
 from stack.backends.mlir import bindings, elf, jit
 from stack.errors import BackendMissing
 
@@ -91,7 +91,7 @@ def test_cache_hit_needs_no_mlir(tmp_path) -> None:
     code = f"""
 import sys
 from stack.backends.mlir import jit
-from stack.backends.cache import Cache
+from stack.run.cache import Cache
 import numpy as np
 x = np.ones(3, np.float32)
 jit.build({SCALE!r}, ["scale"], Cache({str(tmp_path)!r}))["scale"](x.ctypes.data, 3)

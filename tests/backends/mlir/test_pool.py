@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from stack.backends.cache import Cache
+from stack.run.cache import Cache
 from stack.backends.mlir import elf, jit, pool, threads
 
 pytest.importorskip("torch_mlir")
@@ -194,7 +194,7 @@ def run_alone(code: str, **variables: str) -> str:
 import ctypes, sys
 import numpy as np
 from stack.backends.mlir import jit, pool
-from stack.backends.cache import Cache
+from stack.run.cache import Cache
 text = {module(1000)!r}
 x = np.zeros(1000, np.int64)
 """

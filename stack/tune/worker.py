@@ -1,0 +1,108 @@
+"""The process that times programs: reads a request, prints a line of JSON for each program."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.explore.lowering import to_storage
+from stack.ir.node import Func
+from stack.ir.parser import parse
+from stack.ir.types import TensorType
+from stack.rewrite.check import random_array
+from stack.rewrite.pipeline import Pipeline
+from stack.run.backend import Backend, Executable
+from stack.run.compile import find_backend
+
+DRAWN = 1 << 20  # random numbers that fill an array, again and again
+CACHE_BYTES = 100 << 20  # what the inputs of a round have at least, so that none is in a cache
+MOST_SETS = 8
+ROUNDS = 7
+ROUND_SECONDS = 4e-3
+
+
+def fill(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
+    """Random storage: normal floats; zeros for integers, which may be indices."""
+    shape = tuple(int(d) for d in type_.shape if isinstance(d, int))
+    if type_.dtype.kind not in "fc":
+        return np.zeros(shape, type_.dtype.numpy)
+    drawn = random_array(TensorType(type_.dtype, (min(DRAWN, max(1, math.prod(shape))),)), rng)
+    return np.resize(to_storage(drawn, type_.dtype), shape)
+
+
+def seconds(executable: Executable, func: Func) -> float:
+    """Median time of a call, its inputs not in the device's cache."""
+    prepare, call, wait = executable.prepare, executable.call, executable.wait
+    if prepare is None or call is None or wait is None:
+        raise StackError("it cannot be timed apart from the copies of its arguments")
+    rng = np.random.default_rng(0)
+    arrays = [fill(p.tensor, rng) for p in func.params]
+    size = sum(a.nbytes for a in arrays)
+    count = min(MOST_SETS, 1 + CACHE_BYTES // max(size, 1))
+    sets = [prepare(arrays) for _ in range(count)]
+
+    def turn(times: int) -> float:
+        begin = time.perf_counter()
+        for i in range(times):
+            call(sets[i % count])
+        wait()
+        return (time.perf_counter() - begin) / times
+
+    for _ in range(3):
+        turn(count)  # compiles, and records what is replayed
+    times = max(count, math.ceil(ROUND_SECONDS / max(turn(count), 1e-7)))
+    return statistics.median(turn(times) for _ in range(ROUNDS))
+
+
+def compiled(func: Func, backend: Backend, options: dict[str, Any]) -> Executable | str:
+    """The program, or why there is none."""
+    try:
+        return backend.compile(Pipeline(backend.stages[-1][1]).run(func).func, dict(options))
+    except Exception as error:
+        return _line(error)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or ['no message'])[0][:200]}"
+
+
+def work(request: dict[str, Any]) -> None:
+    """Compile all programs side by side, then time one after the other."""
+    backend = find_backend(request["backend"])
+    options: dict[str, Any] = request["options"]
+    funcs = [parse(text) for text in request["programs"]]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        made = pool.map(compiled, funcs, repeat(backend), repeat(options))
+        for func, result in zip(funcs, made, strict=True):
+            reply: dict[str, Any] = {"seconds": None, "problem": ""}
+            if isinstance(result, str):
+                reply["problem"] = result
+            else:
+                try:
+                    reply["seconds"] = seconds(result, func)
+                except (StackError, RuntimeError) as error:
+                    reply["problem"] = _line(error)
+                    _end_if_lost(error)
+            print(json.dumps(reply), flush=True)
+
+
+def _end_if_lost(error: Exception) -> None:
+    """A fault takes the device's context with it: whoever comes next needs another process."""
+    text = str(error)
+    if any(mark in text for mark in ("CUDA error", "illegal memory access", "device-side assert")):
+        print(_line(error), file=sys.stderr, flush=True)
+        os._exit(3)
+
+
+if __name__ == "__main__":
+    work(json.load(sys.stdin))

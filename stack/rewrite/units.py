@@ -63,7 +63,8 @@ class Units:
                 if known and cost <= GENERATED_FLOPS:
                     made[node] = cost
                     found.add(node)
-            if self._moves(node) or (node.op in ("cast", "neg", "not", "bitcast") and node.shape):
+            free = node.op in ("cast", "neg", "not", "bitcast") and node.shape
+            if self._moves(node) or (free and not _narrows(node)):
                 found.add(node)
         return frozenset(found) - self._kept_gathers(found)
 
@@ -147,3 +148,10 @@ class Units:
     def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
         """Source lines of nodes, each once."""
         return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
+
+
+def _narrows(node: Node) -> bool:
+    """A cast to a shorter float: memory holds what it makes, not what it reads."""
+    if node.op != "cast" or not (node.dtype.is_float and node.args[0].dtype.is_float):
+        return False
+    return node.dtype.bits < node.args[0].dtype.bits

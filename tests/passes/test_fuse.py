@@ -160,3 +160,20 @@ def test_max_inputs() -> None:
     record = run(func(params, lines), "{max_inputs=2}")
     assert [len(g.args) for g in groups(record)] == [2, 2, 2]
     assert {r.reason for r in record.refused} == {"3 inputs, at most 2 are allowed"}
+
+
+def test_memory_holds_the_shorter_of_two_floats() -> None:
+    """What is cast to 16 bits before it is cut apart is written so, not computed by each part."""
+    made = parse(
+        """func @main(%x: f32[4, 8], %w: f32[8, 8]) -> (bf16[4, 3], bf16[4, 5]) at tensor {
+          %d = dot(%x, %w) {rule="m k, k n -> m n"} : f32[4, 8]
+          %e = exp(%d) : f32[4, 8]
+          %c = cast(%e) : bf16[4, 8]
+          %y = slice(%c) {start=[0, 0], limit=[4, 3], step=[1, 1]} : bf16[4, 3]
+          %z = slice(%c) {start=[0, 3], limit=[4, 8], step=[1, 1]} : bf16[4, 5]
+          return %y, %z
+        }"""
+    )
+    fused = Pipeline("fuse").run(made, check=True).func
+    groups = [n for n in fused.nodes if n.op == "fusion"]
+    assert {str(n.type) for n in groups} == {"bf16[4, 8]", "bf16[4, 3]", "bf16[4, 5]"}

@@ -262,9 +262,14 @@ class BlockFrame:
         hint: str = "step",
         limits: tuple[Node, Node] | None = None,
         names: Sequence[str] = (),
+        ahead: int = 0,
+        var: Node | None = None,
     ) -> list[Held]:
-        """A serial loop that carries values; `limits` are its first step and its end."""
-        var = self.variable(hint, count)
+        """A serial loop that carries values; `limits` are its first step and its end.
+
+        `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler.
+        """
+        var = var or self.variable(hint, count)
         carried = [
             Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
             for n, s in zip(names or [f"acc_{i}_" for i in range(len(start))], start, strict=True)
@@ -274,7 +279,7 @@ class BlockFrame:
         init = [s.node for s in start]
         return [
             Held(node, s.axes)
-            for node, s in zip(self.loop("serial", init, block, limits), start, strict=True)
+            for node, s in zip(self.loop("serial", init, block, limits, ahead), start, strict=True)
         ]
 
     def loop(
@@ -283,8 +288,11 @@ class BlockFrame:
         init: Sequence[Node],
         block: Block,
         limits: tuple[Node, Node] | None = None,
+        ahead: int = 0,
     ) -> list[Node]:
         attrs: dict[str, object] = {"kind": kind}
+        if ahead:
+            attrs["ahead"] = ahead
         args = list(init)
         if limits is not None:
             attrs["limited"] = True

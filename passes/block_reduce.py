@@ -20,7 +20,6 @@ from stack.passes.block_frame import Axis, BlockFrame, Held, power_of_two
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
 MAX_WHOLE = 32768  # elements of an axis that one tile may hold
-STEP_TILE = 4096  # elements of a tile that walks along an axis
 
 
 def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
@@ -40,6 +39,28 @@ def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
                     parts = (fill, base) if side == 1 else (base, fill)
                     return b.select(node.args[0], *parts), scale
     return node, 1.0
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a program goes along a long axis.
+
+    Attributes:
+        block: elements of a tile.
+        ahead: steps that are loaded at a time; 0 where it does not pay.
+        is_first: whether what is read is read again by a second walk. A multiprocessor then has
+            one program, so that all rows that are walked at a time stay in the cache between.
+    """
+
+    block: int
+    warps: int
+    ahead: int = 0
+    is_first: bool = False
+
+
+ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory
+ONCE = Walk(8192, 16, 3)
+TWICE = Walk(16384, 32, 0, True)
 
 
 @dataclass(frozen=True)
@@ -65,6 +86,8 @@ class BlockReduce(BlockFrame):
         self.body = body
         self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
         self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
+        self.walk = ACROSS
+        self.evict = ""  # a hint for what is read
 
     @abstractmethod
     def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
@@ -161,7 +184,10 @@ class BlockReduce(BlockFrame):
             fill = self.identity(kind, wide(n.args[0].dtype))
             start.append(Held(self.spread(fill, axes), axes))
         hints = [f"acc{i or ''}" for i in range(len(nodes))]
-        totals = self.steps(-(-extent // block), start, body, names=hints)
+        self.evict = "last" if self.walk.is_first else ""
+        count = -(-extent // block)
+        totals = self.steps(count, start, body, names=hints, ahead=self.walk.ahead)
+        self.evict = ""
         gone = [*own, *(a.name for a in whole)]
         for n, kind, total in zip(nodes, kinds, totals, strict=True):
             self.memo[n, at.index, guard] = self.fold(total, kind, gone) if gone else total
@@ -186,7 +212,7 @@ class BlockReduce(BlockFrame):
         held = 1
         for name in self.union([Held(self.int(0).node, tuple(self.tile_axes(d))) for d in index]):
             held *= self.axes[name].block
-        return max(2, STEP_TILE // held)
+        return max(2, self.walk.block // held)
 
     def spread_over(self, value: Held, axes: object) -> Held:
         """A value that does not move along an axis, spread along it."""
@@ -198,4 +224,4 @@ class BlockReduce(BlockFrame):
         return Held(self.spread(value, union), union)
 
 
-__all__ = ["MAX_WHOLE", "BlockReduce", "unscaled"]
+__all__ = ["MAX_WHOLE", "ONCE", "TWICE", "BlockReduce", "Walk", "unscaled"]

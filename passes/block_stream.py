@@ -16,8 +16,9 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.passes.block_frame import Held, power_of_two
 from stack.passes.block_limits import Segment, segments
+from stack.passes.block_reduce import ONCE, TWICE
 from stack.passes.block_stream_places import stream_places
-from stack.passes.block_tiler import STEP, BlockTiler
+from stack.passes.block_tiler import BlockTiler
 from stack.passes.tile_choice import Tile
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
@@ -114,6 +115,9 @@ class StreamTiler(BlockTiler):
         big = self.rows * self.step >= 128 * 128 or sums * widest * self.rows > 128 * 128
         self.warps = 8 if self.has_dot and big else 4
         self.stages = 2 if widest > 64 and self.step > 32 else 3  # what fits beside a wide sum
+        if not self.has_dot:
+            self.walk = ONCE if long is None else TWICE
+            self.warps = self.walk.warps
         if self.tile is not None:
             self.warps, self.stages = self.tile.warps, self.tile.stages
         return values, long
@@ -166,7 +170,7 @@ class StreamTiler(BlockTiler):
     # ---- the loop
 
     def _stream(self, at: Mapping[Node, Index]) -> list[Held]:
-        block = min(power_of_two(self.extent), self.step if self.has_dot else STEP)
+        block = min(power_of_two(self.extent), self.step if self.has_dot else self.walk.block)
         block = max(block, 16 if self.has_dot else 2)
         count = -(-self.extent // block)
         held: list[Held] = []
@@ -213,7 +217,10 @@ class StreamTiler(BlockTiler):
             return new
 
         names = [f"s{i}_" for i in range(len(held))]
-        made = self.steps(count, held, body, "k", segment.limits, names)
+        ahead = 0 if self.has_dot else self.walk.ahead
+        self.evict = "last" if self.walk.is_first else ""
+        made = self.steps(count, held, body, "k", segment.limits, names, ahead)
+        self.evict = ""
         self.memo.clear()
         self.known.clear()
         return made

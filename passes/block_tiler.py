@@ -10,7 +10,7 @@ from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
 from stack.passes.block_frame import Axis, Held, index_type, power_of_two
-from stack.passes.block_reduce import MAX_WHOLE
+from stack.passes.block_reduce import MAX_WHOLE, ONCE, TWICE
 from stack.passes.block_values import BlockValues
 from stack.passes.places import places_of
 from stack.passes.tile_choice import PROCESSORS, SHARED_BYTES, Tile, product_of, ranked
@@ -128,7 +128,7 @@ class BlockTiler(BlockValues):
         if long is None or not walked:
             return final
         extent = long[1]
-        block = min(power_of_two(extent), STEP)
+        block = min(power_of_two(extent), self.walk.block if self.walk.is_first else STEP)
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
             step = self.axis("w", extent, block, self.b.mul(var, block))
@@ -141,7 +141,9 @@ class BlockTiler(BlockValues):
 
         start = [Held(memories[i]) for i in walked]
         hints = [f"{m.node.attrs.get('name', 'o')}_w" for m in start]
+        self.evict = "first" if self.walk.is_first else ""
         stored = self.steps(-(-extent // block), start, body, names=hints)
+        self.evict = ""
         for i, held in zip(walked, stored, strict=True):
             final[i] = held.node
         return final
@@ -233,10 +235,16 @@ class BlockTiler(BlockValues):
                 axes[axis] = self.program_axis(name, extent, blocks[axis], self.grid)
             index.append(axes[axis].place if extent > 1 else 0)
         self._bind_reduces(places, marks, axes)
+        if long is not None and not is_column:
+            (axis,) = reduced
+            own = [d for r in self.body.results for d in places[r]]
+            self.walk = TWICE if marks[axis] in own else ONCE
         held = 1
         for axis in axes.values():
             held *= axis.block
-        self.warps = min(16, max(1, power_of_two((held if fits else STEP) // 512)))
+        self.warps = (
+            self.walk.warps if long is not None else min(16, max(1, power_of_two(held // 512)))
+        )
         return index, long
 
     def _bind_reduces(self, places: dict[Node, Index], marks: Index, axes: dict[int, Axis]) -> None:

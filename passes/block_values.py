@@ -137,7 +137,9 @@ class BlockValues(BlockReduce):
         dims = along[first:]
         shape = tuple(self.axes[n].block if n else 1 for n in dims)
         type_ = TensorType(memory.dtype, shape, "tile")
-        attrs = {"clip": True} if clip else {}
+        attrs: dict[str, object] = {"clip": True} if clip else {}
+        if self.evict and any(n is None and s.op != "const" for s, n in zip(starts, along)):
+            attrs["evict"] = self.evict  # what other programs read too stays anyway
         node = self.b.op("load", [memory, *starts], attrs, hint=type_)
         axes = tuple(n for n in dims if n)
         if len(axes) != len(dims):

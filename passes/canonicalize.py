@@ -14,8 +14,9 @@ import numpy as np
 
 from stack.ir import ops
 from stack.ir.builder import Builder, constant, make
+from stack.ir.dim import product
 from stack.ir.node import Func, Node
-from stack.ir.types import BOOL, DType
+from stack.ir.types import BOOL, I32, I64, DType
 from stack.passes.indexing import INDEX_RULES
 from stack.passes.movement import MOVEMENT_RULES, unit_reshape
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
@@ -330,6 +331,19 @@ def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None
     return make("reshape", (before,), hint=node.type)
 
 
+@on("reduce")
+def counts(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """A count of fewer than 2^31 places fits 32 bits."""
+    inner, axes = node.args[0], [int(a) for a in node.attrs["axes"]]
+    if node.attrs["kind"] != "sum" or node.dtype != I64 or inner.op != "cast" or not axes:
+        return None
+    places = product([inner.shape[a] for a in axes])
+    if inner.args[0].dtype != BOOL or not isinstance(places, int) or places >= 1 << 31:
+        return None
+    narrow = make("cast", inner.args, hint=inner.tensor.with_dtype(I32))
+    return make("cast", (make("reduce", (narrow,), node.attrs),), hint=node.type)
+
+
 RULES: tuple[Simple, ...] = (
     *MOVEMENT_RULES,
     *INDEX_RULES,
@@ -351,6 +365,7 @@ RULES: tuple[Simple, ...] = (
     bitcast_of_bitcast,
     reduces_nothing,
     reduce_of_reduce,
+    counts,
     known_branch,
     item_of_known_branch,
     scalar_operand,

@@ -375,7 +375,9 @@ class _Printer:
                 self._line(f"{name} = tl.reshape({name}, {list(_shape(node))})")
             return
         mask = f", mask={access.mask}, other={access.other}" if access.mask else ""
-        self._assign(node, f"tl.load({access.pointer}{mask})")
+        hint = node.attrs.get("evict")
+        kept = f', eviction_policy="evict_{hint}"' if hint else ""
+        self._assign(node, f"tl.load({access.pointer}{mask}{kept})")
 
     def _store(self, node: Node) -> None:
         value = node.args[1]
@@ -443,6 +445,8 @@ class _Printer:
             names.append(name)
         bounds = [self._value(v) for v in limits] or ["0", str(var.attrs["extent"])]
         name = self._fresh(str(var.attrs["name"]))
+        if node.attrs.get("ahead"):
+            bounds.append(f"num_stages={node.attrs['ahead']}")
         self._line(f"for {name} in tl.range({', '.join(bounds)}):", node)
         self.text[var], self.actual[var] = name, ()
         self.depth += 1

@@ -247,11 +247,12 @@ define(
 define(
     OpDef(
         "loop",
-        "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations",
+        "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations, and `ahead`,"
+        " a hint, for how many of them memory is read at a time",
         "control",
         _loop_infer,
         evaluate=_run_loop,
-        attrs=("kind: str", "limited?"),
+        attrs=("kind: str", "limited?", "ahead?"),
         levels=KERNEL_LEVELS,
         closed=False,
     )
@@ -259,10 +260,11 @@ define(
 _memory_op(
     "load",
     "read a block at scalar indices (aligned to the last axes), or one element at each index of a"
-    " tile; masked-off lanes read `other`. With `clip`, what lies outside of the memory reads 0",
+    " tile; masked-off lanes read `other`. With `clip`, what lies outside of the memory reads 0."
+    " `evict` (first, last) is a hint when caches may forget it",
     _load_infer,
     _run_load,
-    attrs=("clip?",),
+    attrs=("clip?", "evict?"),
 )
 _memory_op(
     "store",

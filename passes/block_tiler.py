@@ -64,12 +64,7 @@ class BlockTiler(BlockValues):
 
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
-        root = self._root()
-        marks = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
-        places = places_of(self.body, root, marks)
-        for result in self.body.results:
-            if result not in places:
-                raise CannotTile("its outputs do not share one index space")
+        root, marks, places = self._root()
         if root.op == "dot":
             found, long = self._dot_axes(root), None
         else:
@@ -151,13 +146,20 @@ class BlockTiler(BlockValues):
     def _reduces(self) -> list[Node]:
         return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]
 
-    def _root(self) -> Node:
-        """The node whose axes span the group."""
+    def _root(self) -> tuple[Node, Index, dict[Node, Index]]:
+        """The node whose axes span the group, a symbol for each axis, and where values sit."""
         dots = [n for n in self.body.nodes if n.op == "dot"]
         if len(dots) > 1:
             raise CannotTile("two dots are two kernels")
         candidates = dots or [n.args[0] for n in self._reduces()] or list(self.body.results)
-        return max(candidates, key=lambda n: static(n.tensor.size))
+        most = max(static(n.tensor.size) for n in candidates)
+        for root in dict.fromkeys(n for n in candidates if static(n.tensor.size) == most):
+            shape = [static(s) for s in root.shape]
+            marks = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
+            places = places_of(self.body, root, marks)
+            if all(r in places for r in self.body.results):
+                return root, marks, places
+        raise CannotTile("its outputs do not share one index space")
 
     # ---- axes
 

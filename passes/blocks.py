@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
 from stack.passes.block_tiler import BlockTiler
+from stack.passes.block_walk import WalkTiler, space_of
 from stack.passes.tile import alone, is_bare
 from stack.passes.tile_frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
@@ -73,6 +74,8 @@ class Blocks(Pass):
             from stack.passes.block_stream import StreamTiler
 
             return self._hinted(StreamTiler(group, self.rows, self.lanes, self.step).kernel())
+        if space_of(group.blocks[0]) is not None:
+            return WalkTiler(group).kernel()
         return self._hinted(BlockTiler(group, self.rows, self.lanes, self.step).kernel())
 
     def _hinted(self, kernel: Node) -> Node:

@@ -68,7 +68,9 @@ class SplitReductions(Pass):
         kept = math.prod(s for i, s in enumerate(sizes) if i not in axes)
         extent = math.prod(sizes[a] for a in axes)
         is_column = source.tensor.rank - 1 not in axes
-        parts = self.parts or _best_parts(kept, extent, source.dtype, is_column)
+        lines = is_column and _reduces_lines(source, scope)
+        parts = self.parts or (_walk_parts([sizes[a] for a in axes], sizes[-1]) if lines else 0)
+        parts = parts or _best_parts(kept, extent, source.dtype, is_column)
         split = _split_axes([sizes[a] for a in axes], parts)
         if split is None:
             return None
@@ -114,6 +116,34 @@ def _is_stage(node: Node, scope: Scope) -> bool:
     others = [u for u in scope.users(node) if u.op == "reduce" and u.args[0] is node]
     others += [a for a in node.args if node.op == a.op == "reduce"]
     return any(o.attrs["kind"] == kind for o in others)
+
+
+def _reduces_lines(source: Node, scope: Scope) -> bool:
+    """Whether something is reduced along the lines of an array of this size, too."""
+    for node in scope.nodes:
+        if node.op != "reduce" or not node.args[0].tensor.rank:
+            continue
+        other = node.args[0].tensor
+        along = tuple(node.attrs["axes"]) == (other.rank - 1,)
+        if along and other.shape[-1] == source.shape[-1] and other.size == source.tensor.size:
+            return True
+    return False
+
+
+def _walk_parts(sizes: Sequence[int], line: int) -> int:
+    """In how many parts lines are walked over, one for each program; 0 where no number is good."""
+    total, outer = math.prod(sizes), math.prod(sizes[:-1])
+    if total < LEAST * PROCESSORS or line < 2:
+        return 0
+    choices = [outer * d for d in range(1, sizes[-1]) if sizes[-1] % d == 0]
+    choices = [p for p in choices if PROCESSORS // 4 < p <= total // LEAST]
+
+    def cost(parts: int) -> float:
+        """Of the walk, and of partial sums in f32 that are written and read."""
+        waves = -(-parts // PROCESSORS)
+        return waves * PROCESSORS / parts * (1 + 2 * parts / total)
+
+    return min(choices, key=cost, default=0)
 
 
 def _seconds(programs: int, bytes_: float) -> float:

@@ -65,7 +65,7 @@ BACKEND = Backend(
         ("laid-out", "layout,canonicalize"),
         ("streamed", f"stream{{min_axis=32769,balance={BALANCE}}}"),
         ("split", "split_reductions"),
-        ("fused", "fuse,tiles"),
+        ("fused", "fuse,walks,tiles"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
     ),
     proposal="tiles{most=8}",

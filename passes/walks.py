@@ -1,0 +1,183 @@
+"""walks: groups that read the same lines become one, where reductions run along and across them.
+
+`fuse` joins reductions over the same axes only. The gradients of a norm reduce along rows, those of
+its gain and bias over all rows: one walk over the rows gives all of them (see `block_walk`), and
+reads each row once.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import Builder, make, param
+from stack.ir.node import Block, Func, Node, deps
+from stack.ir.tensor_ops import result_type
+from stack.ir.types import TupleType
+from stack.passes.block_walk import space_of
+from stack.passes.dot_layout import reshaped
+from stack.rewrite.engine import Replacement, inline_block, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class Walks(Pass):
+    """Join groups with reductions along and across the same lines.
+
+    Attributes:
+        max_inputs: most arrays that a joined group may read.
+    """
+
+    name: ClassVar[str] = "walks"
+    max_inputs: int = 32
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op in ("cond", "while", "call"):
+                blocks = [b if b.is_open else self._block(b, log) for b in node.blocks]
+                if tuple(blocks) != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+        block = replace(block, changed) if changed else block
+        while True:
+            joined = self._step(block, log)
+            if joined is None:
+                return block
+            block = joined
+
+    def _step(self, block: Block, log: Log) -> Block | None:
+        """The block with two groups joined; None where there are no such two."""
+        groups = [n for n in block.nodes if n.op == "fusion" and n.attrs["kind"] == "reduction"]
+        users = _users(block)
+        for i, second in enumerate(groups):
+            for first in groups[:i]:
+                if not _shares_lines(first, second) or _is_apart(first, second, users):
+                    continue
+                pair = _Pair(first, second, users, block)
+                if len(pair.args) > self.max_inputs or space_of(pair.body) is None:
+                    continue
+                lines = (*block.locs.get(first, ()), *block.locs.get(second, ()))
+                if not log.spend("walk", tuple(dict.fromkeys(lines))):
+                    return None
+                names = [block.names.get(n, n.op) for n in (first, second)]
+                log.note(f"%{names[0]} and %{names[1]} walk over the same lines")
+                return replace(block, pair.replacements())
+        return None
+
+
+Users = dict[Node, list[Node]]
+
+
+def _users(block: Block) -> Users:
+    found: Users = {}
+    for node in block.nodes:
+        for arg in dict.fromkeys(deps(node)):
+            found.setdefault(arg, []).append(node)
+    return found
+
+
+def _behind(value: Node) -> Node:
+    """What a view is a view of."""
+    while value.op == "reshape":
+        value = value.args[0]
+    return value
+
+
+def _elements(node: Node) -> int:
+    sizes = [s for s in node.shape if isinstance(s, int)]
+    return math.prod(sizes) if len(sizes) == node.tensor.rank else -1
+
+
+def _sources(group: Node) -> set[Node]:
+    """The large arrays that a group reads."""
+    bases = {_behind(a) for a in group.args}
+    most = max((_elements(b) for b in bases), default=0)
+    return {b for b in bases if _elements(b) == most and b.tensor.rank > 1}
+
+
+def _shares_lines(first: Node, second: Node) -> bool:
+    """Whether two groups read the same array, or one what the other makes."""
+    sources = _sources(second)
+    made = {b for b in sources if b is first or (b.op == "item" and b.args[0] is first)}
+    return bool(made) or not sources.isdisjoint(_sources(first))
+
+
+def _is_apart(first: Node, second: Node, users: Users) -> bool:
+    """Whether a path from one group to the other leads through anything but views."""
+    for source, target in ((first, second), (second, first)):
+        pending = [(u, False) for u in users.get(source, ())]
+        seen: set[tuple[Node, bool]] = set()
+        while pending:
+            node, left = pending.pop()
+            if node is target and left:
+                return True
+            if (node, left) in seen or node is target:
+                continue
+            seen.add((node, left))
+            left = left or node.op not in ("item", "reshape")
+            pending.extend((u, left) for u in users.get(node, ()))
+    return False
+
+
+class _Pair:
+    """Two groups as one, the first before the second."""
+
+    def __init__(self, first: Node, second: Node, users: Users, block: Block) -> None:
+        self.members = (first, second)
+        self.block = block
+        self.args: list[Node] = []
+        self.params: list[Node] = []
+        self.values: dict[Node, Node] = {}
+        self.b = Builder()
+        self.outputs: list[Node] = []
+        for member in self.members:
+            self._inline(member)
+        for member in self.members:
+            many = isinstance(member.type, TupleType)
+            outs = users.get(member, []) if many else [member]
+            self.outputs += [o for o in outs if self._is_needed(o, users)]
+        self.body = self.b.block(self.params, [self.values[o] for o in self.outputs])
+
+    def _is_needed(self, value: Node, users: Users) -> bool:
+        """Whether anything but the pair reads a value, or a view of it."""
+        if value in self.block.results:
+            return True
+        for user in users.get(value, ()):
+            if user in self.members:
+                continue
+            if user.op != "reshape" or self._is_needed(user, users):
+                return True
+        return False
+
+    def _inline(self, member: Node) -> None:
+        results = inline_block(member.blocks[0], [self._read(a) for a in member.args], self.b)
+        if not isinstance(member.type, TupleType):
+            self.values[member] = results[0]
+            return
+        for i, (result, type_) in enumerate(zip(results, member.type.items, strict=True)):
+            self.values[Node("item", (member,), {"index": i}, type_)] = result
+
+    def _read(self, arg: Node) -> Node:
+        base = _behind(arg)
+        if base not in self.values:
+            self.values[base] = param(f"p{len(self.args)}", base.type)
+            self.args.append(base)
+            self.params.append(self.values[base])
+        return reshaped(self.values[base], arg.shape)
+
+    def replacements(self) -> dict[Node, Replacement]:
+        """The joined group in the place of the results that are needed."""
+        attrs = {"kind": "reduction", "name": self.members[0].attrs["name"]}
+        group = Node("fusion", self.args, attrs, result_type(self.body.type), (self.body,))
+        if len(self.outputs) == 1:
+            return {self.outputs[0]: Replacement(group, self.members)}
+        return {
+            out: Replacement(make("item", (group,), {"index": i}), self.members)
+            for i, out in enumerate(self.outputs)
+        }

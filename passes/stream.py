@@ -121,7 +121,7 @@ class Stream(Pass):
             return None
         if not self._pays(dots, len(found)):
             text = f"{name}: to compute dots in {len(found)} streams costs more than memory"
-            log.note(text, graph.lines([first.sink]))
+            log.note(text, graph.lines([sink]))
             return None
         made: Block | None = None
         for candidate, after in found:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from stack.errors import UsageError
+from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
 from stack.passes.tile_gemm import roles_of
@@ -82,6 +83,12 @@ SINGLE = (
     Tile(32, 64, 32, 4, 3, rate=0.13),
     Tile(16, 64, 32, 4, 3, rate=0.08),
 )
+# where what follows a product holds many values for each sum: half as many sums for a thread
+BUSY = 10  # ops on an element of the result
+HALF_BUSY = (
+    Tile(64, 128, 128, 8, 3, rate=0.8),
+    Tile(64, 64, 128, 4, 4, rate=0.45),
+)
 
 
 def tiles_of(dtype: DType) -> tuple[Tile, ...]:
@@ -94,6 +101,7 @@ class Product:
     """`apart` products of `height` x `depth` by `depth` x `width`.
 
     `reads`: whether what follows reads another array of the size of the result.
+    `work`: how many ops on an element of the result follow.
     """
 
     height: int
@@ -101,6 +109,7 @@ class Product:
     depth: int
     apart: int = 1
     reads: bool = False
+    work: int = 0
 
 
 def product_of(body: Block, dot: Node) -> Product:
@@ -116,7 +125,12 @@ def product_of(body: Block, dot: Node) -> Product:
         depth=prod(sizes[name] for name in roles.contracted),
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
+        work=sum(_is_work(n) and n.tensor.size == size and n not in inputs for n in body.nodes),
     )
+
+
+def _is_work(node: Node) -> bool:
+    return ops.lookup(node.op).kind == "elementwise" and node.op != "cast"
 
 
 def seconds(tile: Tile, product: Product, dtype: DType) -> float:
@@ -140,7 +154,9 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
 def ranked(product: Product, dtype: DType) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
     tiles = tiles_of(dtype)
-    if product.reads:
+    if product.reads and product.work >= BUSY and dtype.bits <= 16:
+        tiles = HALF_BUSY
+    elif product.reads:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))

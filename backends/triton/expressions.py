@@ -80,6 +80,8 @@ def expression(node: Node, args: list[str]) -> str:
         return f"{args[0]} {'|' if op == 'add' else '&'} {args[1]}"
     if op in INFIX:
         return f"{args[0]} {INFIX[op]} {args[1]}"
+    if op in ("tanh", "erf") and dtype.name == "f32":
+        return f"{op}_f32({args[0]})"
     if op in LANGUAGE and (dtype.name != "f64" or op in ("abs", "floor", "ceil")):
         return f"{LANGUAGE[op]}({args[0]})"
     if op in LANGUAGE:

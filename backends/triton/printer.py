@@ -21,6 +21,7 @@ from stack.ir.types import TensorType
 
 from .access import Access, Descriptor, access_of
 from .expressions import TYPES, expression
+from .functions import FUNCTIONS, used
 
 HEAD = """import triton
 import triton.language as tl
@@ -54,6 +55,7 @@ def either(a, b):
 
 """
 RESERVED = {
+    *FUNCTIONS,
     "min",
     "tl",
     "triton",
@@ -130,7 +132,7 @@ class _Printer:
         body = "\n".join(self.lines) or "    pass"
         attrs = self.node.attrs
         return Source(
-            f"{HEAD}{head}{body}\n",
+            f"{HEAD}{used(body)}{head}{body}\n",
             self.name,
             programs,
             int(attrs.get("warps") or 4),

@@ -86,10 +86,12 @@ def _hides(states: Block, select: Node, visible: int) -> bool:
     (lowest if _fill(select, visible) else zero).add(select)
     for node in states.nodes:
         args = node.args
-        if node.op in ("cast", "reshape", "transpose") and args[0] in lowest | zero:
+        if node.op in ("broadcast", "cast", "reshape", "transpose") and args[0] in lowest | zero:
             (lowest if args[0] in lowest else zero).add(node)
-        elif (node.op in ("add", "sub") and args[0] in lowest) or (
-            node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1])
+        elif (
+            (node.op in ("add", "sub") and args[0] in lowest)
+            or (node.op == "add" and args[1] in lowest)
+            or (node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1]))
         ):
             lowest.add(node)
         elif (

@@ -25,7 +25,7 @@ from stack.passes.chunk import (
     origin_of,
     tiles_of,
 )
-from stack.passes.distribute_gemm import distribute_gemm, find_dot
+from stack.passes.distribute_gemm import distribute_gemm, find_dot, is_packed
 from stack.passes.tile_frame import COMBINE
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -56,17 +56,27 @@ class Distribute(Pass):
 def distribute_kernel(kernel: Node, width: int = 64) -> Node:
     """One kernel from the tile level to the loop level."""
     block = kernel.blocks[0]
-    block = distribute_gemm(block) if find_dot(block) is not None else _Kernel(block, width).block()
+    dot = find_dot(block)
+    if dot is None:
+        block = _Kernel(block, width).block()
+    elif is_packed(dot):
+        block = _Kernel(block, width, is_done=True).block()
+    else:
+        block = distribute_gemm(block)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 
 
 class _Kernel:
-    """Walks the grid loops down to the program, distributes it, and builds the loops again."""
+    """Walks the grid loops down to the program, distributes it, and builds the loops again.
 
-    def __init__(self, block: Block, width: int) -> None:
+    `is_done` says that the program is vectors already.
+    """
+
+    def __init__(self, block: Block, width: int, is_done: bool = False) -> None:
         self.old = block
         self.width = width
+        self.is_done = is_done
         self.b = Builder()
         self.count = 0
 
@@ -79,7 +89,7 @@ class _Kernel:
         if loop.op == "item":
             loop = loop.args[0]
         if loop.op != "loop" or loop.attrs["kind"] != "grid":
-            return _Program(self, block).results()
+            return list(block.results) if self.is_done else _Program(self, block).results()
         inner = loop.blocks[0]
         new = Block(inner.params, self._level(inner, inner.params))
         node = self.b.op("loop", loop.args, {"kind": "parallel"}, (new,))

@@ -40,6 +40,11 @@ def find_dot(block: Block) -> Node | None:
     return None
 
 
+def is_packed(dot: Node) -> bool:
+    """Whether an operand lies in local memory, where the kernel put it together itself."""
+    return any(_load(a).op == "load" and _load(a).args[0].tensor.space == "local" for a in dot.args)
+
+
 def distribute_gemm(block: Block) -> Block:
     """The block of a tile kernel with one dot, at the loop level."""
     return _Gemm(block).block()

@@ -32,12 +32,14 @@ class Stream(Pass):
         min_axis: shortest axis that is worth it where no dot is involved; shorter rows are held.
         max_width: most columns of a dot's running value, which one program holds whole.
         balance: flops that cost as much as a byte of memory; 0 never computes a dot twice.
+        loops: `cpu` leaves what a loop on a CPU does not fit, or costs more there than its parts.
     """
 
     name: ClassVar[str] = "stream"
     min_axis: int = 16384
     max_width: int = 256
     balance: float = 0.0
+    loops: str = ""
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self._block(func.body, log, {}), func.level)

@@ -13,6 +13,7 @@ from stack.passes.stream_action import describe
 from stack.passes.stream_build import Build
 from stack.passes.stream_graph import MOVES, Graph, is_elementwise, reduced_value
 from stack.passes.stream_normal import Normal
+from stack.passes.stream_price import Price, cpu_price
 from stack.passes.stream_region import Region
 from stack.passes.stream_terms import Exp, Refusal, Shift, Writer
 from stack.rewrite.engine import Replacement
@@ -25,6 +26,8 @@ class Options(Protocol):
     def min_axis(self) -> int: ...
     @property
     def max_width(self) -> int: ...
+    @property
+    def loops(self) -> str: ...
 
 
 class Candidate:
@@ -53,6 +56,7 @@ class Candidate:
         self.siblings = siblings
         self.outside: frozenset[Node] = frozenset()
         self.held: frozenset[Node] = frozenset()
+        self.price: Price | None = None
         self.region = self._collect()
 
     def _collect(self) -> Region:
@@ -163,6 +167,10 @@ class Candidate:
                 raise Refusal(
                     f"{self.graph.name(arg)} is computed from a state outside of the pass"
                 )
+        if self.options.loops == "cpu":
+            self.price = cpu_price(made.node)
+            if self.price.streamed >= self.price.apart:
+                raise Refusal(f"it costs {self.price}")
         return self._replacements(made.node)
 
     def _leave_out(self, refusal: Refusal) -> None:
@@ -310,6 +318,8 @@ class Candidate:
         lines += [f"  {names.get(n, n.op)} = {writer.form(normal.forms[n])}" for n in members]
         lines.append("summand F and action A")
         lines += [f"  {line}" for line in describe(normal, writer)]
+        if self.price is not None:
+            lines.append(f"price: {self.price}")
         return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""tile: fusion groups, and ops that fusion left bare, become kernels at the tile level."""
+"""tile: fusion groups, streams, and bare ops become kernels at the tile level, for a CPU."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from stack.ir.types import I64, TensorType
 from stack.passes.tile_frame import CannotTile
 from stack.passes.tile_gemm import check_worth, split_dot, tile_gemm
 from stack.passes.tile_serial import SerialTiler
+from stack.passes.tile_stream import StreamTiler
 from stack.passes.tiler import Tiler
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -24,7 +25,7 @@ __all__ = ["CannotTile", "Tile", "alone", "tile_group"]
 
 @dataclass(frozen=True)
 class Tile(Pass):
-    """Turn every fusion group that is not a library call into a kernel of tiles.
+    """Turn every fusion group that is not a library call, and every stream, into a kernel of tiles.
 
     Attributes:
         refuse: ops that the backend has no code for; their groups stay as they are.
@@ -47,7 +48,7 @@ class Tile(Pass):
                     changed[node] = Replacement(new)
                 continue
             group = alone(node) if is_bare(node) else node
-            if group.op != "fusion" or group.attrs["kind"] == "library":
+            if group.op not in ("fusion", "stream") or group.attrs.get("kind") == "library":
                 continue
             try:
                 kernel = self._kernel(group)
@@ -62,17 +63,17 @@ class Tile(Pass):
         return replace(block, changed) if changed else block
 
     def _kernel(self, group: Node) -> Node:
-        foreign = {n.op for n in group.blocks[0].nodes}.intersection(self.refuse)
+        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
         for node in group.blocks[0].nodes:
-            if node.op == "dot":
+            if node.op == "dot" and group.op != "stream":
                 check_worth(node)
         return tile_group(group)
 
     def _without_dot(self, group: Node) -> Node | None:
         """The kernel of what follows a dot, when the dot is left to a library."""
-        if group.attrs["kind"] != "gemm":
+        if group.attrs.get("kind") != "gemm":
             return None
         try:
             return self._kernel(split_dot(group)[1])
@@ -113,7 +114,9 @@ def _first_position(b: Builder, node: Node, x: Node) -> Node:
 
 
 def tile_group(group: Node) -> Node:
-    """The kernel node of one fusion group. Raises CannotTile."""
+    """The kernel node of one fusion group or stream. Raises CannotTile."""
+    if group.op == "stream":
+        return StreamTiler(group).kernel()
     body = group.blocks[0]
     if any(n.op == "dot" for n in body.nodes):
         return tile_gemm(group)

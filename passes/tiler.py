@@ -62,13 +62,16 @@ class Tiler(Values):
         return [self.memory(f"o{i}", r.tensor) for i, r in enumerate(self.body.results)]
 
     def finish(self, final: Sequence[Node]) -> Node:
-        block = self.b.block([*self.inputs.values(), *self.outputs()], final)
+        block = self.b.block([*dict.fromkeys(self.inputs.values()), *self.outputs()], final)
         attrs = {
             "name": str(self.group.attrs.get("name") or "kernel"),
             "level": "tile",
-            "ops": tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const")),
+            "ops": self._ops(),
         }
         return Node("kernel", self.args, attrs, self.group.type, (block,))
+
+    def _ops(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
 
     def _reduces(self) -> list[Node]:
         return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]

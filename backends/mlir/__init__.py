@@ -25,6 +25,7 @@ BACKEND = Backend(
     stages=(
         ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
+        ("streamed", "stream{loops=cpu}"),
         ("fused", "fuse"),
         ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute,memory"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from stack.ir import ops
+from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType, TupleType
 
@@ -190,12 +191,13 @@ class Printer(Accesses):
     def _loop(self, node: Node) -> str:
         block = node.blocks[0]
         index, *carried = block.params
+        limits, starts = loop_parts(node.args, node.attrs)
         registers = [
             (p, init, out)
-            for p, init, out in zip(carried, node.args, block.results, strict=True)
+            for p, init, out in zip(carried, starts, block.results, strict=True)
             if not _is_memory(p)
         ]
-        for p, init in zip(carried, node.args, strict=True):
+        for p, init in zip(carried, starts, strict=True):
             if _is_memory(p):
                 self.values[p] = self.values[init]
         self.count += 1
@@ -210,9 +212,11 @@ class Printer(Accesses):
         types = ", ".join(shaped(p.dtype, lanes_of(p.tensor)) for p, _, _ in registers)
         head = f"iter_args({', '.join(inits)}) -> ({types}) " if registers else ""
         lead = f"{result}:{len(registers)} = " if registers else ""
-        zero, one = self._splat(0, 0), self._splat(1, 0)
-        extent = self.constant(f"{index.attrs['extent']} : i64")
-        self.put(f"{lead}scf.for {name} = {zero} to {extent} step {one} {head}: i64 {{")
+        first, one = self._splat(0, 0), self._splat(1, 0)
+        end = self.constant(f"{index.attrs['extent']} : i64")
+        if limits:
+            first, end = (self.value(limit) for limit in limits)
+        self.put(f"{lead}scf.for {name} = {first} to {end} step {one} {head}: i64 {{")
         self.depth += 1
         self.body(block)
         if registers:
@@ -222,7 +226,7 @@ class Printer(Accesses):
         self.put("}")
         found: list[str] = []
         position = 0
-        for p, init in zip(carried, node.args, strict=True):
+        for p, init in zip(carried, starts, strict=True):
             if _is_memory(p):
                 found.append(self.values[init])
             else:

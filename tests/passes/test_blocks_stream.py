@@ -10,6 +10,16 @@ import numpy as np
 import pytest
 from stream_harness import prepared, streamed
 from stream_inputs import DOT_PROGRAMS, ROW_PROGRAMS, inputs
+from stream_variants import (
+    HIDDEN,
+    KEPT,
+    LIMITS,
+    SKIPPING,
+    VARIANTS,
+    masked,
+    normal,
+    variant_inputs,
+)
 
 import stack
 from stack.ir import Func, Node, parse, verify
@@ -18,7 +28,6 @@ from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")
 Tensor = Any
-HIDDEN = -math.inf
 
 
 def lowered(
@@ -71,10 +80,6 @@ def limited(func: Func) -> int:
     return sum(bool(n.attrs.get("limited")) for n in loops(func))
 
 
-def normal(rng: np.random.Generator, *shape: int) -> Tensor:
-    return torch.from_numpy(rng.standard_normal(shape).astype(np.float32))
-
-
 # ---- values
 
 
@@ -83,26 +88,6 @@ def test_programs(name: str, rng: np.random.Generator) -> None:
     from stream_torch import PROGRAMS
 
     check(PROGRAMS[name], [torch.from_numpy(a) for a in inputs(name, rng)])
-
-
-def variant_inputs(name: str, rng: np.random.Generator, seq: int, width: int = 16) -> list[Tensor]:
-    """Batch 2, four heads, two of keys for gqa."""
-    heads = 2 if name == "gqa" else 4
-    q = normal(rng, 2, 4, seq, width)
-    k, v = normal(rng, 2, heads, seq, width), normal(rng, 2, heads, seq, width)
-    more: dict[str, Callable[[], list[Tensor]]] = {
-        "alibi": lambda: [2.0 ** -torch.arange(1, 5)],
-        "document": lambda: [(torch.from_numpy(rng.random((2, seq))) < 0.05).cumsum(1)],
-        "bias": lambda: [normal(rng, 4, seq, seq)],
-        "learned": lambda: [normal(rng, 4, 2 * seq - 1)],
-    }
-    if name == "differential":
-        return [q, k, normal(rng, *q.shape), normal(rng, *k.shape), v]
-    return [q, k, v, *more.get(name, list)()]
-
-
-SKIPPING = ("causal", "alibi", "softcap", "window", "gqa", "document", "sigmoid")
-VARIANTS = (*SKIPPING, "differential", "bias", "learned", "full")
 
 
 @pytest.mark.parametrize("seq", [1, 37, 130])
@@ -137,33 +122,6 @@ def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
 # ---- what is left out
 
 
-def masked(hide: Callable[[Tensor, Tensor], Tensor], fill: float = HIDDEN) -> Callable[..., Tensor]:
-    """Rows and columns of scores to where they are hidden."""
-
-    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        scores = q @ k.mT
-        row = torch.arange(scores.shape[-2])[:, None]
-        column = torch.arange(scores.shape[-1])[None, :]
-        return torch.softmax(scores.masked_fill(hide(row, column), fill), -1) @ v
-
-    return program
-
-
-LIMITS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
-    "lower": (lambda i, j: j > i, 2),
-    "strictly below or first": (lambda i, j: j >= i + 1, 2),
-    "negated": (lambda i, j: ~(i >= j), 2),
-    "from below": (lambda i, j: i - j > 0, 2),
-    "shifted": (lambda i, j: j > i + 40, 2),
-    "window": (lambda i, j: (j > i) | (i - j >= 70), 3),
-    "window of one": (lambda i, j: (j > i) | (j < i), 3),
-    "both sides": (lambda i, j: ~((j - i < 33) & (i - j < 90)), 3),
-    "half a sum": (lambda i, j: i + j > 140, 2),
-    "columns alone": (lambda i, j: j >= 90 + 0 * i, 2),
-    "first columns": (lambda i, j: j < 5 + 0 * i, 2),
-}
-
-
 @pytest.mark.parametrize("name", list(LIMITS))
 @pytest.mark.parametrize(("rows", "columns"), [(90, 197), (256, 128)])
 def test_comparisons_of_positions_limit_the_loop(
@@ -174,16 +132,6 @@ def test_comparisons_of_positions_limit_the_loop(
     args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
     func = check(masked(hide), args)
     assert limited(func) == parts
-
-
-KEPT: dict[str, tuple[Callable[..., Tensor], float]] = {
-    "a fill of a half": (lambda i, j: j > i, 0.5),
-    "a large negative fill": (lambda i, j: j > i, -1e9),
-    "zero before the exponential": (lambda i, j: j > i, 0.0),
-    "every third": (lambda i, j: (i - j) % 3 != 0, HIDDEN),
-    "a product of positions": (lambda i, j: i * j > 3000, HIDDEN),
-    "either of two": (lambda i, j: (j > i) & (j < 50), HIDDEN),
-}
 
 
 @pytest.mark.parametrize("name", list(KEPT))
@@ -284,6 +232,18 @@ def test_an_infinity_that_is_hidden_counts_as_nothing(rng: np.random.Generator) 
     with np.errstate(all="ignore"):
         got = func.interpret(*(_array(a) for a in args))
     assert np.isfinite(got[:, :129]).all()
+
+
+@pytest.mark.parametrize(("op", "parts"), [("add", 2), ("sub", 0)])
+def test_a_mask_that_is_added(op: str, parts: int, rng: np.random.Generator) -> None:
+    """Of all heads at once. What is subtracted is no less for being -inf."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        mask = torch.triu(torch.full((130, 130), HIDDEN), 1)
+        return torch.softmax(getattr(torch, op)(q @ k.mT, mask), -1) @ v
+
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    assert limited(check(program, args)) == parts
 
 
 # ---- gradients: a table that is read along both axes

@@ -1,0 +1,71 @@
+"""What a stream costs on a CPU, and what its parts would cost as kernels of their own.
+
+In cycles of one core: multiply-adds in vectors, and the bytes of what is as large as rows times
+keys, which the parts write and read again. The loop adds a correction of every state for each
+panel of keys, and its last rows are done twice where they do not fill the lanes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from stack.ir.axes import parse_rule
+from stack.ir.node import Node
+from stack.passes.stream_terms import Refusal
+from stack.passes.tile_frame import CannotTile, static
+from stack.passes.tile_gemm import COLUMN_COST
+from stack.passes.tile_stream import StreamTiler
+
+VECTOR = 16  # floats in a register
+PRODUCTS = 2 * 2 * VECTOR  # operations in a cycle
+NEAR, FAR = 16, 6  # bytes in a cycle, from the second-level cache and from beyond
+CACHE = 1 << 20  # bytes that are near
+CORRECTION = 4  # cycles for a vector: load, multiply, add, store
+
+
+@dataclass(frozen=True)
+class Price:
+    """Cycles of a stream, and of its parts one after another."""
+
+    streamed: float
+    apart: float
+
+    def __str__(self) -> str:
+        return f"{self.streamed / 1e6:.3g} M cycles as one loop, {self.apart / 1e6:.3g} M apart"
+
+
+def cpu_price(stream: Node) -> Price:
+    """What a stream costs on a CPU.
+
+    Raises:
+        Refusal: what stands against a loop for it.
+    """
+    if not any(n.op == "dot" for n in stream.blocks[0].nodes):
+        raise Refusal("its rows are swept where they lie")
+    try:
+        tiler = StreamTiler(stream)
+        tiler.kernel()
+    except CannotTile as why:
+        raise Refusal(str(why)) from why
+    states, axes = stream.blocks[0], tiler.axes
+    dots = [n for n in states.nodes if n.op == "dot"]
+    work = sum(_operations(d) for d in dots) / PRODUCTS
+    between = 2 * sum(_bytes(d) for d in dots if d not in states.results)
+    between += 2 * sum(_bytes(d.args[1 - axes.side(d)]) for d in axes.wide)
+    fill = tiler.programs * tiler.tile / math.prod(axes.sizes[m] for m in axes.shared)
+    panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
+    columns = axes.columns * len(axes.wide)
+    corrections = panels * columns * tiler.tile / VECTOR * CORRECTION
+    width = COLUMN_COST[max(1, tiler.tile // VECTOR)]
+    rate = NEAR if between <= 2 * CACHE else FAR
+    return Price(work * fill * width + corrections, work + between / rate)
+
+
+def _operations(dot: Node) -> int:
+    sizes = parse_rule(dot.attrs["rule"]).sizes([a.shape for a in dot.args])
+    return 2 * math.prod(static(s) for s in sizes.values())
+
+
+def _bytes(node: Node) -> int:
+    return static(node.tensor.bytes)

@@ -1,0 +1,147 @@
+"""Streams as native loops on a CPU: values against double precision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_harness import prepared, streamed
+from stream_inputs import DOT_PROGRAMS, inputs
+from stream_variants import HIDDEN, KEPT, LIMITS, VARIANTS, masked, normal, variant_inputs
+
+import stack
+from stack.backends.mlir.library import decode, encode
+from stack.ir import Func
+from stack.passes.stream_price import cpu_price
+from stack.run.compile import compile_func
+
+torch = pytest.importorskip("torch")
+Tensor = Any
+
+
+def check(
+    program: Callable[..., Any], args: list[Tensor], rtol: float = 1e-5, kernels: int | None = 1
+) -> None:
+    """Compile with all streams that there are, whatever they cost; run twice."""
+    func, notes = streamed(prepared(stack.trace(program, *args)), "")
+    assert any(n.op == "stream" for n in func.nodes), notes
+    executable = compile_func(func, "mlir", options={"cache": False})
+    names = [(k.name, k.kind) for k in executable.kernels]
+    assert {kind for _, kind in names} == {"generated"}, names
+    assert kernels is None or len(names) == kernels, names
+    stored = [encode(_array(a), p.dtype) for a, p in zip(args, func.params, strict=True)]
+    wide = program(*(a.double() if a.is_floating_point() else a for a in args))
+    for _ in range(2):
+        found = executable.run(stored)
+        for got, want, node in zip(
+            found, wide if isinstance(wide, tuple) else (wide,), func.results, strict=True
+        ):
+            _close(decode(got, node.dtype).astype(np.float64), want.numpy(), rtol)
+
+
+def _close(got: np.ndarray, want: np.ndarray, rtol: float) -> None:
+    largest = float(np.max(np.abs(want[np.isfinite(want)]), initial=1e-30))
+    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * largest)
+
+
+def _array(a: Tensor) -> np.ndarray:
+    return (a.float() if a.dtype == torch.bfloat16 else a).numpy()
+
+
+@pytest.mark.parametrize(("seq", "width"), [(37, 16), (130, 17), (200, 64)])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_variants(name: str, seq: int, width: int, rng: np.random.Generator) -> None:
+    from stack.demos.gpu_attention import VARIANTS as PROGRAMS
+
+    check(PROGRAMS[name], variant_inputs(name, rng, seq, width))
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["causal", "window", "full", "sigmoid"])
+def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
+    from stack.demos.gpu_attention import VARIANTS as PROGRAMS
+
+    args = [a.to(getattr(torch, dtype)) for a in variant_inputs(name, rng, 130)]
+    check(PROGRAMS[name], args, 2e-2 if dtype == "bfloat16" else 3e-3)
+
+
+@pytest.mark.parametrize("name", list(LIMITS))
+@pytest.mark.parametrize(("rows", "columns"), [(90, 197), (256, 128)])
+def test_limits(name: str, rows: int, columns: int, rng: np.random.Generator) -> None:
+    args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
+    check(masked(LIMITS[name][0]), args)
+
+
+@pytest.mark.parametrize("name", list(KEPT))
+def test_what_may_not_be_left_out(name: str, rng: np.random.Generator) -> None:
+    hide, fill = KEPT[name]
+    check(masked(hide, fill), [normal(rng, 2, 130, 16) for _ in range(3)])
+
+
+@pytest.mark.parametrize("keys", [2, 127, 128, 129, 1000])
+def test_numbers_of_keys(keys: int, rng: np.random.Generator) -> None:
+    check(masked(lambda i, j: j > i + 500), [normal(rng, 3, n, 24) for n in (65, keys, keys)])
+
+
+def test_large_offsets_and_rows_without_an_element(rng: np.random.Generator) -> None:
+    q, k, v = (normal(rng, 2, 130, 16) for _ in range(3))
+
+    def shifted(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT + 1e4, -1) @ v
+
+    check(shifted, [q, k, v], 2e-3)  # scores are known to 1e-3 next to the offset
+    check(masked(lambda i, j: j > i - 70), [q, k, v])
+
+
+def test_infinities_and_nan_stay_in_their_rows(rng: np.random.Generator) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor, added: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT + added, -1) @ v
+
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    added = torch.zeros(130, 130)
+    added[3], added[4, 1:], added[5, 7], added[6, 9] = HIDDEN, HIDDEN, math.inf, math.nan
+    check(program, [*args, added])
+
+
+def test_what_follows_and_precedes(rng: np.random.Generator) -> None:
+    """Heads that are slices of one product, and merged again; the sum that is kept for later."""
+
+    def program(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        q, k, v = (x @ w).view(2, 150, 3, 4, 16).permute(2, 0, 3, 1, 4)
+        scores = q @ k.mT / 4
+        out = (torch.softmax(scores, -1) @ v).transpose(1, 2).reshape(2, 150, 64)
+        return out * 2 + x, torch.logsumexp(scores, -1)
+
+    check(program, [normal(rng, 2, 150, 64), normal(rng, 64, 192)], kernels=None)
+
+
+def stream_of(program: Callable[..., Any], args: list[Tensor]) -> Func:
+    return streamed(prepared(stack.trace(program, *args)), "")[0]
+
+
+def test_the_price_decides(rng: np.random.Generator) -> None:
+    """Scores that leave the cache cost; a result as wide as the axis is long does not stream."""
+    from stack.demos.gpu_attention import full
+
+    def cost(seq: int, width: int) -> bool:
+        func = stream_of(full, [normal(rng, 4, seq, width) for _ in range(3)])
+        price = cpu_price(next(n for n in func.nodes if n.op == "stream"))
+        return price.streamed < price.apart
+
+    assert cost(1024, 64)
+    assert not cost(66, 66)  # two programs of 64 rows do it twice
+
+
+@pytest.mark.parametrize("name", DOT_PROGRAMS)
+def test_programs_agree_whatever_is_chosen(name: str, rng: np.random.Generator) -> None:
+    from stream_torch import PROGRAMS
+
+    args = [torch.from_numpy(a) for a in inputs(name, rng)]
+    out = stack.compile(PROGRAMS[name], *args, backend="mlir", cache=False)(*args)
+    wide = PROGRAMS[name](*(a.double() if a.is_floating_point() else a for a in args))
+    pairs = zip(*(o if isinstance(o, tuple) else (o,) for o in (out, wide)), strict=True)
+    for got, want in pairs:
+        _close(got.double().numpy(), want.numpy(), 1e-5)

@@ -1,0 +1,121 @@
+"""Streams to kernels for a CPU: both levels in the interpreter, and what has no such kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_harness import prepared, streamed
+from stream_variants import HIDDEN, masked, normal, variant_inputs
+
+import stack
+from stack.ir import Func, Node, parse, verify
+from stack.ir.node import walk
+from stack.passes.distribute import distribute_kernel
+from stack.passes.tile import tile_group
+from stack.passes.tile_frame import CannotTile
+from stack.passes.tile_stream import StreamTiler
+from stack.rewrite import Pipeline
+from stack.rewrite.engine import Replacement, replace
+
+torch = pytest.importorskip("torch")
+Tensor = Any
+
+
+def stream_of(program: Callable[..., Any], args: list[Tensor]) -> tuple[Func, Node]:
+    func, notes = streamed(prepared(stack.trace(program, *args)), "")
+    found = [n for n in func.nodes if n.op == "stream"]
+    assert len(found) == 1, notes
+    return func, found[0]
+
+
+def with_kernel(func: Func, stream: Node, kernel: Node) -> Func:
+    made = Func(func.name, replace(func.body, {stream: Replacement(kernel)}), func.level)
+    verify(made)
+    assert parse(str(made)) is made
+    return made
+
+
+@pytest.mark.parametrize("step", [0, 16, 50])
+@pytest.mark.parametrize("name", ["causal", "gqa", "bias", "differential"])
+def test_both_levels_agree(name: str, step: int, rng: np.random.Generator) -> None:
+    from stack.demos.gpu_attention import VARIANTS
+
+    args = variant_inputs(name, rng, 70)
+    want = VARIANTS[name](*(a.double() for a in args)).numpy()
+    func, stream = stream_of(VARIANTS[name], args)
+    tiled = StreamTiler(stream, step).kernel()
+    for kernel in (tiled, distribute_kernel(tiled)):
+        with np.errstate(all="ignore"):
+            got = with_kernel(func, stream, kernel).interpret(*(a.numpy() for a in args))
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_one_pass_with_the_correction_outside_of_the_sweeps(rng: np.random.Generator) -> None:
+    """A panel: the product, a sweep for the maximum, one for what needs it, the other product."""
+    from stack.demos.gpu_attention import full
+
+    args = [normal(rng, 2, 256, 32) for _ in range(3)]
+    kernel = distribute_kernel(tile_group(stream_of(full, args)[1]))
+    kinds = [n.attrs["kind"] for _, n in walk(kernel.blocks[0]) if n.op == "loop"]
+    assert kinds.count("parallel") == 2 and "grid" not in kinds
+    (panels,) = (
+        n for _, n in walk(kernel.blocks[0]) if n.op == "loop" and len(n.args) == 3
+    )  # carries the maximum, the sum, and the memory of the wide state
+    inner = panels.blocks[0].nodes
+    ops = [n.op for n in inner if n.op in ("loop", "exp", "max")]
+    assert ops.count("loop") == 4 and ops.count("exp") == 1  # the correction
+    swept = [n for n in inner if n.op == "loop" and any(m.op == "exp" for m in n.blocks[0].nodes)]
+    assert len(swept) == 1
+
+
+def test_a_causal_limit_leaves_panels_out(rng: np.random.Generator) -> None:
+    args = [normal(rng, 2, 256, 16) for _ in range(3)]
+    for hide, parts in ((lambda i, j: j > i, 2), (lambda i, j: (i - j) % 3 != 0, 0)):
+        kernel = tile_group(stream_of(masked(hide), args)[1])
+        loops = [n for _, n in walk(kernel.blocks[0]) if n.op == "loop"]
+        assert sum(bool(n.attrs.get("limited")) for n in loops) == parts
+
+
+def hidden_by(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    return torch.softmax((q @ k.mT).masked_fill(mask, HIDDEN), -1) @ v
+
+
+REFUSED: dict[str, tuple[tuple[int, int, int], Any, str]] = {
+    "few rows": ((15, 130, 16), torch.float32, "fewer than 16 rows"),
+    "double": ((64, 130, 16), torch.float64, "not held in f32"),
+}
+
+
+@pytest.mark.parametrize("name", list(REFUSED))
+def test_refusals(name: str, rng: np.random.Generator) -> None:
+    (rows, keys, width), dtype, why = REFUSED[name]
+    args = [normal(rng, 2, n, width).to(dtype) for n in (rows, keys, keys)]
+    with pytest.raises(CannotTile, match=why):
+        tile_group(stream_of(masked(lambda i, j: j > i + 100), args)[1])
+
+
+def test_a_bool_mask_in_memory_stays_apart(rng: np.random.Generator) -> None:
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    mask = torch.from_numpy(rng.random((130, 130)) < 0.5)
+    with pytest.raises(CannotTile, match="array of bool is read with its rows apart"):
+        tile_group(stream_of(hidden_by, [*args, mask])[1])
+
+
+def test_the_pass_records_the_price_and_leaves_what_does_not_fit(rng: np.random.Generator) -> None:
+    from stack.demos.gpu_attention import full
+
+    def notes(seq: int, width: int) -> tuple[bool, str]:
+        func = prepared(stack.trace(full, *(normal(rng, 2, seq, width) for _ in range(3))))
+        result = Pipeline("stream{loops=cpu}").run(func, verbose=True)
+        text = "\n".join(note for record in result.records for note in record.notes)
+        return result.func is not func, text
+
+    changed, text = notes(1024, 64)
+    assert changed and "price: " in text and "M cycles as one loop" in text
+    changed, text = notes(12, 12)
+    assert not changed and "is not streamed: it has fewer than 16 rows" in text
+    changed, text = notes(66, 66)
+    assert not changed and "is not streamed: it costs" in text

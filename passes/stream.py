@@ -99,7 +99,7 @@ class Stream(Pass):
 
     def _together(self, graph: Graph, sink: Node, log: Log) -> Block | None:
         """Streams over dots that several need, each of which computes them on its own."""
-        name = graph.name(sink)
+        name, source = graph.name(sink), graph.lines([sink])
         dots, last = self._closed(graph, sink)
         found: list[tuple[Candidate, Block]] = []
         block = graph.block
@@ -123,7 +123,7 @@ class Stream(Pass):
             return None
         if not self._pays(dots, len(found)):
             text = f"{name}: to compute dots in {len(found)} streams costs more than memory"
-            log.note(text, graph.lines([sink]))
+            log.note(text, source)
             return None
         made: Block | None = None
         for candidate, after in found:

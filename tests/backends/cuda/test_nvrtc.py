@@ -19,7 +19,6 @@ from gpu_cases import (
 from kernel_cases import CASES, Spec, group_of
 from random_programs import random_program
 
-from stack.run.cache import Cache
 from stack.backends.cuda import BACKEND, nvrtc
 from stack.backends.cuda.printer import print_kernel
 from stack.cli import main
@@ -29,6 +28,7 @@ from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.node import walk
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.rewrite import Pipeline
+from stack.run.cache import Cache
 
 need = nvrtc.missing_compiler()
 pytestmark = pytest.mark.skipif(need is not None, reason=str(need))

@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 
-from stack.run.cache import Cache
 from stack.backends.mlir import bindings, elf, jit
 from stack.errors import BackendMissing
+from stack.run.cache import Cache
 
 pytest.importorskip("torch_mlir")
 needs_loader = pytest.mark.skipif(not elf.supported(), reason="objects are not loaded here")

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from stack.run.cache import Cache
 from stack.backends.mlir import elf, jit, pool, threads
+from stack.run.cache import Cache
 
 pytest.importorskip("torch_mlir")
 needs_loader = pytest.mark.skipif(not elf.supported(), reason="there is no pool here")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
@@ -34,6 +35,7 @@ class Space:
         places: where values sit.
         walked: position of the walked axis.
         is_along: whether a reduction runs along lines.
+        programs: how many the kernel has.
     """
 
     across: tuple[Node, ...]
@@ -41,6 +43,7 @@ class Space:
     places: dict[Node, Index]
     walked: int
     is_along: bool
+    programs: int
 
 
 def space_of(body: Block) -> Space | None:
@@ -85,7 +88,10 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
         return None
     if along and power_of_two(static(root.shape[-1])) * (len(across) + 2) > MOST:
         return None
-    return Space(tuple(across), marks, places, walked[0], bool(along))
+    programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != walked[0])
+    if not along:
+        programs *= -(-static(root.shape[-1]) // COLUMNS)
+    return Space(tuple(across), marks, places, walked[0], bool(along), programs)
 
 
 def _names(place: Index) -> set[str]:

@@ -33,6 +33,7 @@ LAUNCH = 3e-6  # seconds that one more kernel costs
 DEPTH = 256  # elements of a contracted axis that a part keeps at least
 FULL = 4 * PROCESSORS  # programs that together reach the bandwidth
 LEAST = 16  # elements of a part
+LINES = 4  # lines that a program walks over at least
 GAIN = 0.8  # of the time of one stage: what two may take
 PADDED = 1.2  # how much longer a stage takes that has to mask its end
 
@@ -133,10 +134,10 @@ def _reduces_lines(source: Node, scope: Scope) -> bool:
 def _walk_parts(sizes: Sequence[int], line: int) -> int:
     """In how many parts lines are walked over, one for each program; 0 where no number is good."""
     total, outer = math.prod(sizes), math.prod(sizes[:-1])
-    if total < LEAST * PROCESSORS or line < 2:
+    if line < 2:
         return 0
     choices = [outer * d for d in range(1, sizes[-1]) if sizes[-1] % d == 0]
-    choices = [p for p in choices if PROCESSORS // 4 < p <= total // LEAST]
+    choices = [p for p in choices if PROCESSORS // 4 < p <= total // LINES]
 
     def cost(parts: int) -> float:
         """Of the walk, and of partial sums in f32 that are written and read."""

@@ -28,10 +28,12 @@ class Walks(Pass):
 
     Attributes:
         max_inputs: most arrays that a joined group may read.
+        min_programs: fewest programs that a joined group may run in.
     """
 
     name: ClassVar[str] = "walks"
     max_inputs: int = 32
+    min_programs: int = 48
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self._block(func.body, log), func.level)
@@ -60,7 +62,10 @@ class Walks(Pass):
                 if not _shares_lines(first, second) or _is_apart(first, second, users):
                     continue
                 pair = _Pair(first, second, users, block)
-                if len(pair.args) > self.max_inputs or space_of(pair.body) is None:
+                space = space_of(pair.body)
+                if len(pair.args) > self.max_inputs or space is None:
+                    continue
+                if space.programs < self.min_programs:
                     continue
                 lines = (*block.locs.get(first, ()), *block.locs.get(second, ()))
                 if not log.spend("walk", tuple(dict.fromkeys(lines))):

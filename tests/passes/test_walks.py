@@ -52,11 +52,11 @@ EXPECTED = """func @main(%x: f32[8, 6], %d: f32[8, 6]) -> (f32[8, 6], f32[2, 6])
 
 
 def test_rows_and_columns_are_joined() -> None:
-    result = Pipeline("walks").run(parse(BEFORE), check=True)
+    result = Pipeline("walks{min_programs=1}").run(parse(BEFORE), check=True)
     assert str(result.func) == EXPECTED
     assert result.records[0].by_rule == {"walk": 1}
     assert result.records[0].notes == ("%y and %c walk over the same lines",)
-    assert Pipeline("walks").run(result.func).func is result.func
+    assert Pipeline("walks{min_programs=1}").run(result.func).func is result.func
 
 
 def test_other_lines_stay_apart() -> None:
@@ -66,7 +66,7 @@ def test_other_lines_stay_apart() -> None:
         "  %v = reshape(%d) : f32[2, 4, 6]\n", ""
     )
     func = parse(text)
-    assert Pipeline("walks").run(func).func is func
+    assert Pipeline("walks{min_programs=1}").run(func).func is func
 
 
 def test_a_path_through_another_step_keeps_them_apart() -> None:
@@ -78,19 +78,23 @@ def test_a_path_through_another_step_keeps_them_apart() -> None:
         "  %v = reshape(%u) : f32[2, 4, 6]\n",
     )  # fmt: skip
     func = parse(text)
-    assert Pipeline("walks").run(func, check=True).func is func
+    assert Pipeline("walks{min_programs=1}").run(func, check=True).func is func
 
 
 def test_lines_that_do_not_fit_the_registers_stay_apart() -> None:
     func = parse(re.sub(r"\b6\]", "20000]", BEFORE))
-    assert Pipeline("walks").run(func).func is func
+    assert Pipeline("walks{min_programs=1}").run(func).func is func
+
+
+def test_a_walk_in_few_programs_is_no_gain() -> None:
+    assert Pipeline("walks").run(parse(BEFORE)).func is parse(BEFORE)
 
 
 def test_what_is_read_between_the_two_is_no_output() -> None:
     """The columns sum what the rows make; nothing else needs it."""
     text = BEFORE.replace("reshape(%d)", "reshape(%y)").replace("return %y, %c\n}", "return %c\n}")
     text = text.replace("-> (f32[8, 6], f32[2, 6]) at", "-> (f32[2, 6]) at")
-    func = Pipeline("walks").run(parse(text), check=True).func
+    func = Pipeline("walks{min_programs=1}").run(parse(text), check=True).func
     (group,) = [n for n in func.nodes if n.op == "fusion"]
     assert str(group.type) == "f32[2, 6]"
     assert space_of(group.blocks[0]) is not None
@@ -132,7 +136,7 @@ def exact(x: np.ndarray, d: np.ndarray, gain: np.ndarray) -> tuple[np.ndarray, .
 
 
 def lowered(func: Func) -> Func:
-    func = Pipeline("fuse,walks,blocks,library").run(func).func
+    func = Pipeline("fuse,walks{min_programs=1},blocks,library").run(func).func
     verify(func)
     assert parse(str(func)) is func
     assert not [n for n in func.nodes if n.op == "fusion"]

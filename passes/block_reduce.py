@@ -48,6 +48,7 @@ class Walk:
     Attributes:
         block: elements of a tile.
         ahead: steps that are loaded at a time; 0 where it does not pay.
+        again: likewise of the second walk.
         is_first: whether what is read is read again by a second walk. A multiprocessor then has
             one program, so that all rows that are walked at a time stay in the cache between.
     """
@@ -56,6 +57,7 @@ class Walk:
     warps: int
     ahead: int = 0
     is_first: bool = False
+    again: int = 0
 
 
 ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory

@@ -137,7 +137,8 @@ class BlockTiler(BlockValues):
         start = [Held(memories[i]) for i in walked]
         hints = [f"{m.node.attrs.get('name', 'o')}_w" for m in start]
         self.evict = "first" if self.walk.is_first else ""
-        stored = self.steps(-(-extent // block), start, body, names=hints)
+        count, again = -(-extent // block), self.walk.again
+        stored = self.steps(count, start, body, names=hints, ahead=again)
         self.evict = ""
         for i, held in zip(walked, stored, strict=True):
             final[i] = held.node

@@ -28,8 +28,8 @@ OPTIONS = {"device": "cpu", "graph": False}
 # Triton's interpreter has no functions of libdevice
 PLAIN = (
     "neg", "abs", "sign", "not", "floor", "ceil", "sqrt", "rsqrt", "exp", "exp2", "log", "log2",
-    "sin", "cos", "sigmoid", "erf", "isnan", "isfinite", "add", "sub", "mul", "div", "max", "min",
-    "and", "or", "xor", "shl", "shr", "rem",
+    "sin", "cos", "sigmoid", "erf", "tanh", "isnan", "isfinite", "add", "sub", "mul", "div",
+    "max", "min", "and", "or", "xor", "shl", "shr", "rem",
 )  # fmt: skip
 Case = tuple[str, Func, list[np.ndarray], bool]
 

@@ -1,6 +1,6 @@
-"""Where the states and results of a stream sit: all in the axes of its largest result.
+"""Where the states and results of a stream sit: all in the axes of one result.
 
-A result that is made of other states than the largest one shares axes with it inside of the pass,
+A result that is made of other states than that one shares axes with it inside of the pass,
 where both are computed from one tile; what it does not share are axes of its own.
 """
 
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.dim import Dim, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.passes.block_limits import operand_place
@@ -28,8 +29,22 @@ class Places:
 
 
 def stream_places(states: Block, correct: Block, ending: Block) -> Places:
-    """The places of a stream's states and results. Raises CannotTile."""
-    return _Placing(states, correct, ending).places()
+    """The places of a stream's states and results, with as few axes as can be.
+
+    Of two results that group the same axes in other ways, one is told by the other's axes, where
+    the other need not be told by its own. Raises CannotTile.
+    """
+    roots = sorted(ending.results, key=lambda n: -static(n.tensor.size))
+    found: list[Places] = []
+    refusal = CannotTile("it has no results")
+    for root in dict.fromkeys(roots):
+        try:
+            found.append(_Placing(states, correct, ending).places(root))
+        except CannotTile as why:
+            refusal = why
+    if not found:
+        raise refusal
+    return min(found, key=lambda p: len(p.marks))
 
 
 class _Placing:
@@ -40,8 +55,7 @@ class _Placing:
         self.states: dict[Node, Index] = {}
         self.results: dict[Node, Index] = {}
 
-    def places(self) -> Places:
-        root = max(self.ending.results, key=lambda n: static(n.tensor.size))
+    def places(self, root: Node) -> Places:
         self._enter(places_of(self.ending, root, self._fresh(root)))
         while True:
             self._follow_corrections()
@@ -95,9 +109,9 @@ class _Placing:
         table: dict[str, Dim] = {}
         for node, index in self._inside(state, fresh).items():
             for own, at in zip(index, known.get(node, ()), strict=False):
-                if own in fresh:
+                if own in fresh and own != 0:
                     table.setdefault(str(own), at)
-        if not table:
+        if not table or not _covers(table, fresh):
             del self.marks[start:]
             return False
         place = tuple(substitute(d, table) for d in fresh)
@@ -111,10 +125,15 @@ class _Placing:
         for operand, position in streamed_axes(state):
             index = operand_place(state, place, operand, position)
             at = places_of(self.inner, operand, index)
-            found.update({n: p for n, p in at.items() if n.op != "const" and _is_plain(p)})
+            found.update({n: p for n, p in at.items() if n.op != "const"})
         return found
 
 
-def _is_plain(index: Index) -> bool:
-    """Whether every place is one symbol, or the only one there is."""
-    return all(not isinstance(d, Expr) or str(d) in {s.name for s in symbols(d)} for d in index)
+def _covers(table: Mapping[str, Dim], marks: Index) -> bool:
+    """Whether places take all values of the marks that they stand for, each once."""
+    told = [m for m in marks if str(m) in table]
+    if any(bounds(table[str(m)]) != bounds(m) for m in told):
+        return False
+    known = {s for at in table.values() for s in symbols(at)}
+    values = prod(s.high - s.low + 1 for s in known)
+    return values == prod(bounds(m)[1] + 1 for m in told)

@@ -290,3 +290,20 @@ def test_gradients_leave_out_what_is_hidden(
     cut = sum(any(x.attrs.get("limited") for _, x in walk(n.blocks[0])) for n in kernels)
     assert len(kernels) == 2
     assert cut == (2 if both else 0)
+
+
+@pytest.mark.parametrize("share", [2, 4])
+def test_gradients_of_shared_keys(share: int, rng: np.random.Generator) -> None:
+    """Heads are one axis here and two there: still one program for each, not for each pair."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor, seed: Tensor) -> tuple[Tensor, ...]:
+        many = [a.repeat_interleave(share, dim=1) for a in (k, v)]
+        return gradients(lambda i, j: j > i)(q, *many, seed)
+
+    kv = [normal(rng, 2, 2, 70, 16) for _ in range(2)]
+    q, seed = (normal(rng, 2, 2 * share, 70, 16) for _ in range(2))
+    func = check(program, [q, *kv, seed], balance=100)
+    for kernel in (n for n in func.nodes if n.op == "kernel" and "dot" in n.attrs["ops"]):
+        nodes = [n for _, n in walk(kernel.blocks[0])]
+        grid = [n for n in nodes if n.op == "loop" and n.attrs.get("kind") == "grid"]
+        assert len(grid) <= 3

@@ -28,7 +28,7 @@ from stack.ir.interpreter import bind_shapes, interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
 from stack.run import plugins
-from stack.run.compile import compile_captured, default_backend
+from stack.run.compile import compile_captured, default_backend, warm
 from stack.run.frontend import RECORD
 from stack.run.record import recorded
 
@@ -56,6 +56,7 @@ _CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where anot
 def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Any:
     """Compile one Dynamo graph; its backward graph too, where gradients are asked for."""
     device = device_of(example_inputs)
+    warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device)
     balance = _balance(options, device)
     compiler = aot_autograd(

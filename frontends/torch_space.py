@@ -221,8 +221,8 @@ class TorchSpace(TorchElementwise):
     def op_conv(self, node: Node, x: Tensor, w: Tensor) -> Tensor:
         at = node.attrs
         rank = x.dim() - 2
-        if not 1 <= rank <= 3 or not node.dtype.is_float:
-            raise StackError(f"torch has no convolution over {rank} axes of {node.dtype}")
+        if not 1 <= rank <= 3:
+            raise StackError(f"torch has no convolution over {rank} axes")
         if not node.tensor.size or not x.numel() or not w.numel():
             return torch.zeros(sizes(node), dtype=self.dtype(node.dtype), device=x.device)
         zero = torch.zeros((), dtype=x.dtype, device=x.device)
@@ -236,6 +236,8 @@ class TorchSpace(TorchElementwise):
         self, x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
     ) -> Tensor:
         """A convolution without padding, in the layouts of torch."""
+        if not x.is_floating_point():
+            raise StackError(f"torch has no convolution of {x.dtype}")
         conv = (F.conv1d, F.conv2d, F.conv3d)[x.dim() - 3]
         return conv(x, w, stride=tuple(stride), dilation=tuple(dilation), groups=groups)
 

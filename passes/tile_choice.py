@@ -143,7 +143,7 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     read = (height + width) * depth * apart * dtype.bytes
     written = height * width * apart * dtype.bytes
     cached = programs * (tile.rows + tile.lanes) * depth * dtype.bytes
-    used = min(1.0, programs / PROCESSORS)
+    used = min(1.0, max(1, programs) / PROCESSORS)  # an empty result has none
     return LAUNCH + max(
         turns * flops * PROCESSORS / (PRODUCTS * tile.rate),
         (read + written) / MEMORY,

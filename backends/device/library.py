@@ -13,7 +13,7 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.types import TupleType
 
-from .products import dot_into, integer_dot, is_product
+from .products import dot_into, integer_conv, integer_dot, is_product
 
 Tensor = torch.Tensor
 # reads the first, writes the second
@@ -44,6 +44,8 @@ class DeviceSpace(TorchSpace):
         self, x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
     ) -> Tensor:
         """As torch's, except that f32 is f32: by default cuDNN rounds operands to TF32."""
+        if not x.is_floating_point():
+            return integer_conv(x, w, stride, dilation, groups)
         if x.device.type == "cpu":
             return super().convolve(x, w, stride, dilation, groups)
         cudnn: Any = torch.backends.cudnn

@@ -41,6 +41,13 @@ def _compile(func: Func, options: dict[str, Any]) -> Executable:
     return compile_program(func, options)
 
 
+def _warm() -> None:
+    if os.environ.get("TRITON_INTERPRET") != "1":
+        from .forks import warm
+
+        warm()
+
+
 def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
     from .compiler import inspect_program
 
@@ -73,6 +80,7 @@ BACKEND = Backend(
     compile=_compile,
     missing=_missing,
     inspect=_inspect,
+    warm=_warm,
     balance=BALANCE,
     artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
 )

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from stack.ir.types import TensorType
 
 MAX_BOX = 256  # extent of one dim of a descriptor's block
+MOST = 2**31 - 1  # rows or columns of its matrix
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def access_of(
         terms = [_scaled(i, s) for i, s in zip(index, strides, strict=True) if i != "0"]
         return Access(" + ".join([name, *terms]), mask, other or "0")
     if described and not mask:
-        found = _described(name, memory, shape, extents, index, clip)
+        found = _described(name, memory, shape, extents, index, clip, is_64)
         if found is not None:
             return found
     lead = len(shape) - len(extents)
@@ -101,6 +102,7 @@ def _described(
     extents: tuple[int, ...],
     index: Sequence[str],
     clip: bool,
+    is_64: bool,
 ) -> Access | None:
     """The block as one of a matrix: all dims up to the tile's first are rows, the rest columns."""
     wide = [i for i, e in enumerate(extents) if e > 1]
@@ -113,7 +115,12 @@ def _described(
     matrix = (math.prod(shape[: row + 1]), math.prod(shape[row + 1 :]))
     block = (extents[row - lead], extents[lane - lead])
     bytes_ = memory.dtype.bytes
-    if memory.dtype.kind == "b" or matrix[1] * bytes_ % 16 or block[1] * bytes_ < 16:
+    if (
+        max(matrix) > MOST
+        or memory.dtype.kind == "b"
+        or matrix[1] * bytes_ % 16
+        or block[1] * bytes_ < 16
+    ):
         return None
     if clip:
         # past the end of a dim must be past the end of the matrix
@@ -123,7 +130,13 @@ def _described(
             return None
     rows = _linear(index[: row + 1], shape[: row + 1])
     lanes = _linear(index[row + 1 :], shape[row + 1 :])
-    return Access(descriptor=Descriptor(name, matrix, block), at=f"{rows}, {lanes}")
+    at = f"{_narrow(rows)}, {_narrow(lanes)}" if is_64 else f"{rows}, {lanes}"
+    return Access(descriptor=Descriptor(name, matrix, block), at=at)
+
+
+def _narrow(place: str) -> str:
+    """A place in a matrix has 32 bits, whatever the offsets have."""
+    return place if place.isdigit() else f"({place}).to(tl.int32)"
 
 
 def _linear(index: Sequence[str], shape: Sequence[int]) -> str:

@@ -3,26 +3,35 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import linecache
-import os
 import re
 import shutil
 import subprocess
 import tempfile
+import warnings
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stack.errors import StackError, UsageError
-from stack.ir.node import Node, walk
+from stack.run.cache import Cache
 
 from .expressions import TYPES
-from .printer import Source
+from .forks import compile_side_by_side
 
-THREADS = 16
+if TYPE_CHECKING:
+    from stack.ir.node import Node
+
+    from .printer import Source
+
+FORMAT = 1  # of entries in the cache
+UNLIMITED = 1 << 62
 STAGES = ("ttir", "ttgir", "llir", "ptx")
 POINTERS = {
     **{kind: f"*{kind}" for kind in TYPES},
@@ -61,18 +70,24 @@ def function(text: str, name: str) -> Any:
     return module[name]
 
 
-def signature(source: Source, node: Node) -> dict[str, str]:
-    """Triton's types of the arguments."""
-    memory = dict(
-        zip(source.parameters, (p.dtype.name for p in node.blocks[0].params), strict=True)
-    )
-    kinds = {name: POINTERS[kind] for name, kind in memory.items()}
-    function_ = function(source.text, source.name)
-    names = list(function_.arg_names)[len(memory) :]
-    for name, d in zip(names, source.descriptors, strict=True):
-        kind = memory[d.memory]
-        kinds[name] = f"tensordesc<{DESCRIBED.get(kind, kind)}[{d.block[0]}, {d.block[1]}]>"
-    return kinds
+def request(source: Source, node: Node, target: str, limit: int = UNLIMITED) -> dict[str, Any]:
+    """All that machine code is made from, as JSON; `limit` is of shared memory, in bytes."""
+    kinds = [p.dtype.name for p in node.blocks[0].params]
+    memory = dict(zip(source.parameters, kinds, strict=True))
+    described = [
+        f"tensordesc<{DESCRIBED.get(memory[d.memory], memory[d.memory])}"
+        f"[{d.block[0]}, {d.block[1]}]>"
+        for d in source.descriptors
+    ]
+    return {
+        "text": source.text,
+        "name": source.name,
+        "kinds": [*(POINTERS[k] for k in kinds), *described],
+        "warps": source.warps,
+        "stages": source.stages,
+        "capability": capability(target),
+        "limit": limit,
+    }
 
 
 def capability(target: str) -> int:
@@ -83,62 +98,104 @@ def capability(target: str) -> int:
     return int(match[1])
 
 
-def build(source: Source, node: Node, target: str) -> Binary:
-    """Compile for a GPU; needs none. Raises StackError with Triton's message."""
+def load() -> None:
+    """Import what compiles, and let Triton take the digest of itself that its cache needs."""
+    for name in ("triton.compiler", "triton.language", "triton.backends.nvidia.compiler"):
+        import_module(name)
+    getattr(import_module("triton.runtime.cache"), "triton_key", str)()
+
+
+def answer(asked: dict[str, Any]) -> dict[str, Any]:
+    """Compile one request, in this process: the reply is JSON, with `error` where it failed.
+
+    A kernel that takes more shared memory than there is loads fewer steps ahead: Triton's own
+    copies beside the steps cannot be told before it has compiled.
+    """
+    stages = int(asked["stages"])
+    while True:
+        try:
+            made = _compile(asked, stages)
+        except Exception as error:  # of Triton, LLVM or the assembler
+            return {"error": f"triton refuses it: {error}"}
+        shared = int(made.metadata.shared)
+        if shared <= asked["limit"]:
+            break
+        if stages == 1:
+            return {
+                "error": f"it does not fit the GPU: it takes {shared} bytes of shared memory, a"
+                f" program may have {asked['limit']}"
+            }
+        stages -= 1
+    return {
+        "stages": {name: str(made.asm[name]) for name in STAGES},
+        "cubin": b64encode(bytes(made.asm["cubin"])).decode(),
+        "meta": made.metadata._asdict(),
+    }
+
+
+def _compile(asked: dict[str, Any], stages: int) -> Any:
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    kernel = function(source.text, source.name)
-    kinds = signature(source, node)
+    kernel = function(asked["text"], asked["name"])
+    kinds = dict(zip(kernel.arg_names, asked["kinds"], strict=True))
     aligned = {(i,): [["tt.divisibility", 16]] for i, k in enumerate(kinds.values()) if k[0] == "*"}
-    options = {"num_warps": source.warps, "num_stages": source.stages}
-    try:
-        made = triton.compile(
-            ASTSource(fn=kernel, signature=kinds, constexprs={}, attrs=aligned),
-            target=GPUTarget("cuda", capability(target), 32),
-            options=options,
-        )
-    except Exception as error:
-        raise StackError(f"triton refuses kernel {source.name}: {error}") from error
-    stages = {name: str(made.asm[name]) for name in STAGES}
-    return Binary(stages, bytes(made.asm["cubin"]), made.metadata._asdict())
+    return triton.compile(
+        ASTSource(fn=kernel, signature=kinds, constexprs={}, attrs=aligned),
+        target=GPUTarget("cuda", asked["capability"], 32),
+        options={"num_warps": asked["warps"], "num_stages": stages},
+    )
 
 
-def build_to_fit(source: Source, node: Node, target: str, limit: int) -> Binary:
-    """Compile; a kernel that takes more shared memory than `limit` loads fewer steps ahead.
+def binary(reply: dict[str, Any], source: Source) -> Binary:
+    """The code of a reply; notes in the source how many steps it loads ahead. Raises StackError."""
+    if "error" in reply:
+        raise StackError(f"kernel {source.name}: {reply['error']}")
+    source.stages = int(reply["meta"]["num_stages"])
+    return Binary(reply["stages"], b64decode(reply["cubin"]), reply["meta"])
 
-    Triton's own copies beside the steps cannot be told before it has compiled. `source.stages`
-    tells. Raises StackError where nothing fits.
-    """
-    while True:
-        binary = build(source, node, target)
-        if binary.shared <= limit:
-            return binary
-        if source.stages == 1:
-            raise StackError(
-                f"kernel {source.name} does not fit the GPU: it takes {binary.shared} bytes of"
-                f" shared memory, a program may have {limit}"
-            )
-        source.stages -= 1
+
+def build(source: Source, node: Node, target: str) -> Binary:
+    """Compile for a GPU; needs none. Raises StackError with Triton's message."""
+    return binary(
+        json.loads(json.dumps(answer(request(source, node, target)), default=vars)), source
+    )
 
 
 def build_all(
-    kernels: Sequence[tuple[Source, Node]], target: str, limit: int
-) -> list[Binary | StackError]:
-    """Compile several at a time: LLVM and the assembler run without Python's lock."""
-    sizes = [sum(1 for _ in walk(node.blocks[0])) for _, node in kernels]
-    order = sorted(range(len(kernels)), key=lambda i: -sizes[i])  # the longest first
+    kernels: Sequence[tuple[Source, Node]], target: str, limit: int, store: Cache | None
+) -> list[dict[str, Any]]:
+    """Replies for several kernels: from the cache, or compiled side by side."""
+    asked = [request(source, node, target, limit) for source, node in kernels]
+    keys = [_key(a) for a in asked]
+    found = {k: _get(store, k) for k in keys}
+    left = [i for i, k in enumerate(keys) if found[k] is None]
+    left.sort(key=lambda i: -len(asked[i]["text"]))  # the longest first
+    for i, reply in zip(left, _side_by_side([asked[i] for i in left]), strict=True):
+        found[keys[i]] = reply
+        if store is not None and "error" not in reply:
+            store.put(keys[i], json.dumps(reply, default=vars).encode())
+    return [found[k] or {} for k in keys]
 
-    def one(number: int) -> Binary | StackError:
+
+def _side_by_side(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    if len(asked) > 1:
         try:
-            return build_to_fit(*kernels[number], target, limit)
-        except StackError as error:
-            return error
+            return compile_side_by_side(asked)
+        except (StackError, OSError) as error:
+            warnings.warn(f"kernels are compiled one after another: {error}", stacklevel=2)
+    return [answer(a) for a in asked]
 
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        made = dict(zip(order, pool.map(one, order), strict=True))
-    return [made[i] for i in range(len(kernels))]
+
+def _key(asked: dict[str, Any]) -> str:
+    told = json.dumps([FORMAT, version("triton"), asked], sort_keys=True)
+    return hashlib.sha256(told.encode()).hexdigest()
+
+
+def _get(store: Cache | None, key: str) -> dict[str, Any] | None:
+    held = store.get(key) if store is not None else None
+    return None if held is None else json.loads(held)
 
 
 def tool(name: str) -> str | None:

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from stack.errors import StackError
 from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
 from stack.run.backend import Executable, Kernel
+from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, describe, executable
 from ..device.program import Program
@@ -56,7 +56,7 @@ class Compiler:
             self.binaries[text] = build.build(self.source(node), node, self.target)
         return self.binaries[text]
 
-    def build_all(self, limit: int = 1 << 62) -> None:
+    def build_all(self, store: Cache | None, limit: int = build.UNLIMITED) -> None:
         """Machine code of every kernel of the function, several compiled at a time.
 
         Raises the StackError of the first that cannot be compiled.
@@ -65,12 +65,10 @@ class Compiler:
             if node.op == "kernel":
                 self.source(node)
         left = [text for text in self.readable if text not in self.binaries]
-        nodes = [self.readable[text][2] for text in left]
-        made = build.build_all([(self.source(n), n) for n in nodes], self.target, limit)
-        for text, binary in zip(left, made, strict=True):
-            if isinstance(binary, StackError):
-                raise binary
-            self.binaries[text] = binary
+        pairs = [(self.source(self.readable[t][2]), self.readable[t][2]) for t in left]
+        replies = build.build_all(pairs, self.target, limit, store)
+        for text, (source, _), reply in zip(left, pairs, replies, strict=True):
+            self.binaries[text] = build.binary(reply, source)
 
     def describe(self, node: Node, resources: dict[str, int] | None = None) -> Kernel:
         """The record of a kernel."""
@@ -122,10 +120,11 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     Options:
         device: "cuda" or "cuda:1"; "cpu" under TRITON_INTERPRET=1.
         call_opaque: what runs `opaque` nodes.
+        cache: False to keep nothing on disk (default: `cache_folder()`).
         graph: False to launch step by step instead of replaying CUDA graphs.
     """
     device = torch.device(options.get("device") or default_device())
-    compiler = _for_device(func, device)
+    compiler = _for_device(func, device, _store(options))
     launches: dict[Source, Launch] = {}
 
     def load(node: Node) -> Launch:
@@ -144,13 +143,17 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
-def _for_device(func: Func, device: torch.device) -> Compiler:
+def _store(options: dict[str, Any]) -> Cache | None:
+    return Cache(cache_folder() / "triton") if options.get("cache", True) else None
+
+
+def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compiler:
     """A compiler whose kernels are built, where there is a device to build them for."""
     if device.type != "cuda":
         return Compiler(func, DEFAULT_TARGET)
     found = torch.cuda.get_device_properties(device)
     compiler = Compiler(func, f"sm_{found.major}{found.minor}")
-    compiler.build_all(int(found.shared_memory_per_block_optin))
+    compiler.build_all(store, int(found.shared_memory_per_block_optin))
     return compiler
 
 
@@ -166,9 +169,10 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
 
     Options:
         target: the GPU, as "sm_90".
+        cache: False to keep nothing on disk.
     """
     compiler = Compiler(func, options.get("target") or DEFAULT_TARGET)
-    compiler.build_all()
+    compiler.build_all(_store(options))
     kernels: list[Kernel] = []
     for node in func.nodes:
         if node.op == "kernel":

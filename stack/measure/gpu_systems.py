@@ -14,7 +14,7 @@ from stack.measure.gpu_program import GpuProgram, Rival
 from stack.measure.systems import Peer, parse_peers
 from stack.run import plugins
 from stack.run.backend import Backend, Executable
-from stack.run.compile import compile_captured, find_backend, find_frontend, lower
+from stack.run.compile import compile_captured, find_backend, find_frontend, lower, warm
 from stack.run.record import Run
 
 RIVALS = "rivals"
@@ -196,6 +196,7 @@ def retained() -> Any:
 
 def _own(program: GpuProgram, peer: Peer, name: str, device: str) -> GpuSystem:
     frontend = find_frontend(program.fn, program.args)
+    warm(peer.backend)
     captured = frontend.capture(program.fn, program.args)
     options = {"device": device, "graph": False, **peer.options}
     graph = compile_captured(captured, frontend, peer.backend, options=options, target=name)

@@ -91,6 +91,8 @@ class Backend:
             that need not be here; None for backends that compile for this machine.
         native: a peer's own path on the user's callable: `(captured, options) -> Executable`
             whose `run` takes the same storage arrays; None for our own backends.
+        warm: starts what takes a while to start, and returns at once: called where it can run, as
+            a program begins to be captured.
         artifacts: names of the later stages that `Executable.artifacts` holds.
         proposal: passes that name several tiles for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
@@ -107,6 +109,7 @@ class Backend:
     stages: tuple[tuple[str, str], ...] = ()
     native: Callable[[Any, dict[str, Any]], Executable] | None = None
     inspect: Callable[[Func, dict[str, Any]], Inspected] | None = None
+    warm: Callable[[], None] | None = None
     artifacts: tuple[str, ...] = ()
     is_peer: bool = False
     doc: str = ""

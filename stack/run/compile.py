@@ -52,6 +52,15 @@ def find_backend(name: str | None) -> Backend:
     return backend
 
 
+def warm(name: str | None) -> None:
+    """Let a backend start what it needs, while the program is being captured."""
+    if name is None or name not in plugins.names("stack.backends"):
+        return
+    backend: Backend = plugins.load("stack.backends", name)
+    if backend.warm is not None and backend.missing() is None:
+        backend.warm()
+
+
 def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:
     """The imported function of a torch module or function, or of a JAX function."""
     return find_frontend(fn, args, frontend).capture(fn, args, dynamic=dynamic).func

@@ -9,7 +9,7 @@ from typing import Any
 
 from stack.errors import StackError, UnsupportedOp
 from stack.ir.node import Func, Node
-from stack.run.compile import CompiledGraph, compile_captured, find_frontend
+from stack.run.compile import CompiledGraph, compile_captured, find_frontend, warm
 from stack.run.record import Run
 
 MANY_CHANGES = 8
@@ -50,6 +50,7 @@ class Compiled:
     def capture(self, args: Sequence[Any]) -> CompiledGraph:
         """Trace for these arguments and compile."""
         frontend = find_frontend(self.fn, args, self.frontend_name)
+        warm(self.options.get("backend"))
         try:
             captured = frontend.capture(self.fn, args, dynamic=self.dynamic)
         except UnsupportedOp:

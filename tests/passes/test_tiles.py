@@ -102,3 +102,14 @@ def test_persistent_only_where_nothing_else_is_loaded(reads: bool) -> None:
     func = b.func("main", [x, w, r], [b.add(y, r) if reads else b.exp(y)])
     (group,) = Pipeline("fuse,tiles").run(func).func.nodes
     assert Tile.parse(group.attrs["tiles"][0]).persistent is not reads
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
+def test_empty_products(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    text = f"""func @f(%x: f32[{m}, {k}], %w: f32[{k}, {n}]) -> (f32[{m}, {n}]) at tensor {{
+  %y = dot(%x, %w) {{rule="m k, k n -> m n"}} : f32[{m}, {n}]
+  return %y
+}}
+"""
+    Pipeline("layout,fuse,tiles").run(parse(text))

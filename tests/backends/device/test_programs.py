@@ -152,3 +152,19 @@ def test_arrays_of_the_device_are_taken_as_they_are() -> None:
     assert torch.equal(found[2], turned)
     with pytest.raises(TypeError, match=r"torch\.float64"):
         adopt([dense.double(), apart, turned], types, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("dtype", ["i64", "i32", "u8"])
+def test_convolutions_of_integers(dtype: str, groups: int, rng: np.random.Generator) -> None:
+    """Torch has none on a GPU."""
+    specs: list[Spec] = [(dtype, 2, 4, 9, 8), (dtype, 6, 4 // groups, 3, 2)]
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        return b.conv(
+            x, w, stride=[2, 1], low=[1, 0], high=[0, 2], lhs_dilation=[1, 2], rhs_dilation=[1, 3],
+            groups=groups,
+        )  # fmt: skip
+
+    arrays = [random_array(s, rng) for s in specs]
+    check(func_of(build, specs), arrays, 0)

@@ -151,3 +151,18 @@ def test_targets() -> None:
     assert capability("sm_90") == capability("sm_90a") == 90
     with pytest.raises(UsageError, match="gfx90a"):
         capability("gfx90a")
+
+
+def test_a_product_of_more_elements_than_32_bits_count() -> None:
+    """Offsets have 64 bits, places in a descriptor's matrix 32."""
+    text = """func @f(%x: bf16[300000, 8192], %w: bf16[8192, 32]) -> (bf16[300000, 32]) at tensor {
+  %y = dot(%x, %w) {rule="m k, k n -> m n"} : bf16[300000, 32]
+  return %y
+}
+"""
+    passes = ",".join(spec for _, spec in BACKEND.stages)
+    func = Pipeline(passes).run(stack.parse(text)).func
+    assert BACKEND.inspect is not None
+    (kernel,), _ = BACKEND.inspect(func, {"target": "sm_90"})
+    assert "tl.int64" in kernel.text
+    assert ".to(tl.int32)" in kernel.text

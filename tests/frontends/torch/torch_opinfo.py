@@ -300,10 +300,14 @@ def _largest(a: np.ndarray, b: np.ndarray) -> float:
     return math.inf if math.isnan(value) else value
 
 
+def _kind(value: Any) -> Any:
+    return (value.shape, value.dtype) if isinstance(value, torch.Tensor) else type(value)
+
+
 def eager_results(run: Any, tensors: list[torch.Tensor], device: str) -> list[Any]:
     """What eager gives on a device, in host memory.
 
-    On the CPU where the sample names it, or where the device gives other shapes: saved statistics.
+    On the CPU where the sample names it, or where the device gives another type: saved statistics.
     """
     here = run(*(t.clone() for t in tensors))
     if device == "cpu":
@@ -312,7 +316,7 @@ def eager_results(run: Any, tensors: list[torch.Tensor], device: str) -> list[An
         found = run(*(t.clone().to(device) for t in tensors))
     except Exception:
         return here
-    if [getattr(x, "shape", None) for x in found] != [getattr(x, "shape", None) for x in here]:
+    if [_kind(x) for x in found] != [_kind(x) for x in here]:
         return here
     return [x.cpu() if isinstance(x, torch.Tensor) else x for x in found]
 

@@ -78,7 +78,12 @@ class Tiled:
             array = node.attrs["value"].array
             return constant(_take(array, axis, self.start, self.size), node.dtype)
         args = [self.value(a, found) for a, found in zip(node.args, operand_axes(node, axis))]
-        return make(node.op, args, node.attrs, node.blocks, type_)
+        attrs = dict(node.attrs)
+        if node.op == "slice":
+            limit = list(attrs["limit"])
+            limit[axis] = self.size  # it takes all of an axis that passes through
+            attrs["limit"] = tuple(limit)
+        return make(node.op, args, attrs, node.blocks, type_)
 
 
 def _resized(type_: TensorType, axis: int, size: int) -> TensorType:

@@ -143,3 +143,24 @@ def test_axes_longer_than_a_running_value_is_wide() -> None:
     text = str(program(body)).replace(str(M), "310").replace(str(K), "290")
     made, _ = streamed(parse(text), "balance=100")
     assert len(streams(made)) == 2
+
+
+def test_parts_of_an_array_are_read_where_they_lie(rng: np.random.Generator) -> None:
+    """q and k are columns of one array; v is on its own."""
+    body = f"""%q = slice(%w) {{start=[0, 0], limit=[{M}, 8], step=[1, 1]}} : f32[{M}, 8]
+%k = slice(%w) {{start=[0, 8], limit=[{M}, 16], step=[1, 1]}} : f32[{M}, 8]
+%x = dot(%q, %k) {{rule="m d, n d -> m n"}} : f32[{M}, {M}]
+%p = exp(%x) : f32[{M}, {M}]
+%z = dot(%p, %v) {{rule="m n, n e -> m e"}} : f32[{M}, 4]
+"""
+    lines = "".join(f"  {line}\n" for line in body.strip().splitlines())
+    before = parse(
+        f"func @main(%w: f32[{M}, 16], %v: f32[{M}, 4]) -> (f32[{M}, 4]) at tensor"
+        f" {{\n{lines}  return %z\n}}\n"
+    )
+    made, notes = streamed(before)
+    (stream,) = made.nodes
+    assert stream.args == made.params, notes
+    w, v = (rng.standard_normal(s).astype(np.float32) for s in ((M, 16), (M, 4)))
+    exact = np.exp(w[:, :8].astype(np.float64) @ w[:, 8:].T) @ v
+    check_tiles(made, [w, v], [exact], 2e-5)

@@ -1,0 +1,91 @@
+"""Streams read parts of arrays where they lie: a slice before a stream is an index in it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stack.errors import RuleError
+from stack.ir.builder import param
+from stack.ir.node import Block, Node, topological
+from stack.ir.streaming import Tiled
+from stack.rewrite.engine import Replacement, replace
+
+_VIEWS = ("reshape", "transpose", "slice")
+
+
+def read_parts(block: Block) -> Block:
+    """The block with streams that slice their arguments themselves."""
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        if node.op == "stream":
+            new = _reading(node)
+            if new is not node:
+                changed[node] = Replacement(new)
+    return replace(block, changed) if changed else block
+
+
+def _reading(stream: Node) -> Node:
+    chains = [_chain(arg) for arg in stream.args]
+    parts = {chain[-1] for chain in chains if chain}
+    # of an array that is mostly read elsewhere, or not at all, the part may be all that is made
+    chains = [chain if chain and _is_most(chain[-1], parts) else [] for chain in chains]
+    if not any(chains):
+        return stream
+    args = [chain[-1].args[0] if chain else arg for chain, arg in zip(chains, stream.args)]
+    kept = dict.fromkeys(args)
+    states, correct, finish = stream.blocks
+    count = len(finish.params) - len(args)
+    own = {a: param(f"p{i}", a.type) for i, a in enumerate(kept)}
+    blocks = [
+        _rebuilt(
+            block, start, own, dict(zip(block.params[len(start) :], chains, strict=True)), args
+        )
+        for block, start in ((states, ()), (finish, finish.params[:count]))
+    ]
+    new = Node("stream", list(kept), stream.attrs, stream.type, (blocks[0], correct, blocks[1]))
+    try:
+        Tiled(new, 0, 1)
+    except RuleError:
+        return stream  # a part along the streamed axis
+    return new
+
+
+def _chain(arg: Node) -> list[Node]:
+    """Views from an argument back to what it is a part of; empty where it is no part."""
+    found: list[Node] = []
+    while arg.op in _VIEWS:
+        found.append(arg)
+        arg = arg.args[0]
+    while found and found[-1].op != "slice":
+        found.pop()
+    return found
+
+
+def _is_most(part: Node, parts: set[Node]) -> bool:
+    """Whether the parts of an array are half of it or more."""
+    (whole,) = part.args
+    sizes = [p.tensor.size for p in parts if p.args[0] is whole]
+    total = sum(s for s in sizes if isinstance(s, int))
+    return isinstance(whole.tensor.size, int) and 2 * total >= whole.tensor.size
+
+
+def _rebuilt(
+    block: Block,
+    start: tuple[Node, ...],
+    own: Mapping[Node, Node],
+    chains: Mapping[Node, list[Node]],
+    args: list[Node],
+) -> Block:
+    """The block on parameters `start`, then `own`, with the views of each argument inside."""
+    done: dict[Node, Node] = {p: p for p in start}
+    for (old, chain), arg in zip(chains.items(), args, strict=True):
+        made = own[arg]
+        for view in reversed(chain):
+            made = Node(view.op, (made,), view.attrs, view.type)
+        done[old] = made
+    for node in topological(block.results, lambda n: n not in done):
+        inner = [done[a] for a in node.args]
+        done[node] = Node(node.op, inner, node.attrs, node.type, node.blocks)
+    names = {done[n]: name for n, name in block.names.items() if n in done}
+    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
+    return Block([*start, *own.values()], [done[r] for r in block.results], names, locs)

@@ -1,4 +1,4 @@
-"""The programs of `stackc bench cpu`: blocks, pointwise functions and norms, twelve equal blocks.
+"""The programs of `stackc bench cpu`: blocks, attention, functions and norms, twelve blocks.
 
 Every factory serves both frontends with the same weights and inputs, as the ones in
 demos/transformer.py do.
@@ -63,6 +63,75 @@ def blocks(frontend: str = "torch", count: int = 12, seq: int = 128) -> Target:
         return x
 
     return stacked, ([args[0] for _, args in made], made[0][1][1])
+
+
+def attention(
+    frontend: str = "torch",
+    source: str = "naive",
+    mask: str = "none",
+    seq: int = 512,
+    dtype: str = "f32",
+) -> Target:
+    """12 heads of 64. `source`: plain products and a softmax, or the framework's own call."""
+    arrays = tuple(_draw(1, 12, seq, 64, seed=seed) for seed in range(3))
+    is_causal, is_naive = mask == "causal", source == "naive"
+    if frontend == "torch":
+        import torch
+
+        kind = torch.float32 if dtype == "f32" else torch.bfloat16
+        function = _torch_attention(is_causal) if is_naive else _torch_library(is_causal)
+        return function, tuple(torch.from_numpy(a).to(kind) for a in arrays)
+    import jax.numpy as jnp
+
+    kind = jnp.float32 if dtype == "f32" else jnp.bfloat16
+    function = _jax_attention(is_causal) if is_naive else _jax_library(is_causal)
+    return function, tuple(jnp.asarray(a, dtype=kind) for a in arrays)
+
+
+def _torch_attention(is_causal: bool) -> Callable[..., Any]:
+    import torch
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = q @ k.transpose(-1, -2) * 0.125
+        if is_causal:
+            line = torch.arange(scores.shape[-1])
+            scores = scores.masked_fill(line > line[:, None], float("-inf"))
+        return torch.softmax(scores, dim=-1) @ v
+
+    return attention
+
+
+def _torch_library(is_causal: bool) -> Callable[..., Any]:
+    import torch.nn.functional as F
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+
+    return attention
+
+
+def _jax_attention(is_causal: bool) -> Callable[..., Any]:
+    import jax
+    import jax.numpy as jnp
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        scores = q @ k.swapaxes(-1, -2) * 0.125
+        if is_causal:
+            line = jnp.arange(scores.shape[-1])
+            scores = jnp.where(line > line[:, None], -jnp.inf, scores)
+        return jax.nn.softmax(scores, axis=-1) @ v
+
+    return attention
+
+
+def _jax_library(is_causal: bool) -> Callable[..., Any]:
+    import jax
+
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        return jax.nn.dot_product_attention(q, k, v, is_causal=is_causal).swapaxes(1, 2)
+
+    return attention
 
 
 def _draw(*shape: int, seed: int = 0) -> np.ndarray:

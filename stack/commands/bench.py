@@ -24,6 +24,7 @@ TEXT = f"""
 
     suite cpu, rows:
       C1  transformer blocks (GPT-2, Llama), S = 128, 512, 2048, f32 and bf16
+      C2  attention of 12 heads of 64, from plain products and as the framework's own call
       C3  pointwise functions and norms, 512 rows
       C4  cold compile in fresh processes with empty caches: a block, then twelve equal blocks
 

@@ -1,4 +1,4 @@
-"""The CPU rows of the bench: blocks (C1), pointwise functions and norms (C3), cold compile (C4)."""
+"""The CPU rows of the bench: blocks (C1), attention (C2), rows (C3), cold compile (C4)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ QUICK_COLD_PEERS = "inductor,xla"
 
 def cpu_cases(quick: bool = False) -> list[Case]:
     """All cases; `quick` takes peers that compile in seconds."""
-    return [*_blocks(quick), *_pointwise(), *_cold(quick)]
+    return [*_blocks(quick), *_attention(), *_pointwise(), *_cold(quick)]
 
 
 def _blocks(quick: bool) -> list[Case]:
@@ -32,6 +32,26 @@ def _blocks(quick: bool) -> list[Case]:
         for seq in (128, 512, 2048)
         for dtype in ("f32", "bf16")
         for model in ("gpt2", "llama")
+    ]
+
+
+def _attention() -> list[Case]:
+    """From plain products and a softmax; and as the framework's own call."""
+    return [
+        Case(
+            "C2",
+            {"source": source, "mask": mask, "seq": seq, "dtype": dtype},
+            f"{PROGRAMS}:attention",
+            {"source": source, "mask": mask, "seq": seq, "dtype": dtype},
+            frontend="torch",
+            native=("jax",),
+            peers=POINTWISE_PEERS,
+            quick=seq == 512 and dtype == "f32" and mask == "none",
+        )
+        for seq in (512, 1024, 2048, 4096)
+        for dtype in ("f32", "bf16")
+        for mask in ("none", "causal")
+        for source in ("naive", "library")
     ]
 
 

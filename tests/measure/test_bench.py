@@ -84,7 +84,7 @@ def test_the_cpu_suite_has_the_rows_that_were_promised() -> None:
     assert {"gelu_erf", "gelu_tanh", "softmax", "layer_norm", "rope"} <= names
     assert [c.kind for c in cases if c.row == "C4"] == ["cold", "cold"]
     quick = select(cpu_cases(True), None, (), True)
-    assert {c.row for c in quick} == {"C1", "C3", "C4"}
+    assert {c.row for c in quick} == {"C1", "C2", "C3", "C4"}
     assert all("tvm" not in c.peers and "max-autotune" not in c.peers for c in quick)
 
 
@@ -98,7 +98,7 @@ def test_selection() -> None:
             select(cases, rows, only)
 
 
-@pytest.mark.parametrize("case", [c for c in cpu_cases() if c.row != "C1"][:1])
+@pytest.mark.parametrize("case", [c for c in cpu_cases() if c.row == "C3"][:1])
 def test_a_pointwise_case_is_the_same_function_in_both_frameworks(case: Case) -> None:
     import numpy as np
 

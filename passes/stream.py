@@ -19,6 +19,7 @@ from stack.ir.node import Block, Func, Node
 from stack.passes.stream_candidate import Candidate, dots_of, ends
 from stack.passes.stream_graph import Graph, reduced_value
 from stack.passes.stream_terms import Refusal
+from stack.passes.stream_turns import write_turned
 from stack.passes.stream_views import read_parts
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -65,7 +66,7 @@ class Stream(Pass):
             # what is new comes after the stream, where every reduction was asked
             refused.update(set(step.nodes).difference(current.nodes))
             current = step
-        done[block] = read_parts(current)
+        done[block] = write_turned(read_parts(current))
         return done[block]
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:

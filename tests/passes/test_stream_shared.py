@@ -164,3 +164,27 @@ def test_parts_of_an_array_are_read_where_they_lie(rng: np.random.Generator) -> 
     w, v = (rng.standard_normal(s).astype(np.float32) for s in ((M, 16), (M, 4)))
     exact = np.exp(w[:, :8].astype(np.float64) @ w[:, 8:].T) @ v
     check_tiles(made, [w, v], [exact], 2e-5)
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_read_transposed_is_written_so(alone: bool, rng: np.random.Generator) -> None:
+    """Through the merge of two axes; but not where something else reads the result as it is."""
+    other = "%a" if alone else "%z"
+    text = f"""func @main(%q: f32[3, {M}, 8], %k: f32[3, {K}, 8]) -> (f32[{K}, 24], f32[3, 8, {K}])
+    at tensor {{
+      %x = dot(%q, %k) {{rule="h m d, h n d -> h m n"}} : f32[3, {M}, {K}]
+      %p = exp(%x) : f32[3, {M}, {K}]
+      %z = dot(%p, %q) {{rule="h m n, h m d -> h d n"}} : f32[3, 8, {K}]
+      %r = reshape(%z) : f32[24, {K}]
+      %t = transpose(%r) {{perm=[1, 0]}} : f32[{K}, 24]
+      %a = transpose(%k) {{perm=[0, 2, 1]}} : f32[3, 8, {K}]
+      return %t, {other}
+    }}"""
+    made, notes = streamed(parse(text))
+    (stream,) = streams(made)
+    assert stream.shape == ((K, 3, 8) if alone else (3, 8, K)), notes
+    q, k = (rng.standard_normal((3, n, 8)).astype(np.float32) for n in (M, K))
+    p = np.exp(q.astype(np.float64) @ k.transpose(0, 2, 1))
+    z = np.einsum("hmn,hmd->hdn", p, q)
+    want = [z.reshape(24, K).T, k.transpose(0, 2, 1) if alone else z]
+    check_tiles(made, [q, k], want, 2e-5)

@@ -117,6 +117,8 @@ class StreamTiler(BlockTiler):
         self.warps = 8 if self.has_dot and big else 4
         # what fits beside a wide sum
         self.stages = 2 if widest > 64 and self.step > 32 and self.rows > 64 else 3
+        if sum(n.op == "dot" for n in self.states.nodes) > 2 and (widest > 64 or sums > 1):
+            self.stages = 2
         if not self.has_dot:
             self.walk = ONCE if long is None else TWICE
             self.warps = self.walk.warps
@@ -262,6 +264,8 @@ def _extents(stream: Node) -> tuple[int, int]:
     """Rows of a tile, and places of the streamed axis in a step. Measured on an H100."""
     states = stream.blocks[0]
     dots = [n for n in states.nodes if n.op == "dot"]
+    if len(dots) > 2:
+        return 64, 64
     if len(dots) == 2 and sum(s.op == "dot" for s in states.results) == 1:
         if any(n.op == "gather" for n in states.nodes):
             return 64, 32

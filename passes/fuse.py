@@ -21,7 +21,7 @@ from stack.ir.node import Block, Func, Node
 from stack.passes.carve import carve_epilogues
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
-from stack.rewrite.group import Group
+from stack.rewrite.group import Group, flops_of
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
@@ -58,6 +58,9 @@ class Epilogue(FusionRule):
 
     stage = 1
 
+    def __init__(self, most: float = 0.0) -> None:
+        self.most = most
+
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
         if not producer.has("dot") and not consumer.has("dot"):
             return NOT_MINE
@@ -69,7 +72,22 @@ class Epilogue(FusionRule):
             return Why("the consumer reduces over what a tile of the dot does not hold")
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
+        if self.most and maps.merged is not None:
+            work = _work_on_others(maps.merged)
+            if work > self.most:
+                return Why(f"{work:g} operations on an element, at most {self.most:g} are allowed")
         return Ok
+
+
+def _work_on_others(group: Group) -> float:
+    """Scalar operations on an element after a dot that read another array of its size; else 0."""
+    dot = group.dot
+    if dot is None:
+        return 0.0
+    size = dot.tensor.size
+    if not any(n.tensor.size == size for n in group.inputs if n not in dot.args):
+        return 0.0
+    return sum(flops_of(n) for n in group.members if n is not dot and n.tensor.size == size)
 
 
 @on("reshape")
@@ -98,6 +116,8 @@ class Fuse(Pass):
         max_nodes: most ops that a group may hold.
         recompute: most scalar operations to repeat for an element rather than store it.
         epilogue: whether dots take in the elementwise ops that follow them.
+        max_epilogue: most scalar operations of these on an element, where they read another array
+            of the size of the dot; 0 for any number. More takes the registers of a GPU's sums.
     """
 
     name: ClassVar[str] = "fuse"
@@ -105,6 +125,7 @@ class Fuse(Pass):
     max_nodes: int = 128
     recompute: float = 8.0
     epilogue: bool = True
+    max_epilogue: float = 0.0
 
     def run(self, func: Func, log: Log) -> Func:
         func = rewrite(func, (reshape_first,), log)
@@ -126,7 +147,7 @@ class Fuse(Pass):
         rules: tuple[FusionRule, ...] = (Vertical(), Rows())
         grouped = frozenset({"reduce"})
         if self.epilogue:
-            rules = (*rules, Epilogue())
+            rules = (*rules, Epilogue(self.max_epilogue))
             grouped |= {"dot"}
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         grouping = Grouping(inner, rules, log, limits, grouped)

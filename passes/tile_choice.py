@@ -83,12 +83,10 @@ SINGLE = (
     Tile(32, 64, 32, 4, 3, rate=0.13),
     Tile(16, 64, 32, 4, 3, rate=0.08),
 )
-# where what follows a product holds many values for each sum: half as many sums for a thread
-BUSY = 10  # ops on an element of the result
-HALF_BUSY = (
-    Tile(64, 128, 128, 8, 3, rate=0.8),
-    Tile(64, 64, 128, 4, 4, rate=0.45),
-)
+# where what follows a product holds many values for each sum: fewer sums for a thread
+BUSY = 18  # scalar operations on an element of the result
+BUSY_TILES = (Tile(64, 128, 128, 4, 4, rate=0.95), Tile(64, 64, 128, 4, 4, rate=0.45))
+BUSY_READING = (Tile(64, 128, 128, 8, 3, rate=0.6), Tile(64, 64, 128, 4, 4, rate=0.45))
 
 
 def tiles_of(dtype: DType) -> tuple[Tile, ...]:
@@ -101,7 +99,7 @@ class Product:
     """`apart` products of `height` x `depth` by `depth` x `width`.
 
     `reads`: whether what follows reads another array of the size of the result.
-    `work`: how many ops on an element of the result follow.
+    `work`: how many scalar operations on an element of the result follow.
     """
 
     height: int
@@ -109,7 +107,7 @@ class Product:
     depth: int
     apart: int = 1
     reads: bool = False
-    work: int = 0
+    work: float = 0.0
 
 
 def product_of(body: Block, dot: Node) -> Product:
@@ -125,12 +123,13 @@ def product_of(body: Block, dot: Node) -> Product:
         depth=prod(sizes[name] for name in roles.contracted),
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
-        work=sum(_is_work(n) and n.tensor.size == size and n not in inputs for n in body.nodes),
+        work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
     )
 
 
-def _is_work(node: Node) -> bool:
-    return ops.lookup(node.op).kind == "elementwise" and node.op != "cast"
+def _work(node: Node) -> float:
+    op = ops.lookup(node.op)
+    return op.flops if op.kind == "elementwise" and node.op != "cast" else 0.0
 
 
 def seconds(tile: Tile, product: Product, dtype: DType) -> float:
@@ -154,8 +153,8 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
 def ranked(product: Product, dtype: DType) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
     tiles = tiles_of(dtype)
-    if product.reads and product.work >= BUSY and dtype.bits <= 16:
-        tiles = HALF_BUSY
+    if product.work >= BUSY and dtype.bits <= 16:
+        tiles = BUSY_READING if product.reads else BUSY_TILES
     elif product.reads:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)

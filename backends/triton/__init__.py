@@ -72,7 +72,7 @@ BACKEND = Backend(
         ("laid-out", "layout,canonicalize"),
         ("streamed", f"stream{{min_axis=32769,balance={BALANCE}}}"),
         ("split", "split_reductions"),
-        ("fused", "fuse,walks,tiles"),
+        ("fused", "fuse{max_epilogue=20},walks,tiles"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
     ),
     proposal="tiles{most=8}",

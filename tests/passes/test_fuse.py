@@ -177,3 +177,20 @@ def test_memory_holds_the_shorter_of_two_floats() -> None:
     fused = Pipeline("fuse").run(made, check=True).func
     groups = [n for n in fused.nodes if n.op == "fusion"]
     assert {str(n.type) for n in groups} == {"bf16[4, 8]", "bf16[4, 3]", "bf16[4, 5]"}
+
+
+@pytest.mark.parametrize(("most", "groups"), [(0, 1), (30, 1), (12, 2)])
+@pytest.mark.parametrize("reads", [True, False])
+def test_much_work_after_a_dot(most: float, groups: int, reads: bool) -> None:
+    """erf, tanh, mul and add of an element: 29 operations, refused where another array is read."""
+    other = "%y" if reads else "%d"
+    made = func(
+        "%x: f32[4, 8], %w: f32[8, 8], %y: f32[4, 8]",
+        f"""%d = dot(%x, %w) {{rule="m k, k n -> m n"}} : f32[4, 8]
+        %e = erf(%d) : f32[4, 8]
+        %t = tanh({other}) : f32[4, 8]
+        %m = mul(%e, %t) : f32[4, 8]
+        %z = add(%m, %d) : f32[4, 8]""",
+    )
+    fused = Pipeline(f"fuse{{max_epilogue={most}}}").run(made, check=True).func
+    assert len(fused.nodes) == (groups if reads else 1)

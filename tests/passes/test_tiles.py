@@ -57,6 +57,11 @@ def test_a_group_names_its_tiles_and_blocks_takes_the_first() -> None:
     assert kernel.attrs.get("programs") == (PROCESSORS if first.persistent else None)
 
 
+def test_much_work_leaves_registers_to_it() -> None:
+    plain, busy = (ranked(Product(8192, 3072, 768, work=w), BF16)[0] for w in (2.0, 30.0))
+    assert busy.rows * busy.lanes // busy.warps < plain.rows * plain.lanes // plain.warps
+
+
 def test_what_the_tiles_say_is_done() -> None:
     text = str(Pipeline("tiles").run(product(256, 512, 64)).func)
     start = text.index("tiles=[") + len("tiles=[")

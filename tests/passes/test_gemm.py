@@ -217,7 +217,7 @@ def test_the_pass_leaves_bf16_to_a_library_but_not_its_epilogue(rng: np.random.G
     log = Log()
     tiled = Tile().run(func, log)
     assert [n.op for n in tiled.nodes] == ["dot", "kernel"]
-    assert any("16-bit" in note for note in log.notes)
+    assert any("16-bit" in note.text for note in log.notes)
     shapes = [(9, 20), (100, 20), (100,)]
     arrays = [round_bf16(rng.normal(size=s).astype(np.float32)) for s in shapes]
     want = func.interpret(*arrays)

@@ -8,7 +8,7 @@ counts as nothing: an infinity there does not become a nan.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,7 @@ from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, BlockFrame, Held
+from stack.passes.block_reduce import BlockReduce
 
 
 @dataclass(frozen=True)
@@ -37,24 +38,34 @@ class Segment:
 
 @dataclass(frozen=True)
 class Seen:
-    """Where elements are visible: all of `bounds` are >= 0; `exact` when nothing else matters."""
+    """Where elements are visible: all of `bounds` are >= 0; `exact` when nothing else matters.
+
+    `limits` are bounds by data: the streamed place is not below (+1) or not above (-1) the value
+    of a node at an index, moved by a number.
+    """
 
     bounds: tuple[Dim, ...] = ()
     exact: bool = True
+    limits: tuple[tuple[int, Node, Index, int], ...] = ()
 
 
 def segments(
-    frame: BlockFrame, states: Block, at: Mapping[Node, Index], block: int, count: int
+    frame: BlockReduce, states: Block, at: Mapping[Node, Index], block: int, count: int
 ) -> list[Segment]:
     """The loops of a stream, in order."""
-    for select in states.nodes:
-        visible = _visible_branch(select)
-        if visible is None or not _hides(states, select, visible):
-            continue
+    for select, visible in hiding_selects(states):
         found = _limits(frame, states, at, select, visible, block, count)
         if found:
             return found
     return [Segment()]
+
+
+def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
+    """Selects that hide elements from all states, and the operand that is seen."""
+    for select in states.nodes:
+        visible = _visible_branch(select)
+        if visible is not None and _hides(states, select, visible):
+            yield select, visible
 
 
 def _visible_branch(node: Node) -> int | None:
@@ -121,7 +132,7 @@ def _is_positive(node: Node) -> bool:
 
 
 def _limits(
-    frame: BlockFrame,
+    frame: BlockReduce,
     states: Block,
     at: Mapping[Node, Index],
     select: Node,
@@ -129,7 +140,7 @@ def _limits(
     block: int,
     count: int,
 ) -> list[Segment]:
-    index = _index_in_pass(states, at, select)
+    index = index_in_pass(states, at, select)
     if index is None:
         return []
     seen = _seen(select.args[0], index, visible == 1)
@@ -146,6 +157,15 @@ def _limits(
             upper.append((add(any_row, 1), add(all_rows, 1)))
         else:
             lower.append((mul(any_row, -1), mul(all_rows, -1)))
+    for sign, node, place, moved in seen.limits:
+        value = frame.value(node, place)
+        kind = "min" if sign > 0 else "max"
+        extreme = frame.fold(value, kind, value.axes) if value.axes else value
+        limit = add(frame.data_symbol(extreme, count * block + 1), moved)
+        if sign > 0:
+            lower.append((limit, limit))
+        else:
+            upper.append((add(limit, 1), add(limit, 1)))
     if not lower and not upper:
         return []
     step = _Steps(frame, block, count)
@@ -158,7 +178,7 @@ def _limits(
     outer = step.least([step.down(b) for _, b in upper], count)
     outer = step.most([step.least([outer, end], count), inner], 0)
     alike = [n for n in states.nodes if n.op == "select" and n.args[0] is select.args[0]]
-    fixed = {n: n.args[visible] for n in alike if _index_in_pass(states, at, n) == index}
+    fixed = {n: n.args[visible] for n in alike if index_in_pass(states, at, n) == index}
     found_segments: list[Segment] = []
     if lower:
         found_segments.append(Segment((first.node, inner.node)))
@@ -214,7 +234,7 @@ def operand_place(state: Node, place: Index, operand: Node, position: int) -> In
     return tuple(found[a.names[0]] for a in rule.inputs[side])
 
 
-def _index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
+def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
     """Where a node is read in a step; None where that is not at one place."""
     found: set[Index] = set()
     for state in states.results:
@@ -257,14 +277,39 @@ def _seen(node: Node, index: Index, positive: bool) -> Seen:
             return _seen(node.args[0], index, positive == values[0])
     if (node.op in ("and", "mul") and positive) or (node.op in ("or", "add") and not positive):
         left, right = (_seen(a, index, positive) for a in node.args)
-        return Seen((*left.bounds, *right.bounds), left.exact and right.exact)
+        limits = (*left.limits, *right.limits)
+        return Seen((*left.bounds, *right.bounds), left.exact and right.exact, limits)
     if node.op in ("lt", "le", "gt", "ge"):
         a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
         if a is not None and b is not None:
             op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
             difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
             return Seen((add(difference, -1) if op in ("lt", "gt") else difference,))
+        limit = data_limit(node, index, positive)
+        return Seen((), False, (limit,) if limit else ())
     return Seen((), False)
+
+
+def data_limit(node: Node, index: Index, positive: bool) -> tuple[int, Node, Index, int] | None:
+    """A streamed place against a value of the row: see `Seen.limits`."""
+    op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
+    place, value = node.args
+    if affine(place, index) != _streamed_place(index) or not value.tensor.rank:
+        return None
+    at = index
+    while value.op in ("broadcast", "reshape", "transpose"):
+        at = ops.pull(value, at)[0]
+        value = value.args[0]
+    if value.op != "param" or any(s.name == "streamed" for d in at for s in symbols(d)):
+        return None
+    return {"ge": (1, value, at, 0), "gt": (1, value, at, 1), "le": (-1, value, at, 0)}.get(
+        op, (-1, value, at, -1)
+    )
+
+
+def _streamed_place(index: Index) -> Dim | None:
+    """The streamed place in an index."""
+    return next((d for d in index if any(s.name == "streamed" for s in symbols(d))), None)
 
 
 def _truth(node: Node) -> bool | None:

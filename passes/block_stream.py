@@ -270,7 +270,8 @@ def _extents(stream: Node) -> tuple[int, int]:
         if any(n.op == "gather" for n in states.nodes):
             return 64, 32
         scores = [d for d in dots if d not in states.results]
-        multiplied = set(topological([a for d in scores for a in d.args]))
+        factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
+        multiplied = set(topological(factors))
         extent = static(streamed_extent(stream))
         alone = [p for p in states.params if p not in multiplied]
         # each row of such an array is read once: many rows share what they read of the others

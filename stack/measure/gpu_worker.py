@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.gpu_program import GpuProgram
 from stack.measure.gpu_systems import (
@@ -26,7 +28,7 @@ from stack.measure.gpu_systems import (
 )
 from stack.measure.gpu_timing import Clock, interleave, set_count
 from stack.measure.runners import silence_stdout
-from stack.measure.systems import first_line
+from stack.measure.systems import first_line, parse_peers
 from stack.rewrite.check import TOLERANCE
 
 POISONED = 3  # exit code after a fault of the device
@@ -67,7 +69,9 @@ class CaseRun:
         skip: Sequence[str] = self.request.get("skip", ())
         is_cold = bool(self.request.get("cold"))
         found = ways(self.program, self.request["peers"], self.request["own"], self.device)
-        if not is_cold:
+        if is_cold:
+            self._settle()
+        else:
             self._reference()
         systems: list[tuple[GpuSystem, dict[str, Any]]] = []
         for way in found:
@@ -90,6 +94,18 @@ class CaseRun:
             self._check_device(error)
             self.tell({"note": f"no error: the reference failed: {first_line(error)}"})
         self._tidy()
+
+    def _settle(self) -> None:
+        """What a process pays once for its framework, whoever compiles: not on a cold clock.
+
+        Library handles, torch's own tracing, and for XLA the import of JAX and its client.
+        """
+        importlib.import_module("torch._functorch.aot_autograd")
+        square = self.torch.ones(16, 16, device=self.device)
+        float((square @ square).sum())
+        if any(peer.backend == "xla" for peer in parse_peers(self.request["peers"])):
+            jax = importlib.import_module("jax")
+            jax.block_until_ready(jax.device_put(np.zeros(1)))
 
     def _tidy(self) -> None:
         if self.is_cuda:

@@ -212,8 +212,8 @@ def constants_of(value: Any) -> Iterator[Any]:
     """Array constants of a jaxpr and of every jaxpr inside it."""
     if isinstance(value, ClosedJaxpr):
         yield from value.consts
-        yield from constants_of(value.jaxpr)
-    elif isinstance(value, Jaxpr):
+        value = value.jaxpr  # itself, from JAX 0.11 on
+    if isinstance(value, Jaxpr):
         atoms = [*value.outvars, *(v for eqn in value.eqns for v in eqn.invars)]
         yield from (a.val for a in atoms if isinstance(a, Literal))
         for eqn in value.eqns:

@@ -161,11 +161,14 @@ def _scan(
     jaxpr: Any,
     length: Any,
     reverse: bool,
-    num_consts: int,
-    num_carry: int,
+    num_consts: int = 0,
+    num_carry: int = 0,
+    ft_in: Any = None,
     unroll: int = 1,
     **_: Any,
 ) -> list[Node]:
+    if ft_in is not None:  # from JAX 0.11 on: the operands as a tree of three
+        num_consts, num_carry, _rest = map(len, ft_in.unpack())
     (count,) = s.dims([length])
     consts, start = args[:num_consts], args[num_consts : num_consts + num_carry]
     xs = args[num_consts + num_carry :]

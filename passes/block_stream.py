@@ -27,7 +27,6 @@ TILES = (
     *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
     *(Tile(128, 0, 32, 8, 3), Tile(64, 0, 64, 4, 3), Tile(64, 0, 32, 4, 3), Tile(64, 0, 128, 4, 2)),
 )
-MOVES = ("reshape", "transpose", "broadcast", "slice")
 MAX_LANES = 256  # of a state that is a dot: held whole
 
 
@@ -147,12 +146,7 @@ class StreamTiler(BlockTiler):
 
     def _memory_side(self, state: Node) -> int:
         """Which operand of a dot lies in memory; the other is computed."""
-        return 0 if self._is_read(state.args[0]) and not self._is_read(state.args[1]) else 1
-
-    def _is_read(self, node: Node) -> bool:
-        while node.op in MOVES and node not in self.inputs:
-            node = node.args[0]
-        return node in self.inputs
+        return 0 if self.is_read(state.args[0]) and not self.is_read(state.args[1]) else 1
 
     def _lanes(self, places: Mapping[Node, Index]) -> set[str]:
         """Marks of axes that only the operand of a dot in memory has: held whole."""

@@ -344,6 +344,12 @@ class BlockValues(BlockReduce):
         start = Held(self.spread(zero, axes), axes)
         return self.steps(-(-extent // block), [start], body, "k", names=["sums"])[0]
 
+    def is_read(self, node: Node) -> bool:
+        """Whether a value is what memory holds, and so 0 past the ends of axes that it has."""
+        while node.op in ("reshape", "transpose", "broadcast", "slice") and node not in self.inputs:
+            node = node.args[0]
+        return node in self.inputs
+
     def product(self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None) -> Held:
         """A dot over one tile of its contracted axis, summed in f32."""
         rule = parse_rule(node.attrs["rule"])
@@ -351,7 +357,7 @@ class BlockValues(BlockReduce):
         for operand, arg in zip(rule.inputs, node.args, strict=True):
             index = tuple(place[a.names[0]] for a in operand)
             value = self.operand(arg, index, arg.dtype, guard)
-            if arg not in self.inputs:
+            if not self.is_read(arg) or axis.name not in value.axes:
                 value = self.masked(value, "sum", [axis.name])
             parts.append(value)
         left, right = parts

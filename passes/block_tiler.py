@@ -215,10 +215,12 @@ class BlockTiler(BlockValues):
             blocks[axis] = power_of_two(shape[axis]) if fits else 1
         kept = [a for a in range(len(shape)) if a not in reduced]
         room = max(1, LOOP_TILE // (static(whole) if reduced and fits else 1))
+        if not reduced and any(n.op == "gather" for n in self.body.nodes):
+            room = busy(LOOP_TILE, prod(shape), 128)  # read element by element: waits are long
         if reduced and not fits:
             if len(reduced) > 1:
                 raise CannotTile("several long axes are reduced at once")
-            room = COLUMNS if is_column else 1
+            room = busy(COLUMNS, prod(shape[a] for a in kept), 32) if is_column else 1
         for axis in self._tile_order(kept, places, marks):
             cap = TURNED if axis not in kept[-1:] and not reduced and shape[-1] > TURNED else room
             blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
@@ -273,6 +275,13 @@ class BlockTiler(BlockValues):
                     if place[-1] == mark and i in kept and i not in order:
                         order.append(i)
         return [*order, *(a for a in reversed(kept) if a not in order)]
+
+
+def busy(block: int, elements: int, least: int) -> int:
+    """The extent of a tile that leaves enough programs for the machine."""
+    while block > least and elements // block < 2 * PROCESSORS:
+        block //= 2
+    return block
 
 
 def types_of(node: Node) -> tuple[TensorType, ...]:

@@ -31,6 +31,7 @@ class Space:
 
     Attributes:
         across: reductions of the walked axis; all read the whole space.
+        shape: the size of each axis.
         marks: a symbol for each axis, outermost first; the last one is the line.
         places: where values sit.
         walked: position of the walked axis.
@@ -39,6 +40,7 @@ class Space:
     """
 
     across: tuple[Node, ...]
+    shape: tuple[int, ...]
     marks: Index
     places: dict[Node, Index]
     walked: int
@@ -71,14 +73,12 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
     except CannotTile:
         return None
     wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
-    across = [n for n in wide_ones if n.args[0] in places and places[n.args[0]] == marks]
+    axes = next(n.attrs["axes"] for n in wide_ones if n.args[0] is root)
+    if len(axes) != 1 or static(root.shape[-1]) < 2 or any(r not in places for r in body.results):
+        return None
+    walked = int(axes[0])
+    across = [n for n in wide_ones if _walks(n, places.get(n.args[0]), marks, walked)]
     along = [n for n in reduces if n not in across]
-    axes = {tuple(map(int, n.attrs["axes"])) for n in across}
-    if len(axes) != 1 or any(r not in places for r in body.results):
-        return None
-    (walked,) = axes
-    if len(walked) != 1 or static(root.shape[-1]) < 2:
-        return None
     for node in along:
         place = places.get(node.args[0])
         if place is None or [place[int(a)] for a in node.attrs["axes"]] != [marks[-1]]:
@@ -88,13 +88,23 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
         return None
     if along and power_of_two(static(root.shape[-1])) * (len(across) + 2) > MOST:
         return None
-    programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != walked[0])
+    programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != walked)
     if not along:
         programs *= -(-static(root.shape[-1]) // COLUMNS)
-    return Space(tuple(across), marks, places, walked[0], bool(along), programs)
+    shape = tuple(static(s) for s in root.shape)
+    return Space(tuple(across), shape, marks, places, walked, bool(along), programs)
 
 
-def _names(place: Index) -> set[str]:
+def _walks(node: Node, place: Index | None, marks: Index, walked: int) -> bool:
+    """Whether a reduction is over the walked axis; others may be split in another way."""
+    if place is None or place[-1] != marks[-1] or len(node.attrs["axes"]) != 1:
+        return False
+    axis = int(node.attrs["axes"][0])
+    others = [d for i, d in enumerate(place) if i != axis]
+    return place[axis] == marks[walked] and str(marks[walked]) not in _names(others)
+
+
+def _names(place: Sequence[Dim]) -> set[str]:
     """Marks of a place, and of axes of one element."""
     return {s.name for d in place for s in symbols(d)}
 
@@ -108,10 +118,11 @@ class WalkTiler(BlockTiler):
         if space is None:
             raise CannotTile("it has no reductions across lines besides what belongs to lines")
         self.space = space
-        shape = [static(s) for s in space.across[0].args[0].shape]
+        shape = space.shape
         line = power_of_two(shape[-1]) if space.is_along else min(power_of_two(shape[-1]), COLUMNS)
         room = LINES if space.is_along else BLOCKS
-        rows = min(power_of_two(shape[space.walked]), max(1, room // line))
+        room = min(room, MOST // (len(space.across) + 2))
+        rows = min(power_of_two(shape[space.walked]), power_of_two(room // line + 1) // 2 or 1)
         self.warps = min(16, max(4, power_of_two(rows * line // 512)))
         var = self.variable("step", -(-shape[space.walked] // rows))
         index: list[Dim] = []

@@ -7,16 +7,17 @@ leaves them out, and where it hides nothing, the comparison is left out (`block_
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_axes, streamed_extent
-from stack.passes.block_frame import Held, power_of_two
+from stack.passes.block_frame import Axis, Held, power_of_two
 from stack.passes.block_limits import Segment, segments
 from stack.passes.block_reduce import ONCE, TWICE
+from stack.passes.block_stream_lanes import Loose, loose_states
 from stack.passes.block_stream_places import stream_places
 from stack.passes.block_tiler import BlockTiler
 from stack.passes.tile_choice import Tile
@@ -46,6 +47,8 @@ class StreamTiler(BlockTiler):
         self.extent = static(streamed_extent(group))
         self.has_dot = any(n.op == "dot" for n in self.states.nodes)
         self.segments: list[Segment] = []
+        self.loose: dict[int, Loose] = {}
+        self.lane = ""
         for block in (self.states, self.ending):
             for array in (n for n in block.nodes if n.op == "const" and n.tensor.rank):
                 if array not in self.inputs:
@@ -171,15 +174,28 @@ class StreamTiler(BlockTiler):
         block = min(power_of_two(self.extent), self.step if self.has_dot else self.walk.block)
         block = max(block, 16 if self.has_dot else 2)
         count = -(-self.extent // block)
+        self.loose = {} if self.has_dot else loose_states(self.states, self.correct)
+        self.lane = self.axis("lane", block, block).name if self.loose else ""
         held: list[Held] = []
-        for state in self.states.results:
+        for j, state in enumerate(self.states.results):
             kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
             axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]])
             start = self.identity(kind, wide(state.dtype))
             held.append(Held(self.spread(start, axes), axes))
+            if j in self.loose:
+                lanes = (*axes, self.lane)
+                held.append(Held(self.spread(start, lanes), lanes))
         for segment in segments(self, self.states, at, block, count):
             held = self._segment(segment, held, at, block, count)
-        return held
+        found = iter(held)
+        return [self._total(next(found), found, j) for j in range(len(self.states.results))]
+
+    def _total(self, held: Held, rest: Iterator[Held], j: int) -> Held:
+        """A state after the pass, its places added up."""
+        if j not in self.loose:
+            return held
+        lanes = self.fold(next(rest), "sum", [self.lane])
+        return self.apply("add", [held, lanes]) if self.loose[j].addend is not None else lanes
 
     def _segment(
         self,
@@ -189,11 +205,18 @@ class StreamTiler(BlockTiler):
         block: int,
         count: int,
     ) -> list[Held]:
-        def body(var: Node, old: list[Held]) -> list[Held]:
+        def body(var: Node, carried: list[Held]) -> list[Held]:
             self.memo.clear()
             self.known.clear()
             axis = self.axis("k", self.extent, block, self.b.mul(var, block))
-            n = len(old)
+            n = len(self.states.results)
+            slots = iter(carried)
+            old: list[Held] = []
+            lanes: dict[int, Held] = {}
+            for j in range(n):
+                old.append(next(slots))
+                if j in self.loose:
+                    lanes[j] = next(slots)
             new: list[Held] = []
             for j, state in enumerate(self.states.results):
                 place = at[state]
@@ -202,6 +225,10 @@ class StreamTiler(BlockTiler):
                 place = at[state]
                 for known, source in segment.fixed.items():
                     self.known_as[known] = source
+                if j in self.loose:
+                    new.extend(self._loose_step(j, old[j], lanes[j], place, axis))
+                    self.known_as.clear()
+                    continue
                 part = self._partial(state, place, axis.name)
                 self.known_as.clear()
                 kept = self.value(self.correct.results[j], place)
@@ -214,8 +241,14 @@ class StreamTiler(BlockTiler):
                 self.known[self.correct.params[n + j]] = (place, made)
             return new
 
-        names = [f"s{i}_" for i in range(len(held))]
+        names = [
+            name
+            for j in range(len(self.states.results))
+            for name in ([f"s{j}_", f"lanes{j}_"] if j in self.loose else [f"s{j}_"])
+        ]
         ahead = 0 if self.has_dot else self.walk.ahead
+        if self.walk.is_first and len(self.loose) < len(self.states.results):
+            ahead = ONCE.ahead  # steps wait for each other: memory should not
         self.evict = "last" if self.walk.is_first else ""
         made = self.steps(count, held, body, "k", segment.limits, names, ahead)
         self.evict = ""
@@ -231,11 +264,30 @@ class StreamTiler(BlockTiler):
             index = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
             index[rule.reduced[0]] = axis.place
             return self.product(state, index, axis, None)
+        return self.fold(self._places(state, place, axis), str(state.attrs["kind"]), [k])
+
+    def _places(self, state: Node, place: Index, axis: Axis) -> Held:
+        """What a state reduces, on one tile of the streamed axis."""
         operand, at = streamed_axes(state)[0]
         full = list(place)
         full.insert(at, axis.place)
-        value = self.spread_over(self.value(operand, tuple(full)), [axis])
-        return self.fold(value, str(state.attrs["kind"]), [k])
+        return self.spread_over(self.value(operand, tuple(full)), [axis])
+
+    def _loose_step(
+        self, j: int, old: Held, lanes: Held, place: Index, axis: Axis
+    ) -> tuple[Held, Held]:
+        """The next values of a sum that is kept place by place: what is added at once, the rest."""
+        loose, state = self.loose[j], self.states.results[j]
+        names = [axis.name] if axis.is_tile else []
+        value = self.masked(self._places(state, place, axis), "sum", names)
+        value = Held(self.spread(value, [*old.axes, *names]), lanes.axes)
+        if loose.factor is not None:
+            lanes = self.apply("mul", [lanes, self.value(loose.factor, place)])
+        made = old
+        if loose.addend is not None:
+            made = self.value(self.correct.results[j], place)
+            made = Held(self.spread(made, old.axes), old.axes)
+        return made, self.apply("add", [lanes, value])
 
 
 def stream_tiles(group: Node) -> list[Tile]:

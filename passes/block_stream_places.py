@@ -98,6 +98,7 @@ class _Placing:
                 for param in (self.correct.params[j], self.correct.params[count + j]):
                     if other not in self.states and param in found:
                         self.states[other] = found[param]
+                        self._enter(places_of(self.ending, self.params[other], found[param]))
 
     def _join(self, state: Node) -> bool:
         """Place a state by what it is computed from, where other states are computed from it."""

@@ -1,0 +1,237 @@
+"""Values of a kernel as text of Triton: names, shapes before broadcasting, elementwise ops."""
+
+from __future__ import annotations
+
+import keyword
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from stack.ir.node import Node, walk
+from stack.ir.types import TensorType
+
+from .access import Descriptor
+from .expressions import TYPES, expression
+from .functions import FUNCTIONS
+
+RESERVED = {
+    *FUNCTIONS,
+    "min",
+    "tl",
+    "triton",
+    "libdevice",
+    "nan_max",
+    "nan_min",
+    "product",
+    "both",
+    "either",
+    "pid",
+}
+
+
+class Values:
+    """Lines of one kernel, and what its nodes are called in them."""
+
+    def __init__(self, node: Node, name: str, readable: bool) -> None:
+        self.node, self.name, self.readable = node, name, readable
+        self.body = node.blocks[0]
+        self.lines: list[str] = []
+        self.text: dict[Node, str] = {}
+        self.actual: dict[Node, tuple[int, ...]] = {}  # shapes before broadcasting
+        self.taken = set(RESERVED)
+        self.depth = 1
+        self.uses: dict[Node, int] = {}
+        self.has_dot = False
+        self.copied: set[Node] = set()  # loads of what a dot reads: through shared memory
+        for block, inner in walk(self.body):
+            if inner.op == "load" and block.params[0].attrs.get("name", "").startswith("k"):
+                self.copied.add(inner)  # loaded ahead, step by step
+            self.has_dot |= inner.op == "dot"
+            for arg in inner.args if inner.op == "dot" else ():
+                while arg.op in ("reshape", "transpose", "select"):
+                    arg = arg.args[1 if arg.op == "select" else 0]
+                self.copied.add(arg)
+            for arg in inner.args:
+                self.uses[arg] = self.uses.get(arg, 0) + 1
+            for result in block.results if inner is block.params[0] else ():
+                self.uses[result] = self.uses.get(result, 0) + 1
+        self.descriptors: dict[Descriptor, str] = {}
+        self.serial = 0
+
+    # ---- lines
+
+    def _fresh(self, hint: str) -> str:
+        plain = "".join(c if c.isalnum() else "_" for c in hint)
+        if not plain.isidentifier() or keyword.iskeyword(plain):
+            plain = f"v_{plain}"
+        name = plain
+        while name in self.taken:
+            self.serial += 1
+            name = f"{plain}_{self.serial}"
+        self.taken.add(name)
+        return name
+
+    def _line(self, text: str, node: Node | None = None) -> None:
+        comment = ""
+        if self.readable and node is not None and self.body.locs.get(node):
+            comment = f"  # {self.body.locs[node][0]}"
+        self.lines.append("    " * self.depth + text + comment)
+
+    def _assign(self, node: Node, text: str, actual: tuple[int, ...] | None = None) -> None:
+        name = self._fresh(self.body.names.get(node, node.op))
+        self._line(f"{name} = {text}", node)
+        self.text[node] = name
+        self.actual[node] = shape_of(node) if actual is None else actual
+
+    # ---- values
+
+    def _value(self, node: Node) -> str:
+        """An operand as the language broadcasts it."""
+        if node.op != "const":
+            return self.text[node]
+        value = node.attrs["value"].array.item()
+        text = _literal(value)
+        # a literal is f32 or i32 at first; other types are written out
+        if node.dtype.name not in ("bool", "i32", "f16", "bf16", "f32"):
+            return f"tl.full([], {text}, {TYPES[node.dtype.name]})"
+        return text
+
+    def _full(self, node: Node) -> str:
+        """An operand in the shape that it has in the IR."""
+        shape = shape_of(node)
+        if node.op == "const" and not shape:
+            value = _literal(node.attrs["value"].array.item())
+            return f"tl.full([], {value}, {TYPES[node.dtype.name]})"
+        if node.op == "broadcast" and node.args[0].op == "const":
+            value = _literal(node.args[0].attrs["value"].array.item())
+            return f"tl.full({list(shape)}, {value}, {TYPES[node.dtype.name]})"
+        if self.actual.get(node, shape) == shape:
+            return self._value(node)
+        return f"tl.broadcast_to({self._value(node)}, {list(shape)})"
+
+    def _elementwise(self, node: Node) -> None:
+        if node.op == "add":
+            for acc, dot in (node.args, node.args[::-1]):
+                waits = dot.op == "dot" and self.uses.get(dot) == 1 and dot not in self.text
+                if waits and shape_of(acc) == shape_of(dot):
+                    self._assign(node, self._dot_text(dot, self._full(acc)))
+                    return
+        for arg in node.args:
+            if arg.op == "dot" and arg not in self.text:
+                self._assign(arg, self._dot_text(arg, ""))
+        if all(is_literal(a) for a in node.args):
+            # numbers of Python have no methods
+            args = [self._full(a) for a in node.args]
+            actual = shape_of(node)
+        else:
+            args = [self._value(a) for a in node.args]
+            actual = joined([self.actual.get(a, ()) for a in node.args])
+        if node.op == "cast":
+            if node.dtype.kind == "b":
+                self._assign(node, f"{args[0]} != 0", actual)
+            else:
+                self._assign(node, f"{args[0]}.to({TYPES[node.dtype.name]})", actual)
+            return
+        if node.op == "bitcast":
+            kind = TYPES[node.dtype.name]
+            self._assign(node, f"{args[0]}.to({kind}, bitcast=True)", actual)
+            return
+        self._assign(node, expression(node, args), actual)
+
+    def _broadcast(self, node: Node) -> None:
+        source, axes = node.args[0], node.attrs["axes"]
+        if not source.tensor.rank:
+            if source.op == "const":
+                self.text[node] = self._value(source)
+                self.actual[node] = ()
+                return
+            self.text[node], self.actual[node] = self._value(source), ()
+            return
+        self._settle(source)
+        own = iter(self.actual.get(source, shape_of(source)))
+        shape = tuple(next(own) if i in axes else 1 for i in range(node.tensor.rank))
+        marks = ", ".join(":" if i in axes else "None" for i in range(node.tensor.rank))
+        self.text[node], self.actual[node] = f"{self._value(source)}[{marks}]", shape
+
+    def _settle(self, node: Node) -> None:
+        """Make sure that a dot that waited for its sum has a name."""
+        if node.op == "dot" and node not in self.text:
+            self._assign(node, self._dot_text(node, ""))
+
+    def _iota(self, node: Node) -> None:
+        text = f"tl.arange(0, {node.shape[0]})"
+        self._assign(node, text if node.dtype.name == "i32" else f"{text}.to(tl.int64)")
+
+    def _transpose(self, node: Node) -> None:
+        self._settle(node.args[0])
+        perm = [int(p) for p in node.attrs["perm"]]
+        self._assign(node, f"tl.permute({self._full(node.args[0])}, {perm})")
+
+    def _reshape(self, node: Node) -> None:
+        self._settle(node.args[0])
+        self._assign(node, f"tl.reshape({self._full(node.args[0])}, {list(shape_of(node))})")
+
+    def _reduce(self, node: Node) -> None:
+        self._settle(node.args[0])
+        text, kind = self._full(node.args[0]), str(node.attrs["kind"])
+        is_bool = node.dtype.kind == "b"
+        if is_bool:
+            text = f"{text}.to(tl.int32)"
+        for axis in sorted(node.attrs["axes"], reverse=True):
+            text = _reduction(kind, text, int(axis), node.dtype.is_float)
+        self._assign(node, f"{text} != 0" if is_bool else text)
+
+    def _dot(self, node: Node) -> None:
+        if self.uses.get(node, 0) != 1:
+            self._assign(node, self._dot_text(node, ""))
+
+    def _dot_text(self, node: Node, acc: str) -> str:
+        left, right = node.args
+        for arg in node.args:
+            self._settle(arg)
+        sides, made = str(node.attrs["rule"]).split(" -> ")
+        names = [side.split() for side in sides.split(", ")]
+        rows, lanes = made.split()
+        if rows not in names[0]:
+            left, right = right, left
+            names = names[::-1]
+        a, b = self._full(left), self._full(right)
+        if names[0][0] != rows:
+            a = f"tl.trans({a})"
+        if names[1][1] != lanes:
+            b = f"tl.trans({b})"
+        exact = ', input_precision="tf32x3"' if left.dtype.name == "f32" else ""
+        kind = "" if node.dtype.name == "f32" else f", out_dtype={TYPES[node.dtype.name]}"
+        return f"tl.dot({a}, {b}{', ' + acc if acc else ''}{exact}{kind})"
+
+
+def shape_of(node: Node) -> tuple[int, ...]:
+    if not isinstance(node.type, TensorType):
+        return ()
+    return tuple(int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
+
+
+def is_literal(node: Node) -> bool:
+    return node.op == "const" or (node.op == "broadcast" and is_literal(node.args[0]))
+
+
+def joined(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """What the language makes of operands of these shapes."""
+    rank = max((len(s) for s in shapes), default=0)
+    full = [s for s in shapes if len(s) == rank]
+    return tuple(max(s[i] for s in full) for i in range(rank))
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return f'float("{value}")'
+    return repr(value)
+
+
+def _reduction(kind: str, text: str, axis: int, is_float: bool) -> str:
+    if kind == "sum":
+        return f"tl.sum({text}, {axis})"
+    if kind in ("max", "min") and not is_float:
+        return f"tl.{kind}({text}, {axis})"
+    names = {"max": "nan_max", "min": "nan_min", "prod": "product", "and": "both", "or": "either"}
+    return f"tl.reduce({text}, {axis}, {names[kind]})"

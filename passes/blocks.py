@@ -8,6 +8,7 @@ from typing import ClassVar
 from stack.ir.node import Block, Func, Node
 from stack.passes.block_tiler import BlockTiler
 from stack.passes.block_walk import WalkTiler, space_of
+from stack.passes.control import changed_bodies
 from stack.passes.tile import alone, is_bare
 from stack.passes.tile_frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
@@ -43,14 +44,8 @@ class Blocks(Pass):
 
     def _block(self, block: Block, log: Log) -> Block:
         """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
-        changed: dict[Node, Replacement] = {}
+        changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op in ("cond", "while", "call"):
-                blocks = [self._block(b, log) for b in node.blocks]
-                if tuple(blocks) != node.blocks:
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                    changed[node] = Replacement(new)
-                continue
             if node.op in LEFT or not (is_bare(node) or node.op in ("fusion", "stream")):
                 continue
             if node.op == "fusion" and node.attrs["kind"] == "library":

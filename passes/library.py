@@ -13,6 +13,7 @@ from stack.ir import ops
 from stack.ir.builder import make, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TupleType
+from stack.passes.control import changed_bodies
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -33,14 +34,9 @@ class Library(Pass):
 
 def _label(block: Block, log: Log) -> Block:
     """Loop and branch bodies first; the inside of a group is one step and is not walked."""
-    changed: dict[Node, Replacement] = {}
+    changed = changed_bodies(block, lambda b: _label(b, log))
     for node in block.nodes:
-        if node.op in ("cond", "while", "call"):
-            blocks = [_label(b, log) for b in node.blocks]
-            if tuple(blocks) != node.blocks:
-                new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                changed[node] = Replacement(new)
-        elif node.op == "fusion" and node.attrs["kind"] != "library":
+        if node.op == "fusion" and node.attrs["kind"] != "library":
             attrs = {**node.attrs, "kind": "library", "why": "no schedule for the group"}
             new = Node("fusion", node.args, attrs, node.type, node.blocks)
             changed[node] = Replacement(new)

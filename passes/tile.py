@@ -9,6 +9,7 @@ from stack.ir import ops
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import I64, TensorType
+from stack.passes.control import changed_bodies
 from stack.passes.tile_frame import CannotTile
 from stack.passes.tile_gemm import check_worth, split_dot, tile_gemm
 from stack.passes.tile_serial import SerialTiler
@@ -39,14 +40,8 @@ class Tile(Pass):
 
     def _block(self, block: Block, log: Log) -> Block:
         """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
-        changed: dict[Node, Replacement] = {}
+        changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op in ("cond", "while", "call"):
-                blocks = [self._block(b, log) for b in node.blocks]
-                if tuple(blocks) != node.blocks:
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                    changed[node] = Replacement(new)
-                continue
             group = alone(node) if is_bare(node) else node
             if group.op not in ("fusion", "stream") or group.attrs.get("kind") == "library":
                 continue

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
 from stack.passes.block_stream import stream_tiles
+from stack.passes.control import changed_bodies
 from stack.passes.tile import alone
 from stack.passes.tile_choice import product_of, ranked, seconds
 from stack.passes.tile_frame import CannotTile
@@ -32,15 +33,8 @@ class Tiles(Pass):
         return Func(func.name, self._block(func.body, log), func.level)
 
     def _block(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
+        changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op in ("cond", "while", "call"):
-                blocks = [self._block(b, log) for b in node.blocks]
-                if tuple(blocks) != node.blocks:
-                    changed[node] = Replacement(
-                        Node(node.op, node.args, node.attrs, node.type, blocks)
-                    )
-                continue
             found = self._tiles(node, block.names.get(node, node.op), log)
             if found and log.spend("tiles", block.locs.get(node, ())):
                 group = alone(node) if node.op == "dot" else node

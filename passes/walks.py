@@ -16,6 +16,7 @@ from stack.ir.node import Block, Func, Node, deps
 from stack.ir.tensor_ops import result_type
 from stack.ir.types import TupleType
 from stack.passes.block_walk import space_of
+from stack.passes.control import changed_bodies
 from stack.passes.dot_layout import reshaped
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
@@ -39,13 +40,7 @@ class Walks(Pass):
         return Func(func.name, self._block(func.body, log), func.level)
 
     def _block(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
-        for node in block.nodes:
-            if node.op in ("cond", "while", "call"):
-                blocks = [b if b.is_open else self._block(b, log) for b in node.blocks]
-                if tuple(blocks) != node.blocks:
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                    changed[node] = Replacement(new)
+        changed = changed_bodies(block, lambda b: b if b.is_open else self._block(b, log))
         block = replace(block, changed) if changed else block
         while True:
             joined = self._step(block, log)

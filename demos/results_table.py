@@ -1,0 +1,66 @@
+"""Rows of `stackc bench gpu --json` as the table of `demos/results/README.md`.
+
+python -m stack.demos.results_table FILE.json ...          prints the table
+python -m stack.demos.results_table FILE.json ... -o all.json   and joins the files
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+HEAD = """| row | case | ours, ms | kind | vs best | of limit | others, ms |
+|---|---|---|---|---|---|---|"""
+
+
+def joined(documents: list[dict[str, Any]]) -> dict[str, Any]:
+    """One document: the newest run's device, versions and ceilings, the rows of all."""
+    rows = [row for document in documents for row in document["rows"]]
+    return {**documents[-1], "rows": rows}
+
+
+def cases(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Rows of one case together, in the order of the runs."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault(row["row"] + json.dumps(row["case"]), []).append(row)
+    return list(found.values())
+
+
+def line(rows: list[dict[str, Any]]) -> str:
+    """One case as a line: ours, and everyone else's time."""
+    ours = next(r for r in rows if r["system"].startswith("stack"))
+    words = " ".join(str(v) for k, v in ours["case"].items() if k not in ("D", "graph"))
+    others = [f"{r['system']} {_number(r['ms'])}" for r in rows if r is not ours]
+    ratio, share = ours["ratio_to_best_peer"], ours["share_of_limit"]
+    cells = [
+        *(ours["row"], words, _number(ours["ms"]), ours["kind"]),
+        f"{ratio:.2f}x" if ratio else "-",
+        f"{share:.2f}" if share else "-",
+        ", ".join(others),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "fails"
+    return f"{value:.3f}" if value < 100 else f"{value:.0f}"
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description="bench rows as a Markdown table")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
+    parser.add_argument("-o", "--output", type=Path, help="write all rows as one document")
+    given = parser.parse_args()
+    document = joined([json.loads(path.read_text()) for path in given.files])
+    print(HEAD, *(line(rows) for rows in cases(document["rows"])), sep="\n")
+    if given.output is not None:
+        given.output.write_text(json.dumps(document, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

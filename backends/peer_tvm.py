@@ -78,11 +78,46 @@ def _divided(node: Any, importer: Any) -> Any:
     return importer.block_builder.emit(relax.op.divide(*held))
 
 
-# what 0.27 has no converter for
+def _chosen(node: Any, importer: Any) -> Any:
+    """`where` in the type that torch gives it: numbers in a tensor do not widen the others."""
+    test, *values = (importer.env[a] for a in node.args)
+    kind = str(node.meta["val"].dtype).removeprefix("torch.")
+    emit = importer.block_builder.emit
+    same = [v if str(v.ty.dtype) == kind else emit(relax.op.astype(v, kind)) for v in values]
+    return emit(relax.op.where(test, *same))
+
+
+def _widened(make: Callable[..., Any]) -> Callable[..., Any]:
+    """Arithmetic in the type that torch gives the result."""
+
+    def convert(node: Any, importer: Any) -> Any:
+        kind = str(node.meta["val"].dtype).removeprefix("torch.")
+        emit = importer.block_builder.emit
+
+        def held(value: Any) -> Any:
+            if not isinstance(value, torch.fx.Node):
+                return relax.const(value, kind)
+            found = importer.env[value]
+            return found if str(found.ty.dtype) == kind else emit(relax.op.astype(found, kind))
+
+        first, second = (held(a) for a in node.args)
+        factor = node.kwargs.get("alpha", 1)
+        if factor != 1:
+            second = emit(relax.op.multiply(second, relax.const(factor, kind)))
+        return emit(make(first, second))
+
+    return convert
+
+
+# what 0.27 has no converter for, or a wrong one
 _CONVERTERS = {
     "amax.default": _reduced(relax.op.max),
     "amin.default": _reduced(relax.op.min),
     "true_divide.Tensor": _divided,
+    "where.self": _chosen,
+    "add.Tensor": _widened(relax.op.add),
+    "sub.Tensor": _widened(relax.op.subtract),
+    "mul.Tensor": _widened(relax.op.multiply),
 }
 
 
@@ -112,7 +147,7 @@ def import_program(program: Any, origin: Callable[[str], Any]) -> tuple[Any, dic
                 if isinstance(variable, relax.Var) and found:
                     known.setdefault(variable.name, found)
         return module, known
-    raise StackError(f"tvm cannot import {_culprit(failure)}: {failure}") from failure
+    raise StackError(f"tvm cannot import {culprit(failure)}: {failure}") from failure
 
 
 def _examples(func: Func, bound: int) -> pt.Tensors:
@@ -122,7 +157,7 @@ def _examples(func: Func, bound: int) -> pt.Tensors:
     )
 
 
-def _culprit(error: BaseException | None) -> str:
+def culprit(error: BaseException | None) -> str:
     """The op that a failure is about."""
     found = re.search(r"\b(?:relax|aten)\.[\w.]+|\b\w+\.(?:default|\w*Tensor|Scalar)\b", str(error))
     return f"the op {found[0]}" if found else "the program"
@@ -131,7 +166,7 @@ def _culprit(error: BaseException | None) -> str:
 # ---- compile
 
 
-_LOGGERS = ("torch", "torch.export", "tvm", "tvm.s_tir.meta_schedule")
+LOGGERS = ("torch", "torch.export", "tvm", "tvm.s_tir.meta_schedule")
 
 
 class Program:
@@ -150,14 +185,14 @@ class Program:
             built = tvm.compile(self.scheduled, target=self.target)
         except Exception as error:
             first = str(error).strip().partition("\n")[0]
-            raise StackError(f"tvm failed at {_culprit(error)}: {first}") from error
+            raise StackError(f"tvm failed at {culprit(error)}: {first}") from error
         cpu: Any = tvm.cpu()
         self.main = relax.VirtualMachine(built, cpu)["main"]
 
     def steps(self) -> list[tuple[str, str, list[Any]]]:
         """Name, text and origins of each function that main calls."""
         names = called(self.scheduled)
-        with quiet(*_LOGGERS):
+        with quiet(*LOGGERS):
             groups = groups_of(self.lowered, self.known)
         if len(names) != len(groups):
             groups = [[] for _ in names]
@@ -204,7 +239,7 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
     def origin(trace: str) -> Node | None:
         return next(iter(origins.found([trace])), None)
 
-    with quiet(*_LOGGERS):
+    with quiet(*LOGGERS):
         module, known = import_program(export_func(func, origins, bound), origin)
         program = Program(module, known, options)
 
@@ -220,7 +255,7 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
     func, root = captured.func, captured.original
     if not isinstance(root, torch.nn.Module):
         root = _Module(root)
-    with quiet(*_LOGGERS):
+    with quiet(*LOGGERS):
         try:
             with torch.no_grad():
                 exported = torch.export.export(root, tuple(captured.args), strict=False)

@@ -11,7 +11,7 @@ from .peer import is_from, need, refuse
 
 
 def compile_tvm(func: Func, options: dict[str, Any]) -> Executable:
-    """Compile the replay of a function with TVM for the CPU.
+    """Compile the replay of a function with TVM, for the CPU or a GPU.
 
     TVM's untuned CPU code is naive loops, so it is tuned by default. What was tuned once is found
     again in the cache directory (STACK_CACHE_DIR), by workload, target and version.
@@ -24,7 +24,12 @@ def compile_tvm(func: Func, options: dict[str, Any]) -> Executable:
         bound: storage arrays of the first parameters, to be compiled in as constants: TVM
             transposes and packs what it knows. `run` still takes all parameters.
         cache: False to tune again and keep nothing.
+        device: "cuda" for dlight's default GPU schedules, which are not tuned.
     """
+    if str(options.get("device") or "").startswith("cuda"):
+        from .peer_tvm_gpu import compile_replay as compile_for_gpu
+
+        return compile_for_gpu(func, options)
     from .peer_tvm import compile_replay
 
     return compile_replay(func, options)
@@ -42,7 +47,7 @@ def native_tvm(captured: Any, options: dict[str, Any]) -> Executable:
 BACKEND = Backend(
     name="tvm",
     level="tensor",
-    doc="Relax and MetaSchedule, for the CPU",
+    doc="Relax; MetaSchedule on the CPU, dlight on GPUs",
     compile=compile_tvm,
     native=native_tvm,
     missing=need("tvm", "tvm"),

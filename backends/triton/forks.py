@@ -72,6 +72,15 @@ _lock = threading.Lock()
 _client: Client | None = None
 
 
+def _forget() -> None:
+    """In a fork of this process: the sidecar, and who asks it, are the parent's."""
+    global _client, _lock
+    _client, _lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
 def _running() -> Client:
     global _client
     if _client is None or not _client.is_ours:

@@ -246,10 +246,10 @@ def _ir(program: GpuProgram, peer: Peer, device: str) -> GpuSystem:
     options = {"device": device, "call_opaque": frontend.call_opaque, **peer.options}
     executable = backend.compile(lower(captured.func, backend, Run()), options)
     system = _through(f"{peer.label}/ir", "peer", executable, captured)
-    if peer.backend == "xla":
+    if peer.backend in ("xla", "tvm"):
         # its streams are its own: by the wall clock, which counts its dispatch
         system.wait = executable.wait
-        system.note = "wall clock"
+        system.note = "; ".join(filter(None, ("wall clock", executable.note)))
     return system
 
 

@@ -22,6 +22,9 @@ PRODUCTS = 740e12  # flops of 16-bit products a second
 MEMORY = 2.9e12  # bytes a second
 CACHE = 11e12
 LAUNCH = 2e-6  # seconds
+TURN = 1.5e-6  # of a tile, before its first product and after its last
+HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
+ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
 SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
 MOST = 8  # tiles that are worth measuring
 _TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?")
@@ -50,6 +53,11 @@ class Tile:
     persistent: bool = False
     rate: float = field(default=1.0, compare=False)
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a processor holds two such programs of 16-bit products."""
+        return 2 * self.stages * (self.rows + self.lanes) * self.step * 2 <= SHARED_BYTES
+
     def __str__(self) -> str:
         text = f"{self.rows}x{self.lanes}x{self.step} warps={self.warps} stages={self.stages}"
         return f"{text} persistent" if self.persistent else text
@@ -72,10 +80,10 @@ HALF = (
     Tile(16, 64, 256, 4, 4, rate=0.18),
     Tile(16, 128, 128, 4, 5, rate=0.22),
     Tile(64, 64, 128, 4, 6, rate=0.45),
-    Tile(64, 128, 128, 4, 4, rate=1.05),
+    Tile(64, 128, 128, 4, 4, rate=0.68),
     Tile(128, 128, 64, 4, 6, rate=0.91),
-    Tile(128, 128, 64, 4, 3, rate=0.82),
-    Tile(128, 256, 64, 8, 3, persistent=True, rate=1.04),
+    Tile(128, 128, 64, 4, 3, rate=0.92),
+    Tile(128, 256, 64, 8, 3, persistent=True, rate=1.06),
 )
 # f32 is multiplied in three parts of 19 bits
 SINGLE = (
@@ -143,8 +151,11 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     written = height * width * apart * dtype.bytes
     cached = programs * (tile.rows + tile.lanes) * depth * dtype.bytes
     used = min(1.0, max(1, programs) / PROCESSORS)  # an empty result has none
+    is_alone = tile.is_shared and turns <= 1
+    overlaps = tile.persistent or (tile.is_shared and not is_alone)
+    rate = tile.rate * (ALONE if is_alone else 1.0)
     return LAUNCH + max(
-        turns * flops * PROCESSORS / (PRODUCTS * tile.rate),
+        turns * (flops * PROCESSORS / (PRODUCTS * rate) + (HIDDEN if overlaps else TURN)),
         (read + written) / MEMORY,
         cached / (CACHE * used),
     )

@@ -38,7 +38,7 @@ def test_few_rows_take_a_flat_tile_and_many_a_large_one() -> None:
 
 
 def test_time_grows_with_turns_of_the_processors() -> None:
-    tile = Tile(128, 128, 64, 4, 3)
+    tile = Tile(128, 128, 64, 4, 6)
     full = Product(128 * 11, 128 * PROCESSORS // 11, 4096)
     more = Product(128 * 11, 128 * PROCESSORS // 11 + 1, 4096)
     assert seconds(tile, more, BF16) > 1.8 * seconds(tile, full, BF16)

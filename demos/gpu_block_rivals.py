@@ -10,7 +10,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from stack.measure.gpu_program import Rival
 
@@ -22,26 +21,15 @@ def _sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=grouped)
 
 
-def _with_sdpa(block: nn.Module, first: SDPBackend) -> Callable[..., Any]:
-    """Inductor on the block with torch's attention; `first` is tried before flash."""
-    other: Any = copy.copy(block)
-    other.attend = _sdpa
-    fn = torch.compile(other, dynamic=False)
+def with_sdpa(block: nn.Module) -> Rival:
+    """Inductor on the block with torch's attention, which chooses its kernel itself."""
 
-    def run(x: Tensor) -> Any:
-        with sdpa_kernel([first, SDPBackend.FLASH_ATTENTION], set_priority=True):
-            return fn(x)
+    def make() -> Callable[..., Any]:
+        other: Any = copy.copy(block)
+        other.attend = _sdpa
+        return torch.compile(other, dynamic=False)
 
-    return run
-
-
-def sdpa_rivals(block: nn.Module) -> dict[str, Rival]:
-    """Inductor with flash attention and with cuDNN's."""
-    flash, cudnn = SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION
-    return {
-        "inductor-sdpa-flash": Rival("peer", lambda: _with_sdpa(block, flash)),
-        "inductor-sdpa-cudnn": Rival("peer", lambda: _with_sdpa(block, cudnn)),
-    }
+    return Rival("peer", make)
 
 
 def llama_in_jax(block: Any) -> Rival:

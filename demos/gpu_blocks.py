@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from stack.demos.gpu_block_rivals import llama_in_jax, sdpa_rivals
+from stack.demos.gpu_block_rivals import llama_in_jax, with_sdpa
 from stack.demos.gpu_rows import EPS, rms_norm, wide
 from stack.measure.gpu_program import GpuProgram, Rival
 
@@ -222,8 +222,8 @@ def block(
     moved = 2.0 * x.nbytes + sum(p.nbytes for p in module.parameters())
     steps = 1 if mode == "forward" else 3
     rivals: dict[str, Rival] = {}
-    if hasattr(module, "attend"):
-        rivals |= sdpa_rivals(module)
+    if hasattr(module, "attend") and mode == "forward":
+        rivals["inductor-sdpa"] = with_sdpa(module)
     if isinstance(module, LlamaBlock) and mode == "forward":
         rivals["xla-cudnn"] = llama_in_jax(module)
     return GpuProgram(

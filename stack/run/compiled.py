@@ -9,7 +9,13 @@ from typing import Any
 
 from stack.errors import StackError, UnsupportedOp
 from stack.ir.node import Func, Node
-from stack.run.compile import CompiledGraph, compile_captured, find_frontend, warm
+from stack.run.compile import (
+    DEVICE_BACKEND,
+    CompiledGraph,
+    compile_captured,
+    find_frontend,
+    warm,
+)
 from stack.run.record import Run
 
 MANY_CHANGES = 8
@@ -50,7 +56,8 @@ class Compiled:
     def capture(self, args: Sequence[Any]) -> CompiledGraph:
         """Trace for these arguments and compile."""
         frontend = find_frontend(self.fn, args, self.frontend_name)
-        warm(self.options.get("backend"))
+        on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
+        warm(self.options.get("backend") or (DEVICE_BACKEND if on_gpu else None))
         try:
             captured = frontend.capture(self.fn, args, dynamic=self.dynamic)
         except UnsupportedOp:

@@ -61,6 +61,22 @@ def test_all_samples_natively(chunk: int, tmp_path: Path) -> None:
     print(table(reports))
 
 
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int64", "backward"])
+@pytest.mark.parametrize("backend", ["triton", "cuda"])
+def test_on_a_gpu(backend: str, kind: str, tmp_path: Path) -> None:
+    dtype = "float32" if kind == "backward" else kind
+    argv = [str(tmp_path / "r.jsonl"), "--backend", backend, "--device", "cuda", "--dtype", dtype]
+    argv += ["--samples", "3", "--jobs", "8", "--seconds", "60"]
+    args = torch_opinfo_sweep.options([*argv, *(["--backward"] if kind == "backward" else [])])
+    names = [full_name(op) for op in ops(getattr(torch, dtype), kind == "backward")]
+    reports = list(torch_opinfo_sweep.check_all(names, args))
+    assert {r.name for r in reports} == set(names)
+    hold(reports)
+    print(table(reports))
+
+
 def test_a_crash_fails_its_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     def crash(op: Any, sample: Any, report: Report, *_: Any) -> None:
         if report.passed == 1:

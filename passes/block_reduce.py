@@ -63,8 +63,6 @@ class Walk:
 ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory
 ONCE = Walk(8192, 16, 3)
 TWICE = Walk(16384, 32, 0, True)
-# sums alone take so few registers that a second program would find room beside long tiles
-SUMMED = Walk(8192, 32, 0, True)
 
 
 @dataclass(frozen=True)
@@ -228,4 +226,4 @@ class BlockReduce(BlockFrame):
         return Held(self.spread(value, union), union)
 
 
-__all__ = ["MAX_WHOLE", "ONCE", "SUMMED", "TWICE", "BlockReduce", "Walk", "unscaled"]
+__all__ = ["MAX_WHOLE", "ONCE", "TWICE", "BlockReduce", "Walk", "unscaled"]

@@ -16,7 +16,7 @@ from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.passes.block_frame import Axis, Held, power_of_two
 from stack.passes.block_limits import Segment, segments
-from stack.passes.block_reduce import ONCE, SUMMED, TWICE
+from stack.passes.block_reduce import ONCE, TWICE
 from stack.passes.block_stream_lanes import Loose, loose_states
 from stack.passes.block_stream_places import stream_places
 from stack.passes.block_tiler import BlockTiler
@@ -171,12 +171,10 @@ class StreamTiler(BlockTiler):
     # ---- the loop
 
     def _stream(self, at: Mapping[Node, Index]) -> list[Held]:
-        self.loose = {} if self.has_dot else loose_states(self.states, self.correct)
-        if self.walk.is_first and len(self.loose) == len(self.states.results):
-            self.walk = SUMMED
         block = min(power_of_two(self.extent), self.step if self.has_dot else self.walk.block)
         block = max(block, 16 if self.has_dot else 2)
         count = -(-self.extent // block)
+        self.loose = {} if self.has_dot else loose_states(self.states, self.correct)
         self.lane = self.axis("lane", block, block).name if self.loose else ""
         held: list[Held] = []
         for j, state in enumerate(self.states.results):

@@ -9,6 +9,7 @@ from typing import ClassVar
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
+from stack.passes.stream_warps import WarpStream
 from stack.passes.tile import CannotTile, Tile, tile_group
 from stack.passes.tile_gemm import roles_of, tile_gemm
 
@@ -35,9 +36,11 @@ class TileGpu(Tile):
     columns: int = 0
 
     def _kernel(self, group: Node) -> Node:
-        foreign = {n.op for n in group.blocks[0].nodes}.intersection(self.refuse)
+        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        if group.op == "stream":
+            return WarpStream(group).kernel()
         kernel = tile_gpu_group(group, self.rows, self.columns)
         try:
             distribute_gpu_kernel(kernel)

@@ -34,7 +34,8 @@ class Stream(Pass):
         min_axis: shortest axis that is worth it where no dot is involved; shorter rows are held.
         max_width: most columns of a dot's running value, which one program holds whole.
         balance: flops that cost as much as a byte of memory; 0 never computes a dot twice.
-        loops: `cpu` leaves what a loop on a CPU does not fit, or costs more there than its parts.
+        loops: whose kernels the streams become, which leaves others: `cpu` takes those that cost
+            less than their parts, `warps` those without a product; empty takes all.
     """
 
     name: ClassVar[str] = "stream"

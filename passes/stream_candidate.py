@@ -13,7 +13,7 @@ from stack.passes.stream_action import describe
 from stack.passes.stream_build import Build
 from stack.passes.stream_graph import MOVES, Graph, is_elementwise, reduced_value
 from stack.passes.stream_normal import Normal
-from stack.passes.stream_price import Price, cpu_price
+from stack.passes.stream_price import choose
 from stack.passes.stream_region import Region
 from stack.passes.stream_terms import Exp, Refusal, Shift, Writer
 from stack.rewrite.engine import Replacement
@@ -56,7 +56,7 @@ class Candidate:
         self.siblings = siblings
         self.outside: frozenset[Node] = frozenset()
         self.held: frozenset[Node] = frozenset()
-        self.price: Price | None = None
+        self.price = ""
         self.region = self._collect()
 
     def _collect(self) -> Region:
@@ -167,10 +167,8 @@ class Candidate:
                 raise Refusal(
                     f"{self.graph.name(arg)} is computed from a state outside of the pass"
                 )
-        if self.options.loops == "cpu":
-            self.price = cpu_price(made.node)
-            if self.price.streamed >= self.price.apart:
-                raise Refusal(f"it costs {self.price}")
+        if self.options.loops:
+            self.price = choose(made.node, self.options.loops)
         return self._replacements(made.node)
 
     def _leave_out(self, refusal: Refusal) -> None:
@@ -318,7 +316,7 @@ class Candidate:
         lines += [f"  {names.get(n, n.op)} = {writer.form(normal.forms[n])}" for n in members]
         lines.append("summand F and action A")
         lines += [f"  {line}" for line in describe(normal, writer)]
-        if self.price is not None:
+        if self.price:
             lines.append(f"price: {self.price}")
         return "\n".join(lines)
 

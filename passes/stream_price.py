@@ -8,11 +8,16 @@ panel of keys, and its last rows are done twice where they do not fill the lanes
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
+from stack.errors import UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
+from stack.ir.warp_ops import WARP
+from stack.passes.distribute_gpu_rows import UNROLLED
 from stack.passes.stream_terms import Refusal
+from stack.passes.stream_warps import WarpStream
 from stack.passes.tile_frame import CannotTile, static
 from stack.passes.tile_gemm import COLUMN_COST
 from stack.passes.tile_stream import StreamTiler
@@ -35,6 +40,42 @@ class Price:
         return f"{self.streamed / 1e6:.3g} M cycles as one loop, {self.apart / 1e6:.3g} M apart"
 
 
+def choose(stream: Node, loops: str) -> str:
+    """What the loop costs that a stream becomes, in words; empty where that is not known.
+
+    Args:
+        loops: `cpu`: panels of keys, where they cost less than the parts; `warps`: a row for each
+            block of threads.
+
+    Raises:
+        Refusal: there is no such loop, or it costs more than the parts.
+    """
+    if loops == "warps":
+        _fits(lambda: _row_kernel(stream))
+        return ""
+    if loops != "cpu":
+        raise UsageError(f"no loops {loops!r} for streams; there are: cpu, warps")
+    price = cpu_price(stream)
+    if price.streamed >= price.apart:
+        raise Refusal(f"it costs {price}")
+    return str(price)
+
+
+def _row_kernel(stream: Node) -> Node:
+    made = WarpStream(stream)
+    held = WARP * WARP * UNROLLED * made.lanes
+    if made.along and made.extent <= held:
+        raise CannotTile(f"rows of {made.extent} stay in registers, between both walks over them")
+    return made.kernel()
+
+
+def _fits(kernel: Callable[[], Node]) -> None:
+    try:
+        kernel()
+    except CannotTile as why:
+        raise Refusal(str(why)) from why
+
+
 def cpu_price(stream: Node) -> Price:
     """What a stream costs on a CPU.
 
@@ -45,9 +86,9 @@ def cpu_price(stream: Node) -> Price:
         raise Refusal("its rows are swept where they lie")
     try:
         tiler = StreamTiler(stream)
-        tiler.kernel()
     except CannotTile as why:
         raise Refusal(str(why)) from why
+    _fits(tiler.kernel)
     states, axes = stream.blocks[0], tiler.axes
     dots = [n for n in states.nodes if n.op == "dot"]
     work = sum(_operations(d) for d in dots) / PRODUCTS

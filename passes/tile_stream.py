@@ -17,18 +17,17 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, minimum, mul, substitute, symbol
 from stack.ir.node import Node, deps
 from stack.ir.space import identity
-from stack.ir.stream_op import streamed_axes, streamed_extent
+from stack.ir.stream_op import streamed_axes
 from stack.ir.types import F32, I64, TensorType
-from stack.passes.block_frame import BlockFrame
 from stack.passes.block_limits import Segment, segments
 from stack.passes.stream_axes import StreamAxes
-from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
+from stack.passes.stream_values import Reader
+from stack.passes.tile_frame import COMBINE, CannotTile, wide
 from stack.passes.tile_stream_dot import StreamProducts, names_in
+from stack.passes.tile_stream_limits import RowFrame
 
 PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
 LANES = (64, 32, 16)  # rows of a program: what a register holds, or a few of them
-
-Reader = Callable[[Index], Node]
 
 
 class StreamTiler(StreamProducts):
@@ -40,30 +39,12 @@ class StreamTiler(StreamProducts):
 
     def __init__(self, stream: Node, step: int = 0) -> None:
         super().__init__(stream)
-        self.states, self.correct, self.ending = stream.blocks
-        arguments = self.ending.params[len(self.states.results) :]
-        self.inputs.update(
-            (q, self.inputs[p]) for p, q in zip(self.states.params, arguments, strict=True)
-        )
-        for array in (n for n in self.ending.nodes if n.op == "const" and n.tensor.rank):
-            if array not in self.inputs:
-                self.inputs[array] = self.memory(f"p{len(self.args)}", array.tensor)
-                self.args.append(array)
-        self.extent = static(streamed_extent(stream))
         if any(wide(s.dtype) != F32 for s in self.states.results):
             raise CannotTile("a state is not held in f32")
-        self.known: dict[Node, Reader] = {}
         self.axes = StreamAxes(stream, self.inputs)
         self.values: dict[str, Dim] = {}  # mark -> its place in the kernel
         self.step = min(step or _panel(self.extent), self.extent)
         self.levels = self._levels()
-
-    def _ops(self) -> tuple[str, ...]:
-        nodes = (*self.states.nodes, *self.ending.nodes)
-        return tuple(dict.fromkeys(n.op for n in nodes if n.op != "const"))
-
-    def outputs(self) -> list[Node]:
-        return [self.memory(f"o{i}", r.tensor) for i, r in enumerate(self.ending.results)]
 
     # ---- the kernel
 
@@ -141,14 +122,6 @@ class StreamTiler(StreamProducts):
             found[depth[state]].append(i)
         return found
 
-    # ---- values
-
-    def value(self, node: Node, index: Index, guard: Node | None) -> Node:
-        """As of `Values`; states are known."""
-        if node in self.known:
-            return self.known[node](index)
-        return super().value(node, index, guard)
-
     def _place(self, state: Node, column: Dim = 0) -> Index:
         """Where a state sits; wide ones at one column."""
         values = {**self.values, self.axes.column: column} if self.axes.column else self.values
@@ -194,19 +167,18 @@ class StreamTiler(StreamProducts):
 
     def _segments(self, count: int) -> list[Segment]:
         """Runs of panels that a comparison of positions leaves."""
-        frame = BlockFrame(I64)
-        frame.b = self.b
+        frame = RowFrame(self.states, self.b, lambda node, index: self.value(node, index, None))
         values: dict[str, Dim] = {}
         for mark in self.axes.placed.marks:
             name, size = str(mark), bounds(mark)[1] + 1
             if name == self.axes.row:
                 start = self.number(self.begin)
-                values[name] = frame.axis("m", size, self.tile, start).place
-            elif name == self.axes.column:
-                values[name] = frame.axis("e", size, size).place
+                values[name] = frame.enter(self.values[name], size, self.tile, start)
+            elif name == self.axes.column or size == 1:
+                values[name] = mark if size > 1 else 0
             else:
                 start = self.number(self.values[name])
-                values[name] = frame.axis("b", size, 1, start).place if size > 1 else 0
+                values[name] = frame.enter(self.values[name], size, 1, start)
         at = {
             state: tuple(substitute(d, values) for d in place)
             for state, place in self.axes.placed.states.items()

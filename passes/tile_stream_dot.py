@@ -17,12 +17,12 @@ from stack.ir.dim import Dim, Expr, add, minimum, mul, substitute, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import F32, I64, DType, TensorType
 from stack.passes.stream_axes import VIEWS
+from stack.passes.stream_values import StreamValues
 from stack.passes.tile_frame import CannotTile, static, wide
 from stack.passes.tile_gemm import pick_rows
-from stack.passes.tiler import Tiler
 
 
-class StreamProducts(Tiler):
+class StreamProducts(StreamValues):
     """Blocks in memory, and products of them.
 
     Attributes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+import pytest
 from kernel_cases import program
 
-from stack.ir import DTYPES, Builder, Func, Node, param, tensor
+from stack.ir import DTYPES, Builder, Func, Node, ops, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
@@ -163,3 +166,17 @@ def assert_near(found: np.ndarray, want: np.ndarray, dtype: str) -> None:
     scale = max(1.0, float(np.abs(finite).max())) if finite.size else 1.0
     bound = TOLERANCE[dtype]
     np.testing.assert_allclose(got, expected, rtol=bound, atol=bound * scale)
+
+
+def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the iterations that run at the same time on a GPU from the last to the first."""
+    forwards: Any = ops.OPS["loop"].evaluate
+
+    def run(space: Any, node: Node, run: Any, *carried: Any) -> Any:
+        if node.attrs["kind"] not in ("grid", "warp", "lane"):
+            return forwards(space, node, run, *carried)
+        for i in reversed(range(node.blocks[0].params[0].attrs["extent"])):
+            carried = run(node.blocks[0], (np.int64(i), *carried))
+        return carried if len(carried) > 1 else carried[0]
+
+    monkeypatch.setitem(ops.OPS, "loop", dataclasses.replace(ops.OPS["loop"], evaluate=run))

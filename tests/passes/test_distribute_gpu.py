@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
-from gpu_cases import TOLERANCE, TURNED, assert_near, gpu_func, gpu_kernel, several, turn
+from gpu_cases import (
+    TOLERANCE,
+    TURNED,
+    assert_near,
+    backwards,
+    gpu_func,
+    gpu_kernel,
+    several,
+    turn,
+)
 from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array, softmax
 
-from stack.ir import Builder, Func, Node, TensorType, ops, param, parse, tensor, verify
+from stack.ir import Builder, Func, Node, TensorType, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
 from stack.passes.tile import tile_group
@@ -77,20 +84,6 @@ def test_inf_and_nan_stay_in_their_rows(size: int, rng: np.random.Generator) -> 
     x[0, 1, 3], x[0, 2, size - 1], mask[3, :5] = np.nan, np.inf, -np.inf
     with np.errstate(all="ignore"):
         check(group_of(softmax, specs), [x, mask], "f32")
-
-
-def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run the iterations that run at the same time on a GPU from the last to the first."""
-    forwards: Any = ops.OPS["loop"].evaluate
-
-    def run(space: Any, node: Node, run: Any, *carried: Any) -> Any:
-        if node.attrs["kind"] not in ("grid", "warp", "lane"):
-            return forwards(space, node, run, *carried)
-        for i in reversed(range(node.blocks[0].params[0].attrs["extent"])):
-            carried = run(node.blocks[0], (np.int64(i), *carried))
-        return carried if len(carried) > 1 else carried[0]
-
-    monkeypatch.setitem(ops.OPS, "loop", dataclasses.replace(ops.OPS["loop"], evaluate=run))
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,19 @@ def test_numbers_of_keys(keys: int, rng: np.random.Generator) -> None:
     check(masked(lambda i, j: j > i + 500), [normal(rng, 3, n, 24) for n in (65, keys, keys)])
 
 
+@pytest.mark.parametrize("heads", [False, True])
+def test_lengths_of_rows_limit_the_loop(heads: bool, rng: np.random.Generator) -> None:
+    """Padding: a length for each row, or for each entry of the batch."""
+
+    def program(q: Tensor, k: Tensor, v: Tensor, length: Tensor) -> Tensor:
+        hidden = torch.arange(300)[None, None, :] >= length
+        return torch.softmax((q @ k.mT).masked_fill(hidden, HIDDEN), -1) @ v
+
+    args = [normal(rng, 2, n, 16) for n in (130, 300, 300)]
+    shape = (2, 1, 1) if heads else (2, 130, 1)
+    check(program, [*args, torch.from_numpy(rng.integers(1, 300, shape))])
+
+
 def test_large_offsets_and_rows_without_an_element(rng: np.random.Generator) -> None:
     q, k, v = (normal(rng, 2, 130, 16) for _ in range(3))
 

@@ -1,0 +1,31 @@
+"""Streams as CUDA C++: the printed text itself, run on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda_emulator import COMPILER, emulate
+from stream_rows import compare, layer, lowered, lse, softmax
+from stream_variants import normal
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("size", "dtype"), [(40, "float32"), (4100, "float32"), (2056, "bfloat16")]
+)
+@pytest.mark.parametrize("program", [lse, softmax, layer])
+def test_the_text(
+    program: Callable[..., Any], size: int, dtype: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    args = [normal(rng, 3, size), normal(rng, size), normal(rng, size)]
+    args = [a.to(getattr(torch, dtype)) for a in args[: 3 if program is layer else 1]]
+    _, (kernel,) = lowered(program, args)
+    found = emulate(kernel, [a.float().numpy() for a in args], tmp_path)
+    want = program(*(a.double() for a in args)).reshape(found[0].shape)
+    compare(found[0], want, 1e-5 if dtype == "float32" else 1e-2)

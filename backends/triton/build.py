@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +188,9 @@ def _side_by_side(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _key(asked: dict[str, Any]) -> str:
-    told = json.dumps([FORMAT, version("triton"), asked], sort_keys=True)
+    # by the module: its distribution may have another name
+    version = str(import_module("triton").__version__)
+    told = json.dumps([FORMAT, version, asked], sort_keys=True)
     return hashlib.sha256(told.encode()).hexdigest()
 
 

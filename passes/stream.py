@@ -11,6 +11,7 @@ way of each of them alone. Where computing it again costs less than its bytes, e
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -104,6 +105,8 @@ class Stream(Pass):
         """Streams over dots that several need, each of which computes them on its own."""
         name, source = graph.name(sink), graph.lines([sink])
         dots, last = self._closed(graph, sink)
+        if dots and not last:
+            log.note(f"{name}: {_names(graph, dots)} end in what no stream computes", source)
         found: list[tuple[Candidate, Block]] = []
         block = graph.block
         while last:
@@ -119,6 +122,8 @@ class Stream(Pass):
                 log.note(text, graph.lines([left[-1]]))
                 return None
             if built is None:
+                text = f"{name}: {graph.name(left[-1])} takes {_names(graph, dots)} from memory"
+                log.note(text, graph.lines([left[-1]]))
                 return None
             block = replace(block, built)
             found.append((candidate, block))
@@ -155,3 +160,7 @@ class Stream(Pass):
         flops = sum(c.flops for c in costs if isinstance(c.flops, int))
         held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))
         return flops * (times - 1) <= self.balance * held * (times + 1)
+
+
+def _names(graph: Graph, nodes: Iterable[Node]) -> str:
+    return ", ".join(sorted(graph.name(n) for n in nodes))

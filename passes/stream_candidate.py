@@ -76,12 +76,14 @@ class Candidate:
         """Members from which something outside is computed that the region reads."""
         inside = {v.node for v in region.visited} | region.dots | set(region.members)
         reads = {a for n in inside for a in deps(n)} | inside
+        operands = {a for n in region.dots for a in n.args}
         late: set[Node] = set()
         for member in region.members:
             if member is self.sink:
                 continue
-            foreign = [n for n in self.graph.after((member,)) if n not in inside and not _moves(n)]
-            if not reads.isdisjoint(self.graph.after(foreign)):
+            after = self.graph.after((member,))
+            foreign = [n for n in after if n not in inside and not _moves(n)]
+            if not (operands.isdisjoint(after) and reads.isdisjoint(self.graph.after(foreign))):
                 late.add(member)
         return frozenset(late)
 

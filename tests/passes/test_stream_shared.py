@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
-from stream_harness import check_tiles, streamed, streams
+from stream_harness import check_tiles, prepared, streamed, streams
 
+import stack
 from stack.ir import Func, parse
 
 M, K = 40, 37
@@ -189,3 +192,27 @@ def test_what_is_read_transposed_is_written_so(alone: bool, rng: np.random.Gener
     z = np.einsum("hmn,hmd->hdn", p, q)
     want = [z.reshape(24, K).T, k.transpose(0, 2, 1) if alone else z]
     check_tiles(made, [q, k], want, 2e-5)
+
+
+def test_a_gradient_in_one_graph_with_what_it_is_of(rng: np.random.Generator) -> None:
+    """jax.grad: the pass forward, one for q, one for k and v; no table of 40 x 40 in memory."""
+    jax = pytest.importorskip("jax")
+    jnp = jax.numpy
+
+    def loss(q: Any, k: Any, v: Any) -> Any:
+        line = jnp.arange(M)
+        scores = jnp.where(line[:, None] >= line, q @ k.T, -jnp.inf)
+        return jnp.sum(jnp.tanh(jax.nn.softmax(scores, -1) @ v))
+
+    given = [rng.standard_normal((M, n)).astype(np.float32) for n in (8, 8, 4)]
+    func = prepared(stack.trace(jax.grad(loss, argnums=(0, 1, 2)), *given, frontend="jax"))
+    made, notes = streamed(func, "min_axis=32769,balance=100")
+    assert len(streams(made)) == 3, notes
+    assert not any(n.op == "dot" and n.shape == (M, M) for n in made.nodes)
+    q, k, v = (a.astype(np.float64) for a in given)
+    scores = np.where(np.tri(M, dtype=bool), q @ k.T, -np.inf)
+    p = np.exp(scores - scores.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    g = 1 - np.tanh(p @ v) ** 2
+    d = p * (g @ v.T - (p * (g @ v.T)).sum(1, keepdims=True))
+    check_tiles(made, given, [d @ k, d.T @ q, p.T @ g], 1e-4)

@@ -2,7 +2,8 @@
 
 `fuse` joins reductions over the same axes only. The gradients of a norm reduce along rows, those of
 its gain and bias over all rows: one walk over the rows gives all of them (see `block_walk`), and
-reads each row once.
+reads each row once. Where rows are too long for that, values that one group writes only for the
+other are computed in both.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, make, param
-from stack.ir.node import Block, Func, Node, deps
+from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.tensor_ops import result_type
 from stack.ir.types import TupleType
-from stack.passes.block_walk import space_of
+from stack.passes.block_tiler import BlockTiler
+from stack.passes.block_walk import WalkTiler, space_of
 from stack.passes.control import changed_bodies
 from stack.passes.dot_layout import reshaped
+from stack.passes.tile_frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -58,16 +61,16 @@ class Walks(Pass):
                     continue
                 pair = _Pair(first, second, users, block)
                 space = space_of(pair.body)
-                if len(pair.args) > self.max_inputs or space is None:
-                    continue
-                if space.programs < self.min_programs:
+                fits = space is not None and space.programs >= self.min_programs
+                if len(pair.args) > self.max_inputs or not (fits or pair.is_between()):
                     continue
                 lines = (*block.locs.get(first, ()), *block.locs.get(second, ()))
-                if not log.spend("walk", tuple(dict.fromkeys(lines))):
+                if not log.spend("walk" if fits else "walk_apart", tuple(dict.fromkeys(lines))):
                     return None
-                names = [block.names.get(n, n.op) for n in (first, second)]
-                log.note(f"%{names[0]} and %{names[1]} walk over the same lines")
-                return replace(block, pair.replacements())
+                names = " and ".join(f"%{block.names.get(n, n.op)}" for n in (first, second))
+                does = "walk over the same lines" if fits else "each compute what was between them"
+                log.note(f"{names} {does}")
+                return replace(block, pair.joined() if fits else pair.apart())
         return None
 
 
@@ -92,6 +95,18 @@ def _behind(value: Node) -> Node:
 def _elements(node: Node) -> int:
     sizes = [s for s in node.shape if isinstance(s, int)]
     return math.prod(sizes) if len(sizes) == node.tensor.rank else -1
+
+
+def _bytes(node: Node) -> int:
+    return _elements(node) * node.dtype.bytes
+
+
+def _has_kernel(group: Node) -> bool:
+    try:
+        (BlockTiler if space_of(group.blocks[0]) is None else WalkTiler)(group).kernel()
+    except CannotTile:
+        return False
+    return True
 
 
 def _sources(group: Node) -> set[Node]:
@@ -171,13 +186,50 @@ class _Pair:
             self.params.append(self.values[base])
         return reshaped(self.values[base], arg.shape)
 
-    def replacements(self) -> dict[Node, Replacement]:
-        """The joined group in the place of the results that are needed."""
-        attrs = {"kind": "reduction", "name": self.members[0].attrs["name"]}
-        group = Node("fusion", self.args, attrs, result_type(self.body.type), (self.body,))
-        if len(self.outputs) == 1:
-            return {self.outputs[0]: Replacement(group, self.members)}
+    def joined(self) -> dict[Node, Replacement]:
+        """One group in the place of the results that are needed."""
+        return self._group(self.outputs, self.members[0])
+
+    def is_between(self) -> bool:
+        """Whether the first writes more for the second alone than it reads itself."""
+        first, second = self.members
+        own = [v for v in self.values if v is first or (v.op == "item" and v.args[0] is first)]
+        passed = [v for v in own if v in set(map(_behind, second.args))]
+        between = [v for v in passed if v not in self.outputs]
+        if not between or all(v in between for v in own):
+            return False
+        if any(n.op == "reduce" for n in topological([self.values[v] for v in passed])):
+            return False
+        read = {_behind(x) for x in first.args} - {_behind(x) for x in second.args}
+        if sum(map(_bytes, read)) > sum(map(_bytes, between)):
+            return False
+        return all(
+            map(
+                _has_kernel,
+                {r.node.args[0] if r.node.op == "item" else r.node for r in self.apart().values()},
+            )
+        )
+
+    def apart(self) -> dict[Node, Replacement]:
+        """A group for what each of the two gives, with what it takes of the other."""
+        first, second = self.members
+        mine = [o for o in self.outputs if o is second or second in o.args]
+        rest = [o for o in self.outputs if o not in mine]
+        return {**self._group(rest, first), **self._group(mine, second)}
+
+    def _group(self, outputs: list[Node], like: Node) -> dict[Node, Replacement]:
+        results = [self.values[o] for o in outputs]
+        found = set(topological(results))
+        used = [(a, p) for a, p in zip(self.args, self.params, strict=True) if p in found]
+        params = [param(f"p{i}", p.type) for i, (_, p) in enumerate(used)]
+        b = Builder()
+        block = Block([p for _, p in used], results, self.b.names, self.b.locs)
+        body = b.block(params, inline_block(block, params, b))
+        attrs = {"kind": "reduction", "name": like.attrs["name"]}
+        group = Node("fusion", [a for a, _ in used], attrs, result_type(body.type), (body,))
+        if len(outputs) == 1:
+            return {outputs[0]: Replacement(group, self.members)}
         return {
             out: Replacement(make("item", (group,), {"index": i}), self.members)
-            for i, out in enumerate(self.outputs)
+            for i, out in enumerate(outputs)
         }

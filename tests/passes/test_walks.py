@@ -100,6 +100,48 @@ def test_what_is_read_between_the_two_is_no_output() -> None:
     assert space_of(group.blocks[0]) is not None
 
 
+PASSED = """func @main(%x: A, %d: A) -> (A, f32[2, 20000]) at tensor {
+  %f = fusion(%x, %d) {kind="reduction", name="columns"} : (W, f32[2, 20000]) {(%p0: A, %p1: A)
+    %u = cast(%p0) : W
+    %v = cast(%p1) : W
+    %m = mul(%u, %v) : W
+    %q = reshape(%m) : f32[2, 4, 20000]
+    %c = reduce(%q) {axes=[1], kind="sum"} : f32[2, 20000]
+    return %m, %c
+  }
+  %m = item(%f) {index=0} : W
+  %c = item(%f) {index=1} : f32[2, 20000]
+  %y = fusion(%m, %x) {kind="reduction", name="rows"} : A {(%p0: W, %p1: A)
+    %s = reduce(%p0) {axes=[1], kind="sum"} : f32[8]
+    %b = broadcast(%s) {axes=[0]} : W
+    %t = cast(%p1) : W
+    %w = mul(%b, %t) : W
+    %y = cast(%w) : A
+    return %y
+  }
+  return %y, %c
+}
+""".replace("A", "bf16[8, 20000]").replace("W", "f32[8, 20000]")
+
+
+def test_what_long_lines_pass_on_is_computed_twice() -> None:
+    result = Pipeline("walks{min_programs=1}").run(parse(PASSED), check=True)
+    assert result.records[0].by_rule == {"walk_apart": 1}
+    groups = [n for n in result.func.nodes if n.op == "fusion"]
+    assert [str(g.type) for g in groups] == ["bf16[8, 20000]", "f32[2, 20000]"]
+    assert all(a.op == "param" for g in groups for a in g.args)
+    assert Pipeline("walks{min_programs=1}").run(result.func).func is result.func
+
+
+def test_what_is_returned_too_is_passed_on() -> None:
+    text = PASSED.replace("return %y, %c\n}\n", "return %y, %c, %m\n}\n")
+    text = text.replace(
+        "(bf16[8, 20000], f32[2, 20000]) at", "(bf16[8, 20000], f32[2, 20000], f32[8, 20000]) at"
+    )
+    func = parse(text)
+    assert Pipeline("walks{min_programs=1}").run(func).func is func
+
+
 # ---- values
 
 

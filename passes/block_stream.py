@@ -295,10 +295,10 @@ def stream_tiles(group: Node) -> list[Tile]:
 
     `lanes` is 0: the columns of a sum are held whole.
     """
-    tiler = StreamTiler(group)
-    if not tiler.has_dot:
-        return []
     try:
+        tiler = StreamTiler(group)
+        if not tiler.has_dot:
+            return []
         tiler.kernel()
     except CannotTile:
         return []  # `blocks` says why

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.dim import Dim, Expr, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.passes.block_frame import Held, power_of_two
 from stack.passes.block_tiler import COLUMNS, BlockTiler
@@ -83,6 +83,9 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
         place = places.get(node.args[0])
         if place is None or [place[int(a)] for a in node.attrs["axes"]] != [marks[-1]]:
             return None
+    held = [*body.results, *(n.args[0] for n in reduces)]
+    if any(static(n.tensor.size) != _reached(places[n], marks) for n in held):
+        return None  # a part of it, as behind a slice
     full = [r for r in body.results if {str(m) for m in marks} <= _names(places[r])]
     if not along and not full and len(across) < 2:
         return None
@@ -93,6 +96,12 @@ def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
         programs *= -(-static(root.shape[-1]) // COLUMNS)
     shape = tuple(static(s) for s in root.shape)
     return Space(tuple(across), shape, marks, places, walked, bool(along), programs)
+
+
+def _reached(place: Index, marks: Index) -> int:
+    """How many elements the axes of a place reach."""
+    named = _names(place)
+    return prod(bounds(m)[1] + 1 for m in marks if str(m) in named)
 
 
 def _walks(node: Node, place: Index | None, marks: Index, walked: int) -> bool:

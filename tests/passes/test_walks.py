@@ -142,6 +142,28 @@ def test_what_is_returned_too_is_passed_on() -> None:
     assert Pipeline("walks{min_programs=1}").run(func).func is func
 
 
+def test_a_slice_of_the_lines_is_another_space() -> None:
+    """A sum over some of the lines: a walk over those would leave out the others."""
+    text = (
+        BEFORE.replace(
+            "    %q = reshape(%p1) : f32[2, 4, 6]\n    %m = mul(%p0, %q) : f32[2, 4, 6]\n"
+            "    %c = reduce(%m) {axes=[1]",
+            "    %m = slice(%p1) {limit=[8, 6], start=[6, 0], step=[1, 1]} : f32[2, 6]\n"
+            "    %c = reduce(%m) {axes=[0]",
+        )
+        .replace("f32[2, 6])", "f32[6])")
+        .replace("f32[2, 6] {(", "f32[6] {(")
+    )
+    text = text.replace('kind="sum"} : f32[2, 6]', 'kind="sum"} : f32[6]')
+    func = parse(text)
+    after = Pipeline("walks{min_programs=1}").run(func).func
+    assert after is func
+    x = np.arange(48, dtype=np.float32).reshape(8, 6)
+    lowered = Pipeline("walks{min_programs=1},blocks,library").run(func).func
+    for got, want in zip(lowered.interpret(x, x), func.interpret(x, x), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 # ---- values
 
 

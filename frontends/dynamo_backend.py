@@ -292,4 +292,7 @@ class Recorded(Interpreted):
     """A graph that is imported only, for its record: a call gives zeros."""
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [torch.zeros(r.shape, dtype=TORCH_DTYPE[r.dtype]) for r in self.func.results]
+        return [
+            torch.zeros([int(str(d)) for d in r.shape], dtype=TORCH_DTYPE[r.dtype])
+            for r in self.func.results
+        ]

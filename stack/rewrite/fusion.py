@@ -233,7 +233,13 @@ class Grouping(Units):
     def _has_detour(self, producer: Group, consumer: Group) -> bool:
         """Whether a path from producer to consumer leaves both: fusing would make a cycle."""
         own = producer.held | consumer.held
-        pending = [r for n in producer.members for r in self.readers.get(n, ()) if r not in own]
+        first = [r for n in producer.members for r in self.readers.get(n, ())]
+        pending = [r for r in first if r not in own]
+        for reader in first:
+            # what the two hold may be copied into other groups, which read the producer too
+            for group in self.groups.get(reader, ()) if reader in own else ():
+                if group is not producer and group is not consumer:
+                    pending.extend(r for n in group.members for r in self.readers.get(n, ()))
         seen: set[Node] = set()
         while pending:
             node = pending.pop()

@@ -194,3 +194,24 @@ def test_much_work_after_a_dot(most: float, groups: int, reads: bool) -> None:
     )
     fused = Pipeline(f"fuse{{max_epilogue={most}}}").run(made, check=True).func
     assert len(fused.nodes) == (groups if reads else 1)
+
+
+def test_a_copied_value_that_the_consumer_waits_for_is_a_detour() -> None:
+    """The sum has a copy of `abs`, and the end of the dot another one: the end needs the sum."""
+    made = parse(
+        """func @main(%c: f32[3], %x: f32[3, 13], %y: f32[13])
+            -> (f32[13], f32[13], f32[4]) at tensor {
+          %dot = dot(%c, %x) {rule="a, a b -> b"} : f32[13]
+          %abs = abs(%dot) : f32[13]
+          %pad = pad(%abs, 0.0:f32) {high=[3], interior=[0], low=[0]} : f32[16]
+          %apart = reshape(%pad) : f32[4, 4]
+          %part = reduce(%apart) {axes=[1], kind="sum"} : f32[4]
+          %sum = reduce(%part) {axes=[0], kind="sum"} : f32[]
+          %add = add(%abs, %sum) : f32[13]
+          %max = max(%add, %y) : f32[13]
+          %i = iota() {axis=0} : i64[4]
+          %z = gather(%dot, %i) {rule="a!, k -> k"} : f32[4]
+          return %add, %max, %z
+        }"""
+    )
+    Pipeline("fuse").run(made, check=True)

@@ -37,6 +37,7 @@ class Stream(Pass):
         balance: flops that cost as much as a byte of memory; 0 never computes a dot twice.
         loops: whose kernels the streams become, which leaves others: `cpu` takes those that cost
             less than their parts, `warps` those without a product; empty takes all.
+        refuse: ops that the backend has no code for; what has one in it stays apart.
     """
 
     name: ClassVar[str] = "stream"
@@ -44,6 +45,7 @@ class Stream(Pass):
     max_width: int = 256
     balance: float = 0.0
     loops: str = ""
+    refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self._block(func.body, log, {}), func.level)

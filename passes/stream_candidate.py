@@ -28,6 +28,8 @@ class Options(Protocol):
     def max_width(self) -> int: ...
     @property
     def loops(self) -> str: ...
+    @property
+    def refuse(self) -> tuple[str, ...]: ...
 
 
 class Candidate:
@@ -169,6 +171,11 @@ class Candidate:
                 raise Refusal(
                     f"{self.graph.name(arg)} is computed from a state outside of the pass"
                 )
+        foreign = {n.op for b in made.node.blocks for n in b.nodes}.intersection(
+            self.options.refuse
+        )
+        if foreign:
+            raise Refusal(f"no code for {', '.join(sorted(foreign))}")
         if self.options.loops:
             self.price = choose(made.node, self.options.loops)
         return self._replacements(made.node)

@@ -46,7 +46,7 @@ BACKEND = Backend(
     stages=(
         ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
-        ("streamed", "stream{loops=warps}"),
+        ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
         ("fused", "fuse"),
         ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute_gpu,memory"),

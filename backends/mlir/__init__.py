@@ -25,7 +25,7 @@ BACKEND = Backend(
     stages=(
         ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
-        ("streamed", "stream{loops=cpu}"),
+        ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
         ("fused", "fuse"),
         ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute,memory"),

@@ -70,7 +70,10 @@ BACKEND = Backend(
     stages=(
         ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
-        ("streamed", f"stream{{min_axis=32769,balance={BALANCE}}},stream_limits"),
+        (
+            "streamed",
+            f"stream{{min_axis=32769,balance={BALANCE},refuse=[{','.join(REFUSED)}]}},stream_limits",
+        ),
         ("split", "split_reductions"),
         ("fused", "fuse{max_epilogue=20},walks,tiles"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),

@@ -119,3 +119,16 @@ def test_the_pass_records_the_price_and_leaves_what_does_not_fit(rng: np.random.
     assert not changed and "is not streamed: it has fewer than 16 rows" in text
     changed, text = notes(66, 66)
     assert not changed and "is not streamed: it costs" in text
+
+
+def test_ops_that_a_backend_has_no_code_for_stay_apart(rng: np.random.Generator) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(torch.tanh(q @ k.mT), -1) @ v
+
+    args = [normal(rng, 2, 130, 16) for _ in range(3)]
+    func = prepared(stack.trace(program, *args))
+    assert Pipeline("stream{refuse=[erf]}").run(func).func is not func
+    result = Pipeline("stream{refuse=[erf,tanh]}").run(func, verbose=True)
+    notes = [str(note) for record in result.records for note in record.notes]
+    assert result.func is func
+    assert any("is not streamed: no code for tanh" in n for n in notes), notes

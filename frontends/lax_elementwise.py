@@ -104,6 +104,12 @@ def _square(s: Site, x: Node, **_: Any) -> Node:
     return s.b.mul(x, x)
 
 
+@lower("one_minus_square")  # from JAX 0.11 on: the derivative of tanh
+def _one_minus_square(s: Site, x: Node, **_: Any) -> Node:
+    one = s.fill(1, s.type)
+    return s.b.mul(s.b.add(one, x), s.b.sub(one, x))
+
+
 @lower("integer_pow")
 def _integer_pow(s: Site, x: Node, *, y: int, **_: Any) -> Node:
     if y == 0:

@@ -255,3 +255,10 @@ def test_total_order() -> None:
     for kind in ("max", "min"):
         check(lambda x, k=kind: getattr(jnp, k)(x[:3]), x)
     check(lambda x: jnp.searchsorted(jnp.sort(x), x), x)
+
+
+def test_derivative_of_tanh() -> None:
+    """A primitive of its own from JAX 0.11 on; no fallback."""
+    x = jnp.linspace(-4, 4, 9, dtype=jnp.float32)
+    check(jax.grad(lambda v: jnp.tanh(v).sum()), x)
+    check(jax.grad(lambda v: jax.nn.gelu(v, approximate=True).sum()), x)

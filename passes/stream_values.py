@@ -49,6 +49,10 @@ class StreamValues(Tiler):
             return self.known[node](index)
         return super().value(node, index, guard)
 
+    def computed(self, node: Node, index: Index) -> Node:
+        """The value of a known node, computed all the same."""
+        return super().value(node, index, None)
+
     def at_place(self, place: Index, held: Node) -> Reader:
         """A value that is only read at one place."""
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, minimum, mul, substitute, symbol
-from stack.ir.node import Node, deps
+from stack.ir.node import Node, deps, topological
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes
 from stack.ir.types import F32, I64, TensorType
@@ -26,6 +27,7 @@ from stack.passes.tile_frame import COMBINE, CannotTile, wide
 from stack.passes.tile_stream_dot import StreamProducts, names_in
 from stack.passes.tile_stream_limits import RowFrame
 
+DEAR = 8  # operations on an element from which a value is kept from one sweep to the next
 PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
 LANES = (64, 32, 16)  # rows of a program: what a register holds, or a few of them
 
@@ -212,7 +214,7 @@ class StreamTiler(StreamProducts):
             self.known[self.correct.params[j]] = self._reader(state, old[j])
         new = list(old)
         for level in self.levels:
-            parts = self._sweep([states[j] for j in level])
+            parts = self._sweep([states[j] for j in level], self._dear(level))
             for j in level:
                 state = states[j]
                 new[j] = self._merged(j, old[j], parts[state])
@@ -222,8 +224,19 @@ class StreamTiler(StreamProducts):
 
     # ---- one panel
 
-    def _sweep(self, states: Sequence[Node]) -> dict[Node, Node]:
-        """For each state its part of the panel; of a wide one, what the columns multiply."""
+    def _dear(self, level: Sequence[int]) -> list[Node]:
+        """What a sweep reduces that is dear, and that a later one computes again."""
+        states = [self.states.results[j] for j in level]
+        if level is self.levels[-1]:
+            return []
+        found = [s.args[0] for s in states if s.op == "reduce"]
+        return [n for n in dict.fromkeys(found) if any(map(_is_dear, topological([n])))]
+
+    def _sweep(self, states: Sequence[Node], dear: Sequence[Node]) -> dict[Node, Node]:
+        """For each state its part of the panel; of a wide one, what the columns multiply.
+
+        Values of `dear` are kept for later sweeps.
+        """
         self.key = self.variable("k", self.size)
         key = add(self.first, self.key)
         init: list[Node] = []
@@ -243,6 +256,15 @@ class StreamTiler(StreamProducts):
                     self.splat(constant(identity(kind, wide(state.dtype)), wide(state.dtype)))
                 )
                 kinds.append(COMBINE[kind])
+        places: list[Index] = []
+        for node in dear:
+            state = next(s for s in states if s.args[0] is node)
+            axis = streamed_axes(state)[0][1]
+            place = self._place(state)
+            places.append((*place[:axis], key, *place[axis:]))
+            values.append(lambda n=node, i=places[-1]: self.value(n, i, None))
+            init.append(self.local("kept", (self.size, self.tile), self.turn, wide(node.dtype)))
+            kinds.append("")
 
         def body(held: list[Node]) -> list[Node]:
             made = [self.as_tile(value()) for value in values]
@@ -251,7 +273,21 @@ class StreamTiler(StreamProducts):
                 for kind, h, m in zip(kinds, held, made, strict=True)
             ]
 
-        return dict(zip(states, self.over(self.key, init, body), strict=True))
+        made = self.over(self.key, init, body)
+        for node, place, memory in zip(dear, places, made[len(states) :], strict=True):
+            self.known[node] = self._kept(node, place, memory)
+        return dict(zip(states, made, strict=False))
+
+    def _kept(self, node: Node, place: Index, memory: Node) -> Reader:
+        """How a value of an earlier sweep is read: from memory where that is at the same place."""
+        base = tuple(substitute(d, {str(self.key): 0}) for d in place)
+
+        def read(index: Index) -> Node:
+            if tuple(substitute(d, {str(self.key): 0}) for d in index) == base:
+                return self.line(memory, self.key)
+            return self.computed(node, index)
+
+        return read
 
     def _term(self, state: Node, key: Dim) -> Node:
         """What one key adds to a state in registers."""
@@ -339,6 +375,11 @@ class StreamTiler(StreamProducts):
             whole = self.b.reshape(whole, type=whole.tensor.with_shape(shape))
         start = [self.number(substitute(d, {column: 0, "t": 0})) for d in at]
         return self.b.store(memory, whole, *start)
+
+
+def _is_dear(node: Node) -> bool:
+    op = ops.lookup(node.op)
+    return op.kind == "elementwise" and op.flops >= DEAR
 
 
 def _gone(index: Index) -> Node:

@@ -132,3 +132,19 @@ def test_ops_that_a_backend_has_no_code_for_stay_apart(rng: np.random.Generator)
     notes = [str(note) for record in result.records for note in record.notes]
     assert result.func is func
     assert any("is not streamed: no code for tanh" in n for n in notes), notes
+
+
+@pytest.mark.parametrize(("name", "kept"), [("softcap", 1), ("causal", 0), ("full", 0)])
+def test_what_is_dear_is_kept_from_one_sweep_to_the_next(
+    name: str, kept: int, rng: np.random.Generator
+) -> None:
+    """In each of the two loops that a causal limit makes; a mask alone is computed again."""
+    from stack.demos.gpu_attention import VARIANTS
+
+    args = [normal(rng, 2, 2, 256, 16) for _ in range(3)]
+    kernel = tile_group(stream_of(VARIANTS[name], args)[1])
+    nodes = [n for _, n in walk(kernel.blocks[0])]
+    panels = sum(n.op == "alloc" and n.attrs["name"].startswith("scores") for n in nodes)
+    memories = sum(n.op == "alloc" and n.attrs["name"].startswith("kept") for n in nodes)
+    assert memories == kept * panels
+    assert sum(n.op == "tanh" for n in nodes) == kept * panels

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from stack.errors import UsageError
+from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
 from stack.ir.warp_ops import WARP
@@ -72,7 +72,7 @@ def _row_kernel(stream: Node) -> Node:
 def _fits(kernel: Callable[[], Node]) -> None:
     try:
         kernel()
-    except CannotTile as why:
+    except (CannotTile, RuleError) as why:
         raise Refusal(str(why)) from why
 
 

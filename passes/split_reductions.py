@@ -20,6 +20,8 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.types import DType
+from stack.passes.block_frame import power_of_two
+from stack.passes.block_reduce import MAX_WHOLE
 from stack.passes.block_tiler import COLUMNS, LOOP_TILE
 from stack.passes.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.tile_choice import MEMORY, PROCESSORS, Product, ranked, seconds
@@ -72,8 +74,9 @@ class SplitReductions(Pass):
         lines = is_column and _reduces_lines(source, scope)
         parts = self.parts or (_walk_parts([sizes[a] for a in axes], sizes[-1]) if lines else 0)
         parts = parts or _best_parts(kept, extent, source.dtype, is_column)
-        split = _split_axes([sizes[a] for a in axes], parts)
-        if split is None:
+        own = [sizes[a] for a in axes]
+        split = _one_long(own, _split_axes(own, parts) or [1] * len(axes))
+        if math.prod(split) < 2 or split == own:
             return None
         total = math.prod(split)
         scope.log.note(
@@ -194,6 +197,17 @@ def _split_axes(sizes: Sequence[int], parts: int) -> list[int] | None:
             left = 1
     whole = all(p == s for p, s in zip(found, sizes, strict=True))
     return None if math.prod(found) < 2 or whole else found
+
+
+def _one_long(sizes: Sequence[int], parts: list[int]) -> list[int]:
+    """Parts that leave the first stage one long axis at most, as a kernel walks along one."""
+    parts = list(parts)
+    while True:
+        rests = [-(-s // p) for s, p in zip(sizes, parts, strict=True)]
+        long = [i for i, rest in enumerate(rests) if rest > 1]
+        if len(long) < 2 or math.prod(map(power_of_two, rests)) <= MAX_WHOLE:
+            return parts
+        parts[long[0]] = sizes[long[0]]
 
 
 def _in_stages(node: Node, parts: dict[int, int]) -> Node:

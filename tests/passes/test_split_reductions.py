@@ -76,6 +76,15 @@ REWRITES: Rewrites = {
     ),
 }
 
+LONG: Rewrites = {
+    "two long axes": (
+        "%x: f32[301, 303]",
+        '%z = reduce(%x) {axes=[0, 1], kind="sum"} : f32[]',
+        """%b = reduce(%x) {axes=[1], kind="sum"} : f32[301]
+        %z = reduce(%b) {axes=[0], kind="sum"} : f32[]""",
+    ),
+}
+
 KEPT: Kept = {
     "parts as large as the axis": (
         "%x: f32[4, 6]",
@@ -110,6 +119,7 @@ WHOLE = {
     "many rows": ("%x: bf16[16384, 8192]", "[1]", "bf16[16384]"),
     "a short full sum": ("%x: f32[1024]", "[0]", "f32[]"),
     "many columns of few rows": ("%x: f32[64, 1000000]", "[0]", "f32[1000000]"),
+    "two axes that a tile holds": ("%x: f32[30, 40]", "[0, 1]", "f32[]"),
     "one row of a norm": ("%x: bf16[1, 4096]", "[1]", "bf16[1]"),
 }
 DEEP = {"16 rows": (16, 1024, 16384), "few tiles": (256, 256, 65536)}
@@ -124,6 +134,11 @@ FULL = {
 @pytest.mark.parametrize("name", REWRITES)
 def test_splits(name: str) -> None:
     check_rewrite(ALWAYS, REWRITES[name])
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_a_kernel_walks_along_one_axis(name: str) -> None:
+    check_rewrite("split_reductions", LONG[name])
 
 
 @pytest.mark.parametrize("name", KEPT)

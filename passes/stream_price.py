@@ -1,8 +1,10 @@
 """What a stream costs on a CPU, and what its parts would cost as kernels of their own.
 
-In cycles of one core: multiply-adds in vectors, and the bytes of what is as large as rows times
-keys, which the parts write and read again. The loop adds a correction of every state for each
-panel of keys, and its last rows are done twice where they do not fill the lanes.
+In cycles of one core: multiply-adds in vectors, exponentials and the like, and the bytes of what is
+as large as rows times keys, which the parts write and read again. The loop adds a correction of
+every state for each panel of keys, its last rows are done twice where they do not fill the lanes,
+and it multiplies in f32, where libraries have instructions for 16-bit floats. Where positions hide
+keys, it leaves their panels out.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from dataclasses import dataclass
 
 from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
-from stack.ir.node import Node
+from stack.ir.node import Node, walk
 from stack.ir.warp_ops import WARP
 from stack.passes.distribute_gpu_rows import UNROLLED
 from stack.passes.stream_terms import Refusal
@@ -24,7 +26,10 @@ from stack.passes.tile_stream import StreamTiler
 
 VECTOR = 16  # floats in a register
 PRODUCTS = 2 * 2 * VECTOR  # operations in a cycle
-NEAR, FAR = 16, 6  # bytes in a cycle, from the second-level cache and from beyond
+LIBRARY = 0.45  # time of a library's product of 16-bit floats, of that in f32
+ELEMENT = 13  # cycles for a vector of what lies between the products
+VISIBLE = 0.55  # of all panels, where positions limit them: a triangle and its border
+NEAR, FAR = 16, 10  # bytes in a cycle, from the second-level cache and from beyond
 CACHE = 1 << 20  # bytes that are near
 CORRECTION = 4  # cycles for a vector: load, multiply, add, store
 
@@ -69,9 +74,9 @@ def _row_kernel(stream: Node) -> Node:
     return made.kernel()
 
 
-def _fits(kernel: Callable[[], Node]) -> None:
+def _fits(kernel: Callable[[], Node]) -> Node:
     try:
-        kernel()
+        return kernel()
     except (CannotTile, RuleError) as why:
         raise Refusal(str(why)) from why
 
@@ -88,19 +93,29 @@ def cpu_price(stream: Node) -> Price:
         tiler = StreamTiler(stream)
     except CannotTile as why:
         raise Refusal(str(why)) from why
-    _fits(tiler.kernel)
+    kernel = _fits(tiler.kernel)
     states, axes = stream.blocks[0], tiler.axes
     dots = [n for n in states.nodes if n.op == "dot"]
     work = sum(_operations(d) for d in dots) / PRODUCTS
-    between = 2 * sum(_bytes(d) for d in dots if d not in states.results)
+    parts = sum(_operations(d) * (LIBRARY if _is_short(d) else 1) for d in dots) / PRODUCTS
+    inner = [d for d in dots if d not in states.results]
+    between = 2 * sum(_bytes(d) for d in inner)
     between += 2 * sum(_bytes(d.args[1 - axes.side(d)]) for d in axes.wide)
-    fill = tiler.programs * tiler.tile / math.prod(axes.sizes[m] for m in axes.shared)
+    shared = math.prod(axes.sizes[m] for m in axes.shared)
+    elements = shared * tiler.extent / VECTOR * ELEMENT
+    fill = tiler.programs * tiler.tile / shared * COLUMN_COST[max(1, tiler.tile // VECTOR)]
     panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
-    columns = axes.columns * len(axes.wide)
-    corrections = panels * columns * tiler.tile / VECTOR * CORRECTION
-    width = COLUMN_COST[max(1, tiler.tile // VECTOR)]
+    corrections = panels * axes.columns * len(axes.wide) * tiler.tile / VECTOR * CORRECTION
+    is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
+    visible = VISIBLE if is_limited else 1
     rate = NEAR if between <= 2 * CACHE else FAR
-    return Price(work * fill * width + corrections, work + between / rate)
+    streamed = visible * ((work + elements) * fill + corrections)
+    return Price(streamed, parts + elements + between / rate)
+
+
+def _is_short(dot: Node) -> bool:
+    """Whether a library has instructions for its operands."""
+    return all(a.dtype.bits == 16 for a in dot.args)
 
 
 def _operations(dot: Node) -> int:

@@ -136,16 +136,19 @@ def stream_of(program: Callable[..., Any], args: list[Tensor]) -> Func:
 
 
 def test_the_price_decides(rng: np.random.Generator) -> None:
-    """Scores that leave the cache cost; a result as wide as the axis is long does not stream."""
-    from stack.demos.gpu_attention import full
+    """Scores that leave the cache cost; so do rows that are done twice, and products in f32."""
+    from stack.demos.gpu_attention import causal, full
 
-    def cost(seq: int, width: int) -> bool:
-        func = stream_of(full, [normal(rng, 4, seq, width) for _ in range(3)])
+    def cost(seq: int, width: int, program: Any = full, dtype: Any = torch.float32) -> bool:
+        args = [normal(rng, 4, seq, width).to(dtype) for _ in range(3)]
+        func = stream_of(program, args)
         price = cpu_price(next(n for n in func.nodes if n.op == "stream"))
         return price.streamed < price.apart
 
     assert cost(1024, 64)
     assert not cost(66, 66)  # two programs of 64 rows do it twice
+    assert not cost(1024, 64, full, torch.bfloat16)  # a library multiplies faster
+    assert cost(1024, 64, causal, torch.bfloat16)  # but it does not leave half of it out
 
 
 @pytest.mark.parametrize("name", DOT_PROGRAMS)

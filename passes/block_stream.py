@@ -311,7 +311,9 @@ def _extents(stream: Node) -> tuple[int, int]:
     states = stream.blocks[0]
     dots = [n for n in states.nodes if n.op == "dot"]
     if len(dots) > 2:
-        return 64, 64
+        # sums that are corrected pay for each step: fewer, larger tiles
+        is_corrected = any(s.op == "reduce" and s.attrs["kind"] == "max" for s in states.results)
+        return (128, 64) if is_corrected else (64, 64)
     if len(dots) == 2 and sum(s.op == "dot" for s in states.results) == 1:
         if any(n.op == "gather" for n in states.nodes):
             return 64, 32

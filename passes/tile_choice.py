@@ -91,9 +91,9 @@ SINGLE = (
     Tile(32, 64, 32, 4, 3, rate=0.13),
     Tile(16, 64, 32, 4, 3, rate=0.08),
 )
-# where what follows a product holds many values for each sum: fewer sums for a thread
+# where what follows a product reads another array and holds many values for each sum: fewer sums
+# for a thread
 BUSY = 18  # scalar operations on an element of the result
-BUSY_TILES = (Tile(64, 128, 128, 4, 4, rate=0.95), Tile(64, 64, 128, 4, 4, rate=0.45))
 BUSY_READING = (Tile(64, 128, 128, 8, 3, rate=0.6), Tile(64, 64, 128, 4, 4, rate=0.45))
 
 
@@ -164,8 +164,8 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
 def ranked(product: Product, dtype: DType) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
     tiles = tiles_of(dtype)
-    if product.work >= BUSY and dtype.bits <= 16:
-        tiles = BUSY_READING if product.reads else BUSY_TILES
+    if product.reads and product.work >= BUSY and dtype.bits <= 16:
+        tiles = BUSY_READING
     elif product.reads:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)

@@ -73,14 +73,17 @@ LIBDEVICE = {
 REFUSED = ("digamma",)
 
 
-def expression(node: Node, args: list[str]) -> str:
-    """The value of an elementwise node from the texts of its operands."""
+def expression(node: Node, args: list[str], has_dot: bool = False) -> str:
+    """The value of an elementwise node from the texts of its operands.
+
+    After a product, erf is the library's: its branches hold fewer values beside the sums.
+    """
     op, dtype = node.op, node.args[0].dtype
     if dtype.kind == "b" and op in ("add", "mul"):
         return f"{args[0]} {'|' if op == 'add' else '&'} {args[1]}"
     if op in INFIX:
         return f"{args[0]} {INFIX[op]} {args[1]}"
-    if op in ("tanh", "erf") and dtype.name == "f32":
+    if dtype.name == "f32" and (op == "tanh" or (op == "erf" and not has_dot)):
         return f"{op}_f32({args[0]})"
     if op in LANGUAGE and (dtype.name != "f64" or op in ("abs", "floor", "ceil")):
         return f"{LANGUAGE[op]}({args[0]})"

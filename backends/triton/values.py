@@ -136,7 +136,7 @@ class Values:
             kind = TYPES[node.dtype.name]
             self._assign(node, f"{args[0]}.to({kind}, bitcast=True)", actual)
             return
-        self._assign(node, expression(node, args), actual)
+        self._assign(node, expression(node, args, self.has_dot), actual)
 
     def _broadcast(self, node: Node) -> None:
         source, axes = node.args[0], node.attrs["axes"]

@@ -304,6 +304,12 @@ def exact_results(program: GpuProgram) -> list[Any]:
     return [torch.cat(same, program.join) for same in zip(*pieces, strict=True)]
 
 
+def source_error(program: GpuProgram, exact: Sequence[Any]) -> float:
+    """Error of the source as torch runs it: what its element types cost any system."""
+    system = _called("eager", "library", program.fn, program)
+    return error_of(exact, system.results(system.call(system.prepare(program.args))))
+
+
 def error_of(expected: Sequence[Any], found: Sequence[Any]) -> float:
     """Largest error of any result, relative to the largest value of that result.
 

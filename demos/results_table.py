@@ -11,14 +11,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+from stack.measure.plots import plot_all
+from stack.measure.roofline import Ceilings
+
 HEAD = """| row | case | ours, ms | kind | vs best | of limit | others, ms |
 |---|---|---|---|---|---|---|"""
 
 
 def joined(documents: list[dict[str, Any]]) -> dict[str, Any]:
     """One document: the newest run's device, versions and ceilings, the rows of all."""
-    rows = [row for document in documents for row in document["rows"]]
-    return {**documents[-1], "rows": rows}
+    last = documents[-1]
+    lists = {
+        key: [item for document in documents for item in document.get(key, ())]
+        for key in ("rows", "problems")
+    }
+    return {**last, **lists}
 
 
 def cases(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
@@ -55,11 +62,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="bench rows as a Markdown table")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.json")
     parser.add_argument("-o", "--output", type=Path, help="write all rows as one document")
+    parser.add_argument("--plot", type=Path, help="bars of ratios, and a roofline beside them")
     given = parser.parse_args()
     document = joined([json.loads(path.read_text()) for path in given.files])
     print(HEAD, *(line(rows) for rows in cases(document["rows"])), sep="\n")
     if given.output is not None:
         given.output.write_text(json.dumps(document, indent=1) + "\n")
+    if given.plot is not None:
+        measured = document["ceilings"]
+        ceilings = Ceilings(
+            {"bf16": measured["F_bf16_gflops"] * 1e9},
+            {1 << 30: measured["B_gbytes"] * 1e9},
+            measured["threads"],
+            measured["how"],
+        )
+        plot_all(document["rows"], document["device"], ceilings, given.plot)
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from stack.measure.bench import Row, by_case
 from stack.measure.roofline import Ceilings
 
 OURS, THEIRS = "#2a6f97", "#bbbbbb"
+LONGEST = 4.0  # bars that are longer are cut there
 
 
 def plot_all(rows: Sequence[Row], device: str, ceilings: Ceilings, path: str | Path) -> None:
@@ -121,4 +122,5 @@ def _panel(axis: Any, name: str, cases: Sequence[Sequence[Row]]) -> None:
     axis.set_yticks(list(places), labels, fontsize=7)
     axis.invert_yaxis()
     axis.axvline(1, color="#222222", linewidth=0.8)
+    axis.set_xlim(0, min(LONGEST, max([1.1, *values])))
     axis.set_title(name, loc="left", fontsize=9)

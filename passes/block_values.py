@@ -212,11 +212,14 @@ class BlockValues(BlockReduce):
     def _power(self, op: str, value: Held) -> Held:
         """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little.
 
-        L is log2(e). Where b is so large that other values are far below it, 1 does as well: then
+        L is log2(e). a * L is rounded at the size of a, not of a - b: only where values are of 16
+        bits, and coarser, that does not show. Where b is so large that other values are far below it, 1 does as well: then
         nothing overflows, and a row that holds one value throughout is 1 there.
         """
         node = value.node
         if op == "exp2" or node.dtype.name != "f32" or node.op != "sub" or not value.axes:
+            return self.apply(op, [value])
+        if not any(x.dtype.is_float and x.dtype.bits <= 16 for x in self.inputs):
             return self.apply(op, [value])
         left, right = node.args
         if right.op != "broadcast":

@@ -305,3 +305,11 @@ def test_before_and_expected() -> None:
     after = Pipeline("fuse,blocks").run(parse(BEFORE)).func
     assert str(after) == str(parse(EXPECTED))
     assert str(Pipeline("blocks").run(after).func) == str(after)
+
+
+@pytest.mark.parametrize(("dtype", "is_folded"), [("bf16", True), ("f32", False)])
+def test_exponentials_of_coarse_values_alone_are_folded(dtype: str, is_folded: bool) -> None:
+    """x * log2(e) is rounded at the size of x: below 16 bits that does not show."""
+    text = str(lowered(group_of(softmax, [(dtype, 3, 40)])))
+    assert ("exp2(" in text) is is_folded
+    assert ("= exp(" in text) is not is_folded

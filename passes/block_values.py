@@ -213,8 +213,9 @@ class BlockValues(BlockReduce):
         """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little.
 
         L is log2(e). a * L is rounded at the size of a, not of a - b: only where values are of 16
-        bits, and coarser, that does not show. Where b is so large that other values are far below it, 1 does as well: then
-        nothing overflows, and a row that holds one value throughout is 1 there.
+        bits, and coarser, that does not show. Where b is so large that other values are far below
+        it, 1 does as well: then nothing overflows, and a row that holds one value throughout is 1
+        there.
         """
         node = value.node
         if op == "exp2" or node.dtype.name != "f32" or node.op != "sub" or not value.axes:

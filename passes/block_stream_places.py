@@ -50,7 +50,9 @@ def stream_places(states: Block, correct: Block, ending: Block) -> Places:
 class _Placing:
     def __init__(self, states: Block, correct: Block, ending: Block) -> None:
         self.inner, self.correct, self.ending = states, correct, ending
-        self.params = dict(zip(states.results, ending.params, strict=False))
+        # a state may be there twice: one node, and a parameter of each block for either
+        self.pairs = list(zip(states.results, ending.params, strict=False))
+        self.params = dict(self.pairs)
         self.marks: list[Dim] = []
         self.states: dict[Node, Index] = {}
         self.results: dict[Node, Index] = {}
@@ -79,7 +81,7 @@ class _Placing:
 
     def _enter(self, found: Mapping[Node, Index]) -> None:
         """Note what the block `finish` tells."""
-        for state, param in self.params.items():
+        for state, param in self.pairs:
             if param in found:
                 self.states.setdefault(state, found[param])
         for result in self.ending.results:
@@ -88,8 +90,8 @@ class _Placing:
 
     def _follow_corrections(self) -> None:
         """States that the correction of another reads sit where it reads them."""
-        count = len(self.params)
-        order = list(self.params)
+        order = [state for state, _ in self.pairs]
+        count = len(order)
         for i, state in enumerate(order):
             if state not in self.states:
                 continue

@@ -266,3 +266,8 @@ def test_shifts_out_of_range_and_integer_powers(dtype: str) -> None:
     found = compile_func(func, "mlir", options={"cache": False}).run([x, y])
     for want, got in zip(func.interpret(x, y), found, strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def test_a_stream_that_holds_one_state_twice() -> None:
+    """Its second sum is its first: what follows in the block sits where it says."""
+    natively(random_program(50_824))

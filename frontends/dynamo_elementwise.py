@@ -7,11 +7,11 @@ that instead costs less: its source is in memory anyway, or takes fewer bytes.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch.fx import Graph, Node
 from torch.utils import _pytree as pytree
+
+from stack.frontends.fx_values import before, example_of
 
 aten = torch.ops.aten
 VIEWS = frozenset({
@@ -28,7 +28,7 @@ MOST = 1.1  # of a value's bytes: what its sources may take, statistics of rows 
 def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
     """The elementwise values of the forward pass that are not worth keeping."""
     outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
-    forward = _before(outputs)
+    forward = before(outputs)
     sources: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:
         if node in forward and _is_elementwise(node):
@@ -44,24 +44,10 @@ def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
     ]
 
 
-def _before(outputs: list[Any]) -> set[Node]:
-    """The nodes that outputs are computed from."""
-    found: set[Node] = set()
-    pending = [n for n in outputs if isinstance(n, Node)]
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(node.all_input_nodes)
-    return found
-
-
 def _bytes(node: Node) -> int:
     """Bytes of a node's value; none where its size is not a number."""
-    value = node.meta.get("val")
-    if not isinstance(value, torch.Tensor) or not all(isinstance(s, int) for s in value.shape):
-        return 0
-    return value.numel() * value.element_size()
+    value = example_of(node)
+    return 0 if value is None else value.numel() * value.element_size()
 
 
 def _is_elementwise(node: Node) -> bool:

@@ -9,7 +9,7 @@ and reading its bytes. What the reductions make of it (a max, a sum) is kept.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from stack.frontends.dynamo_elementwise import rebuilt
 from stack.frontends.fx_exchange import exchange_sums
+from stack.frontends.fx_values import before, example_of
 
 aten = torch.ops.aten
 
@@ -63,7 +64,7 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
 def recomputed(graph: Graph, num_fwd_outputs: int, balance: float) -> list[Node]:
     """The values of the forward pass that are cheaper to compute again than to keep."""
     outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
-    forward = _before(outputs)
+    forward = before(outputs)
     found: dict[Node, None] = {}
     for node in graph.nodes:
         if node in forward and _is_cheap(node, balance):
@@ -74,39 +75,19 @@ def recomputed(graph: Graph, num_fwd_outputs: int, balance: float) -> list[Node]
     return list(found)
 
 
-def _before(outputs: Iterable[Any]) -> set[Node]:
-    """The nodes that outputs are computed from."""
-    found: set[Node] = set()
-    pending = [n for n in outputs if isinstance(n, Node)]
-    while pending:
-        node = pending.pop()
-        if node not in found:
-            found.add(node)
-            pending.extend(node.all_input_nodes)
-    return found
-
-
 def _is_cheap(node: Node, balance: float) -> bool:
     """Whether a node is a product whose flops cost less than its bytes, written and read."""
     places = PRODUCTS.get(node.target)  # pyright: ignore[reportArgumentType]
     if places is None:
         return False
-    left, right = (_value(node.args[i]) for i in places)
-    made = _value(node)
+    left, right = (example_of(node.args[i]) for i in places)
+    made = example_of(node)
     if left is None or right is None or made is None:
         return False
     if made.numel() <= left.numel() + right.numel():
         return False
     flops = 2 * made.numel() * left.shape[-1]
     return flops < balance * 2 * made.numel() * made.element_size()
-
-
-def _value(node: Any) -> torch.Tensor | None:
-    """The example of a node, where all its sizes are numbers."""
-    found = node.meta.get("val") if isinstance(node, Node) else None
-    if isinstance(found, torch.Tensor) and all(isinstance(s, int) for s in found.shape):
-        return found
-    return None
 
 
 def _chain(product: Node, forward: set[Node]) -> set[Node] | None:
@@ -117,7 +98,7 @@ def _chain(product: Node, forward: set[Node]) -> set[Node] | None:
         for user in pending.pop().users:
             if user not in forward or user in chain:
                 continue
-            made = _value(user)
+            made = example_of(user)
             if made is not None and made.numel() == size and _is_elementwise(user):
                 chain.add(user)
                 pending.append(user)

@@ -3,6 +3,7 @@
 With F(x, r) the summands of the states, F(x, r') = A(r, r') F(x, r) holds for all x:
 
     exp(a - r)      times exp(r - r')
+    [a = r]         times [r = r'], where r bounds a
     (a - r) ** d    with its lower powers: binomial in (r - r')
     products        the product of both
 
@@ -28,6 +29,7 @@ from stack.passes.stream_terms import (
     Scaled,
     Shift,
     State,
+    Tie,
     Writer,
 )
 
@@ -60,7 +62,17 @@ class _Action:
         for factor in state.all_factors:
             if isinstance(factor, Exp):
                 total = make("mul", (total, self._ratio(factor, state.names)))
+            elif isinstance(factor, Tie):
+                total = make("mul", (total, self._stays(factor, state.names, total)))
         return total
+
+    def _stays(self, factor: Tie, names: Names, like: Node) -> Node:
+        """[r = r']: what was the bound is below it once there is a new one."""
+        (old, own), (new, _) = self.old.bound(factor.bound), self.new.bound(factor.bound)
+        same = make("eq", (old, new))
+        return self.old.spread(
+            make("cast", (same,), hint=same.tensor.with_dtype(like.dtype)), own, names
+        )
 
     def _ratio(self, factor: Exp, names: Names) -> Node:
         """exp(r - r'). The old bound is taken as it is: exp(-inf) drops what was no element."""
@@ -140,12 +152,15 @@ def describe(normal: Normal, writer: Writer) -> list[str]:
     lines: list[str] = []
     for state in normal.states:
         place = writer.place[state]
-        factors = [f for f in state.all_factors if isinstance(f, Exp | Shift)]
+        factors = [f for f in state.all_factors if isinstance(f, Exp | Shift | Tie)]
         if not factors:
             lines.append(f"{place}: no state in it, A = 1")
             continue
         action: list[str] = []
         for factor in dict.fromkeys(factors):
+            if isinstance(factor, Tie):
+                action.append(f"[r = r'] with r = {writer.node(factor.bound.value.node)}")
+                continue
             r = writer.reference(factor.r)
             if isinstance(factor, Exp):
                 action.append(f"{factor.op}(r - r') with r = {r}")

@@ -26,6 +26,7 @@ from stack.passes.stream_terms import (
     Shift,
     State,
     Term,
+    Tie,
     Value,
 )
 from stack.rewrite.pattern import splat
@@ -168,6 +169,8 @@ class Render:
             if isinstance(factor, Mask):
                 continue
             part = self.factor(factor, space)
+            if isinstance(factor, Tie):
+                part = make("cast", (part,), hint=part.tensor.with_dtype(dtype))
             if isinstance(factor, Power) and factor.power < 0:
                 total = self.constant(1.0, dtype) if total is None else total
                 total = make("div", (total, part))
@@ -199,6 +202,10 @@ class Render:
         """One factor, over the axes `space`."""
         if isinstance(factor, Power | Mask):
             return self.spread(self.value(factor.value), self.names(factor.value), space)
+        if isinstance(factor, Tie):
+            bound = self.spread(*self.bound(factor.bound), space)
+            value = self.spread(self.value(factor.value), self.names(factor.value), space)
+            return make("eq", (value, bound))
         inside = self.difference(factor, space)
         return make(factor.op, (inside,)) if isinstance(factor, Exp) else inside
 
@@ -236,6 +243,11 @@ class Render:
     def spread_anchor(self, anchor: Anchor, space: Names) -> Node:
         """An anchor, over the axes `space`."""
         return self.spread(self.anchor(anchor), self.names(anchor.value), space)
+
+    def bound(self, anchor: Anchor) -> tuple[Node, Names]:
+        """A running bound as it is, and the names of its axes."""
+        source = self.normal.source_state(anchor)
+        return self.states[source], source.names
 
     def anchor(self, anchor: Anchor) -> Node:
         """The value of an anchor; finite where only infinities, or nothing, came so far."""

@@ -21,6 +21,7 @@ from stack.passes.stream_terms import (
     Shift,
     Sum,
     Term,
+    Tie,
     Value,
     negative,
     product,
@@ -63,6 +64,8 @@ class Sums:
         if node.op in MOVES:
             return self.sum(operands[0])
         if not node.dtype.is_float:
+            if value.streams and node.op == "cast":
+                return self._cast(value, operands)
             if value.streams:
                 raise Refusal(f"{self.graph.name(node)} of {node.dtype} depends on a reduction")
             return (Term(1.0, (Power(value),)),)
@@ -126,7 +129,36 @@ class Sums:
             return self.sum(operands[0])
         if not value.streams:
             return (Term(1.0, (Power(value),)),)
+        tie = self._tie(operands[0])
+        if tie is not None:
+            return (Term(1.0, (), (tie,)),)
         raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes[1]} to {dtypes[0]}")
+
+    def _tie(self, test: Value) -> Tie | None:
+        """Whether an element is the max or min of all, as a factor."""
+        if test.node.op != "eq":
+            return None
+        sides = self.region.operand_values(test)
+        for value, other in (sides, sides[::-1]):
+            row = self.row_behind(other)
+            if row is None or self.region.depends(value):
+                continue
+            found = find_anchor(self.region, self.forms, 1.0, row)
+            if found is None or found[0].anchor.kind != "bound" or found[1]:
+                continue
+            anchor = found[0].anchor
+            if self.region.operands[anchor.source] == (value,) and self._is_exact(value):
+                return Tie(value, anchor)
+        return None
+
+    def _is_exact(self, value: Value) -> bool:
+        """Whether no rounding to 16 bits, which is left out here, could make elements equal."""
+        if not self.region.passes(value):
+            return True
+        node = value.node
+        if node.op not in MOVES and node.dtype.is_float and node.dtype.bits == 16:
+            return False
+        return all(map(self._is_exact, self.region.operand_values(value)))
 
     def _pow(self, value: Value, operands: Sequence[Value]) -> Sum:
         degree = splat(operands[1].node)

@@ -2,7 +2,7 @@
 
 A summand over the streamed axis k is kept as a sum of terms. A term is a number, factors without k
 (which leave the reduction) and factors with k: values that no earlier state changes, masks,
-exp(a - r), and shifts (a - r), where r is made of earlier states.
+exp(a - r), shifts (a - r), where r is made of earlier states, and ties [a = r] of a bound r of a.
 """
 
 from __future__ import annotations
@@ -101,7 +101,15 @@ class Shift:
     r: tuple[Scaled, ...]
 
 
-Factor = Power | Mask | Exp | Shift
+@dataclass(frozen=True)
+class Tie:
+    """1 where a value is the running bound of it, else 0."""
+
+    value: Value
+    bound: Anchor
+
+
+Factor = Power | Mask | Exp | Shift | Tie
 
 
 @dataclass(frozen=True)
@@ -219,6 +227,8 @@ class Writer:
             return text if factor.power == 1 else f"1/{text}"
         if isinstance(factor, Mask):
             return f"[{'' if factor.keep else 'not '}{self.node(factor.value.node)}]"
+        if isinstance(factor, Tie):
+            return f"[{self.node(factor.value.node)} = {self.node(factor.bound.value.node)}]"
         inside = self.sum(factor.a) + "".join(self.anchor(s) for s in factor.r)
         return f"{factor.op}({inside})" if isinstance(factor, Exp) else f"({inside})"
 

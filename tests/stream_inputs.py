@@ -32,6 +32,7 @@ def inputs(name: str, rng: np.random.Generator) -> list[np.ndarray]:
         "layer": [x, f32(LONG), f32(LONG)],
         "rms": [x, f32(LONG)],
         "kl": [x, f32(ROWS, LONG)],
+        "ties": [np.round(x)],
         "softmin": [x, f32(LONG, 6)],
         "expected_variance": [x, f32(ROWS, LONG)],
         "standardized": [x, f32(LONG, 6)],
@@ -49,5 +50,5 @@ VARIANTS = (
 DOT_PROGRAMS = (*VARIANTS, "plain", "with_lse", "by_lse", "bilinear", "linear_loss")
 ROW_PROGRAMS = (
     "softmax", "log_softmax", "lse", "loss", "layer", "rms", "variance", "third_moment",
-    "entropy", "kl", "softmin", "expected_variance", "standardized",
+    "entropy", "kl", "softmin", "ties", "expected_variance", "standardized",
 )  # fmt: skip

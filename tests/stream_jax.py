@@ -168,6 +168,12 @@ def kl(x, y):
 
 
 @program
+def ties(x):
+    top = x.max(-1, keepdims=True)
+    return jnp.exp(x - top).sum(-1), (x == top).sum(-1)
+
+
+@program
 def softmin(x, v):
     e = jnp.exp(x.min(-1, keepdims=True) - x)
     return (e @ v) / e.sum(-1, keepdims=True)

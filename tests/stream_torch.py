@@ -168,6 +168,12 @@ def kl(x, y):
 
 
 @program
+def ties(x):
+    top = x.amax(-1, keepdim=True)
+    return (x - top).exp().sum(-1), (x == top).sum(-1)
+
+
+@program
 def softmin(x, v):
     e = torch.exp(x.amin(-1, keepdim=True) - x)
     return (e @ v) / e.sum(-1, keepdim=True)

@@ -66,7 +66,40 @@ REWRITES: Rewrites = {
   } : f32[3]""",
     ),
 }
+TIES = MAX + "%b = broadcast(%m) {axes=[0]} : f32[3, 9]\n%q = eq(%x, %b) : bool[3, 9]\n"
+COUNT = '%e = cast(%q) : f32[3, 9]\n%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]'
+REWRITES["a count of ties"] = (
+    X,
+    TIES + COUNT,
+    """%z = stream(%x) {name="max_sum"} : f32[3] {(%p0: f32[3, 9])
+    %m = reduce(%p0) {axes=[1], kind="max"} : f32[3]
+    %b = broadcast(%m) {axes=[0]} : f32[3, 9]
+    %q = eq(%p0, %b) : bool[3, 9]
+    %e = cast(%q) : f32[3, 9]
+    %z = reduce(%e) {axes=[1], kind="sum"} : f32[3]
+    return %m, %z
+  } {(%old0: f32[3], %old1: f32[3], %new0: f32[3], %new1: f32[3])
+    %q = eq(%old0, %new0) : bool[3]
+    %e = cast(%q) : f32[3]
+    %z = mul(%old1, %e) : f32[3]
+    return %old0, %z
+  } {(%s0: f32[3], %s1: f32[3], %p0: f32[3, 9])
+    return %s1
+  } : f32[3]""",
+)
 KEPT: Kept = {
+    "ties with the max of another array": (
+        "%x: f32[3, 9], %y: f32[3, 9]",
+        TIES.replace("eq(%x,", "eq(%y,") + COUNT,
+    ),
+    "elements that are not the max": (X, TIES.replace("eq(", "ne(") + COUNT),
+    "ties with a mean": (X, MEAN + "%q = eq(%x, %b) : bool[3, 9]\n" + COUNT),
+    "ties of what a rounding makes equal": (
+        X,
+        "%y = exp(%x) : f32[3, 9]\n%h = cast(%y) : bf16[3, 9]\n"
+        '%m = reduce(%h) {axes=[1], kind="max"} : bf16[3]\n'
+        "%b = broadcast(%m) {axes=[0]} : bf16[3, 9]\n%q = eq(%h, %b) : bool[3, 9]\n" + COUNT,
+    ),
     "one reduction": (X, '%z = reduce(%x) {axes=[1], kind="sum"} : f32[3]'),
     "a plain dot": (SV, '%z = dot(%s, %v) {rule="m k, k n -> m n"} : f32[3, 4]'),
     "a dot of a prologue": (

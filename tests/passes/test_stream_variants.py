@@ -83,7 +83,7 @@ def test_masks_of_whole_rows_and_tiles(framework: str, rng: np.random.Generator)
     x = rng.standard_normal((6, 40)).astype(np.float32)
     x[1], x[2, :20], x[3, 1:] = -np.inf, -np.inf, -np.inf
     x[4, 7], x[5, 3] = np.inf, np.nan
-    for name in ("softmax", "log_softmax", "lse"):
+    for name in ("softmax", "log_softmax", "lse", "ties"):
         func, _ = streamed(prepared(captured(framework, name, [x])))
         assert streams(func)
         check_tiles(func, [x], reference(name, [x]), 1e-5)

@@ -31,7 +31,7 @@ def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
     forward = before(outputs)
     sources: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:
-        if node in forward and _is_elementwise(node):
+        if node in forward and is_elementwise(node):
             found = [sources.get(a, frozenset({a})) for a in node.all_input_nodes]
             sources[node] = frozenset[Node]().union(*found)
     return [
@@ -40,7 +40,7 @@ def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
         if node not in outputs
         and _bytes(node) >= LEAST
         and sum(map(_bytes, read)) <= MOST * _bytes(node)
-        and all(u in sources or _is_fold(u) or _is_elementwise(u) for u in node.users)
+        and all(u in sources or _is_fold(u) or is_elementwise(u) for u in node.users)
     ]
 
 
@@ -50,7 +50,8 @@ def _bytes(node: Node) -> int:
     return 0 if value is None else value.numel() * value.element_size()
 
 
-def _is_elementwise(node: Node) -> bool:
+def is_elementwise(node: Node) -> bool:
+    """Whether each element of a node comes from one of each of its operands."""
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return False

@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from stack.frontends.dynamo_elementwise import rebuilt
+from stack.frontends.fx_early import early, take_out_rows, with_early
 from stack.frontends.fx_exchange import exchange_sums
 from stack.frontends.fx_values import before, example_of
 
@@ -46,17 +47,25 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
     def partition(
         joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> tuple[GraphModule, GraphModule]:
+        folds: list[Node] = []
         if balance:
             exchange_sums(joint.graph)
+            take_out_rows(joint.graph)
+            joint.graph.eliminate_dead_code()
+            folds, between = early(joint.graph, num_fwd_outputs)
             again = recomputed(joint.graph, num_fwd_outputs, balance)
-            for node in (*again, *rebuilt(joint.graph, num_fwd_outputs)):
+            for node in (*again, *rebuilt(joint.graph, num_fwd_outputs), *between):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
                 node.meta["ac_graph_id"] = 0  # as if one checkpoint held all of them
-        # torch keeps a view as strides; to us a transposed copy would be work
-        with config.patch(recompute_views=True):  # pyright: ignore[reportAttributeAccessIssue]
-            return min_cut_rematerialization_partition(
-                joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
-            )
+
+        def cut(count: int) -> tuple[GraphModule, GraphModule]:
+            # torch keeps a view as strides; to us a transposed copy would be work
+            with config.patch(recompute_views=True):  # pyright: ignore[reportAttributeAccessIssue]
+                return min_cut_rematerialization_partition(
+                    joint, inputs, num_fwd_outputs=count, **options
+                )
+
+        return with_early(joint, num_fwd_outputs, folds, cut)
 
     return partition
 

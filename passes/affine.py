@@ -37,10 +37,11 @@ def affine(node: Node, index: Index) -> Dim | None:
 
 def _chosen(op: str, a: Dim, b: Dim) -> Dim | None:
     """The extremum where the bounds tell which it is."""
-    below = less_equal(a, b)
-    if below is None:
-        return None
-    return b if below == (op == "max") else a
+    if less_equal(a, b):
+        return b if op == "max" else a
+    if less_equal(b, a):
+        return a if op == "max" else b
+    return None
 
 
 def _decided(node: Node, index: Index) -> bool | None:

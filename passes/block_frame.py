@@ -216,13 +216,18 @@ class BlockFrame:
         axis = self.axes[name]
         if not axis.is_tile:
             return Held(axis.start)
-        type_ = TensorType(self.integer, (axis.block,), "tile")
-        places = self.b.iota(axis=0, type=type_)
-        self.b.names.setdefault(places, f"in_{name}")
+        places = self.steps_of(name).node
         if axis.start.op != "const" or axis.start.attrs["value"].array != 0:
             places = self.b.add(axis.start, places)
             self.b.names.setdefault(places, f"at_{name}")
         return Held(places, (name,))
+
+    def steps_of(self, name: str) -> Held:
+        """The places of a tile axis, counted from its start."""
+        type_ = TensorType(self.integer, (self.axes[name].block,), "tile")
+        steps = self.b.iota(axis=0, type=type_)
+        self.b.names.setdefault(steps, f"in_{name}")
+        return Held(steps, (name,))
 
     def _quotient(self, atom: Quotient) -> Held:
         """Floor and mod. `div` and `rem` truncate, so what may be negative is raised first."""

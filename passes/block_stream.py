@@ -14,6 +14,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_axes, streamed_extent
+from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, Held, power_of_two
 from stack.passes.block_limits import Segment, segments
 from stack.passes.block_reduce import ONCE, TWICE
@@ -46,6 +47,7 @@ class StreamTiler(BlockTiler):
             self.inputs[q] = self.inputs[p]
         self.extent = static(streamed_extent(group))
         self.has_dot = any(n.op == "dot" for n in self.states.nodes)
+        self.has_windows = self.has_dot
         self.segments: list[Segment] = []
         self.loose: dict[int, Loose] = {}
         self.lane = ""
@@ -315,7 +317,7 @@ def _extents(stream: Node) -> tuple[int, int]:
         is_corrected = any(s.op == "reduce" and s.attrs["kind"] == "max" for s in states.results)
         return (128, 64) if is_corrected else (64, 64)
     if len(dots) == 2 and sum(s.op == "dot" for s in states.results) == 1:
-        if any(n.op == "gather" for n in states.nodes):
+        if any(_reads_elements(n) for n in states.nodes if n.op == "gather"):
             return 64, 32
         scores = [d for d in dots if d not in states.results]
         factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
@@ -325,6 +327,15 @@ def _extents(stream: Node) -> tuple[int, int]:
         # each row of such an array is read once: many rows share what they read of the others
         return (128, 64) if any(static(p.tensor.size) >= extent**2 for p in alone) else (64, 64)
     return (64, 32) if _work(stream) >= BUSY else (128, 64)
+
+
+def _reads_elements(gather: Node) -> bool:
+    """Whether the places that it reads are data: no run of memory holds those of a tile."""
+    for indices in gather.args[1:]:
+        marks = (symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(indices.shape))
+        if affine(indices, tuple(marks)) is None:
+            return True
+    return False
 
 
 def _work(stream: Node) -> int:

@@ -16,7 +16,8 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I32, I64, DType, TensorType
 from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, Held, power_of_two
-from stack.passes.block_reduce import BlockReduce, unscaled
+from stack.passes.block_memory import BlockMemory
+from stack.passes.block_reduce import unscaled
 from stack.passes.tile_frame import CannotTile, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
@@ -34,7 +35,14 @@ def _inverse(value: Held) -> Held | None:
     return Held(constant(1.0 / number, node.dtype)) if 1e-30 < abs(number) < 1e30 else None
 
 
-class BlockValues(BlockReduce):
+def _is_rounded(node: Node, dtype: DType) -> bool:
+    """Whether it is what a wide type makes of values of a type."""
+    while node.op == "gather":
+        node = node.args[0]
+    return node.op == "cast" and node.args[0].dtype == dtype
+
+
+class BlockValues(BlockMemory):
     """Values of the nodes of `body`; `inputs` are what is loaded from memory."""
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
@@ -83,114 +91,7 @@ class BlockValues(BlockReduce):
             return self.value(node.args[0], source, guard)
         raise CannotTile(f"no schedule for {node.op}")
 
-    # ---- memory
-
-    def load(self, memory: Node, index: Index, guard: Held | None, raw: bool = False) -> Held:
-        """Read a tile: a block where the index runs along the memory, else element by element."""
-        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
-        guard_axes = guard.axes if guard is not None else ()
-        if not axes and not guard_axes:
-            place = [self.number(d).node for d in index]
-            extra = [] if guard is None or not index else [guard.node, constant(0, memory.dtype)]
-            made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
-            return made if raw else self.widen(made)
-        found = self.block_place(memory, index) if guard is None else None
-        if found is not None:
-            made = self._block_load(memory, *found)
-        else:
-            made = self._element_load(memory, index, guard)
-        return made if raw else self.widen(made)
-
-    def block_place(
-        self, memory: Node, index: Index
-    ) -> tuple[list[Node], list[str | None], bool] | None:
-        """Scalar starts, the axis of each dim, and whether the block may pass the end."""
-        starts: list[Node] = []
-        along: list[str | None] = []
-        clip = False
-        for dim, size in zip(index, memory.shape, strict=True):
-            names = self.tile_axes(dim)
-            if not names:
-                starts.append(self.number(dim).node)
-                along.append(None)
-                continue
-            if len(names) > 1 or names[0] in along or names[0] not in self.axes:
-                return None
-            axis = self.axes[names[0]]
-            rest = add(dim, mul(axis.place, -1))
-            if self.tile_axes(rest):
-                return None
-            if not axis.is_covered:
-                # past the end of the axis must be past the end of the memory
-                if rest != 0 or axis.extent != size:
-                    return None
-                clip = True
-            start = self.apply("add", [self.number(rest), Held(axis.start)]) if rest != 0 else None
-            starts.append(axis.start if start is None else start.node)
-            along.append(axis.name)
-        return starts, along, clip
-
-    def _block_load(
-        self, memory: Node, starts: list[Node], along: list[str | None], clip: bool
-    ) -> Held:
-        first = next(i for i, name in enumerate(along) if name is not None)
-        dims = along[first:]
-        shape = tuple(self.axes[n].block if n else 1 for n in dims)
-        type_ = TensorType(memory.dtype, shape, "tile")
-        attrs: dict[str, object] = {"clip": True} if clip else {}
-        if self.evict and any(n is None and s.op != "const" for s, n in zip(starts, along)):
-            attrs["evict"] = self.evict  # what other programs read too stays anyway
-        node = self.b.op("load", [memory, *starts], attrs, hint=type_)
-        axes = tuple(n for n in dims if n)
-        if len(axes) != len(dims):
-            node = self.b.reshape(node, type=TensorType(memory.dtype, self.shape(axes), "tile"))
-        return Held(node, axes)
-
-    def _element_load(self, memory: Node, index: Index, guard: Held | None) -> Held:
-        places = [self.number(d) for d in index]
-        mask = guard
-        for name in self.union(places):
-            mask = self.both(mask, self.mask(name))
-        axes = self.union([*places, *([mask] if mask is not None else [])])
-        type_ = TensorType(memory.dtype, self.shape(axes), "tile")
-        extra: list[Node] = []
-        if mask is not None:
-            extra = [self.spread(mask, axes), constant(0, memory.dtype)]
-        if not index:
-            return Held(self.b.load(memory, type=TensorType(memory.dtype, ())))
-        nodes = [self.spread(p, axes) for p in places]
-        return Held(self.b.load(memory, *nodes, *extra, type=type_), axes)
-
-    def store(self, memory: Node, value: Held, index: Index) -> Node:
-        """Write a value at an index; what lies past the end of an axis is not written."""
-        value = self.cast(value, memory.dtype)
-        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
-        if not axes:
-            return self.b.store(memory, value.node, *[self.number(d).node for d in index])
-        found = self.block_place(memory, index)
-        if found is None:
-            places = [self.number(d) for d in index]
-            mask: Held | None = None
-            for name in axes:
-                mask = self.both(mask, self.mask(name))
-            extra = [] if mask is None else [self.spread(mask, axes)]
-            nodes = [self.spread(p, axes) for p in places]
-            return self.b.store(memory, self.spread(value, axes), *nodes, *extra)
-        starts, along, clip = found
-        first = next(i for i, name in enumerate(along) if name is not None)
-        dims = along[first:]
-        held = [n for n in dims if n]
-        node = self.spread(Held(value.node, value.axes), held)
-        if len(held) != len(dims):
-            shape = tuple(self.axes[n].block if n else 1 for n in dims)
-            node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
-        attrs = {"clip": True} if clip else {}
-        return self.b.op("store", [memory, node, *starts], attrs)
-
     # ---- elementwise and movement
-
-    def widen(self, value: Held) -> Held:
-        return self.cast(value, wide(value.dtype))
 
     def _elementwise(self, node: Node, index: Index, guard: Held | None) -> Held:
         args = [self.value(a, index if a.tensor.rank else (), guard) for a in node.args]
@@ -238,8 +139,7 @@ class BlockValues(BlockReduce):
 
     def _cast(self, value: Held, node: Node) -> Held:
         source, target = node.args[0].dtype, node.dtype
-        is_rounded = value.node.op == "cast" and value.node.args[0].dtype == source
-        if wide(source) != source and target != source and not is_rounded:
+        if wide(source) != source and target != source and not _is_rounded(value.node, source):
             # what is widened is the value that memory holds: others may read it there
             value = self.cast(self.cast(value, source), wide(source))
         if target == source or value.dtype == wide(target) == wide(source):

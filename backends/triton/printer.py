@@ -8,7 +8,7 @@ result is the pointer that it wrote through.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from stack.errors import StackError
@@ -53,6 +53,11 @@ def either(a, b):
 
 """
 GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
+
+
+def _is_line(node: Node) -> bool:
+    """Whether it reads memory along one axis of a tile."""
+    return node.op == "load" and node.tensor.rank == 1
 
 
 @dataclass(eq=False)
@@ -154,10 +159,17 @@ class _Printer(Values):
     # ---- statements
 
     def _block(self, block: Block) -> None:
-        """Loops come as early as they can: what is loaded before one stays in registers."""
+        """Loops come as early as they can: what is loaded before one stays in registers.
+
+        Lines of memory come before products: the wait for them overlaps.
+        """
         done: set[Node] = set()
-        for loop in [n for n in block.nodes if n.op == "loop" and n.attrs["kind"] == "serial"]:
-            needed = set(topological([loop]))
+        early = [n for n in block.nodes if _is_line(n)] if self._multiplies(block) else []
+        loops = [n for n in block.nodes if n.op == "loop" and n.attrs["kind"] == "serial"]
+        for first in (*early, *loops):
+            needed = set(topological([first]))
+            if first in early and self._multiplies(block, needed):
+                continue
             for node in block.nodes:
                 if node in needed and node not in done:
                     done.add(node)
@@ -165,6 +177,9 @@ class _Printer(Values):
         for node in block.nodes:
             if node not in done:
                 self._statement(node)
+
+    def _multiplies(self, block: Block, among: Collection[Node] | None = None) -> bool:
+        return any(n.op == "dot" and (among is None or n in among) for n in block.nodes)
 
     def _statement(self, node: Node) -> None:
         if node.op in ("param", "var", "const"):

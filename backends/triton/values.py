@@ -171,6 +171,13 @@ class Values:
         self._settle(node.args[0])
         self._assign(node, f"tl.reshape({self._full(node.args[0])}, {list(shape_of(node))})")
 
+    def _gather(self, node: Node) -> None:
+        """Elements of a run: each thread reads what its part of the tile needs."""
+        run, picked = (self._full(a) for a in node.args)
+        shape = list(shape_of(node))
+        flat = f"tl.reshape({picked}, {[math.prod(shape)]})"
+        self._assign(node, f"tl.reshape(tl.gather({run}, {flat}, 0), {shape})")
+
     def _reduce(self, node: Node) -> None:
         self._settle(node.args[0])
         text, kind = self._full(node.args[0]), str(node.attrs["kind"])

@@ -377,6 +377,7 @@ _movement(
     rule_attr,
     at_least=1,
     attrs=("rule: str",),
+    levels=frozenset({"tensor", "tile"}),
 )
 _movement(
     "scatter",

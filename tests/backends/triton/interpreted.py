@@ -148,13 +148,15 @@ def streams() -> Iterator[tuple[str, float, bool]]:
     from stack.demos.gpu_attention import VARIANTS
 
     torch.manual_seed(8)
-    for name in ("causal", "window", "gqa", "bias", "differential"):
+    for name in ("causal", "window", "gqa", "bias", "differential", "learned"):
         for seq, dtype in ((100, torch.float32), (128, torch.bfloat16))[name == "bias" :]:
             heads = 1 if name == "gqa" else 2
             q, k, v = (torch.randn(1, n, seq, 32).to(dtype) for n in (2, heads, heads))
             args: list[Any] = [q, k, v]
             if name == "bias":
                 args.append(torch.randn(2, seq, seq).to(dtype))
+            if name == "learned":
+                args.append(torch.randn(2, 2 * seq - 1).to(dtype))
             if name == "differential":
                 args = [q, k, torch.randn(q.shape).to(dtype), torch.randn(q.shape).to(dtype), v]
             program_: Callable[..., Any] = VARIANTS[name]

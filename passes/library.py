@@ -14,6 +14,7 @@ from stack.ir.builder import make, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TupleType
 from stack.passes.control import changed_bodies
+from stack.passes.tile_choice import LIBRARY
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -37,7 +38,7 @@ def _label(block: Block, log: Log) -> Block:
     changed = changed_bodies(block, lambda b: _label(b, log))
     for node in block.nodes:
         if node.op == "fusion" and node.attrs["kind"] != "library":
-            attrs = {**node.attrs, "kind": "library", "why": "no schedule for the group"}
+            attrs = {**node.attrs, "kind": "library", "why": _why_group(node)}
             new = Node("fusion", node.args, attrs, node.type, node.blocks)
             changed[node] = Replacement(new)
         elif _is_lone_item(node):
@@ -45,6 +46,13 @@ def _label(block: Block, log: Log) -> Block:
         elif node.op not in FREE and node.op not in STRUCTURE and log.spend("library"):
             changed[node] = Replacement(wrap(node))
     return replace(block, changed) if changed else block
+
+
+def _why_group(group: Node) -> str:
+    """Who chose the library: the cost of it, or nobody, for want of a schedule."""
+    named = group.attrs.get("tiles")
+    is_chosen = bool(named and named[0] == LIBRARY)
+    return "a library is faster" if is_chosen else "no schedule for the group"
 
 
 def _is_lone_item(node: Node) -> bool:

@@ -1,4 +1,4 @@
-"""Which tile a product on a GPU takes: a model of its time, best first.
+"""Which tile a product on a GPU takes, or whether a library does it: a model of time, best first.
 
 A program computes `rows` x `lanes` sums, `step` deep at a time. The time is the largest of three:
 products on the busiest processor, what comes from memory, and what comes through the L2 cache.
@@ -27,6 +27,8 @@ HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
 ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
 SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
 MOST = 8  # tiles that are worth measuring
+LIBRARY = "library"  # stands where a tile would, for a product that a library computes
+LIBRARY_SINGLE = 51e12  # flops of f32 products a second; a library has all tiles of 16-bit ones
 _TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?")
 
 
@@ -170,3 +172,18 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))
+
+
+def library_seconds(product: Product, dtype: DType) -> float:
+    """What the model expects of a library that computes a product and nothing else."""
+    if dtype.bits <= 16:
+        return min(seconds(tile, product, dtype) for tile in HALF)
+    elements = product.height * product.depth + product.depth * product.width
+    moved = (elements + product.height * product.width) * product.apart * dtype.bytes
+    flops = 2.0 * product.height * product.width * product.depth * product.apart
+    return LAUNCH + max(flops / LIBRARY_SINGLE, moved / MEMORY)
+
+
+def is_lone(body: Block, dot: Node) -> bool:
+    """Whether a group is nothing but a product of floats, which a library computes as well."""
+    return list(body.nodes) == [dot] and dot.dtype.kind == "f"

@@ -9,7 +9,7 @@ from stack.ir.node import Block, Func, Node
 from stack.passes.block_stream import stream_tiles
 from stack.passes.control import changed_bodies
 from stack.passes.tile import alone
-from stack.passes.tile_choice import product_of, ranked, seconds
+from stack.passes.tile_choice import LIBRARY, is_lone, library_seconds, product_of, ranked, seconds
 from stack.passes.tile_frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -20,7 +20,9 @@ from stack.rewrite.passes import Pass
 class Tiles(Pass):
     """Write `tiles`, best first by the model of `tile_choice`, on groups with a product.
 
-    `blocks` takes the first. Measuring the others is up to whoever has the device.
+    `blocks` takes the first. Measuring the others is up to whoever has the device. A product with
+    nothing around it may be a library's too: "library" then stands among its tiles, first where
+    the model expects it to be faster.
 
     Attributes:
         most: how many to name.
@@ -61,7 +63,10 @@ class Tiles(Pass):
         except CannotTile:
             return []  # `blocks` says why
         dtype = dot.args[0].dtype
-        best = ranked(product, dtype)[: max(self.most, 2)]
-        expected = [f"{tile}: {seconds(tile, product, dtype) * 1e6:.1f} us" for tile in best]
-        log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(expected)}")
-        return [str(tile) for tile in best[: self.most]]
+        expected = {str(t): seconds(t, product, dtype) for t in ranked(product, dtype)}
+        if is_lone(body, dot):
+            expected[LIBRARY] = library_seconds(product, dtype)
+        best = sorted(expected, key=lambda t: expected[t])
+        told = [f"{t}: {expected[t] * 1e6:.1f} us" for t in best[: max(self.most, 2)]]
+        log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)}")
+        return best[: self.most]

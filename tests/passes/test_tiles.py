@@ -9,7 +9,16 @@ from stack.errors import UsageError
 from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.types import BF16, F32
-from stack.passes.tile_choice import HALF, PROCESSORS, Product, Tile, ranked, seconds
+from stack.passes.tile_choice import (
+    HALF,
+    LIBRARY,
+    PROCESSORS,
+    Product,
+    Tile,
+    library_seconds,
+    ranked,
+    seconds,
+)
 from stack.rewrite import Pipeline
 
 
@@ -119,3 +128,45 @@ def test_empty_products(shape: tuple[int, int, int]) -> None:
 }}
 """
     Pipeline("layout,fuse,tiles").run(parse(text))
+
+
+def tiles_of(func: Func, most: int = 8) -> tuple[str, ...]:
+    (group,) = Pipeline(f"fuse,tiles{{most={most}}}").run(func).func.nodes
+    return group.attrs["tiles"]
+
+
+def test_a_library_is_measured_beside_the_tiles_of_a_lone_product() -> None:
+    assert LIBRARY in tiles_of(product(2048, 4096, 4096))
+
+
+@pytest.mark.parametrize("case", ["another op follows", "integers"])
+def test_no_library_for_what_it_does_not_do(case: str) -> None:
+    x, w = (param(n, tensor("bf16", 256, 256)) for n in "xw")
+    b = Builder()
+    y = b.exp(b.dot(x, w, rule="m k, k n -> m n"))
+    func = {
+        "another op follows": b.func("main", [x, w], [y]),
+        "integers": product(256, 256, 256, "i32"),
+    }[case]
+    assert LIBRARY not in tiles_of(func)
+
+
+def test_the_model_takes_a_library_where_it_is_faster() -> None:
+    large = Product(4096, 4096, 4096)
+    assert (library_seconds(large, F32) < seconds(ranked(large, F32)[0], large, F32)) == (
+        tiles_of(product(4096, 4096, 4096, "f32"), 1) == (LIBRARY,)
+    )
+    assert tiles_of(product(4096, 4096, 4096), 1) != (LIBRARY,)
+
+
+def test_a_chosen_library_is_a_step_that_says_why(rng: np.random.Generator) -> None:
+    func = product(96, 64, 32)
+    grouped = Pipeline("fuse,tiles").run(func).func
+    text = str(grouped)
+    start = text.index("tiles=[") + len("tiles=[")
+    own = text[start : text.index("]", start)]
+    done = Pipeline("blocks,library").run(parse(text.replace(own, '"library"'))).func
+    (step,) = done.nodes
+    assert (step.attrs["kind"], step.attrs["why"]) == ("library", "a library is faster")
+    given = [round_bf16(rng.standard_normal(p.shape).astype(np.float32)) for p in func.params]
+    np.testing.assert_array_equal(done.interpret(*given), func.interpret(*given))

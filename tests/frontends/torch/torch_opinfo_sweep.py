@@ -177,6 +177,7 @@ def add(whole: Report, part: Report) -> None:
     whole.failed += part.failed
     whole.fallback += part.fallback
     whole.other += part.other
+    whole.floor += part.floor
 
 
 def to_json(report: Report) -> str:
@@ -187,15 +188,16 @@ def to_json(report: Report) -> str:
             "failed": report.failed,
             "fallback": report.fallback,
             "other": report.other,
+            "floor": report.floor,
         }
     )
 
 
 def from_json(line: str) -> Report:
     row = json.loads(line)
-    return Report(
-        row["op"], row["passed"], row["failed"], Counter(row["fallback"]), Counter(row["other"])
-    )
+    counts = Counter(row["fallback"]), Counter(row["other"])
+    floor = [(ours, eager) for ours, eager in row["floor"]]
+    return Report(row["op"], row["passed"], row["failed"], *counts, floor)
 
 
 def options(argv: Sequence[str]) -> argparse.Namespace:

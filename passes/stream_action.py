@@ -12,6 +12,7 @@ so the running sums of F are corrected by A alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from itertools import product as choices
 from math import comb, prod
@@ -31,6 +32,7 @@ from stack.passes.stream_terms import (
     State,
     Tie,
     Writer,
+    follows,
 )
 
 
@@ -108,10 +110,7 @@ class _Action:
 
     def _shifted(self, state: State) -> Node:
         """The sum over lower powers: prod C(p, i) (r - r') ** (p - i) times the state with i."""
-        shifts = {f: 0 for f in state.all_factors if isinstance(f, Shift)}
-        for factor in state.all_factors:
-            if isinstance(factor, Shift):
-                shifts[factor] += 1
+        shifts = Counter(f for f in state.all_factors if isinstance(f, Shift) and f.r)
         total = self.old.states[state]
         moved = {f: self._moved(f.r, raw=False) for f in shifts}
         for lost in choices(*(range(p + 1) for p in shifts.values())):
@@ -152,7 +151,7 @@ def describe(normal: Normal, writer: Writer) -> list[str]:
     lines: list[str] = []
     for state in normal.states:
         place = writer.place[state]
-        factors = [f for f in state.all_factors if isinstance(f, Exp | Shift | Tie)]
+        factors = [f for f in state.all_factors if follows(f)]
         if not factors:
             lines.append(f"{place}: no state in it, A = 1")
             continue

@@ -63,8 +63,9 @@ def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Valu
     if source in forms:
         form = forms[source]
         rows = form[0].rows if len(form) == 1 and form[0].state is not None else ()
-        only = rows[0] if len(rows) == 1 else None
-        if isinstance(only, Power) and only.power == -1 and only.value.node in forms:
+        powers = [r for r in rows if isinstance(r, Power)]
+        only = powers[0] if len(powers) == 1 else None
+        if only is not None and only.power == -1 and only.value.node in forms:
             return only.value
         return None
     if source.op == "div" and all(_multiple(a)[0] in forms for a in source.args):

@@ -15,7 +15,7 @@ from stack.passes.stream_graph import MOVES, Graph, is_elementwise, reduced_valu
 from stack.passes.stream_normal import Normal
 from stack.passes.stream_price import choose
 from stack.passes.stream_region import Region
-from stack.passes.stream_terms import Exp, Refusal, Shift, Tie, Writer
+from stack.passes.stream_terms import Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
 
 
@@ -250,7 +250,7 @@ class Candidate:
             )
         self._check_width(dots, region)
         factors = [f for s in self.normal.states for f in s.all_factors]
-        depends = any(isinstance(f, Exp | Shift | Tie) for f in factors)
+        depends = any(follows(f) for f in factors)
         if not region.dots and not dots:
             return self._is_long(region.extent) and (len(region.members) > 1 or bool(long))
         if depends or (dots and len(self.normal.states) > 1):

@@ -157,7 +157,7 @@ class Normal(Sums):
         """Note a state, after those that its correction needs: lower powers, counts."""
         if state in self.states:
             return next(s for s in self.states if s == state)
-        for shift in dict.fromkeys(f for f in state.all_factors if isinstance(f, Shift)):
+        for shift in dict.fromkeys(f for f in state.all_factors if isinstance(f, Shift) and f.r):
             lower = without(state, shift)
             if lower.kind == "sum" and not lower.factors:
                 lower = State("count", lower.names, lower.space, (), lower.source)

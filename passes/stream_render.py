@@ -238,7 +238,10 @@ class Render:
 
     def float_of(self, factor: Exp | Shift) -> DType:
         """The element type of a - r."""
-        return wide(factor.r[0].anchor.source.dtype)
+        if factor.r:
+            return wide(factor.r[0].anchor.source.dtype)
+        values = [f.value for t in factor.a for f in t.factors if isinstance(f, Power)]
+        return wide(values[0].node.dtype)
 
     def spread_anchor(self, anchor: Anchor, space: Names) -> Node:
         """An anchor, over the axes `space`."""

@@ -23,6 +23,7 @@ from stack.passes.stream_terms import (
     Term,
     Tie,
     Value,
+    common,
     negative,
     product,
 )
@@ -282,9 +283,18 @@ class Sums:
 
     def grouped(self, value: Value) -> Sum:
         """The sum with a - r together. Raises Refusal where no r follows a along the pass."""
-        terms = self.sum(value)
+        return self._grouped(value, self.sum(value))
+
+    def _grouped(self, value: Value, terms: Sum) -> Sum:
+        if not value.streams:
+            return terms
+        shared = common(terms)
+        if shared != Term():
+            # p a - p r is p (a - r), whose sum would else be the difference of two large sums
+            left = tuple(t.without(shared) for t in terms)
+            return product((shared,), self._together(self._grouped(value, left)))
         fixed, rows, rest = self._split(terms)
-        if not value.streams or not rows or all(t.is_row for t in fixed):
+        if not rows or all(t.is_row for t in fixed):
             return terms
         anchored: list[Scaled] = []
         others: list[Term] = []
@@ -300,3 +310,10 @@ class Sums:
                 f" {self.graph.name(rows[0][1].node)} is no running max, min or mean"
             )
         return (Term(1.0, (), (Shift(fixed, tuple(anchored)),)), *others, *rest)
+
+    def _together(self, terms: Sum) -> Sum:
+        """A sum that no state changes, as one factor."""
+        fixed, _, _ = self._split(terms)
+        if fixed != terms or len(terms) == 1 or all(t.is_row for t in terms):
+            return terms
+        return (Term(1.0, (), (Shift(terms, ()),)),)

@@ -8,9 +8,10 @@ exp(a - r), shifts (a - r), where r is made of earlier states, and ties [a = r] 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeGuard
 
 from stack.ir.node import Node
 
@@ -95,7 +96,7 @@ class Exp:
 
 @dataclass(frozen=True)
 class Shift:
-    """a - r."""
+    """a - r, or a sum that no state changes, where r is empty."""
 
     a: Sum
     r: tuple[Scaled, ...]
@@ -110,6 +111,11 @@ class Tie:
 
 
 Factor = Power | Mask | Exp | Shift | Tie
+
+
+def follows(factor: Factor) -> TypeGuard[Exp | Shift | Tie]:
+    """Whether a factor changes with running values."""
+    return isinstance(factor, Tie) or (isinstance(factor, Exp | Shift) and bool(factor.r))
 
 
 @dataclass(frozen=True)
@@ -129,6 +135,15 @@ class Term:
         """This term times a number."""
         return replace(self, number=self.number * number)
 
+    def without(self, part: Term) -> Term:
+        """This term over rows and factors that are in it."""
+        rows, factors = list(self.rows), list(self.factors)
+        for row in part.rows:
+            rows.remove(row)
+        for factor in part.factors:
+            factors.remove(factor)
+        return Term(self.number, tuple(rows), tuple(factors))
+
     @property
     def is_row(self) -> bool:
         """Whether no factor has the streamed axis."""
@@ -143,6 +158,16 @@ def product(a: Sum, b: Sum) -> Sum:
     if len(a) * len(b) > MAX_TERMS:
         raise Refusal(f"a product has {len(a) * len(b)} terms, more than {MAX_TERMS}")
     return tuple(x.times(y) for x in a for y in b)
+
+
+def common(terms: Sum) -> Term:
+    """Rows and factors that all of several terms have."""
+    if len(terms) < 2:
+        return Term()
+    rows, factors = Counter(terms[0].rows), Counter(terms[0].factors)
+    for term in terms[1:]:
+        rows, factors = rows & Counter(term.rows), factors & Counter(term.factors)
+    return Term(1.0, tuple(rows.elements()), tuple(factors.elements()))
 
 
 def negative(terms: Sum) -> Sum:

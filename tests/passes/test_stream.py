@@ -320,3 +320,63 @@ def test_random_tiles_and_parts(rng: np.random.Generator) -> None:
         tile, parts = (int(n) for n in rng.integers(1, 70, 2))
         (got,) = run_in_tiles(result, arrays, tile, parts)
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5, err_msg=f"{tile}, {parts}")
+
+
+def centred(row: str) -> str:
+    """Weights times (h - r), multiplied out, as the gradient of a softmax is."""
+    return (
+        WEIGHTS + '%h = dot(%g, %v) {rule="m n, k n -> m k"} : f32[64, 65]\n'
+        f"%t = mul(%p, %h) : f32[64, 65]\n{row}"
+        "%o = broadcast(%r) {axes=[0]} : f32[64, 65]\n%w = mul(%p, %o) : f32[64, 65]\n"
+        "%u = sub(%t, %w) : f32[64, 65]\n"
+        '%z = dot(%u, %k) {rule="m k, k d -> m d"} : f32[64, 8]'
+    )
+
+
+MEAN_OF_H = '%r = reduce(%t) {axes=[1], kind="sum"} : f32[64]\n'
+
+
+def test_what_is_multiplied_out_cancels_in_each_element(rng: np.random.Generator) -> None:
+    """One large score: h - r is near 0 there, and the sums of p h and of p r are not."""
+    made, notes = streamed(func(TABLE + ", %g: f32[64, 4]", centred(MEAN_OF_H)))
+    assert len(streams(made)) == 1
+    states = [line.strip() for line in notes[0].splitlines()]
+    assert "s4 = sum_k exp(x - s0) (h - (s2 / s1)) k" in states, notes[0]
+    assert states[-1].endswith("binomial of degree 1 in (r - r') with r = (s2 / s1)")
+    q, k, v, g = (rng.standard_normal((n, d)).astype(np.float32) for n, d in SIZES)
+    q *= 30
+    exact, narrow = (_gradient(*(a.astype(t) for a in (q, k, v, g))) for t in ("f8", "f4"))
+    for tile in (7, 65):
+        (found,) = run_in_tiles(made, [q, k, v, g], tile)
+        assert np.abs(found - exact).max() <= 2 * np.abs(narrow - exact).max()
+
+
+SIZES = [(64, 8), (65, 8), (65, 4), (64, 4)]
+
+
+def _gradient(q: np.ndarray, k: np.ndarray, v: np.ndarray, g: np.ndarray) -> np.ndarray:
+    x, h = q @ k.T, g @ v.T
+    p = np.exp(x - x.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    return (p * (h - (p * h).sum(1, keepdims=True))) @ k
+
+
+def test_a_difference_of_what_no_state_changes_is_one_factor(rng: np.random.Generator) -> None:
+    text = centred("")
+    made, notes = streamed(func(TABLE + ", %g: f32[64, 4], %r: f32[64]", text))
+    assert "s2 = sum_k exp(x - s0) (h - o) k" in [n.strip() for n in notes[0].splitlines()], notes
+    q, k, v, g = (rng.standard_normal((n, d)).astype(np.float32) for n, d in SIZES)
+    r = rng.standard_normal(64).astype(np.float32)
+    x = q @ k.T
+    p = np.exp(x - x.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    check_tiles(made, [q, k, v, g, r], [(p * (g @ v.T - r[:, None])) @ k], 2e-5)
+
+
+def test_a_row_that_follows_nothing_is_not_multiplied_in() -> None:
+    """The largest times a sum is no mean: the differences would be of large numbers."""
+    row = "%r = mul(%m, %l) : f32[64]\n"
+    made, notes = streamed(func(TABLE + ", %g: f32[64, 4]", centred(row)))
+    assert any("is no running max, min or mean" in n for n in notes), notes
+    assert all("exp(x - s0) k" not in n for n in notes)
+    verify(made)

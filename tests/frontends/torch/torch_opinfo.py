@@ -422,12 +422,17 @@ def moved(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     yield tensors
     random = torch.Generator().manual_seed(1)
     for _ in range(DRAWS):
-        yield [
-            (t * (1 + torch.rand(t.shape, generator=random, dtype=torch.float64) / 64)).to(t.dtype)
-            if t.is_floating_point() or t.is_complex()
-            else t
-            for t in tensors
-        ]
+        yield [_moved(t, random) for t in tensors]
+
+
+def _moved(tensor: torch.Tensor, random: torch.Generator) -> torch.Tensor:
+    """By up to 1/64, except for whole numbers, which may be labels."""
+    if not tensor.is_floating_point() and not tensor.is_complex():
+        return tensor
+    factor = 1 + torch.rand(tensor.shape, generator=random, dtype=torch.float64) / 64
+    whole = torch.view_as_real(tensor) if tensor.is_complex() else tensor.unsqueeze(-1)
+    kept = (whole == whole.round()).all(-1)
+    return torch.where(kept, tensor, (tensor * factor).to(tensor.dtype))
 
 
 def compared(

@@ -33,6 +33,7 @@ VIEWS = frozenset({
     aten.view, aten._unsafe_view, aten.reshape, aten.expand, aten.transpose, aten.permute,
     aten.squeeze, aten.unsqueeze, aten.t, aten.clone, aten.detach, aten.alias, aten._to_copy,
 })  # fmt: skip
+ORDERS = VIEWS - {aten._to_copy, aten.expand}
 PARTS = frozenset({aten.slice, aten.select, aten.split, aten.split_with_sizes})
 
 
@@ -54,7 +55,8 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
             joint.graph.eliminate_dead_code()
             folds, between = early(joint.graph, num_fwd_outputs)
             again = recomputed(joint.graph, num_fwd_outputs, balance)
-            for node in (*again, *rebuilt(joint.graph, num_fwd_outputs), *between):
+            again += [*rebuilt(joint.graph, num_fwd_outputs), *between]
+            for node in (*again, *_copies_of_inputs(joint.graph)):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
                 node.meta["ac_graph_id"] = 0  # as if one checkpoint held all of them
 
@@ -126,6 +128,17 @@ def _views_before(chain: set[Node], forward: set[Node]) -> set[Node]:
         if node not in found and _is_view(node):
             found.add(node)
             pending.extend(node.all_input_nodes)
+    return found
+
+
+def _copies_of_inputs(graph: Graph) -> list[Node]:
+    """Inputs in another order, which are in memory as they are."""
+    views = {n for n in graph.nodes if n.op == "placeholder"}
+    found: list[Node] = []
+    for node in graph.nodes:
+        if getattr(node.target, "overloadpacket", None) in ORDERS and node.args[0] in views:
+            views.add(node)
+            found.append(node)
     return found
 
 

@@ -69,19 +69,25 @@ def _multiple(node: Any, axes: tuple[int, ...]) -> tuple[Node, Node, bool] | Non
     if node.target is not aten.mul.Tensor:
         return None
     value = example_of(node)
-    for row, table in (node.args, node.args[::-1]):
+    first, second = node.args
+    pairs: list[tuple[Any, Any]] = [(first, second), (second, first)]
+    for row, table in pairs:
         full = example_of(table)
         if value is None or full is None or full.shape != value.shape or full.dtype != value.dtype:
             continue
-        while isinstance(row, Node) and row.target is aten.expand.default:
-            row = row.args[0]
-        small = example_of(row)
+        small = example_of(_behind_expand(row))
         if small is None or small.dtype != value.dtype:
             continue
         missing = value.dim() - small.dim()
         if all(a < missing or small.shape[a - missing] == 1 for a in axes):
-            return row, table, changes
+            return _behind_expand(row), table, changes
     return None
+
+
+def _behind_expand(node: Any) -> Any:
+    while isinstance(node, Node) and node.target is aten.expand.default:
+        node = node.args[0]
+    return node
 
 
 def _rewrite(

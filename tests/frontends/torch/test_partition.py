@@ -155,3 +155,27 @@ def scaled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def test_a_sum_that_has_no_other_order_stays(fn: Callable[..., Tensor]) -> None:
     train(fn, 8, 150.0)
     assert table_sums() >= 1
+
+
+def experts(x: Tensor, up: Tensor, down: Tensor) -> Tensor:
+    """Torch multiplies by a copy of `up` with its axes turned and merged."""
+    return ((x[None] @ up).relu() @ down).sum(0)
+
+
+def test_copies_of_inputs_are_not_kept() -> None:
+    exact = [torch.randn(s, dtype=torch.float64) for s in ((6, 16), (5, 16, 24), (5, 24, 16))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamo_backend, "_balance", lambda options, device: 150.0)
+        torch._dynamo.reset()
+        call = torch.compile(experts, backend="stack", options={"backend": "interpreter"})
+        leaves = [a.float().requires_grad_() for a in exact]
+        call(*leaves).sum().backward()
+    wanted = [a.clone().requires_grad_() for a in exact]
+    experts(*wanted).sum().backward()
+    for got, want in zip(leaves, wanted, strict=True):
+        assert got.grad is not None
+        assert want.grad is not None
+        assert torch.allclose(got.grad.double(), want.grad, rtol=1e-4, atol=1e-3)
+    results = {tuple(map(int, r.shape)) for r in GRAPHS[-2].func.results}
+    assert not {(5, 24, 16), (120, 16)} & results
+    assert (5, 16, 24) in {tuple(map(int, p.shape)) for p in GRAPHS[-1].func.params}

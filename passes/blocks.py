@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
+from stack.passes.block_scan import ScanTiler
 from stack.passes.block_tiler import BlockTiler
 from stack.passes.block_walk import WalkTiler, space_of
 from stack.passes.control import changed_bodies
@@ -16,7 +17,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-LEFT = ("scan", "scatter")  # walked in order: a library does them
+LEFT = ("scatter",)  # walked in order: a library does them
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Blocks(Pass):
             from stack.passes.block_stream import StreamTiler
 
             return self._hinted(StreamTiler(group, self.rows, self.lanes, self.step).kernel())
+        if any(n.op == "scan" for n in group.blocks[0].nodes):
+            return ScanTiler(group).kernel()
         if space_of(group.blocks[0]) is not None:
             return WalkTiler(group).kernel()
         return self._hinted(BlockTiler(group, self.rows, self.lanes, self.step).kernel())

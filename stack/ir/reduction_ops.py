@@ -207,6 +207,7 @@ define(
         rule=_carried_rule,
         flops=1,
         attrs=("kind: str", "axis: int", "reverse: bool"),
+        levels=EVERYWHERE,
         arity=1,
     )
 )

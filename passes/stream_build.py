@@ -124,7 +124,7 @@ class Build:
         if isinstance(alone, Power) and alone.power == 1 and self._is_view(alone.value):
             made = render.value(alone.value, native=True)
             if made.dtype.name == dtype:
-                return render.spread(made, render.names(alone.value), space)
+                return render.full(render.spread(made, render.names(alone.value), space), space)
         operands = [a for s in self.normal.states for a in s.source.args if s.source.op == "dot"]
         target = next(a.dtype for a in operands if a.dtype.name == dtype)
         made = render.product(1.0, factors, space, wide(target))

@@ -11,6 +11,7 @@ from stack.ir.node import Node, deps
 from stack.ir.types import TensorType, TupleType
 from stack.passes.stream_action import describe
 from stack.passes.stream_build import Build
+from stack.passes.stream_expand import expands
 from stack.passes.stream_graph import MOVES, Graph, is_elementwise, reduced_value
 from stack.passes.stream_normal import Normal
 from stack.passes.stream_price import choose
@@ -196,7 +197,9 @@ class Candidate:
         region = self.region
         if region.dots or self._is_long(region.extent):
             return True
-        return len(region.members) > 1 and any(m.op == "dot" for m in region.members)
+        if len(region.members) > 1:
+            return any(m.op == "dot" for m in region.members)
+        return expands(region, self.sink)
 
     def _outputs(self) -> tuple[set[Node], list[Node]]:
         """What is computed after the pass, and which of it is needed elsewhere."""
@@ -253,7 +256,7 @@ class Candidate:
         depends = any(follows(f) for f in factors)
         if not region.dots and not dots:
             return self._is_long(region.extent) and (len(region.members) > 1 or bool(long))
-        if depends or (dots and len(self.normal.states) > 1):
+        if depends or (dots and len(self.normal.states) > 1) or expands(region, self.sink):
             return True
         return bool(region.dots) and self._saves_bytes()
 

@@ -26,6 +26,7 @@ def inputs(name: str, rng: np.random.Generator) -> list[np.ndarray]:
         "learned": [q, k, v, f32(H, M + N)],
         "differential": [q, k, f32(B, H, M, D), f32(B, H, N, D), v],
         "sigmoid": [f32(B, H, 64, D), f32(B, H, 65, D), f32(B, H, 65, E)],
+        "decayed": [f32(M, N), -np.cumsum(np.abs(f32(16, N)), -1), f32(16, N, E)],
         "bilinear": [f32(ROWS, D), f32(D, E), f32(VOCAB, E)],
         "linear_loss": [f32(7, D), f32(VOCAB, D), ids(VOCAB, 7)],
         "loss": [x, ids(LONG, ROWS)],
@@ -47,7 +48,7 @@ VARIANTS = (
     "causal", "alibi", "softcap", "window", "grouped", "document", "differential", "bias",
     "sigmoid", "learned",
 )  # fmt: skip
-DOT_PROGRAMS = (*VARIANTS, "plain", "with_lse", "by_lse", "bilinear", "linear_loss")
+DOT_PROGRAMS = (*VARIANTS, "plain", "with_lse", "by_lse", "bilinear", "linear_loss", "decayed")
 ROW_PROGRAMS = (
     "softmax", "log_softmax", "lse", "loss", "layer", "rms", "variance", "third_moment",
     "entropy", "kl", "softmin", "ties", "expected_variance", "standardized",

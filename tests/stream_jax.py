@@ -168,6 +168,13 @@ def kl(x, y):
 
 
 @program
+def decayed(s, a, v):
+    gaps = a[:, :M, None] - a[:, None, :]
+    i, j = lines()
+    return (s * jnp.exp(jnp.where(j > i, -jnp.inf, gaps))) @ v
+
+
+@program
 def ties(x):
     top = x.max(-1, keepdims=True)
     return jnp.exp(x - top).sum(-1), (x == top).sum(-1)

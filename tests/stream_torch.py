@@ -168,6 +168,13 @@ def kl(x, y):
 
 
 @program
+def decayed(s, a, v):
+    gaps = a[:, :M, None] - a[:, None, :]
+    i, j = lines()
+    return (s * gaps.masked_fill(j > i, -torch.inf).exp()) @ v
+
+
+@program
 def ties(x):
     top = x.amax(-1, keepdim=True)
     return (x - top).exp().sum(-1), (x == top).sum(-1)

@@ -66,6 +66,14 @@ REWRITES: Rewrites = {
   } : f32[3]""",
     ),
 }
+# a table of 12 x 3 x 9 made of one of 3 x 9 and of rows
+DECAYS = "%s: f32[3, 9], %a: f32[12, 3], %v: f32[12, 9, 4]"
+DECAYED = (
+    "%b = broadcast(%s) {axes=[1, 2]} : f32[12, 3, 9]\n"
+    "%r = broadcast(%a) {axes=[0, 1]} : f32[12, 3, 9]\n%e = exp(%r) : f32[12, 3, 9]\n"
+    "%t = mul(%b, %e) : f32[12, 3, 9]\n"
+)
+POOLED_DECAYS = '%z = dot(%t, %v) {rule="h m k, h k n -> h m n"} : f32[12, 3, 4]'
 TIES = MAX + "%b = broadcast(%m) {axes=[0]} : f32[3, 9]\n%q = eq(%x, %b) : bool[3, 9]\n"
 COUNT = '%e = cast(%q) : f32[3, 9]\n%z = reduce(%e) {axes=[1], kind="sum"} : f32[3]'
 REWRITES["a count of ties"] = (
@@ -88,6 +96,14 @@ REWRITES["a count of ties"] = (
   } : f32[3]""",
 )
 KEPT: Kept = {
+    "a product of a table that is made of no less": (
+        DECAYS.replace("%a: f32[12, 3]", "%a: f32[12, 3, 9]"),
+        DECAYED.replace("broadcast(%a) {axes=[0, 1]}", "neg(%a)") + POOLED_DECAYS,
+    ),
+    "a table that is too wide": (
+        DECAYS.replace("9, 4]", "9, 300]"),
+        DECAYED + POOLED_DECAYS.replace("3, 4]", "3, 300]"),
+    ),
     "ties with the max of another array": (
         "%x: f32[3, 9], %y: f32[3, 9]",
         TIES.replace("eq(%x,", "eq(%y,") + COUNT,
@@ -183,6 +199,22 @@ def test_reductions_over_other_axes_are_no_states() -> None:
     )
     result, _ = streamed(before)
     assert all(len(s.blocks[0].results) == 1 for s in streams(result))
+
+
+def test_a_table_that_is_made_of_less_is_not_kept() -> None:
+    """A lone product streams where its operand has many times the elements of what it is of."""
+    result, notes = streamed(func(DECAYS, DECAYED + POOLED_DECAYS), "min_axis=100")
+    (stream,) = streams(result)
+    assert [s.op for s in stream.blocks[0].results] == ["dot"], notes
+    assert set(stream.args) == set(result.params)
+
+
+def test_a_table_that_something_else_reads_is_kept() -> None:
+    lines = DECAYED + POOLED_DECAYS + '\n%w = reduce(%t) {axes=[1], kind="sum"} : f32[12, 9]'
+    text = "".join(f"  {line}\n" for line in lines.splitlines())
+    head = f"func @main({DECAYS}) -> (f32[12, 3, 4], f32[12, 9]) at tensor {{\n"
+    before = parse(f"{head}{text}  return %z, %w\n}}\n")
+    assert streamed(before, "min_axis=100")[0] is before
 
 
 def test_weights_that_are_returned_stay() -> None:

@@ -85,6 +85,7 @@ class BlockMemory(BlockReduce):
         if self.evict and any(n is None and s.op != "const" for s, n in zip(starts, along)):
             attrs["evict"] = self.evict  # what other programs read too stays anyway
         node = self.b.op("load", [memory, *starts], attrs, hint=type_)
+        node = self.reread(memory, starts, node)
         axes = tuple(n for n in dims if n)
         if len(axes) != len(dims):
             node = self.b.reshape(node, type=TensorType(memory.dtype, self.shape(axes), "tile"))

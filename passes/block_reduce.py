@@ -7,7 +7,7 @@ same long axis that do not depend on each other share one.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.axes import Index
@@ -60,8 +60,12 @@ class Walk:
     again: int = 0
 
 
+# registers of a thread for the tiles of a row that are held, less for each running tile
+HELD, RUNNING = 24, 8
+Step = Callable[[Node, list[Held]], list[Held]]
+Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
 ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory
-ONCE = Walk(8192, 16, 3)
+ONCE = Walk(4096, 8, 3)
 TWICE = Walk(16384, 32, 0, True)
 
 
@@ -90,6 +94,11 @@ class BlockReduce(BlockFrame):
         self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
         self.walk = ACROSS
         self.evict = ""  # a hint for what is read
+        self.kept = 0  # tiles at the end of a long row that are held between two walks
+        self.turn = -1  # which of these a walk is at
+        self.begun: Node | None = None  # where its tile begins
+        self.read: dict[Place, Node] = {}  # what the first walk reads of one
+        self.held: dict[Place, Node] = {}  # what it read
 
     @abstractmethod
     def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
@@ -170,8 +179,7 @@ class BlockReduce(BlockFrame):
         kinds = [str(n.attrs["kind"]) for n in nodes]
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
-            start = var if block == 1 else self.b.mul(var, block)
-            stepped = self.axis("k", extent, block, start)
+            stepped = self.axis("k", extent, block, self.begin(var, block))
             names = [stepped.name] if stepped.is_tile else []
             made: list[Held] = []
             for n, kind, old in zip(nodes, kinds, carried, strict=True):
@@ -186,14 +194,106 @@ class BlockReduce(BlockFrame):
             fill = self.identity(kind, wide(n.args[0].dtype))
             start.append(Held(self.spread(fill, axes), axes))
         hints = [f"acc{i or ''}" for i in range(len(nodes))]
-        self.evict = "last" if self.walk.is_first else ""
         count = -(-extent // block)
-        totals = self.steps(count, start, body, names=hints, ahead=self.walk.ahead)
-        self.evict = ""
+        totals = self.first_walk(count, start, body, hints, self.walk.ahead)
         gone = [*own, *(a.name for a in whole)]
         for n, kind, total in zip(nodes, kinds, totals, strict=True):
             self.memo[n, at.index, guard] = self.fold(total, kind, gone) if gone else total
         return self.memo[node, at.index, guard]
+
+    def begin(self, var: Node, block: int) -> Node:
+        """The first element of a tile, from the number of a step."""
+        if var.op == "const":
+            self.begun = self.int(int(var.attrs["value"].array) * block).node
+        else:
+            self.begun = var if block == 1 else self.b.mul(var, block)
+        return self.begun
+
+    def first_walk(
+        self,
+        count: int,
+        start: Sequence[Held],
+        body: Step,
+        names: Sequence[str],
+        ahead: int,
+        hint: str = "step",
+        limits: tuple[Node, Node] | None = None,
+    ) -> list[Held]:
+        """A walk along a long axis, whose last tiles are held where another walk follows."""
+        kept = self.kept if limits is None else 0
+        found = list(start)
+        self.evict = "last" if self.walk.is_first else ""
+        if count > kept:
+            found = self.steps(count - kept, found, body, hint, limits, names, ahead)
+        self.evict = "first" if kept else ""
+        for turn in range(count - kept, count):
+            found = self._holding(turn, found, body, hint, names)
+        self.evict = ""
+        return found
+
+    def _holding(
+        self, turn: int, start: Sequence[Held], body: Step, hint: str, names: Sequence[str]
+    ) -> list[Held]:
+        """One step, a loop of its own, which gives what it read too."""
+        self.turn, self.read = turn, {}
+        var = self.variable(hint, turn + 1)
+        carried = [
+            Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
+            for n, s in zip(names, start, strict=True)
+        ]
+        results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        places, tiles = list(self.read), list(self.read.values())
+        self.turn = -1
+        for i, tile in enumerate(tiles):
+            carried.append(Node("var", (), {"name": f"held{i}_{self.fresh}"}, tile.type))
+        none = [self.b.broadcast(constant(0, t.dtype), axes=(), type=t.tensor) for t in tiles]
+        block = Block((var, *carried), [*(r.node for r in results), *tiles])
+        limits = self.int(turn).node, self.int(turn + 1).node
+        made = self.loop("serial", [*(s.node for s in start), *none], block, limits)
+        self.held.update(zip(places, made[len(start) :], strict=True))
+        return [Held(m, s.axes) for m, s in zip(made, start)]
+
+    def second_walk(
+        self, count: int, start: Sequence[Held], body: Step, names: Sequence[str]
+    ) -> list[Held]:
+        """The walk that writes: what is held first, which makes room."""
+        found = list(start)
+        self.evict = "first" if self.walk.is_first else ""
+        for turn in range(count - self.kept, count):
+            self.turn = turn
+            found = body(self.int(turn).node, found)
+        self.turn = -1
+        if count > self.kept:
+            found = self.steps(count - self.kept, found, body, names=names, ahead=self.walk.again)
+        self.evict = ""
+        return found
+
+    def reread(self, memory: Node, starts: Sequence[Node], node: Node) -> Node:
+        """What a walk reads: of a tile that is held, what the first walk has read."""
+        if self.turn < 0 or self.begun not in starts:
+            return node
+        place = memory, tuple(None if s is self.begun else s for s in starts), self.turn
+        if place not in self.held:
+            return self.read.setdefault(place, node)
+        # wider values made of it before would take more registers than it does
+        held = self.held[place]
+        return self.b.again(held) if memory.dtype.bits == 16 else held
+
+    def keep_tiles(self, extent: int, sources: Iterable[Node], running: int) -> None:
+        """Choose how many tiles of a long row are held between two walks.
+
+        `running` is how many tiles the first walk carries; it must not wait for each of its steps,
+        which would have to read ahead in place of holding.
+        """
+        row = sum(
+            p.dtype.bytes
+            for p in sources
+            if p.tensor.rank > 1 and p.shape[-1] == extent and p.tensor.size != extent
+        )
+        registers = self.walk.block // (32 * self.walk.warps) * row // 4
+        count = -(-extent // self.walk.block)
+        room = max(0, HELD - RUNNING * running)
+        self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
 
     def _mates(self, node: Node) -> list[Node]:
         """Other reductions over the same axes that wait neither for this one nor for each other."""

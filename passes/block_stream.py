@@ -125,6 +125,9 @@ class StreamTiler(BlockTiler):
             self.stages = 2
         if not self.has_dot:
             self.walk = ONCE if long is None else TWICE
+            loose = len(loose_states(self.states, self.correct))
+            if long is not None and loose == len(self.states.results):
+                self.keep_tiles(self.extent, self.inputs, loose)
             self.warps = self.walk.warps
         if self.tile is not None:
             self.warps, self.stages = self.tile.warps, self.tile.stages
@@ -210,7 +213,7 @@ class StreamTiler(BlockTiler):
         def body(var: Node, carried: list[Held]) -> list[Held]:
             self.memo.clear()
             self.known.clear()
-            axis = self.axis("k", self.extent, block, self.b.mul(var, block))
+            axis = self.axis("k", self.extent, block, self.begin(var, block))
             n = len(self.states.results)
             slots = iter(carried)
             old: list[Held] = []
@@ -251,9 +254,7 @@ class StreamTiler(BlockTiler):
         ahead = 0 if self.has_dot else self.walk.ahead
         if self.walk.is_first and len(self.loose) < len(self.states.results):
             ahead = ONCE.ahead  # steps wait for each other: memory should not
-        self.evict = "last" if self.walk.is_first else ""
-        made = self.steps(count, held, body, "k", segment.limits, names, ahead)
-        self.evict = ""
+        made = self.first_walk(count, held, body, names, ahead, "k", segment.limits)
         self.memo.clear()
         self.known.clear()
         return made

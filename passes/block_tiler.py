@@ -18,7 +18,7 @@ from stack.passes.tile_frame import CannotTile, static
 from stack.passes.tile_gemm import Roles, result_names, roles_of
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work
-TURNED = 32  # extent of a tile that is read along one axis and written along another
+TURNED = 64  # extent of a tile that is read along one axis and written along another
 STEP = 2048  # elements of a long row in one step
 MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
 COLUMNS = 128  # kept elements of a tile that walks along such an axis
@@ -126,7 +126,7 @@ class BlockTiler(BlockValues):
         block = min(power_of_two(extent), self.walk.block if self.walk.is_first else STEP)
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
-            step = self.axis("w", extent, block, self.b.mul(var, block))
+            step = self.axis("w", extent, block, self.begin(var, block))
             made: list[Held] = []
             for i, memory in zip(walked, carried, strict=True):
                 result, place = results[i]
@@ -136,10 +136,7 @@ class BlockTiler(BlockValues):
 
         start = [Held(memories[i]) for i in walked]
         hints = [f"{m.node.attrs.get('name', 'o')}_w" for m in start]
-        self.evict = "first" if self.walk.is_first else ""
-        count, again = -(-extent // block), self.walk.again
-        stored = self.steps(count, start, body, names=hints, ahead=again)
-        self.evict = ""
+        stored = self.second_walk(-(-extent // block), start, body, hints)
         for i, held in zip(walked, stored, strict=True):
             final[i] = held.node
         return final
@@ -221,8 +218,10 @@ class BlockTiler(BlockValues):
             if len(reduced) > 1:
                 raise CannotTile("several long axes are reduced at once")
             room = busy(COLUMNS, prod(shape[a] for a in kept), 32) if is_column else 1
+        turned = not reduced and self._is_turned(kept, places, marks)
+        room = busy(TURNED * TURNED, prod(shape), LOOP_TILE) if turned else room
         for axis in self._tile_order(kept, places, marks):
-            cap = TURNED if axis not in kept[-1:] and not reduced and shape[-1] > TURNED else room
+            cap = TURNED if turned else room
             blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
             room //= blocks[axis]
         index: list[Dim] = []
@@ -244,6 +243,8 @@ class BlockTiler(BlockValues):
             (axis,) = reduced
             own = [d for r in self.body.results for d in places[r]]
             self.walk = TWICE if marks[axis] in own else ONCE
+            if self.walk.is_first:
+                self.keep_tiles(long[1], self.inputs, len(self._reduces()))
         held = 1
         for axis in axes.values():
             held *= axis.block
@@ -264,6 +265,12 @@ class BlockTiler(BlockValues):
                 if at is not None and at in axes and axes[at].block >= axes[at].extent:
                     if axes[at].is_tile:
                         self.reduced_axis[node, axis] = axes[at]
+
+    def _is_turned(self, kept: list[int], places: dict[Node, Index], marks: Index) -> bool:
+        """Whether the last axis of the space lies across the lines of an array."""
+        line = marks[kept[-1]] if kept else None
+        held = [places[n] for n in (*self.inputs, *self.body.results) if n in places]
+        return any(line in place[:-1] and place[-1] in marks for place in held)
 
     def _tile_order(self, kept: list[int], places: dict[Node, Index], marks: Index) -> list[int]:
         """Which kept axes a tile should hold first: where memory is read and written along."""

@@ -8,7 +8,7 @@ result is the pointer that it wrote through.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from stack.errors import StackError
@@ -53,6 +53,10 @@ def either(a, b):
 
 """
 GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
+
+
+def _multiplies(nodes: Sequence[Node]) -> bool:
+    return any(n.op == "dot" for n in nodes)
 
 
 def _is_line(node: Node) -> bool:
@@ -140,6 +144,7 @@ class _Printer(Values):
             text = rest if i == 0 else f"({rest}) % {extents[i]}"
             self._line(f"{names[i]} = {text}")
             inside *= extents[i]
+        self.programs.update(chain)
         for var, name in zip(chain, names, strict=True):
             if var.dtype.name == "i64":
                 self._line(f"{name} = {name}.to(tl.int64)")
@@ -161,25 +166,33 @@ class _Printer(Values):
     def _block(self, block: Block) -> None:
         """Loops come as early as they can: what is loaded before one stays in registers.
 
-        Lines of memory come before products: the wait for them overlaps.
+        Lines of memory come before products: the wait for them overlaps. What all programs compute
+        alike comes where the first of it is used.
         """
+        grid = [n for n in block.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+        if grid:
+            self._loop(grid[0])
+            for node in block.nodes:
+                if node.op == "item":
+                    self._statement(node)
+            return
+        nodes = list(block.nodes)
+        if block.params and block.params[0] in self.programs:
+            nodes = topological(block.results, lambda n: n not in self.text)
         done: set[Node] = set()
-        early = [n for n in block.nodes if _is_line(n)] if self._multiplies(block) else []
-        loops = [n for n in block.nodes if n.op == "loop" and n.attrs["kind"] == "serial"]
+        early = [n for n in nodes if _is_line(n)] if _multiplies(nodes) else []
+        loops = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "serial"]
         for first in (*early, *loops):
             needed = set(topological([first]))
-            if first in early and self._multiplies(block, needed):
+            if first in early and not needed.isdisjoint(n for n in nodes if n.op == "dot"):
                 continue
-            for node in block.nodes:
+            for node in nodes:
                 if node in needed and node not in done:
                     done.add(node)
                     self._statement(node)
-        for node in block.nodes:
+        for node in nodes:
             if node not in done:
                 self._statement(node)
-
-    def _multiplies(self, block: Block, among: Collection[Node] | None = None) -> bool:
-        return any(n.op == "dot" and (among is None or n in among) for n in block.nodes)
 
     def _statement(self, node: Node) -> None:
         if node.op in ("param", "var", "const"):

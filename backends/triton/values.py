@@ -12,10 +12,10 @@ from stack.ir.types import TensorType
 
 from .access import Descriptor
 from .expressions import TYPES, expression
-from .functions import FUNCTIONS
+from .functions import KNOWN
 
 RESERVED = {
-    *FUNCTIONS,
+    *KNOWN,
     "min",
     "tl",
     "triton",
@@ -42,6 +42,7 @@ class Values:
         self.depth = 1
         self.uses: dict[Node, int] = {}
         self.has_dot = False
+        self.programs: set[Node] = set()  # indices of grid loops
         self.copied: set[Node] = set()  # loads of what a dot reads: through shared memory
         for block, inner in walk(self.body):
             if inner.op == "load" and block.params[0].attrs.get("name", "").startswith("k"):
@@ -187,6 +188,16 @@ class Values:
         for axis in sorted(node.attrs["axes"], reverse=True):
             text = _reduction(kind, text, int(axis), node.dtype.is_float)
         self._assign(node, f"{text} != 0" if is_bool else text)
+
+    def _again(self, node: Node) -> None:
+        self._settle(node.args[0])
+        self._assign(node, f"again({self._full(node.args[0])})")
+
+    def _scan(self, node: Node) -> None:
+        self._settle(node.args[0])
+        running = {"sum": "tl.cumsum", "prod": "tl.cumprod"}[str(node.attrs["kind"])]
+        turned = ", reverse=True" if node.attrs["reverse"] else ""
+        self._assign(node, f"{running}({self._full(node.args[0])}, {node.attrs['axis']}{turned})")
 
     def _dot(self, node: Node) -> None:
         if self.uses.get(node, 0) != 1:

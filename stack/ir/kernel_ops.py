@@ -227,6 +227,14 @@ def _run_fma(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
     return a * b + c
 
 
+def _again_infer(site: Site) -> Type:
+    return site.args[0].type
+
+
+def _run_again(space: Any, node: Node, run: Any, x: Any) -> Any:
+    return x
+
+
 def _memory_op(name: str, doc: str, infer: Any, evaluate: Any, **more: Any) -> None:
     define(OpDef(name, doc, "memory", infer, evaluate=evaluate, levels=KERNEL_LEVELS, **more))
 
@@ -272,6 +280,12 @@ _memory_op(
     _store_infer,
     _run_store,
     attrs=("clip?",),
+)
+_memory_op(
+    "again",
+    "the same tile once more: what was computed of it before is not kept for this",
+    _again_infer,
+    _run_again,
 )
 _memory_op(
     "alloc",

@@ -1,0 +1,105 @@
+"""Long rows that are walked twice: the last tiles of the first walk are held for the second."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from stream_harness import prepared, streamed
+
+import stack
+from stack.ir import Func, Node, parse, verify
+from stack.ir.data import round_bf16
+from stack.ir.node import walk
+from stack.passes import block_stream, block_tiler
+from stack.passes.block_reduce import Walk
+from stack.rewrite import Pipeline
+
+torch = pytest.importorskip("torch")
+Tensor = Any
+
+
+@pytest.fixture(autouse=True)
+def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of 64 elements, as of rows that are a few hundred times as long."""
+    for module in (block_stream, block_tiler):
+        monkeypatch.setattr(module, "TWICE", Walk(64, 1, 0, True))
+
+
+def rms(x: Tensor, gain: Tensor) -> Tensor:
+    y = x.float() if x.dtype != torch.float64 else x
+    return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype) * gain
+
+
+def layer(x: Tensor, gain: Tensor) -> Tensor:
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, gain)
+
+
+def sum_only(x: Tensor, gain: Tensor) -> Tensor:
+    return (x * gain).exp().sum(-1)
+
+
+def kernel_of(fn: Any, x: Tensor, gain: Tensor) -> tuple[Func, list[Node]]:
+    """The function as kernels, and all nodes in them."""
+    func = streamed(prepared(stack.trace(fn, x, gain)), "min_axis=100")[0]
+    result = Pipeline("fuse,blocks").run(func).func
+    verify(result)
+    assert parse(str(result)) is result
+    assert {n.op for n in result.nodes} <= {"kernel", "item", "reshape"}
+    return result, [n for _, n in walk(result.body)]
+
+
+def reads(nodes: list[Node], memory: str) -> int:
+    """Elements of a row of an input that one program reads."""
+    total = 0
+    for loop in (n for n in nodes if n.op == "loop" and n.attrs["kind"] == "serial"):
+        turns = int(loop.blocks[0].params[0].attrs["extent"])
+        if loop.attrs.get("limited"):
+            first, last = (int(a.attrs["value"].array) for a in loop.args[:2])
+            turns = last - first
+        for inner in loop.blocks[0].nodes:
+            if inner.op == "load" and inner.args[0].attrs["name"] == memory:
+                total += turns * int(np.prod([int(s) for s in inner.shape]))
+    return total
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize(("rows", "width", "again"), [(3, 256, 128), (2, 199, 128), (5, 601, 512)])
+def test_a_part_of_a_row_is_read_once(
+    rows: int, width: int, again: int, dtype: str, rng: np.random.Generator
+) -> None:
+    x, gain = (
+        torch.from_numpy(rng.standard_normal(s).astype(np.float32)).to(getattr(torch, dtype))
+        for s in ((rows, width), (width,))
+    )
+    result, nodes = kernel_of(rms, x, gain)
+    tiles = -(-width // 64)
+    held = min({"float32": 8, "bfloat16": 16, "float16": 16}[dtype], -(-tiles // 2))
+    assert reads(nodes, "p0") == 64 * (2 * tiles - held)
+    assert sum(n.op == "again" for n in nodes) == (held if dtype != "float32" else 0)
+    assert 64 * tiles - 64 * held <= again
+    arrays = [a.float().numpy() if dtype == "bfloat16" else a.numpy() for a in (x, gain)]
+    got = np.asarray(result.interpret(*arrays), np.float64)
+    want = rms(x.double(), gain.double()).numpy()
+    tolerance = {"float32": 1e-5, "bfloat16": 2e-2, "float16": 3e-3}[dtype]
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_infinite_values_and_nan() -> None:
+    x = np.ones((3, 256), np.float32)
+    x[0, 200], x[1, 3], x[2, 255] = np.inf, np.nan, -np.inf
+    gain = torch.ones(256, dtype=torch.bfloat16)
+    tensor = torch.from_numpy(round_bf16(x)).to(torch.bfloat16)
+    result, _ = kernel_of(rms, tensor, gain)
+    with np.errstate(all="ignore"):
+        got = result.interpret(x, np.ones(256, np.float32))
+    np.testing.assert_array_equal(np.isnan(got), np.isnan(rms(tensor, gain).float().numpy()))
+
+
+def test_rows_that_are_read_once_hold_nothing(rng: np.random.Generator) -> None:
+    x, gain = (torch.from_numpy(rng.standard_normal(s)).float() for s in ((3, 300), (300,)))
+    for fn in (sum_only, layer):  # the steps of a layer norm wait for each other: they read ahead
+        _, nodes = kernel_of(fn, x.bfloat16(), gain.bfloat16())
+        assert not any(n.op == "again" for n in nodes)
+        assert not any(n.attrs.get("limited") for n in nodes if n.op == "loop")

@@ -14,7 +14,7 @@ from stack.errors import UsageError
 from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
-from stack.passes.tile_gemm import roles_of
+from stack.passes.tile_gemm import operand_names, roles_of
 
 # an H100; the rates below hold for it
 PROCESSORS = 132
@@ -28,7 +28,6 @@ ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alon
 SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
 MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
-LIBRARY_SINGLE = 51e12  # flops of f32 products a second; a library has all tiles of 16-bit ones
 _TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?")
 
 
@@ -89,10 +88,12 @@ HALF = (
 )
 # f32 is multiplied in three parts of 19 bits
 SINGLE = (
-    Tile(64, 64, 32, 4, 3, rate=0.17),
-    Tile(32, 64, 32, 4, 3, rate=0.13),
-    Tile(16, 64, 32, 4, 3, rate=0.08),
+    Tile(64, 64, 32, 4, 3, rate=0.11),
+    Tile(32, 64, 32, 4, 3, rate=0.085),
+    Tile(16, 64, 32, 4, 3, rate=0.055),
 )
+CROSSED = 0.47  # of their rate that is left where neither operand has the contracted axis in a line
+LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32, however operands lie
 # where what follows a product reads another array and holds many values for each sum: fewer sums
 # for a thread
 BUSY = 18  # scalar operations on an element of the result
@@ -110,6 +111,7 @@ class Product:
 
     `reads`: whether what follows reads another array of the size of the result.
     `work`: how many scalar operations on an element of the result follow.
+    `crossed`: whether no operand has the contracted axis in a line.
     """
 
     height: int
@@ -118,6 +120,7 @@ class Product:
     apart: int = 1
     reads: bool = False
     work: float = 0.0
+    crossed: bool = False
 
 
 def product_of(body: Block, dot: Node) -> Product:
@@ -134,6 +137,7 @@ def product_of(body: Block, dot: Node) -> Product:
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
         work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
+        crossed=all(operand_names(dot, i)[-1] not in roles.contracted for i in (0, 1)),
     )
 
 
@@ -156,6 +160,8 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     is_alone = tile.is_shared and turns <= 1
     overlaps = tile.persistent or (tile.is_shared and not is_alone)
     rate = tile.rate * (ALONE if is_alone else 1.0)
+    if product.crossed and dtype.bits > 16:
+        rate *= CROSSED
     return LAUNCH + max(
         turns * (flops * PROCESSORS / (PRODUCTS * rate) + (HIDDEN if overlaps else TURN)),
         (read + written) / MEMORY,
@@ -175,13 +181,9 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
 
 
 def library_seconds(product: Product, dtype: DType) -> float:
-    """What the model expects of a library that computes a product and nothing else."""
-    if dtype.bits <= 16:
-        return min(seconds(tile, product, dtype) for tile in HALF)
-    elements = product.height * product.depth + product.depth * product.width
-    moved = (elements + product.height * product.width) * product.apart * dtype.bytes
-    flops = 2.0 * product.height * product.width * product.depth * product.apart
-    return LAUNCH + max(flops / LIBRARY_SINGLE, moved / MEMORY)
+    """What the model expects of a library, which computes a product and nothing else."""
+    tiles = HALF if dtype.bits <= 16 else LIBRARY_SINGLE
+    return min(seconds(t, replace(product, crossed=False), dtype) for t in tiles)
 
 
 def is_lone(body: Block, dot: Node) -> bool:

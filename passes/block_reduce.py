@@ -60,13 +60,13 @@ class Walk:
     again: int = 0
 
 
-# registers of a thread for the tiles of a row that are held, less for each running tile
-HELD, RUNNING = 24, 8
+HELD = 40  # registers of a thread for running tiles, and for the tiles of a row that are held
 Step = Callable[[Node, list[Held]], list[Held]]
 Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
 ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory
 ONCE = Walk(4096, 8, 3)
 TWICE = Walk(16384, 32, 0, True)
+APART = Walk(8192, 32, 0, True)  # with several running tiles
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class BlockReduce(BlockFrame):
         self.kept = 0  # tiles at the end of a long row that are held between two walks
         self.turn = -1  # which of these a walk is at
         self.begun: Node | None = None  # where its tile begins
-        self.read: dict[Place, Node] = {}  # what the first walk reads of one
+        self.read: dict[Place, Node] | None = None  # what the first walk reads of one
         self.held: dict[Place, Node] = {}  # what it read
 
     @abstractmethod
@@ -220,6 +220,7 @@ class BlockReduce(BlockFrame):
         limits: tuple[Node, Node] | None = None,
     ) -> list[Held]:
         """A walk along a long axis, whose last tiles are held where another walk follows."""
+        assert self.turn < 0, "a walk inside of another"
         kept = self.kept if limits is None else 0
         found = list(start)
         self.evict = "last" if self.walk.is_first else ""
@@ -236,14 +237,15 @@ class BlockReduce(BlockFrame):
     ) -> list[Held]:
         """One step, a loop of its own, which gives what it read too."""
         self.turn, self.read = turn, {}
+        read = self.read
         var = self.variable(hint, turn + 1)
         carried = [
             Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
             for n, s in zip(names, start, strict=True)
         ]
         results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
-        places, tiles = list(self.read), list(self.read.values())
-        self.turn = -1
+        places, tiles = list(read), list(read.values())
+        self.turn, self.read = -1, None
         for i, tile in enumerate(tiles):
             carried.append(Node("var", (), {"name": f"held{i}_{self.fresh}"}, tile.type))
         none = [self.b.broadcast(constant(0, t.dtype), axes=(), type=t.tensor) for t in tiles]
@@ -258,6 +260,8 @@ class BlockReduce(BlockFrame):
     ) -> list[Held]:
         """The walk that writes: what is held first, which makes room."""
         found = list(start)
+        if self.kept:
+            body(self.int(0).node, found)  # what it needs of whole rows comes before it
         self.evict = "first" if self.walk.is_first else ""
         for turn in range(count - self.kept, count):
             self.turn = turn
@@ -273,8 +277,10 @@ class BlockReduce(BlockFrame):
         if self.turn < 0 or self.begun not in starts:
             return node
         place = memory, tuple(None if s is self.begun else s for s in starts), self.turn
-        if place not in self.held:
+        if self.read is not None:
             return self.read.setdefault(place, node)
+        if place not in self.held:
+            return node
         # wider values made of it before would take more registers than it does
         held = self.held[place]
         return self.b.again(held) if memory.dtype.bits == 16 else held
@@ -290,9 +296,10 @@ class BlockReduce(BlockFrame):
             for p in sources
             if p.tensor.rank > 1 and p.shape[-1] == extent and p.tensor.size != extent
         )
-        registers = self.walk.block // (32 * self.walk.warps) * row // 4
+        own = self.walk.block // (32 * self.walk.warps)
+        registers = own * row // 4
         count = -(-extent // self.walk.block)
-        room = max(0, HELD - RUNNING * running)
+        room = max(0, HELD - own * running)
         self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
 
     def _mates(self, node: Node) -> list[Node]:
@@ -326,4 +333,4 @@ class BlockReduce(BlockFrame):
         return Held(self.spread(value, union), union)
 
 
-__all__ = ["MAX_WHOLE", "ONCE", "TWICE", "BlockReduce", "Walk", "unscaled"]
+__all__ = ["APART", "MAX_WHOLE", "ONCE", "TWICE", "BlockReduce", "Walk", "unscaled"]

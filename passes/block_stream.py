@@ -17,10 +17,10 @@ from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, Held, power_of_two
 from stack.passes.block_limits import Segment, segments
-from stack.passes.block_reduce import ONCE, TWICE
+from stack.passes.block_reduce import APART, ONCE, TWICE
+from stack.passes.block_stream_apart import ApartTiler, is_alike, runs_apart
 from stack.passes.block_stream_lanes import Loose, loose_states
 from stack.passes.block_stream_places import stream_places
-from stack.passes.block_tiler import BlockTiler
 from stack.passes.tile_choice import Tile
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
@@ -32,7 +32,7 @@ TILES = (
 MAX_LANES = 256  # of a state that is a dot: held whole
 
 
-class StreamTiler(BlockTiler):
+class StreamTiler(ApartTiler):
     """Builds the kernel of a stream."""
 
     def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
@@ -48,6 +48,7 @@ class StreamTiler(BlockTiler):
         self.extent = static(streamed_extent(group))
         self.has_dot = any(n.op == "dot" for n in self.states.nodes)
         self.has_windows = self.has_dot
+        self.is_apart = runs_apart(group)
         self.segments: list[Segment] = []
         self.loose: dict[int, Loose] = {}
         self.lane = ""
@@ -125,9 +126,13 @@ class StreamTiler(BlockTiler):
             self.stages = 2
         if not self.has_dot:
             self.walk = ONCE if long is None else TWICE
-            loose = len(loose_states(self.states, self.correct))
-            if long is not None and loose == len(self.states.results):
-                self.keep_tiles(self.extent, self.inputs, loose)
+            running = len(loose_states(self.states, self.correct))
+            waits = not self.is_apart and running < len(self.states.results)
+            if self.is_apart and long is not None:
+                self.walk = APART
+                running = sum(not is_alike(s) for s in self.states.results)
+            if long is not None and not waits:
+                self.keep_tiles(self.extent, self.inputs, running)
             self.warps = self.walk.warps
         if self.tile is not None:
             self.warps, self.stages = self.tile.warps, self.tile.stages
@@ -179,6 +184,8 @@ class StreamTiler(BlockTiler):
         block = min(power_of_two(self.extent), self.step if self.has_dot else self.walk.block)
         block = max(block, 16 if self.has_dot else 2)
         count = -(-self.extent // block)
+        if self.is_apart:
+            return self.run_apart(at, block, count)
         self.loose = {} if self.has_dot else loose_states(self.states, self.correct)
         self.lane = self.axis("lane", block, block).name if self.loose else ""
         held: list[Held] = []

@@ -12,7 +12,7 @@ import stack
 from stack.ir import Func, Node, parse, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
-from stack.passes import block_stream, block_tiler
+from stack.passes import block_reduce, block_stream, block_tiler
 from stack.passes.block_reduce import Walk
 from stack.rewrite import Pipeline
 
@@ -32,8 +32,8 @@ def rms(x: Tensor, gain: Tensor) -> Tensor:
     return (y * torch.rsqrt(y.pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype) * gain
 
 
-def layer(x: Tensor, gain: Tensor) -> Tensor:
-    return torch.nn.functional.layer_norm(x, x.shape[-1:], gain, gain)
+def shares(x: Tensor, gain: Tensor) -> Tensor:
+    return torch.softmax(x, -1) * gain
 
 
 def sum_only(x: Tensor, gain: Tensor) -> Tensor:
@@ -99,7 +99,32 @@ def test_infinite_values_and_nan() -> None:
 
 def test_rows_that_are_read_once_hold_nothing(rng: np.random.Generator) -> None:
     x, gain = (torch.from_numpy(rng.standard_normal(s)).float() for s in ((3, 300), (300,)))
-    for fn in (sum_only, layer):  # the steps of a layer norm wait for each other: they read ahead
+    for fn in (sum_only, shares):  # the steps of a softmax wait for each other: they read ahead
         _, nodes = kernel_of(fn, x.bfloat16(), gain.bfloat16())
         assert not any(n.op == "again" for n in nodes)
         assert not any(n.attrs.get("limited") for n in nodes if n.op == "loop")
+
+
+@pytest.mark.parametrize("width", [256, 199, 601])
+def test_reductions_that_are_no_stream(
+    width: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a tile needs of the whole row is computed before the tiles that are held."""
+    for module in (block_reduce, block_tiler):
+        monkeypatch.setattr(module, "MAX_WHOLE", 64)
+
+    def mixed(x: Tensor) -> Tensor:
+        y = x.float() if x.dtype != torch.float64 else x
+        return (y.exp() / y.exp().sum(-1, keepdim=True) + y * (y * y).sum(-1, keepdim=True)) * 0.5
+
+    x = torch.from_numpy(rng.standard_normal((3, width)).astype(np.float32)).bfloat16()
+    func = prepared(stack.trace(mixed, x))
+    result = Pipeline("fuse,blocks").run(func).func
+    assert [n.op for n in result.nodes].count("kernel") == 1
+    nodes = [n for _, n in walk(result.body)]
+    tiles = -(-width // 64)
+    held = sum(n.op == "again" for n in nodes)
+    assert held == -(-tiles // 2)
+    assert reads(nodes, "p0") == 64 * (2 * tiles - held)
+    got = np.asarray(result.interpret(x.float().numpy()), np.float64)
+    np.testing.assert_allclose(got, mixed(x.double()).numpy(), rtol=1e-5, atol=1e-5)

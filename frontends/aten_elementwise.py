@@ -343,10 +343,10 @@ def _copy(cx: Context, x: Node, source: Node, non_blocking: bool = False) -> Nod
 def _softmax_backward(cx: Context, grad: Node, out: Node, dim: int, dtype: DType) -> Node:
     wide = F32 if grad.dtype.bits == 16 else grad.dtype
     grad, out = cx.cast(grad, wide), cx.cast(out, wide)
-    product = cx.elementwise("mul", grad, out)
     axes = cx.axes(dim, grad.tensor.rank)
-    total = cx.stretch(cx.reduce("sum", product, axes), grad.shape, axes)
-    return cx.cast(cx.elementwise("sub", product, cx.elementwise("mul", out, total)), dtype)
+    total = cx.reduce("sum", cx.elementwise("mul", grad, out), axes)
+    centred = cx.elementwise("sub", grad, cx.stretch(total, grad.shape, axes))
+    return cx.cast(cx.elementwise("mul", out, centred), dtype)
 
 
 @lowers("scalar_tensor.default")

@@ -296,3 +296,18 @@ def _elu(cx: Context, x: Node, alpha: float = 1, scale: float = 1, input_scale: 
     low = cx.elementwise("mul", powers, float(alpha * scale))
     high = x if scale == 1 else cx.elementwise("mul", x, float(scale))
     return cx.cast(cx.select(cx.elementwise("gt", x, 0.0), high, low), out)
+
+
+@lowers("soft_margin_loss_backward.default")
+def _soft_margin_backward(
+    cx: Context, grad: Node, x: Node, target: Node, reduction: int = 1
+) -> Node:
+    """-target * sigmoid(-target * x): sigmoid(..) - 1 would cancel where the loss is small."""
+    out = x.dtype
+    grad, x, target = (_float_body(cx, v) for v in (grad, x, target))
+    away = cx.elementwise("neg", target)
+    slope = cx.elementwise("sigmoid", cx.elementwise("mul", away, x))
+    result = cx.elementwise("mul", cx.elementwise("mul", away, grad), slope)
+    if reduction == 1:
+        result = cx.elementwise("div", result, cx.scalar(x.tensor.size, x.dtype))
+    return cx.cast(result, out)

@@ -160,7 +160,7 @@ def _vector_norm(
     if ord == 0:
         count = cx.cast(cx.elementwise("ne", size, 0.0), size.dtype)
         return cx.cast(cx.reduce("sum", count, axes, keepdim), out)
-    if ord == 1:
+    if ord == 1 or cx.count(x.shape, axes) == 1:
         return cx.cast(cx.reduce("sum", size, axes, keepdim), out)
     if ord == 2:
         total = cx.reduce("sum", cx.elementwise("mul", size, size), axes, keepdim)

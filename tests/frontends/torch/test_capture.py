@@ -297,6 +297,24 @@ def test_unusual_tensors(x: torch.Tensor) -> None:
     check(lambda v: (v.sum(), v.relu(), v > 0), x, rtol=loose, atol=loose)
 
 
+@pytest.mark.parametrize("reduction", [0, 1, 2])
+def test_small_losses_keep_their_gradient(reduction: int) -> None:
+    """sigmoid(20) - 1 has no digit left; the gradient has all."""
+    x, y = torch.tensor([20.0, -15.0, 0.5, -0.5]), torch.tensor([1.0, -1.0, 1.0, 1.0])
+    grad = torch.ones(4) if reduction == 0 else torch.tensor(1.0)
+
+    def slope(g: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten.soft_margin_loss_backward(g, a, b, reduction)
+
+    check(slope, grad, x, y, rtol=1e-6, atol=0)
+
+
+def test_norms_of_one_element_are_its_size() -> None:
+    x = torch.tensor([[-8.4784], [1e30], [0.0]])
+    check(lambda v: torch.linalg.vector_norm(v, 6, dim=1), x, rtol=0, atol=0)
+    check(lambda v: torch.linalg.vector_norm(v, 0, dim=1), x, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int8, torch.uint8, torch.int32, torch.int64])
 def test_integers_and_bools(dtype: torch.dtype) -> None:
     a = torch.tensor([[0, 1, 1], [1, 0, 5]]).to(dtype)

@@ -88,3 +88,19 @@ class UsageError(StackError):
     """A command or a call that cannot be understood; says what would be."""
 
     exit_code = 2
+
+
+POISONED = 3  # exit code of a process that has lost its device
+_FAULTS = (
+    "CUDA error",
+    "cudaError",
+    "CUDA_ERROR",
+    "device-side assert",
+    "illegal memory access",
+    "XID",
+)
+
+
+def is_device_lost(error: object) -> bool:
+    """Whether an error says that a fault took the device's context, and the process with it."""
+    return any(mark in str(error) for mark in _FAULTS)

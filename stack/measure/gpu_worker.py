@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from stack.errors import POISONED, is_device_lost
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.gpu_program import GpuProgram
 from stack.measure.gpu_systems import (
@@ -32,9 +33,7 @@ from stack.measure.runners import silence_stdout
 from stack.measure.systems import first_line, parse_peers
 from stack.rewrite.check import TOLERANCE
 
-POISONED = 3  # exit code after a fault of the device
 Tell = Callable[[dict[str, Any]], None]
-_FAULTS = ("CUDA error", "device-side assert", "illegal memory access", "cudaError", "XID")
 _SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
 
 
@@ -116,8 +115,7 @@ class CaseRun:
 
     def _check_device(self, error: BaseException) -> None:
         """Raise Fault where an error says that the device is lost."""
-        text = str(error)
-        if self.is_cuda and any(mark in text for mark in _FAULTS):
+        if self.is_cuda and is_device_lost(error):
             raise Fault(first_line(error)) from error
 
     def _make(self, way: Way) -> tuple[GpuSystem, dict[str, Any]] | None:
@@ -279,7 +277,7 @@ def serve() -> int:
             reply = {"done": run_case(request, tell, int(request["rounds"]))}
             torch.cuda.synchronize()
         except Exception as error:
-            lost = isinstance(error, Fault) or any(m in str(error) for m in _FAULTS)
+            lost = isinstance(error, Fault) or is_device_lost(error)
             reply = {"failed": first_line(error), "lost": lost}
         tell(reply)
         if reply.get("lost"):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.errors import StackError
+from stack.errors import POISONED, StackError, is_device_lost
 from stack.explore.lowering import to_storage
 from stack.ir.node import Func
 from stack.ir.parser import parse
@@ -99,10 +99,9 @@ def work(request: dict[str, Any]) -> None:
 
 def _end_if_lost(error: Exception) -> None:
     """A fault takes the device's context with it: whoever comes next needs another process."""
-    text = str(error)
-    if any(mark in text for mark in ("CUDA error", "illegal memory access", "device-side assert")):
+    if is_device_lost(error):
         print(_line(error), file=sys.stderr, flush=True)
-        os._exit(3)
+        os._exit(POISONED)
 
 
 if __name__ == "__main__":

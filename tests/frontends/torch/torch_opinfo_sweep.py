@@ -41,9 +41,9 @@ from torch_opinfo import (
     table,
 )
 
+from stack.errors import POISONED, is_device_lost
+
 MEMORY = 12 << 30  # bytes of address space of a process; CUDA maps more than it uses
-POISONED = 3  # exit code of a process that a fault of the device has made useless
-FAULTS = ("CUDA error", "illegal memory access", "device-side assert", "CUDA_ERROR")
 
 
 def executor(args: argparse.Namespace) -> Execute:
@@ -75,7 +75,7 @@ def work(pipe: Connection, args: argparse.Namespace) -> None:
             check_sample(known[name], sample, report, execute, args.device)
             signal.alarm(0)
             pipe.send(report)
-            if report.failed and any(mark in report.failed[-1] for mark in FAULTS):
+            if report.failed and is_device_lost(report.failed[-1]):
                 pipe.close()
                 os._exit(POISONED)
         pipe.send(report)

@@ -15,6 +15,7 @@ from stack.passes.distribute_gpu_rows import distribute_rows
 from stack.passes.distribute_gpu_tensor import Tensor
 from stack.passes.distribute_gpu_threads import Direct, Tiled
 from stack.passes.distribute_gpu_turn import distribute_turned
+from stack.passes.long_sums import sum_with_remainders
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -65,7 +66,7 @@ def distribute_gpu_kernel(kernel: Node, product: str = "auto") -> Node:
     if dot is not None:
         block = _product(block, dot, product)
     else:
-        block = distribute_turned(block) or distribute_rows(block)
+        block = sum_with_remainders(distribute_turned(block) or distribute_rows(block))
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 

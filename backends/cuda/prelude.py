@@ -144,6 +144,17 @@ __device__ inline void store_block(T* __restrict__ to, const T (&from)[n]) {
   }
 }""",
     ),
+    "in_pairs": (
+        (),
+        """// all elements combined: halves first, so that errors of sums grow with the logarithm
+template <int count, class T, class F> __device__ inline T in_pairs(const T* x, F combine) {
+  if constexpr (count == 1)
+    return x[0];
+  else
+    return combine(in_pairs<count / 2>(x, combine),
+                   in_pairs<count - count / 2>(x + count / 2, combine));
+}""",
+    ),
     "over_warp": (
         (),
         """// every lane gets the combination of all 32

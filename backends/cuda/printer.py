@@ -290,11 +290,12 @@ class Printer:
         source = self.filled(node.args[0], source)
         if not source.count:
             return source
-        result = self.fresh(self.hint(node))
-        self.put(f"{c_type(dtype)} {result} = {source.text}[0];")
-        combined = expression(name, dtype, dtype, [result, f"{source.text}[i + 1]"])
-        self.put(f"EACH({source.count - 1}) {result} = {combined};")
-        return Value(result)
+        if source.count == 1:
+            return self.declare(node, f"{source.text}[0]")
+        combined = expression(name, dtype, dtype, ["a", "b"])
+        t = c_type(dtype)
+        pairs = f"in_pairs<{source.count}>({source.text}, []({t} a, {t} b) -> {t}"
+        return self.declare(node, f"{pairs} {{ return {combined}; }})")
 
     def filled(self, node: Node, value: Value) -> Value:
         """A scalar that stands for all elements of a vector, as that vector."""

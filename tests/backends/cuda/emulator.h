@@ -108,6 +108,14 @@ template <class T, class F> T over_warp(T x, F combine) {
   return x;
 }
 
+template <int count, class T, class F> T in_pairs(const T* x, F combine) {
+  if constexpr (count == 1)
+    return x[0];
+  else
+    return combine(in_pairs<count / 2>(x, combine),
+                   in_pairs<count - count / 2>(x + count / 2, combine));
+}
+
 struct Copy {
   void* to;
   const void* from;

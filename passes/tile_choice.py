@@ -86,7 +86,7 @@ HALF = (
     Tile(128, 128, 64, 4, 3, rate=0.92),
     Tile(128, 256, 64, 8, 3, persistent=True, rate=1.06),
 )
-# f32 is multiplied in three parts of 19 bits
+# f32 is multiplied in three parts of 8 bits
 SINGLE = (
     Tile(64, 64, 32, 4, 3, rate=0.11),
     Tile(32, 64, 32, 4, 3, rate=0.085),

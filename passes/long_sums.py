@@ -55,7 +55,7 @@ class _Sums:
             lost = b.add(b.sub(before, b.sub(after, grown)), b.sub(added, grown))
             more.append(b.add(low, lost))
         inner = Block((*block.params, *lows), (*block.results, *more), b.names, b.locs)
-        types = [p.type for p in (*carried, *lows)]
+        types = [p.tensor for p in (*carried, *lows)]
         starts = [_zero(b, low) for low in lows]
         loop = Node("loop", (*args, *starts), node.attrs, TupleType(tuple(types)), (inner,))
         found: dict[int, Node] = {}

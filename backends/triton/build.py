@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 FORMAT = 1  # of entries in the cache
 UNLIMITED = 1 << 62
 STAGES = ("ttir", "ttgir", "llir", "ptx")
+NOTHING = {
+    "text": "import triton\n\n\n@triton.jit\ndef nothing():\n    pass\n",
+    "name": "nothing",
+    "kinds": [],
+    "warps": 1,
+    "stages": 1,
+}
 POINTERS = {
     **{kind: f"*{kind}" for kind in TYPES},
     **{"bool": "*i1", "f16": "*fp16", "f32": "*fp32", "f64": "*fp64"},
@@ -98,10 +105,15 @@ def capability(target: str) -> int:
 
 
 def load() -> None:
-    """Import what compiles, and let Triton take the digest of itself that its cache needs."""
-    for name in ("triton.compiler", "triton.language", "triton.backends.nvidia.compiler"):
-        import_module(name)
-    getattr(import_module("triton.runtime.cache"), "triton_key", str)()
+    """Import what compiles and compile a kernel of nothing, so that a fork finds it all loaded."""
+    triton = import_module("triton")
+    cache: Any = import_module("triton.runtime.cache")
+    if hasattr(cache, "triton_key"):
+        # Triton's own reads and digests all of its code; the cache here goes by its version too
+        cache.triton_key = lambda: f"stack {triton.__version__}"
+    with triton.knobs.compilation.scope():
+        triton.knobs.compilation.always_compile = True
+        answer({**NOTHING, "capability": 90, "limit": UNLIMITED})
 
 
 def answer(asked: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from stack.passes.block_values import BlockValues
 from stack.passes.places import places_of
 from stack.passes.tile_choice import PROCESSORS, SHARED_BYTES, Tile, product_of, ranked
 from stack.passes.tile_frame import CannotTile, static
-from stack.passes.tile_gemm import Roles, operand_names, result_names, roles_of
+from stack.passes.tile_gemm import Roles, result_names, roles_of
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work
 TURNED = 64  # extent of a tile that is read along one axis and written along another
@@ -167,7 +167,7 @@ class BlockTiler(BlockValues):
         index: dict[str, Dim] = {}
         for name in (*roles.batch, *roles.panels, *roles.outer):
             index[name] = self.program_axis("b", roles.sizes[name], 1, self.grid).place
-        index |= self._dot_tile(roles, is_turned(dot, roles))
+        index |= self._dot_tile(roles)
         return [index.get(name, 0) for name in result_names(dot)]
 
     def _pick_tile(self, dot: Node) -> None:
@@ -184,20 +184,15 @@ class BlockTiler(BlockValues):
         one = (self.rows + self.lanes) * self.step * dtype.bytes
         self.stages = max(1, min(tile.stages, SHARED_BYTES // one))
 
-    def _dot_tile(self, roles: Roles, turned: bool) -> dict[str, Dim]:
-        """Axes of the sums; where `turned`, tiles hold the lanes first."""
+    def _dot_tile(self, roles: Roles) -> dict[str, Dim]:
         found: dict[str, Dim] = {}
-        row: Axis | None = None
         if roles.row:
             extent = roles.sizes[roles.row]
             block = min(self.rows, max(16, power_of_two(extent)))
-            row = self.program_axis("m", extent, block, self.grid)
-            found[roles.row] = row.place
+            found[roles.row] = self.program_axis("m", extent, block, self.grid).place
         extent = roles.sizes[roles.lane]
         block = min(self.lanes, max(16, power_of_two(extent)))
         found[roles.lane] = self.program_axis("n", extent, block, self.grid).place
-        if row is not None and turned:
-            self.axes[row.name] = self.axes.pop(row.name)
         return found
 
     def _space_axes(
@@ -287,15 +282,6 @@ class BlockTiler(BlockValues):
                     if place[-1] == mark and i in kept and i not in order:
                         order.append(i)
         return [*order, *(a for a in reversed(kept) if a not in order)]
-
-
-def is_turned(dot: Node, roles: Roles) -> bool:
-    """Whether sums are better held as columns by rows.
-
-    Matrix instructions for 32 bits take a right operand only with the contracted axis in a line.
-    """
-    right, left = operand_names(dot, roles.right)[-1], operand_names(dot, roles.left)[-1]
-    return dot.dtype.bits == 32 and right == roles.lane and left in roles.contracted
 
 
 def busy(block: int, elements: int, least: int) -> int:

@@ -14,7 +14,7 @@ from stack.errors import UsageError
 from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
-from stack.passes.tile_gemm import operand_names, roles_of
+from stack.passes.tile_gemm import roles_of
 
 # an H100; the rates below hold for it
 PROCESSORS = 132
@@ -88,12 +88,12 @@ HALF = (
 )
 # f32 is multiplied in three parts of 8 bits
 SINGLE = (
-    Tile(64, 64, 32, 4, 3, rate=0.11),
-    Tile(32, 64, 32, 4, 3, rate=0.085),
-    Tile(16, 64, 32, 4, 3, rate=0.055),
+    Tile(64, 128, 32, 4, 3, rate=0.1),
+    Tile(64, 64, 32, 4, 3, rate=0.09),
+    Tile(32, 64, 32, 4, 3, rate=0.04),
+    Tile(16, 32, 128, 4, 4, rate=0.016),
 )
-CROSSED = 0.47  # of their rate that is left where neither operand has the contracted axis in a line
-LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32, however operands lie
+LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32
 # where what follows a product reads another array and holds many values for each sum: fewer sums
 # for a thread
 BUSY = 18  # scalar operations on an element of the result
@@ -111,7 +111,6 @@ class Product:
 
     `reads`: whether what follows reads another array of the size of the result.
     `work`: how many scalar operations on an element of the result follow.
-    `crossed`: whether no operand has the contracted axis in a line.
     """
 
     height: int
@@ -120,7 +119,6 @@ class Product:
     apart: int = 1
     reads: bool = False
     work: float = 0.0
-    crossed: bool = False
 
 
 def product_of(body: Block, dot: Node) -> Product:
@@ -137,7 +135,6 @@ def product_of(body: Block, dot: Node) -> Product:
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
         work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
-        crossed=all(operand_names(dot, i)[-1] not in roles.contracted for i in (0, 1)),
     )
 
 
@@ -160,8 +157,6 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     is_alone = tile.is_shared and turns <= 1
     overlaps = tile.persistent or (tile.is_shared and not is_alone)
     rate = tile.rate * (ALONE if is_alone else 1.0)
-    if product.crossed and dtype.bits > 16:
-        rate *= CROSSED
     return LAUNCH + max(
         turns * (flops * PROCESSORS / (PRODUCTS * rate) + (HIDDEN if overlaps else TURN)),
         (read + written) / MEMORY,
@@ -183,7 +178,7 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
 def library_seconds(product: Product, dtype: DType) -> float:
     """What the model expects of a library, which computes a product and nothing else."""
     tiles = HALF if dtype.bits <= 16 else LIBRARY_SINGLE
-    return min(seconds(t, replace(product, crossed=False), dtype) for t in tiles)
+    return min(seconds(t, product, dtype) for t in tiles)
 
 
 def is_lone(body: Block, dot: Node) -> bool:

@@ -98,19 +98,20 @@ class BlockFrame:
         block: int,
         grid: list[tuple[Node, int]],
         backwards: bool = False,
+        first: int = 0,
     ) -> Axis:
-        """An axis that programs share out, a block each.
+        """An axis that programs share out, a block each, from its element `first` on.
 
         `backwards` gives the first program the last block: late rows of a triangle take longest.
         """
-        count = -(-extent // block)
+        count = -(-(extent - first) // block)
         if count == 1:
-            return self.axis(hint, extent, block)
+            return self.axis(hint, extent, block, first)
         var = self.variable(f"p_{hint}", count)
         grid.append((var, count))
         number = self.b.sub(constant(count - 1, self.integer), var) if backwards else var
         start = number if block == 1 else self.b.mul(number, block)
-        return self.axis(hint, extent, block, start)
+        return self.axis(hint, extent, block, self.b.add(start, first) if first else start)
 
     def variable(self, hint: str, extent: int) -> Node:
         """The index of a loop."""
@@ -175,6 +176,9 @@ class BlockFrame:
         if value.dtype == dtype:
             return value
         node = value.node
+        if node.op == "cast" and dtype.is_float and dtype.bits <= 16:
+            if node.args[0].dtype == dtype:
+                return Held(node.args[0], value.axes)  # what was widened, and is exact
         return Held(self.b.cast(node, type=node.tensor.with_dtype(dtype)), value.axes)
 
     def both(self, first: Held | None, second: Held | None) -> Held | None:
@@ -315,7 +319,10 @@ class BlockFrame:
     ) -> list[Node]:
         """Grid loops that carry the outputs inwards, around what one program does."""
         carried = [
-            [Node("var", (), {"name": f"{o.attrs['name']}_{d}"}, o.type) for o in outputs]
+            [
+                Node("var", (), {"name": f"{o.attrs.get('name', f'o{i}')}_{d}"}, o.type)
+                for i, o in enumerate(outputs)
+            ]
             for d in range(len(grid))
         ]
         final = program(carried[-1] if grid else outputs)

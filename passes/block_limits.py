@@ -64,7 +64,7 @@ def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
     """Selects that hide elements from all states, and the operand that is seen."""
     for select in states.nodes:
         visible = _visible_branch(select)
-        if visible is not None and _hides(states, select, visible):
+        if visible is not None and hidden(states, select, _fill(select, visible)) is not None:
             yield select, visible
 
 
@@ -90,11 +90,14 @@ def _fill(node: Node, visible: int) -> float:
     return float(fill.attrs["value"].array)
 
 
-def _hides(states: Block, select: Node, visible: int) -> bool:
-    """Whether a hidden element adds nothing to any state."""
-    lowest: set[Node] = set()  # -inf where hidden
+def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
+    """What is -inf or 0 where a node is `fill`, one of the two.
+
+    None where a state has more of such an element than the identity of its reduction.
+    """
+    lowest: set[Node] = set()
     zero: set[Node] = set()
-    (lowest if _fill(select, visible) else zero).add(select)
+    (lowest if fill else zero).add(start)
     for node in states.nodes:
         args = node.args
         if node.op in ("broadcast", "cast", "reshape", "transpose") and args[0] in lowest | zero:
@@ -117,10 +120,10 @@ def _hides(states: Block, select: Node, visible: int) -> bool:
         operands = [operand for operand, _ in streamed_axes(state)]
         if state.op == "dot" or state.attrs["kind"] == "sum":
             if zero.isdisjoint(operands):
-                return False
+                return None
         elif state.attrs["kind"] != "max" or lowest.isdisjoint(operands):
-            return False
-    return True
+            return None
+    return frozenset(lowest | zero)
 
 
 def _is_zero(node: Node) -> bool:

@@ -120,12 +120,15 @@ class BlockReduce(BlockFrame):
         gone = [n for n in names if n in value.axes]
         if len(gone) != len(names):
             raise CannotTile("a reduced axis is broadcast along: its size would be a factor")
-        value = self.masked(value, kind, gone)
+        return self.folded(self.masked(value, kind, gone), kind, gone)
+
+    def folded(self, value: Held, kind: str, gone: Sequence[str]) -> Held:
+        """`fold` of a tile that holds the identity past the ends of these axes."""
         if kind in ("max", "min"):
             base, scale = unscaled(self.b, value.node)
             if scale != 1:
                 # a positive factor leaves the order: it is applied to what is left
-                made = self.fold(Held(base, value.axes), kind, gone)
+                made = self.folded(Held(base, value.axes), kind, gone)
                 return self.apply("mul", [made, Held(constant(scale, made.dtype))])
         axes = tuple(sorted(value.axes.index(n) for n in gone))
         kept = tuple(n for n in value.axes if n not in gone)

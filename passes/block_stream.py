@@ -7,24 +7,23 @@ leaves them out, and where it hides nothing, the comparison is left out (`block_
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
-from stack.ir.node import Node, topological
+from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes, streamed_extent
-from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, Held, power_of_two
-from stack.passes.block_limits import Segment, segments
+from stack.passes.block_limits import Segment, hidden, segments
 from stack.passes.block_reduce import APART, ONCE, TWICE
 from stack.passes.block_stream_apart import ApartTiler, is_alike, runs_apart
+from stack.passes.block_stream_extents import extents
 from stack.passes.block_stream_lanes import Loose, loose_states
 from stack.passes.block_stream_places import stream_places
 from stack.passes.tile_choice import Tile
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
 
-BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
 TILES = (
     *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
     *(Tile(128, 0, 32, 8, 3), Tile(64, 0, 64, 4, 3), Tile(64, 0, 32, 4, 3), Tile(64, 0, 128, 4, 2)),
@@ -40,7 +39,7 @@ class StreamTiler(ApartTiler):
         self.tile = Tile.parse(named[0]) if named else None
         if self.tile is not None:
             rows, step = rows or self.tile.rows, step or self.tile.step
-        height, depth = _extents(group)
+        height, depth = extents(group)
         super().__init__(group, rows or height, lanes, step or depth)
         self.states, self.correct, self.ending = group.blocks
         for p, q in zip(self.states.params, self._arguments(), strict=True):
@@ -52,6 +51,9 @@ class StreamTiler(ApartTiler):
         self.segments: list[Segment] = []
         self.loose: dict[int, Loose] = {}
         self.lane = ""
+        self.lowest: Node | None = None  # -inf past the end of the streamed axis
+        self.nothing: frozenset[Node] = frozenset()  # what is -inf or 0 there for that
+        self.streamed = ""
         for block in (self.states, self.ending):
             for array in (n for n in block.nodes if n.op == "const" and n.tensor.rank):
                 if array not in self.inputs:
@@ -118,7 +120,7 @@ class StreamTiler(ApartTiler):
                 values[name] = self.program_axis(hint, extent, block, self.grid, block > 1).place
         widest = max((a.block for a in self.axes.values() if a.name.startswith("e")), default=0)
         sums = sum(s.op == "dot" for s in self.states.results)
-        big = self.rows * self.step >= 128 * 128 or sums * widest * self.rows > 128 * 128
+        big = (self.rows >= 128 and self.step >= 128) or sums * widest * self.rows > 128 * 128
         self.warps = 8 if self.has_dot and big else 4
         # what fits beside a wide sum
         self.stages = 2 if widest > 64 and self.step > 32 and self.rows > 64 else 3
@@ -188,6 +190,8 @@ class StreamTiler(ApartTiler):
             return self.run_apart(at, block, count)
         self.loose = {} if self.has_dot else loose_states(self.states, self.correct)
         self.lane = self.axis("lane", block, block).name if self.loose else ""
+        if self.has_dot and self.extent % block:
+            self._hide_the_end()
         held: list[Held] = []
         for j, state in enumerate(self.states.results):
             kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
@@ -221,6 +225,7 @@ class StreamTiler(ApartTiler):
             self.memo.clear()
             self.known.clear()
             axis = self.axis("k", self.extent, block, self.begin(var, block))
+            self.streamed = axis.name
             n = len(self.states.results)
             slots = iter(carried)
             old: list[Held] = []
@@ -266,6 +271,24 @@ class StreamTiler(ApartTiler):
         self.known.clear()
         return made
 
+    def _hide_the_end(self) -> None:
+        """Find one value that hides the places past the end from all states."""
+        for state in self.states.results:
+            if state.op == "reduce" and state.attrs["kind"] == "max":
+                (operand, _), *_ = streamed_axes(state)
+                found = hidden(self.states, operand, -math.inf)
+                if found is not None and operand.dtype.is_float:
+                    self.lowest, self.nothing = operand, found
+
+    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+        made = super().value(node, index, guard)
+        if node is not self.lowest:
+            return made
+        return super().masked(made, "max", [self.streamed])
+
+    def is_nothing(self, node: Node) -> bool:
+        return node in self.nothing
+
     def _partial(self, state: Node, place: Index, k: str) -> Held:
         """A state over one tile of the streamed axis."""
         axis = self.axes[k]
@@ -274,7 +297,8 @@ class StreamTiler(ApartTiler):
             index = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
             index[rule.reduced[0]] = axis.place
             return self.product(state, index, axis, None)
-        return self.fold(self._places(state, place, axis), str(state.attrs["kind"]), [k])
+        fold = self.folded if self.is_nothing(streamed_axes(state)[0][0]) else self.fold
+        return fold(self._places(state, place, axis), str(state.attrs["kind"]), [k])
 
     def _places(self, state: Node, place: Index, axis: Axis) -> Held:
         """What a state reduces, on one tile of the streamed axis."""
@@ -314,46 +338,6 @@ def stream_tiles(group: Node) -> list[Tile]:
         return []  # `blocks` says why
     own = Tile(tiler.rows, 0, tiler.step, tiler.warps, tiler.stages)
     return [own, *(tile for tile in TILES if tile != own)]
-
-
-def _extents(stream: Node) -> tuple[int, int]:
-    """Rows of a tile, and places of the streamed axis in a step. Measured on an H100."""
-    states = stream.blocks[0]
-    dots = [n for n in states.nodes if n.op == "dot"]
-    if len(dots) > 2:
-        # sums that are corrected pay for each step: fewer, larger tiles
-        is_corrected = any(s.op == "reduce" and s.attrs["kind"] == "max" for s in states.results)
-        return (128, 64) if is_corrected else (64, 64)
-    if len(dots) == 2 and sum(s.op == "dot" for s in states.results) == 1:
-        if any(_reads_elements(n) for n in states.nodes if n.op == "gather"):
-            return 64, 32
-        scores = [d for d in dots if d not in states.results]
-        factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
-        multiplied = set(topological(factors))
-        extent = static(streamed_extent(stream))
-        alone = [p for p in states.params if p not in multiplied]
-        # each row of such an array is read once: many rows share what they read of the others
-        return (128, 64) if any(static(p.tensor.size) >= extent**2 for p in alone) else (64, 64)
-    return (64, 32) if _work(stream) >= BUSY else (128, 64)
-
-
-def _reads_elements(gather: Node) -> bool:
-    """Whether the places that it reads are data: no run of memory holds those of a tile."""
-    for indices in gather.args[1:]:
-        marks = (symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(indices.shape))
-        if affine(indices, tuple(marks)) is None:
-            return True
-    return False
-
-
-def _work(stream: Node) -> int:
-    """How many elementwise ops a step does on the elements of a tile of rows and places."""
-    extent = streamed_extent(stream)
-    return sum(
-        n.tensor.rank > 1 and n.shape[-1] == extent and n.shape[-2] != 1
-        for n in stream.blocks[0].nodes
-        if ops.lookup(n.op).kind == "elementwise"
-    )
 
 
 def _extent(mark: Dim) -> int:

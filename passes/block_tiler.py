@@ -13,7 +13,14 @@ from stack.passes.block_frame import Axis, Held, index_type, power_of_two
 from stack.passes.block_reduce import MAX_WHOLE, ONCE, TWICE
 from stack.passes.block_values import BlockValues
 from stack.passes.places import places_of
-from stack.passes.tile_choice import PROCESSORS, SHARED_BYTES, Tile, product_of, ranked
+from stack.passes.tile_choice import (
+    PROCESSORS,
+    SHARED_BYTES,
+    Tile,
+    product_of,
+    ranked,
+    whole_turns,
+)
 from stack.passes.tile_frame import CannotTile, static
 from stack.passes.tile_gemm import Roles, result_names, roles_of
 
@@ -21,6 +28,8 @@ LOOP_TILE = 1024  # elements of a tile of elementwise work
 TURNED = 64  # extent of a tile that is read along one axis and written along another
 STEP = 2048  # elements of a long row in one step
 MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
+Grid = list[tuple[Node, int]]  # indices of programs, and how many there are
+Stored = Sequence[tuple[Node, Index]]  # results and their places
 COLUMNS = 128  # kept elements of a tile that walks along such an axis
 
 
@@ -41,6 +50,7 @@ class BlockTiler(BlockValues):
         self.warps = 4
         self.stages = 2
         self.is_persistent = False
+        self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole turns
 
     def check(self, sizes: Sequence[int]) -> None:
         if 0 in sizes:
@@ -65,26 +75,44 @@ class BlockTiler(BlockValues):
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
         root, marks, places = self._root()
-        if root.op == "dot":
-            found, long = self._dot_axes(root), None
-        else:
-            found, long = self._space_axes(root, places, marks)
-        values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
-        return self.finish(
-            [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results], long
-        )
 
-    def finish(self, results: Sequence[tuple[Node, Index]], long: tuple[Expr, int] | None) -> Node:
+        def placed(found: Sequence[Dim]) -> Stored:
+            values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
+            return [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results]
+
+        if root.op != "dot":
+            found, long = self._space_axes(root, places, marks)
+            return self.finish(placed(found), long)
+        roles = roles_of(root)
+        self._pick_tile(root)
+        whole = self._whole_turns(roles)
+        if not self.last or not whole:
+            return self.finish(placed(self._dot_axes(root, roles, self.grid)), None)
+        first = placed(self._dot_axes(root, roles, self.grid, (0, whole)))
+        self.rows, self.lanes = self.last
+        grid: Grid = []
+        rest = placed(self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row])))
+        return self.finish(first, None, [(grid, rest)])
+
+    def finish(
+        self,
+        results: Stored,
+        long: tuple[Expr, int] | None,
+        more: Sequence[tuple[Grid, Stored]] = (),
+    ) -> Node:
         """The kernel that stores the results at their places.
 
-        `long` is a symbol for an axis that is walked in steps where a result has it.
+        `long` is a symbol for an axis that is walked in steps where a result has it. `more` are
+        other programs, with the places that they store.
         """
-
-        def program(memories: Sequence[Node]) -> list[Node]:
-            return self._stores(results, memories, long)
-
         outputs = self.outputs()
-        final = self.in_grid(self.grid, outputs, program)
+        final: list[Node] = list(outputs)
+        for grid, stored in [(self.grid, results), *more]:
+
+            def program(memories: Sequence[Node], stored: Stored = stored) -> list[Node]:
+                return self._stores(stored, memories, long)
+
+            final = self.in_grid(grid, final, program)
         block = self.b.block([*self._parameters(), *outputs], final)
         attrs: dict[str, object] = {
             "name": str(self.group.attrs.get("name") or "kernel"),
@@ -161,14 +189,31 @@ class BlockTiler(BlockValues):
 
     # ---- axes
 
-    def _dot_axes(self, dot: Node) -> list[Dim]:
-        roles = roles_of(dot)
-        self._pick_tile(dot)
+    def _dot_axes(
+        self, dot: Node, roles: Roles, grid: Grid, part: tuple[int, int] | None = None
+    ) -> list[Dim]:
+        """Places of the result; `part` is the first row of a grid, and the end of its rows."""
         index: dict[str, Dim] = {}
         for name in (*roles.batch, *roles.panels, *roles.outer):
-            index[name] = self.program_axis("b", roles.sizes[name], 1, self.grid).place
-        index |= self._dot_tile(roles)
+            index[name] = self.program_axis("b", roles.sizes[name], 1, grid).place
+        if roles.row:
+            first, end = part or (0, roles.sizes[roles.row])
+            block = min(self.rows, max(16, power_of_two(end - first)))
+            index[roles.row] = self.program_axis("m", end, block, grid, first=first).place
+        extent = roles.sizes[roles.lane]
+        block = min(self.lanes, max(16, power_of_two(extent)))
+        index[roles.lane] = self.program_axis("n", extent, block, grid).place
         return [index.get(name, 0) for name in result_names(dot)]
+
+    def _whole_turns(self, roles: Roles) -> int:
+        """Rows that the tile takes while all processors have one; 0 where that is for all."""
+        if not self.last or not roles.row or roles.batch or roles.panels or roles.outer:
+            return 0
+        height, width = roles.sizes[roles.row], roles.sizes[roles.lane]
+        lines = whole_turns(-(-height // self.rows), -(-width // self.lanes))
+        left = height - lines * self.rows
+        is_cut = left > self.last[0] or (left > 0 and width > self.last[1])
+        return lines * self.rows if is_cut else 0
 
     def _pick_tile(self, dot: Node) -> None:
         """The tile that was asked for, that the group names, or that the model puts first."""
@@ -180,20 +225,9 @@ class BlockTiler(BlockValues):
             tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)
         self.rows, self.lanes = tile.rows, tile.lanes
         self.step = self.step or tile.step
-        self.warps, self.is_persistent = tile.warps, tile.persistent
+        self.warps, self.is_persistent, self.last = tile.warps, tile.persistent, tile.last
         one = (self.rows + self.lanes) * self.step * dtype.bytes
         self.stages = max(1, min(tile.stages, SHARED_BYTES // one))
-
-    def _dot_tile(self, roles: Roles) -> dict[str, Dim]:
-        found: dict[str, Dim] = {}
-        if roles.row:
-            extent = roles.sizes[roles.row]
-            block = min(self.rows, max(16, power_of_two(extent)))
-            found[roles.row] = self.program_axis("m", extent, block, self.grid).place
-        extent = roles.sizes[roles.lane]
-        block = min(self.lanes, max(16, power_of_two(extent)))
-        found[roles.lane] = self.program_axis("n", extent, block, self.grid).place
-        return found
 
     def _space_axes(
         self, root: Node, places: dict[Node, Index], marks: Index

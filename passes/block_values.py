@@ -254,6 +254,10 @@ class BlockValues(BlockMemory):
             node = node.args[0]
         return node in self.inputs
 
+    def is_nothing(self, node: Node) -> bool:
+        """Whether a computed value is 0 past the end of the axis that is contracted."""
+        return False
+
     def product(self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None) -> Held:
         """A dot over one tile of its contracted axis, summed in f32."""
         rule = parse_rule(node.attrs["rule"])
@@ -261,7 +265,8 @@ class BlockValues(BlockMemory):
         for operand, arg in zip(rule.inputs, node.args, strict=True):
             index = tuple(place[a.names[0]] for a in operand)
             value = self.operand(arg, index, arg.dtype, guard)
-            if not self.is_read(arg) or axis.name not in value.axes:
+            is_zero = self.is_read(arg) and axis.name in value.axes
+            if not is_zero and not self.is_nothing(arg):
                 value = self.masked(value, "sum", [axis.name])
             parts.append(value)
         left, right = parts

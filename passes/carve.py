@@ -2,7 +2,8 @@
 
 A residual add that feeds a norm ends up in the norm's group, since the norm reads it. Its value is
 written to memory all the same when the next residual needs it too; then the dot before it may as
-well write it, and the norm reads one value instead of three.
+well write it, and the norm reads one value instead of three. Where nothing is written, the dot may
+still take what makes its result narrower: 16 bits between the kernels in place of 32.
 """
 
 from __future__ import annotations
@@ -11,22 +12,44 @@ from stack.ir import ops
 from stack.ir.node import Node
 from stack.rewrite.entries import flat
 from stack.rewrite.fusion import Grouping
-from stack.rewrite.group import Group, reach
+from stack.rewrite.group import Group, bytes_of, reach
 
 
 def carve_epilogues(grouping: Grouping) -> None:
-    """Split row groups where a dot can take the part that is written to memory anyway."""
+    """Split row groups where a dot can take a part of them, and fewer bytes are moved."""
+    grouping.rules = grouping.all_rules
     for group in grouping.all_groups:
         if group.kind != "reduction":
             continue
-        for out in reversed(group.outputs):
+        for out in (*reversed(group.outputs), *_narrow(grouping, group)):
             part = _prefix(grouping, group, out)
             if part and _split(grouping, group, part):
                 break
 
 
+def _narrow(grouping: Grouping, group: Group) -> list[Node]:
+    """Values that are worth passing in the place of a dot's result, by bytes saved."""
+    found: dict[Node, int] = {}
+    for out in group.members:
+        if out in group.outputs:
+            continue
+        part = _prefix(grouping, group, out)
+        if part:
+            found[out] = _saved(grouping, group, out, part)
+    ahead = [out for out, saved in found.items() if saved > 0]
+    return sorted(ahead, key=lambda out: -found[out])
+
+
+def _saved(grouping: Grouping, group: Group, out: Node, part: list[Node]) -> int:
+    """Bytes that are not written and read again, less those that both parts read then."""
+    inputs = {s for n in part for s in grouping.reads[n] if s in group.inputs}
+    rest = {s for n in group.members if n not in part for s in grouping.reads[n]}
+    dots = sum(bytes_of(s) for s in inputs if s.op == "dot")
+    return 2 * (dots - bytes_of(out)) - sum(bytes_of(s) for s in inputs & rest)
+
+
 def _prefix(grouping: Grouping, group: Group, out: Node) -> list[Node]:
-    """What computes one output before any reduction, if it reads a dot that nothing else reads."""
+    """What computes one value before any reduction, if it reads a dot that nothing else reads."""
     if out in group.after_reduction or flat(group.axes[out]) != group.order:
         return []
     part: dict[Node, None] = {out: None}
@@ -61,9 +84,15 @@ def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
     if not isinstance(first, Group) or not isinstance(second, Group):
         grouping.put(group)
         return False
-    if not grouping.log.spend("carve_epilogue", grouping.lines(part)):
-        grouping.put(group)
-        return False
     grouping.put(first)
     grouping.put(second)
-    return True
+    if _is_taken(grouping, first) and grouping.log.spend("carve_epilogue", grouping.lines(part)):
+        return True
+    grouping.put(group, first, second)
+    return False
+
+
+def _is_taken(grouping: Grouping, part: Group) -> bool:
+    """Whether a dot would have the part as its epilogue."""
+    dots = [g for s in part.inputs for g in grouping.groups.get(s, ()) if g.dot is not None]
+    return any(isinstance(grouping.try_pair(g, part), Group) for g in dots)

@@ -28,7 +28,9 @@ ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alon
 SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
 MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
-_TEXT = re.compile(r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?")
+_TEXT = re.compile(
+    r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?(?: last=(\d+)x(\d+))?"
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Tile:
         stages: steps that are loaded ahead.
         persistent: as many programs as processors take tiles in turn, so that the end of one
             tile overlaps the start of the next.
+        last: rows and lanes of smaller tiles, which take what is left when not all processors
+            have such a tile any more.
         rate: of a full processor, relative to `PRODUCTS`.
     """
 
@@ -52,6 +56,7 @@ class Tile:
     warps: int
     stages: int
     persistent: bool = False
+    last: tuple[int, int] | None = None
     rate: float = field(default=1.0, compare=False)
 
     @property
@@ -61,7 +66,8 @@ class Tile:
 
     def __str__(self) -> str:
         text = f"{self.rows}x{self.lanes}x{self.step} warps={self.warps} stages={self.stages}"
-        return f"{text} persistent" if self.persistent else text
+        text = f"{text} persistent" if self.persistent else text
+        return f"{text} last={self.last[0]}x{self.last[1]}" if self.last else text
 
     @staticmethod
     def parse(text: str) -> Tile:
@@ -72,8 +78,9 @@ class Tile:
                 f"tile {text!r}: write rows x lanes x step with warps and stages, as in"
                 " '128x256x64 warps=8 stages=3 persistent'"
             )
-        *numbers, persistent = match.groups()
-        return Tile(*map(int, numbers), persistent=bool(persistent))
+        *numbers, persistent, rows, lanes = match.groups()
+        last = (int(rows), int(lanes)) if rows else None
+        return Tile(*map(int, numbers), persistent=bool(persistent), last=last)
 
 
 HALF = (
@@ -141,6 +148,11 @@ def product_of(body: Block, dot: Node) -> Product:
 def _work(node: Node) -> float:
     op = ops.lookup(node.op)
     return op.flops if op.kind == "elementwise" and node.op != "cast" else 0.0
+
+
+def whole_turns(down: int, across: int) -> int:
+    """How many of the `down` lines of `across` tiles fill all processors, turn after turn."""
+    return down * across // PROCESSORS * PROCESSORS // across
 
 
 def seconds(tile: Tile, product: Product, dtype: DType) -> float:

@@ -14,11 +14,11 @@ MOST = 2**31 - 1  # rows or columns of its matrix
 
 @dataclass(frozen=True)
 class Descriptor:
-    """Memory as a matrix of which blocks are copied: `shape` and `block` in elements."""
+    """Memory as a matrix, or several, of which blocks are copied: `shape`, `block` in elements."""
 
     memory: str
-    shape: tuple[int, int]
-    block: tuple[int, int]
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,11 @@ def _described(
     clip: bool,
     is_64: bool,
 ) -> Access | None:
-    """The block as one of a matrix: all dims up to the tile's first are rows, the rest columns."""
+    """The block as one of a matrix: all dims up to the tile's first are rows, the rest columns.
+
+    Rows that end before the matrix does, with a block that may pass their end, are a matrix of
+    their own for each place in the dims before them.
+    """
     wide = [i for i, e in enumerate(extents) if e > 1]
     if len(wide) != 2 or max(extents) > MAX_BOX:
         return None
@@ -112,25 +116,25 @@ def _described(
     row, lane = (i + lead for i in wide)
     if lane != len(shape) - 1:
         return None
-    matrix = (math.prod(shape[: row + 1]), math.prod(shape[row + 1 :]))
+    ends = [row + 1, len(shape)]
     block = (extents[row - lead], extents[lane - lead])
+    if clip and shape[row] % block[0] and math.prod(shape[:row]) != 1:
+        ends, block = [row, *ends], (1, *block)
+    starts = [0, *ends[:-1]]
+    matrix = tuple(math.prod(shape[a:b]) for a, b in zip(starts, ends, strict=True))
     bytes_ = memory.dtype.bytes
     if (
         max(matrix) > MOST
         or memory.dtype.kind == "b"
-        or matrix[1] * bytes_ % 16
-        or block[1] * bytes_ < 16
+        or matrix[-1] * bytes_ % 16
+        or block[-1] * bytes_ < 16
     ):
         return None
-    if clip:
-        # past the end of a dim must be past the end of the matrix
-        if shape[row] % block[0] and math.prod(shape[:row]) != 1:
-            return None
-        if shape[lane] % block[1] and math.prod(shape[row + 1 : lane]) != 1:
-            return None
-    rows = _linear(index[: row + 1], shape[: row + 1])
-    lanes = _linear(index[row + 1 :], shape[row + 1 :])
-    at = f"{_narrow(rows)}, {_narrow(lanes)}" if is_64 else f"{rows}, {lanes}"
+    # past the end of the columns of a dim must be past the end of those of the matrix
+    if clip and shape[lane] % block[-1] and math.prod(shape[row + 1 : lane]) != 1:
+        return None
+    places = [_linear(index[a:b], shape[a:b]) for a, b in zip(starts, ends, strict=True)]
+    at = ", ".join(_narrow(p) if is_64 else p for p in places)
     return Access(descriptor=Descriptor(name, matrix, block), at=at)
 
 

@@ -81,8 +81,7 @@ def request(source: Source, node: Node, target: str, limit: int = UNLIMITED) -> 
     kinds = [p.dtype.name for p in node.blocks[0].params]
     memory = dict(zip(source.parameters, kinds, strict=True))
     described = [
-        f"tensordesc<{DESCRIBED.get(memory[d.memory], memory[d.memory])}"
-        f"[{d.block[0]}, {d.block[1]}]>"
+        f"tensordesc<{DESCRIBED.get(memory[d.memory], memory[d.memory])}{list(d.block)}>"
         for d in source.descriptors
     ]
     return {

@@ -76,14 +76,18 @@ REFUSED = ("digamma",)
 def expression(node: Node, args: list[str], has_dot: bool = False) -> str:
     """The value of an elementwise node from the texts of its operands.
 
-    After a product, erf is the library's: its branches hold fewer values beside the sums.
+    After a product, functions are shorter, and a few units in the last place less exact.
     """
     op, dtype = node.op, node.args[0].dtype
     if dtype.kind == "b" and op in ("add", "mul"):
         return f"{args[0]} {'|' if op == 'add' else '&'} {args[1]}"
     if op in INFIX:
         return f"{args[0]} {INFIX[op]} {args[1]}"
-    if dtype.name == "f32" and (op == "tanh" or (op == "erf" and not has_dot)):
+    if dtype.name == "f32" and has_dot and op == "erf":
+        return f"erf_ratio({args[0]})"
+    if dtype.name == "f32" and has_dot and op == "sigmoid":
+        return f"inverse(1.0 + tl.exp2({args[0]} * -1.4426950408889634))"
+    if dtype.name == "f32" and op in ("tanh", "erf"):
         return f"{op}_f32({args[0]})"
     if op in LANGUAGE and (dtype.name != "f64" or op in ("abs", "floor", "ceil")):
         return f"{LANGUAGE[op]}({args[0]})"

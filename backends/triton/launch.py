@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import re
 from collections.abc import Callable, Sequence
@@ -57,8 +58,8 @@ def loaded(source: Source, binary: build.Binary, device: torch.device) -> Launch
     plain = not meta["global_scratch_size"] and not meta["profile_scratch_size"]
     plain &= not meta["launch_cooperative_grid"] and not meta["launch_pdl"]
     wanted = [8] * len(source.parameters)
-    for _ in source.descriptors:
-        wanted += [128, 4, 4, 8, 8]
+    for d in source.descriptors:
+        wanted += [128, *(4 for _ in d.shape), *(8 for _ in d.shape)]
     wanted += [8, 8]  # scratch memory
     if not plain or meta["num_ctas"] != 1 or None in maps:
         return None
@@ -89,9 +90,8 @@ def _launch(source: Source, function: Function, maps: Sequence[Any], device: Any
     held: list[Any] = list(pointers)
     addresses = [ctypes.addressof(p) for p in pointers]
     for d, (_, tensor_map) in zip(source.descriptors, described, strict=True):
-        rows, columns = d.shape
-        numbers = [ctypes.c_int32(rows), ctypes.c_int32(columns)]
-        strides = [ctypes.c_int64(columns), ctypes.c_int64(1)]
+        numbers = [ctypes.c_int32(size) for size in d.shape]
+        strides = [ctypes.c_int64(math.prod(d.shape[i + 1 :])) for i in range(len(d.shape))]
         addresses.append(tensor_map.address)
         addresses += [ctypes.addressof(n) for n in (*numbers, *strides)]
         held += [*numbers, *strides]

@@ -89,11 +89,31 @@ def print_kernel(node: Node, name: str, readable: bool = False) -> Source:
     return _Printer(node, name, readable).source()
 
 
+def _chain(nest: Node) -> list[Node]:
+    """The indices of nested grid loops, outermost first. Raises StackError."""
+    chain: list[Node] = []
+    loops = [nest]
+    while loops:
+        if len(loops) > 1:
+            raise StackError("the triton backend takes one grid loop inside another")
+        inner = loops[0].blocks[0]
+        chain.append(inner.params[0])
+        loops = [n for n in inner.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+    return chain
+
+
+def _extents(chain: Sequence[Node]) -> list[int]:
+    return [int(v.attrs["extent"]) for v in chain]
+
+
 class _Printer(Values):
     def source(self) -> Source:
         parameters = [self._fresh(str(p.attrs["name"])) for p in self.body.params]
         self.text.update(zip(self.body.params, parameters, strict=True))
-        programs = self._grid(self.body)
+        self.nests = [n for n in self.body.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+        if len(self.nests) > 2:
+            raise StackError("the triton backend takes two nests of grid loops")
+        programs = self._programs()
         self._block(self.body)
         arguments = [*parameters, *self.descriptors.values()]
         head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):\n"
@@ -111,36 +131,52 @@ class _Printer(Values):
 
     # ---- the grid
 
-    def _grid(self, block: Block) -> int:
-        """Bind the indices of grid loops to the program's number; the innermost runs fastest."""
-        chain: list[Node] = []
-        inner: Block | None = block
-        while inner is not None:
-            loops = [n for n in inner.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
-            if len(loops) > 1:
-                raise StackError("the triton backend takes one nest of grid loops")
-            inner = loops[0].blocks[0] if loops else None
-            if inner is not None:
-                chain.append(inner.params[0])
-        extents = [int(v.attrs["extent"]) for v in chain]
-        total = math.prod(extents)
-        if not chain:
+    def _programs(self) -> int:
+        """The size of the launch grid."""
+        if not self.nests:
             return 1
         shared = int(self.node.attrs.get("programs") or 0)
+        return shared or sum(math.prod(_extents(_chain(n))) for n in self.nests)
+
+    def _grid(self, nest: Node) -> None:
+        """A nest of grid loops: its indices from the program's number, the innermost fastest.
+
+        Of two nests without a loop, the first programs have the first.
+        """
+        before, chain = self.depth, _chain(nest)
+        total = math.prod(_extents(chain))
+        shared = int(self.node.attrs.get("programs") or 0)
+        pid = "pid"
         if shared:
-            tiles = f"tl.range(tl.program_id(0), {total}, {shared}, flatten=True)"
-            self._line(f"for pid in {tiles}:")
+            # the end of one tile overlaps the start of the next where there is one
+            flat = ", flatten=True" if nest is self.nests[0] else ""
+            self._line(f"for pid in tl.range(tl.program_id(0), {total}, {shared}{flat}):")
             self.depth += 1
-        else:
+        elif nest is self.nests[0]:
             self._line("pid = tl.program_id(0)")
-        rest, inside = "pid", 1
+            if len(self.nests) > 1:
+                self._line(f"if pid < {total}:")
+                self.depth += 1
+        else:
+            first = math.prod(_extents(_chain(self.nests[0])))
+            self._line("else:")
+            self.depth += 1
+            pid = self._fresh("left")
+            self._line(f"{pid} = pid - {first}")
+        self._indices(chain, pid)
+        self._block(nest.blocks[0])
+        self.depth = before
+
+    def _indices(self, chain: Sequence[Node], pid: str) -> None:
+        extents = _extents(chain)
+        rest, inside = pid, 1
         names = [self._fresh(str(v.attrs["name"])) for v in chain]
         at = len(chain)
         if self.has_dot and len(chain) >= 2 and names[-1].startswith("p_n"):
-            self._grouped(names[-2:], extents[-2:])
+            self._grouped(names[-2:], extents[-2:], pid)
             at, inside = len(chain) - 2, extents[-1] * extents[-2]
         for i in reversed(range(at)):
-            rest = "pid" if inside == 1 else f"pid // {inside}"
+            rest = pid if inside == 1 else f"{pid} // {inside}"
             text = rest if i == 0 else f"({rest}) % {extents[i]}"
             self._line(f"{names[i]} = {text}")
             inside *= extents[i]
@@ -150,12 +186,11 @@ class _Printer(Values):
                 self._line(f"{name} = {name}.to(tl.int64)")
             self.text[var] = name
             self.actual[var] = ()
-        return shared or total
 
-    def _grouped(self, names: Sequence[str], extents: Sequence[int]) -> None:
+    def _grouped(self, names: Sequence[str], extents: Sequence[int], pid: str) -> None:
         """Tiles in groups of rows: a group reads few rows and shares the columns."""
         rows, lanes = extents
-        self._line(f"tile = pid % {rows * lanes}")
+        self._line(f"tile = {pid} % {rows * lanes}")
         self._line(f"first = tile // {GROUP * lanes} * {GROUP}")
         self._line(f"height = min({rows} - first, {GROUP})")
         self._line(f"{names[0]} = first + tile % {GROUP * lanes} % height")
@@ -171,9 +206,8 @@ class _Printer(Values):
         """
         grid = [n for n in block.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
         if grid:
-            self._loop(grid[0])
             for node in block.nodes:
-                if node.op == "item":
+                if node in grid or node.op == "item":
                     self._statement(node)
             return
         nodes = list(block.nodes)
@@ -274,8 +308,13 @@ class _Printer(Values):
         if node.attrs["kind"] == "grid":
             for inner, outer in zip(carried, init, strict=True):
                 self.text[inner] = self.text[outer]
-            self._block(block)
-            self.text[node] = ", ".join(self.text[r] for r in block.results)
+            known = dict(self.text)
+            if node in self.nests:
+                self._grid(node)
+            else:
+                self._block(block)
+            made = ", ".join(self.text[r] for r in block.results)
+            self.text = {**known, node: made}  # what one nest computes, another does not see
             return
         names: list[str] = []
         for inner, outer in zip(carried, init, strict=True):

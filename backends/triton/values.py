@@ -133,7 +133,9 @@ class Values:
             args = [self._value(a) for a in node.args]
             actual = joined([self.actual.get(a, ()) for a in node.args])
         if node.op == "cast":
-            if node.dtype.kind == "b":
+            if self.has_dot and actual and _rounds_to_bf16(node):
+                self._assign(node, f"round_bf16({self._value(node.args[0].args[0])})", actual)
+            elif node.dtype.kind == "b":
                 self._assign(node, f"{args[0]} != 0", actual)
             else:
                 self._assign(node, f"{args[0]}.to({TYPES[node.dtype.name]})", actual)
@@ -142,7 +144,15 @@ class Values:
             kind = TYPES[node.dtype.name]
             self._assign(node, f"{args[0]}.to({kind}, bitcast=True)", actual)
             return
+        if node.op == "div" and self._divides_lines(node):
+            self._assign(node, f"{args[0]} * (1.0 / {args[1]})", actual)
+            return
         self._assign(node, expression(node, args, self.has_dot), actual)
+
+    def _divides_lines(self, node: Node) -> bool:
+        """Whether a tile after a product is divided by one f32 for each line of it."""
+        over, by = (self.actual.get(a, ()) for a in node.args)
+        return self.has_dot and node.dtype.name == "f32" and math.prod(by) < math.prod(over)
 
     def _broadcast(self, node: Node) -> None:
         source, axes = node.args[0], node.attrs["axes"]
@@ -232,6 +242,13 @@ def shape_of(node: Node) -> tuple[int, ...]:
     if not isinstance(node.type, TensorType):
         return ()
     return tuple(int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
+
+
+def _rounds_to_bf16(node: Node) -> bool:
+    """Whether a cast widens what was just narrowed."""
+    (inner,) = node.args
+    kinds = [x.dtype.name for x in (node, inner, *inner.args)]
+    return inner.op == "cast" and kinds == ["f32", "bf16", "f32"]
 
 
 def is_literal(node: Node) -> bool:

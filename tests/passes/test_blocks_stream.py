@@ -307,3 +307,68 @@ def test_gradients_of_shared_keys(share: int, rng: np.random.Generator) -> None:
         nodes = [n for _, n in walk(kernel.blocks[0])]
         grid = [n for n in nodes if n.op == "loop" and n.attrs.get("kind") == "grid"]
         assert len(grid) <= 3
+
+
+# ---- the last step, which the extent does not fill
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT, -1) @ v
+
+
+def computed_values(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.softmax(q @ k.mT, -1) @ (v - v.amax(-1, keepdim=True))
+
+
+def sigmoids(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return torch.sigmoid(q @ k.mT) @ v
+
+
+@pytest.mark.parametrize(
+    ("program", "length", "count"),
+    [
+        (attention, 300, 1),  # one select hides the places from the max, the sum and the product
+        (attention, 320, 0),
+        (sigmoids, 300, 1),  # no max: what is multiplied is 0
+        (sigmoids, 320, 0),
+    ],
+)
+def test_one_select_hides_what_is_past_the_end(
+    program: Callable[..., Any], length: int, count: int, rng: np.random.Generator
+) -> None:
+    args = [normal(rng, 2, length, 16) for _ in range(3)]
+    func = check(program, args)
+    (loop,) = loops(func)
+    wide_ones = [
+        n
+        for n in loop.blocks[0].nodes
+        if n.op == "select" and n.shape[-1] == 64 and n.tensor.rank > 1
+    ]
+    assert len(wide_ones) == count
+
+
+def test_what_meets_hidden_places_may_be_infinite(rng: np.random.Generator) -> None:
+    """Values that are computed in the stream: 0 times what they are past the end is 0."""
+    q, k, v = (normal(rng, 2, 300, 16) for _ in range(3))
+    check(lambda q, k, v: torch.softmax(q @ k.mT, -1) @ (1 / v), [q, k, v.abs() + 1])
+    check(computed_values, [q, k, v])
+
+
+@pytest.mark.parametrize(
+    ("program", "length", "step"),
+    [
+        (attention, 197, 256),
+        (attention, 100, 128),
+        (attention, 256, 256),
+        (attention, 192, 64),  # three steps hold less than one of 256
+        (attention, 257, 64),
+        (attention, 64, 64),
+        (masked(LIMITS["lower"][0]), 197, 64),  # whole steps are hidden
+    ],
+)
+def test_a_short_axis_is_taken_in_one_step(
+    program: Callable[..., Any], length: int, step: int, rng: np.random.Generator
+) -> None:
+    func = check(program, [normal(rng, 2, length, 16) for _ in range(3)])
+    loop = loops(func)[0]
+    assert loop.blocks[0].params[0].attrs["extent"] == -(-length // step)

@@ -215,3 +215,42 @@ def test_a_copied_value_that_the_consumer_waits_for_is_a_detour() -> None:
         }"""
     )
     Pipeline("fuse").run(made, check=True)
+
+
+NORMED = """func @f(%x: bf16[8, 16], %w: bf16[16, 32], %r: A) -> (A) at tensor {{
+  %d = dot(%x, %w) {{rule="m k, k n -> m n"}} : f32[8, 32]
+  %a = mul(%d, 2.0:f32) : f32[8, 32]
+  {narrow}
+  %w1 = cast(%c) : f32[8, 32]
+  %w2 = cast(%r) : f32[8, 32]
+  %e = add(%w1, %w2) : f32[8, 32]
+  %s = reduce(%e) {{axes=[1], kind="max"}} : f32[8]
+  %b = broadcast(%s) {{axes=[0]}} : f32[8, 32]
+  %z = sub({read}, %b) : f32[8, 32]
+  %o = cast(%z) : bf16[8, 32]
+  return %o
+}}""".replace("A", "bf16[8, 32]")
+NARROW = "%c = cast(%a) : bf16[8, 32]"
+
+
+def test_a_dot_takes_what_makes_its_result_narrower() -> None:
+    record = run(parse(NORMED.format(narrow=NARROW, read="%e")))
+    assert [[n.op for n in g.blocks[0].nodes if n.op != "const"] for g in groups(record)] == [
+        ["dot", "mul", "cast"],
+        ["cast", "cast", "add", "reduce", "broadcast", "sub", "cast"],
+    ]
+    assert groups(record)[0].dtype.name == "bf16"
+
+
+@pytest.mark.parametrize(
+    ("narrow", "read"),
+    [
+        ("%c = neg(%a) : f32[8, 32]", "%e"),  # nothing becomes narrower
+        (NARROW, "%a"),  # the row needs all of the product's digits as well
+        (NARROW, "%d"),
+    ],
+)
+def test_a_row_group_keeps_what_saves_no_bytes(narrow: str, read: str) -> None:
+    made = parse(NORMED.format(narrow=narrow, read=read))
+    assert [g.attrs["kind"] for g in groups(run(made))][-1] == "reduction"
+    assert not any(n.op == "cast" for g in groups(run(made))[:-1] for n in g.blocks[0].nodes)

@@ -28,7 +28,7 @@ def product(m: int, n: int, k: int, dtype: str = "bf16") -> Func:
     return b.func("main", [x, w], [b.dot(x, w, rule="m k, n k -> m n")])
 
 
-@pytest.mark.parametrize("tile", HALF, ids=str)
+@pytest.mark.parametrize("tile", [*HALF, Tile(128, 256, 64, 8, 3, last=(64, 128))], ids=str)
 def test_text_of_a_tile_reads_back(tile: Tile) -> None:
     assert Tile.parse(str(tile)) == tile
 
@@ -172,3 +172,31 @@ def test_a_chosen_library_is_a_step_that_says_why(rng: np.random.Generator) -> N
     assert (step.attrs["kind"], step.attrs["why"]) == ("library", "a library is faster")
     given = [round_bf16(rng.standard_normal(p.shape).astype(np.float32)) for p in func.params]
     np.testing.assert_array_equal(done.interpret(*given), func.interpret(*given))
+
+
+@pytest.mark.parametrize("persistent", ["", " persistent"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "last", "nests"),
+    [
+        (229, 160, "16x32", 2),  # 150 tiles: 13 lines of them fill the processors
+        (229, 150, "32x16", 2),
+        (208, 160, "16x32", 1),  # 130 tiles
+        (16 * 66, 30, "16x32", 1),  # 132 tiles: nothing is left
+        (16 * 67, 30, "16x32", 1),  # one tile is left
+    ],
+)
+def test_smaller_tiles_take_what_does_not_fill_the_processors(
+    rows: int, columns: int, last: str, nests: int, persistent: str, rng: np.random.Generator
+) -> None:
+    text = f"16x16x16 warps=4 stages=2{persistent} last={last}"
+    func = Pipeline("tiles").run(product(rows, columns, 20)).func
+    (own,) = (t for n in func.nodes for t in n.attrs["tiles"])
+    lowered = Pipeline("blocks").run(parse(str(func).replace(own, text))).func
+    verify(lowered)
+    (kernel,) = lowered.nodes
+    body = kernel.blocks[0]
+    grids = [n for n in body.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+    assert len(grids) == nests
+    x, w = (round_bf16(rng.normal(size=(n, 20)).astype(np.float32)) for n in (rows, columns))
+    want = round_bf16((x @ w.T).astype(np.float32))
+    np.testing.assert_allclose(lowered.interpret(x, w), want, rtol=1e-2, atol=1e-2)

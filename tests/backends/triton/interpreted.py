@@ -110,9 +110,11 @@ def groups() -> Iterator[Case]:
     yield "tiles in groups", program(group), [floats(s, "f32", rng) for s in shapes], True
     shapes = [(180, 32), (32, 400)]
     group = epilogue_of(clamped, shapes, "f32")
-    attrs = {**group.attrs, "tiles": ("16x32x32 warps=4 stages=2 persistent",)}
-    taken = Node(group.op, group.args, attrs, group.type, group.blocks)
-    yield "tiles in turn", program(taken), [floats(s, "f32", rng) for s in shapes], True
+    for more in (" persistent", " persistent last=32x16", " last=16x16"):
+        attrs = {**group.attrs, "tiles": (f"16x32x32 warps=4 stages=2{more}",)}
+        taken = Node(group.op, group.args, attrs, group.type, group.blocks)
+        arrays = [floats(s, "f32", rng) for s in shapes]
+        yield f"tiles in turn{more}", program(taken), arrays, True
 
 
 def clamped(b: Builder, x: Node, w: Node) -> Node:

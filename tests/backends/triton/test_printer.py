@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 import pytest
 from gpu_cases import bias_gelu, epilogue_of, product_of
@@ -65,6 +66,16 @@ def test_products_of_whole_tiles_go_through_descriptors() -> None:
     assert source.programs == 2 * 3
 
 
+def test_rows_that_end_inside_memory_are_matrices_of_their_own() -> None:
+    """The last tile of 40 rows must not read those of the next matrix."""
+    source = printed(product_of("a m k, a k n -> a m n", (3, 40, 64), (3, 64, 32), "bf16"))
+    made = {d.memory: (d.shape, d.block) for d in source.descriptors}
+    assert made["p0"] == ((3, 40, 64), (1, 64, 64))
+    assert made["p1"] == ((192, 32), (64, 32))
+    assert made["o0"] == ((3, 40, 32), (1, 64, 32))
+    assert "mask=" not in source.text
+
+
 def test_rows_that_no_descriptor_takes_are_pointers() -> None:
     """A row of 70 bf16 is no multiple of 16 bytes."""
     source = printed(product_of("m k, k n -> m n", (64, 70), (70, 70), "bf16"))
@@ -108,3 +119,22 @@ def test_what_it_has_no_code_for_is_named() -> None:
     kernel = BlockTiler(alone(b.op("digamma", [p], {}))).kernel()
     with pytest.raises((StackError, KeyError), match="digamma"):
         print_kernel(kernel, "kernel")
+
+
+@pytest.mark.parametrize("persistent", ["", " persistent"])
+def test_programs_of_two_tiles(persistent: str) -> None:
+    """Of 286 tiles of 16 x 32, 20 lines of 13 fill 132 processors twice."""
+    group = epilogue_of(bias_gelu, [(340, 32), (400, 32), (400,)], "bf16")
+    attrs = {**group.attrs, "tiles": (f"16x32x32 warps=4 stages=2{persistent} last=32x16",)}
+    source = printed(Node(group.op, group.args, attrs, group.type, group.blocks))
+    text = source.text
+    assert text.count("tl.dot(") == 2
+    assert ("    else:\n" in text) == (not persistent)
+    assert source.programs == (132 if persistent else 260 + 25)
+    if persistent:
+        assert "tl.range(tl.program_id(0), 260, 132, flatten=True)" in text
+        assert "tl.range(tl.program_id(0), 25, 132)" in text
+    first, last = text.split("    else:\n" if not persistent else "25, 132)")
+    names = set(re.findall(r"^ {8}(\w+) = ", first, re.M))
+    defined = set(re.findall(r"^ +(\w+) = ", last, re.M))
+    assert not (names - defined) & set(re.findall(r"\w+", last))

@@ -1,0 +1,184 @@
+"""collapse: neighbouring axes that a group never tells apart become one.
+
+A linear layer over a batch of sequences is one product of all their rows: as one axis, tiles run
+across sequences, and none is cut off at the end of each. Views around the group are free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir import ops
+from stack.ir.axes import Operand, parse_rule
+from stack.ir.builder import make
+from stack.ir.dim import Dim, product
+from stack.ir.node import Block, Func, Node
+from stack.ir.types import TensorType, TupleType
+from stack.passes.control import changed_bodies
+from stack.passes.dot_layout import reshaped
+from stack.passes.movement import reshape_of_reshape
+from stack.passes.tile import alone
+from stack.rewrite.engine import Replacement, replace, rewrite
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class Collapse(Pass):
+    """Merge axes of fusion groups and bare dots that stand side by side wherever they appear."""
+
+    name: ClassVar[str] = "collapse"
+
+    def run(self, func: Func, log: Log) -> Func:
+        made = Func(func.name, self._block(func.body, log), func.level)
+        return rewrite(made, (reshape_of_reshape,), log)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        for node in block.nodes:
+            if node.op != "dot" and (node.op != "fusion" or node.attrs["kind"] == "library"):
+                continue
+            group = alone(node) if node.op == "dot" else node
+            axes = _Axes(group.blocks[0])
+            if not axes.pairs() or not log.spend("collapse", block.locs.get(node, ())):
+                continue
+            made = axes.collapsed(group)
+            names = {made: block.names[node]} if node in block.names else {}
+            if not isinstance(node.type, TupleType):
+                changed[node] = Replacement(reshaped(made, node.shape), names=names)
+                continue
+            for item in (n for n in block.nodes if n.op == "item" and n.args[0] is node):
+                new = make("item", (made,), {"index": item.attrs["index"]})
+                changed[item] = Replacement(reshaped(new, item.shape), names=names)
+        return replace(block, changed) if changed else block
+
+
+class _Axes:
+    """Which dims of the values of a body are one axis; axes are numbers."""
+
+    def __init__(self, body: Block) -> None:
+        self.body = body
+        self.parents: list[int] = []
+        self.dims: dict[Node, list[int]] = {}
+        self.is_known = True  # whether all ops say what they do to axes
+        for node in (*body.params, *body.nodes):
+            if not isinstance(node.type, TensorType):
+                self.is_known = False
+                return
+            first = len(self.parents)
+            self.dims[node] = list(range(first, first + len(node.shape)))
+            self.parents.extend(self.dims[node])
+            self._bind(node)
+
+    def _bind(self, node: Node) -> None:
+        if node.op == "param" or (node.op == "const" and not node.tensor.rank):
+            return
+        own = self.dims[node]
+        if node.op == "dot":
+            self._bind_dot(node)
+        elif node.op == "broadcast":
+            self._join([own[int(a)] for a in node.attrs["axes"]], self.dims[node.args[0]])
+        elif node.op == "transpose":
+            source = self.dims[node.args[0]]
+            self._join(own, [source[int(p)] for p in node.attrs["perm"]])
+        elif node.op == "reduce":
+            source = enumerate(self.dims[node.args[0]])
+            self._join(own, [d for i, d in source if i not in node.attrs["axes"]])
+        elif ops.lookup(node.op).kind == "elementwise":
+            for arg in node.args:
+                if arg.tensor.rank:
+                    self._join(own, self.dims[arg])
+        else:
+            self.is_known = False
+
+    def _bind_dot(self, node: Node) -> None:
+        rule = parse_rule(node.attrs["rule"])
+        named: dict[str, int] = {}
+        for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node), strict=True):
+            for name, dim in zip(_names(operand), self.dims[value], strict=True):
+                self._join([named.setdefault(name, dim)], [dim])
+
+    def _join(self, first: Sequence[int], second: Sequence[int]) -> None:
+        for a, b in zip(first, second, strict=True):
+            self.parents[self._axis(a)] = self._axis(b)
+
+    def _axis(self, dim: int) -> int:
+        while self.parents[dim] != dim:
+            dim = self.parents[dim]
+        return dim
+
+    def _of(self, node: Node) -> list[int]:
+        return [self._axis(d) for d in self.dims[node]]
+
+    def pairs(self) -> dict[int, int]:
+        """The axes that are merged into the one before them: the former to the latter."""
+        if not self.is_known:
+            return {}
+        before: dict[int, set[int]] = {}
+        after: dict[int, set[int]] = {}
+        for node in self.dims:
+            axes = self._of(node)
+            if len(set(axes)) < len(axes):
+                return {}  # an axis meets itself, as in x x^T
+            for axis, left, right in zip(axes, [-1, *axes], [*axes[1:], -1], strict=False):
+                before.setdefault(axis, set()).add(left)
+                after.setdefault(axis, set()).add(right)
+        return {
+            axis: left
+            for axis, found in before.items()
+            for left in found
+            if left >= 0 and len(found) == 1 and after[left] == {axis}
+        }
+
+    def collapsed(self, group: Node) -> Node:
+        """The group with one axis for each run of merged ones."""
+        merged = self.pairs()
+        kept = {n: [i for i, a in enumerate(self._of(n)) if a not in merged] for n in self.dims}
+        done: dict[Node, Node] = {}
+        for node in self.dims:
+            shape = _shape(node.shape, kept[node])
+            type_ = node.tensor.with_shape(shape)
+            args = [done[a] for a in node.args]
+            done[node] = Node(node.op, args, self._attrs(node, kept), type_)
+        body = self.body
+        names = {done[n]: name for n, name in body.names.items() if n in done}
+        locs = {done[n]: lines for n, lines in body.locs.items() if n in done}
+        params = [done[p] for p in body.params]
+        block = Block(params, [done[r] for r in body.results], names, locs)
+        args = [reshaped(a, p.shape) for a, p in zip(group.args, params, strict=True)]
+        types = tuple(r.tensor for r in block.results)
+        type_ = TupleType(types) if isinstance(group.type, TupleType) else types[0]
+        return Node(group.op, args, group.attrs, type_, (block,))
+
+    def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
+        """Attributes that number axes, or name them, for those that are left."""
+        attrs: dict[str, object] = dict(node.attrs)
+        if node.op == "dot":
+            rule = parse_rule(node.attrs["rule"])
+            sides = [
+                " ".join(_names(operand)[i] for i in kept[value])
+                for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node))
+            ]
+            attrs["rule"] = f"{', '.join(sides[:-1])} -> {sides[-1]}"
+        elif node.op == "broadcast":
+            places = [int(node.attrs["axes"][i]) for i in kept[node.args[0]]]
+            attrs["axes"] = tuple(kept[node].index(p) for p in places)
+        elif node.op == "transpose":
+            source = kept[node.args[0]]
+            attrs["perm"] = tuple(source.index(int(node.attrs["perm"][i])) for i in kept[node])
+        elif node.op == "reduce":
+            source = kept[node.args[0]]
+            attrs["axes"] = tuple(i for i, d in enumerate(source) if d in node.attrs["axes"])
+        return attrs
+
+
+def _names(operand: Operand) -> list[str]:
+    return [axis.names[0] for axis in operand]
+
+
+def _shape(shape: Sequence[Dim], kept: Sequence[int]) -> tuple[Dim, ...]:
+    """Sizes of the axes that are left, each with those that were merged into it."""
+    ends = [*kept[1:], len(shape)]
+    return tuple(product(list(shape[i:end])) for i, end in zip(kept, ends, strict=False))

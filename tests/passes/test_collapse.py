@@ -1,0 +1,168 @@
+"""collapse: neighbouring axes of a group become one, where nothing tells them apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from stack.ir import Func, parse
+from stack.rewrite import Pipeline
+
+TYPES = str.maketrans({"X": "bf16[3, 5, 8]", "V": "bf16[15, 8]", "W": "bf16[4, 8]", "B": "bf16[4]"})
+LINEAR = """func @f(%x: X, %w: W, %b: B) -> (bf16[3, 5, 4]) at tensor {
+  %y = fusion(%x, %w, %b) {kind="gemm", name="linear"} : bf16[3, 5, 4] {(%p0: X, %p1: W, %p2: B)
+    %d = dot(%p0, %p1) {rule="a b k, n k -> a b n"} : f32[3, 5, 4]
+    %c = cast(%p2) : f32[4]
+    %v = broadcast(%c) {axes=[2]} : f32[3, 5, 4]
+    %s = add(%d, %v) : f32[3, 5, 4]
+    %r = reduce(%s) {axes=[2], kind="max"} : f32[3, 5]
+    %u = broadcast(%r) {axes=[0, 1]} : f32[3, 5, 4]
+    %t = sub(%s, %u) : f32[3, 5, 4]
+    %y = cast(%t) : bf16[3, 5, 4]
+    return %y
+  }
+  %z = exp(%y) : bf16[3, 5, 4]
+  return %z
+}
+""".translate(TYPES)
+COLLAPSED = """func @f(%x: X, %w: W, %b: B) -> (bf16[3, 5, 4]) at tensor {
+  %reshape = reshape(%x) : V
+  %y = fusion(%reshape, %w, %b) {kind="gemm", name="linear"} : bf16[15, 4] {(%p0: V, %p1: W, %p2: B)
+    %d = dot(%p0, %p1) {rule="a k, n k -> a n"} : f32[15, 4]
+    %c = cast(%p2) : f32[4]
+    %v = broadcast(%c) {axes=[1]} : f32[15, 4]
+    %s = add(%d, %v) : f32[15, 4]
+    %r = reduce(%s) {axes=[1], kind="max"} : f32[15]
+    %u = broadcast(%r) {axes=[0]} : f32[15, 4]
+    %t = sub(%s, %u) : f32[15, 4]
+    %y = cast(%t) : bf16[15, 4]
+    return %y
+  }
+  %y_1 = reshape(%y) : bf16[3, 5, 4]
+  %z = exp(%y_1) : bf16[3, 5, 4]
+  return %z
+}
+""".translate(TYPES)
+
+
+def collapsed(text: str) -> Func:
+    return Pipeline("collapse").run(parse(text), check=True).func
+
+
+def test_rows_of_all_sequences_are_one_axis() -> None:
+    made = collapsed(LINEAR)
+    assert str(made) == COLLAPSED
+    assert Pipeline("collapse").run(made).func is made
+
+
+def dots(types: str, rule: str, result: str) -> str:
+    return f"""func @f({types}) -> ({result}) at tensor {{
+      %y = dot(%x, %w) {{rule="{rule}"}} : {result}
+      return %y
+    }}"""
+
+
+@pytest.mark.parametrize(
+    ("types", "rule", "result", "merged"),
+    [
+        ("%x: f32[3, 5, 8], %w: f32[3, 5, 7]", "a b k, a b n -> k n", "f32[8, 7]",
+         "a k, a n -> k n"),
+        ("%x: f32[2, 3, 5, 8], %w: f32[2, 3, 8, 4]", "a b m k, a b k n -> a b m n",
+         "f32[2, 3, 5, 4]", "a m k, a k n -> a m n"),
+        ("%x: f32[1, 5, 8], %w: f32[8, 4]", "a b k, k n -> a b n", "f32[1, 5, 4]",
+         "a k, k n -> a n"),
+        ("%x: f32[0, 5, 8], %w: f32[8, 4]", "a b k, k n -> a b n", "f32[0, 5, 4]",
+         "a k, k n -> a n"),
+    ],
+)  # fmt: skip
+def test_axes_of_a_bare_dot(types: str, rule: str, result: str, merged: str) -> None:
+    made = collapsed(dots(types, rule, result))
+    assert f'rule="{merged}"' in str(made)
+
+
+@pytest.mark.parametrize(
+    ("types", "rule", "result"),
+    [
+        ("%x: f32[3, 5, 8], %w: f32[8, 4]", "a b k, k n -> b a n", "f32[5, 3, 4]"),
+        ("%x: f32[3, 5, 8], %w: f32[3, 8, 4]", "a b k, a k n -> a b n", "f32[3, 5, 4]"),
+        ("%x: f32[3, 5, 8], %w: f32[5, 3, 4]", "a b k, b a n -> k n", "f32[8, 4]"),
+        ("%x: f32[3, 5, 8], %w: f32[8, 4]", "a b k, k n -> a n b", "f32[3, 4, 5]"),
+        ("%x: f32[5, 8], %w: f32[8, 4]", "a k, k n -> a n", "f32[5, 4]"),
+    ],
+)
+def test_axes_that_part_somewhere_stay(types: str, rule: str, result: str) -> None:
+    func = parse(dots(types, rule, result))
+    assert Pipeline("collapse").run(func).func is func
+
+
+LOOP = """func @f(%x: X, %m: f32[{size}], %y: X) -> ({type}) at tensor {{
+  %z = fusion(%x, %m, %y) {{kind="loop", name="f"}} : {type} {{(%p0: X, %p1: f32[{size}], %p2: X)
+    {lines}
+    return %z
+  }}
+  return %z
+}}""".replace("X", "f32[3, 5, 8]")
+
+
+@pytest.mark.parametrize(
+    ("size", "type_", "lines", "space"),
+    [
+        # a mask of columns, of rows, of both outer axes
+        (8, "f32[3, 5, 8]", "%b = broadcast(%p1) {axes=[2]} : f32[3, 5, 8]\n"
+         "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", "[15, 8]"),
+        (3, "f32[3, 5, 8]", "%b = broadcast(%p1) {axes=[0]} : f32[3, 5, 8]\n"
+         "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", "[3, 40]"),
+        ("3, 5, 8", "f32[3, 5, 8]", "%c = mul(%p0, %p1) : f32[3, 5, 8]\n"
+         "%z = add(%c, %p2) : f32[3, 5, 8]", "[120]"),
+        # an axis that is told from both neighbours
+        (5, "f32[3, 5, 8]", "%b = broadcast(%p1) {axes=[1]} : f32[3, 5, 8]\n"
+         "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", ""),
+        # transposed, cut, reduced in parts
+        ("5, 3, 8", "f32[3, 5, 8]", "%b = transpose(%p1) {perm=[1, 0, 2]} : f32[3, 5, 8]\n"
+         "%c = mul(%p0, %b) : f32[3, 5, 8]\n%z = add(%c, %p2) : f32[3, 5, 8]", ""),
+        (8, "f32[3, 2, 8]", "%z = slice(%p0) {limit=[3, 2, 8], start=[0, 0, 0], step=[1, 1, 1]}"
+         " : f32[3, 2, 8]", ""),
+        (8, "f32[3, 5]", '%z = reduce(%p0) {axes=[2], kind="sum"} : f32[3, 5]', "[15, 8]"),
+        (8, "f32[3]", '%z = reduce(%p0) {axes=[1, 2], kind="sum"} : f32[3]', "[3, 40]"),
+        (8, "f32[5, 8]", '%z = reduce(%p0) {axes=[0], kind="sum"} : f32[5, 8]', "[3, 40]"),
+    ],
+)  # fmt: skip
+def test_loops_and_reductions(size: object, type_: str, lines: str, space: str) -> None:
+    func = parse(LOOP.format(size=size, type=type_, lines=lines))
+    made = Pipeline("collapse").run(func, check=True).func
+    if not space:
+        assert made is func
+    else:
+        (group,) = (n for n in made.nodes if n.op == "fusion")
+        assert str(group.blocks[0].params[0].type) == f"f32{space}"
+
+
+def test_an_array_that_meets_itself_keeps_its_axes() -> None:
+    """x x^T: the rows of the one operand are the columns of the result."""
+    func = parse(
+        """func @f(%x: f32[3, 5, 3, 5]) -> (f32[3, 5, 3, 5]) at tensor {
+          %t = fusion(%x) {kind="loop", name="f"} : f32[3, 5, 3, 5] {(%p0: f32[3, 5, 3, 5])
+            %s = transpose(%p0) {perm=[2, 3, 0, 1]} : f32[3, 5, 3, 5]
+            %t = add(%p0, %s) : f32[3, 5, 3, 5]
+            return %t
+          }
+          return %t
+        }"""
+    )
+    assert Pipeline("collapse").run(func, check=True).func is func
+
+
+def test_several_results() -> None:
+    made = collapsed(
+        """func @f(%x: X) -> (X, f32[3, 5]) at tensor {
+          %g = fusion(%x) {kind="reduction", name="f"} : (X, f32[3, 5]) {(%p0: X)
+            %e = exp(%p0) : X
+            %s = reduce(%e) {axes=[2], kind="sum"} : f32[3, 5]
+            return %e, %s
+          }
+          %a = item(%g) {index=0} : X
+          %b = item(%g) {index=1} : f32[3, 5]
+          return %a, %b
+        }""".replace("X", "f32[3, 5, 8]")
+    )
+    (group,) = (n for n in made.nodes if n.op == "fusion")
+    assert str(group.type) == "(f32[15, 8], f32[15])"

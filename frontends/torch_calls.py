@@ -218,7 +218,7 @@ def check_index(
         index = index[index != ignored]
     if not index.numel():
         return
-    least, most = (int(v) for v in torch.aminmax(index))
+    least, most = (int(v) for v in torch.stack(torch.aminmax(index)).tolist())  # one wait
     if least < low or most > high:
         name = check.param.attrs["name"]
         bad = least if least < low else most

@@ -246,13 +246,14 @@ class BlockTiler(BlockValues):
             blocks[axis] = power_of_two(shape[axis]) if fits else 1
         kept = [a for a in range(len(shape)) if a not in reduced]
         room = max(1, LOOP_TILE // (static(whole) if reduced and fits else 1))
-        if not reduced and any(n.op == "gather" for n in self.body.nodes):
+        picks = any(n.op == "gather" for n in self.body.nodes)
+        if not reduced and picks:
             room = busy(LOOP_TILE, prod(shape), 128)  # read element by element: waits are long
         if reduced and not fits:
             if len(reduced) > 1:
                 raise CannotTile("several long axes are reduced at once")
             room = busy(COLUMNS, prod(shape[a] for a in kept), 32) if is_column else 1
-        turned = not reduced and self._is_turned(kept, places, marks)
+        turned = not (reduced or picks) and self._is_turned(kept, places, marks)
         room = busy(TURNED * TURNED, prod(shape), LOOP_TILE) if turned else room
         for axis in self._tile_order(kept, places, marks):
             cap = TURNED if turned else room

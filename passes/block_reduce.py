@@ -97,7 +97,7 @@ class BlockReduce(BlockFrame):
         self.kept = 0  # tiles at the end of a long row that are held between two walks
         self.turn = -1  # which of these a walk is at
         self.begun: Node | None = None  # where its tile begins
-        self.read: dict[Place, Node] | None = None  # what the first walk reads of one
+        self.seen_tiles: dict[Place, Node] | None = None  # what the first walk reads of one
         self.held: dict[Place, Node] = {}  # what it read
 
     @abstractmethod
@@ -239,8 +239,8 @@ class BlockReduce(BlockFrame):
         self, turn: int, start: Sequence[Held], body: Step, hint: str, names: Sequence[str]
     ) -> list[Held]:
         """One step, a loop of its own, which gives what it read too."""
-        self.turn, self.read = turn, {}
-        read = self.read
+        self.turn, self.seen_tiles = turn, {}
+        read = self.seen_tiles
         var = self.variable(hint, turn + 1)
         carried = [
             Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
@@ -248,7 +248,7 @@ class BlockReduce(BlockFrame):
         ]
         results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
         places, tiles = list(read), list(read.values())
-        self.turn, self.read = -1, None
+        self.turn, self.seen_tiles = -1, None
         for i, tile in enumerate(tiles):
             carried.append(Node("var", (), {"name": f"held{i}_{self.fresh}"}, tile.type))
         none = [self.b.broadcast(constant(0, t.dtype), axes=(), type=t.tensor) for t in tiles]
@@ -280,8 +280,8 @@ class BlockReduce(BlockFrame):
         if self.turn < 0 or self.begun not in starts:
             return node
         place = memory, tuple(None if s is self.begun else s for s in starts), self.turn
-        if self.read is not None:
-            return self.read.setdefault(place, node)
+        if self.seen_tiles is not None:
+            return self.seen_tiles.setdefault(place, node)
         if place not in self.held:
             return node
         # wider values made of it before would take more registers than it does

@@ -132,7 +132,9 @@ class StreamTiler(ApartTiler):
             waits = not self.is_apart and running < len(self.states.results)
             if self.is_apart and long is not None:
                 self.walk = APART
-                running = sum(not is_alike(s) for s in self.states.results)
+                is_covered = self.extent % APART.block == 0
+                running = sum(not (is_covered and is_alike(s)) for s in self.states.results)
+                running += 1  # for what corrects them
             if long is not None and not waits:
                 self.keep_tiles(self.extent, self.inputs, running)
             self.warps = self.walk.warps

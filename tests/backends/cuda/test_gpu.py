@@ -233,3 +233,34 @@ def test_the_ladder_runs(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> N
     rows = json.loads(path.read_text())["rows"]
     assert [r["name"] for r in rows] == [*SCHEDULES, "cublas"]
     assert all(r["ms"] > 0 for r in rows)
+
+
+@pytest.mark.parametrize(
+    "case", ["columns", "all", "rows", "layer norm", "cross-entropy"], ids=lambda c: c
+)
+def test_sums_of_f32_round_no_more_than_eager(case: str) -> None:
+    """Root mean square of errors over 16 draws: one scalar's error is luck."""
+    import torch
+
+    import stack
+
+    def labels() -> Any:
+        return torch.randint(0, 300, (2048,), device="cuda")
+
+    programs: dict[str, tuple[Any, tuple[int, ...]]] = {
+        "columns": (lambda x: x.sum(0), (5000, 70)),
+        "all": (lambda x: x.sum(), (300_007,)),
+        "rows": (lambda x: x.sum(-1), (9, 70_000)),
+        "layer norm": (lambda x: torch.nn.functional.layer_norm(x, (4096,)), (50, 4096)),
+        "cross-entropy": (torch.nn.functional.cross_entropy, (2048, 300)),
+    }
+    run, shape = programs[case]
+    compiled: Any = None
+    squares = [0.0, 0.0]
+    for _ in range(16):
+        args = [torch.rand(shape, device="cuda"), *([labels()] if case == "cross-entropy" else [])]
+        compiled = compiled or stack.compile(run, *args, backend="cuda")
+        exact = run(args[0].double(), *args[1:])
+        for i, result in enumerate((compiled(*args), run(*args))):
+            squares[i] += float(((result - exact) ** 2).mean())
+    assert squares[0] <= 4 * squares[1]

@@ -114,6 +114,42 @@ def test_large_products(
     assert_near(found, einsum(rule, *arrays), dtype)
 
 
+@pytest.mark.parametrize("shape", [(64, 8, 64), (128, 64, 128), (16, 256, 64), (256, 1024, 256)])
+def test_products_of_f32_round_no_more_than_eager(shape: tuple[int, int, int]) -> None:
+    m, k, n = shape
+    ours, eager = 0.0, 0.0
+    compiled = None
+    for _ in range(8):
+        x, w = torch.randn(m, k, device="cuda"), torch.randn(n, k, device="cuda")
+        compiled = compiled or stack.compile(
+            lambda x, w: torch.exp(x @ w.t()), x, w, backend="triton"
+        )
+        exact = (x.double() @ w.double().t()).exp()
+        errors = [
+            ((y.double() / exact).log().abs()).max() for y in (compiled(x, w), (x @ w.t()).exp())
+        ]
+        ours, eager = max(ours, float(errors[0])), max(eager, float(errors[1]))
+    assert ours <= 2 * eager
+
+
+@pytest.mark.parametrize("scale", [1.0, 6.0])
+def test_streams_of_f32_round_no_more_than_eager(scale: float) -> None:
+    """Large scores too: their rounding is the error of the weights."""
+
+    def pooled(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return torch.softmax(q @ k.mT, -1) @ v
+
+    ours, eager = 0.0, 0.0
+    compiled = None
+    for _ in range(8):
+        q, k, v = (torch.randn(3, 100, 16, device="cuda") * scale for _ in "qkv")
+        compiled = compiled or stack.compile(pooled, q, k, v, backend="triton")
+        exact = pooled(*(x.double() for x in (q, k, v)))
+        errors = [(y - exact).abs().max() for y in (compiled(q, k, v), pooled(q, k, v))]
+        ours, eager = max(ours, float(errors[0])), max(eager, float(errors[1]))
+    assert ours <= 2 * eager
+
+
 @pytest.mark.parametrize(("build", "shapes"), EPILOGUES, ids=lambda c: getattr(c, "__name__", None))
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_epilogues(build: Build, shapes: list[Shape], dtype: str, rng: np.random.Generator) -> None:

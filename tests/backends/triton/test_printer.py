@@ -138,3 +138,25 @@ def test_programs_of_two_tiles(persistent: str) -> None:
     names = set(re.findall(r"^ {8}(\w+) = ", first, re.M))
     defined = set(re.findall(r"^ +(\w+) = ", last, re.M))
     assert not (names - defined) & set(re.findall(r"\w+", last))
+
+
+@pytest.mark.parametrize(
+    ("shape", "tile", "precision"),
+    [
+        ((256, 512, 384), (64, 64, 32), "bf16x6"),
+        ((256, 64, 384), (64, 64, 32), "bf16x6"),
+        ((16, 512, 384), (16, 64, 32), "tf32x3"),
+        ((16, 96, 384), (16, 64, 32), "bf16x6"),
+    ],
+    ids=["many rows", "not deep", "few rows, deep", "few rows, not deep"],
+)
+def test_products_of_f32_are_split(
+    shape: tuple[int, int, int], tile: tuple[int, int, int], precision: str
+) -> None:
+    m, k, n = shape
+    rows, lanes, step = tile
+    group = product_of("m k, n k -> m n", (m, k), (n, k), "f32")
+    text = "\n".join(body(printed(group, rows=rows, lanes=lanes, step=step)))
+    assert text.count(f'input_precision="{precision}"') == text.count("tl.dot(") == 1
+    half = product_of("m k, n k -> m n", (m, k), (n, k), "bf16")
+    assert "precision" not in printed(half, rows=rows, lanes=lanes, step=step).text

@@ -188,8 +188,8 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
     wanted = [leaves[i].requires_grad for i in places]
     tensors = [leaves[i].detach() for i in places]
 
-    def call(held: list[torch.Tensor]) -> list[Any]:
-        filled = list(leaves)
+    def call(held: list[torch.Tensor], exact: bool = False) -> list[Any]:
+        filled = list(map(wide, leaves)) if exact else list(leaves)
         for i, v in zip(places, held, strict=True):
             filled[i] = v
         first, args, kwargs = pytree.tree_unflatten(filled, spec)
@@ -197,16 +197,16 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
             first = first.clone()  # a leaf may not be written to
         return pytree.tree_leaves(op.op(first, *args, **kwargs))
 
-    def run(*values: torch.Tensor) -> list[Any]:
+    def run(*values: torch.Tensor, exact: bool = False) -> list[Any]:
         given = values[len(places) :]
         held = [
             v.detach().requires_grad_() if w else v
             for v, w in zip(values[: len(places)], wanted, strict=True)
         ]
         if not any(wanted):
-            return call(held)
+            return call(held, exact)
         with torch.enable_grad():
-            out = call(held)
+            out = call(held, exact)
             used = _with_gradients(out)
             found = torch.autograd.grad(
                 used,
@@ -451,7 +451,7 @@ def compared(
     with torch.no_grad():
         eager = eager_results(run, tensors, device)
         try:
-            exact = run(*map(wide, tensors))
+            exact = run(*map(wide, tensors), exact=True)
         except Exception:
             exact = []
     if len(exact) != len(eager):
@@ -464,11 +464,14 @@ def compared(
     return [compare(m, e, x) for m, e, x in zip(mine, eager, exact, strict=True)]
 
 
-def wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In double precision, where it is of real or complex numbers."""
-    if tensor.is_complex():
-        return tensor.to(torch.complex128)
-    return tensor.double() if tensor.is_floating_point() else tensor
+def wide(value: Any) -> Any:
+    """A tensor of real or complex numbers, or their type, in double precision."""
+    if isinstance(value, torch.dtype):
+        double = torch.float64 if value.is_floating_point else value
+        return torch.complex128 if value.is_complex else double
+    if isinstance(value, torch.Tensor):
+        return value.to(wide(value.dtype))
+    return value
 
 
 def brief(value: Any) -> str:

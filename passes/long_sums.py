@@ -47,7 +47,10 @@ class _Sums:
         b.names.update(block.names)
         b.locs.update(block.locs)
         carried = block.params[1:]
-        lows = [Node("var", (), {"name": f"low{i}"}, carried[i].type) for i in sums]
+        lows = [
+            Node("var", (), {"name": f"low_{carried[i].attrs['name']}"}, carried[i].type)
+            for i in sums
+        ]
         more: list[Node] = []
         for low, (i, added) in zip(lows, sums.items(), strict=True):
             before, after = carried[i], block.results[i]

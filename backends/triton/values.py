@@ -5,10 +5,9 @@ from __future__ import annotations
 import keyword
 import math
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
-from stack.ir.node import Block, Node, walk
+from stack.ir.node import Node, walk
 from stack.ir.types import TensorType
 
 from .access import Descriptor
@@ -33,10 +32,6 @@ RESERVED = {
 # digit. TF32 in three products drops more than f32 arithmetic does, and takes longer on an H100.
 # Products of what is below 1e-33 lose digits, and the last 0.2 % below the largest f32 overflow.
 SPLIT = "bf16x6"
-# Tiles of few rows spend their time on the parts: two of TF32 are half as many. From this depth on
-# the error of a sum in f32 is larger than what they drop.
-FEW = "tf32x3"
-FEW_ROWS, DEEP = 32, 128
 
 
 class Values:
@@ -52,15 +47,16 @@ class Values:
         self.depth = 1
         self.uses: dict[Node, int] = {}
         self.has_dot = False
-        self.depths: dict[Node, int] = {}  # of dots: terms of a sum in all turns of the loop
+        # where no memory is of 16 bits, roundings show
+        self.is_exact = not any(
+            p.tensor.dtype.is_float and p.tensor.dtype.bits == 16 for p in self.body.params
+        )
         self.programs: set[Node] = set()  # indices of grid loops
         self.copied: set[Node] = set()  # loads of what a dot reads: through shared memory
         for block, inner in walk(self.body):
             if inner.op == "load" and block.params[0].attrs.get("name", "").startswith("k"):
                 self.copied.add(inner)  # loaded ahead, step by step
-            if inner.op == "dot":
-                self.has_dot = True
-                self.depths[inner] = depth_of(inner, block)
+            self.has_dot |= inner.op == "dot"
             for arg in inner.args if inner.op == "dot" else ():
                 while arg.op in ("reshape", "transpose", "select"):
                     arg = arg.args[1 if arg.op == "select" else 0]
@@ -241,21 +237,9 @@ class Values:
             a = f"tl.trans({a})"
         if names[1][1] != lanes:
             b = f"tl.trans({b})"
-        few = acc and shape_of(node)[0] <= FEW_ROWS and self.depths[node] >= DEEP
-        split = f', input_precision="{FEW if few else SPLIT}"'
-        exact = split if left.dtype.name == "f32" else ""
+        exact = f', input_precision="{SPLIT}"' if left.dtype.name == "f32" else ""
         kind = "" if node.dtype.name == "f32" else f", out_dtype={TYPES[node.dtype.name]}"
         return f"tl.dot({a}, {b}{', ' + acc if acc else ''}{exact}{kind})"
-
-
-def depth_of(dot: Node, block: Block) -> int:
-    """Terms of each sum of a dot in a block, which may be the body of a loop."""
-    sides, made = str(dot.attrs["rule"]).split(" -> ")
-    names = sides.split(", ")[0].split()
-    own = zip(names, shape_of(dot.args[0]), strict=True)
-    depth = prod(size for name, size in own if name not in made.split())
-    turns = block.params[0].attrs.get("extent") if block.is_open and block.params else None
-    return depth * turns if isinstance(turns, int) else depth
 
 
 def shape_of(node: Node) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ SUM = """      %s = loop(0.0:f32) {kind="serial"} : f32[] {(%k < 500, %acc: f32[
       }
 """
 EXPECTED = """      %loop_1 = loop(0.0:f32, 0.0:f32) {kind="serial"} : (f32[], f32[]) \
-{(%k < 500, %acc: f32[], %low0: f32[])
+{(%k < 500, %acc: f32[], %low_acc: f32[])
         %v = load(%p0, %k, %b) : f32[]
         %t = add(%acc, %v) : f32[]
         %sub = sub(%t, %acc) : f32[]
@@ -39,7 +39,7 @@ EXPECTED = """      %loop_1 = loop(0.0:f32, 0.0:f32) {kind="serial"} : (f32[], f
         %sub_2 = sub(%acc, %sub_1) : f32[]
         %sub_3 = sub(%v, %sub) : f32[]
         %add_1 = add(%sub_2, %sub_3) : f32[]
-        %add_2 = add(%low0, %add_1) : f32[]
+        %add_2 = add(%low_acc, %add_1) : f32[]
         return %t, %add_2
       }
       %item = item(%loop_1) {index=1} : f32[]
@@ -107,6 +107,25 @@ def test_the_error_does_not_grow(rng: np.random.Generator) -> None:
     assert np.abs(summed(SUM).interpret(x) - want).max() <= 0.51 * step.max()
     plain = parse(HEAD + SUM + TAIL).interpret(x)
     assert np.abs(plain - want).max() > 2 * step.max()
+
+
+def test_a_sum_of_sums() -> None:
+    text = """      %s = loop(0.0:f32) {kind="serial"} : f32[] {(%j < 20, %sum: f32[])
+        %i = mul(%j, 25:i64) : i64[]
+        %one = loop(0.0:f32) {kind="serial"} : f32[] {(%k < 25, %acc: f32[])
+          %at = add(%i, %k) : i64[]
+          %v = load(%p0, %at, %b) : f32[]
+          %t = add(%acc, %v) : f32[]
+          return %t
+        }
+        %all = add(%sum, %one) : f32[]
+        return %all
+      }
+"""
+    x = np.random.default_rng(4).random((500, 7)).astype(np.float32)
+    made = summed(text)
+    assert str(made).count("%low_") > 2
+    np.testing.assert_allclose(made.interpret(x), x.sum(0, dtype=np.float64), rtol=7e-8)
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")

@@ -73,16 +73,29 @@ LIBDEVICE = {
 REFUSED = ("digamma",)
 
 
-def expression(node: Node, args: list[str], has_dot: bool = False) -> str:
+# the language's own are off by several units in the last place, exp by more for large operands
+EXACT = {
+    "exp": "libdevice.exp({0})",
+    "div": "tl.div_rn({0}, {1})",
+    "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{0}))",
+}
+
+
+def expression(node: Node, args: list[str], is_exact: bool = False, has_dot: bool = False) -> str:
     """The value of an elementwise node from the texts of its operands.
 
-    After a product, functions are shorter, and a few units in the last place less exact.
+    Args:
+        is_exact: a few units in the last place of f32 would show.
+        has_dot: after a product, functions are shorter, where they need not be exact.
     """
     op, dtype = node.op, node.args[0].dtype
     if dtype.kind == "b" and op in ("add", "mul"):
         return f"{args[0]} {'|' if op == 'add' else '&'} {args[1]}"
     if op in INFIX:
         return f"{args[0]} {INFIX[op]} {args[1]}"
+    if dtype.name == "f32" and is_exact and op in EXACT:
+        return EXACT[op].format(*args)
+    has_dot = has_dot and not is_exact
     if dtype.name == "f32" and has_dot and op == "erf":
         return f"erf_ratio({args[0]})"
     if dtype.name == "f32" and has_dot and op == "sigmoid":

@@ -151,7 +151,7 @@ class Values:
         if node.op == "div" and self._divides_lines(node):
             self._assign(node, f"{args[0]} * (1.0 / {args[1]})", actual)
             return
-        self._assign(node, expression(node, args, self.has_dot), actual)
+        self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
 
     def _divides_lines(self, node: Node) -> bool:
         """Whether a tile after a product is divided by one f32 for each line of it."""

@@ -35,7 +35,7 @@ def test_a_small_kernel() -> None:
         "    mul = p_j3 * 1024",
         "    load = tl.load(p0 + p_i1 * 4096 + (mul + tl.arange(0, 1024)))",
         "    neg = -load",
-        "    exp = tl.exp(neg)",
+        "    exp = libdevice.exp(neg)",
         "    tl.store(o0 + p_i1 * 4096 + (mul + tl.arange(0, 1024)), exp)",
     ]
     assert source.programs == 12
@@ -140,23 +140,19 @@ def test_programs_of_two_tiles(persistent: str) -> None:
     assert not (names - defined) & set(re.findall(r"\w+", last))
 
 
-@pytest.mark.parametrize(
-    ("shape", "tile", "precision"),
-    [
-        ((256, 512, 384), (64, 64, 32), "bf16x6"),
-        ((256, 64, 384), (64, 64, 32), "bf16x6"),
-        ((16, 512, 384), (16, 64, 32), "tf32x3"),
-        ((16, 96, 384), (16, 64, 32), "bf16x6"),
-    ],
-    ids=["many rows", "not deep", "few rows, deep", "few rows, not deep"],
-)
-def test_products_of_f32_are_split(
-    shape: tuple[int, int, int], tile: tuple[int, int, int], precision: str
-) -> None:
-    m, k, n = shape
-    rows, lanes, step = tile
-    group = product_of("m k, n k -> m n", (m, k), (n, k), "f32")
-    text = "\n".join(body(printed(group, rows=rows, lanes=lanes, step=step)))
-    assert text.count(f'input_precision="{precision}"') == text.count("tl.dot(") == 1
-    half = product_of("m k, n k -> m n", (m, k), (n, k), "bf16")
-    assert "precision" not in printed(half, rows=rows, lanes=lanes, step=step).text
+def test_what_is_f32_alone_keeps_its_last_digits() -> None:
+    """Results of 16 bits hide what fast exponentials and quotients lose; others show it."""
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        y = b.dot(x, w, rule="m k, n k -> m n")
+        return b.div(b.exp(y), b.add(b.sigmoid(y), b.erf(y)))
+
+    tile = {"rows": 64, "lanes": 64, "step": 32}
+    shapes = [(256, 512), (384, 512)]
+    fine = printed(epilogue_of(build, shapes, "f32"), **tile).text
+    assert fine.count('input_precision="bf16x6"') == fine.count("tl.dot(") == 1
+    assert fine.count("libdevice.exp(") == 2 and fine.count("tl.div_rn(") == 2
+    assert "erf_f32(" in fine and "erf_ratio(" not in fine
+    coarse = "\n".join(body(printed(epilogue_of(build, shapes, "bf16"), **tile)))
+    assert "precision" not in coarse and "libdevice" not in coarse and "div_rn" not in coarse
+    assert "erf_ratio(" in coarse

@@ -15,14 +15,14 @@ from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.errors import StackError
-from stack.frontends.aten import IndexCheck
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_partition import partition_fn
 from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
-from stack.frontends.torch_calls import TorchCaptured, check_index, kept_promises, lone_symbol
+from stack.frontends.torch_calls import TorchCaptured, asked_index, kept_promises, lone_symbol
+from stack.frontends.torch_index import into_range, may_wait
 from stack.ir.dim import Dim, Expr, substitute
 from stack.ir.interpreter import bind_shapes, interpret
 from stack.ir.node import Block, Func, Node
@@ -50,6 +50,7 @@ register_bytecode_hook(_note_bytecode)
 
 # Options that are ours; the others go to the backend.
 _OWN = ("backend", "passes", "strict")
+_AHEAD = "cuda"  # where work goes on while indices are asked for: wrong ones must do no harm
 _CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
 
 
@@ -179,16 +180,26 @@ class _Graph:
         body = Block(whole.params, results, whole.body.names, whole.body.locs)
         self.func = Func(whole.name, body, whole.level)
         self.results = self.func.results
+        wanted = [c for place, c in self.checks if isinstance(place, int)]
+        self.is_late = device.startswith(_AHEAD) and bool(wanted) and may_wait(wanted)
+        if self.is_late:
+            self.func = into_range(self.func, wanted)
         if not self.loose and self.results:
             self._compiled({})
 
     def __call__(self, *args: Any) -> list[Any]:
         arrays = [a if isinstance(a, torch.Tensor) else args[a] for a in self.imported.inputs]
-        for place, check in self.checks:
-            if isinstance(place, int):
-                self._check(check, args[place], arrays)
+        judges = [
+            asked_index(check, args[place], arrays, self.imported.func.params)
+            for place, check in self.checks
+            if isinstance(place, int)
+        ]
+        if not self.is_late:
+            _judge(judges)
         sizes = {name: int(args[place]) for name, place in self.loose.items()}
         flat = self._compiled(sizes).call_flat(arrays) if self.results else ()
+        if self.is_late:
+            _judge(judges)
         found = iter(kept_promises(flat, self.imported.promises))
         results: list[Any] = []
         for output in self.imported.outputs:
@@ -198,9 +209,6 @@ class _Graph:
                 made = isinstance(output, Node)
                 results.append(next(found) if made else self._number(output, args))
         return results
-
-    def _check(self, check: IndexCheck, index: torch.Tensor, arrays: Sequence[Any]) -> None:
-        check_index(check, index, arrays, self.imported.func.params)
 
     def _number(self, value: Any, args: Sequence[Any]) -> Any:
         """A size among the results, from the sizes among the arguments."""
@@ -242,6 +250,12 @@ class _Graph:
                 )
         GRAPHS.append(graph)
         return graph
+
+
+def _judge(judges: Sequence[Callable[[], None]]) -> None:
+    """Wait for what was asked. Raises IndexError."""
+    for judge in judges:
+        judge()
 
 
 def _without_lifted(imported: Imported) -> Func:

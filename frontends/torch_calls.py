@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 from stack.frontends.aten import IndexCheck, Promise
 from stack.frontends.fx_dims import Sizes
 from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.frontends.torch_index import ask
 from stack.ir.dim import Expr, Symbol, substitute
 from stack.ir.node import Func, Node
 from stack.run.frontend import Captured
@@ -211,21 +212,37 @@ def check_index(
     check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
 ) -> None:
     """Look at an index before a call. Raises IndexError as eager does."""
+    asked_index(check, index, tensors, params)()
+
+
+def asked_index(
+    check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
+) -> Callable[[], None]:
+    """Ask what an index holds. What is returned waits, and raises IndexError as eager does."""
     if not index.numel():
-        return
+        return _nothing
     low, high = (_number(v, tensors, params) for v in (check.low, check.high))
     for ignored in check.besides:
         index = index[index != ignored]
     if not index.numel():
-        return
-    least, most = (int(v) for v in torch.stack(torch.aminmax(index)).tolist())  # one wait
-    if least < low or most > high:
-        name = check.param.attrs["name"]
-        bad = least if least < low else most
-        raise IndexError(
-            f"index out of range: {bad} in argument {name!r}, which {check.what} reads at"
-            f" {low} to {high}"
-        )
+        return _nothing
+    answer = ask(index)
+
+    def judge() -> None:
+        least, most = answer()
+        if least < low or most > high:
+            name = check.param.attrs["name"]
+            bad = least if least < low else most
+            raise IndexError(
+                f"index out of range: {bad} in argument {name!r}, which {check.what} reads at"
+                f" {low} to {high}"
+            )
+
+    return judge
+
+
+def _nothing() -> None:
+    """An index without elements is in range."""
 
 
 def _number(size: Any, tensors: Sequence[torch.Tensor], params: Sequence[Node]) -> int:

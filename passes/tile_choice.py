@@ -23,6 +23,7 @@ MEMORY = 2.9e12  # bytes a second
 CACHE = 11e12
 LAUNCH = 2e-6  # seconds
 TURN = 1.5e-6  # of a tile, before its first product and after its last
+READING = 3e-6  # of a tile that reads another array after its last product
 HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
 ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
 SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
@@ -101,6 +102,8 @@ SINGLE = (
     Tile(16, 32, 128, 4, 4, rate=0.016),
 )
 LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32
+# smaller tiles behind the whole turns of a large one: they have its warps, and a processor alone
+LAST = (Tile(128, 128, 64, 8, 6, rate=0.76), Tile(64, 128, 64, 8, 6, rate=0.5))
 # where what follows a product reads another array and holds many values for each sum: fewer sums
 # for a thread
 BUSY = 18  # scalar operations on an element of the result
@@ -155,25 +158,42 @@ def whole_turns(down: int, across: int) -> int:
     return down * across // PROCESSORS * PROCESSORS // across
 
 
+def _with_last(tile: Tile, product: Product) -> list[Tile]:
+    """A large tile with the smaller ones that may take what it leaves."""
+    down, across = -(-product.height // tile.rows), -(-product.width // tile.lanes)
+    lines = whole_turns(down, across)
+    if tile.rows * tile.lanes < 128 * 256 or product.apart != 1 or lines in (0, down):
+        return []
+    return [replace(tile, last=(t.rows, t.lanes)) for t in LAST]
+
+
 def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     """What the model expects of a product."""
+    if tile.last:
+        across = -(-product.width // tile.lanes)
+        done = whole_turns(-(-product.height // tile.rows), across) * tile.rows
+        small = next(t for t in LAST if (t.rows, t.lanes) == tile.last)
+        first = seconds(replace(tile, last=None), replace(product, height=done), dtype)
+        rest = seconds(small, replace(product, height=product.height - done), dtype)
+        return first + rest - LAUNCH
     height, width, depth = product.height, product.width, product.depth
     apart = product.apart
     programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
-    turns = -(-programs // PROCESSORS)
     flops = 2.0 * tile.rows * tile.lanes * depth
     read = (height + width) * depth * apart * dtype.bytes
     written = height * width * apart * dtype.bytes
     cached = programs * (tile.rows + tile.lanes) * depth * dtype.bytes
     used = min(1.0, max(1, programs) / PROCESSORS)  # an empty result has none
-    is_alone = tile.is_shared and turns <= 1
-    overlaps = tile.persistent or (tile.is_shared and not is_alone)
-    rate = tile.rate * (ALONE if is_alone else 1.0)
-    return LAUNCH + max(
-        turns * (flops * PROCESSORS / (PRODUCTS * rate) + (HIDDEN if overlaps else TURN)),
-        (read + written) / MEMORY,
-        cached / (CACHE * used),
-    )
+    own = flops * PROCESSORS / (PRODUCTS * tile.rate)  # of a tile
+    turns = -(-programs // PROCESSORS)
+    end = READING if product.reads else TURN
+    busy = turns * (own + (HIDDEN if tile.persistent else end))
+    if tile.is_shared:
+        busy = turns * (own + HIDDEN)
+        left = programs % (2 * PROCESSORS) if dtype.bits <= 16 else programs
+        if 0 < left <= PROCESSORS:
+            busy += own / ALONE - own + TURN - HIDDEN  # the last ones have a processor alone
+    return LAUNCH + max(busy, (read + written) / MEMORY, cached / (CACHE * used))
 
 
 def ranked(product: Product, dtype: DType) -> list[Tile]:
@@ -184,6 +204,8 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
     elif product.reads:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
+    if dtype.bits <= 16:
+        tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product)))
     return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))
 
 

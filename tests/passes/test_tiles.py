@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -200,3 +202,21 @@ def test_smaller_tiles_take_what_does_not_fill_the_processors(
     x, w = (round_bf16(rng.normal(size=(n, 20)).astype(np.float32)) for n in (rows, columns))
     want = round_bf16((x @ w.T).astype(np.float32))
     np.testing.assert_allclose(lowered.interpret(x, w), want, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("case", "has_last"),
+    [
+        (Product(12608, 768, 3072), True),  # 2.25 turns of large tiles
+        (Product(8192, 768, 3072), True),
+        (Product(12608, 2304, 768), False),  # short sums: their ends cost more than is saved
+        (Product(128 * 132, 768, 3072), False),  # three
+        (Product(12608, 768, 3072, apart=2), False),
+        (Product(1024, 1024, 1024), False),  # none
+    ],
+)
+def test_the_model_knows_what_smaller_tiles_save(case: Product, has_last: bool) -> None:
+    for reads in (False, True):
+        best = ranked(replace(case, reads=reads), BF16)[0]
+        assert (best.last is not None) == has_last
+    assert all(t.last is None for t in ranked(case, F32))

@@ -251,8 +251,9 @@ def shape_of(node: Node) -> tuple[int, ...]:
 def _rounds_to_bf16(node: Node) -> bool:
     """Whether a cast widens what was just narrowed."""
     (inner,) = node.args
-    kinds = [x.dtype.name for x in (node, inner, *inner.args)]
-    return inner.op == "cast" and kinds == ["f32", "bf16", "f32"]
+    if inner.op != "cast":
+        return False
+    return [x.dtype.name for x in (node, inner, *inner.args)] == ["f32", "bf16", "f32"]
 
 
 def is_literal(node: Node) -> bool:

@@ -13,7 +13,18 @@ from dataclasses import dataclass
 
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant
-from stack.ir.dim import Atom, Dim, Expr, Quotient, Symbol, add, bounds, mul, symbol, symbols
+from stack.ir.dim import (
+    Atom,
+    Dim,
+    Expr,
+    Extremum,
+    Quotient,
+    Symbol,
+    add,
+    bounds,
+    mul,
+    symbol,
+)
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, I64, DType, TensorType, TupleType
 
@@ -29,12 +40,14 @@ class Axis:
         extent: elements on the whole axis.
         block: elements that a tile holds; 1 for a scalar place.
         start: the first element of the tile, an integer scalar.
+        is_aligned: whether that is a multiple of the block.
     """
 
     name: str
     extent: int
     block: int
     start: Node
+    is_aligned: bool = True
 
     @property
     def is_tile(self) -> bool:
@@ -84,10 +97,17 @@ class BlockFrame:
         taken = hint in self.axes or hint in self.data
         return f"{hint}{self.fresh}" if taken else hint
 
-    def axis(self, hint: str, extent: int, block: int, start: Node | int = 0) -> Axis:
-        """A new axis. `start` is where its tile begins."""
+    def axis(
+        self,
+        hint: str,
+        extent: int,
+        block: int,
+        start: Node | int = 0,
+        is_aligned: bool = True,
+    ) -> Axis:
+        """A new axis. `start` is where its tile begins: at a multiple of the block, or anywhere."""
         first = constant(start, self.integer) if isinstance(start, int) else start
-        made = Axis(self.unique(hint), extent, block, first)
+        made = Axis(self.unique(hint), extent, block, first, is_aligned)
         self.axes[made.name] = made
         return made
 
@@ -122,13 +142,29 @@ class BlockFrame:
     def tile_axes(self, dim: Dim) -> list[str]:
         """Names of the tile axes that an index moves along."""
         found: dict[str, None] = {}
-        for s in symbols(dim):
-            if s.name in self.axes:
-                if self.axes[s.name].is_tile:
-                    found[s.name] = None
-            else:
-                found.update(dict.fromkeys(self.data[s.name].axes))
+        pending = [dim]
+        while pending:
+            current = pending.pop()
+            terms = current.terms if isinstance(current, Expr) else ()
+            for atom in (a for monomial, _ in terms for a in monomial):
+                if isinstance(atom, Quotient):
+                    # the number of a block is that of all its places
+                    pending += [] if self._block_of(atom) else [atom.num, atom.den]
+                elif isinstance(atom, Extremum):
+                    pending += [atom.a, atom.b]
+                elif atom.name not in self.axes:
+                    found.update(dict.fromkeys(self.data[atom.name].axes))
+                elif self.axes[atom.name].is_tile:
+                    found[atom.name] = None
         return self.sorted(found)
+
+    def _block_of(self, atom: Quotient) -> Axis | None:
+        """The axis whose tiles lie each in one block of places that the quotient counts."""
+        if atom.kind == "//" and isinstance(atom.den, int):
+            for axis in self.axes.values():
+                if axis.place == atom.num and axis.is_aligned and atom.den % axis.block == 0:
+                    return axis
+        return None
 
     def sorted(self, names: Sequence[str] | dict[str, None]) -> list[str]:
         order = {name: i for i, name in enumerate(self.axes)}
@@ -235,6 +271,8 @@ class BlockFrame:
 
     def _quotient(self, atom: Quotient) -> Held:
         """Floor and mod. `div` and `rem` truncate, so what may be negative is raised first."""
+        if axis := self._block_of(atom):
+            return self.apply("div", [Held(axis.start), self.number(atom.den)])
         low, _ = bounds(atom.num)
         raised = -(low // atom.den) if low < 0 and isinstance(atom.den, int) else 0
         num, den = self.number(add(atom.num, mul(raised, atom.den))), self.number(atom.den)
@@ -273,8 +311,9 @@ class BlockFrame:
         names: Sequence[str] = (),
         ahead: int = 0,
         var: Node | None = None,
+        kind: str = "serial",
     ) -> list[Held]:
-        """A serial loop that carries values; `limits` are its first step and its end.
+        """A loop that carries values; `limits` are its first step and its end.
 
         `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler.
         """
@@ -288,7 +327,7 @@ class BlockFrame:
         init = [s.node for s in start]
         return [
             Held(node, s.axes)
-            for node, s in zip(self.loop("serial", init, block, limits, ahead), start, strict=True)
+            for node, s in zip(self.loop(kind, init, block, limits, ahead), start, strict=True)
         ]
 
     def loop(

@@ -8,19 +8,17 @@ counts as nothing: an infinity there does not become a nan.)
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-
-import numpy as np
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
-from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, BlockFrame, Held
 from stack.passes.block_reduce import BlockReduce
+from stack.passes.visible import hiding_selects, seen
 
 
 @dataclass(frozen=True)
@@ -36,19 +34,6 @@ class Segment:
     fixed: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
 
 
-@dataclass(frozen=True)
-class Seen:
-    """Where elements are visible: all of `bounds` are >= 0; `exact` when nothing else matters.
-
-    `limits` are bounds by data: the streamed place is not below (+1) or not above (-1) the value
-    of a node at an index, moved by a number.
-    """
-
-    bounds: tuple[Dim, ...] = ()
-    exact: bool = True
-    limits: tuple[tuple[int, Node, Index, int], ...] = ()
-
-
 def segments(
     frame: BlockReduce, states: Block, at: Mapping[Node, Index], block: int, count: int
 ) -> list[Segment]:
@@ -60,78 +45,50 @@ def segments(
     return [Segment()]
 
 
-def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
-    """Selects that hide elements from all states, and the operand that is seen."""
-    for select in states.nodes:
-        visible = _visible_branch(select)
-        if visible is not None and hidden(states, select, _fill(select, visible)) is not None:
-            yield select, visible
+@dataclass
+class _Lines:
+    """Where the places that a tile of rows sees begin and end: for any row, and for all."""
+
+    index: Index
+    exact: bool
+    lower: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
+    upper: list[tuple[Dim, Dim]] = field(default_factory=list[tuple[Dim, Dim]])
 
 
-def _visible_branch(node: Node) -> int | None:
-    """The operand of a select that is seen, where the other is -inf or 0."""
-    if node.op != "select" or not node.tensor.rank:
+def _lines(
+    frame: BlockReduce,
+    states: Block,
+    at: Mapping[Node, Index],
+    select: Node,
+    visible: int,
+    block: int,
+    count: int,
+) -> _Lines | None:
+    index = index_in_pass(states, at, select)
+    if index is None:
         return None
-    for side in (1, 2):
-        fill = node.args[side]
-        while fill.op in ("broadcast", "cast"):
-            fill = fill.args[0]
-        if fill.op == "const" and not fill.tensor.rank:
-            value = fill.attrs["value"].array
-            if value.dtype.kind == "f" and (np.isneginf(value) or value == 0):
-                return 3 - side
-    return None
-
-
-def _fill(node: Node, visible: int) -> float:
-    fill = node.args[3 - visible]
-    while fill.op in ("broadcast", "cast"):
-        fill = fill.args[0]
-    return float(fill.attrs["value"].array)
-
-
-def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
-    """What is -inf or 0 where a node is `fill`, one of the two.
-
-    None where a state has more of such an element than the identity of its reduction.
-    """
-    lowest: set[Node] = set()
-    zero: set[Node] = set()
-    (lowest if fill else zero).add(start)
-    for node in states.nodes:
-        args = node.args
-        if node.op in ("broadcast", "cast", "reshape", "transpose") and args[0] in lowest | zero:
-            (lowest if args[0] in lowest else zero).add(node)
-        elif (
-            (node.op in ("add", "sub") and args[0] in lowest)
-            or (node.op == "add" and args[1] in lowest)
-            or (node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1]))
-        ):
-            lowest.add(node)
-        elif (
-            (node.op in ("exp", "exp2") and args[0] in lowest)
-            or (node.op == "mul" and not zero.isdisjoint(args))
-            or (node.op == "div" and args[0] in zero)
-            or (node.op in ("add", "sub") and all(a in zero for a in args))
-            or (node.op == "select" and all(a in zero or _is_zero(a) for a in args[1:]))
-        ):
-            zero.add(node)
-    for state in states.results:
-        operands = [operand for operand, _ in streamed_axes(state)]
-        if state.op == "dot" or state.attrs["kind"] == "sum":
-            if zero.isdisjoint(operands):
-                return None
-        elif state.attrs["kind"] != "max" or lowest.isdisjoint(operands):
-            return None
-    return frozenset(lowest | zero)
-
-
-def _is_zero(node: Node) -> bool:
-    return node.op == "const" and not node.tensor.rank and not node.attrs["value"].array
-
-
-def _is_positive(node: Node) -> bool:
-    return node.op == "const" and not node.tensor.rank and float(node.attrs["value"].array) > 0
+    shown = seen(select.args[0], index, visible == 1)
+    lines = _Lines(index, shown.exact)
+    for bound in shown.bounds:
+        found = _along(frame, bound)
+        if found is None:
+            lines.exact = False
+            continue
+        sign, any_row, all_rows = found
+        if sign < 0:
+            lines.upper.append((add(any_row, 1), add(all_rows, 1)))
+        else:
+            lines.lower.append((mul(any_row, -1), mul(all_rows, -1)))
+    for limit in shown.limits:
+        value = frame.value(limit.value, limit.at)
+        extreme = frame.fold(value, "min" if limit.sign > 0 else "max", value.axes)
+        data = frame.data_symbol(extreme if value.axes else value, count * block + 1)
+        place = add(mul(data, limit.scale), limit.moved)
+        if limit.sign > 0:
+            lines.lower.append((place, place))
+        else:
+            lines.upper.append((add(place, 1), add(place, 1)))
+    return lines if lines.lower or lines.upper else None
 
 
 def _limits(
@@ -143,50 +100,25 @@ def _limits(
     block: int,
     count: int,
 ) -> list[Segment]:
-    index = index_in_pass(states, at, select)
-    if index is None:
-        return []
-    seen = _seen(select.args[0], index, visible == 1)
-    lower: list[tuple[Dim, Dim]] = []  # first seen place for any row, for all rows
-    upper: list[tuple[Dim, Dim]] = []  # past the last
-    exact = seen.exact
-    for bound in seen.bounds:
-        found = _along(frame, bound)
-        if found is None:
-            exact = False
-            continue
-        sign, any_row, all_rows = found
-        if sign < 0:
-            upper.append((add(any_row, 1), add(all_rows, 1)))
-        else:
-            lower.append((mul(any_row, -1), mul(all_rows, -1)))
-    for sign, node, place, moved in seen.limits:
-        value = frame.value(node, place)
-        kind = "min" if sign > 0 else "max"
-        extreme = frame.fold(value, kind, value.axes) if value.axes else value
-        limit = add(frame.data_symbol(extreme, count * block + 1), moved)
-        if sign > 0:
-            lower.append((limit, limit))
-        else:
-            upper.append((add(limit, 1), add(limit, 1)))
-    if not lower and not upper:
+    lines = _lines(frame, states, at, select, visible, block, count)
+    if lines is None:
         return []
     step = _Steps(frame, block, count)
-    first = step.most([step.down(a) for a, _ in lower], 0)
-    end = step.least([step.up(a) for a, _ in upper], count)
-    if not exact:
+    first = step.most([step.down(a) for a, _ in lines.lower], 0)
+    end = step.least([step.up(a) for a, _ in lines.upper], count)
+    if not lines.exact:
         return [Segment((first.node, end.node))]
-    inner = step.least([step.most([step.up(b) for _, b in lower], 0), end], count)
+    inner = step.least([step.most([step.up(b) for _, b in lines.lower], 0), end], count)
     inner = step.most([inner, first], 0)
-    outer = step.least([step.down(b) for _, b in upper], count)
+    outer = step.least([step.down(b) for _, b in lines.upper], count)
     outer = step.most([step.least([outer, end], count), inner], 0)
     alike = [n for n in states.nodes if n.op == "select" and n.args[0] is select.args[0]]
-    fixed = {n: n.args[visible] for n in alike if index_in_pass(states, at, n) == index}
+    fixed = {n: n.args[visible] for n in alike if index_in_pass(states, at, n) == lines.index}
     found_segments: list[Segment] = []
-    if lower:
+    if lines.lower:
         found_segments.append(Segment((first.node, inner.node)))
     found_segments.append(Segment((inner.node, outer.node), fixed))
-    if upper:
+    if lines.upper:
         found_segments.append(Segment((outer.node, end.node)))
     return found_segments
 
@@ -268,61 +200,6 @@ def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
     return found
 
 
-def _seen(node: Node, index: Index, positive: bool) -> Seen:
-    """Where a condition holds (or, not `positive`, where it does not)."""
-    if node.op in ("broadcast", "reshape", "transpose"):
-        return _seen(node.args[0], ops.pull(node, index)[0], positive)
-    if node.op == "not":
-        return _seen(node.args[0], index, not positive)
-    if node.op == "select":
-        values = [_truth(a) for a in node.args[1:]]
-        if values in ([True, False], [False, True]):
-            return _seen(node.args[0], index, positive == values[0])
-    if (node.op in ("and", "mul") and positive) or (node.op in ("or", "add") and not positive):
-        left, right = (_seen(a, index, positive) for a in node.args)
-        limits = (*left.limits, *right.limits)
-        return Seen((*left.bounds, *right.bounds), left.exact and right.exact, limits)
-    if node.op in ("lt", "le", "gt", "ge"):
-        a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
-        if a is not None and b is not None:
-            op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
-            difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
-            return Seen((add(difference, -1) if op in ("lt", "gt") else difference,))
-        limit = data_limit(node, index, positive)
-        return Seen((), False, (limit,) if limit else ())
-    return Seen((), False)
-
-
-def data_limit(node: Node, index: Index, positive: bool) -> tuple[int, Node, Index, int] | None:
-    """A streamed place against a value of the row: see `Seen.limits`."""
-    op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
-    place, value = node.args
-    if affine(place, index) != _streamed_place(index) or not value.tensor.rank:
-        return None
-    at = index
-    while value.op in ("broadcast", "reshape", "transpose"):
-        at = ops.pull(value, at)[0]
-        value = value.args[0]
-    if value.op != "param" or any(s.name == "streamed" for d in at for s in symbols(d)):
-        return None
-    return {"ge": (1, value, at, 0), "gt": (1, value, at, 1), "le": (-1, value, at, 0)}.get(
-        op, (-1, value, at, -1)
-    )
-
-
-def _streamed_place(index: Index) -> Dim | None:
-    """The streamed place in an index."""
-    return next((d for d in index if any(s.name == "streamed" for s in symbols(d))), None)
-
-
-def _truth(node: Node) -> bool | None:
-    while node.op == "broadcast":
-        node = node.args[0]
-    if node.op != "const" or node.tensor.rank or node.dtype.kind != "b":
-        return None
-    return bool(node.attrs["value"].array)
-
-
 def _along(frame: BlockFrame, bound: Dim) -> tuple[int, Dim, Dim] | None:
     """`sign * k + rest >= 0`: the sign, and the largest and smallest rest of a tile's rows."""
     if not isinstance(bound, Expr):
@@ -339,18 +216,24 @@ def _along(frame: BlockFrame, bound: Dim) -> tuple[int, Dim, Dim] | None:
     if not sign:
         return None
     rest = substitute(bound, {"streamed": 0})
+    ends = corners(frame, rest)
+    return None if ends is None else (sign, ends[1], ends[0])
+
+
+def corners(frame: BlockFrame, line: Dim) -> tuple[Dim, Dim] | None:
+    """The least and greatest value on a tile; None where it is no line."""
     least: dict[str, Dim] = {}
     most: dict[str, Dim] = {}
-    for s in symbols(rest):
+    for s in symbols(line):
         axis = frame.axes.get(s.name)
         if axis is None or not axis.is_tile:
             continue
-        slope = add(substitute(rest, {s.name: 1}), mul(substitute(rest, {s.name: 0}), -1))
-        if not isinstance(slope, int):
+        slope = add(substitute(line, {s.name: 1}), mul(substitute(line, {s.name: 0}), -1))
+        if not isinstance(slope, int) or s in symbols(add(line, mul(axis.place, -slope))):
             return None
         first, last = _ends(frame, axis)
         least[s.name], most[s.name] = (first, last) if slope > 0 else (last, first)
-    return sign, substitute(rest, most), substitute(rest, least)
+    return substitute(line, least), substitute(line, most)
 
 
 def _ends(frame: BlockFrame, axis: Axis) -> tuple[Dim, Dim]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant
-from stack.ir.dim import add, bounds, mul
+from stack.ir.dim import add, bounds, mul, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
 from stack.passes.block_frame import Held
@@ -21,6 +21,7 @@ class BlockMemory(BlockReduce):
     def __init__(self, body: Block, integer: DType = I32) -> None:
         super().__init__(body, integer)
         self.has_windows = False  # whether elements are picked from runs of memory
+        self.met: dict[Node, set[str]] = {}  # memory that is read, and the axes that tell where
 
     def widen(self, value: Held) -> Held:
         """A 16-bit float as kernels compute with it."""
@@ -28,6 +29,9 @@ class BlockMemory(BlockReduce):
 
     def load(self, memory: Node, index: Index, guard: Held | None, raw: bool = False) -> Held:
         """Read a tile: a block where the index runs along the memory, else element by element."""
+        told = {s.name for d in index for s in symbols(d)}
+        # places that data gives may depend on any axis
+        self.met.setdefault(memory, set()).update(told if told.isdisjoint(self.data) else self.axes)
         axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
         guard_axes = guard.axes if guard is not None else ()
         if not axes and not guard_axes:
@@ -113,7 +117,8 @@ class BlockMemory(BlockReduce):
     def _window_load(self, memory: Node, index: Index, window: Window) -> Held:
         """Read the run that a tile meets, and pick each element from it."""
         size = static(memory.shape[window.dim])
-        run = self.axis("w", size, window.extent, self.number(window.first).node)
+        start = self.number(window.first).node
+        run = self.axis("w", size, window.extent, start, is_aligned=False)
         low, high = bounds(window.first)
         at = self.number(run.place)
         mask = self.apply("ge", [at, self.int(0)]) if low < 0 else None

@@ -14,8 +14,10 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes, streamed_extent
+from stack.passes.block_branch import branched
 from stack.passes.block_frame import Axis, Held, power_of_two
-from stack.passes.block_limits import Segment, hidden, segments
+from stack.passes.block_limits import Segment, segments
+from stack.passes.block_order import by_reuse
 from stack.passes.block_reduce import APART, ONCE, TWICE
 from stack.passes.block_stream_apart import ApartTiler, is_alike, runs_apart
 from stack.passes.block_stream_extents import extents
@@ -23,6 +25,7 @@ from stack.passes.block_stream_lanes import Loose, loose_states
 from stack.passes.block_stream_places import stream_places
 from stack.passes.tile_choice import Tile
 from stack.passes.tile_frame import COMBINE, CannotTile, static, wide
+from stack.passes.visible import hidden, hiding_selects
 
 TILES = (
     *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
@@ -48,12 +51,13 @@ class StreamTiler(ApartTiler):
         self.has_dot = any(n.op == "dot" for n in self.states.nodes)
         self.has_windows = self.has_dot
         self.is_apart = runs_apart(group)
-        self.segments: list[Segment] = []
+        self.hiding = dict(hiding_selects(self.states)) if self.has_dot else {}
         self.loose: dict[int, Loose] = {}
         self.lane = ""
         self.lowest: Node | None = None  # -inf past the end of the streamed axis
         self.nothing: frozenset[Node] = frozenset()  # what is -inf or 0 there for that
         self.streamed = ""
+        self.along: dict[Node, str] = {}  # the axis of each variable of the grid
         for block in (self.states, self.ending):
             for array in (n for n in block.nodes if n.op == "const" and n.tensor.rank):
                 if array not in self.inputs:
@@ -81,6 +85,7 @@ class StreamTiler(ApartTiler):
         values, long = self._axes(where.marks, where.states)
         at = {s: tuple(substitute(d, values) for d in p) for s, p in where.states.items()}
         final = self._stream(at)
+        self.grid = by_reuse(self.grid, self.along, self.met)
         self.memo.clear()
         for param, state, held in zip(self.ending.params, self.states.results, final, strict=False):
             self.known[param] = (at[state], held)
@@ -117,7 +122,9 @@ class StreamTiler(ApartTiler):
                 if name == row:
                     block = min(self.rows, max(16, power_of_two(extent)))
                 hint = "m" if block > 1 else "b"
-                values[name] = self.program_axis(hint, extent, block, self.grid, block > 1).place
+                axis = self.program_axis(hint, extent, block, self.grid, block > 1)
+                self.along.update({v: axis.name for v, _ in self.grid if v not in self.along})
+                values[name] = axis.place
         widest = max((a.block for a in self.axes.values() if a.name.startswith("e")), default=0)
         sums = sum(s.op == "dot" for s in self.states.results)
         big = (self.rows >= 128 and self.step >= 128) or sums * widest * self.rows > 128 * 128
@@ -203,10 +210,31 @@ class StreamTiler(ApartTiler):
             if j in self.loose:
                 lanes = (*axes, self.lane)
                 held.append(Held(self.spread(start, lanes), lanes))
-        for segment in segments(self, self.states, at, block, count):
+        for segment in self._segments(at, block, count):
             held = self._segment(segment, held, at, block, count)
         found = iter(held)
         return [self._total(next(found), found, j) for j in range(len(self.states.results))]
+
+    def _segments(self, at: Mapping[Node, Index], block: int, count: int) -> list[Segment]:
+        """The loops of the stream, in order.
+
+        Three loops with products cost more than one with a branch, two cost less: each loop begins
+        by waiting for its copies. Measured on an H100.
+        """
+        found = segments(self, self.states, at, block, count)
+        is_cut = len(found) > 1
+        if not self.has_dot or (is_cut and (len(found) == 2 or len(self.hiding) > 1)):
+            self.hiding = {}
+            return found
+        first, last = found[0].limits, found[-1].limits
+        return [Segment((first[0], last[1]) if first and last else None)]
+
+    def _value(self, node: Node, index: Index, guard: Held | None) -> Held:
+        if node in self.hiding and self.streamed and guard is None:
+            made = branched(self, node, self.hiding[node], index, self.axes[self.streamed])
+            if made is not None:
+                return made
+        return super()._value(node, index, guard)
 
     def _total(self, held: Held, rest: Iterator[Held], j: int) -> Held:
         """A state after the pass, its places added up."""

@@ -8,10 +8,11 @@ from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_extent
 from stack.passes.affine import affine
 from stack.passes.block_frame import power_of_two
-from stack.passes.block_limits import hiding_selects
 from stack.passes.tile_frame import static
+from stack.passes.visible import hiding_selects
 
 BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
+LONG = 2048  # places: enough programs are left where each takes twice the rows
 MOST_WHOLE = 256  # of a streamed axis that is taken in one step
 
 
@@ -32,7 +33,10 @@ def extents(stream: Node) -> tuple[int, int]:
         extent = static(streamed_extent(stream))
         alone = [p for p in states.params if p not in multiplied]
         # each row of such an array is read once: many rows share what they read of the others
-        if any(static(p.tensor.size) >= extent**2 for p in alone):
+        is_tall = any(static(p.tensor.size) >= extent**2 for p in alone)
+        # without a mask no tile is computed that is hidden in part
+        is_tall |= extent >= LONG and not any(hiding_selects(states))
+        if is_tall:
             return 128, 64
         return 64, _whole(stream, extent) or 64
     return (64, 32) if _work(stream) >= BUSY else (128, 64)

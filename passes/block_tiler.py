@@ -183,6 +183,9 @@ class BlockTiler(BlockValues):
             shape = [static(s) for s in root.shape]
             marks = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
             places = places_of(self.body, root, marks)
+            for result in self.body.results:
+                if result.shape == root.shape:
+                    places.setdefault(result, marks)  # it holds rows spread over another axis
             if all(r in places for r in self.body.results):
                 return root, marks, places
         raise CannotTile("its outputs do not share one index space")

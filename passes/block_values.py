@@ -6,12 +6,12 @@ narrowed on store, so that everything between is computed in f32; operands of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, add, floordiv, mul
+from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, I64, DType, TensorType
 from stack.passes.affine import affine
@@ -23,6 +23,7 @@ from stack.passes.tile_frame import CannotTile, static, wide
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot
 LOG2E = 1.4426950408889634
+EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
 
 
@@ -94,6 +95,11 @@ class BlockValues(BlockMemory):
     # ---- elementwise and movement
 
     def _elementwise(self, node: Node, index: Index, guard: Held | None) -> Held:
+        if node.op == "cast" and node.dtype.is_float:
+            line = affine(node.args[0], index)
+            exact = self._real(line, wide(node.dtype)) if line is not None else None
+            if exact is not None:
+                return self.widen(self.cast(exact, node.dtype))
         args = [self.value(a, index if a.tensor.rank else (), guard) for a in node.args]
         if node.op == "bitcast":
             source = self.cast(args[0], node.args[0].dtype)
@@ -109,6 +115,30 @@ class BlockValues(BlockMemory):
             # as the frameworks' own GPU kernels divide by a number
             return self.apply("mul", [args[0], inverse])
         return self.apply(node.op, args, dict(node.attrs))
+
+    def _real(self, line: Dim, dtype: DType) -> Held | None:
+        """A sum of places along several axes, added up as floats: none is converted by itself.
+
+        None where an integer on the way might not be a number of f32.
+        """
+        parts: dict[tuple[str, ...], Dim] = {}
+        for term in line.terms if isinstance(line, Expr) else ():
+            part = Expr((term,))
+            axes = tuple(self.tile_axes(part))
+            parts[axes] = add(parts.get(axes, 0), part)
+        size = sum(max(map(abs, bounds(p))) for p in parts.values())
+        if len([axes for axes in parts if axes]) < 2 or any(len(axes) > 1 for axes in parts):
+            return None
+        if dtype.name not in ("f32", "f64") or size > EXACT:
+            return None
+        ordered = sorted(parts, key=len)  # scalars first
+        return self._sum([self.cast(self.number(parts[axes]), dtype) for axes in ordered])
+
+    def _sum(self, values: Sequence[Held]) -> Held:
+        total = values[0]
+        for value in values[1:]:
+            total = self.apply("add", [total, value])
+        return total
 
     def _power(self, op: str, value: Held) -> Held:
         """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little.

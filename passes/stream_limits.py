@@ -2,9 +2,10 @@
 
 A comparison of positions tells by itself which steps of a stream it hides (`block_limits`). One of
 data, such as equal ids of a row and a column, does not. What it hides is found before the stream
-begins: for each row the first and the last visible place, two reductions over the mask alone. The
-stream gets them as arguments and compares positions with them beside its own condition, which
-changes no value and gives the tiler its limits.
+begins, for squares of rows and places (`squares`): the first and the last square of each line of
+squares in which it can show anything, and in which squares it shows all. The stream gets them as
+arguments and compares the numbers of squares with them beside its own condition, which changes no
+value, gives the tiler its limits, and lets whole squares pass without a look at their elements.
 
 It pays where the mask is shared by much more work: heads, and the depth of products.
 """
@@ -19,13 +20,15 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import constant, make, param
 from stack.ir.cost import total
-from stack.ir.dim import symbols
+from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.types import I32, TensorType
 from stack.passes.affine import affine
-from stack.passes.block_limits import data_limit, hiding_selects, index_in_pass
+from stack.passes.block_limits import index_in_pass
 from stack.passes.block_stream_places import stream_places
+from stack.passes.squares import MOVED, Part, Span, Squares
 from stack.passes.tile_frame import CannotTile, static
+from stack.passes.visible import data_limit, hiding_selects
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -33,10 +36,10 @@ from stack.rewrite.passes import Pass
 # of an H100: what the reductions may take of the time of the stream
 TESTS = 3e12  # elements of a mask a second
 PRODUCTS = 700e12  # flops a second
-LAUNCH = 5e-6  # seconds
+LAUNCH = 8e-6  # seconds, of four small kernels
 SHARE = 0.1
+SIDE = 64  # of a square: rows and places of a tile divide it
 COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
-MOVED = ("broadcast", "reshape", "transpose")
 
 
 @dataclass(frozen=True)
@@ -56,12 +59,15 @@ class StreamLimits(Pass):
             if node.op != "stream":
                 continue
             mask = _mask(node)
-            if mask is None or not (self.always or _pays(node, mask)):
+            if mask is None:
+                continue
+            squares, span = _squares(node, mask)
+            if not (self.always or _pays(node, squares.read)):
                 continue
             if log.spend("stream_limits", func.body.locs.get(node, ())):
                 name = func.body.names.get(node, "stream")
                 log.note(f"%{name}: the places that {mask.source.op} leaves are found first")
-                changed[node] = Replacement(_limited(node, mask))
+                changed[node] = Replacement(_limited(node, mask, squares, span))
         return Func(func.name, replace(func.body, changed), func.level) if changed else func
 
 
@@ -142,55 +148,72 @@ def _is_told(comparison: Node, place: Index) -> bool:
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)
 
 
-def _pays(stream: Node, mask: Mask) -> bool:
-    tested = static(mask.source.tensor.size) / TESTS + LAUNCH
+def _squares(stream: Node, mask: Mask) -> tuple[Squares, Span]:
+    """The mask on squares of its streamed axis and the longest other one."""
+    outside = dict(zip(stream.blocks[0].params, stream.args, strict=True))
+    source = _copied(mask.source, outside)
+    shape = [static(mask.select.shape[a]) for a in mask.at]
+    marks = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
+    rows = max((a for a in range(len(shape)) if a != mask.axis), key=lambda a: shape[a])
+    squares = Squares(marks, (rows, mask.axis), SIDE)
+    inner = iter(marks)
+    index = tuple(0 if s == 1 else next(inner) for s in source.shape)
+    return squares, squares.span(source, index)
+
+
+def _pays(stream: Node, read: int) -> bool:
     work = total(stream.blocks[0].nodes).flops
+    tested = read / TESTS + LAUNCH
     return isinstance(work, int | float) and tested < SHARE * work / PRODUCTS
 
 
-def _limited(stream: Node, mask: Mask) -> Node:
-    """The stream with the first and the past-the-last visible place of each row."""
-    states, correct, ending = stream.blocks
-    outside = dict(zip(states.params, stream.args, strict=True))
-    seen = _copied(mask.source, outside)
-    shape = tuple(mask.select.shape[a] for a in mask.at)
-    if seen.shape != shape:
-        seen = make("reshape", (seen,), hint=TensorType(seen.dtype, shape))
-    if not mask.shows:
-        seen = make("not", (seen,))
-    extent = static(seen.shape[mask.axis])
-    places = make("iota", (), {"axis": mask.axis}, hint=seen.tensor.with_dtype(I32))
-    none, end = constant(extent, I32), constant(0, I32)
-    after = make("add", (places, constant(1, I32)))
-    rows = {"axes": (mask.axis,)}
-    low = make("reduce", (make("select", (seen, places, none)),), {"kind": "min", **rows})
-    high = make("reduce", (make("select", (seen, after, end)),), {"kind": "max", **rows})
+def _limited(stream: Node, mask: Mask, squares: Squares, span: Span) -> Node:
+    """The stream with what is known of each square."""
+    can, must = span[::-1] if mask.shows else (squares.apply("not", p) for p in span)
+    axes = tuple(range(len(mask.at)))
+    can, must = (Part(squares.spread(p, axes), axes) for p in (can, must))
+    number = squares.numbers(mask.axis, I32)
+    after = squares.apply("add", number, Part(constant(1, I32)))
+    none, end = Part(constant(squares.count(mask.axis), I32)), Part(constant(0, I32))
 
+    def found(kind: str, *sides: Part) -> Node:
+        each = squares.apply("select", can, *sides)
+        return make("reduce", (each.node,), {"axes": (mask.axis,), "kind": kind})
+
+    first, last = found("min", number, none), found("max", after, end)
+    told = (first, last, must.node)
+
+    states, correct, ending = stream.blocks
     count = len(states.params)
-    new = [param(f"p{count + i}", n.type) for i, n in enumerate((low, high))]
-    condition = _between(mask, *new)
-    old = mask.select.args[0]
-    both = make("and", (old, condition)) if mask.shows else make("or", (old, condition))
-    select = make("select", (both, *mask.select.args[1:]))
+    new = [param(f"p{count + i}", n.type) for i, n in enumerate(told)]
+    select = make("select", (_condition(mask, squares, *new), *mask.select.args[1:]))
     wider = Block((*states.params, *new), states.results, states.names, states.locs)
     inside = replace(wider, {mask.select: Replacement(select)})
-    same = [param(f"p{count + i}", n.type) for i, n in enumerate((low, high))]
-    last = Block((*ending.params, *same), ending.results, ending.names, ending.locs)
-    blocks = (inside, correct, last)
-    return Node("stream", (*stream.args, low, high), stream.attrs, stream.type, blocks)
+    same = [param(f"p{count + i}", n.type) for i, n in enumerate(told)]
+    finish = Block((*ending.params, *same), ending.results, ending.names, ending.locs)
+    blocks = (inside, correct, finish)
+    return Node("stream", (*stream.args, *told), stream.attrs, stream.type, blocks)
 
 
-def _between(mask: Mask, low: Node, high: Node) -> Node:
-    """Whether a place lies within the limits (or, where the mask hides, without)."""
+def _condition(mask: Mask, squares: Squares, first: Node, last: Node, must: Node) -> Node:
+    """The condition of a stream, with what is known of squares."""
     shape = mask.select.shape
-    axis = mask.at[mask.axis]
-    kept = tuple(a for i, a in enumerate(mask.at) if i != mask.axis)
-    full = TensorType(I32, shape)
-    places = make("iota", (), {"axis": axis}, hint=full)
-    first, end = (make("broadcast", (n,), {"axes": kept}, hint=full) for n in (low, high))
+
+    def wide(node: Node, axes: tuple[int, ...]) -> Node:
+        each = squares.elements(Part(node, axes))
+        at = tuple(mask.at[a] for a in axes)
+        return make("broadcast", (each,), {"axes": at}, hint=TensorType(node.dtype, shape))
+
+    axes = tuple(range(len(mask.at)))
+    kept = tuple(a for a in axes if a != mask.axis)
+    number = wide(squares.numbers(mask.axis, I32).node, (mask.axis,))
+    first, last, seen = wide(first, kept), wide(last, kept), wide(must, axes)
+    old = mask.select.args[0]
     if mask.shows:
-        return make("and", (make("ge", (places, first)), make("lt", (places, end))))
-    return make("or", (make("lt", (places, first)), make("ge", (places, end))))
+        inside = make("and", (make("ge", (number, first)), make("lt", (number, last))))
+        return make("and", (make("or", (old, seen)), inside))
+    outside = make("or", (make("lt", (number, first)), make("ge", (number, last))))
+    return make("or", (make("and", (old, make("not", (seen,)))), outside))
 
 
 def _copied(node: Node, known: Mapping[Node, Node]) -> Node:

@@ -49,18 +49,18 @@ def masked(hide: Callable[[Tensor, Tensor], Tensor], fill: float = HIDDEN) -> Ca
     return program
 
 
-LIMITS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], int]] = {
-    "lower": (lambda i, j: j > i, 2),
-    "strictly below or first": (lambda i, j: j >= i + 1, 2),
-    "negated": (lambda i, j: ~(i >= j), 2),
-    "from below": (lambda i, j: i - j > 0, 2),
-    "shifted": (lambda i, j: j > i + 40, 2),
-    "window": (lambda i, j: (j > i) | (i - j >= 70), 3),
-    "window of one": (lambda i, j: (j > i) | (j < i), 3),
-    "both sides": (lambda i, j: ~((j - i < 33) & (i - j < 90)), 3),
-    "half a sum": (lambda i, j: i + j > 140, 2),
-    "columns alone": (lambda i, j: j >= 90 + 0 * i, 2),
-    "first columns": (lambda i, j: j < 5 + 0 * i, 2),
+LIMITS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "lower": lambda i, j: j > i,
+    "strictly below or first": lambda i, j: j >= i + 1,
+    "negated": lambda i, j: ~(i >= j),
+    "from below": lambda i, j: i - j > 0,
+    "shifted": lambda i, j: j > i + 40,
+    "window": lambda i, j: (j > i) | (i - j >= 70),
+    "window of one": lambda i, j: (j > i) | (j < i),
+    "both sides": lambda i, j: ~((j - i < 33) & (i - j < 90)),
+    "half a sum": lambda i, j: i + j > 140,
+    "columns alone": lambda i, j: j >= 90 + 0 * i,
+    "first columns": lambda i, j: j < 5 + 0 * i,
 }
 
 

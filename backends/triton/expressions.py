@@ -98,6 +98,8 @@ def expression(node: Node, args: list[str], is_exact: bool = False, has_dot: boo
     has_dot = has_dot and not is_exact
     if dtype.name == "f32" and has_dot and op == "erf":
         return f"erf_ratio({args[0]})"
+    if dtype.name == "f32" and has_dot and op == "tanh":
+        return f"brief_tanh({args[0]})"
     if dtype.name == "f32" and has_dot and op == "sigmoid":
         return f"inverse(1.0 + tl.exp2({args[0]} * -1.4426950408889634))"
     if dtype.name == "f32" and op in ("tanh", "erf"):

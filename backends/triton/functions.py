@@ -7,7 +7,8 @@ The polynomials are least-squares fits in double precision with errors evened ou
 
 What follows a product runs while the tensor cores wait: there, instructions count. `erf_ratio` is
 one ratio of polynomials, off by up to 5 units in the last place; `round_bf16` rounds two elements
-with one instruction; `inverse` is that of the hardware, for numbers from 1 up.
+with one instruction; `inverse` is that of the hardware, for numbers from 1 up; `brief_tanh` takes
+it, and an exponential of two.
 """
 
 from __future__ import annotations
@@ -55,6 +56,18 @@ def erf_ratio(x):
 
 
 """,
+    "brief_tanh": """@triton.jit
+def brief_tanh(x):
+    size = tl.abs(x)
+    s = x * x
+    p = -0.005717038176953793 * s + 0.020650580525398254
+    p = ((p * s - 0.05374349653720856) * s + 0.13331490755081177) * s - 0.3333328366279602
+    near = x * (p * s + 1.0)
+    far = 1.0 - 2.0 * inverse(1.0 + tl.exp2(size * 2.8853900817779268))
+    return tl.where(size < 0.625, near, tl.where(x < 0, -far, far))
+
+
+""",
     "inverse": """@triton.jit
 def inverse(x):
     return tl.inline_asm_elementwise(
@@ -88,7 +101,7 @@ def round_bf16(x):
 
 """,
 }
-NEEDS = {"erf_ratio": ("inverse",)}
+NEEDS = {"erf_ratio": ("inverse",), "brief_tanh": ("inverse",)}
 
 
 # a compiler takes it for another value: wider ones made of the first are not kept for it

@@ -328,14 +328,30 @@ class _Printer(Values):
             self.text[inner], self.actual[inner] = name, shape_of(inner)
             names.append(name)
         bounds = [self._value(v) for v in limits] or ["0", str(var.attrs["extent"])]
+        if node.attrs["kind"] == "branch":
+            self._line(f"if {bounds[1]} > {bounds[0]}:", node)
+            self.text[var], self.actual[var] = "0", ()
+            self._turn(block, carried, names)
+            self._left(node, names)
+            return
         name = self._fresh(str(var.attrs["name"]))
         if node.attrs.get("ahead"):
             bounds.append(f"num_stages={node.attrs['ahead']}")
         self._line(f"for {name} in tl.range({', '.join(bounds)}):", node)
         self.text[var], self.actual[var] = name, ()
-        self.depth += 1
         if var.dtype.name == "i64":
-            self._line(f"{name} = {name}.to(tl.int64)")
+            self._line(f"    {name} = {name}.to(tl.int64)")
+        self._turn(block, carried, names)
+        self._left(node, names)
+
+    def _left(self, node: Node, names: Sequence[str]) -> None:
+        """What a loop leaves, by the names of what it carries."""
+        self.text[node] = ", ".join(names)
+        self.actual[node] = () if len(names) > 1 else shape_of(node)
+
+    def _turn(self, block: Block, carried: Sequence[Node], names: Sequence[str]) -> None:
+        """One turn of a loop, which leaves what it carries to the next."""
+        self.depth += 1
         self._block(block)
         pairs = [
             (n, self._final(r))
@@ -350,8 +366,6 @@ class _Printer(Values):
             for n, v in pairs:
                 self._line(f"{n} = {v}")
         self.depth -= 1
-        self.text[node] = ", ".join(names)
-        self.actual[node] = () if len(names) > 1 else shape_of(node)
 
     def _final(self, node: Node) -> str:
         self._settle(node)

@@ -22,7 +22,7 @@ from stack.ir.tensor_ops import common_shape, elementwise_rule, result_type
 from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 KERNEL_LEVELS = frozenset({"tile", "loop"})
-LOOP_KINDS = ("grid", "parallel", "serial", "unroll", "vector", "warp", "lane")
+LOOP_KINDS = ("grid", "parallel", "serial", "unroll", "vector", "warp", "lane", "branch")
 MEMORY = ("global", "shared", "local")
 
 
@@ -53,6 +53,10 @@ def _loop_infer(site: Site) -> Type:
     index, *carried = site.blocks[0].params
     if "extent" not in index.attrs:
         raise site.fail("the first parameter of the block is the index, as in (%i < 128, ...)")
+    if site.attrs["kind"] == "branch" and (
+        index.attrs["extent"] != 1 or not site.attrs.get("limited")
+    ):
+        raise site.fail("a branch has one turn at most, between its limits")
     limits, init = loop_parts(site.args, site.attrs)
     if any(a.type != index.type for a in limits):
         raise site.fail(f"a limited loop takes its first step and its end first, as {index.type}")
@@ -255,8 +259,8 @@ define(
 define(
     OpDef(
         "loop",
-        "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations, and `ahead`,"
-        " a hint, for how many of them memory is read at a time",
+        "repeat the block for i = 0, 1, ...; `kind` says what runs the iterations (a `branch` has"
+        " one or none), and `ahead`, a hint, for how many of them memory is read at a time",
         "control",
         _loop_infer,
         evaluate=_run_loop,

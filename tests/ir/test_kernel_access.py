@@ -72,6 +72,17 @@ def test_a_loop_without_the_mark_takes_its_operands_as_carried() -> None:
         checked(SUM.replace(", limited=true", ""))
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_branch_runs_once_or_not(taken: int, rng: np.random.Generator) -> None:
+    text = SUM.replace("serial", "branch").replace("< 12: i32", "< 1: i32")
+    x = rng.standard_normal(12).astype(np.float32)
+    found = checked(text).interpret(x, np.int32(0), np.int32(taken))
+    np.testing.assert_array_equal(found, x[0] if taken else 0)
+    for wrong in (SUM.replace("serial", "branch"), text.replace(", limited=true", "")):
+        with pytest.raises(StackError, match="one turn at most"):
+            checked(wrong)
+
+
 def test_past_the_end_reads_0_and_writes_nothing(rng: np.random.Generator) -> None:
     x = rng.standard_normal((5, 7)).astype(np.float32)
     want = np.repeat(x.astype(np.float64).sum(1)[:, None], 7, 1)

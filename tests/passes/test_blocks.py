@@ -146,6 +146,18 @@ def test_a_reduction_that_is_read_along_its_own_axis(rng: np.random.Generator) -
     compare(group_of(both, [("f32", 8, 8)]), [random_array(("f32", 8, 8), rng)], "f32")
 
 
+def test_rows_that_are_spread_over_another_axis(rng: np.random.Generator) -> None:
+    """The second result has none of the elements that are reduced."""
+
+    def spread(b: Builder, x: Node, y: Node) -> tuple[Node, Node]:
+        most = b.reduce(x, kind="max", axes=(2,))
+        rows = b.broadcast(most, axes=(0, 1), type=x.type)
+        return most, b.sub(rows, b.broadcast(y, axes=(0, 2), type=x.type))
+
+    specs = [("f32", 3, 24, 24), ("f32", 3, 24)]
+    compare(group_of(spread, specs), [random_array(s, rng) for s in specs], "f32")
+
+
 def test_an_index_of_data_and_position(rng: np.random.Generator) -> None:
     """Elements at 8 * rows[i] + i: no block of the memory."""
 

@@ -91,7 +91,7 @@ def check(program: Callable[..., Any], args: list[Tensor]) -> Func:
     assert after is not before
     (old,) = (n for n in before.nodes if n.op == "stream")
     (new,) = (n for n in after.nodes if n.op == "stream")
-    assert len(new.args) == len(old.args) + 2
+    assert len(new.args) == len(old.args) + 3
     kernels = Pipeline("fuse,blocks").run(after).func
     given_ = [a.numpy() for a in args]
     want = program(*(a.double() if a.is_floating_point() else a for a in args)).numpy()

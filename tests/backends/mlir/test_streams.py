@@ -72,7 +72,7 @@ def test_16_bits(name: str, dtype: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(("rows", "columns"), [(90, 197), (256, 128)])
 def test_limits(name: str, rows: int, columns: int, rng: np.random.Generator) -> None:
     args = [normal(rng, 2, n, 16) for n in (rows, columns, columns)]
-    check(masked(LIMITS[name][0]), args)
+    check(masked(LIMITS[name]), args)
 
 
 @pytest.mark.parametrize("name", list(KEPT))

@@ -15,12 +15,17 @@ from stack.backends.triton.functions import FUNCTIONS, used
 LANGUAGE = SimpleNamespace(
     abs=np.abs,
     exp=np.exp,
+    exp2=np.exp2,
     where=np.where,
     minimum=lambda a, b, propagate_nan: np.minimum(a, np.float32(b)),
     maximum=lambda a, b, propagate_nan: np.maximum(a, np.float32(b)),
     PropagateNan=SimpleNamespace(ALL=None),
 )
-EXACT: dict[str, Callable[[Any], Any]] = {"tanh_f32": np.tanh, "erf_f32": np.vectorize(math.erf)}
+EXACT: dict[str, Callable[[Any], Any]] = {
+    "tanh_f32": np.tanh,
+    "brief_tanh": np.tanh,
+    "erf_f32": np.vectorize(math.erf),
+}
 
 
 def function(name: str) -> Callable[[np.ndarray], np.ndarray]:

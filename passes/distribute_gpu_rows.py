@@ -244,7 +244,7 @@ class _Rows:
     ) -> tuple[list[Node], list[Node]]:
         """All chunks of one thread: memories afterwards, and a vector for each reduction."""
         t = self.t
-        if self.chunks == 1:
+        if self.chunks == 1 or not (keep or _moves(folds, stores)):
             self.chunk_index = None
             return self._chunk(folds, stores, keep, held, t.int(0))
         step = index(self.fresh("c"), self.chunks)

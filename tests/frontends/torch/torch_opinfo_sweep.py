@@ -2,7 +2,8 @@
 
 A crash, a stop by the time limit or a lack of memory is a failure of the sample that it came from,
 and the next sample goes on in a new process. Results are lines of JSON, one for each op, written as
-they come: a second run with the same file does what is left.
+they come: a second run with the same file does what is left. What is right: at most twice eager's
+error against f64, three times in 16 bits, or the floor that `torch_opinfo.Comparison` names.
 
     python torch_opinfo_sweep.py RESULTS [--samples 0] [--dtype float32] [--backend mlir] [OP ...]
     python torch_opinfo_sweep.py RESULTS --backend triton --device cuda --jobs 16 --samples 3

@@ -6,18 +6,19 @@ narrowed on store, so that everything between is computed in f32; operands of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, Expr, add, bounds, floordiv, mul
+from stack.ir.dim import Dim, add, bounds, floordiv, mul
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, I64, DType, TensorType
 from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, Held, power_of_two
 from stack.passes.block_memory import BlockMemory
 from stack.passes.block_reduce import unscaled
+from stack.passes.block_window import slopes_of, start_of
 from stack.passes.tile_frame import CannotTile, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
@@ -117,28 +118,24 @@ class BlockValues(BlockMemory):
         return self.apply(node.op, args, dict(node.attrs))
 
     def _real(self, line: Dim, dtype: DType) -> Held | None:
-        """A sum of places along several axes, added up as floats: none is converted by itself.
+        """A sum of places along several axes as a float: of its start, and of steps from there.
 
         None where an integer on the way might not be a number of f32.
         """
-        parts: dict[tuple[str, ...], Dim] = {}
-        for term in line.terms if isinstance(line, Expr) else ():
-            part = Expr((term,))
-            axes = tuple(self.tile_axes(part))
-            parts[axes] = add(parts.get(axes, 0), part)
-        size = sum(max(map(abs, bounds(p))) for p in parts.values())
-        if len([axes for axes in parts if axes]) < 2 or any(len(axes) > 1 for axes in parts):
+        slopes = slopes_of(self, line)
+        if slopes is None or len(slopes) < 2 or dtype.name not in ("f32", "f64"):
             return None
-        if dtype.name not in ("f32", "f64") or size > EXACT:
+        start = start_of(self, line, slopes)
+        reach = sum(abs(c) * self.axes[name].block for name, c in slopes.items())
+        if max(map(abs, bounds(start))) + reach > EXACT:
             return None
-        ordered = sorted(parts, key=len)  # scalars first
-        return self._sum([self.cast(self.number(parts[axes]), dtype) for axes in ordered])
-
-    def _sum(self, values: Sequence[Held]) -> Held:
-        total = values[0]
-        for value in values[1:]:
-            total = self.apply("add", [total, value])
-        return total
+        made: Held | None = None
+        for name in self.sorted(list(slopes)):
+            # the same in every tile: computed before the loop
+            steps = self.apply("mul", [self.steps_of(name), self.int(slopes[name])])
+            steps = self.cast(steps, dtype)
+            made = steps if made is None else self.apply("add", [made, steps])
+        return self.apply("add", [self.cast(self.number(start), dtype), made]) if made else None
 
     def _power(self, op: str, value: Held) -> Held:
         """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little.

@@ -47,7 +47,7 @@ def window_of(frame: BlockFrame, index: Index) -> Window | None:
     if len(moving) != 1:
         return None
     place = index[moving[0]]
-    slopes = _slopes(frame, place)
+    slopes = slopes_of(frame, place)
     if slopes is None or len(slopes) < 2:
         return None
     blocks = {name: frame.axes[name].block for name in slopes}
@@ -55,16 +55,21 @@ def window_of(frame: BlockFrame, index: Index) -> Window | None:
     extent = power_of_two(span)
     if extent > MOST or extent > SHARE * prod(blocks.values()):
         return None
+    back = sum(-c * (blocks[name] - 1) for name, c in slopes.items() if c < 0)
+    return Window(moving[0], slopes, span, add(start_of(frame, place, slopes), -back))
+
+
+def start_of(frame: BlockFrame, place: Dim, slopes: Mapping[str, int]) -> Dim:
+    """An index at the first element of the tile."""
     starts: dict[str, Dim] = {}
-    for name, slope in slopes.items():
+    for name in slopes:
         axis = frame.axes[name]
         last = (axis.extent - 1) // axis.block * axis.block
-        start = frame.data_symbol(Held(axis.start), last + 1)
-        starts[name] = start if slope > 0 else add(start, axis.block - 1)
-    return Window(moving[0], slopes, span, substitute(place, starts))
+        starts[name] = frame.data_symbol(Held(axis.start), last + 1)
+    return substitute(place, starts)
 
 
-def _slopes(frame: BlockFrame, place: Dim) -> dict[str, int] | None:
+def slopes_of(frame: BlockFrame, place: Dim) -> dict[str, int] | None:
     """How an index moves along each tile axis; None where that is no line."""
     found: dict[str, int] = {}
     for name in frame.tile_axes(place):

@@ -155,7 +155,7 @@ def _work(node: Node) -> float:
 
 def whole_turns(down: int, across: int) -> int:
     """How many of the `down` lines of `across` tiles fill all processors, turn after turn."""
-    return down * across // PROCESSORS * PROCESSORS // across
+    return down * across // PROCESSORS * PROCESSORS // max(1, across)  # there may be none
 
 
 def _with_last(tile: Tile, product: Product) -> list[Tile]:

@@ -220,3 +220,9 @@ def test_the_model_knows_what_smaller_tiles_save(case: Product, has_last: bool) 
         best = ranked(replace(case, reads=reads), BF16)[0]
         assert (best.last is not None) == has_last
     assert all(t.last is None for t in ranked(case, F32))
+
+
+@pytest.mark.parametrize("sizes", [(0, 64, 64), (64, 0, 64), (0, 0, 64), (64, 64, 0)])
+def test_products_without_elements_have_tiles(sizes: tuple[int, int, int]) -> None:
+    for dtype in (BF16, F32):
+        assert ranked(Product(*sizes), dtype)

@@ -14,26 +14,30 @@ from typing import Any
 from stack.measure.plots import plot_all
 from stack.measure.roofline import Ceilings
 
-HEAD = """| row | case | ours, ms | kind | vs best | of limit | others, ms |
-|---|---|---|---|---|---|---|"""
+HEAD = """| row | case | ours, ms | kind | vs best | of limit | others, ms | run |
+|---|---|---|---|---|---|---|---|"""
 
 
 def joined(documents: list[dict[str, Any]]) -> dict[str, Any]:
-    """One document: the newest run's device, versions and ceilings, the rows of all."""
-    last = documents[-1]
-    lists = {
-        key: [item for document in documents for item in document.get(key, ())]
-        for key in ("rows", "problems")
-    }
-    return {**last, **lists}
+    """One document: the first run's device, versions and ceilings, the rows of all.
+
+    A row says by number which run it is from; documents that were joined before keep theirs.
+    """
+    rows = [
+        {**row, "run": row.get("run", number)}
+        for number, document in enumerate(documents, 1)
+        for row in document["rows"]
+    ]
+    problems = [p for document in documents for p in document.get("problems", ())]
+    return {**documents[0], "rows": rows, "problems": problems}
 
 
 def cases(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """Rows of one case together, in the order of the runs."""
+    """Rows of one case together, by the number of their row."""
     found: dict[str, list[dict[str, Any]]] = {}
     for row in rows:
         found.setdefault(row["row"] + json.dumps(row["case"]), []).append(row)
-    return list(found.values())
+    return sorted(found.values(), key=lambda rows: int(rows[0]["row"][1:]))
 
 
 def line(rows: list[dict[str, Any]]) -> str:
@@ -47,6 +51,7 @@ def line(rows: list[dict[str, Any]]) -> str:
         f"{ratio:.2f}x" if ratio else "-",
         f"{share:.2f}" if share else "-",
         ", ".join(others),
+        str(ours.get("run", "-")),
     ]
     return f"| {' | '.join(cells)} |"
 

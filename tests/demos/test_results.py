@@ -31,5 +31,5 @@ def test_losing_rows_and_failures_have_lines() -> None:
     rows = joined([{"rows": [ours]}, {"rows": [other, lost], "date": "now"}])["rows"]
     (found,) = cases(rows)
     assert line(found) == (
-        "| G6 | 16 8 | 2.000 | generated | 0.50x | - | eager 1.000, xla/ir fails |"
+        "| G6 | 16 8 | 2.000 | generated | 0.50x | - | eager 1.000, xla/ir fails | 1 |"
     )

@@ -195,7 +195,9 @@ class CompiledGraph:
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
         self.target = target
         verify(captured.func)
+        self.fixed: list[tuple[int, ...]] | None = None  # shapes of a program without symbols
         if not captured.func.symbols:
+            self.fixed = [tuple(map(int, p.shape)) for p in captured.func.params]  # pyright: ignore[reportArgumentType]
             self._compile(())
 
     @property
@@ -264,15 +266,22 @@ class CompiledGraph:
 
     def executable_for(self, ready: Sequence[Any]) -> Executable:
         """The executable for these shapes; compiles when a size symbol has a new value."""
+        if self._is_fixed(ready):
+            return self.executables[()]
         values = bind_shapes(self.func, [a.shape for a in ready])
         key = tuple(sorted(values.items()))
         return self.executables.get(key) or self._compile(key)
+
+    def _is_fixed(self, ready: Sequence[Any]) -> bool:
+        """Whether shapes are those of a program without symbols: solving sizes takes longer."""
+        return self.fixed is not None and [tuple(a.shape) for a in ready] == self.fixed
 
     def match(self, args: Sequence[Any]) -> list[Any] | None:
         """What `execute` takes, None where arguments are not what was captured."""
         try:
             ready = self.ready(self.captured.flatten(*args))
-            bind_shapes(self.func, [a.shape for a in ready])
+            if not self._is_fixed(ready):
+                bind_shapes(self.func, [a.shape for a in ready])
         except (TypeError, ValueError):
             return None
         return ready

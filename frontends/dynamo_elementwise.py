@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import torch
 from torch.fx import Graph, Node
-from torch.utils import _pytree as pytree
 
-from stack.frontends.fx_values import before, example_of
+from stack.frontends.fx_values import example_of, forward_pass
 
 aten = torch.ops.aten
 VIEWS = frozenset({
@@ -27,8 +26,7 @@ MOST = 1.1  # of a value's bytes: what its sources may take, statistics of rows 
 
 def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
     """The elementwise values of the forward pass that are not worth keeping."""
-    outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
-    forward = before(outputs)
+    outputs, forward = forward_pass(graph, num_fwd_outputs)
     sources: dict[Node, frozenset[Node]] = {}
     for node in graph.nodes:
         if node in forward and is_elementwise(node):

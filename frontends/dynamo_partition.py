@@ -16,13 +16,12 @@ import torch
 from functorch.compile import min_cut_rematerialization_partition
 from torch._functorch import config
 from torch.fx import Graph, GraphModule, Node
-from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
 from stack.frontends.dynamo_elementwise import rebuilt
 from stack.frontends.fx_early import early, take_out_rows, with_early
 from stack.frontends.fx_exchange import exchange_sums
-from stack.frontends.fx_values import before, example_of
+from stack.frontends.fx_values import example_of, forward_pass
 
 aten = torch.ops.aten
 
@@ -74,8 +73,7 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
 
 def recomputed(graph: Graph, num_fwd_outputs: int, balance: float) -> list[Node]:
     """The values of the forward pass that are cheaper to compute again than to keep."""
-    outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
-    forward = before(outputs)
+    outputs, forward = forward_pass(graph, num_fwd_outputs)
     found: dict[Node, None] = {}
     for node in graph.nodes:
         if node in forward and _is_cheap(node, balance):

@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 from torch.utils import _pytree as pytree
 
 from stack.frontends.dynamo_elementwise import is_elementwise
-from stack.frontends.fx_values import before, example_of
+from stack.frontends.fx_values import example_of, forward_pass
 
 aten = torch.ops.aten
 FOLDS = frozenset({aten.amax, aten.amin, aten.sum})
@@ -117,8 +117,7 @@ def early(graph: Graph, num_fwd_outputs: int) -> tuple[list[Node], list[Node]]:
     Returns folds much smaller than what they read, which the forward pass may compute, and
     elementwise values, which neither pass should keep for the other.
     """
-    outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
-    forward = before(outputs)
+    _, forward = forward_pass(graph, num_fwd_outputs)
     late: set[Node] = set()
     known: set[Node] = set()  # at hand in the forward pass, element by element
     found: list[Node] = []

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
+from torch.utils import _pytree as pytree
 
 
 def before(outputs: Iterable[Any]) -> set[Node]:
@@ -19,6 +20,12 @@ def before(outputs: Iterable[Any]) -> set[Node]:
             found.add(node)
             pending.extend(node.all_input_nodes)
     return found
+
+
+def forward_pass(graph: Graph, num_fwd_outputs: int) -> tuple[list[Any], set[Node]]:
+    """The results of the forward pass of a joint graph, and the nodes they are computed from."""
+    outputs = pytree.tree_leaves(graph.output_node().args)[:num_fwd_outputs]
+    return outputs, before(outputs)
 
 
 def example_of(node: Any) -> torch.Tensor | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import constant
-from stack.ir.dim import add, mul, substitute
+from stack.ir.dim import substitute
 from stack.ir.node import Node, topological
-from stack.passes.affine import affine
 from stack.passes.block_frame import Axis, Held
 from stack.passes.block_limits import corners
 from stack.passes.block_reduce import unscaled
 from stack.passes.block_values import BlockValues
+from stack.passes.visible import compared
 
 MOVED = ("broadcast", "reshape", "transpose", "slice")
 COSTLY = ("dot", "reduce", "gather", "scan")  # not computed again in a branch
@@ -48,15 +48,11 @@ def can_hold(frame: BlockValues, node: Node, index: Index, positive: bool = True
 
 def _compared(frame: BlockValues, node: Node, index: Index, positive: bool) -> Held | None:
     """A comparison of places, at the corner of the tile where it holds first."""
-    a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
-    if a is None or b is None:
+    found = compared(node, index, positive)
+    ends = corners(frame, found[0]) if found is not None else None
+    if found is None or ends is None:
         return None
-    op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
-    above = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
-    ends = corners(frame, above)
-    if ends is None:
-        return None
-    return frame.apply("gt" if op in ("lt", "gt") else "ge", [frame.number(ends[1]), frame.int(0)])
+    return frame.apply("gt" if found[1] else "ge", [frame.number(ends[1]), frame.int(0)])
 
 
 def _is_one(frame: BlockValues, node: Node, index: Index) -> bool:

@@ -42,9 +42,10 @@ class Collapse(Pass):
                 continue
             group = alone(node) if node.op == "dot" else node
             axes = _Axes(group.blocks[0])
-            if not axes.pairs() or not log.spend("collapse", block.locs.get(node, ())):
+            merged = axes.pairs()
+            if not merged or not log.spend("collapse", block.locs.get(node, ())):
                 continue
-            made = axes.collapsed(group)
+            made = axes.collapsed(group, merged)
             names = {made: block.names[node]} if node in block.names else {}
             if not isinstance(node.type, TupleType):
                 changed[node] = Replacement(reshaped(made, node.shape), names=names)
@@ -132,9 +133,8 @@ class _Axes:
             if left >= 0 and len(found) == 1 and after[left] == {axis}
         }
 
-    def collapsed(self, group: Node) -> Node:
+    def collapsed(self, group: Node, merged: dict[int, int]) -> Node:
         """The group with one axis for each run of merged ones."""
-        merged = self.pairs()
         kept = {n: [i for i, a in enumerate(self._of(n)) if a not in merged] for n in self.dims}
         done: dict[Node, Node] = {}
         for node in self.dims:

@@ -26,7 +26,7 @@ from stack.ir.types import I32, TensorType
 from stack.passes.affine import affine
 from stack.passes.block_limits import index_in_pass
 from stack.passes.block_stream_places import stream_places
-from stack.passes.squares import MOVED, Part, Span, Squares
+from stack.passes.squares import COMPARED, MOVED, Part, Span, Squares
 from stack.passes.tile_frame import CannotTile, static
 from stack.passes.visible import data_limit, hiding_selects
 from stack.rewrite.engine import Replacement, replace
@@ -39,7 +39,6 @@ PRODUCTS = 700e12  # flops a second
 LAUNCH = 8e-6  # seconds, of four small kernels
 SHARE = 0.1
 SIDE = 64  # of a square: rows and places of a tile divide it
-COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
 
 
 @dataclass(frozen=True)

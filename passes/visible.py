@@ -14,6 +14,8 @@ from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.passes.affine import affine
 
+UNLESS = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}  # where a comparison does not hold
+
 
 @dataclass(frozen=True)
 class DataLimit:
@@ -52,9 +54,7 @@ def _visible_branch(node: Node) -> int | None:
     if node.op != "select" or not node.tensor.rank:
         return None
     for side in (1, 2):
-        fill = node.args[side]
-        while fill.op in ("broadcast", "cast"):
-            fill = fill.args[0]
+        fill = _behind(node.args[side])
         if fill.op == "const" and not fill.tensor.rank:
             value = fill.attrs["value"].array
             if value.dtype.kind == "f" and (np.isneginf(value) or value == 0):
@@ -63,10 +63,14 @@ def _visible_branch(node: Node) -> int | None:
 
 
 def _fill(node: Node, visible: int) -> float:
-    fill = node.args[3 - visible]
-    while fill.op in ("broadcast", "cast"):
-        fill = fill.args[0]
-    return float(fill.attrs["value"].array)
+    return float(_behind(node.args[3 - visible]).attrs["value"].array)
+
+
+def _behind(node: Node) -> Node:
+    """What is spread or rounded to a value."""
+    while node.op in ("broadcast", "cast"):
+        node = node.args[0]
+    return node
 
 
 def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
@@ -128,19 +132,31 @@ def seen(node: Node, index: Index, positive: bool) -> Seen:
         limits = (*left.limits, *right.limits)
         return Seen((*left.bounds, *right.bounds), left.exact and right.exact, limits)
     if node.op in ("lt", "le", "gt", "ge"):
-        a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
-        if a is not None and b is not None:
-            op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
-            difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
-            return Seen((add(difference, -1) if op in ("lt", "gt") else difference,))
+        found = compared(node, index, positive)
+        if found is not None:
+            difference, is_strict = found
+            return Seen((add(difference, -1) if is_strict else difference,))
         limit = data_limit(node, index, positive)
         return Seen((), False, (limit,) if limit else ())
     return Seen((), False)
 
 
+def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | None:
+    """A comparison of places as a number that is above 0 (True), or not below it, where it holds.
+
+    None where an operand is no sum of places.
+    """
+    a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
+    if a is None or b is None:
+        return None
+    op = node.op if positive else UNLESS[node.op]
+    difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
+    return difference, op in ("lt", "gt")
+
+
 def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
     """A streamed place, or the number of its block, compared with a value of the row."""
-    op = node.op if positive else {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}[node.op]
+    op = node.op if positive else UNLESS[node.op]
     place, value = node.args
     scale = _blocks(affine(place, index), _streamed_place(index))
     if not scale or not value.tensor.rank:

@@ -79,6 +79,12 @@ EXACT = {
     "div": "tl.div_rn({0}, {1})",
     "sigmoid": "tl.div_rn(1.0, 1.0 + libdevice.exp(-{0}))",
 }
+# after a product: fewer instructions while the tensor cores wait
+SHORT = {
+    "erf": "erf_ratio({0})",
+    "tanh": "brief_tanh({0})",
+    "sigmoid": "inverse(1.0 + tl.exp2({0} * -1.4426950408889634))",
+}
 
 
 def expression(node: Node, args: list[str], is_exact: bool = False, has_dot: bool = False) -> str:
@@ -93,15 +99,10 @@ def expression(node: Node, args: list[str], is_exact: bool = False, has_dot: boo
         return f"{args[0]} {'|' if op == 'add' else '&'} {args[1]}"
     if op in INFIX:
         return f"{args[0]} {INFIX[op]} {args[1]}"
-    if dtype.name == "f32" and is_exact and op in EXACT:
-        return EXACT[op].format(*args)
-    has_dot = has_dot and not is_exact
-    if dtype.name == "f32" and has_dot and op == "erf":
-        return f"erf_ratio({args[0]})"
-    if dtype.name == "f32" and has_dot and op == "tanh":
-        return f"brief_tanh({args[0]})"
-    if dtype.name == "f32" and has_dot and op == "sigmoid":
-        return f"inverse(1.0 + tl.exp2({args[0]} * -1.4426950408889634))"
+    if dtype.name == "f32":
+        chosen = EXACT if is_exact else SHORT if has_dot else {}
+        if op in chosen:
+            return chosen[op].format(*args)
     if dtype.name == "f32" and op in ("tanh", "erf"):
         return f"{op}_f32({args[0]})"
     if op in LANGUAGE and (dtype.name != "f64" or op in ("abs", "floor", "ceil")):

@@ -85,6 +85,15 @@ def round_bf16(x):
 
 
 """,
+    # a compiler takes it for another value: wider ones made of the first are not kept for it
+    "again": """@triton.jit
+def again(x):
+    return tl.inline_asm_elementwise(
+        "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2
+    )
+
+
+""",
 }
 # the interpreter has no instructions of the machine
 INTERPRETED = {
@@ -104,25 +113,11 @@ def round_bf16(x):
 NEEDS = {"erf_ratio": ("inverse",), "brief_tanh": ("inverse",)}
 
 
-# a compiler takes it for another value: wider ones made of the first are not kept for it
-AGAIN = """@triton.jit
-def again(x):
-    return tl.inline_asm_elementwise(
-        "mov.b32 $0, $1;", "=r,r", [x], dtype=x.dtype, is_pure=False, pack=2
-    )
-
-
-"""
-
-
-KNOWN = {**FUNCTIONS, "again": AGAIN}
-
-
 def used(code: str) -> str:
     """The functions that some code calls."""
-    called = [name for name in KNOWN if f" {name}(" in code]
+    called = [name for name in FUNCTIONS if f" {name}(" in code]
     names = dict.fromkeys(n for name in called for n in (*NEEDS.get(name, ()), name))
-    known = KNOWN
+    known = FUNCTIONS
     if os.environ.get("TRITON_INTERPRET") == "1":
-        known = {**KNOWN, **INTERPRETED}
+        known = {**FUNCTIONS, **INTERPRETED}
     return "".join(known[name] for name in names)

@@ -12,10 +12,10 @@ from stack.ir.types import TensorType
 
 from .access import Descriptor
 from .expressions import TYPES, expression
-from .functions import KNOWN
+from .functions import FUNCTIONS
 
 RESERVED = {
-    *KNOWN,
+    *FUNCTIONS,
     "min",
     "tl",
     "triton",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
-
 import numpy as np
 import pytest
 from gpu_cases import (
@@ -13,6 +10,7 @@ from gpu_cases import (
     Build,
     Shape,
     assert_near,
+    backwards,
     einsum,
     epilogue_of,
     floats,
@@ -23,7 +21,7 @@ from gpu_cases import (
 )
 from kernel_cases import program
 
-from stack.ir import Func, Node, ops, parse, verify
+from stack.ir import Func, parse, verify
 from stack.ir.types import BF16, F32
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.passes.distribute_gpu import CannotDistribute
@@ -76,16 +74,7 @@ def test_every_rung_of_the_ladder(product: str, rng: np.random.Generator) -> Non
 def test_threads_may_run_in_any_order(
     product: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    forwards: Any = ops.OPS["loop"].evaluate
-
-    def run(space: Any, node: Node, run: Any, *carried: Any) -> Any:
-        if node.attrs["kind"] not in ("grid", "warp", "lane"):
-            return forwards(space, node, run, *carried)
-        for i in reversed(range(node.blocks[0].params[0].attrs["extent"])):
-            carried = run(node.blocks[0], (np.int64(i), *carried))
-        return carried if len(carried) > 1 else carried[0]
-
-    monkeypatch.setitem(ops.OPS, "loop", dataclasses.replace(ops.OPS["loop"], evaluate=run))
+    backwards(monkeypatch)
     depth = 72 if product in ("tensor", "pipelined") else 34
     rule, first, second = "m k, n k -> m n", (20, depth), (24, depth)
     arrays = [floats(s, "bf16", rng) for s in (first, second)]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, add, less_equal, mul
+from stack.ir.dim import Dim, add, less_equal, mul, substitute
 from stack.ir.node import Node
 
 MOVES = ("broadcast", "reshape", "transpose", "slice", "reverse")
+
+
+def slope(line: Dim, name: str) -> Dim:
+    """How much a line grows from 0 to 1 of a symbol; a number where it is one."""
+    return add(substitute(line, {name: 1}), mul(substitute(line, {name: 0}), -1))
 
 
 def affine(node: Node, index: Index) -> Dim | None:

@@ -16,6 +16,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
+from stack.passes.affine import slope
 from stack.passes.block_frame import Axis, BlockFrame, Held
 from stack.passes.block_reduce import BlockReduce
 from stack.passes.visible import hiding_selects, seen
@@ -228,11 +229,11 @@ def corners(frame: BlockFrame, line: Dim) -> tuple[Dim, Dim] | None:
         axis = frame.axes.get(s.name)
         if axis is None or not axis.is_tile:
             continue
-        slope = add(substitute(line, {s.name: 1}), mul(substitute(line, {s.name: 0}), -1))
-        if not isinstance(slope, int) or s in symbols(add(line, mul(axis.place, -slope))):
+        step = slope(line, s.name)
+        if not isinstance(step, int) or s in symbols(add(line, mul(axis.place, -step))):
             return None
         first, last = _ends(frame, axis)
-        least[s.name], most[s.name] = (first, last) if slope > 0 else (last, first)
+        least[s.name], most[s.name] = (first, last) if step > 0 else (last, first)
     return substitute(line, least), substitute(line, most)
 
 

@@ -14,6 +14,7 @@ from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, mul, substitute
+from stack.passes.affine import slope
 from stack.passes.block_frame import BlockFrame, Held, power_of_two
 
 MOST = 1024  # elements of a window
@@ -73,10 +74,10 @@ def slopes_of(frame: BlockFrame, place: Dim) -> dict[str, int] | None:
     """How an index moves along each tile axis; None where that is no line."""
     found: dict[str, int] = {}
     for name in frame.tile_axes(place):
-        slope = add(substitute(place, {name: 1}), mul(substitute(place, {name: 0}), -1))
-        if not isinstance(slope, int):
+        step = slope(place, name)
+        if not isinstance(step, int):
             return None
-        if name in frame.tile_axes(add(place, mul(frame.axes[name].place, -slope))):
+        if name in frame.tile_axes(add(place, mul(frame.axes[name].place, -step))):
             return None
-        found[name] = slope
+        found[name] = step
     return found

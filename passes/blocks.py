@@ -11,7 +11,7 @@ from stack.passes.block_tiler import BlockTiler
 from stack.passes.block_walk import WalkTiler, space_of
 from stack.passes.control import changed_bodies
 from stack.passes.tile import alone, is_bare
-from stack.passes.tile_choice import LIBRARY
+from stack.passes.tile_choice import is_given_to_library
 from stack.passes.tile_frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -50,8 +50,9 @@ class Blocks(Pass):
         for node in block.nodes:
             if node.op in LEFT or not (is_bare(node) or node.op in ("fusion", "stream")):
                 continue
-            if node.op == "fusion" and _is_library(node):
-                continue
+            if node.op == "fusion":
+                if node.attrs["kind"] == "library" or is_given_to_library(node):
+                    continue
             try:
                 kernel = self._kernel(node)
             except CannotTile as why:
@@ -84,8 +85,3 @@ class Blocks(Pass):
         asked = {"warps": self.warps, "stages": self.stages}
         attrs = {**kernel.attrs, **{k: v for k, v in asked.items() if v}}
         return Node(kernel.op, kernel.args, attrs, kernel.type, kernel.blocks)
-
-
-def _is_library(group: Node) -> bool:
-    named = group.attrs.get("tiles")
-    return group.attrs["kind"] == "library" or bool(named and named[0] == LIBRARY)

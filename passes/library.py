@@ -14,7 +14,7 @@ from stack.ir.builder import make, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TupleType
 from stack.passes.control import changed_bodies
-from stack.passes.tile_choice import LIBRARY
+from stack.passes.tile_choice import is_given_to_library
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -50,9 +50,7 @@ def _label(block: Block, log: Log) -> Block:
 
 def _why_group(group: Node) -> str:
     """Who chose the library: the cost of it, or nobody, for want of a schedule."""
-    named = group.attrs.get("tiles")
-    is_chosen = bool(named and named[0] == LIBRARY)
-    return "a library is faster" if is_chosen else "no schedule for the group"
+    return "a library is faster" if is_given_to_library(group) else "no schedule for the group"
 
 
 def _is_lone_item(node: Node) -> bool:

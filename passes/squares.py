@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import constant, make
-from stack.ir.dim import add, bounds, mul, substitute
+from stack.ir.dim import add, bounds, mul
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import DType, TensorType
-from stack.passes.affine import affine
+from stack.passes.affine import affine, slope
 from stack.passes.tile_frame import static
 
 MOVED = ("broadcast", "reshape", "transpose")
@@ -134,16 +134,16 @@ class Squares:
         low = high = Part(constant(0, node.dtype))
         for axis, mark in enumerate(self.marks):
             name = str(mark)
-            slope = add(substitute(line, {name: 1}), mul(substitute(line, {name: 0}), -1))
-            if not isinstance(slope, int):
+            step = slope(line, name)
+            if not isinstance(step, int):
                 return None
-            if slope == 0:
+            if step == 0:
                 continue
-            rest = add(rest, mul(mark, -slope))
+            rest = add(rest, mul(mark, -step))
             size = self.size if axis in self.cut else 1
-            start = self._times(self.numbers(axis, node.dtype), slope * size)
-            end = self._plus(start, slope * (size - 1))
-            first, last = (start, end) if slope > 0 else (end, start)
+            start = self._times(self.numbers(axis, node.dtype), step * size)
+            end = self._plus(start, step * (size - 1))
+            first, last = (start, end) if step > 0 else (end, start)
             low, high = self.apply("add", low, first), self.apply("add", high, last)
         if not isinstance(rest, int):
             return None

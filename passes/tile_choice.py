@@ -215,6 +215,12 @@ def library_seconds(product: Product, dtype: DType) -> float:
     return min(seconds(t, product, dtype) for t in tiles)
 
 
+def is_given_to_library(group: Node) -> bool:
+    """Whether a library was chosen for a group, as its tile."""
+    named = group.attrs.get("tiles")
+    return bool(named and named[0] == LIBRARY)
+
+
 def is_lone(body: Block, dot: Node) -> bool:
     """Whether a group is nothing but a product of floats, which a library computes as well."""
     return list(body.nodes) == [dot] and dot.dtype.kind == "f"

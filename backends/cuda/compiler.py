@@ -122,13 +122,13 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     device = torch.device(options.get("device") or "cuda")
     compiler = Compiler(func, device_target(device), _store(options))
     compiler.build_all()
-    launches: dict[str, Launch] = {}
+    launches: dict[Source, Launch] = {}  # equal code may have grids of several sizes
 
     def load(node: Node) -> Launch:
         source, binary = compiler.source(node), compiler.binary(node)
-        if source.text not in launches:
-            launches[source.text] = loaded(source, binary, device)
-        return launches[source.text]
+        if source not in launches:
+            launches[source] = loaded(source, binary, device)
+        return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)
     kernels = [

@@ -25,8 +25,6 @@ from .expressions import TYPES
 from .forks import compile_side_by_side
 
 if TYPE_CHECKING:
-    from stack.ir.node import Node
-
     from .printer import Source
 
 FORMAT = 1  # of entries in the cache
@@ -59,6 +57,11 @@ class Binary:
         """Bytes of shared memory that a program takes."""
         return int(self.meta["shared"])
 
+    @property
+    def ahead(self) -> int:
+        """Steps of its loops that are loaded ahead."""
+        return int(self.meta["num_stages"])
+
     def resources(self) -> dict[str, int]:
         """What it takes of a multiprocessor; asks a tool of CUDA's."""
         known = {"shared": self.shared, "warps": int(self.meta["num_warps"])}
@@ -76,10 +79,9 @@ def function(text: str, name: str) -> Any:
     return module[name]
 
 
-def request(source: Source, node: Node, target: str, limit: int = UNLIMITED) -> dict[str, Any]:
+def request(source: Source, target: str, limit: int = UNLIMITED) -> dict[str, Any]:
     """All that machine code is made from, as JSON; `limit` is of shared memory, in bytes."""
-    kinds = [p.dtype.name for p in node.blocks[0].params]
-    memory = dict(zip(source.parameters, kinds, strict=True))
+    memory = dict(zip(source.parameters, source.kinds, strict=True))
     described = [
         f"tensordesc<{DESCRIBED.get(memory[d.memory], memory[d.memory])}{list(d.block)}>"
         for d in source.descriptors
@@ -87,7 +89,7 @@ def request(source: Source, node: Node, target: str, limit: int = UNLIMITED) -> 
     return {
         "text": source.text,
         "name": source.name,
-        "kinds": [*(POINTERS[k] for k in kinds), *described],
+        "kinds": [*(POINTERS[k] for k in source.kinds), *described],
         "warps": source.warps,
         "stages": source.stages,
         "capability": capability(target),
@@ -159,25 +161,22 @@ def _compile(asked: dict[str, Any], stages: int) -> Any:
 
 
 def binary(reply: dict[str, Any], source: Source) -> Binary:
-    """The code of a reply; notes in the source how many steps it loads ahead. Raises StackError."""
+    """The code of a reply. Raises StackError."""
     if "error" in reply:
         raise StackError(f"kernel {source.name}: {reply['error']}")
-    source.stages = int(reply["meta"]["num_stages"])
     return Binary(reply["stages"], b64decode(reply["cubin"]), reply["meta"])
 
 
-def build(source: Source, node: Node, target: str) -> Binary:
+def build(source: Source, target: str) -> Binary:
     """Compile for a GPU; needs none. Raises StackError with Triton's message."""
-    return binary(
-        json.loads(json.dumps(answer(request(source, node, target)), default=vars)), source
-    )
+    return binary(json.loads(json.dumps(answer(request(source, target)), default=vars)), source)
 
 
 def build_all(
-    kernels: Sequence[tuple[Source, Node]], target: str, limit: int, store: Cache | None
+    sources: Sequence[Source], target: str, limit: int, store: Cache | None
 ) -> list[dict[str, Any]]:
     """Replies for several kernels: from the cache, or compiled side by side."""
-    asked = [request(source, node, target, limit) for source, node in kernels]
+    asked = [request(source, target, limit) for source in sources]
     keys = [_key(a) for a in asked]
     found = {k: _get(store, k) for k in keys}
     left = [i for i, k in enumerate(keys) if found[k] is None]

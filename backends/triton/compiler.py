@@ -19,7 +19,7 @@ from ..device.tensors import result_types
 from ..peer import files
 from . import build
 from .launch import Launch, interpreted, loaded
-from .printer import Source, print_kernel
+from .printer import Code, Source, print_kernel
 
 ENTRY = "stack_kernel"
 DEFAULT_TARGET = "sm_90"
@@ -27,53 +27,51 @@ Artifacts = dict[str, str | Callable[[], str]]
 
 
 class Compiler:
-    """Kernels by body: equal bodies are built once, and have one name."""
+    """Kernels by what their machine code is made from: equal ones are built once, with one name."""
 
     def __init__(self, func: Func, target: str) -> None:
         self.func = func
         self.target = target
-        self.sources: dict[Block, Source] = {}
-        self.readable: dict[str, tuple[str, Source, Node]] = {}
-        self.binaries: dict[str, build.Binary] = {}
+        self.sources: dict[tuple[Block, object, object, object], Source] = {}
+        self.readable: dict[Code, tuple[str, Source]] = {}
+        self.binaries: dict[Code, build.Binary] = {}
         self.taken: set[str] = set()
 
     def source(self, node: Node) -> Source:
         """What is compiled."""
-        body = node.blocks[0]
-        if body not in self.sources:
-            made = self.sources[body] = print_kernel(node, ENTRY)
-            if made.text not in self.readable:
+        warps, stages, programs = (node.attrs.get(k) for k in ("warps", "stages", "programs"))
+        key = (node.blocks[0], warps, stages, programs)
+        if key not in self.sources:
+            made = self.sources[key] = print_kernel(node, ENTRY)
+            if made.code not in self.readable:
                 name = unique_name(str(node.attrs["name"]), self.taken, {})
                 symbol = "".join(c if c.isalnum() else "_" for c in name)
-                shown = print_kernel(node, symbol, readable=True)
-                self.readable[made.text] = (name, shown, node)
-        return self.sources[body]
+                self.readable[made.code] = (name, print_kernel(node, symbol, readable=True))
+        return self.sources[key]
 
-    def binary(self, text: str) -> build.Binary:
+    def binary(self, source: Source) -> build.Binary:
         """Machine code of a printed kernel."""
-        if text not in self.binaries:
-            _, _, node = self.readable[text]
-            self.binaries[text] = build.build(self.source(node), node, self.target)
-        return self.binaries[text]
+        if source.code not in self.binaries:
+            self.binaries[source.code] = build.build(source, self.target)
+        return self.binaries[source.code]
 
     def build_all(self, store: Cache | None, limit: int = build.UNLIMITED) -> None:
         """Machine code of every kernel of the function, several compiled at a time.
 
         Raises the StackError of the first that cannot be compiled.
         """
-        for _, node in walk(self.func.body):
-            if node.op == "kernel":
-                self.source(node)
-        left = [text for text in self.readable if text not in self.binaries]
-        pairs = [(self.source(self.readable[t][2]), self.readable[t][2]) for t in left]
-        replies = build.build_all(pairs, self.target, limit, store)
-        for text, (source, _), reply in zip(left, pairs, replies, strict=True):
-            self.binaries[text] = build.binary(reply, source)
+        sources = [self.source(node) for _, node in walk(self.func.body) if node.op == "kernel"]
+        wanted = {s.code: s for s in sources if s.code not in self.binaries}
+        left = list(wanted.values())
+        replies = build.build_all(left, self.target, limit, store)
+        for source, reply in zip(left, replies, strict=True):
+            self.binaries[source.code] = build.binary(reply, source)
 
     def describe(self, node: Node, resources: dict[str, int] | None = None) -> Kernel:
         """The record of a kernel."""
         source = self.source(node)
-        name, shown, _ = self.readable[source.text]
+        name, shown = self.readable[source.code]
+        built = self.binaries.get(source.code)
         body = node.blocks[0]
         lines = [line for places in body.locs.values() for line in places]
         types = [t for n in (*node.args, node) for t in result_types(n)]
@@ -92,25 +90,28 @@ class Compiler:
                 **(resources or {}),
                 "programs": source.programs,
                 "warps": source.warps,
-                "stages": source.stages,
+                "stages": built.ahead if built else source.stages,
             },
         )
 
     def artifacts(self) -> Artifacts:
         """Later stages of every distinct kernel, made when asked for."""
 
-        def stage(make: Callable[[str], str]) -> Callable[[], str]:
+        kernels = {s.code: s for s in self.sources.values()}
+
+        def stage(make: Callable[[Source], str]) -> Callable[[], str]:
             return lambda: "".join(
-                f"# ---- {name}\n{make(text)}\n" for text, (name, _, _) in self.readable.items()
+                f"# ---- {self.readable[code][0]}\n{make(source)}\n"
+                for code, source in kernels.items()
             )
 
         def at(name: str) -> Callable[[], str]:
-            return stage(lambda text: self.binary(text).stages[name])
+            return stage(lambda source: self.binary(source).stages[name])
 
         return {
-            "triton": stage(lambda text: self.readable[text][1].text),
+            "triton": stage(lambda source: self.readable[source.code][1].text),
             **{name: at(name) for name in build.STAGES},
-            "sass": stage(lambda text: build.disassemble(self.binary(text).cubin)),
+            "sass": stage(lambda source: build.disassemble(self.binary(source).cubin)),
         }
 
 
@@ -160,7 +161,7 @@ def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compil
 def _launcher(compiler: Compiler, source: Source, device: torch.device) -> Launch:
     made = None
     if device.type == "cuda":
-        made = loaded(source, compiler.binary(source.text), device)
+        made = loaded(source, compiler.binary(source), device)
     return made or interpreted(source)
 
 
@@ -176,7 +177,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
     kernels: list[Kernel] = []
     for node in func.nodes:
         if node.op == "kernel":
-            binary = compiler.binary(compiler.source(node).text)
+            binary = compiler.binary(compiler.source(node))
             kernels.append(compiler.describe(node, binary.resources()))
         elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom", "dot", "conv"):
             kernels.append(describe(func, node, "torch" if node.op != "opaque" else ""))

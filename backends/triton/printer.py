@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from stack.errors import StackError
 from stack.ir import ops
@@ -59,19 +59,26 @@ def _multiplies(nodes: Sequence[Node]) -> bool:
     return any(n.op == "dot" for n in nodes)
 
 
+# what machine code is made from: `Source.code`
+Code = tuple[str, tuple[str, ...], tuple[Descriptor, ...], int, int]
+
+
 def _is_line(node: Node) -> bool:
     """Whether it reads memory along one axis of a tile."""
     return node.op == "load" and node.tensor.rank == 1
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True)
 class Source:
     """A printed kernel.
 
     Attributes:
-        text: a Python module.
+        text: a Python module, which does not name element types.
         name: the kernel in it.
         programs: size of the launch grid.
+        stages: steps of its loops that are to be loaded ahead.
+        parameters: arrays in memory, by name.
+        kinds: their element types.
         descriptors: tensor descriptors that follow the pointers as arguments.
     """
 
@@ -80,8 +87,14 @@ class Source:
     programs: int
     warps: int
     stages: int
-    parameters: list[str] = field(default_factory=list[str])
-    descriptors: list[Descriptor] = field(default_factory=list[Descriptor])
+    parameters: tuple[str, ...]
+    kinds: tuple[str, ...]
+    descriptors: tuple[Descriptor, ...]
+
+    @property
+    def code(self) -> Code:
+        """All that machine code for a GPU is made from: where it is equal, the code is."""
+        return self.text, self.kinds, self.descriptors, self.warps, self.stages
 
 
 def print_kernel(node: Node, name: str, readable: bool = False) -> Source:
@@ -125,8 +138,9 @@ class _Printer(Values):
             programs,
             int(attrs.get("warps") or 4),
             int(attrs.get("stages") or 2),
-            parameters,
-            list(self.descriptors),
+            tuple(parameters),
+            tuple(p.dtype.name for p in self.body.params),
+            tuple(self.descriptors),
         )
 
     # ---- the grid

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from gpu_cases import (
@@ -20,10 +21,12 @@ from kernel_cases import CASES, Spec, group_of
 from random_programs import random_program
 
 from stack.backends.cuda import BACKEND, nvrtc
+from stack.backends.cuda.compiler import compile_program
 from stack.backends.cuda.printer import print_kernel
+from stack.backends.cuda.values import Source
 from stack.cli import main
 from stack.errors import StackError, UsageError
-from stack.ir import DTYPES, Builder, Node
+from stack.ir import DTYPES, Builder, Node, parse
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.node import walk
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
@@ -191,3 +194,25 @@ def test_without_a_gpu_running_is_refused_by_exit_code(
         == 5
     )
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_equal_code_is_launched_on_its_own_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros of two sizes have one code: each element is one thread's, and none is left out."""
+    pytest.importorskip("torch")
+    from stack.backends.cuda import launch
+
+    ran: list[tuple[int, int]] = []
+
+    def recorded(source: Source, *_: Any) -> launch.Launch:
+        return lambda _, outs: ran.append((outs[0].numel(), source.blocks * source.threads))
+
+    monkeypatch.setattr(launch, "device_target", lambda _: TARGET)
+    monkeypatch.setattr(launch, "loaded", recorded)
+    lines = [f"  %z{n} = broadcast(0.0:f32) {{axes=[]}} : f32[{n}, 128]" for n in (96, 128)]
+    types = "f32[96, 128], f32[128, 128]"
+    body = "\n".join([*lines, "  return %z96, %z128"])
+    func = parse(f"func @zeros() -> ({types}) at tensor {{\n{body}\n}}\n")
+    for _, spec in BACKEND.stages:
+        func = Pipeline(spec).run(func).func
+    compile_program(func, {"device": "cpu", "cache": False}).run([])
+    assert sorted(ran) == [(96 * 128, 96 * 128), (128 * 128, 128 * 128)]

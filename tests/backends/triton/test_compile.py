@@ -12,10 +12,11 @@ from kernel_cases import group_of
 import stack
 from stack.backends.triton import BACKEND
 from stack.backends.triton.build import build, capability, disassemble, tool
+from stack.backends.triton.compiler import Compiler
 from stack.backends.triton.expressions import REFUSED
 from stack.backends.triton.printer import print_kernel
 from stack.errors import UsageError
-from stack.ir import DTYPES, Builder, Node
+from stack.ir import DTYPES, Block, Builder, Func, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.passes.block_tiler import BlockTiler
 from stack.rewrite import Pipeline
@@ -128,7 +129,7 @@ def test_every_elementwise_op(dtype: str) -> None:
         return (*made, *(b.op(n, [x, y], {}) for n in (*twos, *COMPARE)))
 
     kernel = BlockTiler(group_of(make, [(dtype, 100), (dtype, 100)])).kernel()
-    binary = build(print_kernel(kernel, "kernel"), kernel, "sm_90")
+    binary = build(print_kernel(kernel, "kernel"), "sm_90")
     assert binary.cubin.startswith(b"\x7fELF")
     assert disassemble(binary.cubin)
 
@@ -144,7 +145,7 @@ def test_numbers_alone(dtype: str) -> None:
         return cast, b.eq(wide, one), b.select(b.eq(x, x), one, wide)
 
     kernel = BlockTiler(group_of(make, [(dtype, 3, 40)])).kernel()
-    assert build(print_kernel(kernel, "kernel"), kernel, "sm_90").cubin
+    assert build(print_kernel(kernel, "kernel"), "sm_90").cubin
 
 
 def test_targets() -> None:
@@ -166,3 +167,24 @@ def test_a_product_of_more_elements_than_32_bits_count() -> None:
     (kernel,), _ = BACKEND.inspect(func, {"target": "sm_90"})
     assert "tl.int64" in kernel.text
     assert ".to(tl.int32)" in kernel.text
+
+
+def test_equal_text_of_other_element_types_and_warps_is_other_code() -> None:
+    """The text of a kernel names neither: what is built once goes by them too."""
+
+    def double(b: Builder, x: Node) -> Node:
+        return b.add(x, x)
+
+    kernels = [BlockTiler(group_of(double, [(d, 4096)])).kernel() for d in ("f32", "i32", "f64")]
+    wide = kernels[0]
+    kernels.append(Node("kernel", wide.args, {**wide.attrs, "warps": 8}, wide.type, wide.blocks))
+    func = Func("several", Block([a for k in kernels for a in k.args], kernels), "tile")
+    compiler = Compiler(func, "sm_90")
+    compiler.build_all(None)
+    sources = [compiler.source(kernel) for kernel in kernels]
+    assert len({source.text for source in sources}) == 1
+    codes = [compiler.binary(source) for source in sources]
+    added = [re.findall(r"fadd (\w+)", code.stages["llir"])[:1] for code in codes]
+    assert added == [["float"], [], ["double"], ["float"]]
+    assert [code.meta["num_warps"] for code in codes] == [s.warps for s in sources]
+    assert sources[0].warps != sources[-1].warps

@@ -22,7 +22,7 @@ from stack.errors import StackError
 CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
-def kernels() -> list[tuple[Source, Node]]:
+def kernels() -> list[Source]:
     def double(b: Builder, x: Node) -> Node:
         return b.add(x, x)
 
@@ -30,20 +30,20 @@ def kernels() -> list[tuple[Source, Node]]:
         return b.sqrt(x)
 
     made = [BlockTiler(group_of(build, [("f32", 100)])).kernel() for build in (double, root)]
-    return [(print_kernel(node, "kernel"), node) for node in made]
+    return [print_kernel(node, "kernel") for node in made]
 
 
 def test_replies_come_in_order() -> None:
-    pairs = kernels()
-    replies = build.build_all(pairs, "sm_90", build.UNLIMITED, None)
-    for (source, node), reply in zip(pairs, replies, strict=True):
-        here = build.build(source, node, "sm_90")
+    sources = kernels()
+    replies = build.build_all(sources, "sm_90", build.UNLIMITED, None)
+    for source, reply in zip(sources, replies, strict=True):
+        here = build.build(source, "sm_90")
         assert build.binary(reply, source).stages["ttir"] == here.stages["ttir"]
     assert "sqrt" in replies[1]["stages"]["ptx"]
 
 
 def test_a_crash_and_an_error_are_replies() -> None:
-    good, wrong = (build.request(s, n, "sm_90") for s, n in kernels())
+    good, wrong = (build.request(s, "sm_90") for s in kernels())
     crash = {**good, "text": CRASH}
     wrong["text"] = wrong["text"].replace("tl.store", "tl.nothing")
     found = forks.compile_side_by_side([crash, good, wrong])
@@ -73,23 +73,23 @@ def test_one_that_cannot_be_started_is_done_without(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_cache_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs, store = kernels(), Cache(tmp_path)
-    first = build.build_all(pairs, "sm_90", build.UNLIMITED, store)
+    sources, store = kernels(), Cache(tmp_path)
+    first = build.build_all(sources, "sm_90", build.UNLIMITED, store)
 
     def refuse(_: Any) -> list[dict[str, Any]]:
         raise AssertionError("compiled again")
 
     monkeypatch.setattr(build, "compile_side_by_side", refuse)
     monkeypatch.setattr(build, "answer", refuse)
-    again = build.build_all(pairs, "sm_90", build.UNLIMITED, store)
+    again = build.build_all(sources, "sm_90", build.UNLIMITED, store)
     assert [r["cubin"] for r in again] == [r["cubin"] for r in first]
     with pytest.raises(AssertionError, match="compiled again"):
-        build.build_all(pairs, "sm_80", build.UNLIMITED, store)
+        build.build_all(sources, "sm_80", build.UNLIMITED, store)
 
 
 def test_what_does_not_fit_loads_fewer_steps_ahead_or_says_so() -> None:
-    source, node = kernels()[0]
-    reply = build.answer(build.request(source, node, "sm_90", limit=-1))
+    source = kernels()[0]
+    reply = build.answer(build.request(source, "sm_90", limit=-1))
     assert "does not fit" in reply["error"]
     with pytest.raises(StackError, match="kernel kernel: it does not fit"):
         build.binary(reply, source)

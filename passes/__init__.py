@@ -1,1 +1,10 @@
-"""Passes: one file per pass."""
+"""Passes: one file here per pass; what passes are made of is in the folders.
+
+``rules``      exact rewrite rules, for canonicalize, layout and decompose
+``positions``  where values sit, and what is known of their places
+``streaming``  the derivation behind ``stream``: dependent reductions in one pass over their axis
+``tiling``     ``tile``: groups to kernels at the tile level, as a CPU wants them
+``blocking``   ``blocks``: groups to kernels of blocks, as Triton wants them
+``cpu_loops``  ``distribute``: tile kernels to loops, vectors and register tiles
+``gpu_loops``  ``distribute_gpu``: tile kernels to grids, warps and lanes
+"""

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
-from stack.passes.block_scan import ScanTiler
-from stack.passes.block_tiler import BlockTiler
-from stack.passes.block_walk import WalkTiler, space_of
+from stack.passes.blocking.scan import ScanTiler
+from stack.passes.blocking.tile_choice import is_given_to_library
+from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.blocking.walk import WalkTiler, space_of
 from stack.passes.control import changed_bodies
 from stack.passes.tile import alone, is_bare
-from stack.passes.tile_choice import is_given_to_library
-from stack.passes.tile_frame import CannotTile
+from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -69,7 +69,7 @@ class Blocks(Pass):
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
         if group.op == "stream":
-            from stack.passes.block_stream import StreamTiler
+            from stack.passes.blocking.stream import StreamTiler
 
             return self._hinted(StreamTiler(group, self.rows, self.lanes, self.step).kernel())
         if any(n.op == "scan" for n in group.blocks[0].nodes):

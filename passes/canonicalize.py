@@ -17,8 +17,8 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import product
 from stack.ir.node import Func, Node
 from stack.ir.types import BOOL, I32, I64, DType
-from stack.passes.indexing import INDEX_RULES
-from stack.passes.movement import MOVEMENT_RULES, unit_reshape
+from stack.passes.rules.indexing import INDEX_RULES
+from stack.passes.rules.movement import MOVEMENT_RULES, unit_reshape
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -17,8 +17,8 @@ from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
-from stack.passes.dot_layout import reshaped
-from stack.passes.movement import reshape_of_reshape
+from stack.passes.rules.dot_layout import reshaped
+from stack.passes.rules.movement import reshape_of_reshape
 from stack.passes.tile import alone
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log

@@ -20,8 +20,8 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16, F16, F32
-from stack.passes.dot_layout import Axes, dot_axes, make_dot, reshaped
-from stack.passes.transposes import transposed
+from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.rules.transposes import transposed
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -18,15 +18,15 @@ from stack.ir.builder import Builder, constant, rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import identity
 from stack.ir.types import I64, TensorType, TupleType
-from stack.passes.chunk import (
+from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
     is_value,
     origin_of,
     tiles_of,
 )
-from stack.passes.distribute_gemm import distribute_gemm, find_dot, is_packed
-from stack.passes.tile_frame import COMBINE
+from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
+from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 

@@ -9,13 +9,13 @@ from typing import ClassVar
 from stack.errors import UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
-from stack.passes.distribute_gemm import find_dot
-from stack.passes.distribute_gpu_frame import CannotDistribute
-from stack.passes.distribute_gpu_rows import distribute_rows
-from stack.passes.distribute_gpu_tensor import Tensor
-from stack.passes.distribute_gpu_threads import Direct, Tiled
-from stack.passes.distribute_gpu_turn import distribute_turned
-from stack.passes.long_sums import sum_with_remainders
+from stack.passes.cpu_loops.gemm import find_dot
+from stack.passes.gpu_loops.frame import CannotDistribute
+from stack.passes.gpu_loops.long_sums import sum_with_remainders
+from stack.passes.gpu_loops.rows import distribute_rows
+from stack.passes.gpu_loops.tensor import Tensor
+from stack.passes.gpu_loops.threads import Direct, Tiled
+from stack.passes.gpu_loops.turn import distribute_turned
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 

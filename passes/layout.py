@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func
-from stack.passes.dot_layout import DOT_RULES
-from stack.passes.movement import MOVEMENT_RULES
-from stack.passes.transposes import HOIST_RULES, SINK_RULES
+from stack.passes.rules.dot_layout import DOT_RULES
+from stack.passes.rules.movement import MOVEMENT_RULES
+from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
 from stack.rewrite.engine import Rule, rewrite
 from stack.rewrite.group import bytes_of
 from stack.rewrite.log import Log

@@ -13,8 +13,8 @@ from stack.ir import ops
 from stack.ir.builder import make, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TupleType
+from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.control import changed_bodies
-from stack.passes.tile_choice import is_given_to_library
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -20,12 +20,12 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.types import DType
-from stack.passes.block_frame import power_of_two
-from stack.passes.block_reduce import MAX_WHOLE
-from stack.passes.block_tiler import COLUMNS, LOOP_TILE
-from stack.passes.dot_layout import Axes, dot_axes, make_dot, reshaped
-from stack.passes.tile_choice import MEMORY, PROCESSORS, Product, ranked, seconds
-from stack.passes.tile_frame import wide
+from stack.passes.blocking.frame import power_of_two
+from stack.passes.blocking.reduce import MAX_WHOLE
+from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, Product, ranked, seconds
+from stack.passes.blocking.tiler import COLUMNS, LOOP_TILE
+from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.tiling.frame import wide
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

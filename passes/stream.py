@@ -17,11 +17,11 @@ from typing import ClassVar
 
 from stack.ir.cost import cost
 from stack.ir.node import Block, Func, Node
-from stack.passes.stream_candidate import Candidate, dots_of, ends
-from stack.passes.stream_graph import Graph, reduced_value
-from stack.passes.stream_terms import Refusal
-from stack.passes.stream_turns import write_turned
-from stack.passes.stream_views import read_parts
+from stack.passes.streaming.candidate import Candidate, dots_of, ends
+from stack.passes.streaming.graph import Graph, reduced_value
+from stack.passes.streaming.terms import Refusal
+from stack.passes.streaming.turns import write_turned
+from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

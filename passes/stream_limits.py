@@ -23,12 +23,12 @@ from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.types import I32, TensorType
-from stack.passes.affine import affine
-from stack.passes.block_limits import index_in_pass
-from stack.passes.block_stream_places import stream_places
-from stack.passes.squares import COMPARED, MOVED, Part, Span, Squares
-from stack.passes.tile_frame import CannotTile, static
-from stack.passes.visible import data_limit, hiding_selects
+from stack.passes.blocking.limits import index_in_pass
+from stack.passes.blocking.stream_places import stream_places
+from stack.passes.positions.affine import affine
+from stack.passes.positions.squares import COMPARED, MOVED, Part, Span, Squares
+from stack.passes.positions.visible import data_limit, hiding_selects
+from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

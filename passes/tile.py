@@ -10,11 +10,11 @@ from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import I64, TensorType
 from stack.passes.control import changed_bodies
-from stack.passes.tile_frame import CannotTile
-from stack.passes.tile_gemm import check_worth, split_dot, tile_gemm
-from stack.passes.tile_serial import SerialTiler
-from stack.passes.tile_stream import StreamTiler
-from stack.passes.tiler import Tiler
+from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.gemm import check_worth, split_dot, tile_gemm
+from stack.passes.tiling.serial import SerialTiler
+from stack.passes.tiling.stream import StreamTiler
+from stack.passes.tiling.tiler import Tiler
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -6,11 +6,18 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
-from stack.passes.block_stream import stream_tiles
+from stack.passes.blocking.stream import stream_tiles
+from stack.passes.blocking.tile_choice import (
+    LIBRARY,
+    is_lone,
+    library_seconds,
+    product_of,
+    ranked,
+    seconds,
+)
 from stack.passes.control import changed_bodies
 from stack.passes.tile import alone
-from stack.passes.tile_choice import LIBRARY, is_lone, library_seconds, product_of, ranked, seconds
-from stack.passes.tile_frame import CannotTile
+from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

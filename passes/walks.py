@@ -16,11 +16,11 @@ from stack.ir.builder import Builder, make, param
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.tensor_ops import result_type
 from stack.ir.types import TupleType
-from stack.passes.block_tiler import BlockTiler
-from stack.passes.block_walk import WalkTiler, space_of
+from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.blocking.walk import WalkTiler, space_of
 from stack.passes.control import changed_bodies
-from stack.passes.dot_layout import reshaped
-from stack.passes.tile_frame import CannotTile
+from stack.passes.rules.dot_layout import reshaped
+from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -15,8 +15,8 @@ from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
 from stack.passes.distribute_gpu import distribute_gpu_kernel
-from stack.passes.distribute_gpu_tile import tile_gpu_group
 from stack.passes.tile import alone
+from stack.passes.tile_gpu import tile_gpu_group
 
 Shape = tuple[int, ...]
 Build = Callable[..., Node | tuple[Node, ...]]

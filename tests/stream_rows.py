@@ -11,7 +11,7 @@ from stream_harness import prepared, streamed
 
 import stack
 from stack.ir import Func, Node, parse, verify
-from stack.passes.stream_warps import WarpStream
+from stack.passes.gpu_loops.stream import WarpStream
 from stack.rewrite.engine import Replacement, replace
 
 torch = pytest.importorskip("torch")

@@ -12,9 +12,9 @@ from stream_inputs import inputs
 import stack
 from stack.ir import Func, parse, verify
 from stack.ir.node import walk
-from stack.passes import block_stream
-from stack.passes.block_reduce import Walk
-from stack.passes.block_stream_apart import runs_apart
+from stack.passes.blocking import stream as block_stream
+from stack.passes.blocking.reduce import Walk
+from stack.passes.blocking.stream_apart import runs_apart
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")

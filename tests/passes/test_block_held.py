@@ -12,8 +12,10 @@ import stack
 from stack.ir import Func, Node, parse, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
-from stack.passes import block_reduce, block_stream, block_tiler
-from stack.passes.block_reduce import Walk
+from stack.passes.blocking import reduce as block_reduce
+from stack.passes.blocking import stream as block_stream
+from stack.passes.blocking import tiler as block_tiler
+from stack.passes.blocking.reduce import Walk
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")

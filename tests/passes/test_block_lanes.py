@@ -10,7 +10,7 @@ from gpu_cases import assert_near
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.block_stream_lanes import Loose, loose_states
+from stack.passes.blocking.stream_lanes import Loose, loose_states
 from stack.rewrite import Pipeline
 
 STREAM = "canonicalize,stream{min_axis=2},canonicalize"

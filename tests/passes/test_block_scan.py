@@ -7,7 +7,7 @@ import pytest
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes import block_scan
+from stack.passes.blocking import scan as block_scan
 from stack.rewrite import Pipeline
 
 EXPECTED = """func @main(%x: f32[3, 10]) -> (f32[3, 10]) at tensor {

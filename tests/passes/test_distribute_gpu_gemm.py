@@ -25,8 +25,8 @@ from stack.ir import Func, parse, verify
 from stack.ir.types import BF16, F32
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.passes.distribute_gpu import CannotDistribute
-from stack.passes.distribute_gpu_tile import pick_tile
-from stack.passes.distribute_gpu_tile import tile_gpu_group as tile_group
+from stack.passes.tile_gpu import pick_tile
+from stack.passes.tile_gpu import tile_gpu_group as tile_group
 
 LADDER = {"naive": (32, 8), "coalesced": (8, 32), "shared": (32, 32), "register": (64, 64),
           "tensor": (64, 64), "pipelined": (64, 64)}  # fmt: skip

@@ -9,7 +9,7 @@ import pytest
 
 from stack.ir import Func, Node, parse, verify
 from stack.ir.builder import rebuild
-from stack.passes.long_sums import sum_with_remainders
+from stack.passes.gpu_loops.long_sums import sum_with_remainders
 
 HEAD = """func @main(%x: f32[500, 7]) -> (f32[7]) at tensor {
   %y = kernel(%x) {at=[-1], level="loop", name="reduce", ops=["reduce"]} : f32[7] \

@@ -11,7 +11,7 @@ from stack.ir import Builder, Node
 from stack.ir.builder import param
 from stack.ir.dim import symbol
 from stack.ir.types import DTYPES, TensorType
-from stack.passes.squares import Part, Squares
+from stack.passes.positions.squares import Part, Squares
 
 SIDE = 8
 SHAPES = ((2, 24, 16), (1, 19, 37), (2, 5, 8))

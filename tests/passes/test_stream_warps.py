@@ -18,8 +18,8 @@ import stack
 from stack.errors import UsageError
 from stack.ir import Func
 from stack.ir.node import walk
-from stack.passes.stream_warps import STEP_BYTES, WarpStream
-from stack.passes.tile_frame import CannotTile
+from stack.passes.gpu_loops.stream import STEP_BYTES, WarpStream
+from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")

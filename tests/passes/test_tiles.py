@@ -11,7 +11,7 @@ from stack.errors import UsageError
 from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.types import BF16, F32
-from stack.passes.tile_choice import (
+from stack.passes.blocking.tile_choice import (
     HALF,
     LIBRARY,
     PROCESSORS,
@@ -157,7 +157,7 @@ def test_the_model_takes_a_library_only_where_it_is_faster(monkeypatch: pytest.M
     func = product(4096, 4096, 4096, "f32")
     assert tiles_of(func, 1) != (LIBRARY,)
     fast = (Tile(64, 64, 32, 4, 3, rate=1.0),)
-    monkeypatch.setattr("stack.passes.tile_choice.LIBRARY_SINGLE", fast)
+    monkeypatch.setattr("stack.passes.blocking.tile_choice.LIBRARY_SINGLE", fast)
     assert tiles_of(func, 1) == (LIBRARY,)
     large = Product(4096, 4096, 4096)
     assert library_seconds(large, F32) < seconds(ranked(large, F32)[0], large, F32)

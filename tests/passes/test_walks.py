@@ -11,7 +11,7 @@ from kernel_cases import program
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.block_walk import WalkTiler, space_of
+from stack.passes.blocking.walk import WalkTiler, space_of
 from stack.rewrite import Pipeline
 
 BEFORE = """func @main(%x: f32[8, 6], %d: f32[8, 6]) -> (f32[8, 6], f32[2, 6]) at tensor {

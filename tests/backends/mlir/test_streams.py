@@ -15,7 +15,7 @@ from stream_variants import HIDDEN, KEPT, LIMITS, VARIANTS, masked, normal, vari
 import stack
 from stack.backends.mlir.library import decode, encode
 from stack.ir import Func
-from stack.passes.stream_price import cpu_price
+from stack.passes.streaming.price import cpu_price
 from stack.run.compile import compile_func
 
 torch = pytest.importorskip("torch")

@@ -18,7 +18,7 @@ from stack.backends.triton.printer import print_kernel
 from stack.errors import UsageError
 from stack.ir import DTYPES, Block, Builder, Func, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
-from stack.passes.block_tiler import BlockTiler
+from stack.passes.blocking.tiler import BlockTiler
 from stack.rewrite import Pipeline
 from stack.run.backend import Kernel
 

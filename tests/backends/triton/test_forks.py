@@ -11,7 +11,7 @@ import pytest
 from kernel_cases import group_of
 
 from stack.ir import Builder, Node
-from stack.passes.block_tiler import BlockTiler
+from stack.passes.blocking.tiler import BlockTiler
 from stack.run.cache import Cache
 
 pytest.importorskip("triton")

@@ -12,7 +12,7 @@ from kernel_cases import group_of, layernorm, pointwise, softmax
 from stack.backends.triton.printer import Source, print_kernel
 from stack.errors import StackError
 from stack.ir import Builder, Node, param, tensor
-from stack.passes.block_tiler import BlockTiler
+from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tile import alone
 
 

@@ -1,0 +1,1 @@
+"""One fusion group to one kernel of blocks, as Triton wants it."""

@@ -1,0 +1,164 @@
+"""Memory of a block kernel: tiles are read and written as blocks, runs or single elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.axes import Index
+from stack.ir.builder import constant
+from stack.ir.dim import add, bounds, mul, symbols
+from stack.ir.node import Block, Node
+from stack.ir.types import I32, DType, TensorType
+from stack.passes.blocking.frame import Held
+from stack.passes.blocking.reduce import BlockReduce
+from stack.passes.blocking.window import Window, window_of
+from stack.passes.tiling.frame import static, wide
+
+
+class BlockMemory(BlockReduce):
+    """Loads and stores of tiles over named axes."""
+
+    def __init__(self, body: Block, integer: DType = I32) -> None:
+        super().__init__(body, integer)
+        self.has_windows = False  # whether elements are picked from runs of memory
+        self.met: dict[Node, set[str]] = {}  # memory that is read, and the axes that tell where
+
+    def widen(self, value: Held) -> Held:
+        """A 16-bit float as kernels compute with it."""
+        return self.cast(value, wide(value.dtype))
+
+    def load(self, memory: Node, index: Index, guard: Held | None, raw: bool = False) -> Held:
+        """Read a tile: a block where the index runs along the memory, else element by element."""
+        told = {s.name for d in index for s in symbols(d)}
+        # places that data gives may depend on any axis
+        self.met.setdefault(memory, set()).update(told if told.isdisjoint(self.data) else self.axes)
+        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
+        guard_axes = guard.axes if guard is not None else ()
+        if not axes and not guard_axes:
+            place = [self.number(d).node for d in index]
+            extra = [] if guard is None or not index else [guard.node, constant(0, memory.dtype)]
+            made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
+            return made if raw else self.widen(made)
+        found = self.block_place(memory, index) if guard is None else None
+        window = window_of(self, index) if found is None and self.has_windows else None
+        if found is not None:
+            made = self._block_load(memory, *found)
+        elif window is not None and not raw:
+            made = self._window_load(memory, index, window)
+        else:
+            made = self._element_load(memory, index, guard)
+        return made if raw else self.widen(made)
+
+    def block_place(
+        self, memory: Node, index: Index
+    ) -> tuple[list[Node], list[str | None], bool] | None:
+        """Scalar starts, the axis of each dim, and whether the block may pass the end."""
+        starts: list[Node] = []
+        along: list[str | None] = []
+        clip = False
+        for dim, size in zip(index, memory.shape, strict=True):
+            names = self.tile_axes(dim)
+            if not names:
+                starts.append(self.number(dim).node)
+                along.append(None)
+                continue
+            if len(names) > 1 or names[0] in along or names[0] not in self.axes:
+                return None
+            axis = self.axes[names[0]]
+            rest = add(dim, mul(axis.place, -1))
+            if self.tile_axes(rest):
+                return None
+            if not axis.is_covered:
+                # past the end of the axis must be past the end of the memory
+                if rest != 0 or axis.extent != size:
+                    return None
+                clip = True
+            start = self.apply("add", [self.number(rest), Held(axis.start)]) if rest != 0 else None
+            starts.append(axis.start if start is None else start.node)
+            along.append(axis.name)
+        return starts, along, clip
+
+    def _block_load(
+        self, memory: Node, starts: list[Node], along: list[str | None], clip: bool
+    ) -> Held:
+        first = next(i for i, name in enumerate(along) if name is not None)
+        dims = along[first:]
+        shape = tuple(self.axes[n].block if n else 1 for n in dims)
+        type_ = TensorType(memory.dtype, shape, "tile")
+        attrs: dict[str, object] = {"clip": True} if clip else {}
+        if self.evict and any(n is None and s.op != "const" for s, n in zip(starts, along)):
+            attrs["evict"] = self.evict  # what other programs read too stays anyway
+        node = self.b.op("load", [memory, *starts], attrs, hint=type_)
+        node = self.reread(memory, starts, node)
+        axes = tuple(n for n in dims if n)
+        if len(axes) != len(dims):
+            node = self.b.reshape(node, type=TensorType(memory.dtype, self.shape(axes), "tile"))
+        return Held(node, axes)
+
+    def _element_load(self, memory: Node, index: Index, guard: Held | None) -> Held:
+        places = [self.number(d) for d in index]
+        mask = guard
+        for name in self.union(places):
+            mask = self.both(mask, self.mask(name))
+        return self._read(memory, places, mask)
+
+    def _read(self, memory: Node, places: Sequence[Held], mask: Held | None) -> Held:
+        """One element at each place; 0 where the mask does not hold."""
+        if not places:
+            return Held(self.b.load(memory, type=TensorType(memory.dtype, ())))
+        axes = self.union([*places, *([mask] if mask is not None else [])])
+        type_ = TensorType(memory.dtype, self.shape(axes), "tile")
+        extra: list[Node] = []
+        if mask is not None:
+            extra = [self.spread(mask, axes), constant(0, memory.dtype)]
+        nodes = [self.spread(p, axes) for p in places]
+        return Held(self.b.load(memory, *nodes, *extra, type=type_), axes)
+
+    def _window_load(self, memory: Node, index: Index, window: Window) -> Held:
+        """Read the run that a tile meets, and pick each element from it."""
+        size = static(memory.shape[window.dim])
+        start = self.number(window.first).node
+        run = self.axis("w", size, window.extent, start, is_aligned=False)
+        low, high = bounds(window.first)
+        at = self.number(run.place)
+        mask = self.apply("ge", [at, self.int(0)]) if low < 0 else None
+        if high + window.extent > size:
+            mask = self.both(mask, self.apply("lt", [at, self.int(size)]))
+        places = [at if i == window.dim else self.number(d) for i, d in enumerate(index)]
+        values = self.widen(self._read(memory, places, mask))
+
+        names = self.sorted(list(window.slopes))
+        back = sum(-c * (self.axes[n].block - 1) for n, c in window.slopes.items() if c < 0)
+        picked = self.int(back)
+        for name in names:
+            steps = self.apply("mul", [self.steps_of(name), self.int(window.slopes[name])])
+            picked = self.apply("add", [picked, steps])
+        axes = " ".join(f"t{i}" for i in range(len(names)))
+        made = self.b.gather(values.node, picked.node, rule=f"w!, {axes} -> {axes}")
+        return Held(made, tuple(names))
+
+    def store(self, memory: Node, value: Held, index: Index) -> Node:
+        """Write a value at an index; what lies past the end of an axis is not written."""
+        value = self.cast(value, memory.dtype)
+        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
+        if not axes:
+            return self.b.store(memory, value.node, *[self.number(d).node for d in index])
+        found = self.block_place(memory, index)
+        if found is None:
+            places = [self.number(d) for d in index]
+            mask: Held | None = None
+            for name in axes:
+                mask = self.both(mask, self.mask(name))
+            extra = [] if mask is None else [self.spread(mask, axes)]
+            nodes = [self.spread(p, axes) for p in places]
+            return self.b.store(memory, self.spread(value, axes), *nodes, *extra)
+        starts, along, clip = found
+        first = next(i for i, name in enumerate(along) if name is not None)
+        dims = along[first:]
+        held = [n for n in dims if n]
+        node = self.spread(Held(value.node, value.axes), held)
+        if len(held) != len(dims):
+            shape = tuple(self.axes[n].block if n else 1 for n in dims)
+            node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
+        attrs = {"clip": True} if clip else {}
+        return self.b.op("store", [memory, node, *starts], attrs)

@@ -1,0 +1,339 @@
+"""Reductions in a kernel of blocks: in a tile where the axis fits, else in a loop.
+
+A loop carries a tile whose elements are reduced apart, and together after it; reductions over the
+same long axis that do not depend on each other share one.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stack.ir.axes import Index
+from stack.ir.builder import Builder, constant
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node, topological
+from stack.ir.space import identity
+from stack.ir.types import I32, DType
+from stack.passes.blocking.frame import Axis, BlockFrame, Held, power_of_two
+from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
+
+MAX_WHOLE = 32768  # elements of an axis that one tile may hold
+
+
+def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
+    """`x * c` as x and a positive number c, also below a select that hides with -inf."""
+    if node.op == "mul" and node.tensor.rank:
+        for factor, other in (node.args, node.args[::-1]):
+            if factor.op == "const" and not factor.tensor.rank:
+                number = float(factor.attrs["value"].array)
+                if 0 < number < 1e30:
+                    return other, number
+    if node.op == "select" and node.tensor.rank:
+        for side in (1, 2):
+            fill = node.args[side]
+            if fill.op == "const" and float(fill.attrs["value"].array) == -float("inf"):
+                base, scale = unscaled(b, node.args[3 - side])
+                if scale != 1 and base.tensor.rank:
+                    parts = (fill, base) if side == 1 else (base, fill)
+                    return b.select(node.args[0], *parts), scale
+    return node, 1.0
+
+
+@dataclass(frozen=True)
+class Walk:
+    """How a program goes along a long axis.
+
+    Attributes:
+        block: elements of a tile.
+        ahead: steps that are loaded at a time; 0 where it does not pay.
+        again: likewise of the second walk.
+        is_first: whether what is read is read again by a second walk. A multiprocessor then has
+            one program, so that all rows that are walked at a time stay in the cache between.
+    """
+
+    block: int
+    warps: int
+    ahead: int = 0
+    is_first: bool = False
+    again: int = 0
+
+
+HELD = 40  # registers of a thread for running tiles, and for the tiles of a row that are held
+Step = Callable[[Node, list[Held]], list[Held]]
+Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
+ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory
+ONCE = Walk(4096, 8, 3)
+TWICE = Walk(16384, 32, 0, True)
+APART = Walk(8192, 32, 0, True)  # with several running tiles
+
+
+@dataclass(frozen=True)
+class _Places:
+    """Indices of the operand of a reduction, from the index of its result."""
+
+    rank: int
+    index: Index
+    whole: Mapping[int, Dim]
+
+    def of(self, stepped: Mapping[int, Dim]) -> Index:
+        """With the places of axes that are walked."""
+        kept = iter(self.index)
+        inner = {**self.whole, **stepped}
+        return tuple(inner[a] if a in inner else next(kept) for a in range(self.rank))
+
+
+class BlockReduce(BlockFrame):
+    """Reductions of the nodes of `body`."""
+
+    def __init__(self, body: Block, integer: DType = I32) -> None:
+        super().__init__(integer)
+        self.body = body
+        self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
+        self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
+        self.walk = ACROSS
+        self.evict = ""  # a hint for what is read
+        self.kept = 0  # tiles at the end of a long row that are held between two walks
+        self.turn = -1  # which of these a walk is at
+        self.begun: Node | None = None  # where its tile begins
+        self.seen_tiles: dict[Place, Node] | None = None  # what the first walk reads of one
+        self.held: dict[Place, Node] = {}  # what it read
+
+    @abstractmethod
+    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+        """The value of a node at an index."""
+
+    def identity(self, kind: str, dtype: DType) -> Held:
+        return Held(constant(identity(kind, dtype), dtype))
+
+    def masked(self, value: Held, kind: str, names: Sequence[str]) -> Held:
+        """A value with the identity of a reduction past the ends of axes."""
+        for name in names:
+            mask = self.mask(name)
+            if mask is not None:
+                value = self.apply("select", [mask, value, self.identity(kind, value.dtype)])
+        return value
+
+    def fold(self, value: Held, kind: str, names: Sequence[str]) -> Held:
+        """Reduce a tile along some of its axes."""
+        gone = [n for n in names if n in value.axes]
+        if len(gone) != len(names):
+            raise CannotTile("a reduced axis is broadcast along: its size would be a factor")
+        return self.folded(self.masked(value, kind, gone), kind, gone)
+
+    def folded(self, value: Held, kind: str, gone: Sequence[str]) -> Held:
+        """`fold` of a tile that holds the identity past the ends of these axes."""
+        if kind in ("max", "min"):
+            base, scale = unscaled(self.b, value.node)
+            if scale != 1:
+                # a positive factor leaves the order: it is applied to what is left
+                made = self.folded(Held(base, value.axes), kind, gone)
+                return self.apply("mul", [made, Held(constant(scale, made.dtype))])
+        axes = tuple(sorted(value.axes.index(n) for n in gone))
+        kept = tuple(n for n in value.axes if n not in gone)
+        return Held(self.b.reduce(value.node, kind=kind, axes=axes), kept)
+
+    def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
+        """Reduce whole axes in the tile; along longer ones in a loop that carries a tile."""
+        operand, kind = node.args[0], str(node.attrs["kind"])
+        axes = [int(a) for a in node.attrs["axes"]]
+        if not axes:
+            return self.value(operand, index, guard)
+        whole: dict[int, Axis] = {}
+        looped: list[tuple[int, int]] = []
+        moved = {name for d in index for name in self.tile_axes(d)}
+        room = self.long_step(index) if moved else MAX_WHOLE
+        for axis in reversed(axes):
+            extent = static(operand.shape[axis])
+            known = self.reduced_axis.get((node, axis))
+            if known is not None and known.name not in moved:
+                whole[axis] = known
+            elif extent <= room and power_of_two(extent) <= room:
+                whole[axis] = self.axis("r", extent, max(2, power_of_two(extent)))
+                self.reduced_axis.setdefault((node, axis), whole[axis])
+                room //= whole[axis].block
+            else:
+                looped.append((axis, extent))
+        at = _Places(operand.tensor.rank, index, {a: x.place for a, x in whole.items()})
+        if len(looped) > 1:
+            raise CannotTile("two long axes are reduced at once")
+        if looped:
+            return self._walk(node, at, guard, list(whole.values()), *looped[0])
+        value = self.spread_over(self.value(operand, at.of({}), guard), whole.values())
+        return self.fold(value, kind, [a.name for a in whole.values()])
+
+    def _walk(
+        self,
+        node: Node,
+        at: _Places,
+        guard: Held | None,
+        whole: list[Axis],
+        axis: int,
+        extent: int,
+    ) -> Held:
+        """Reduce a long axis in a loop, together with the other reductions that can share it."""
+        block = 1 if whole else min(power_of_two(extent), self.long_step(at.index))
+        kept = self.union([Held(node, tuple(self.tile_axes(d))) for d in at.of({axis: 0})])
+        lanes = self.axis("lane", block, block)
+        own = [lanes.name] if lanes.is_tile else []
+        axes = (*kept, *own)
+        nodes = [node, *self._mates(node)]
+        kinds = [str(n.attrs["kind"]) for n in nodes]
+
+        def body(var: Node, carried: list[Held]) -> list[Held]:
+            stepped = self.axis("k", extent, block, self.begin(var, block))
+            names = [stepped.name] if stepped.is_tile else []
+            made: list[Held] = []
+            for n, kind, old in zip(nodes, kinds, carried, strict=True):
+                value = self.value(n.args[0], at.of({axis: stepped.place}), guard)
+                value = self.masked(self.spread_over(value, [stepped]), kind, names)
+                value = Held(self.spread(value, [*kept, *names]), axes)
+                made.append(self.apply(COMBINE[kind], [old, value]))
+            return made
+
+        start: list[Held] = []
+        for n, kind in zip(nodes, kinds, strict=True):
+            fill = self.identity(kind, wide(n.args[0].dtype))
+            start.append(Held(self.spread(fill, axes), axes))
+        hints = [f"acc{i or ''}" for i in range(len(nodes))]
+        count = -(-extent // block)
+        totals = self.first_walk(count, start, body, hints, self.walk.ahead)
+        gone = [*own, *(a.name for a in whole)]
+        for n, kind, total in zip(nodes, kinds, totals, strict=True):
+            self.memo[n, at.index, guard] = self.fold(total, kind, gone) if gone else total
+        return self.memo[node, at.index, guard]
+
+    def begin(self, var: Node, block: int) -> Node:
+        """The first element of a tile, from the number of a step."""
+        if var.op == "const":
+            self.begun = self.int(int(var.attrs["value"].array) * block).node
+        else:
+            self.begun = var if block == 1 else self.b.mul(var, block)
+        return self.begun
+
+    def first_walk(
+        self,
+        count: int,
+        start: Sequence[Held],
+        body: Step,
+        names: Sequence[str],
+        ahead: int,
+        hint: str = "step",
+        limits: tuple[Node, Node] | None = None,
+    ) -> list[Held]:
+        """A walk along a long axis, whose last tiles are held where another walk follows."""
+        assert self.turn < 0, "a walk inside of another"
+        kept = self.kept if limits is None else 0
+        found = list(start)
+        self.evict = "last" if self.walk.is_first else ""
+        if count > kept:
+            found = self.steps(count - kept, found, body, hint, limits, names, ahead)
+        self.evict = "first" if kept else ""
+        for turn in range(count - kept, count):
+            found = self._holding(turn, found, body, hint, names)
+        self.evict = ""
+        return found
+
+    def _holding(
+        self, turn: int, start: Sequence[Held], body: Step, hint: str, names: Sequence[str]
+    ) -> list[Held]:
+        """One step, a loop of its own, which gives what it read too."""
+        self.turn, self.seen_tiles = turn, {}
+        read = self.seen_tiles
+        var = self.variable(hint, turn + 1)
+        carried = [
+            Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
+            for n, s in zip(names, start, strict=True)
+        ]
+        results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        places, tiles = list(read), list(read.values())
+        self.turn, self.seen_tiles = -1, None
+        for i, tile in enumerate(tiles):
+            carried.append(Node("var", (), {"name": f"held{i}_{self.fresh}"}, tile.type))
+        none = [self.b.broadcast(constant(0, t.dtype), axes=(), type=t.tensor) for t in tiles]
+        block = Block((var, *carried), [*(r.node for r in results), *tiles])
+        limits = self.int(turn).node, self.int(turn + 1).node
+        made = self.loop("serial", [*(s.node for s in start), *none], block, limits)
+        self.held.update(zip(places, made[len(start) :], strict=True))
+        return [Held(m, s.axes) for m, s in zip(made, start)]
+
+    def second_walk(
+        self, count: int, start: Sequence[Held], body: Step, names: Sequence[str]
+    ) -> list[Held]:
+        """The walk that writes: what is held first, which makes room."""
+        found = list(start)
+        if self.kept:
+            body(self.int(0).node, found)  # what it needs of whole rows comes before it
+        self.evict = "first" if self.walk.is_first else ""
+        for turn in range(count - self.kept, count):
+            self.turn = turn
+            found = body(self.int(turn).node, found)
+        self.turn = -1
+        if count > self.kept:
+            found = self.steps(count - self.kept, found, body, names=names, ahead=self.walk.again)
+        self.evict = ""
+        return found
+
+    def reread(self, memory: Node, starts: Sequence[Node], node: Node) -> Node:
+        """What a walk reads: of a tile that is held, what the first walk has read."""
+        if self.turn < 0 or self.begun not in starts:
+            return node
+        place = memory, tuple(None if s is self.begun else s for s in starts), self.turn
+        if self.seen_tiles is not None:
+            return self.seen_tiles.setdefault(place, node)
+        if place not in self.held:
+            return node
+        # wider values made of it before would take more registers than it does
+        held = self.held[place]
+        return self.b.again(held) if memory.dtype.bits == 16 else held
+
+    def keep_tiles(self, extent: int, sources: Iterable[Node], running: int) -> None:
+        """Choose how many tiles of a long row are held between two walks.
+
+        `running` is how many tiles the first walk carries; it must not wait for each of its steps,
+        which would have to read ahead in place of holding.
+        """
+        row = sum(
+            p.dtype.bytes
+            for p in sources
+            if p.tensor.rank > 1 and p.shape[-1] == extent and p.tensor.size != extent
+        )
+        own = self.walk.block // (32 * self.walk.warps)
+        registers = own * row // 4
+        count = -(-extent // self.walk.block)
+        room = max(0, HELD - own * running)
+        self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
+
+    def _mates(self, node: Node) -> list[Node]:
+        """Other reductions over the same axes that wait neither for this one nor for each other."""
+        found = [node]
+        before = {node: set(topological([node.args[0]]))}
+        for other in self.body.nodes:
+            if other.op != "reduce" or other is node or other.attrs["axes"] != node.attrs["axes"]:
+                continue
+            if other.args[0].shape != node.args[0].shape:
+                continue
+            before[other] = set(topological([other.args[0]]))
+            if all(other not in before[n] and n not in before[other] for n in found):
+                found.append(other)
+        return found[1:]
+
+    def long_step(self, index: Index) -> int:
+        """Elements of a long reduced axis in one step: what keeps a tile to a few thousand."""
+        held = 1
+        for name in self.union([Held(self.int(0).node, tuple(self.tile_axes(d))) for d in index]):
+            held *= self.axes[name].block
+        return max(2, self.walk.block // held)
+
+    def spread_over(self, value: Held, axes: object) -> Held:
+        """A value that does not move along an axis, spread along it."""
+        names = [a.name for a in axes if isinstance(a, Axis) and a.is_tile]  # pyright: ignore
+        missing = [n for n in names if n not in value.axes]
+        if not missing:
+            return value
+        union = tuple(self.sorted({n: None for n in (*value.axes, *missing)}))
+        return Held(self.spread(value, union), union)
+
+
+__all__ = ["APART", "MAX_WHOLE", "ONCE", "TWICE", "BlockReduce", "Walk", "unscaled"]

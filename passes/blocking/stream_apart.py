@@ -1,0 +1,124 @@
+"""Streams whose places of a step are streams of their own, merged after the pass.
+
+Where the summands of later states follow earlier ones, as those of a variance do a running mean,
+each step would wait for a reduction over its tile. Parts of a stream merge by its `correct` block,
+so every place of a step may run by itself: nothing is reduced before the end. That pays where the
+correction is cheap, as each element is corrected on its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.ir.axes import Index
+from stack.ir.builder import constant
+from stack.ir.node import Block, Node, topological
+from stack.ir.stream_op import streamed_axes
+from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.stream_lanes import loose_states
+from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.tiling.frame import COMBINE, wide
+
+DEAR = ("exp", "exp2", "log", "pow")
+
+
+def runs_apart(stream: Node) -> bool:
+    """Whether the places of a step run by themselves."""
+    states, correct, _ = stream.blocks
+    if any(n.op == "dot" for n in states.nodes) or any(n.op in DEAR for n in correct.nodes):
+        return False
+    if any(s.op != "reduce" or not s.dtype.is_float for s in states.results):
+        return False
+    return len(loose_states(states, correct)) < len(states.results)
+
+
+class ApartTiler(BlockTiler):
+    """Builds the loop of such a stream."""
+
+    states: Block
+    correct: Block
+    extent: int
+    is_apart = False
+
+    def apply(self, op: str, args: Sequence[Held], attrs: dict[str, object] | None = None) -> Held:
+        """As for all kernels; by a number of a step, one division for all its places."""
+        if op == "div" and self.is_apart and args[0].axes and not args[1].axes:
+            if args[0].dtype.is_float:
+                one = Held(constant(1.0, args[1].dtype))
+                return super().apply("mul", [args[0], super().apply("div", [one, args[1]])])
+        return super().apply(op, args, attrs)
+
+    def run_apart(self, at: Mapping[Node, Index], block: int, count: int) -> list[Held]:
+        """The states after the pass, from where they sit, and the places of a step."""
+        results = self.states.results
+        lane = self.axis("lane", block, block).name
+        alike = [self.extent % block == 0 and is_alike(s) for s in results]
+        start: list[Held] = []
+        for state, same in zip(results, alike, strict=True):
+            axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]])
+            axes = axes if same else (*axes, lane)
+            fill = self.identity(str(state.attrs["kind"]), wide(state.dtype))
+            start.append(Held(self.spread(fill, axes), axes))
+
+        def body(var: Node, carried: list[Held]) -> list[Held]:
+            axis = self.axis("k", self.extent, block, self.begin(var, block))
+            old = [_renamed(c, lane, axis.name) for c in carried]
+            new = self._step(at, axis, old, alike)
+            return [_renamed(h, axis.name, lane) for h in new]
+
+        names = [f"s{j}_" for j in range(len(results))]
+        found = self.first_walk(count, start, body, names, self.walk.ahead, "k")
+        return self._merged(at, found, self.axes[lane])
+
+    def _step(
+        self, at: Mapping[Node, Index], axis: Axis, old: Sequence[Held], alike: Sequence[bool]
+    ) -> list[Held]:
+        """The states of all places with one more element each."""
+        self._know(at, old)
+        new: list[Held] = []
+        for j, state in enumerate(self.states.results):
+            kind = str(state.attrs["kind"])
+            operand, along = streamed_axes(state)[0]
+            place = list(at[state])
+            place.insert(along, axis.place)
+            value = self.value(operand, tuple(place))
+            if not alike[j]:
+                value = self.masked(self.spread_over(value, [axis]), kind, [axis.name])
+            made = self.apply(
+                COMBINE[kind], [self.value(self.correct.results[j], at[state]), value]
+            )
+            new.append(Held(self.spread(made, old[j].axes), old[j].axes))
+            self.known[state] = (at[state], new[j])
+            self.known[self.correct.params[len(old) + j]] = (at[state], new[j])
+        return new
+
+    def _merged(self, at: Mapping[Node, Index], held: Sequence[Held], lane: Axis) -> list[Held]:
+        """The states of all places as one."""
+        self._know(at, held)
+        total: list[Held] = []
+        for j, state in enumerate(self.states.results):
+            value = self.spread_over(self.value(self.correct.results[j], at[state]), [lane])
+            total.append(self.fold(value, str(state.attrs["kind"]), [lane.name]))
+            self.known[self.correct.params[len(held) + j]] = (at[state], total[j])
+        self.memo.clear()
+        self.known.clear()
+        return total
+
+    def _know(self, at: Mapping[Node, Index], old: Sequence[Held]) -> None:
+        """Start over with these as the states to correct."""
+        self.memo.clear()
+        self.known.clear()
+        for param, state, held in zip(self.correct.params, self.states.results, old, strict=False):
+            self.known[param] = (at[state], held)
+
+
+def is_alike(state: Node) -> bool:
+    """Whether a state is the same at all places: a count."""
+    return all(n.op in ("const", "broadcast", "reduce") for n in topological([state]))
+
+
+def _renamed(held: Held, old: str, new: str) -> Held:
+    return Held(held.node, tuple(new if n == old else n for n in held.axes))
+
+
+__all__ = ["ApartTiler", "is_alike", "runs_apart"]

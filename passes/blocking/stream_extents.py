@@ -1,0 +1,73 @@
+"""How large the tiles of a stream are: rows, and places in a step. Measured on an H100."""
+
+from __future__ import annotations
+
+from stack.ir import ops
+from stack.ir.dim import symbol
+from stack.ir.node import Node, topological
+from stack.ir.stream_op import streamed_extent
+from stack.passes.blocking.frame import power_of_two
+from stack.passes.positions.affine import affine
+from stack.passes.positions.visible import hiding_selects
+from stack.passes.tiling.frame import static
+
+BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
+LONG = 2048  # places: enough programs are left where each takes twice the rows
+MOST_WHOLE = 256  # of a streamed axis that is taken in one step
+
+
+def extents(stream: Node) -> tuple[int, int]:
+    """Rows of a tile, and places of the streamed axis in a step."""
+    states = stream.blocks[0]
+    dots = [n for n in states.nodes if n.op == "dot"]
+    if len(dots) > 2:
+        # sums that are corrected pay for each step: fewer, larger tiles
+        is_corrected = any(s.op == "reduce" and s.attrs["kind"] == "max" for s in states.results)
+        return (128, 64) if is_corrected else (64, 64)
+    if len(dots) == 2 and sum(s.op == "dot" for s in states.results) == 1:
+        if any(_reads_elements(n) for n in states.nodes if n.op == "gather"):
+            return 64, 32
+        scores = [d for d in dots if d not in states.results]
+        factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
+        multiplied = set(topological(factors))
+        extent = static(streamed_extent(stream))
+        alone = [p for p in states.params if p not in multiplied]
+        # each row of such an array is read once: many rows share what they read of the others
+        is_tall = any(static(p.tensor.size) >= extent**2 for p in alone)
+        # without a mask no tile is computed that is hidden in part
+        is_tall |= extent >= LONG and not any(hiding_selects(states))
+        if is_tall:
+            return 128, 64
+        return 64, _whole(stream, extent) or 64
+    return (64, 32) if _work(stream) >= BUSY else (128, 64)
+
+
+def _reads_elements(gather: Node) -> bool:
+    """Whether the places that it reads are data: no run of memory holds those of a tile."""
+    for indices in gather.args[1:]:
+        marks = (symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(indices.shape))
+        if affine(indices, tuple(marks)) is None:
+            return True
+    return False
+
+
+def _whole(stream: Node, extent: int) -> int:
+    """A step that takes the whole axis and is no longer than steps of 64 are together, or 0.
+
+    Then nothing is corrected. Its scores take the registers: sums have to be narrow.
+    """
+    states = stream.blocks[0]
+    step = power_of_two(extent)
+    lanes = max(static(s.shape[-1]) for s in states.results if s.op == "dot")
+    fits = 64 < step <= MOST_WHOLE and extent > step - 64 and lanes <= 64
+    return step if fits and not any(hiding_selects(states)) else 0
+
+
+def _work(stream: Node) -> int:
+    """How many elementwise ops a step does on the elements of a tile of rows and places."""
+    extent = streamed_extent(stream)
+    return sum(
+        n.tensor.rank > 1 and n.shape[-1] == extent and n.shape[-2] != 1
+        for n in stream.blocks[0].nodes
+        if ops.lookup(n.op).kind == "elementwise"
+    )

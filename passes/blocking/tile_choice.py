@@ -1,0 +1,226 @@
+"""Which tile a product on a GPU takes, or whether a library does it: a model of time, best first.
+
+A program computes `rows` x `lanes` sums, `step` deep at a time. The time is the largest of three:
+products on the busiest processor, what comes from memory, and what comes through the L2 cache.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from stack.errors import UsageError
+from stack.ir import ops
+from stack.ir.node import Block, Node, topological
+from stack.ir.types import DType
+from stack.passes.tiling.gemm import roles_of
+
+# an H100; the rates below hold for it
+PROCESSORS = 132
+PRODUCTS = 740e12  # flops of 16-bit products a second
+MEMORY = 2.9e12  # bytes a second
+CACHE = 11e12
+LAUNCH = 2e-6  # seconds
+TURN = 1.5e-6  # of a tile, before its first product and after its last
+READING = 3e-6  # of a tile that reads another array after its last product
+HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
+ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
+SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
+MOST = 8  # tiles that are worth measuring
+LIBRARY = "library"  # stands where a tile would, for a product that a library computes
+_TEXT = re.compile(
+    r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?(?: last=(\d+)x(\d+))?"
+)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Extents of a tile, and how its programs run.
+
+    Attributes:
+        rows: of the result in a program.
+        lanes: columns of the result in a program.
+        step: elements of the contracted axis that are multiplied at a time.
+        warps: that share a program.
+        stages: steps that are loaded ahead.
+        persistent: as many programs as processors take tiles in turn, so that the end of one
+            tile overlaps the start of the next.
+        last: rows and lanes of smaller tiles, which take what is left when not all processors
+            have such a tile any more.
+        rate: of a full processor, relative to `PRODUCTS`.
+    """
+
+    rows: int
+    lanes: int
+    step: int
+    warps: int
+    stages: int
+    persistent: bool = False
+    last: tuple[int, int] | None = None
+    rate: float = field(default=1.0, compare=False)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether a processor holds two such programs of 16-bit products."""
+        return 2 * self.stages * (self.rows + self.lanes) * self.step * 2 <= SHARED_BYTES
+
+    def __str__(self) -> str:
+        text = f"{self.rows}x{self.lanes}x{self.step} warps={self.warps} stages={self.stages}"
+        text = f"{text} persistent" if self.persistent else text
+        return f"{text} last={self.last[0]}x{self.last[1]}" if self.last else text
+
+    @staticmethod
+    def parse(text: str) -> Tile:
+        """The tile that `str` wrote. Raises UsageError."""
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise UsageError(
+                f"tile {text!r}: write rows x lanes x step with warps and stages, as in"
+                " '128x256x64 warps=8 stages=3 persistent'"
+            )
+        *numbers, persistent, rows, lanes = match.groups()
+        last = (int(rows), int(lanes)) if rows else None
+        return Tile(*map(int, numbers), persistent=bool(persistent), last=last)
+
+
+HALF = (
+    Tile(16, 32, 256, 4, 5, rate=0.14),
+    Tile(16, 64, 256, 4, 4, rate=0.18),
+    Tile(16, 128, 128, 4, 5, rate=0.22),
+    Tile(64, 64, 128, 4, 6, rate=0.45),
+    Tile(64, 128, 128, 4, 4, rate=0.68),
+    Tile(128, 128, 64, 4, 6, rate=0.91),
+    Tile(128, 128, 64, 4, 3, rate=0.92),
+    Tile(128, 256, 64, 8, 3, persistent=True, rate=1.06),
+)
+# f32 is multiplied in three parts of 8 bits
+SINGLE = (
+    Tile(64, 128, 32, 4, 3, rate=0.1),
+    Tile(64, 64, 32, 4, 3, rate=0.09),
+    Tile(32, 64, 32, 4, 3, rate=0.04),
+    Tile(16, 32, 128, 4, 4, rate=0.016),
+)
+LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32
+# smaller tiles behind the whole turns of a large one: they have its warps, and a processor alone
+LAST = (Tile(128, 128, 64, 8, 6, rate=0.76), Tile(64, 128, 64, 8, 6, rate=0.5))
+# where what follows a product reads another array and holds many values for each sum: fewer sums
+# for a thread
+BUSY = 18  # scalar operations on an element of the result
+BUSY_READING = (Tile(64, 128, 128, 8, 3, rate=0.6), Tile(64, 64, 128, 4, 4, rate=0.45))
+
+
+def tiles_of(dtype: DType) -> tuple[Tile, ...]:
+    """Tiles for products of an element type."""
+    return HALF if dtype.bits <= 16 else SINGLE
+
+
+@dataclass(frozen=True)
+class Product:
+    """`apart` products of `height` x `depth` by `depth` x `width`.
+
+    `reads`: whether what follows reads another array of the size of the result.
+    `work`: how many scalar operations on an element of the result follow.
+    """
+
+    height: int
+    width: int
+    depth: int
+    apart: int = 1
+    reads: bool = False
+    work: float = 0.0
+
+
+def product_of(body: Block, dot: Node) -> Product:
+    """What the tiler makes of a dot in a group. Raises CannotTile."""
+    roles = roles_of(dot)
+    sizes = roles.sizes
+    inputs = topological(dot.args)
+    size = dot.tensor.size
+    reads = any(p.tensor.size == size and p not in inputs for p in body.params)
+    return Product(
+        height=sizes[roles.row] if roles.row else 1,
+        width=sizes[roles.lane],
+        depth=prod(sizes[name] for name in roles.contracted),
+        apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
+        reads=reads,
+        work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
+    )
+
+
+def _work(node: Node) -> float:
+    op = ops.lookup(node.op)
+    return op.flops if op.kind == "elementwise" and node.op != "cast" else 0.0
+
+
+def whole_turns(down: int, across: int) -> int:
+    """How many of the `down` lines of `across` tiles fill all processors, turn after turn."""
+    return down * across // PROCESSORS * PROCESSORS // max(1, across)  # there may be none
+
+
+def _with_last(tile: Tile, product: Product) -> list[Tile]:
+    """A large tile with the smaller ones that may take what it leaves."""
+    down, across = -(-product.height // tile.rows), -(-product.width // tile.lanes)
+    lines = whole_turns(down, across)
+    if tile.rows * tile.lanes < 128 * 256 or product.apart != 1 or lines in (0, down):
+        return []
+    return [replace(tile, last=(t.rows, t.lanes)) for t in LAST]
+
+
+def seconds(tile: Tile, product: Product, dtype: DType) -> float:
+    """What the model expects of a product."""
+    if tile.last:
+        across = -(-product.width // tile.lanes)
+        done = whole_turns(-(-product.height // tile.rows), across) * tile.rows
+        small = next(t for t in LAST if (t.rows, t.lanes) == tile.last)
+        first = seconds(replace(tile, last=None), replace(product, height=done), dtype)
+        rest = seconds(small, replace(product, height=product.height - done), dtype)
+        return first + rest - LAUNCH
+    height, width, depth = product.height, product.width, product.depth
+    apart = product.apart
+    programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
+    flops = 2.0 * tile.rows * tile.lanes * depth
+    read = (height + width) * depth * apart * dtype.bytes
+    written = height * width * apart * dtype.bytes
+    cached = programs * (tile.rows + tile.lanes) * depth * dtype.bytes
+    used = min(1.0, max(1, programs) / PROCESSORS)  # an empty result has none
+    own = flops * PROCESSORS / (PRODUCTS * tile.rate)  # of a tile
+    turns = -(-programs // PROCESSORS)
+    end = READING if product.reads else TURN
+    busy = turns * (own + (HIDDEN if tile.persistent else end))
+    if tile.is_shared:
+        busy = turns * (own + HIDDEN)
+        left = programs % (2 * PROCESSORS) if dtype.bits <= 16 else programs
+        if 0 < left <= PROCESSORS:
+            busy += own / ALONE - own + TURN - HIDDEN  # the last ones have a processor alone
+    return LAUNCH + max(busy, (read + written) / MEMORY, cached / (CACHE * used))
+
+
+def ranked(product: Product, dtype: DType) -> list[Tile]:
+    """Tiles for a product, the one that the model expects to be fastest first."""
+    tiles = tiles_of(dtype)
+    if product.reads and product.work >= BUSY and dtype.bits <= 16:
+        tiles = BUSY_READING
+    elif product.reads:
+        # another tile that is loaded in the loop over tiles takes registers of the sums
+        tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
+    if dtype.bits <= 16:
+        tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product)))
+    return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))
+
+
+def library_seconds(product: Product, dtype: DType) -> float:
+    """What the model expects of a library, which computes a product and nothing else."""
+    tiles = HALF if dtype.bits <= 16 else LIBRARY_SINGLE
+    return min(seconds(t, product, dtype) for t in tiles)
+
+
+def is_given_to_library(group: Node) -> bool:
+    """Whether a library was chosen for a group, as its tile."""
+    named = group.attrs.get("tiles")
+    return bool(named and named[0] == LIBRARY)
+
+
+def is_lone(body: Block, dot: Node) -> bool:
+    """Whether a group is nothing but a product of floats, which a library computes as well."""
+    return list(body.nodes) == [dot] and dot.dtype.kind == "f"

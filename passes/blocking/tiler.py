@@ -1,0 +1,337 @@
+"""One fusion group to one kernel of blocks: which axes programs share, which a tile holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
+from stack.ir.node import Node
+from stack.ir.types import TensorType, TupleType
+from stack.passes.blocking.frame import Axis, Held, index_type, power_of_two
+from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE
+from stack.passes.blocking.tile_choice import (
+    PROCESSORS,
+    SHARED_BYTES,
+    Tile,
+    product_of,
+    ranked,
+    whole_turns,
+)
+from stack.passes.blocking.values import BlockValues
+from stack.passes.positions.places import places_of
+from stack.passes.tiling.frame import CannotTile, static
+from stack.passes.tiling.gemm import Roles, result_names, roles_of
+
+LOOP_TILE = 1024  # elements of a tile of elementwise work
+TURNED = 64  # extent of a tile that is read along one axis and written along another
+STEP = 2048  # elements of a long row in one step
+MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
+Grid = list[tuple[Node, int]]  # indices of programs, and how many there are
+Stored = Sequence[tuple[Node, Index]]  # results and their places
+COLUMNS = 128  # kept elements of a tile that walks along such an axis
+
+
+class BlockTiler(BlockValues):
+    """Builds the kernel of a loop, reduction or gemm group."""
+
+    def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
+        body = group.blocks[0]
+        sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
+        super().__init__(body, index_type(sizes))
+        self.group = group
+        self.rows, self.lanes, self.step = rows, lanes, step
+        self.check(sizes)
+        arrays = [n for n in body.nodes if n.op == "const" and n.tensor.rank]
+        self.take(body.params, arrays)
+        self.args = [*group.args, *arrays]
+        self.grid: list[tuple[Node, int]] = []
+        self.warps = 4
+        self.stages = 2
+        self.is_persistent = False
+        self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole turns
+
+    def check(self, sizes: Sequence[int]) -> None:
+        if 0 in sizes:
+            raise CannotTile("an array in it is empty")
+        for node in (*self.body.params, *self.body.nodes):
+            if any(t.dtype.kind == "c" for t in types_of(node)):
+                raise CannotTile("it computes with complex numbers")
+
+    def take(self, params: Sequence[Node], arrays: Sequence[Node] = ()) -> None:
+        """Inputs in memory: parameters, then tables."""
+        for i, p in enumerate((*params, *arrays)):
+            self.inputs[p] = self.memory(f"p{i}", p.tensor)
+
+    def memory(self, name: str, type_: TensorType) -> Node:
+        return Node("param", (), {"name": name}, TensorType(type_.dtype, type_.shape, "global"))
+
+    def outputs(self) -> list[Node]:
+        return [self.memory(f"o{i}", t) for i, t in enumerate(types_of(self.group))]
+
+    # ---- the kernel
+
+    def kernel(self) -> Node:
+        """The kernel node of the group. Raises CannotTile."""
+        root, marks, places = self._root()
+
+        def placed(found: Sequence[Dim]) -> Stored:
+            values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
+            return [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results]
+
+        if root.op != "dot":
+            found, long = self._space_axes(root, places, marks)
+            return self.finish(placed(found), long)
+        roles = roles_of(root)
+        self._pick_tile(root)
+        whole = self._whole_turns(roles)
+        if not self.last or not whole:
+            return self.finish(placed(self._dot_axes(root, roles, self.grid)), None)
+        first = placed(self._dot_axes(root, roles, self.grid, (0, whole)))
+        self.rows, self.lanes = self.last
+        grid: Grid = []
+        rest = placed(self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row])))
+        return self.finish(first, None, [(grid, rest)])
+
+    def finish(
+        self,
+        results: Stored,
+        long: tuple[Expr, int] | None,
+        more: Sequence[tuple[Grid, Stored]] = (),
+    ) -> Node:
+        """The kernel that stores the results at their places.
+
+        `long` is a symbol for an axis that is walked in steps where a result has it. `more` are
+        other programs, with the places that they store.
+        """
+        outputs = self.outputs()
+        final: list[Node] = list(outputs)
+        for grid, stored in [(self.grid, results), *more]:
+
+            def program(memories: Sequence[Node], stored: Stored = stored) -> list[Node]:
+                return self._stores(stored, memories, long)
+
+            final = self.in_grid(grid, final, program)
+        block = self.b.block([*self._parameters(), *outputs], final)
+        attrs: dict[str, object] = {
+            "name": str(self.group.attrs.get("name") or "kernel"),
+            "level": "tile",
+            "ops": self._ops(),
+            "warps": self.warps,
+            "stages": self.stages,
+        }
+        if self.is_persistent and prod(count for _, count in self.grid) > PROCESSORS:
+            attrs["programs"] = PROCESSORS
+        return Node("kernel", self.args, attrs, self.group.type, (block,))
+
+    def _parameters(self) -> list[Node]:
+        return list(self.inputs.values())
+
+    def _ops(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
+
+    def _stores(
+        self,
+        results: Sequence[tuple[Node, Index]],
+        memories: Sequence[Node],
+        long: tuple[Expr, int] | None,
+    ) -> list[Node]:
+        """Write the results; those that have the long axis are made in one walk along it."""
+        name = str(long[0]) if long is not None else ""
+        walked = [
+            i
+            for i, (_, place) in enumerate(results)
+            if any(s.name == name for d in place for s in symbols(d))
+        ]
+        final = [
+            m if i in walked else self.store(m, self.value(result, place), place)
+            for i, ((result, place), m) in enumerate(zip(results, memories, strict=True))
+        ]
+        if long is None or not walked:
+            return final
+        extent = long[1]
+        block = min(power_of_two(extent), self.walk.block if self.walk.is_first else STEP)
+
+        def body(var: Node, carried: list[Held]) -> list[Held]:
+            step = self.axis("w", extent, block, self.begin(var, block))
+            made: list[Held] = []
+            for i, memory in zip(walked, carried, strict=True):
+                result, place = results[i]
+                at = tuple(substitute(d, {name: step.place}) for d in place)
+                made.append(Held(self.store(memory.node, self.value(result, at), at)))
+            return made
+
+        start = [Held(memories[i]) for i in walked]
+        hints = [f"{m.node.attrs.get('name', 'o')}_w" for m in start]
+        stored = self.second_walk(-(-extent // block), start, body, hints)
+        for i, held in zip(walked, stored, strict=True):
+            final[i] = held.node
+        return final
+
+    def _reduces(self) -> list[Node]:
+        return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]
+
+    def _root(self) -> tuple[Node, Index, dict[Node, Index]]:
+        """The node whose axes span the group, a symbol for each axis, and where values sit."""
+        dots = [n for n in self.body.nodes if n.op == "dot"]
+        if len(dots) > 1:
+            raise CannotTile("two dots are two kernels")
+        candidates = dots or [n.args[0] for n in self._reduces()] or list(self.body.results)
+        most = max(static(n.tensor.size) for n in candidates)
+        for root in dict.fromkeys(n for n in candidates if static(n.tensor.size) == most):
+            shape = [static(s) for s in root.shape]
+            marks = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
+            places = places_of(self.body, root, marks)
+            for result in self.body.results:
+                if result.shape == root.shape:
+                    places.setdefault(result, marks)  # it holds rows spread over another axis
+            if all(r in places for r in self.body.results):
+                return root, marks, places
+        raise CannotTile("its outputs do not share one index space")
+
+    # ---- axes
+
+    def _dot_axes(
+        self, dot: Node, roles: Roles, grid: Grid, part: tuple[int, int] | None = None
+    ) -> list[Dim]:
+        """Places of the result; `part` is the first row of a grid, and the end of its rows."""
+        index: dict[str, Dim] = {}
+        for name in (*roles.batch, *roles.panels, *roles.outer):
+            index[name] = self.program_axis("b", roles.sizes[name], 1, grid).place
+        if roles.row:
+            first, end = part or (0, roles.sizes[roles.row])
+            block = min(self.rows, max(16, power_of_two(end - first)))
+            index[roles.row] = self.program_axis("m", end, block, grid, first=first).place
+        extent = roles.sizes[roles.lane]
+        block = min(self.lanes, max(16, power_of_two(extent)))
+        index[roles.lane] = self.program_axis("n", extent, block, grid).place
+        return [index.get(name, 0) for name in result_names(dot)]
+
+    def _whole_turns(self, roles: Roles) -> int:
+        """Rows that the tile takes while all processors have one; 0 where that is for all."""
+        if not self.last or not roles.row or roles.batch or roles.panels or roles.outer:
+            return 0
+        height, width = roles.sizes[roles.row], roles.sizes[roles.lane]
+        lines = whole_turns(-(-height // self.rows), -(-width // self.lanes))
+        left = height - lines * self.rows
+        is_cut = left > self.last[0] or (left > 0 and width > self.last[1])
+        return lines * self.rows if is_cut else 0
+
+    def _pick_tile(self, dot: Node) -> None:
+        """The tile that was asked for, that the group names, or that the model puts first."""
+        dtype = dot.args[0].dtype
+        named = self.group.attrs.get("tiles")
+        tile = Tile.parse(named[0]) if named else ranked(product_of(self.body, dot), dtype)[0]
+        if self.rows and self.lanes:
+            warps = 8 if self.rows * self.lanes >= 128 * 256 else 4
+            tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)
+        self.rows, self.lanes = tile.rows, tile.lanes
+        self.step = self.step or tile.step
+        self.warps, self.is_persistent, self.last = tile.warps, tile.persistent, tile.last
+        one = (self.rows + self.lanes) * self.step * dtype.bytes
+        self.stages = max(1, min(tile.stages, SHARED_BYTES // one))
+
+    def _space_axes(
+        self, root: Node, places: dict[Node, Index], marks: Index
+    ) -> tuple[list[Dim], tuple[Expr, int] | None]:
+        """Axes of a loop space. Reduced ones are whole in a tile, or walked when they are long."""
+        shape = [static(d) for d in root.shape]
+        found = [n.attrs["axes"] for n in self._reduces() if n.args[0] is root]
+        reduced = {int(a) for axes in found for a in axes}
+        whole = product([power_of_two(shape[a]) for a in reduced])
+        long: tuple[Expr, int] | None = None
+        blocks = [1] * len(shape)
+        is_column = bool(reduced) and len(shape) - 1 not in reduced
+        most = MAX_COLUMN if is_column and len(reduced) == 1 else MAX_WHOLE
+        fits = isinstance(whole, int) and whole <= most
+        for axis in reduced:
+            blocks[axis] = power_of_two(shape[axis]) if fits else 1
+        kept = [a for a in range(len(shape)) if a not in reduced]
+        room = max(1, LOOP_TILE // (static(whole) if reduced and fits else 1))
+        picks = any(n.op == "gather" for n in self.body.nodes)
+        if not reduced and picks:
+            room = busy(LOOP_TILE, prod(shape), 128)  # read element by element: waits are long
+        if reduced and not fits:
+            if len(reduced) > 1:
+                raise CannotTile("several long axes are reduced at once")
+            room = busy(COLUMNS, prod(shape[a] for a in kept), 32) if is_column else 1
+        turned = not (reduced or picks) and self._is_turned(kept, places, marks)
+        room = busy(TURNED * TURNED, prod(shape), LOOP_TILE) if turned else room
+        for axis in self._tile_order(kept, places, marks):
+            cap = TURNED if turned else room
+            blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
+            room //= blocks[axis]
+        index: list[Dim] = []
+        axes: dict[int, Axis] = {}
+        for axis, extent in enumerate(shape):
+            if axis in reduced and not fits:
+                mark = symbol("long", 0, extent - 1)
+                long = (mark, extent)
+                index.append(mark)
+                continue
+            if axis in reduced:
+                axes[axis] = self.axis("r", extent, max(2, blocks[axis]) if extent > 1 else 1)
+            else:
+                name = "ijklmnopq"[axis % 9]
+                axes[axis] = self.program_axis(name, extent, blocks[axis], self.grid)
+            index.append(axes[axis].place if extent > 1 else 0)
+        self._bind_reduces(places, marks, axes)
+        if long is not None and not is_column:
+            (axis,) = reduced
+            own = [d for r in self.body.results for d in places[r]]
+            self.walk = TWICE if marks[axis] in own else ONCE
+            if self.walk.is_first:
+                self.keep_tiles(long[1], self.inputs, len(self._reduces()))
+        held = 1
+        for axis in axes.values():
+            held *= axis.block
+        self.warps = (
+            self.walk.warps if long is not None else min(16, max(1, power_of_two(held // 512)))
+        )
+        return index, long
+
+    def _bind_reduces(self, places: dict[Node, Index], marks: Index, axes: dict[int, Axis]) -> None:
+        """Reductions over the row of the space use its axis."""
+        known = {str(m): i for i, m in enumerate(marks)}
+        for node in self._reduces():
+            place = places.get(node.args[0])
+            if place is None:
+                continue
+            for axis in map(int, node.attrs["axes"]):
+                at = known.get(str(place[axis]))
+                if at is not None and at in axes and axes[at].block >= axes[at].extent:
+                    if axes[at].is_tile:
+                        self.reduced_axis[node, axis] = axes[at]
+
+    def _is_turned(self, kept: list[int], places: dict[Node, Index], marks: Index) -> bool:
+        """Whether the last axis of the space lies across the lines of an array."""
+        line = marks[kept[-1]] if kept else None
+        held = [places[n] for n in (*self.inputs, *self.body.results) if n in places]
+        return any(line in place[:-1] and place[-1] in marks for place in held)
+
+    def _tile_order(self, kept: list[int], places: dict[Node, Index], marks: Index) -> list[int]:
+        """Which kept axes a tile should hold first: where memory is read and written along."""
+        order: list[int] = kept[-1:]
+        for node in (*self.inputs, *self.body.results):
+            place = places.get(node)
+            if place:
+                for i, mark in enumerate(marks):
+                    if place[-1] == mark and i in kept and i not in order:
+                        order.append(i)
+        return [*order, *(a for a in reversed(kept) if a not in order)]
+
+
+def busy(block: int, elements: int, least: int) -> int:
+    """The extent of a tile that leaves enough programs for the machine."""
+    while block > least and elements // block < 2 * PROCESSORS:
+        block //= 2
+    return block
+
+
+def types_of(node: Node) -> tuple[TensorType, ...]:
+    """Types of all results of a node."""
+    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
+
+
+__all__ = ["BlockTiler", "types_of"]

@@ -1,0 +1,1 @@
+"""What `distribute` makes loops of: chunks of lanes, packed panels, register tiles."""

@@ -1,0 +1,285 @@
+"""Kernels around a dot from the tile level to the loop level of a CPU.
+
+A chunk of work is one panel of columns (of one batch entry) and some tiles of rows. The panel of
+the right operand is packed into local memory first, lanes last, so that the dots of all tiles of
+rows read it in order from the second-level cache. A long contracted axis is cut into blocks whose
+panel fits there; sums then wait in local memory between blocks. `dot` stays one op: it is the
+micro-kernel, which a printer expands with the sums in registers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stack.ir.builder import Builder, constant
+from stack.ir.node import Block, Node
+from stack.ir.types import I64, TensorType
+from stack.passes.cpu_loops.pack import Panel, block_size
+from stack.passes.cpu_loops.reloop import Copy, carry, items
+from stack.passes.tiling.gemm import operand_names, result_names
+
+SUMS_BYTES = 256 << 10  # most bytes of sums that wait between blocks
+
+FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
+SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
+THREADS = (2, 4)  # numbers of threads that should all have work
+IMBALANCE = 0.1
+
+
+def find_dot(block: Block) -> Node | None:
+    """The dot of a kernel, where it has one."""
+    for node in block.nodes:
+        if node.op == "dot":
+            return node
+        for inner in node.blocks:
+            found = find_dot(inner)
+            if found is not None:
+                return found
+    return None
+
+
+def is_packed(dot: Node) -> bool:
+    """Whether an operand lies in local memory, where the kernel put it together itself."""
+    return any(_load(a).op == "load" and _load(a).args[0].tensor.space == "local" for a in dot.args)
+
+
+def distribute_gemm(block: Block) -> Block:
+    """The block of a tile kernel with one dot, at the loop level."""
+    return _Gemm(block).block()
+
+
+@dataclass
+class _Rows:
+    """The loops over tiles of rows below a panel, under new names.
+
+    Attributes:
+        indices: their variables, outermost first.
+        renamed: old variables to new ones.
+        swap: old variables to where the tile is.
+    """
+
+    indices: list[Node]
+    renamed: dict[Node, Node]
+    swap: dict[Node, Node]
+
+
+class _Gemm:
+    def __init__(self, block: Block) -> None:
+        self.old = block
+        self.b = Builder()
+        dot = find_dot(block)
+        assert dot is not None
+        self.dot = dot
+        self.lane = result_names(dot)[-1]
+        self.right = 1 if self.lane in operand_names(dot, 1) else 0
+        self.left_names = operand_names(dot, 1 - self.right)
+        right_names = operand_names(dot, self.right)
+        right = dot.args[self.right]
+        sizes = dict(zip(right_names, map(_int, right.shape), strict=True))
+        shared = [n for n in right_names if n in self.left_names]
+        contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
+        self.panel = Panel(
+            _load(right), tuple(right_names), tuple(contracted), self.lane, right.dtype
+        )
+        self.nest: list[Node] = []
+        inner = block
+        while (loop := _grid_loop(inner)) is not None:
+            self.nest.append(loop)
+            inner = loop.blocks[0]
+        moves = [n.blocks[0].params[0] in self.panel.load.vars for n in self.nest]
+        # loops above the cut say which panel, those below it which tile of rows
+        self.cut = max((i + 1 for i, m in enumerate(moves) if m), default=0)
+        self.below = self.nest[self.cut :]
+        self.rows = _int(dot.shape[0]) if dot.tensor.rank == 2 else 1
+        self.in_place = self._reads_in_place()
+        extents = [self.panel.size(n) for n in contracted]
+        fitting = block_size(extents, self.panel.lanes, self.panel.dtype)
+        self.size = 0 if self.in_place else fitting or 0
+        self.groups = self._groups()
+        self.share = -(-_extent(self.below[0]) // self.groups) if self.below else 0
+        self.start: Node | None = None  # first tile of rows of a group
+        self.held: dict[Node, Node] = {}  # output memory at the cut, inside of a group
+
+    # ---- decisions
+
+    def _all_rows(self) -> int:
+        return math.prod(_extent(n) for n in self.below) * self.rows
+
+    def _reads_in_place(self) -> bool:
+        """Whether the dot reads the right operand where it is."""
+        panel = self.panel
+        memory = panel.load.args[0]
+        if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
+            return False
+        is_packed = _int(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
+        return is_packed or self._all_rows() <= FEW_ROWS
+
+    def _groups(self) -> int:
+        """Groups that the tiles of rows fall into, so that all threads have work."""
+        if not self.below:
+            return 1
+        chunks = math.prod(_extent(n) for n in self.nest[: self.cut])
+        rows, most = self._all_rows(), _extent(self.below[0])
+        groups = 1
+        if self.size:
+            groups = -(-rows * self.panel.lanes * self.panel.dtype.bytes // SUMS_BYTES)
+        while _uneven(chunks * groups) and rows // (groups + 1) >= SPLIT_ROWS:
+            groups += 1
+        return min(groups, most)
+
+    # ---- the nest
+
+    def block(self) -> Block:
+        """The kernel's block: parallel loops over panels and groups, then the program."""
+        results = self._outer(0, self.old.params)
+        return self.b.block(self.old.params, results)
+
+    def _outer(self, depth: int, params: Sequence[Node]) -> list[Node]:
+        if depth < self.cut:
+            loop = self.nest[depth]
+            inner = loop.blocks[0]
+            block = Block(inner.params, self._outer(depth + 1, inner.params))
+            return items(self.b, self.b.op("loop", loop.args, {"kind": "parallel"}, (block,)))
+        if self.groups == 1:
+            return self._program()
+        carried = list(params[-len(self.old.results) :])
+        held = [Node("var", (), {"name": f"{c.attrs['name']}_g"}, c.type) for c in carried]
+        index = _index("group", self.groups)
+        self.held = dict(zip(carried, held, strict=True))
+        self.start = self.b.mul(index, self.share)
+        extent = _extent(self.below[0])
+        if extent % self.groups:  # the last group starts early
+            self.start = self.b.min(self.start, extent - self.share)
+        block = Block([index, *held], self._program())
+        return items(self.b, self.b.op("loop", carried, {"kind": "parallel"}, (block,)))
+
+    def _tile_loops(self, tag: str) -> _Rows:
+        rows = _Rows([], {}, dict(self.held))
+        for depth, loop in enumerate(self.below):
+            old = loop.blocks[0].params[0]
+            extent = self.share if depth == 0 else _extent(loop)
+            new = _index(f"{old.attrs['name']}{tag}", extent)
+            rows.indices.append(new)
+            rows.renamed[old] = new
+            is_offset = depth == 0 and self.start is not None
+            rows.swap[old] = self.b.add(self.start, new) if is_offset and self.start else new
+        return rows
+
+    def _program(self) -> list[Node]:
+        """One chunk: pack, then all tiles of rows."""
+        rows = self._tile_loops("")
+        if not self.in_place:
+            if self.size:
+                value = self._read(self._summed(), rows.indices)
+            else:
+                packed = self.panel.pack(self.b, self.panel.memory(self.b))
+                value = self._product(rows, packed, None)
+            rows.swap[self.dot] = value
+        block = self.nest[self.cut - 1].blocks[0] if self.cut else self.old
+        copy = Copy(self.b, self.old, rows.swap, rows.renamed)
+        return [copy.new(r) for r in block.results]
+
+    def _product(self, rows: _Rows, packed: Node, start: Node | None) -> Node:
+        """The dot of a tile of rows with the packed panel, or a block of it from `start`."""
+        left = Copy(self.b, self.old, rows.swap, rows.renamed).new(self.dot.args[1 - self.right])
+        if start is not None:
+            left = self._part(left, start)
+        index = [constant(0, I64)] * packed.tensor.rank
+        right = self.b.load(packed, *index, type=TensorType(packed.dtype, packed.shape, "tile"))
+        names = [" ".join(self.left_names), " ".join((*self.panel.contracted, self.lane))]
+        args = [left, right]
+        if not self.right:
+            names.reverse()
+            args.reverse()
+        rule = f"{', '.join(names)} -> {' '.join(result_names(self.dot))}"
+        made = self.b.op("dot", args, {"rule": rule})
+        carry(self.b, self.old, self.dot, made)
+        return made
+
+    def _part(self, rows: Node, start: Node) -> Node:
+        """A block of the contracted axis of the rows."""
+        if rows.op == "cast":
+            inner = self._part(rows.args[0], start)
+            return self.b.cast(inner, type=inner.tensor.with_dtype(rows.dtype))
+        memory, *index = rows.args
+        axis = self.left_names.index(self.panel.contracted[0])
+        shape = tuple(self.size if i == axis else s for i, s in enumerate(rows.shape))
+        index[memory.tensor.rank - len(shape) + axis] = start
+        return self.b.load(memory, *index, type=rows.tensor.with_shape(shape))
+
+    # ---- blocks of a long contracted axis
+
+    def _read(self, memory: Node, place: Sequence[Node]) -> Node:
+        """The sums of one tile of rows."""
+        return self.b.load(memory, *place, *self._corner(), type=self.dot.tensor)
+
+    def _corner(self) -> list[Node]:
+        return [constant(0, I64)] * self.dot.tensor.rank
+
+    def _summed(self) -> Node:
+        """Local memory with the sums of all tiles of the chunk."""
+        inner = self._tile_loops("b")
+        shape = (*(_int(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
+        memory = self.b.alloc(name="partial", type=TensorType(self.dot.dtype, shape, "local"))
+        index = _index("block", self.panel.size(self.panel.contracted[0]) // self.size)
+        start = self.b.mul(index, self.size)
+        panel = Node("var", (), {"name": "panel_block"}, self.panel.memory(self.b, self.size).type)
+        sums = Node("var", (), {"name": "partial_block"}, memory.type)
+        packed = self.panel.pack(self.b, panel, start)
+
+        def more(held: Node) -> Node:
+            product = self._product(inner, packed, start)
+            total = self.b.add(self._read(held, inner.indices), product)
+            # nothing clears the sums: that would not depend on the chunk and happen once for all
+            total = self.b.select(self.b.eq(index, 0), product, total)
+            return self.b.store(held, total, *inner.indices, *self._corner())
+
+        block = Block([index, panel, sums], [packed, self._over(inner, sums, more)])
+        init = [self.panel.memory(self.b, self.size), memory]
+        loop = self.b.op("loop", init, {"kind": "serial"}, (block,))
+        return self.b.item(loop, index=1)
+
+    def _over(self, rows: _Rows, memory: Node, body: Callable[[Node], Node]) -> Node:
+        """Serial loops over the tiles of rows that carry one memory."""
+        held = [
+            Node("var", (), {"name": f"partial_{i.attrs['name']}"}, memory.type)
+            for i in rows.indices
+        ]
+        result = body(held[-1] if held else memory)
+        for depth in reversed(range(len(held))):
+            block = Block([rows.indices[depth], held[depth]], [result])
+            outside = held[depth - 1] if depth else memory
+            result = self.b.op("loop", [outside], {"kind": "serial"}, (block,))
+        return result
+
+
+def _index(name: str, extent: int) -> Node:
+    return Node("var", (), {"name": name, "extent": extent}, TensorType(I64, ()))
+
+
+def _int(size: object) -> int:
+    assert isinstance(size, int)
+    return size
+
+
+def _extent(loop: Node) -> int:
+    return _int(loop.blocks[0].params[0].attrs["extent"])
+
+
+def _load(operand: Node) -> Node:
+    return operand.args[0] if operand.op == "cast" else operand
+
+
+def _grid_loop(block: Block) -> Node | None:
+    """The grid loop that makes a block's results."""
+    node = block.results[0]
+    if node.op == "item":
+        node = node.args[0]
+    return node if node.op == "loop" and node.attrs["kind"] == "grid" else None
+
+
+def _uneven(chunks: int) -> bool:
+    """Whether some number of threads would wait for one of them."""
+    return any(-(-chunks // t) * t > chunks * (1 + IMBALANCE) for t in THREADS)

@@ -1,0 +1,1 @@
+"""What `distribute_gpu` makes grids, warps and lanes of."""

@@ -1,0 +1,248 @@
+"""Least and greatest values on squares of places, from those of what they are computed from.
+
+Whether a row sees a column is the same throughout a square of rows and columns where all ids of
+its rows differ from all ids of its columns, or all are one. The least and greatest id on each side
+tell: interval arithmetic (Moore, Interval Analysis, 1966), with False below True. What no rule
+knows is reduced over each square as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stack.ir import ops
+from stack.ir.axes import Index
+from stack.ir.builder import constant, make
+from stack.ir.dim import add, bounds, mul
+from stack.ir.node import Node
+from stack.ir.space import identity
+from stack.ir.types import DType, TensorType
+from stack.passes.positions.affine import affine, slope
+from stack.passes.tiling.frame import static
+
+MOVED = ("broadcast", "reshape", "transpose")
+COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A value for each square: a node over some of the axes, in order."""
+
+    node: Node
+    axes: tuple[int, ...] = ()
+
+
+Span = tuple[Part, Part]
+
+
+class Squares:
+    """Squares of `size` places along the axes `cut` of an index space; others are kept.
+
+    Attributes:
+        read: elements that are reduced one by one.
+    """
+
+    def __init__(self, marks: Index, cut: Sequence[int], size: int) -> None:
+        self.marks = marks
+        self.shape = [bounds(m)[1] + 1 for m in marks]
+        self.cut = set(cut)
+        self.size = size
+        self.read = 0
+        self.known: dict[tuple[Node, Index], Span] = {}
+
+    def count(self, axis: int) -> int:
+        """How many squares lie along an axis."""
+        return -(-self.shape[axis] // self.size) if axis in self.cut else self.shape[axis]
+
+    def span(self, node: Node, index: Index) -> Span:
+        """Least and greatest value of an integer or a condition; a nan does not count.
+
+        Raises ValueError where the index is not made of the axes alone.
+        """
+        key = (node, index)
+        if key not in self.known:
+            self.known[key] = self._span(node, index)
+        return self.known[key]
+
+    def _span(self, node: Node, index: Index) -> Span:
+        if node.op == "const" and not node.tensor.rank:
+            return Part(node), Part(node)
+        if node.op in MOVED:
+            return self.span(node.args[0], ops.pull(node, index)[0])
+        try:
+            found = self._rule(node, index)
+        except ValueError:
+            found = None  # an operand lies across the squares
+        return found or self._reduced(node, index)
+
+    def _rule(self, node: Node, index: Index) -> Span | None:
+        if node.op in ("and", "or"):
+            return self._conditions(node, index)
+        if node.op == "not":
+            return self._not(node, index)
+        if node.op in COMPARED:
+            return self._compared(node, index)
+        return self._line(node, index) or (self._cast(node, index) if node.op == "cast" else None)
+
+    # ---- rules
+
+    def _conditions(self, node: Node, index: Index) -> Span | None:
+        """`and` and `or`: operands that hold in more places leave no fewer of the result."""
+        if node.dtype.kind != "b":
+            return None
+        spans = [self.span(a, index if a.tensor.rank else ()) for a in node.args]
+        low, high = (self.apply(node.op, *parts) for parts in zip(*spans, strict=True))
+        return low, high
+
+    def _not(self, node: Node, index: Index) -> Span | None:
+        if node.dtype.kind != "b":
+            return None
+        low, high = self.span(node.args[0], index)
+        return self.apply("not", high), self.apply("not", low)
+
+    def _cast(self, node: Node, index: Index) -> Span | None:
+        source, target = node.args[0].dtype, node.dtype
+        if not (source.kind == target.kind == "i" and target.bits >= source.bits):
+            return None
+        low, high = self.span(node.args[0], index)
+        return _as(low, target), _as(high, target)
+
+    def _compared(self, node: Node, index: Index) -> Span | None:
+        if not node.args[0].dtype.is_integer:
+            return None  # a nan is neither below nor above
+        spans = [self.span(a, index if a.tensor.rank else ()) for a in node.args]
+        (a_low, a_high), (b_low, b_high) = spans
+        if node.op in ("gt", "ge"):
+            return self.apply(node.op, a_low, b_high), self.apply(node.op, a_high, b_low)
+        if node.op in ("lt", "le"):
+            return self.apply(node.op, a_high, b_low), self.apply(node.op, a_low, b_high)
+        meet = self.apply("and", self.apply("le", a_low, b_high), self.apply("le", b_low, a_high))
+        same = self.apply("and", self.apply("eq", a_low, b_high), self.apply("eq", a_high, b_low))
+        return (
+            (same, meet) if node.op == "eq" else (self.apply("not", meet), self.apply("not", same))
+        )
+
+    # ---- leaves
+
+    def _line(self, node: Node, index: Index) -> Span | None:
+        """A sum of places, at the corners of squares."""
+        line = affine(node, index)
+        if line is None:
+            return None
+        rest = line
+        low = high = Part(constant(0, node.dtype))
+        for axis, mark in enumerate(self.marks):
+            name = str(mark)
+            step = slope(line, name)
+            if not isinstance(step, int):
+                return None
+            if step == 0:
+                continue
+            rest = add(rest, mul(mark, -step))
+            size = self.size if axis in self.cut else 1
+            start = self._times(self.numbers(axis, node.dtype), step * size)
+            end = self._plus(start, step * (size - 1))
+            first, last = (start, end) if step > 0 else (end, start)
+            low, high = self.apply("add", low, first), self.apply("add", high, last)
+        if not isinstance(rest, int):
+            return None
+        return self._plus(low, rest), self._plus(high, rest)
+
+    def _reduced(self, node: Node, index: Index) -> Span:
+        """Of all elements of each square."""
+        kept = [(i, d) for i, d in enumerate(index) if d != 0]
+        axes = [self.marks.index(d) for _, d in kept if d in self.marks]
+        if len(axes) != len(kept) or axes != sorted(set(axes)):
+            raise ValueError(f"{node.op} is read at {index}")
+        self.read += static(node.tensor.size)
+        kinds = ("and", "or") if node.dtype.kind == "b" else ("min", "max")
+        low, high = (Part(self._each(node, axes, kind), tuple(axes)) for kind in kinds)
+        return low, high
+
+    def _each(self, node: Node, axes: Sequence[int], kind: str) -> Node:
+        """One reduction of the elements of each square."""
+        shape = [self.shape[a] for a in axes]
+        made = _reshaped(node, shape)
+        whole = [self.count(a) * self.size if a in self.cut else self.shape[a] for a in axes]
+        if whole != shape:
+            none = constant(identity(kind, node.dtype), node.dtype)
+            zero = (0,) * len(shape)
+            high = tuple(w - s for w, s in zip(whole, shape, strict=True))
+            attrs = {"low": zero, "high": high, "interior": zero}
+            made = make("pad", (made, none), attrs)
+        split: list[int] = []
+        inner: list[int] = []
+        for a in axes:
+            split.append(self.count(a))
+            if a in self.cut:
+                inner.append(len(split))
+                split.append(self.size)
+        if not inner:
+            return made
+        return make("reduce", (_reshaped(made, split),), {"axes": tuple(inner), "kind": kind})
+
+    def numbers(self, axis: int, dtype: DType) -> Part:
+        """The number of each square along an axis."""
+        hint = TensorType(dtype, (self.count(axis),))
+        return Part(make("iota", (), {"axis": 0}, hint=hint), (axis,))
+
+    # ---- parts
+
+    def apply(self, op: str, *parts: Part) -> Part:
+        """An elementwise op, each operand spread over the axes of all."""
+        axes = tuple(sorted({a for p in parts for a in p.axes}))
+        return Part(make(op, [self.spread(p, axes) for p in parts]), axes)
+
+    def spread(self, part: Part, axes: Sequence[int]) -> Node:
+        """A value over exactly these axes; a number stays one."""
+        if part.axes == tuple(axes) or not part.node.tensor.rank:
+            return part.node
+        at = tuple(i for i, a in enumerate(axes) if a in part.axes)
+        hint = TensorType(part.node.dtype, tuple(self.count(a) for a in axes))
+        return make("broadcast", (part.node,), {"axes": at}, hint=hint)
+
+    def elements(self, part: Part) -> Node:
+        """The value of its square for each element along the axes of a part."""
+        counts = [self.count(a) for a in part.axes]
+        sides = [self.size if a in self.cut else 1 for a in part.axes]
+        split: list[int] = []
+        at: list[int] = []
+        for count, side in zip(counts, sides, strict=True):
+            at.append(len(split))
+            split += [count, side]
+        hint = TensorType(part.node.dtype, tuple(split))
+        node = make("broadcast", (part.node,), {"axes": tuple(at)}, hint=hint)
+        node = _reshaped(node, [c * s for c, s in zip(counts, sides, strict=True)])
+        shape = tuple(self.shape[a] for a in part.axes)
+        if node.shape == shape:
+            return node
+        none = (0,) * len(shape)
+        return make("slice", (node,), {"start": none, "limit": shape, "step": (1,) * len(shape)})
+
+    def _times(self, part: Part, number: int) -> Part:
+        return (
+            part
+            if number == 1
+            else self.apply("mul", part, Part(constant(number, part.node.dtype)))
+        )
+
+    def _plus(self, part: Part, number: int) -> Part:
+        return (
+            part
+            if number == 0
+            else self.apply("add", part, Part(constant(number, part.node.dtype)))
+        )
+
+
+def _reshaped(node: Node, shape: Sequence[int]) -> Node:
+    if node.shape == tuple(shape):
+        return node
+    return make("reshape", (node,), hint=TensorType(node.dtype, tuple(shape)))
+
+
+def _as(part: Part, dtype: DType) -> Part:
+    node = part.node
+    if node.dtype == dtype:
+        return part
+    return Part(make("cast", (node,), hint=node.tensor.with_dtype(dtype)), part.axes)

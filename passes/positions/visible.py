@@ -1,0 +1,200 @@
+"""Which selects of a stream hide elements from its states, and what a condition says of places."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from stack.ir import ops
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, Expr, Quotient, add, mul, symbols
+from stack.ir.node import Block, Node
+from stack.ir.stream_op import streamed_axes
+from stack.passes.positions.affine import affine
+
+UNLESS = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}  # where a comparison does not hold
+
+
+@dataclass(frozen=True)
+class DataLimit:
+    """The streamed place is not below (+1) or not above (-1) scale * value + moved.
+
+    Attributes:
+        value: a node, read at the index `at`.
+    """
+
+    sign: int
+    value: Node
+    at: Index
+    scale: int = 1
+    moved: int = 0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """Where elements are visible: all of `bounds` are >= 0; `exact` when nothing else matters."""
+
+    bounds: tuple[Dim, ...] = ()
+    exact: bool = True
+    limits: tuple[DataLimit, ...] = ()
+
+
+def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
+    """Selects that hide elements from all states, and the operand that is seen."""
+    for select in states.nodes:
+        visible = _visible_branch(select)
+        if visible is not None and hidden(states, select, _fill(select, visible)) is not None:
+            yield select, visible
+
+
+def _visible_branch(node: Node) -> int | None:
+    """The operand of a select that is seen, where the other is -inf or 0."""
+    if node.op != "select" or not node.tensor.rank:
+        return None
+    for side in (1, 2):
+        fill = _behind(node.args[side])
+        if fill.op == "const" and not fill.tensor.rank:
+            value = fill.attrs["value"].array
+            if value.dtype.kind == "f" and (np.isneginf(value) or value == 0):
+                return 3 - side
+    return None
+
+
+def _fill(node: Node, visible: int) -> float:
+    return float(_behind(node.args[3 - visible]).attrs["value"].array)
+
+
+def _behind(node: Node) -> Node:
+    """What is spread or rounded to a value."""
+    while node.op in ("broadcast", "cast"):
+        node = node.args[0]
+    return node
+
+
+def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
+    """What is -inf or 0 where a node is `fill`, one of the two.
+
+    None where a state has more of such an element than the identity of its reduction.
+    """
+    lowest: set[Node] = set()
+    zero: set[Node] = set()
+    (lowest if fill else zero).add(start)
+    for node in states.nodes:
+        args = node.args
+        if node.op in ("broadcast", "cast", "reshape", "transpose") and args[0] in lowest | zero:
+            (lowest if args[0] in lowest else zero).add(node)
+        elif (
+            (node.op in ("add", "sub") and args[0] in lowest)
+            or (node.op == "add" and args[1] in lowest)
+            or (node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1]))
+        ):
+            lowest.add(node)
+        elif (
+            (node.op in ("exp", "exp2") and args[0] in lowest)
+            or (node.op == "mul" and not zero.isdisjoint(args))
+            or (node.op == "div" and args[0] in zero)
+            or (node.op in ("add", "sub") and all(a in zero for a in args))
+            or (node.op == "select" and all(a in zero or _is_zero(a) for a in args[1:]))
+        ):
+            zero.add(node)
+    for state in states.results:
+        operands = [operand for operand, _ in streamed_axes(state)]
+        if state.op == "dot" or state.attrs["kind"] == "sum":
+            if zero.isdisjoint(operands):
+                return None
+        elif state.attrs["kind"] != "max" or lowest.isdisjoint(operands):
+            return None
+    return frozenset(lowest | zero)
+
+
+def _is_zero(node: Node) -> bool:
+    return node.op == "const" and not node.tensor.rank and not node.attrs["value"].array
+
+
+def _is_positive(node: Node) -> bool:
+    return node.op == "const" and not node.tensor.rank and float(node.attrs["value"].array) > 0
+
+
+def seen(node: Node, index: Index, positive: bool) -> Seen:
+    """Where a condition holds (or, not `positive`, where it does not)."""
+    if node.op in ("broadcast", "reshape", "transpose"):
+        return seen(node.args[0], ops.pull(node, index)[0], positive)
+    if node.op == "not":
+        return seen(node.args[0], index, not positive)
+    if node.op == "select":
+        values = [_truth(a) for a in node.args[1:]]
+        if values in ([True, False], [False, True]):
+            return seen(node.args[0], index, positive == values[0])
+    if (node.op in ("and", "mul") and positive) or (node.op in ("or", "add") and not positive):
+        left, right = (seen(a, index, positive) for a in node.args)
+        limits = (*left.limits, *right.limits)
+        return Seen((*left.bounds, *right.bounds), left.exact and right.exact, limits)
+    if node.op in ("lt", "le", "gt", "ge"):
+        found = compared(node, index, positive)
+        if found is not None:
+            difference, is_strict = found
+            return Seen((add(difference, -1) if is_strict else difference,))
+        limit = data_limit(node, index, positive)
+        return Seen((), False, (limit,) if limit else ())
+    return Seen((), False)
+
+
+def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | None:
+    """A comparison of places as a number that is above 0 (True), or not below it, where it holds.
+
+    None where an operand is no sum of places.
+    """
+    a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
+    if a is None or b is None:
+        return None
+    op = node.op if positive else UNLESS[node.op]
+    difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
+    return difference, op in ("lt", "gt")
+
+
+def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
+    """A streamed place, or the number of its block, compared with a value of the row."""
+    op = node.op if positive else UNLESS[node.op]
+    place, value = node.args
+    scale = _blocks(affine(place, index), _streamed_place(index))
+    if not scale or not value.tensor.rank:
+        return None
+    at = index
+    while value.op in ("broadcast", "reshape", "transpose", "slice"):
+        at = ops.pull(value, at)[0]
+        value = value.args[0]
+    if value.op != "param" or any(s.name == "streamed" for d in at for s in symbols(d)):
+        return None
+    sign = 1 if op in ("ge", "gt") else -1
+    moved = {"ge": 0, "gt": scale, "le": scale - 1, "lt": -1}[op]
+    return DataLimit(sign, value, at, scale, moved)
+
+
+def _blocks(number: Dim | None, place: Dim | None) -> int:
+    """How many places have one number: 1 where it is the place; 0 where it is neither."""
+    if number is None or place is None:
+        return 0
+    if number == place:
+        return 1
+    if isinstance(number, Expr) and len(number.terms) == 1 and number.terms[0][1] == 1:
+        atoms = number.terms[0][0]
+        if len(atoms) == 1 and isinstance(atoms[0], Quotient) and atoms[0].kind == "//":
+            quotient = atoms[0]
+            if quotient.num == place and isinstance(quotient.den, int):
+                return quotient.den
+    return 0
+
+
+def _streamed_place(index: Index) -> Dim | None:
+    """The streamed place in an index."""
+    return next((d for d in index if any(s.name == "streamed" for s in symbols(d))), None)
+
+
+def _truth(node: Node) -> bool | None:
+    while node.op == "broadcast":
+        node = node.args[0]
+    if node.op != "const" or node.tensor.rank or node.dtype.kind != "b":
+        return None
+    return bool(node.attrs["value"].array)

@@ -1,0 +1,1 @@
+"""Exact rewrite rules that canonicalize and layout apply: no bit of a result changes."""

@@ -1,0 +1,1 @@
+"""The derivation behind the pass `stream`, in three steps: normal, action, build."""

@@ -1,0 +1,171 @@
+"""Step 2 of the streaming rewrite: how the states change when what they depend on does.
+
+With F(x, r) the summands of the states, F(x, r') = A(r, r') F(x, r) holds for all x:
+
+    exp(a - r)      times exp(r - r')
+    [a = r]         times [r = r'], where r bounds a
+    (a - r) ** d    with its lower powers: binomial in (r - r')
+    products        the product of both
+
+so the running sums of F are corrected by A alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import product as choices
+from math import comb, prod
+
+from stack.ir.builder import constant, make, param
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node
+from stack.ir.types import Type
+from stack.passes.streaming.normal import Normal, vanishes, without
+from stack.passes.streaming.render import Render
+from stack.passes.streaming.terms import (
+    Exp,
+    Names,
+    Refusal,
+    Scaled,
+    Shift,
+    State,
+    Tie,
+    Writer,
+    follows,
+)
+
+
+def correct_block(normal: Normal, types: Mapping[State, Type]) -> Block:
+    """The block `correct` of a stream: old states as if computed with the new values."""
+    states = normal.states
+    old = {s: param(f"old{i}", types[s]) for i, s in enumerate(states)}
+    new = {s: param(f"new{i}", types[s]) for i, s in enumerate(states)}
+    action = _Action(normal, old, new)
+    results = [action.corrected(s) for s in states]
+    return Block([*old.values(), *new.values()], results)
+
+
+def _no_memory(node: Node, shape: tuple[Dim, ...]) -> Node:
+    raise Refusal(f"the correction depends on {node.op!r}, which is not a state")
+
+
+class _Action:
+    def __init__(
+        self, normal: Normal, old: Mapping[State, Node], new: Mapping[State, Node]
+    ) -> None:
+        self.normal = normal
+        self.old = Render(normal, _no_memory, old, running=True)
+        self.new = Render(normal, _no_memory, new, running=True)
+
+    def corrected(self, state: State) -> Node:
+        """One old state with the new values of the earlier ones."""
+        total = self._shifted(state)
+        for factor in state.all_factors:
+            if isinstance(factor, Exp):
+                total = make("mul", (total, self._ratio(factor, state.names)))
+            elif isinstance(factor, Tie):
+                total = make("mul", (total, self._stays(factor, state.names, total)))
+        return total
+
+    def _stays(self, factor: Tie, names: Names, like: Node) -> Node:
+        """[r = r']: what was the bound is below it once there is a new one."""
+        (old, own), (new, _) = self.old.bound(factor.bound), self.new.bound(factor.bound)
+        same = make("eq", (old, new))
+        return self.old.spread(
+            make("cast", (same,), hint=same.tensor.with_dtype(like.dtype)), own, names
+        )
+
+    def _ratio(self, factor: Exp, names: Names) -> Node:
+        """exp(r - r'). The old bound is taken as it is: exp(-inf) drops what was no element."""
+        inside = self._moved(factor.r, raw=True)
+        return self.old.spread(make(factor.op, (inside,)), self._names(factor.r), names)
+
+    def _moved(self, r: tuple[Scaled, ...], raw: bool) -> Node:
+        """r - r', with the axes of its first anchor."""
+        names = self._names(r)
+        total: Node | None = None
+        for scaled in r:
+            anchor = scaled.anchor
+            own = self.old.names(anchor.value)
+            after = self.new.anchor(anchor)
+            if anchor.kind != "bound":
+                moved = make("sub", (self.old.anchor(anchor), after))
+            else:
+                source = self.normal.source_state(anchor)
+                held = self.old.spread(self.old.states[source], source.names, own)
+                moved = make("sub", (held, after))
+                if not raw:
+                    # before the first element there is nothing to move
+                    empty = self.old.spread(self.old.is_infinite(anchor), source.names, own)
+                    moved = make("select", (empty, constant(0.0, moved.dtype), moved))
+            moved = self.old.spread(moved, own, names)
+            total = self.old.plus(total, scaled.number, moved)
+        assert total is not None
+        return total
+
+    def _names(self, r: tuple[Scaled, ...]) -> Names:
+        """Axes of r: those of the anchor that has most."""
+        return max((self.old.names(s.anchor.value) for s in r), key=len)
+
+    def _shifted(self, state: State) -> Node:
+        """The sum over lower powers: prod C(p, i) (r - r') ** (p - i) times the state with i."""
+        shifts = Counter(f for f in state.all_factors if isinstance(f, Shift) and f.r)
+        total = self.old.states[state]
+        moved = {f: self._moved(f.r, raw=False) for f in shifts}
+        for lost in choices(*(range(p + 1) for p in shifts.values())):
+            if not any(lost):
+                continue
+            lower = state
+            part: Node | None = None
+            for shift, times in zip(shifts, lost, strict=True):
+                for _ in range(times):
+                    lower = without(lower, shift)
+                step = self.old.spread(moved[shift], self._names(shift.r), state.names)
+                for _ in range(times):
+                    part = step if part is None else make("mul", (part, step))
+            number = prod(comb(p, i) for p, i in zip(shifts.values(), lost, strict=True))
+            assert part is not None
+            held = self._lower(lower)
+            if held is None:
+                continue
+            if number != 1:
+                part = make("mul", (part, constant(float(number), part.dtype)))
+            below, names = held
+            below = self.old.spread(below, names, state.names)
+            total = make("add", (total, make("mul", (below, part))))
+        return total
+
+    def _lower(self, state: State) -> tuple[Node, Names] | None:
+        """The state of lower power; None where it is 0 by definition."""
+        if vanishes(state):
+            return None
+        if state.kind == "sum" and not state.factors:
+            state = State("count", state.names, state.space, (), state.source)
+        held = next(s for s in self.normal.states if s == state)
+        return self.old.states[held], held.names
+
+
+def describe(normal: Normal, writer: Writer) -> list[str]:
+    """F and A of each state, in words."""
+    lines: list[str] = []
+    for state in normal.states:
+        place = writer.place[state]
+        factors = [f for f in state.all_factors if follows(f)]
+        if not factors:
+            lines.append(f"{place}: no state in it, A = 1")
+            continue
+        action: list[str] = []
+        for factor in dict.fromkeys(factors):
+            if isinstance(factor, Tie):
+                action.append(f"[r = r'] with r = {writer.node(factor.bound.value.node)}")
+                continue
+            r = writer.reference(factor.r)
+            if isinstance(factor, Exp):
+                action.append(f"{factor.op}(r - r') with r = {r}")
+            else:
+                degree = factors.count(factor)
+                action.append(f"binomial of degree {degree} in (r - r') with r = {r}")
+        summand = writer.product(1.0, state.all_factors)
+        lines.append(f"{place}: F = {summand}, A = {' times '.join(action)}")
+    return lines

@@ -1,0 +1,154 @@
+"""Which values made of states may stand for r in a - r, so that a - r stays small along the pass.
+
+A running max or min bounds what it was taken of; a running sum over the running count is a mean,
+and so is one running sum over another. Any other r would take differences of large numbers, where
+the two passes of the function do not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from stack.ir.node import Node
+from stack.passes.streaming.graph import MOVES
+from stack.passes.streaming.region import Region
+from stack.passes.streaming.terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
+from stack.rewrite.pattern import splat
+
+# results are never -inf
+_BOUNDED = ("exp", "exp2", "sigmoid", "tanh", "sin", "cos", "erf", "iota", "size", "abs")
+_LINEAR = ("add", "sub", "max", "min", "neg", "select", "cast", *MOVES)
+
+
+def find_anchor(
+    region: Region, forms: Mapping[Node, Form], number: float, row: Value
+) -> tuple[Scaled, bool] | None:
+    """`number * row` as a multiple of an anchor, and whether the row is guarded against inf."""
+    inner, guarded = _unguarded(row.node)
+    source, factor = _multiple(row.node)
+    if any((n.dtype.bits == 64) != (row.node.dtype.bits == 64) for n in (inner, source)):
+        return None  # computed in another width
+    if inner in forms and inner.op == "reduce" and inner.attrs["kind"] in ("max", "min"):
+        if not _is_state(forms[inner]):
+            return None
+        anchor = Anchor("bound", inner, Value(inner, region.members[inner]))
+        return Scaled(number, anchor), guarded
+    if source in forms and source.op == "reduce" and source.attrs["kind"] == "sum":
+        if isinstance(region.extent, int) and region.extent and _is_state(forms[source]):
+            anchor = Anchor("mean", source, Value(source, region.members[source]))
+            return Scaled(_rounded(number * factor * region.extent), anchor), False
+    below = _divisor(region, forms, source, row)
+    if below is None:
+        return None
+    value = row if source is row.node else Value(source, row.names)
+    return Scaled(_rounded(number * factor), Anchor("ratio", source, value, below)), False
+
+
+def _is_state(form: Form) -> bool:
+    """Whether a reduction is one state, as it is."""
+    return len(form) == 1 and form[0].number == 1 and not form[0].rows
+
+
+def _rounded(number: float) -> float:
+    """A whole number where rounding of 1 / size is all that is between."""
+    near = round(number)
+    return float(near) if abs(number - near) < 1e-6 else number
+
+
+def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Value) -> Value | None:
+    """The running sum that a row is divided by, where it is one running sum over another."""
+    if source in forms:
+        form = forms[source]
+        rows = form[0].rows if len(form) == 1 and form[0].state is not None else ()
+        powers = [r for r in rows if isinstance(r, Power)]
+        only = powers[0] if len(powers) == 1 else None
+        if only is not None and only.power == -1 and only.value.node in forms:
+            return only.value
+        return None
+    if source.op == "div" and all(_multiple(a)[0] in forms for a in source.args):
+        below = _multiple(source.args[1])[0]
+        return Value(below, region.members[below])
+    return None
+
+
+def anchors(factors: Sequence[Factor]) -> list[Anchor]:
+    """The anchors of factors, each once."""
+    held = [f for f in factors if isinstance(f, Exp | Shift)]
+    return list(dict.fromkeys(s.anchor for f in held for s in f.r))
+
+
+def _unguarded(node: Node) -> tuple[Node, bool]:
+    """A row without what only replaces infinities."""
+    guarded = False
+    while True:
+        if node.op in ("cast", *MOVES) or _keeps(node):
+            node = node.args[0]
+        elif node.op == "select" and _tests_finite(node.args[0], node.args[1]):
+            node, guarded = node.args[1], True
+        elif node.op == "select" and _tests_infinite(node.args[0], node.args[2]):
+            node, guarded = node.args[2], True
+        else:
+            return node, guarded
+
+
+def _multiple(node: Node) -> tuple[Node, float]:
+    """A row as a number times another."""
+    number = 1.0
+    while True:
+        other = splat(node.args[1]) if len(node.args) == 2 else None
+        if node.op in ("cast", *MOVES):
+            node = node.args[0]
+        elif node.op == "mul" and isinstance(other, float):
+            node, number = node.args[0], number * other
+        elif node.op == "div" and isinstance(other, float) and other:
+            node, number = node.args[0], number / other
+        else:
+            return node, number
+
+
+def _keeps(node: Node) -> bool:
+    """max(x, -inf) and min(x, inf)."""
+    neutral = {"max": -math.inf, "min": math.inf}.get(node.op)
+    return neutral is not None and splat(node.args[1]) == neutral
+
+
+def _tests_finite(test: Node, value: Node) -> bool:
+    """Whether a test holds for every finite value, and only says whether it is one."""
+    if test.op == "isfinite":
+        return test.args[0] is value
+    limits = {"ne": (-math.inf, math.inf), "gt": (-math.inf,), "lt": (math.inf,)}
+    return _compares(test, value, limits.get(test.op, ()))
+
+
+def _tests_infinite(test: Node, value: Node) -> bool:
+    """Whether a test fails for every finite value."""
+    if test.op != "eq":
+        return False
+    size = test.args[0]
+    if size.op == "abs" and size.args[0] is value:
+        return splat(test.args[1]) == math.inf
+    return _compares(test, value, (-math.inf, math.inf))
+
+
+def _compares(test: Node, value: Node, limits: Sequence[float]) -> bool:
+    return len(test.args) == 2 and test.args[0] is value and splat(test.args[1]) in limits
+
+
+def may_be_infinite(node: Node, seen: set[Node]) -> bool:
+    """Whether a value may be -inf, as far as ops and constants tell."""
+    if node in seen:
+        return False  # judged already
+    seen.add(node)
+    if node.op == "const" and node.dtype.is_float:
+        return not bool(np.isfinite(node.attrs["value"].array).all())
+    if node.op in _BOUNDED or not node.dtype.is_float:
+        return False
+    if node.op == "cast" and not node.args[0].dtype.is_float:
+        return False
+    finite_factor = node.op in ("mul", "div") and splat(node.args[1]) not in (None, 0)
+    if node.op in _LINEAR or finite_factor or node.op == "mul":
+        return any(may_be_infinite(a, seen) for a in node.args)
+    return True

@@ -1,0 +1,180 @@
+"""Step 3 of the streaming rewrite: the op `stream` from the normal form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stack.ir.builder import constant, make, param
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+from stack.passes.streaming.action import correct_block
+from stack.passes.streaming.graph import MOVES, is_elementwise
+from stack.passes.streaming.normal import Normal
+from stack.passes.streaming.render import Render, again, reshaped, wide, widened
+from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, Value
+
+
+@dataclass(frozen=True)
+class Built:
+    """A stream, and what its results stand for."""
+
+    node: Node
+    outputs: tuple[Node, ...]
+
+
+class Build:
+    """Makes a `stream` node that computes `outputs`.
+
+    Args:
+        finishing: nodes that are computed in the block `finish`, outputs included.
+    """
+
+    def __init__(self, normal: Normal, finishing: frozenset[Node]) -> None:
+        self.normal = normal
+        self.region = normal.region
+        self.finishing = finishing
+        self.args: dict[Node, Node] = {}  # what is read from memory, and its parameter
+        self.seen = {v.node: v for v in self.region.visited}
+        self.made: dict[Node, Node] = {}  # new nodes and what they stand for
+
+    def leaf(self, node: Node, shape: tuple[Dim, ...]) -> Node:
+        """The parameter for a value from memory, seen in a shape."""
+        seen = reshaped(node, shape)
+        return self.args.setdefault(seen, param(f"p{len(self.args)}", seen.type))
+
+    def build(self, outputs: Sequence[Node]) -> Built:
+        """The node. Raises Refusal where something does not fit after all."""
+        states = self._states()
+        results = self._finish(states, outputs)
+        if not self.args or not states:
+            raise Refusal("nothing is read from memory")
+        params = list(self.args.values())
+        ends = [param(f"s{i}", s.type) for i, s in enumerate(states.values())]
+        blocks = (
+            self._block(params, list(states.values())),
+            correct_block(self.normal, {s: n.type for s, n in states.items()}),
+            self._block([*ends, *params], results),
+        )
+        kinds = dict.fromkeys(s.kind for s in self.normal.states if s.kind != "count")
+        node = make("stream", list(self.args), {"name": "_".join(kinds)}, blocks)
+        return Built(node, tuple(outputs))
+
+    def _block(self, params: Sequence[Node], results: Sequence[Node]) -> Block:
+        """A block with the names and source lines of what its nodes stand for."""
+        old = self.region.graph.block
+        found = self.made.items()
+        names = {new: old.names[node] for new, node in found if node in old.names}
+        locs = {new: old.locs[node] for new, node in found if node in old.locs}
+        return Block(params, results, names, locs)
+
+    # ---- states
+
+    def _states(self) -> dict[State, Node]:
+        made: dict[State, Node] = {}
+        render = Render(self.normal, self.leaf, made)
+        for state in self.normal.states:
+            made[state] = self._state(state, render)
+            self.made.setdefault(made[state], state.source)
+        self.made.update(render.made)
+        return made
+
+    def _state(self, state: State, render: Render) -> Node:
+        dtype = wide(state.source.dtype)
+        if state.kind == "dot":
+            return self._dot(state, render)
+        if state.kind == "count":
+            value, kind = render.full(constant(1.0, dtype), state.space), "sum"
+        elif state.kind == "pick":
+            value, kind = self._picked(state, render), "sum"
+        elif state.kind == "sum":
+            value, kind = render.product(1.0, state.factors, state.space, dtype), "sum"
+        else:
+            (factor,) = state.factors
+            value, kind = render.factor(factor, state.space), state.kind
+        if value.dtype != dtype and value.dtype.is_float:
+            value = make("cast", (value,), hint=value.tensor.with_dtype(dtype))
+        return make("reduce", (value,), {"kind": kind, "axes": (state.space.index(K),)})
+
+    def _picked(self, state: State, render: Render) -> Node:
+        """The summand where the position is the index, else 0."""
+        assert state.index is not None
+        own = render.names(state.index)
+        index = render.full(render.value(state.index, native=True), own)
+        names = tuple(n for n in own if n in state.names)
+        kept = render.spread(index, own, names)
+        wanted = render.spread(kept, names, state.space)
+        line = TensorType(index.dtype, render.shape((K,)))
+        here = render.spread(make("iota", (), {"axis": 0}, hint=line), (K,), state.space)
+        value = render.product(1.0, state.factors, state.space, wide(state.source.dtype))
+        chosen = make("eq", (here, wanted))
+        return make("select", (chosen, value, constant(0, value.dtype)))
+
+    def _dot(self, state: State, render: Render) -> Node:
+        dtype = state.source.args[0].dtype
+        left = self._operand(state.factors, state.space, dtype.name, render)
+        right = self._operand(state.right, state.right_space, dtype.name, render)
+        spaces = (state.space, state.right_space)
+        return render.dot((left, right), spaces, state.names, wide(state.source.dtype))
+
+    def _operand(self, factors: Sequence[Factor], space: Names, dtype: str, render: Render) -> Node:
+        """An operand of a dot, in the element type that the function gave it."""
+        alone = factors[0] if len(factors) == 1 else None
+        if isinstance(alone, Power) and alone.power == 1 and self._is_view(alone.value):
+            made = render.value(alone.value, native=True)
+            if made.dtype.name == dtype:
+                return render.full(render.spread(made, render.names(alone.value), space), space)
+        operands = [a for s in self.normal.states for a in s.source.args if s.source.op == "dot"]
+        target = next(a.dtype for a in operands if a.dtype.name == dtype)
+        made = render.product(1.0, factors, space, wide(target))
+        type_ = made.tensor.with_dtype(target)
+        return made if type_ == made.type else make("cast", (made,), hint=type_)
+
+    def _is_view(self, value: Value) -> bool:
+        """Whether a value is read from memory as it is, through views and casts."""
+        while self.region.passes(value):
+            if value.node.op not in (*MOVES, "cast"):
+                return False
+            (value,) = self.region.operand_values(value)
+        return True
+
+    # ---- finish
+
+    def _finish(self, states: dict[State, Node], outputs: Sequence[Node]) -> list[Node]:
+        ends = {s: param(f"s{i}", n.type) for i, (s, n) in enumerate(states.items())}
+        render = Render(self.normal, self.leaf, ends, final=True)
+        done: dict[Node, Node] = {}
+        results: list[Node] = []
+        for output in outputs:
+            made = self._node(output, render, done)
+            if made.type != output.type:
+                made = make("cast", (made,), hint=output.type)
+            results.append(made)
+            self.made[made] = output
+        self.made = {**self.made, **render.made}
+        return results
+
+    def _node(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
+        if node not in done:
+            done[node] = self._finished(node, render, done)
+            self.made.setdefault(done[node], node)
+        return done[node]
+
+    def _finished(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
+        if node in self.region.members:
+            return reshaped(render.form(node), node.shape)
+        if node.op == "const" and not node.shape:
+            return render.value(Value(node, ()))
+        views = node.op in (*MOVES, "cast")
+        inside = node in self.finishing or views or self.region.graph.is_generated(node)
+        if not inside and node in self.seen:
+            inside = self.region.passes(self.seen[node])
+        if not inside or not (is_elementwise(node) or node.op in (*MOVES, "iota", "gather")):
+            if node.op == "dot" and node in self.region.dots:
+                raise Refusal(
+                    f"{self.region.graph.name(node)}, which is as long as the axis, is needed"
+                    " after the pass"
+                )
+            return widened(self.leaf(node, node.shape))
+        return again(node, [self._node(a, render, done) for a in node.args])

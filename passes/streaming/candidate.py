@@ -1,0 +1,397 @@
+"""One stream that may be made: the reduction that it ends in, what joins it, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from stack.ir.builder import make
+from stack.ir.dim import Dim, add, less_equal, product
+from stack.ir.node import Node, deps
+from stack.ir.types import TensorType, TupleType
+from stack.passes.streaming.action import describe
+from stack.passes.streaming.build import Build
+from stack.passes.streaming.expand import expands
+from stack.passes.streaming.graph import MOVES, Graph, is_elementwise, reduced_value
+from stack.passes.streaming.normal import Normal
+from stack.passes.streaming.price import choose
+from stack.passes.streaming.region import Region
+from stack.passes.streaming.terms import Refusal, Writer, follows
+from stack.rewrite.engine import Replacement
+
+
+class Options(Protocol):
+    """What `Stream` is told."""
+
+    @property
+    def min_axis(self) -> int: ...
+    @property
+    def max_width(self) -> int: ...
+    @property
+    def loops(self) -> str: ...
+    @property
+    def refuse(self) -> tuple[str, ...]: ...
+
+
+class Candidate:
+    """The stream that ends in one reduction.
+
+    Args:
+        asked: sinks that come later, which had their turn.
+        shared: dots that every stream over them computes on its own.
+        siblings: reductions that these dots end in; those over the same axis of them join.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        graph: Graph,
+        sink: Node,
+        asked: set[Node],
+        shared: frozenset[Node] = frozenset(),
+        siblings: Sequence[Node] = (),
+    ) -> None:
+        self.options = options
+        self.asked = asked
+        self.graph = graph
+        self.sink = sink
+        self.shared = shared
+        self.siblings = siblings
+        self.outside: frozenset[Node] = frozenset()
+        self.held: frozenset[Node] = frozenset()
+        self.price = ""
+        self.region = self._collect()
+
+    def _collect(self) -> Region:
+        """The region, with dots that are in memory anyway read from there."""
+        while True:
+            region = self._region()
+            late = self._late(region) if self.shared else frozenset[Node]()
+            needed = frozenset(self._needed_outside(region)) - self.held
+            if late:
+                self.outside |= late
+            elif needed:
+                self.held |= needed
+            else:
+                return region
+
+    def _late(self, region: Region) -> frozenset[Node]:
+        """Members from which something outside is computed that the region reads."""
+        inside = {v.node for v in region.visited} | region.dots | set(region.members)
+        reads = {a for n in inside for a in deps(n)} | inside
+        operands = {a for n in region.dots for a in n.args}
+        late: set[Node] = set()
+        for member in region.members:
+            if member is self.sink:
+                continue
+            after = self.graph.after((member,))
+            foreign = [n for n in after if n not in inside and not _moves(n)]
+            if not (operands.isdisjoint(after) and reads.isdisjoint(self.graph.after(foreign))):
+                late.add(member)
+        return frozenset(late)
+
+    def _region(self) -> Region:
+        """The sink's region, with other reductions that use its states."""
+        found = reduced_value(self.sink)
+        assert found is not None
+        region = Region(self.graph, found[0], self.outside, self.held)
+        region.add(self.sink)
+        if len(region.members) == 1 and not region.dots and not self._is_long(found[0]):
+            return region
+        self._check_width([self.sink], region)
+        after = self.graph.after(region.members)
+        # of a long row all or nothing: what was refused before would read the row again
+        asked = set[Node]() if self._is_long(found[0]) else self.asked
+        others = [n for n in reversed(self.graph.nodes) if n in after and n not in asked]
+        others += [n for n in self.siblings if n not in others]
+        others = [n for n in others if n not in self.outside and _extent(n) == found[0]]
+        plain = not region.dots and not any(n.op == "dot" for n in (*others, *region.members))
+        if plain and not self._is_long(found[0]):
+            return region
+        for node in others:
+            if node in region.members:
+                continue
+            more = Region(self.graph, found[0], self.outside, self.held)
+            try:
+                more.add(node)
+                joins = not region.members.keys().isdisjoint(more.members)
+                if joins or self._is_sibling(region, more):
+                    region.merge(more)
+            except Refusal:
+                continue
+        return region
+
+    def _is_sibling(self, region: Region, other: Region) -> bool:
+        """Whether two regions stream along shared dots, neither needing the other."""
+        if not any(v.node in self.shared for v, _ in region.common(other)):
+            return False
+        first, second = self.graph.after(region.members), self.graph.after(other.members)
+        return first.isdisjoint(other.members) and second.isdisjoint(region.members)
+
+    def _is_long(self, extent: Dim) -> bool:
+        return isinstance(extent, int) and extent >= self.options.min_axis
+
+    def _virtual(self, region: Region) -> frozenset[Node]:
+        """Values made of the dots of a region, with no state in them."""
+        if not region.dots:
+            return frozenset()
+        visited = {v.node for v in region.visited if not region.depends(v)}
+        return frozenset(n for n in self.graph.after(region.dots) if n in visited)
+
+    def _needed_outside(self, region: Region) -> list[Node]:
+        """Values of a region's dots that something else reads too."""
+        inside = {v.node for v in region.visited} | set(region.members)
+        own = self._virtual(region)
+        if self.shared:
+            own &= self.graph.after(region.dots - self.shared)
+        return [
+            n
+            for n in own
+            if n in self.graph.results or any(u not in inside for u in self.graph.users[n])
+        ]
+
+    # ---- normal form
+
+    def build(self) -> dict[Node, Replacement] | None:
+        """What replaces what; None where a stream is not worth it."""
+        while True:
+            if not self._is_candidate():
+                return None
+            try:
+                self.normal = Normal(self.region)
+                break
+            except Refusal as refusal:
+                self._leave_out(refusal)
+        self.finishing, self.outputs = self._outputs()
+        if not self._is_worth_it():
+            return None
+        made = Build(self.normal, frozenset(self.finishing)).build(self.outputs)
+        after = self.graph.after(self.region.members)
+        for arg in made.node.args:
+            if arg in after:
+                raise Refusal(
+                    f"{self.graph.name(arg)} is computed from a state outside of the pass"
+                )
+        foreign = {n.op for b in made.node.blocks for n in b.nodes}.intersection(
+            self.options.refuse
+        )
+        if foreign:
+            raise Refusal(f"no code for {', '.join(sorted(foreign))}")
+        if self.options.loops:
+            self.price = choose(made.node, self.options.loops)
+        return self._replacements(made.node)
+
+    def _leave_out(self, refusal: Refusal) -> None:
+        """Go on without the reduction that was refused, and what it is computed from."""
+        culprit = refusal.reduction
+        if culprit is None or culprit is self.sink:
+            raise refusal
+        before = {m for m in self.region.members if culprit in self.graph.after((m,))}
+        self.outside |= before | {culprit}
+        if self.sink in self.outside:
+            raise refusal
+        self.region = self._collect()
+
+    def _is_candidate(self) -> bool:
+        """Whether there is more than one plain reduction."""
+        region = self.region
+        if region.dots or self._is_long(region.extent):
+            return True
+        if len(region.members) > 1:
+            return any(m.op == "dot" for m in region.members)
+        return expands(region, self.sink)
+
+    def _outputs(self) -> tuple[set[Node], list[Node]]:
+        """What is computed after the pass, and which of it is needed elsewhere."""
+        region, graph = self.region, self.graph
+        after = graph.after(region.members)
+        virtual = self._virtual(region)
+        inside = {v.node for v in region.visited if region.depends(v)}
+        finishing: set[Node] = set()
+        for node in graph.nodes:
+            if node not in after or node in region.members or not _finishes(node):
+                continue
+            if all(
+                a in finishing or a in region.members or (a not in after and a not in virtual)
+                for a in node.args
+            ):
+                finishing.add(node)
+        while True:
+            own = finishing | set(region.members)
+            needed, reached = self._demand(own)
+            views = {n for n in needed if n.op == "broadcast"}
+            if not views:
+                break
+            finishing -= views
+        lost = [n for n in graph.nodes if n in inside and n in reached]
+        if lost:
+            name = graph.name(lost[-1])
+            raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
+        return finishing, needed
+
+    def _demand(self, own: set[Node]) -> tuple[list[Node], set[Node]]:
+        """Which of `own` the rest of the block reads, and that rest."""
+        needed: set[Node] = set()
+        reached: set[Node] = set()
+        pending = list(self.graph.results)
+        while pending:
+            node = pending.pop()
+            if node in own:
+                needed.add(node)
+            elif node not in reached:
+                reached.add(node)
+                pending.extend(deps(node))
+        return sorted(needed, key=lambda n: self.graph.place[n]), reached
+
+    def _is_worth_it(self) -> bool:
+        region = self.region
+        dots = [m for m in region.members if m.op == "dot"]
+        long = [n for n in self.outputs if self._is_row(n)]
+        if (dots or region.dots) and long:
+            raise Refusal(
+                f"{self.graph.name(long[0])}, which is as long as the axis, is needed elsewhere"
+            )
+        self._check_width(dots, region)
+        factors = [f for s in self.normal.states for f in s.all_factors]
+        depends = any(follows(f) for f in factors)
+        if not region.dots and not dots:
+            return self._is_long(region.extent) and (len(region.members) > 1 or bool(long))
+        if depends or (dots and len(self.normal.states) > 1) or expands(region, self.sink):
+            return True
+        return bool(region.dots) and self._saves_bytes()
+
+    def _check_width(self, sinks: Sequence[Node], region: Region) -> None:
+        """Refuse results that are too wide to be held, or wider than what stays out of memory."""
+        total: Dim = 0
+        dots = [s for s in sinks if s.op == "dot"]
+        for dot in dots:
+            width = _width(dot, region)
+            if less_equal(width, self.options.max_width) is not True:
+                raise Refusal(
+                    f"{self.graph.name(dot)} has {width} columns, more than max_width ="
+                    f" {self.options.max_width}"
+                )
+            total = add(total, width)
+        if dots and not region.dots and less_equal(total, region.extent) is not True:
+            raise Refusal(
+                f"the results have {total} columns, more than the {region.extent} elements"
+                " that would stay out of memory"
+            )
+
+    def _is_row(self, node: Node) -> bool:
+        """Whether a result has the streamed axis."""
+        return any(v.node is node for v in self.region.visited) or self._reads_row(node)
+
+    def _reads_row(self, node: Node) -> bool:
+        rows = {v.node for v in self.region.visited if v.streams}
+        pending, seen = [node], set[Node]()
+        while pending:
+            found = pending.pop()
+            if found in rows:
+                return True
+            if found in seen or found in self.region.members:
+                continue
+            seen.add(found)
+            if found in self.finishing:
+                pending.extend(found.args)
+        return False
+
+    def _saves_bytes(self) -> bool:
+        """Whether what stays out of memory is more than what is read."""
+        between = sum(_elements(d) for d in self.region.dots)
+        return between > sum(_elements(a) for d in self.region.dots for a in d.args)
+
+    # ---- result
+
+    def _replacements(self, stream: Node) -> dict[Node, Replacement]:
+        inner = tuple(self.region.members)
+        if not isinstance(stream.type, TupleType):
+            return {self.outputs[0]: Replacement(stream, inner)}
+        return {
+            output: Replacement(make("item", (stream,), {"index": i}), inner)
+            for i, output in enumerate(self.outputs)
+        }
+
+    def text(self) -> str:
+        """The derivation, step by step."""
+        normal = self.normal
+        block = self.graph.block
+        names = {**block.names, **{p: str(p.attrs["name"]) for p in block.params}}
+        writer = Writer(names, normal.states, self.graph.after(self.region.members))
+        members = sorted(self.region.members, key=lambda n: self.graph.place[n])
+        for node in sorted(members, key=lambda n: any(p.rows for p in normal.forms[n])):
+            text = writer.form(normal.forms[node])
+            writer.forms[node] = f"({text})" if " " in text else text
+        lines = [f"{self.graph.name(self.sink)} is streamed over an axis of {self.region.extent}"]
+        lines.append("normal form")
+        lines += [f"  {writer.place[s]} = {writer.state(s)}" for s in normal.states]
+        lines += [f"  {names.get(n, n.op)} = {writer.form(normal.forms[n])}" for n in members]
+        lines.append("summand F and action A")
+        lines += [f"  {line}" for line in describe(normal, writer)]
+        if self.price:
+            lines.append(f"price: {self.price}")
+        return "\n".join(lines)
+
+
+def _finishes(node: Node) -> bool:
+    """Whether an op may follow the pass: one element from one."""
+    if not isinstance(node.type, TensorType):
+        return False
+    return is_elementwise(node) or node.op in ("broadcast", "transpose")
+
+
+def _moves(node: Node) -> bool:
+    return is_elementwise(node) or node.op in MOVES
+
+
+def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
+    """The dots that a reduction could compute tile by tile."""
+    found = reduced_value(sink)
+    if found is None:
+        return frozenset()
+    region = Region(graph, found[0], frozenset(), frozenset())
+    try:
+        region.add(sink)
+    except Refusal:
+        return frozenset()
+    return frozenset(region.dots)
+
+
+def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
+    """The reductions that dots end in, element by element; None where one ends in anything else."""
+    found: set[Node] = set()
+    pending, seen = list(dots), set(dots)
+    while pending:
+        node = pending.pop()
+        if node in graph.results:
+            return None
+        for user in graph.users.get(node, ()):
+            if user in seen:
+                continue
+            seen.add(user)
+            if reduced_value(user) is not None and user.op != "gather":
+                found.add(user)
+            elif _moves(user):
+                pending.append(user)
+            else:
+                return None
+    return sorted(found, key=lambda n: graph.place[n])
+
+
+def _extent(node: Node) -> Dim | None:
+    """The size of the axis that a node reduces."""
+    found = reduced_value(node)
+    return found[0] if found is not None else None
+
+
+def _width(dot: Node, region: Region) -> Dim:
+    """Columns of a dot's running value: axes that its main operand has not."""
+    values = region.operands[dot]
+    main = next((v for v in values if v not in region.light), values[0])
+    result = zip(region.members[dot], dot.shape, strict=True)
+    return product([size for name, size in result if name not in main.names])
+
+
+def _elements(node: Node) -> int:
+    size = node.tensor.size
+    return size if isinstance(size, int) else 0

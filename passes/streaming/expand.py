@@ -1,0 +1,44 @@
+"""Lone dots whose operand is computed from much less: in the pass it never goes through memory.
+
+Decays exp(a_i - a_j) of many heads times one table of scores are such an operand.
+"""
+
+from __future__ import annotations
+
+from stack.ir.node import Node
+from stack.passes.streaming.region import Region
+from stack.passes.streaming.terms import Value
+
+EXPANDS = 4  # times the elements that an operand is computed from
+
+
+def expands(region: Region, sink: Node) -> bool:
+    """Whether the sink is a dot alone, one operand of which is computed from much less."""
+    if sink.op != "dot" or len(region.members) > 1:
+        return False
+    return any(_is_expanded(region, sink, operand) for operand in region.operands[sink])
+
+
+def _is_expanded(region: Region, sink: Node, operand: Value) -> bool:
+    """Whether a value is computed from much less, and for the sink alone."""
+    pending, seen = [operand], set[Value]()
+    read: set[Node] = set()
+    while pending:
+        value = pending.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        if region.passes(value):
+            pending.extend(region.operand_values(value))
+        else:
+            read.add(value.node)
+    size = _elements(operand.node)
+    inside = {v.node for v in seen if v.node not in read} | {sink}
+    large = [n for n in inside if _elements(n) == size and n is not sink]
+    is_small = 0 < EXPANDS * sum(map(_elements, read)) <= size
+    return is_small and all(u in inside for n in large for u in region.graph.users[n])
+
+
+def _elements(node: Node) -> int:
+    size = node.tensor.size
+    return size if isinstance(size, int) else 0

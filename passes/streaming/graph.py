@@ -1,0 +1,102 @@
+"""A block as the streaming rewrite sees it: users, order, axis rules, reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from stack.ir import ops
+from stack.ir.axes import Axis, Rule
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node, topological
+from stack.passes.streaming.terms import K, Names
+
+MOVES = ("broadcast", "reshape", "transpose")
+
+
+class Graph:
+    """A closed block: order, users, and what depends on what."""
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.nodes = block.nodes
+        self.place = {n: i for i, n in enumerate((*block.params, *block.nodes))}
+        self.results = frozenset(block.results)
+        self.users: dict[Node, list[Node]] = {}
+        for node in self.nodes:
+            for arg in dict.fromkeys(node.args):
+                self.users.setdefault(arg, []).append(node)
+        self._generated: dict[Node, bool] = {}
+        self._rules: dict[Node, Rule | None] = {}
+
+    def rule(self, node: Node) -> Rule | None:
+        """The axis rule of a node."""
+        if node not in self._rules:
+            self._rules[node] = ops.rule_of(node)
+        return self._rules[node]
+
+    def name(self, node: Node) -> str:
+        """A node as messages call it."""
+        if node.op == "param":
+            return f"%{node.attrs['name']}"
+        return f"%{self.block.names.get(node, node.op)}"
+
+    def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Source lines of nodes, each once."""
+        return tuple(dict.fromkeys(x for n in nodes for x in self.block.locs.get(n, ())))
+
+    def after(self, roots: Iterable[Node]) -> frozenset[Node]:
+        """The nodes and everything computed from them."""
+        found = set(roots)
+        pending = list(found)
+        while pending:
+            fresh = [u for u in self.users.get(pending.pop(), ()) if u not in found]
+            found.update(fresh)
+            pending.extend(fresh)
+        return frozenset(found)
+
+    def is_generated(self, node: Node) -> bool:
+        """Whether a value is made of positions and numbers alone."""
+        if node not in self._generated:
+            for n in topological((node,), lambda n: n not in self._generated):
+                leaf = n.op in ("iota", "size") or (n.op == "const" and not n.shape)
+                simple = is_elementwise(n) or n.op in MOVES
+                inner = bool(n.args) and simple and all(self._generated[a] for a in n.args)
+                self._generated[n] = leaf or inner
+        return self._generated[node]
+
+
+def is_elementwise(node: Node) -> bool:
+    """Elementwise, with a value that a wider element type does not change."""
+    return ops.lookup(node.op).kind == "elementwise" and node.op != "bitcast"
+
+
+def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
+    """Size of the one axis that a node reduces, names of the operands' axes and of the result's.
+
+    Reductions are `reduce` over one axis, `dot` over one axis, and a `gather` that picks one
+    element along an axis for each row.
+    """
+    rule = ops.rule_of(node) if node.op in ("reduce", "dot", "gather") else None
+    if rule is None:
+        return None
+    if node.op == "gather":
+        marked = [a.names[0] for a in rule.inputs[0] if a.mark == "!"]
+        if len(marked) != 1 or len(node.args) != 2:
+            return None
+        gone = marked[0]
+    elif len(rule.reduced) == 1:
+        (gone,) = rule.reduced
+    else:
+        return None
+    named = tuple(tuple(K if n == gone else n for n in _plain(o, gone)) for o in rule.inputs)
+    if node.op == "dot" and not all(K in names for names in named):
+        return None
+    holder = named[0] if node.op != "dot" else next(n for n in named if K in n)
+    size = node.args[named.index(holder)].shape[holder.index(K)]
+    return size, named, _plain(rule.outputs[0], gone)
+
+
+def _plain(operand: tuple[Axis, ...], gone: str) -> Names:
+    """Names of axes; one that is kept is not called K."""
+    names = (a.names[0] for a in operand)
+    return tuple("kept" if n == K != gone else n for n in names)

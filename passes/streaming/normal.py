@@ -1,0 +1,226 @@
+"""Step 1 of the streaming rewrite: every reduction over k as a sum of rows times states.
+
+Sums and dots are linear: they are taken term by term, and what has no k leaves the reduction, so
+that sum(exp(s - m) / l * v) is sum(exp(s - m) * v) / l. Casts to 16-bit floats in between are
+dropped: the running values are wider.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import product as choices
+
+from stack.ir.axes import parse_rule
+from stack.ir.builder import make
+from stack.ir.node import Node
+from stack.passes.streaming.anchor import anchors, may_be_infinite
+from stack.passes.streaming.region import Region
+from stack.passes.streaming.sums import Sums
+from stack.passes.streaming.terms import (
+    Anchor,
+    Exp,
+    Factor,
+    K,
+    Names,
+    Part,
+    Power,
+    Refusal,
+    Shift,
+    State,
+    Sum,
+    Term,
+    Value,
+)
+from stack.rewrite.pattern import splat
+
+
+class Normal(Sums):
+    """The members of a region in normal form.
+
+    Attributes:
+        states: the states, each after those that it depends on.
+    """
+
+    def __init__(self, region: Region) -> None:
+        super().__init__(region)
+        region.settle()
+        self.states: list[State] = []
+        for node in sorted(region.members, key=lambda n: self.graph.place[n]):
+            try:
+                self.forms[node] = tuple(self._reduction(node))
+            except Refusal as refusal:
+                refusal.reduction = node
+                raise
+
+    def _reduction(self, node: Node) -> list[Part]:
+        region = self.region
+        operands = region.operands[node]
+        names = region.atoms(region.members[node])
+        if node.op == "gather":
+            return self._pick(node, operands)
+        if node.op == "dot":
+            return self._dot(node, operands, names)
+        kind = node.attrs["kind"]
+        operand = operands[0]
+        known = self._all_infinite(node, operand)
+        if known is not None:
+            return [Part(1.0, (Power(Value(known, region.members[node])),), None)]
+        if not region.depends(operand):
+            return [Part(1.0, (), self.enter(self._state(node, kind, operand)))]
+        if kind == "sum":
+            return [
+                self._linear(t, State("sum", names, region.atoms(operand.names), t.factors, node))
+                for t in self.grouped(operand)
+            ]
+        if kind in ("max", "min"):
+            return self._bound(node, kind, operand)
+        raise Refusal(
+            f"{self.graph.name(node)} is the {kind} of a value that an earlier reduction changes"
+        )
+
+    def _all_infinite(self, node: Node, operand: Value) -> Node | None:
+        """Whether all are -inf is whether their max is, where that is a state anyway."""
+        test = operand.node
+        if node.attrs["kind"] != "and" or test.op != "eq" or splat(test.args[1]) != -math.inf:
+            return None
+        for other, values in self.region.operands.items():
+            if other.op == "reduce" and other.attrs["kind"] == "max":
+                if values[0] == Value(test.args[0], operand.names):
+                    return make("eq", (other, test.args[1]))
+        return None
+
+    def _state(self, node: Node, kind: str, operand: Value) -> State:
+        space = self.region.atoms(operand.names)
+        names = tuple(n for n in space if n != K)
+        return State(kind, names, space, (Power(operand),), node)
+
+    def _linear(self, term: Term, state: State) -> Part:
+        if not term.is_row:
+            return Part(term.number, term.rows, self.enter(state), bare_anchors(term))
+        if not isinstance(self.region.extent, int):
+            raise Refusal("a sum of ones along an axis of symbolic size")
+        return Part(term.number * self.region.extent, term.rows, None)
+
+    def _dot(self, node: Node, operands: tuple[Value, ...], names: Names) -> list[Part]:
+        left, right = operands
+        spaces = self.region.atoms(left.names), self.region.atoms(right.names)
+        found: list[Part] = []
+        for a, b in choices(self.grouped(left), self.grouped(right)):
+            number, rows = a.number * b.number, (*a.rows, *b.rows)
+            term = Term(number, rows, (*a.factors, *b.factors))
+            if a.is_row or b.is_row:
+                space = spaces[1] if a.is_row else spaces[0]
+                own = tuple(n for n in space if n != K)
+                state = State("sum", own, space, term.factors, node)
+            else:
+                state = State("dot", names, spaces[0], a.factors, node, b.factors, spaces[1])
+            found.append(self._linear(term, state))
+        return found
+
+    def _bound(self, node: Node, kind: str, operand: Value) -> list[Part]:
+        fixed, rows, rest = self._split(self.sum(operand))
+        if rest or all(t.is_row for t in fixed):
+            raise Refusal(
+                f"{self.graph.name(node)} is the {kind} of a product with an earlier reduction"
+            )
+        if len(fixed) != 1 or fixed[0].number != 1 or len(fixed[0].factors) != 1:
+            raise Refusal(f"{self.graph.name(node)} is the {kind} of a sum")
+        (factor,) = fixed[0].factors
+        if not isinstance(factor, Power) or factor.power != 1 or fixed[0].rows:
+            raise Refusal(f"{self.graph.name(node)} is the {kind} of a product")
+        first = Part(1.0, (), self.enter(self._state(node, kind, factor.value)))
+        return [first, *(Part(number, (Power(row),), None) for number, row in rows)]
+
+    def _pick(self, node: Node, operands: tuple[Value, ...]) -> list[Part]:
+        source, index = operands
+        rule = parse_rule(node.attrs["rule"])
+        own = [a.names[0] for a in rule.inputs[0] if not a.mark]
+        extra = [
+            size
+            for axis, size in zip(rule.outputs[0], node.shape, strict=True)
+            if axis.names[0] not in own
+        ]
+        if any(size != 1 for size in extra):
+            raise Refusal(f"{self.graph.name(node)} picks several elements along the axis")
+        space = self.region.atoms(source.names)
+        names = tuple(n for n in space if n != K)
+        found: list[Part] = []
+        for term in self.sum(source):
+            state = State("pick", names, space, term.factors, node, index=index)
+            entered = None if term.is_row else self.enter(state)
+            found.append(Part(term.number, term.rows, entered, bare_anchors(term)))
+        return found
+
+    # ---- states
+
+    def enter(self, state: State) -> State:
+        """Note a state, after those that its correction needs: lower powers, counts."""
+        if state in self.states:
+            return next(s for s in self.states if s == state)
+        for shift in dict.fromkeys(f for f in state.all_factors if isinstance(f, Shift) and f.r):
+            lower = without(state, shift)
+            if lower.kind == "sum" and not lower.factors:
+                lower = State("count", lower.names, lower.space, (), lower.source)
+            if not vanishes(lower):
+                self.enter(lower)
+        for anchor in anchors(state.all_factors):
+            if anchor.kind == "mean":
+                self.enter(self.count_for(anchor))
+        self.states.append(state)
+        return state
+
+    def count_for(self, anchor: Anchor) -> State:
+        """The running count that turns a running sum into a mean."""
+        source = self.source_state(anchor)
+        return State("count", source.names, source.space, (), source.source)
+
+    def is_guarded(self, anchor: Anchor) -> bool:
+        """Whether the states have to be safe from an infinite bound."""
+        source = anchor.source
+        if source in self.guarded or source.attrs["kind"] == "min":
+            return True
+        return may_be_infinite(source.args[0], set())
+
+    def source_state(self, anchor: Anchor) -> State:
+        """The state that an anchor reads."""
+        state = self.forms[anchor.source][0].state
+        assert state is not None
+        return state
+
+
+def without(state: State, factor: Factor) -> State:
+    """The state with one factor less."""
+    left, right = list(state.factors), list(state.right)
+    (left if factor in left else right).remove(factor)
+    if state.kind != "dot" or (left and right):
+        return State(
+            state.kind, state.names, state.space, tuple(left), state.source, tuple(right),
+            state.right_space, state.index,
+        )  # fmt: skip
+    space = state.space if left else state.right_space
+    names = tuple(n for n in space if n != K)
+    return State("sum", names, space, tuple(left or right), state.source)
+
+
+def bare_anchors(term: Term) -> tuple[Anchor, ...]:
+    """The bounds of a term's exponentials that the function does not guard against infinity."""
+    return tuple(anchors([f for f in term.factors if isinstance(f, Exp) and f.bare]))
+
+
+def vanishes(state: State) -> bool:
+    """The sum of (a - mean of a) is 0."""
+    if state.kind != "sum" or len(state.factors) != 1:
+        return False
+    (shift,) = state.factors
+    if not isinstance(shift, Shift) or len(shift.r) != 1 or shift.r[0].number != 1:
+        return False
+    anchor = shift.r[0].anchor
+    return anchor.kind == "mean" and shift.a == _summand(anchor)
+
+
+def _summand(anchor: Anchor) -> Sum | None:
+    (operand,) = anchor.source.args[:1]
+    names = (*anchor.value.names, K)
+    if anchor.source.attrs["axes"] != (operand.tensor.rank - 1,):
+        return None
+    return (Term(1.0, (), (Power(Value(operand, names)),)),)

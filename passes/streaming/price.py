@@ -1,0 +1,127 @@
+"""What a stream costs on a CPU, and what its parts would cost as kernels of their own.
+
+In cycles of one core: multiply-adds in vectors, exponentials and the like, and the bytes of what is
+as large as rows times keys, which the parts write and read again. The loop adds a correction of
+every state for each panel of keys, its last rows are done twice where they do not fill the lanes,
+and it multiplies in f32, where libraries have instructions for 16-bit floats. Where positions hide
+keys, it leaves their panels out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stack.errors import RuleError, UsageError
+from stack.ir.axes import parse_rule
+from stack.ir.node import Node, walk
+from stack.ir.warp_ops import WARP
+from stack.passes.gpu_loops.rows import UNROLLED
+from stack.passes.gpu_loops.stream import WarpStream
+from stack.passes.streaming.terms import Refusal
+from stack.passes.tiling.frame import CannotTile, static
+from stack.passes.tiling.gemm import COLUMN_COST
+from stack.passes.tiling.stream import StreamTiler
+
+VECTOR = 16  # floats in a register
+PRODUCTS = 2 * 2 * VECTOR  # operations in a cycle
+LIBRARY = 0.45  # time of a library's product of 16-bit floats, of that in f32
+ELEMENT = 13  # cycles for a vector of what lies between the products
+VISIBLE = 0.55  # of all panels, where positions limit them: a triangle and its border
+NEAR, FAR = 16, 10  # bytes in a cycle, from the second-level cache and from beyond
+CACHE = 1 << 20  # bytes that are near
+CORRECTION = 4  # cycles for a vector: load, multiply, add, store
+
+
+@dataclass(frozen=True)
+class Price:
+    """Cycles of a stream, and of its parts one after another."""
+
+    streamed: float
+    apart: float
+
+    def __str__(self) -> str:
+        return f"{self.streamed / 1e6:.3g} M cycles as one loop, {self.apart / 1e6:.3g} M apart"
+
+
+def choose(stream: Node, loops: str) -> str:
+    """What the loop costs that a stream becomes, in words; empty where that is not known.
+
+    Args:
+        loops: `cpu`: panels of keys, where they cost less than the parts; `warps`: a row for each
+            block of threads.
+
+    Raises:
+        Refusal: there is no such loop, or it costs more than the parts.
+    """
+    if loops == "warps":
+        _fits(lambda: _row_kernel(stream))
+        return ""
+    if loops != "cpu":
+        raise UsageError(f"no loops {loops!r} for streams; there are: cpu, warps")
+    price = cpu_price(stream)
+    if price.streamed >= price.apart:
+        raise Refusal(f"it costs {price}")
+    return str(price)
+
+
+def _row_kernel(stream: Node) -> Node:
+    made = WarpStream(stream)
+    held = WARP * WARP * UNROLLED * made.lanes
+    if made.along and made.extent <= held:
+        raise CannotTile(f"rows of {made.extent} stay in registers, between both walks over them")
+    return made.kernel()
+
+
+def _fits(kernel: Callable[[], Node]) -> Node:
+    try:
+        return kernel()
+    except (CannotTile, RuleError) as why:
+        raise Refusal(str(why)) from why
+
+
+def cpu_price(stream: Node) -> Price:
+    """What a stream costs on a CPU.
+
+    Raises:
+        Refusal: what stands against a loop for it.
+    """
+    if not any(n.op == "dot" for n in stream.blocks[0].nodes):
+        raise Refusal("its rows are swept where they lie")
+    try:
+        tiler = StreamTiler(stream)
+    except CannotTile as why:
+        raise Refusal(str(why)) from why
+    kernel = _fits(tiler.kernel)
+    states, axes = stream.blocks[0], tiler.axes
+    dots = [n for n in states.nodes if n.op == "dot"]
+    work = sum(_operations(d) for d in dots) / PRODUCTS
+    parts = sum(_operations(d) * (LIBRARY if _is_short(d) else 1) for d in dots) / PRODUCTS
+    inner = [d for d in dots if d not in states.results]
+    between = 2 * sum(_bytes(d) for d in inner)
+    between += 2 * sum(_bytes(d.args[1 - axes.side(d)]) for d in axes.wide)
+    shared = math.prod(axes.sizes[m] for m in axes.shared)
+    elements = shared * tiler.extent / VECTOR * ELEMENT
+    fill = tiler.programs * tiler.tile / shared * COLUMN_COST[max(1, tiler.tile // VECTOR)]
+    panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
+    corrections = panels * axes.columns * len(axes.wide) * tiler.tile / VECTOR * CORRECTION
+    is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
+    visible = VISIBLE if is_limited else 1
+    rate = NEAR if between <= 2 * CACHE else FAR
+    streamed = visible * ((work + elements) * fill + corrections)
+    return Price(streamed, parts + elements + between / rate)
+
+
+def _is_short(dot: Node) -> bool:
+    """Whether a library has instructions for its operands."""
+    return all(a.dtype.bits == 16 for a in dot.args)
+
+
+def _operations(dot: Node) -> int:
+    sizes = parse_rule(dot.attrs["rule"]).sizes([a.shape for a in dot.args])
+    return 2 * math.prod(static(s) for s in sizes.values())
+
+
+def _bytes(node: Node) -> int:
+    return static(node.tensor.bytes)

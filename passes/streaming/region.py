@@ -1,0 +1,345 @@
+"""What a stream is made of: which nodes run along one axis, and which reductions over it they use.
+
+Starting from a reduction over an axis k, the walk goes back through ops that treat every k alike
+(by their axis rules), and collects the other reductions over an axis of that size whose results
+come back along the way. The same node may run along k in one use and across it in another, as x in
+x @ x.T, so what is walked is a node with a name for each of its axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stack.ir.dim import Dim
+from stack.ir.node import Node
+from stack.ir.types import TensorType
+from stack.passes.streaming.graph import MOVES, Graph, is_elementwise, reduced_value
+from stack.passes.streaming.terms import K, Names, Refusal, Value
+
+MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
+
+
+class Region:
+    """The reductions of one stream and what they are computed from.
+
+    Attributes:
+        members: reductions over k, with the names of their results' axes.
+        operands: what each of them reads.
+        dots: dots with the axis k that are computed tile by tile.
+        visited: values with the axis k between the members and the leaves.
+        parts: axes that a reshape splits or merges, and what they are made of.
+    """
+
+    def __init__(
+        self, graph: Graph, extent: Dim, outside: frozenset[Node], held: frozenset[Node]
+    ) -> None:
+        self.graph = graph
+        self.extent = extent
+        self.outside = outside  # reductions that are no states here
+        self.held = held  # values that are in memory anyway
+        self.members: dict[Node, Names] = {}
+        self.operands: dict[Node, tuple[Value, ...]] = {}
+        self.dots: set[Node] = set()
+        self.visited: set[Value] = set()
+        self.light: set[Value] = set()
+        self.parts: dict[str, Names] = {}
+        self.sizes: dict[str, Dim] = {}
+        self._rows: dict[Value, None] = {}
+        self._depends: dict[Value, bool] = {}
+        self._operands: dict[Value, list[Value] | None] = {}
+
+    # ---- names
+
+    def operand_values(self, value: Value) -> list[Value]:
+        """The operands with their names; an axis that does not come from the result gets its own.
+
+        Raises Refusal where the streamed axis does not pass through as one whole axis.
+        """
+        if value not in self._operands:
+            self._operands[value] = self._operand_values(value)
+        found = self._operands[value]
+        if found is None:
+            raise Refusal(f"the axis does not pass through {self.graph.name(value.node)}")
+        return found
+
+    def _operand_values(self, value: Value) -> list[Value] | None:
+        node, rule = value.node, self.graph.rule(value.node)
+        if rule is None:
+            return []
+        bound: dict[str, str] = {}
+        made = list(zip(rule.outputs[0], value.names, strict=True))
+        if any(name == K and (axis.mark or len(axis.names) != 1) for axis, name in made):
+            return None
+        for axis, name in made:
+            bound.update(zip(axis.names, self._split(name, len(axis.names)), strict=True))
+        self.sizes.update(zip(value.names, node.shape))
+        place = self.graph.place.get(node, -1)
+        found: list[Value] = []
+        for operand, arg in zip(rule.inputs, node.args, strict=True):
+            names: list[str] = []
+            for position, axis in enumerate(operand):
+                parts = [bound.get(n, f"{place}:{n}") for n in axis.names]
+                if K in parts and (axis.mark or len(parts) > 1):
+                    return None
+                names.append(self._joined(parts) or f"{place}:{position}")
+            found.append(Value(arg, tuple(names)))
+            for name, size in zip(names, arg.shape, strict=True):
+                if self.sizes.setdefault(name, size) != size:
+                    raise Refusal(f"{self.graph.name(arg)} splits an axis in another way")
+        return found
+
+    def _split(self, name: str, count: int) -> Names:
+        """The axes that an axis is made of."""
+        if count < 2:
+            return (name,) * count
+        made = self.parts.setdefault(name, tuple(f"{name}.{i}" for i in range(count)))
+        if len(made) != count:
+            raise Refusal(f"an axis is split into {len(made)} and into {count}")
+        return made
+
+    def _joined(self, parts: list[str]) -> str:
+        """The axis that is made of others."""
+        if len(parts) < 2:
+            return "".join(parts)
+        known = [name for name, made in self.parts.items() if made == tuple(parts)]
+        name = known[0] if known else f"({' '.join(parts)})"
+        self.parts[name] = tuple(parts)
+        return name
+
+    def atoms(self, names: Names) -> Names:
+        """Names of axes, with those that reshapes split or merge taken apart."""
+        found: list[str] = []
+        for name in names:
+            made = self.parts.get(name)
+            found.extend((name,) if made is None else self.atoms(made))
+        return tuple(found)
+
+    def passes(self, value: Value) -> bool:
+        """Whether a value is computed in the stream from its operands, rather than read."""
+        node = value.node
+        if node in self.members or node in self.held or not isinstance(node.type, TensorType):
+            return False
+        if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
+            return True
+        simple = is_elementwise(node) or node.op in MOVES
+        if not value.streams:
+            # rows are read where no state is in them, as long as it takes reading to make them
+            moves = node.op in MOVES or node.op == "cast"
+            return simple and (moves or self.graph.is_generated(node) or self.depends(value))
+        if value in self.light:
+            simple = node.op in MOVES or node.op == "cast"
+        if node.op == "gather":
+            simple = True
+        if not simple and node not in self.dots:
+            return False
+        try:
+            self.operand_values(value)
+        except Refusal:
+            return False
+        return True
+
+    def depends(self, value: Value) -> bool:
+        """Whether an earlier state is in a value."""
+        known = self._depends.get(value)
+        if known is not None:
+            return known
+        node = value.node
+        if node in self.members and not value.streams:
+            answer = True
+        elif node in self.held or not (is_elementwise(node) or node.op in (*MOVES, "gather")):
+            answer = False
+        else:
+            try:
+                answer = any(self.depends(v) for v in self.operand_values(value))
+            except Refusal:
+                answer = False
+        self._depends[value] = answer
+        return answer
+
+    # ---- collecting
+
+    def add(self, reduction: Node) -> None:
+        """Take in a reduction, and the reductions that it needs, to a fixed point."""
+        found = reduced_value(reduction)
+        if found is None or found[0] != self.extent:
+            raise Refusal(f"{self.graph.name(reduction)} reduces another axis")
+        _, operands, result = found
+        self._take(reduction, operands, result, {})
+        while True:
+            joined = [v for v in self._rows if v.node not in self.members and self._shares(v.node)]
+            if not joined:
+                break
+            if len(self.members) + len(joined) > MAX_MEMBERS:
+                raise Refusal(f"it depends on more than {MAX_MEMBERS} reductions over the axis")
+            for value in joined:
+                self._join(value)
+        for value in self._rows:
+            if self.members.get(value.node, value.names) != value.names:
+                raise Refusal(f"{self.graph.name(value.node)} is needed along different axes")
+
+    def merge(self, other: Region) -> None:
+        """Take in another region, which has a member or a dot with this one in common."""
+        table: dict[str, str] = {K: K}
+        for node, names in other.members.items():
+            for new, old in zip(names, self.members.get(node, ()), strict=False):
+                self._match(other, new, old, table, node)
+        for mine, value in self.common(other):
+            for new, old in zip(value.names, mine.names, strict=True):
+                self._match(other, new, old, table, value.node)
+        place = f"{len(self.members)}/"
+        other = other.renamed({n: table.get(n, place + n) for n in other.all_names()})
+        for node, names in other.members.items():
+            if self.members.setdefault(node, names) != names:
+                raise Refusal(f"{self.graph.name(node)} is needed along different axes")
+        self.operands = {**other.operands, **self.operands}
+        self.parts = {**other.parts, **self.parts}
+        self.sizes = {**other.sizes, **self.sizes}
+        self.dots |= other.dots
+        self._operands.clear()
+        self.visited |= other.visited
+        self.light |= other.light
+        self._depends.clear()
+
+    def common(self, other: Region) -> list[tuple[Value, Value]]:
+        """Dots that both compute tile by tile along the same axis, as each names their axes."""
+        mine = {(v.node, v.axis): v for v in self.visited if v.node in self.dots}
+        theirs = {(v.node, v.axis): v for v in other.visited if v.node in other.dots}
+        return [(mine[key], theirs[key]) for key in mine if key in theirs]
+
+    def _match(self, other: Region, new: str, old: str, table: dict[str, str], node: Node) -> None:
+        """Note that the axis `new` of another region is the axis `old` of this one."""
+        if table.setdefault(new, old) != old:
+            raise Refusal(f"{self.graph.name(node)} is needed along different axes")
+        if new in other.parts:
+            for a, b in zip(other.parts[new], self._split(old, len(other.parts[new]))):
+                self._match(other, a, b, table, node)
+
+    def all_names(self) -> set[str]:
+        """Names of axes in use."""
+        values = [v for vs in self.operands.values() for v in vs]
+        held = [*self.members.values(), *(v.names for v in (*self.visited, *values))]
+        parts = [(name, *made) for name, made in self.parts.items()]
+        return {n for names in (*held, *parts, self.sizes) for n in names}
+
+    def renamed(self, table: Mapping[str, str]) -> Region:
+        """The same region with other names of axes."""
+
+        def names(old: Names) -> Names:
+            return tuple(table[n] for n in old)
+
+        def value(old: Value) -> Value:
+            return Value(old.node, names(old.names))
+
+        new = Region(self.graph, self.extent, self.outside, self.held)
+        new.members = {n: names(v) for n, v in self.members.items()}
+        new.operands = {n: tuple(map(value, vs)) for n, vs in self.operands.items()}
+        new.parts = {table[n]: names(made) for n, made in self.parts.items()}
+        new.sizes = {table[n]: size for n, size in self.sizes.items()}
+        new.dots = set(self.dots)
+        new.visited = set(map(value, self.visited))
+        new.light = set(map(value, self.light))
+        return new
+
+    def _take(
+        self, node: Node, operands: tuple[Names, ...], result: Names, rename: Mapping[str, str]
+    ) -> None:
+        self.members[node] = tuple(rename.get(n, n) for n in result)
+        self._depends.clear()
+        values = tuple(
+            Value(a, tuple(rename.get(n, n) for n in names))
+            for a, names in zip(node.args, operands, strict=True)
+        )
+        self.operands[node] = values
+        for value in (*values, Value(node, self.members[node])):
+            self.sizes.update(zip(value.names, value.node.shape))
+        streamed = [v for v in values if v.streams]
+        ranks = [self._rank(v) for v in streamed]
+        for value, rank in zip(streamed, ranks, strict=True):
+            first = rank == max(ranks)
+            self._walk(value, main=first or rank[0], dots=first)
+
+    def _rank(self, value: Value) -> tuple[bool, int]:
+        """What an operand brings: whether other reductions come back in it, its largest dot."""
+        probe = Region(self.graph, self.extent, self.outside, self.held)
+        probe._walk(value, main=True, dots=True)
+        sizes = [d.tensor.size for d in probe.dots]
+        return bool(probe._rows), max((s for s in sizes if isinstance(s, int)), default=0)
+
+    def _walk(self, start: Value, main: bool, dots: bool) -> None:
+        """Visit what a reduction's operand is computed from; of a side operand, views only."""
+        space = start.node.tensor.size
+        pending = [start]
+        seen: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            if value in seen:
+                continue
+            seen.add(value)
+            node = value.node
+            if not value.streams:
+                self._visit_row(value, pending)
+                continue
+            if dots and node.op == "dot" and node not in self.held:
+                if node.tensor.size == space and self._is_outer(value):
+                    self.dots.add(node)
+                    for operand in self.operand_values(value):
+                        self._walk_views(operand)
+            if not main:
+                self.light.add(value)
+            self.visited.add(value)
+            if node.op == "dot" or not self.passes(value):
+                continue
+            pending.extend(reversed(self.operand_values(value)))
+
+    def settle(self) -> None:
+        """Note every way in which a reshape splits or merges axes, before names are taken apart."""
+        pending = [v for values in self.operands.values() for v in values]
+        seen: set[Value] = set()
+        while pending:
+            value = pending.pop()
+            if value not in seen and (self.passes(value) or value.node in self.dots):
+                seen.add(value)
+                pending.extend(self.operand_values(value))
+
+    def _walk_views(self, value: Value) -> None:
+        """Note how views split the axes of a dot's operand."""
+        while value.node.op in (*MOVES, "cast") and self.passes(value):
+            (value,) = self.operand_values(value)
+
+    def _visit_row(self, value: Value, pending: list[Value]) -> None:
+        node = value.node
+        found = reduced_value(node) if node not in self.outside else None
+        if found is not None and node.op != "gather" and found[0] == self.extent:
+            self._rows[value] = None
+        elif is_elementwise(node) or node.op in MOVES:
+            pending.extend(self.operand_values(value))
+
+    def _is_outer(self, value: Value) -> bool:
+        """A dot with the axis k in one operand alone: a table of rows by k."""
+        try:
+            return sum(v.streams for v in self.operand_values(value)) == 1
+        except Refusal:
+            return False
+
+    def _shares(self, reduction: Node) -> bool:
+        """Whether a reduction runs over something that is visited already."""
+        found = reduced_value(reduction)
+        if found is None:
+            return False
+        mine = {(v.node, v.axis) for v in self.visited if v.node.op not in ("iota", "broadcast")}
+        probe = Region(self.graph, self.extent, self.outside, self.held)
+        for arg, names in zip(reduction.args, found[1], strict=True):
+            value = Value(arg, names)
+            if value.streams:
+                probe._walk(value, main=True, dots=True)
+        return any((v.node, v.axis) in mine for v in probe.visited)
+
+    def _join(self, value: Value) -> None:
+        found = reduced_value(value.node)
+        if found is None:
+            return
+        _, operands, result = found
+        place = f"{self.graph.place[value.node]}:"
+        rename = {n: K if n == K else place + n for names in operands for n in names}
+        rename.update(zip(result, value.names, strict=True))
+        self._take(value.node, operands, result, rename)

@@ -1,0 +1,370 @@
+"""Terms back to nodes, in a block of a stream. Floats of 16 bits are computed in 32."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+from stack.ir import ops
+from stack.ir.axes import LETTERS
+from stack.ir.builder import constant, make
+from stack.ir.dim import Dim
+from stack.ir.node import Node
+from stack.ir.types import F32, DType, TensorType
+from stack.passes.streaming.graph import MOVES
+from stack.passes.streaming.normal import Normal
+from stack.passes.streaming.terms import (
+    Anchor,
+    Exp,
+    Factor,
+    Form,
+    K,
+    Mask,
+    Names,
+    Part,
+    Power,
+    Shift,
+    State,
+    Term,
+    Tie,
+    Value,
+)
+from stack.rewrite.pattern import splat
+
+
+def wide(dtype: DType) -> DType:
+    """The element type that running values have."""
+    return F32 if dtype.is_float and dtype.bits == 16 else dtype
+
+
+class Render:
+    """Makes nodes in one block.
+
+    Args:
+        leaf: what stands for a value that is read from memory, in a shape.
+        states: what stands for each state.
+        running: whether the states may be those before the first element.
+        final: whether infinities are to end as they do in the function.
+    """
+
+    def __init__(
+        self,
+        normal: Normal,
+        leaf: Callable[[Node, tuple[Dim, ...]], Node],
+        states: Mapping[State, Node],
+        running: bool = False,
+        final: bool = False,
+    ) -> None:
+        self.normal = normal
+        self.region = normal.region
+        self.leaf = leaf
+        self.states = states
+        self.running = running
+        self.final = final
+        self.made: dict[Node, Node] = {}  # new nodes and what they stand for
+        self._values: dict[tuple[Value, bool], Node] = {}
+
+    # ---- shapes
+
+    def shape(self, names: Names) -> tuple[Dim, ...]:
+        """Sizes of named axes."""
+        return tuple(self.region.sizes[n] for n in names)
+
+    def names(self, value: Value) -> Names:
+        """Names of the axes that a value has once it is rendered."""
+        return self.region.atoms(value.names)
+
+    def spread(self, node: Node, names: Names, target: Names) -> Node:
+        """A value with the axes `names`, repeated along those of `target` that it has not."""
+        extra = [i for i, n in enumerate(names) if n not in target]
+        if extra:
+            kept = [i for i in range(len(names)) if i not in extra]
+            node = reshaped(node, tuple(node.shape[i] for i in kept))
+            names = tuple(names[i] for i in kept)
+        if names == target or not target:
+            return node
+        order = sorted(range(len(names)), key=lambda i: target.index(names[i]))
+        if order != list(range(len(names))):
+            node = make("transpose", (node,), {"perm": tuple(order)})
+        axes = tuple(sorted(target.index(n) for n in names))
+        if len(axes) == len(target) or not axes:
+            return node  # a scalar operand needs no repeating
+        if all(self.region.sizes[n] == 1 for n in target if n not in names):
+            return reshaped(node, self.shape(target))
+        type_ = node.tensor.with_shape(self.shape(target))
+        return make("broadcast", (node,), {"axes": axes}, hint=type_)
+
+    # ---- values
+
+    def value(self, value: Value, native: bool = False) -> Node:
+        """A value of the function.
+
+        Args:
+            native: keep the element type, and compute nothing but views: an operand of a dot.
+        """
+        key = (value, native)
+        if key not in self._values:
+            self._values[key] = self._value(value, native)
+            self.made.setdefault(self._values[key], value.node)
+        return self._values[key]
+
+    def _value(self, value: Value, native: bool) -> Node:
+        node, names = value.node, self.region.atoms(value.names)
+        if node in self.normal.forms and not value.streams:
+            return self.form(node)
+        if node.op == "const" and not node.shape:
+            return self.constant(splat(node), node.dtype if native else wide(node.dtype))
+        views = node.op in MOVES or node.op == "cast"
+        if not self.region.passes(value) or (native and not views):
+            read = self.leaf(node, self.shape(names))
+            return read if native else widened(read)
+        operands = self.region.operand_values(value)
+        if node.op in MOVES:
+            return self._moved(value, operands[0], native)
+        if node.op == "dot":
+            return self.full_dot(operands, value.names, wide(node.dtype))
+        args = [self.value(v, native) for v in operands]
+        if node.op in ("iota", "size", "gather"):
+            whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
+            made = [reshaped(w, v.node.shape) for w, v in zip(whole, operands)]
+            return reshaped(again(node, made, native), self.shape(names))
+        return again(node, args, native)
+
+    def _moved(self, value: Value, operand: Value, native: bool) -> Node:
+        """A view: axes that reshapes split or merge are apart already."""
+        inner, own = self.region.atoms(operand.names), self.region.atoms(value.names)
+        made = self.value(operand, native)
+        lost = [n for n in inner if n not in own and self.region.sizes[n] != 1]
+        fresh = [n for n in own if n not in inner and self.region.sizes[n] != 1]
+        if value.node.op == "reshape" and (lost or fresh):
+            return reshaped(made, self.shape(own))
+        return self.spread(made, inner, own)
+
+    def full_dot(self, operands: Sequence[Value], names: Names, dtype: DType) -> Node:
+        """A dot of values as they are in memory."""
+        spaces = [self.region.atoms(v.names) for v in operands]
+        sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
+        return self.dot(sides, spaces, self.region.atoms(names), dtype)
+
+    def dot(
+        self, sides: Sequence[Node], spaces: Sequence[Names], names: Names, dtype: DType
+    ) -> Node:
+        """A dot of values with named axes."""
+        order = dict.fromkeys(n for space in spaces for n in space if n != K)
+        letter = {K: "k", **dict(zip(order, LETTERS.replace("k", "")))}
+        left, right, out = (" ".join(letter[n] for n in s) for s in (*spaces, names))
+        hint = TensorType(dtype, self.shape(names))
+        return make("dot", sides, {"rule": f"{left}, {right} -> {out}"}, hint=hint)
+
+    def constant(self, number: float | bool, dtype: DType) -> Node:
+        """A number."""
+        return constant(number, dtype)
+
+    # ---- terms
+
+    def product(self, number: float, factors: Sequence[Factor], space: Names, dtype: DType) -> Node:
+        """A product of factors, over the axes `space`; masks come last, so they hide nan."""
+        total: Node | None = None
+        for factor in sorted(factors, key=lambda f: isinstance(f, Power) and f.power < 0):
+            if isinstance(factor, Mask):
+                continue
+            part = self.factor(factor, space)
+            if isinstance(factor, Tie):
+                part = make("cast", (part,), hint=part.tensor.with_dtype(dtype))
+            if isinstance(factor, Power) and factor.power < 0:
+                total = self.constant(1.0, dtype) if total is None else total
+                total = make("div", (total, part))
+            else:
+                total = part if total is None else make("mul", (total, part))
+        if total is None:
+            total = self.constant(number, dtype)
+        elif number == -1:
+            total = make("neg", (total,))
+        elif number != 1:
+            total = make("mul", (total, self.constant(number, dtype)))
+        zero = self.constant(0, dtype)
+        for mask in factors:
+            if isinstance(mask, Mask):
+                test = self.spread(self.value(mask.value), self.names(mask.value), space)
+                chosen = (total, zero) if mask.keep else (zero, total)
+                total = make("select", (test, *chosen))
+        return self.full(total, space)
+
+    def full(self, node: Node, space: Names) -> Node:
+        """A value of all axes, where a number would do for elementwise ops."""
+        if node.shape or not space:
+            return node
+        return make(
+            "broadcast", (node,), {"axes": ()}, hint=TensorType(node.dtype, self.shape(space))
+        )
+
+    def factor(self, factor: Factor, space: Names) -> Node:
+        """One factor, over the axes `space`."""
+        if isinstance(factor, Power | Mask):
+            return self.spread(self.value(factor.value), self.names(factor.value), space)
+        if isinstance(factor, Tie):
+            bound = self.spread(*self.bound(factor.bound), space)
+            value = self.spread(self.value(factor.value), self.names(factor.value), space)
+            return make("eq", (value, bound))
+        inside = self.difference(factor, space)
+        return make(factor.op, (inside,)) if isinstance(factor, Exp) else inside
+
+    def difference(self, factor: Exp | Shift, space: Names) -> Node:
+        """a - r: each part of r next to what it is taken of, so that large parts cancel first."""
+        dtype = self.float_of(factor)
+        left = list(factor.r)
+        total: Node | None = None
+        for term in factor.a:
+            own = [s for s in left if s.number == term.number and _is_taken_of(s.anchor, term)]
+            left = [s for s in left if s not in own]
+            part = self.product(1.0, (*term.factors, *term.rows), space, dtype)
+            for scaled in own:
+                part = make("sub", (part, self.spread_anchor(scaled.anchor, space)))
+            total = self.plus(total, term.number, part)
+        for scaled in left:
+            total = self.plus(total, -scaled.number, self.spread_anchor(scaled.anchor, space))
+        assert total is not None
+        return self.full(total, space)
+
+    def plus(self, total: Node | None, number: float, part: Node) -> Node:
+        """total + number * part."""
+        if total is not None and number in (1, -1):
+            return make("add" if number == 1 else "sub", (total, part))
+        if number == -1:
+            part = make("neg", (part,))
+        elif number != 1:
+            part = make("mul", (part, self.constant(number, part.dtype)))
+        return part if total is None else make("add", (total, part))
+
+    def float_of(self, factor: Exp | Shift) -> DType:
+        """The element type of a - r."""
+        if factor.r:
+            return wide(factor.r[0].anchor.source.dtype)
+        values = [f.value for t in factor.a for f in t.factors if isinstance(f, Power)]
+        return wide(values[0].node.dtype)
+
+    def spread_anchor(self, anchor: Anchor, space: Names) -> Node:
+        """An anchor, over the axes `space`."""
+        return self.spread(self.anchor(anchor), self.names(anchor.value), space)
+
+    def bound(self, anchor: Anchor) -> tuple[Node, Names]:
+        """A running bound as it is, and the names of its axes."""
+        source = self.normal.source_state(anchor)
+        return self.states[source], source.names
+
+    def anchor(self, anchor: Anchor) -> Node:
+        """The value of an anchor; finite where only infinities, or nothing, came so far."""
+        if anchor.kind == "ratio":
+            return self._ratio(anchor)
+        source = self.states[self.normal.source_state(anchor)]
+        if anchor.kind == "mean":
+            count = self.states[self.normal.count_for(anchor)]
+            if self.running:
+                count = make("max", (count, self.constant(1.0, count.dtype)))
+            return self._as(make("div", (source, count)), anchor)
+        if not self.normal.is_guarded(anchor):
+            return self._as(source, anchor)
+        zero = self.constant(0.0, source.dtype)
+        return self._as(make("select", (self.is_infinite(anchor), zero, source)), anchor)
+
+    def _ratio(self, anchor: Anchor) -> Node:
+        """One running sum over another, 0 where the other is 0."""
+        assert anchor.below is not None
+        value, below = self.value(anchor.value), self.value(anchor.below)
+        zero = self.constant(0.0, below.dtype)
+        own = self.names(anchor.value)
+        empty = self.spread(make("eq", (below, zero)), self.names(anchor.below), own)
+        return make("select", (empty, zero, value))
+
+    def _as(self, node: Node, anchor: Anchor) -> Node:
+        """A state's value with the axes that the anchor has in the function."""
+        return self.spread(node, self.normal.source_state(anchor).names, self.names(anchor.value))
+
+    def is_infinite(self, anchor: Anchor) -> Node:
+        """Whether a running bound is infinite: every element so far was, or one the other way."""
+        source = self.states[self.normal.source_state(anchor)]
+        return make("eq", (make("abs", (source,)), self.constant(math.inf, source.dtype)))
+
+    # ---- reductions
+
+    def form(self, node: Node) -> Node:
+        """A reduction of the function, from the states."""
+        names = self.region.atoms(self.region.members[node])
+        return self.parts(self.normal.forms[node], names, wide(node.dtype))
+
+    def parts(self, form: Form, names: Names, dtype: DType) -> Node:
+        """A sum of number * rows * state, with the axes `names`."""
+        total: Node | None = None
+        for part in form:
+            if part.state is None:
+                made = self.product(1.0, part.rows, names, dtype)
+            else:
+                state = self.spread(self.states[part.state], part.state.names, names)
+                made = self._times(state, part.rows, names, dtype)
+            if self.final:
+                made = self._as_meant(part, made, names)
+            total = self.plus(total, part.number, made)
+        return self.full(total if total is not None else self.constant(0, dtype), names)
+
+    def _as_meant(self, part: Part, value: Node, names: Names) -> Node:
+        """exp(a - r) is nan where r is infinite; the running sum is not."""
+        divisors = [self.normal.forms.get(r.value.node) for r in part.rows]
+        inside = {a for form in divisors if form for p in form for a in p.bare}
+        for anchor in part.bare:
+            if not self.normal.is_guarded(anchor) or anchor in inside:
+                continue
+            own = self.normal.source_state(anchor).names
+            test = self.spread(self.is_infinite(anchor), own, names)
+            value = make("select", (test, self.constant(math.nan, value.dtype), value))
+        return value
+
+    def _times(self, state: Node, rows: Sequence[Power | Mask], names: Names, dtype: DType) -> Node:
+        """A state times rows."""
+        total = state
+        for row in rows:
+            if isinstance(row, Power):
+                part = self.factor(row, names)
+                total = make("div" if row.power < 0 else "mul", (total, part))
+        zero = self.constant(0, dtype)
+        for row in rows:
+            if isinstance(row, Mask):
+                test = self.spread(self.value(row.value), self.names(row.value), names)
+                total = make("select", (test, *((total, zero) if row.keep else (zero, total))))
+        return self.full(total, names)
+
+
+def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
+    """The same op on other operands, in the wide element type unless `native`."""
+    type_ = node.tensor if native else node.tensor.with_dtype(wide(node.dtype))
+    if ops.lookup(node.op).kind == "elementwise":
+        type_ = type_.with_shape(next((a.shape for a in args if a.shape), ()))
+    if node.op == "cast" and args[0].type == type_:
+        return args[0]
+    return make(node.op, args, node.attrs, node.blocks, type_)
+
+
+def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
+    """A value in another shape."""
+    if node.op == "reshape":
+        node = node.args[0]
+    if node.shape == shape:
+        return node
+    return make("reshape", (node,), hint=node.tensor.with_shape(shape))
+
+
+def _is_taken_of(anchor: Anchor, term: Term) -> bool:
+    """Whether an anchor is the max, min or mean of a term."""
+    factors = (*term.factors, *term.rows)
+    alone = factors[0] if len(factors) == 1 else None
+    return (
+        isinstance(alone, Power)
+        and alone.power == 1
+        and anchor.kind != "ratio"
+        and alone.value.node is anchor.source.args[0]
+    )
+
+
+def widened(node: Node) -> Node:
+    """A value in the element type that it is computed in."""
+    type_ = node.tensor.with_dtype(wide(node.dtype))
+    return node if type_ == node.type else make("cast", (node,), hint=type_)

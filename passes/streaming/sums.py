@@ -1,0 +1,319 @@
+"""Summands as sums of products, with a - r kept together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Node
+from stack.passes.streaming.anchor import find_anchor
+from stack.passes.streaming.graph import MOVES
+from stack.passes.streaming.region import Region
+from stack.passes.streaming.terms import (
+    Exp,
+    Factor,
+    Form,
+    Mask,
+    Power,
+    Refusal,
+    Scaled,
+    Shift,
+    Sum,
+    Term,
+    Tie,
+    Value,
+    common,
+    negative,
+    product,
+)
+from stack.rewrite.pattern import splat
+
+
+class Sums:
+    """The values of a region as sums of terms.
+
+    Attributes:
+        forms: what each reduction is, in terms of states, as far as it is known.
+        guarded: reductions whose infinities the function replaces somewhere.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self.region = region
+        self.graph = region.graph
+        self.forms: dict[Node, Form] = {}
+        self.guarded: set[Node] = set()
+        self._sums: dict[Value, Sum] = {}
+
+    def sum(self, value: Value) -> Sum:
+        """A value as a sum of terms."""
+        if value not in self._sums:
+            self._sums[value] = self._sum(value)
+        return self._sums[value]
+
+    def _sum(self, value: Value) -> Sum:
+        node = value.node
+        number = splat(node)
+        if isinstance(number, int | float) and math.isfinite(number):
+            return (Term(float(number)),) if number else ()
+        if not self.region.depends(value):
+            power = Power(value)
+            return (Term(1.0, (), (power,)) if value.streams else Term(1.0, (power,)),)
+        if node in self.region.members:
+            return (Term(1.0, (Power(value),)),)
+        operands = self.region.operand_values(value)
+        if node.op in MOVES:
+            return self.sum(operands[0])
+        if not node.dtype.is_float:
+            if value.streams and node.op == "cast":
+                return self._cast(value, operands)
+            if value.streams:
+                raise Refusal(f"{self.graph.name(node)} of {node.dtype} depends on a reduction")
+            return (Term(1.0, (Power(value),)),)
+        rule = getattr(self, f"_{node.op}", None)
+        if rule is not None:
+            return rule(value, operands)
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        raise Refusal(
+            f"{self.graph.name(node)} is {node.op!r} of a value that an earlier reduction changes"
+        )
+
+    def _add(self, value: Value, operands: Sequence[Value]) -> Sum:
+        return self.sum(operands[0]) + self.sum(operands[1])
+
+    def _sub(self, value: Value, operands: Sequence[Value]) -> Sum:
+        return self.sum(operands[0]) + negative(self.sum(operands[1]))
+
+    def _neg(self, value: Value, operands: Sequence[Value]) -> Sum:
+        return negative(self.sum(operands[0]))
+
+    def _mul(self, value: Value, operands: Sequence[Value]) -> Sum:
+        for number, other in ((splat(operands[i].node), operands[1 - i]) for i in (0, 1)):
+            if isinstance(number, int | float) and math.isfinite(number):
+                return tuple(t.scaled(float(number)) for t in self.sum(other))
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        return product(self.grouped(operands[0]), self.grouped(operands[1]))
+
+    def _div(self, value: Value, operands: Sequence[Value]) -> Sum:
+        above, below = operands
+        number = splat(below.node)
+        if isinstance(number, int | float) and number:
+            return tuple(t.scaled(1 / number) for t in self.sum(above))
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        if not below.streams:
+            return product(self.grouped(above), (Term(1.0, (Power(below, -1),)),))
+        inner = self.row_behind(below)
+        if inner is not None:
+            return product(self.grouped(above), (Term(1.0, (Power(inner, -1),)),))
+        if self.region.depends(below):
+            raise Refusal(
+                f"{self.graph.name(value.node)} divides by a value that an earlier reduction"
+                " changes"
+            )
+        return product(self.grouped(above), (Term(1.0, (), (Power(below, -1),)),))
+
+    def row_behind(self, value: Value) -> Value | None:
+        """The row that a value repeats along k, if it does."""
+        while value.streams and value.node.op in (*MOVES, "cast"):
+            if not self.region.passes(value):
+                return None
+            (value,) = self.region.operand_values(value)
+        return None if value.streams else value
+
+    def _cast(self, value: Value, operands: Sequence[Value]) -> Sum:
+        """Through floats of 16 and 32 bits: all are computed in 32."""
+        dtypes = value.node.dtype, operands[0].node.dtype
+        if all(d.is_float and d.bits < 64 for d in dtypes):
+            return self.sum(operands[0])
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        tie = self._tie(operands[0])
+        if tie is not None:
+            return (Term(1.0, (), (tie,)),)
+        raise Refusal(f"{self.graph.name(value.node)} is a cast from {dtypes[1]} to {dtypes[0]}")
+
+    def _tie(self, test: Value) -> Tie | None:
+        """Whether an element is the max or min of all, as a factor."""
+        if test.node.op != "eq":
+            return None
+        sides = self.region.operand_values(test)
+        for value, other in (sides, sides[::-1]):
+            row = self.row_behind(other)
+            if row is None or self.region.depends(value):
+                continue
+            found = find_anchor(self.region, self.forms, 1.0, row)
+            if found is None or found[0].anchor.kind != "bound" or found[1]:
+                continue
+            anchor = found[0].anchor
+            if self.region.operands[anchor.source] == (value,) and self._is_exact(value):
+                return Tie(value, anchor)
+        return None
+
+    def _is_exact(self, value: Value) -> bool:
+        """Whether no rounding to 16 bits, which is left out here, could make elements equal."""
+        if not self.region.passes(value):
+            return True
+        node = value.node
+        if node.op not in MOVES and node.dtype.is_float and node.dtype.bits == 16:
+            return False
+        return all(map(self._is_exact, self.region.operand_values(value)))
+
+    def _pow(self, value: Value, operands: Sequence[Value]) -> Sum:
+        degree = splat(operands[1].node)
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        if degree not in (2, 3, 4):
+            raise Refusal(f"{self.graph.name(value.node)} is a power other than 2, 3 and 4")
+        base = self.grouped(operands[0])
+        result = base
+        for _ in range(int(degree) - 1):
+            result = product(result, base)
+        return result
+
+    def _select(self, value: Value, operands: Sequence[Value]) -> Sum:
+        test, yes, no = operands
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        found: list[Term] = []
+        for branch, keep in ((yes, True), (no, False)):
+            found.extend(product(self.grouped(branch), (self._masked(value, test, keep),)))
+        return tuple(found)
+
+    def _masked(self, value: Value, test: Value, keep: bool) -> Term:
+        row = self.row_behind(test)
+        if row is not None:
+            return Term(1.0, (Mask(row, keep),))
+        if self.region.depends(test):
+            raise Refusal(
+                f"{self.graph.name(value.node)} chooses by a value that an earlier reduction"
+                " changes"
+            )
+        return Term(1.0, (), (Mask(test, keep),))
+
+    def _exp(self, value: Value, operands: Sequence[Value]) -> Sum:
+        """exp(a - r) * exp(rows), where r is a running bound of something."""
+        node = value.node
+        if not value.streams:
+            return (Term(1.0, (Power(value),)),)
+        inner = operands[0]
+        while inner.node.op in MOVES and self.region.passes(inner):
+            (inner,) = self.region.operand_values(inner)
+        if inner.node.op == "select":
+            return self._exp_of_choice(value, inner)
+        a, rows, rest = self._split(self.sum(inner))
+        if rest:
+            raise Refusal(f"{self.graph.name(node)} is {node.op!r} of a product with a state")
+        bounds: list[Scaled] = []
+        factors: list[Power | Mask] = []
+        bare = True
+        for number, row in rows:
+            found = find_anchor(self.region, self.forms, -number, row)
+            if found is None or found[0].anchor.kind != "bound":
+                factors.append(self._row_exp(node.op, number, row))
+                continue
+            scaled, guarded = found
+            source = scaled.anchor.source
+            if (source.attrs["kind"] == "max") != (scaled.number > 0):
+                raise Refusal(
+                    f"{self.graph.name(node)} grows with {self.graph.name(source)}, which is no"
+                    " bound of it"
+                )
+            bounds.append(scaled)
+            if guarded:
+                self.guarded.add(source)
+                bare = False
+        if not bounds:
+            raise Refusal(
+                f"{self.graph.name(node)} is {node.op!r} of a - r with no running max or min in r"
+            )
+        return (Term(1.0, tuple(factors), (Exp(node.op, a, tuple(bounds), bare),)),)
+
+    _exp2 = _exp
+
+    def _exp_of_choice(self, value: Value, choice: Value) -> Sum:
+        test, yes, no = self.region.operand_values(choice)
+        found: list[Term] = []
+        for branch, keep in ((yes, True), (no, False)):
+            if splat(branch.node) == -math.inf:
+                continue
+            made = Value(make(value.node.op, (branch.node,)), branch.names)
+            if not branch.node.shape:
+                raise Refusal(f"{self.graph.name(choice.node)} chooses a number that is no mask")
+            terms = self._exp(made, (branch,)) if self.region.depends(branch) else None
+            if terms is None:
+                raise Refusal(f"{self.graph.name(choice.node)} chooses values of other scale")
+            found.extend(product(terms, (self._masked(choice, test, keep),)))
+        return tuple(found)
+
+    def _row_exp(self, op: str, number: float, row: Value) -> Power:
+        """exp(number * row), which is a power where the row is a logarithm."""
+        inner = row.node
+        if inner.op == {"exp": "log", "exp2": "log2"}[op] and number in (1, -1):
+            (below,) = self.region.operand_values(row)
+            return Power(below, int(number))
+        if number != 1:
+            inner = make("mul", (inner, constant(number, inner.dtype)))
+        return Power(Value(make(op, (inner,)), row.names))
+
+    # ---- a - r
+
+    def _split(self, terms: Sum) -> tuple[Sum, list[tuple[float, Value]], Sum]:
+        """What no state changes, single rows that states are in with their numbers, the rest."""
+        fixed: list[Term] = []
+        rows: list[tuple[float, Value]] = []
+        rest: list[Term] = []
+        for term in terms:
+            parts = (*term.rows, *term.factors)
+            if all(self.is_fixed(f) for f in parts):
+                fixed.append(term)
+                continue
+            alone = term.rows[0] if term.is_row and len(term.rows) == 1 else None
+            if isinstance(alone, Power) and alone.power == 1:
+                rows.append((term.number, alone.value))
+            else:
+                rest.append(term)
+        return tuple(fixed), rows, tuple(rest)
+
+    def is_fixed(self, factor: Factor) -> bool:
+        """Whether no state is in a factor."""
+        return isinstance(factor, Power) and not self.region.depends(factor.value)
+
+    def grouped(self, value: Value) -> Sum:
+        """The sum with a - r together. Raises Refusal where no r follows a along the pass."""
+        return self._grouped(value, self.sum(value))
+
+    def _grouped(self, value: Value, terms: Sum) -> Sum:
+        if not value.streams:
+            return terms
+        shared = common(terms)
+        if shared != Term():
+            # p a - p r is p (a - r), whose sum would else be the difference of two large sums
+            left = tuple(t.without(shared) for t in terms)
+            return product((shared,), self._together(self._grouped(value, left)))
+        fixed, rows, rest = self._split(terms)
+        if not rows or all(t.is_row for t in fixed):
+            return terms
+        anchored: list[Scaled] = []
+        others: list[Term] = []
+        for number, row in rows:
+            found = find_anchor(self.region, self.forms, -number, row)
+            if found is None:
+                others.append(Term(number, (Power(row),)))
+            else:
+                anchored.append(found[0])
+        if not anchored:
+            raise Refusal(
+                f"{self.graph.name(value.node)} is a - r, where r ="
+                f" {self.graph.name(rows[0][1].node)} is no running max, min or mean"
+            )
+        return (Term(1.0, (), (Shift(fixed, tuple(anchored)),)), *others, *rest)
+
+    def _together(self, terms: Sum) -> Sum:
+        """A sum that no state changes, as one factor."""
+        fixed, _, _ = self._split(terms)
+        if fixed != terms or len(terms) == 1 or all(t.is_row for t in terms):
+            return terms
+        return (Term(1.0, (), (Shift(terms, ()),)),)

@@ -1,0 +1,86 @@
+"""Streams write results in the order in which they are read: a transpose behind one goes inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.ir import ops
+from stack.ir.builder import make
+from stack.ir.node import Block, Node
+from stack.ir.tensor_ops import result_type
+from stack.passes.streaming.graph import Graph
+from stack.rewrite.engine import Replacement, replace
+
+# a result, the transpose that alone reads it, and the order of the result's axes that it gives
+Turn = tuple[Node, Node, tuple[int, ...]]
+
+
+def write_turned(block: Block) -> Block:
+    """The block with streams whose results are transposed before they are written."""
+    graph = Graph(block)
+    changed: dict[Node, Replacement] = {}
+    for stream in block.nodes:
+        if stream.op != "stream":
+            continue
+        items = [u for u in graph.users.get(stream, ()) if u.op == "item"]
+        outs = items or [stream]
+        turns = {out: turn for out in outs if (turn := _turn(graph, out)) is not None}
+        if turns:
+            changed.update(_turned(stream, outs, turns))
+    return replace(block, changed) if changed else block
+
+
+def _turn(graph: Graph, out: Node) -> Turn | None:
+    """The one transpose that reads a result, directly or with some axes merged."""
+    groups: list[tuple[int, ...]] = [(i,) for i in range(out.tensor.rank)]
+    node = out
+    while True:
+        users = graph.users.get(node, [])
+        if len(users) != 1 or node in graph.results:
+            return None
+        (user,) = users
+        if user.op == "transpose":
+            perm: tuple[int, ...] = user.attrs["perm"]
+            order = tuple(i for p in perm for i in groups[p])
+            return out, user, order
+        if user.op != "reshape" or node is not out:
+            return None
+        merged = _merged(user)
+        if merged is None:
+            return None
+        groups, node = merged, user
+
+
+def _merged(reshape: Node) -> list[tuple[int, ...]] | None:
+    """Which axes of its operand each axis of a reshape is made of; None where it splits one."""
+    rule = ops.rule_of(reshape)
+    if rule is None or any(len(axis.names) != 1 or axis.mark for axis in rule.inputs[0]):
+        return None
+    place = {axis.names[0]: i for i, axis in enumerate(rule.inputs[0])}
+    found = [tuple(place[n] for n in axis.names) for axis in rule.outputs[0]]
+    return found if sorted(i for g in found for i in g) == list(range(len(place))) else None
+
+
+def _turned(
+    stream: Node, outs: Sequence[Node], turns: Mapping[Node, Turn]
+) -> dict[Node, Replacement]:
+    states, correct, finish = stream.blocks
+    results = list(finish.results)
+    for out, _, order in turns.values():
+        place = int(out.attrs["index"]) if out.op == "item" else 0
+        results[place] = make("transpose", (results[place],), {"perm": order})
+    ending = Block(finish.params, results, finish.names, finish.locs)
+    type_ = result_type(ending.type)
+    new = Node("stream", stream.args, stream.attrs, type_, (states, correct, ending))
+    changed: dict[Node, Replacement] = {}
+    for out in outs:
+        made = make("item", (new,), dict(out.attrs)) if out.op == "item" else new
+        if out not in turns:
+            changed[out] = Replacement(made)
+            continue
+        _, reader, _ = turns[out]
+        shaped = made
+        if made.shape != reader.shape:
+            shaped = make("reshape", (made,), hint=reader.tensor)
+        changed[reader] = Replacement(shaped)
+    return changed

@@ -1,0 +1,75 @@
+"""tile_gpu: fusion groups to tile kernels whose tiles suit the blocks of a GPU."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Node
+from stack.ir.types import DType
+from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
+from stack.passes.gpu_loops.stream import WarpStream
+from stack.passes.tile import CannotTile, Tile, tile_group
+from stack.passes.tiling.gemm import roles_of, tile_gemm
+
+MULTIPROCESSORS = 132  # of the GPUs that tiles are picked for
+EDGE_COST = 48  # of a row or column of a tile, in products at one depth
+BLOCK_COST = 2000  # of a tile
+NARROW_SIDES = (16, 32, 64, 128)  # of tiles of 16-bit floats, which tensor cores multiply
+WIDE_SIDES = (64, 128)
+
+
+@dataclass(frozen=True)
+class TileGpu(Tile):
+    """As `tile`, with tiles of a matrix product that a block of threads shares.
+
+    A group that `distribute_gpu` has no schedule for stays as it is, with the reason.
+
+    Attributes:
+        rows: rows of a product's tile, at most; 0 picks them.
+        columns: columns of it, at most; 0 picks them.
+    """
+
+    name: ClassVar[str] = "tile_gpu"
+    rows: int = 0
+    columns: int = 0
+
+    def _kernel(self, group: Node) -> Node:
+        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
+        if foreign:
+            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        if group.op == "stream":
+            return WarpStream(group).kernel()
+        kernel = tile_gpu_group(group, self.rows, self.columns)
+        try:
+            distribute_gpu_kernel(kernel)
+        except CannotDistribute as why:
+            raise CannotTile(str(why)) from why
+        return kernel
+
+
+def tile_gpu_group(group: Node, rows: int = 0, columns: int = 0) -> Node:
+    """The kernel node of one fusion group. Raises CannotTile."""
+    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
+    if len(dots) != 1:
+        return tile_group(group)
+    roles = roles_of(dots[0])
+    sizes = roles.sizes
+    down, across = sizes[roles.row] if roles.row else 1, sizes[roles.lane]
+    many = math.prod(sizes[n] for n in (*roles.batch, *roles.panels, *roles.outer))
+    picked = pick_tile(down, across, many, dots[0].args[0].dtype)
+    return tile_gemm(group, min(columns or picked[1], across), min(rows or picked[0], down))
+
+
+def pick_tile(rows: int, columns: int, many: int, dtype: DType) -> tuple[int, int]:
+    """Rows and columns of a tile of a product: the least waves of blocks times the cost of one."""
+    sides = NARROW_SIDES if dtype.bits == 16 else WIDE_SIDES
+
+    def cost(tile: tuple[int, int]) -> int:
+        down, across = tile
+        blocks = many * -(-rows // down) * -(-columns // across)
+        one = down * across + EDGE_COST * (down + across) + BLOCK_COST
+        return -(-blocks // MULTIPROCESSORS) * one
+
+    return min(((r, c) for r in sides for c in sides), key=cost)

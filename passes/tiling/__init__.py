@@ -1,0 +1,1 @@
+"""One fusion group to one kernel at the tile level, as a CPU wants it."""

@@ -1,0 +1,338 @@
+"""Groups around one dot to kernels at the tile level.
+
+A program computes `rows` rows of `lanes` columns: `%c = dot(%a, %b)` over the whole contracted
+axes, kept in local memory, from which a loop over the rows takes them one by one through the
+epilogue. The grid runs over batch axes, panels of columns, and tiles of rows, in that order: what
+distribute packs for a panel then serves all tiles of rows below it.
+
+Sizes that the tile does not divide need no second kernel: the last tile starts early enough to
+be whole, and computes some elements a second time. That needs outputs that do not lie in the
+memory of inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from stack.ir.axes import Index, parse_rule
+from stack.ir.builder import Builder, constant, param
+from stack.ir.dim import Dim, add, minimum, mul, symbol
+from stack.ir.node import Block, Node, topological
+from stack.ir.types import F32, F64, I64, DType, TensorType
+from stack.passes.cpu_loops.pack import block_size
+from stack.passes.tiling.frame import CannotTile, static, wide
+from stack.passes.tiling.tiler import Tiler
+
+VECTOR_BYTES = 64
+REGISTERS = 24  # vectors that may hold sums; the other 8 hold a row of b and what comes along
+PREFERRED_ROWS = {4: 4, 3: 6, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
+# time for one column relative to the widest tile: narrow ones load a for fewer products
+COLUMN_COST = {4: 1.0, 3: 1.0, 2: 1.03, 1: 1.2}
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the axes of a dot do in a kernel; axes of size 1 do nothing and are left out."""
+
+    left: int  # operand that has the rows
+    right: int  # operand that has the lanes
+    sizes: dict[str, int]
+    batch: tuple[str, ...]
+    panels: tuple[str, ...]  # of the right operand and the result, without the lane
+    lane: str
+    outer: tuple[str, ...]  # of the left operand and the result, without the row
+    row: str  # "" when there is one row
+    contracted: tuple[str, ...]
+
+
+def operand_names(dot: Node, position: int) -> list[str]:
+    """Axis names of one operand of a dot."""
+    return [a.names[0] for a in parse_rule(dot.attrs["rule"]).inputs[position]]
+
+
+def result_names(dot: Node) -> list[str]:
+    """Axis names of the result of a dot."""
+    return [a.names[0] for a in parse_rule(dot.attrs["rule"]).outputs[0]]
+
+
+def roles_of(dot: Node) -> Roles:
+    """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own."""
+    inputs = [operand_names(dot, 0), operand_names(dot, 1)]
+    output = result_names(dot)
+    if any(len(set(names)) != len(names) for names in (*inputs, output)):
+        raise CannotTile("an operand of the dot has one axis twice")
+    sizes: dict[str, int] = {}
+    for names, arg in zip(inputs, dot.args, strict=True):
+        sizes.update(zip(names, map(static, arg.shape), strict=True))
+    if not output or all(output[-1] in names for names in inputs):
+        raise CannotTile("the last axis of the dot's result is a batch axis")
+    lane = output[-1]
+    right = 1 if lane in inputs[1] else 0
+    left = 1 - right
+    real = {n for n, size in sizes.items() if size > 1}
+    for side in (0, 1):
+        for name in inputs[side]:
+            if name in real and name not in inputs[1 - side] and name not in output:
+                raise CannotTile(f"axis {name} of one operand is summed on its own")
+    summed = [n for n in inputs[right] if n in inputs[left] and n not in output]
+    if not summed:
+        raise CannotTile("nothing is contracted")
+    mine = [n for n in output if n in real and n in inputs[left] and n not in inputs[right]]
+    row = max(reversed(mine), key=lambda n: sizes[n], default="")
+    return Roles(
+        left,
+        right,
+        sizes,
+        tuple(n for n in output if n in real and n in inputs[left] and n in inputs[right]),
+        tuple(n for n in output[:-1] if n in real and n in inputs[right] and n not in inputs[left]),
+        lane,
+        tuple(n for n in mine if n != row),
+        row,
+        tuple(n for n in summed if n in real) or (summed[-1],),
+    )
+
+
+def pick_lanes(extent: int, dtype: DType) -> int:
+    """Columns of a tile: those that cover the extent in the least time."""
+    vector = VECTOR_BYTES // dtype.bytes
+    fits = [v for v in COLUMN_COST if v * vector <= extent]
+    if not fits:
+        raise CannotTile(f"{extent} columns are less than a vector")
+    cost = {v: -(-extent // (v * vector)) * v * COLUMN_COST[v] for v in fits}
+    return min(fits, key=lambda v: (cost[v], -v)) * vector
+
+
+def pick_rows(extent: int, lanes: int, dtype: DType) -> int:
+    """Rows of a tile: as few as keep the multipliers busy, so that little is done twice."""
+    vectors = max(1, lanes * dtype.bytes // VECTOR_BYTES)
+    most = min(REGISTERS // vectors, 12)
+    if extent <= most:
+        return extent
+    preferred = PREFERRED_ROWS[vectors]
+    choices = range(preferred, most + 1)
+    return min(choices, key=lambda r: (-(-extent // r) * r, r))
+
+
+def check_worth(dot: Node) -> None:
+    """Raise CannotTile where a library does a dot better, with the reason."""
+    if dot.args[0].dtype.bits == 16 and not _is_row_of_sums(roles_of(dot), dot):
+        raise CannotTile("libraries have instructions for products of 16-bit floats")
+
+
+def _is_row_of_sums(roles: Roles, dot: Node) -> bool:
+    """One row, and the contracted axis is what lies together: a reduction, not a tile."""
+    last = operand_names(dot, roles.right)[-1]
+    return not roles.row and last != roles.lane and last in roles.contracted
+
+
+def as_reduction(group: Node, dot: Node) -> Node:
+    """The group with its dot written as a sum of products."""
+    b = Builder()
+    kept = result_names(dot)
+    # an axis of one operand alone, of size 1, may be left
+    names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
+    sizes = roles_of(dot).sizes
+    full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
+    spread: list[Node] = []
+    for side, arg in enumerate(dot.args):
+        own = operand_names(dot, side)
+        order = sorted(own, key=names.index)
+        if own != order:
+            arg = b.transpose(arg, perm=tuple(own.index(n) for n in order))
+        axes = tuple(names.index(n) for n in order)
+        spread.append(b.broadcast(arg, axes=axes, type=full.with_dtype(arg.dtype)))
+    axes = tuple(range(len(kept), len(names)))
+    total = b.reduce(b.mul(spread[0], spread[1]), kind="sum", axes=axes)
+    if total.dtype != dot.dtype:
+        total = b.cast(total, type=dot.type)
+    body = group.blocks[0]
+    known = _replaced(body, dot, total)
+    results = [known.get(r, r) for r in body.results]
+    block = Block(body.params, results, *_tables(body, known))
+    return Node("fusion", group.args, group.attrs, group.type, (block,))
+
+
+def _replaced(body: Block, old: Node, new: Node) -> dict[Node, Node]:
+    """What becomes of nodes when one is replaced."""
+    known = {old: new}
+    for node in body.nodes:
+        if node is not old and not known.keys().isdisjoint(node.args):
+            args = [known.get(a, a) for a in node.args]
+            known[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
+    return known
+
+
+def _tables(
+    body: Block, known: dict[Node, Node]
+) -> tuple[dict[Node, str], dict[Node, tuple[str, ...]]]:
+    """Names and source lines of a body after a replacement."""
+    names = {known.get(n, n): name for n, name in body.names.items()}
+    return names, {known.get(n, n): lines for n, lines in body.locs.items()}
+
+
+def split_dot(group: Node) -> tuple[Node, Node]:
+    """A group as a bare dot, for a library, and the group of what follows it."""
+    body = group.blocks[0]
+    (dot,) = (n for n in body.nodes if n.op == "dot")
+    outside = dict(zip(body.params, group.args, strict=True))
+    if any(a not in outside for a in dot.args) or dot in body.results:
+        raise CannotTile("its dot cannot stand alone")
+    bare = Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type)
+    held = param("dot", dot.type)
+    known = _replaced(body, dot, held)
+    results = [known.get(r, r) for r in body.results]
+    used = topological(results)
+    params = [p for p in (*body.params, held) if p in used]
+    args = [{**outside, held: bare}[p] for p in params]
+    rest = Block(params, results, *_tables(body, known))
+    attrs = {**group.attrs, "kind": "loop"}
+    return bare, Node("fusion", args, attrs, group.type, (rest,))
+
+
+def tile_gemm(group: Node, lanes: int = 0, rows: int = 0) -> Node:
+    """The kernel of a group that has a dot.
+
+    Args:
+        lanes: columns of a tile; 0 picks them.
+        rows: rows of a tile; 0 picks them.
+
+    Raises:
+        CannotTile: what stands against it.
+    """
+    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
+    if len(dots) == 1 and _is_row_of_sums(roles_of(dots[0]), dots[0]):
+        return Tiler(as_reduction(group, dots[0])).kernel()
+    return _GemmTiler(group, lanes, rows).kernel()
+
+
+class _GemmTiler(Tiler):
+    def __init__(self, group: Node, lanes: int, rows: int) -> None:
+        super().__init__(group)
+        dots = [n for n in self.body.nodes if n.op == "dot"]
+        if len(dots) != 1:
+            raise CannotTile("two dots are two kernels")
+        self.dot = dots[0]
+        self.roles = roles_of(self.dot)
+        self.dtype = wide(self.dot.dtype)
+        if self.dtype not in (F32, F64):
+            raise CannotTile(f"no schedule for a dot of {self.dot.dtype}")
+        if any(a not in self.inputs for a in self.dot.args):
+            raise CannotTile("an operand of the dot is computed in its group")
+        width = self.roles.sizes[self.roles.lane]
+        self.tile = lanes or pick_lanes(width, self.dtype)
+        height = self.roles.sizes[self.roles.row] if self.roles.row else 1
+        self.rows = rows or pick_rows(height, self.tile, self.dtype)
+        extents = [self.roles.sizes[n] for n in self.roles.contracted]
+        if block_size(extents, self.tile, self.dtype) is None:
+            raise CannotTile(f"a contracted axis of {extents[0]} has no blocks of equal size")
+        self.start: dict[str, Dim] = {}  # where the tile begins on each axis
+        self.made: Node | None = None
+        self.held: Node | None = None
+
+    # ---- the frame
+
+    def _root(self) -> Node:
+        return self.dot
+
+    def _axes(self, root: Node) -> tuple[Index, list[tuple[str, int]]]:
+        roles, grid = self.roles, list[tuple[str, int]]()
+        names = iter("ghijkl")
+
+        def steps(extent: int) -> Dim:
+            if extent == 1:
+                return 0
+            made = self.variable(next(names, "l"), extent)
+            grid.append((str(made), extent))
+            return made
+
+        for name in (*roles.batch, *roles.panels):
+            self.start[name] = steps(roles.sizes[name])
+        self.start[roles.lane] = self._tiles(roles.lane, self.tile, steps)
+        for name in roles.outer:
+            self.start[name] = steps(roles.sizes[name])
+        if roles.row:
+            self.start[roles.row] = self._tiles(roles.row, self.rows, steps)
+        self.nodes["t"] = self.b.iota(axis=0, type=TensorType(I64, (self.tile,), "tile"))
+        self.tile_symbols.add("t")
+        self.tile_dim = symbol("t", 0, self.tile - 1)
+        index: list[Dim] = []
+        for name in result_names(self.dot):
+            place = self.start.get(name, 0)
+            if name == roles.lane:
+                place = add(place, self.tile_dim)
+            elif name == roles.row and self.rows > 1:
+                place = add(place, self.serial(self.rows))
+            index.append(place)
+        self.place = tuple(index)
+        return self.place, grid
+
+    def _tiles(self, name: str, size: int, steps: Callable[[int], Dim]) -> Dim:
+        """Where a tile of an axis starts; the last one starts early rather than ends late."""
+        extent = self.roles.sizes[name]
+        begin = mul(steps(-(-extent // size)), size)
+        return begin if extent % size == 0 else minimum(begin, extent - size)
+
+    # ---- the product
+
+    def _dot(self, node: Node, index: Index, guard: Node | None) -> Node:
+        """One row of the product, at the place of the program."""
+        if index != self.place:
+            raise CannotTile("the result of the dot is read at a computed index")
+        line = TensorType(self.dtype, (self.tile,), "tile")
+        if self.rows == 1:
+            product = self._product()
+            return product if product.type == line else self.b.reshape(product, type=line)
+        if self.held is None:
+            shape = (self.rows, self.tile)
+            memory = self.b.alloc(name="sums", type=TensorType(self.dtype, shape, "local"))
+            zero = constant(0, I64)
+            self.held = self.b.store(memory, self._product(), zero, zero)
+        return self.b.load(self.held, self.nodes["r"], constant(0, I64), type=line)
+
+    def _product(self) -> Node:
+        if self.made is None:
+            before, self.b.loc = self.b.loc, self.body.locs.get(self.dot, self.b.loc)
+            blocks: dict[int, Node] = {}
+            names: dict[int, list[str]] = {}
+            for side in (self.roles.left, self.roles.right):
+                blocks[side], names[side] = self._operand(side)
+            rule = f"{' '.join(names[0])}, {' '.join(names[1])} ->"
+            rule += f" {self.roles.row} {self.roles.lane}" if self.roles.row else self.roles.lane
+            self.made = self.b.op("dot", [blocks[0], blocks[1]], {"rule": rule})
+            self.b.names.setdefault(self.made, "c")
+            self.b.loc = before
+        return self.made
+
+    def _operand(self, side: int) -> tuple[Node, list[str]]:
+        """The block of an operand that the tile needs, and the names of its axes."""
+        memory = self.inputs[self.dot.args[side]]
+        names = operand_names(self.dot, side)
+        size: dict[str, int] = {n: self.roles.sizes[n] for n in self.roles.contracted}
+        if side == self.roles.right:
+            size[self.roles.lane] = self.tile
+        elif self.roles.row:
+            size[self.roles.row] = self.rows
+        first = min(i for i, n in enumerate(names) if n in size) if size else len(names) - 1
+        shape = tuple(size.get(n, 1) for n in names[first:])
+        index = [self.number(self.start.get(n, 0)) for n in names]
+        type_ = TensorType(memory.dtype, shape, "tile")
+        block = self.widen(self.b.load(memory, *index, type=type_))
+        self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
+        return block, names[first:]
+
+    # ---- stores
+
+    def _store_result(self, result: Node, memory: Node, index: Index, grid: set[str]) -> Node:
+        if result is not self.dot or self.rows == 1:
+            return super()._store_result(result, memory, index, grid)
+        # nothing follows the dot: the whole tile goes out at once
+        names = result_names(self.dot)
+        first = names.index(self.roles.row)
+        size = {self.roles.row: self.rows, self.roles.lane: self.tile}
+        shape = tuple(size.get(n, 1) for n in names[first:])
+        value = self.narrow(self._product(), result.dtype)
+        if value.shape != shape:
+            value = self.b.reshape(value, type=value.tensor.with_shape(shape))
+        place: Sequence[Node] = [self.number(self.start.get(n, 0)) for n in names]
+        return self.b.store(memory, value, *place)

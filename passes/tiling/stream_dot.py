@@ -1,0 +1,287 @@
+"""Products inside of a stream on a CPU: rows of the result are lanes, keys are rows of a tile.
+
+Every value of a stream is held with the stream's rows along the vector lanes, so that maxima, sums
+and corrections are plain vector operations. A product s = q k' is then computed transposed: tiles
+of some keys by all lanes, with q packed once and k read in place, one element for all lanes. The
+product p v is the same with v read in place and p as it was stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stack.ir import ops
+from stack.ir.axes import Index, Rule, parse_rule
+from stack.ir.builder import constant
+from stack.ir.dim import Dim, Expr, add, minimum, mul, substitute, symbols
+from stack.ir.node import Block, Node
+from stack.ir.types import F32, I64, DType, TensorType
+from stack.passes.tiling.frame import CannotTile, static, wide
+from stack.passes.tiling.gemm import pick_rows
+from stack.passes.tiling.stream_axes import VIEWS
+from stack.passes.tiling.stream_values import StreamValues
+
+
+class StreamProducts(StreamValues):
+    """Blocks in memory, and products of them.
+
+    Attributes:
+        program: index variables of the grid, which memory of a program is given.
+        turn: those of the panel under way as well.
+        first: the first key of the panel.
+        size: keys of the panel.
+        key: the place of a key in the panel, inside of a sweep over it.
+    """
+
+    program: tuple[Node, ...] = ()
+    turn: tuple[Node, ...] = ()
+    first: Dim = 0
+    size = 0
+    key: Expr
+
+    def __init__(self, group: Node) -> None:
+        super().__init__(group)
+        self.packed: dict[tuple[Node, Index], Node] = {}
+        self.scores: dict[tuple[Node, Index], Node] = {}
+        self.panels: dict[tuple[Node, Index], Node] = {}
+
+    # ---- loops and memory
+
+    def unique(self, hint: str) -> str:
+        self.fresh += 1
+        return f"{hint}_{self.fresh}"
+
+    def local(
+        self, hint: str, shape: Sequence[int], inside: Sequence[Node], dtype: DType = F32
+    ) -> Node:
+        """Memory of the loops whose indices are given."""
+        type_ = TensorType(dtype, tuple(shape), "local")
+        return self.b.op("alloc", inside, {"name": self.unique(hint)}, hint=type_)
+
+    def over(
+        self,
+        var: Expr,
+        init: Sequence[Node],
+        body: Callable[[list[Node]], Sequence[Node]],
+        limits: Sequence[Node] = (),
+    ) -> list[Node]:
+        """A serial loop that carries values and memory."""
+        carried = [Node("var", (), {"name": self.unique("held")}, n.type) for n in init]
+        block = Block((self.nodes[str(var)], *carried), body(carried))
+        attrs: dict[str, object] = {"kind": "serial"}
+        if limits:
+            attrs["limited"] = True
+        node = self.b.op("loop", [*limits, *init], attrs, (block,))
+        if isinstance(node.type, TensorType):
+            return [node]
+        return [self.b.item(node, index=i) for i in range(len(init))]
+
+    def line(self, memory: Node, row: Dim) -> Node:
+        """One row of local memory: a value for each lane."""
+        type_ = TensorType(memory.dtype, (self.tile,), "tile")
+        return self.b.load(memory, self.number(row), constant(0, I64), type=type_)
+
+    def keep(self, memory: Node, value: Node, row: Dim) -> Node:
+        """Memory with one more row."""
+        return self.b.store(memory, self.as_tile(value), self.number(row), constant(0, I64))
+
+    def in_tiles(
+        self, extent: int, memory: Node, body: Callable[[Node, Dim, int], Node], again: bool
+    ) -> Node:
+        """Memory after tiles of rows; where `again`, some rows may be computed a second time."""
+        rows = pick_rows(extent, self.tile, F32)
+        if not again and extent % rows:
+            rows = max(r for r in range(1, rows + 1) if extent % r == 0 or r == rows)
+        count, rest = divmod(extent, rows)
+        if again and rest:
+            count, rest = count + 1, 0
+        step = self.variable("u", count)
+        begin: Dim = mul(step, rows) if count > 1 else 0
+        if again and extent % rows:
+            begin = minimum(begin, extent - rows)
+        if count > 1:
+            memory = self.over(step, [memory], lambda held: [body(held[0], begin, rows)])[0]
+        else:
+            memory = body(memory, 0, rows)
+        return body(memory, count * rows, rest) if rest else memory
+
+    # ---- operands
+
+    def block(self, node: Node, index: Index, moving: dict[str, int]) -> tuple[Node, list[str]]:
+        """What an operand is along some symbols, as a block in memory, and the names of its axes.
+
+        Raises CannotTile where it is computed, or not a plain block.
+        """
+        while node not in self.inputs:
+            if node.op == "cast" and node.dtype == wide(node.args[0].dtype):
+                node = node.args[0]
+            elif node.op in VIEWS:
+                (index,) = ops.pull(node, index)
+                node = node.args[0]
+            else:
+                raise CannotTile(f"an operand of a product is computed by {node.op}")
+        memory = self.inputs[node]
+        sizes: list[int] = []
+        names: list[str] = []
+        start: list[Node] = []
+        for axis, dim in enumerate(index):
+            here = [s.name for s in symbols(dim) if s.name in moving]
+            base = substitute(dim, dict.fromkeys(here, 0))
+            if len(here) > 1 or (here and substitute(dim, {here[0]: 1}) != add(base, 1)):
+                raise CannotTile("an operand of a product is read at a computed index")
+            names.append(here[0] if here else f"x{axis}")
+            sizes.append(moving[here[0]] if here else 1)
+            start.append(self.number(base))
+        if sorted(n for n in names if n in moving) != sorted(moving):
+            raise CannotTile("an operand of a product does not have its axes")
+        first = min(i for i, name in enumerate(names) if name in moving)
+        type_ = TensorType(memory.dtype, tuple(sizes[first:]), "tile")
+        return self.widen(self.b.load(memory, *start, type=type_)), names[first:]
+
+    def put_turned(self, block: Node, names: Sequence[str], order: Sequence[str]) -> Node:
+        """A block with just these axes, in this order."""
+        kept = [n for n in names if n in order]
+        sizes = dict(zip(names, block.shape, strict=True))
+        if len(kept) != len(names):
+            shape = tuple(sizes[n] for n in kept)
+            block = self.b.reshape(block, type=block.tensor.with_shape(shape))
+        if kept != list(order):
+            block = self.b.transpose(block, perm=tuple(kept.index(n) for n in order))
+        return block
+
+    def _rows(self, node: Node, index: Index, name: str, extent: int) -> Node:
+        """The operand that has the lanes, packed: its contracted axis, then lanes."""
+        key = (node, tuple(substitute(d, {name: 0}) for d in index))
+        if key not in self.packed:
+            memory = self.local("rows", (extent, self.tile), self.program)
+            moving = {name: extent, "t": self.tile}
+            try:
+                found = self.put_turned(*self.block(node, index, moving), (name, "t"))
+                zero = constant(0, I64)
+                self.packed[key] = self.b.store(memory, found, zero, zero)
+            except CannotTile:
+                step = self.variable("d", extent)
+                at = tuple(substitute(d, {name: step}) for d in index)
+                (self.packed[key],) = self.over(
+                    step, [memory], lambda m: [self.keep(m[0], self.value(node, at, None), step)]
+                )
+        return self.packed[key]
+
+    def _load(self, node: Node, index: Index, guard: Node | None) -> Node:
+        """Elements that lie apart for neighbouring lanes are turned, a panel at a time."""
+        lanes = [i for i, d in enumerate(index) if self.is_tile(d)]
+        along = self.size and any(str(self.key) in names_in(d) for d in index)
+        if not along or not lanes or lanes == [len(index) - 1] or guard is not None:
+            return super()._load(node, index, guard)
+        if node.dtype.kind != "f":
+            raise CannotTile(f"an array of {node.dtype} is read with its rows apart in memory")
+        base = tuple(substitute(d, {str(self.key): 0}) for d in index)
+        if (node, base) not in self.panels:
+            name, zero = str(self.key), constant(0, I64)
+            found, names = self.block(node, index, {name: self.size, "t": self.tile})
+            memory = self.local("panel", (self.size, self.tile), self.turn, found.dtype)
+            turned = self.put_turned(found, names, (name, "t"))
+            self.panels[node, base] = self.b.store(memory, turned, zero, zero)
+        return self.line(self.panels[node, base], self.key)
+
+    # ---- products
+
+    def _dot(self, node: Node, index: Index, guard: Node | None) -> Node:
+        """A product at one key of the panel, in all lanes."""
+        own = {a.names[0]: d for a, d in zip(self._rule(node).outputs[0], index, strict=True)}
+        along = [n for n, d in own.items() if str(self.key) in names_in(d)]
+        across = [n for n, d in own.items() if self.is_tile(d)]
+        if len(along) != 1 or len(across) != 1 or along == across:
+            raise CannotTile("a product inside of the stream is not one of its rows and keys")
+        begin = add(own[along[0]], mul(self.key, -1))
+        if begin != self.first:
+            raise CannotTile("a product inside of the stream is read at a computed key")
+        base = tuple(substitute(d, {str(self.key): 0}) for d in index)
+        if (node, base) not in self.scores:
+            self.scores[node, base] = self._product(node, {**own, along[0]: begin}, along[0])
+        return self.line(self.scores[node, base], self.key)
+
+    def _rule(self, node: Node) -> Rule:
+        rule = parse_rule(node.attrs["rule"])
+        if len(rule.reduced) != 1:
+            raise CannotTile("a product inside of the stream contracts several axes")
+        return rule
+
+    def _product(self, node: Node, place: dict[str, Dim], along: str) -> Node:
+        """Memory with a product for the keys of the panel."""
+        rule = self._rule(node)
+        (summed,) = rule.reduced
+        names = [[a.names[0] for a in operand] for operand in rule.inputs]
+        left = 0 if along in names[0] else 1
+        if along in names[1 - left] or any(summed not in n for n in names):
+            raise CannotTile("a product inside of the stream has its keys in both operands")
+        extent = static(node.args[0].shape[names[0].index(summed)])
+        step = self.variable("d", extent)
+        inside = {**place, summed: step}
+        right = self._rows(
+            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), str(step), extent
+        )
+        memory = self.local("scores", (self.size, self.tile), self.turn)
+
+        def at(key: Dim, column: Dim) -> Index:
+            found = {**place, along: add(self.first, key), summed: column}
+            return tuple(found[n] for n in names[left])
+
+        tile = self.keys(node.args[left], at, extent, 0)
+
+        def body(held: Node, begin: Dim, rows: int) -> Node:
+            made = self.multiply(*tile(begin, rows, 0, extent), right)
+            return self.b.store(held, made, self.number(begin), constant(0, I64))
+
+        return self.in_tiles(self.size, memory, body, again=True)
+
+    def keys(
+        self, node: Node, at: Callable[[Dim, Dim], Index], width: int, kept: int
+    ) -> Callable[[Dim, int, Dim, int], tuple[Node, str]]:
+        """Tiles of the operand with the panel's keys (axis 0) and columns (1), `at` an index.
+
+        The function takes first key, keys, first column, columns, and returns a block, with the
+        rule of its product with lanes that keeps axis `kept`.
+
+        Read in place where the panel is one run of 32-bit memory, else from a copy that is: rows
+        that are far apart would push each other out of the first-level cache.
+        """
+        panel: Node | None = None
+        key, column = self.variable("k", self.size), self.variable("e", width)
+        names = (str(key), str(column))
+        moving = dict(zip(names, (self.size, width), strict=True))
+        block, axes = self.block(node, at(key, column), moving)
+        if block.op == "cast" or not _is_run(block, axes, names[0]):
+            zero = constant(0, I64)
+            memory = self.local("panel", (self.size, width), self.turn)
+            panel = self.b.store(memory, self.put_turned(block, axes, names), zero, zero)
+
+        def tile(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
+            if panel is None:
+                index = at(add(first, key), add(start, column))
+                found, axes = self.block(node, index, {names[0]: keys, names[1]: columns})
+            else:
+                type_ = TensorType(F32, (keys, columns), "tile")
+                place = [self.number(first), self.number(start)]
+                found, axes = self.b.load(panel, *place, type=type_), names
+            return found, f"{' '.join(axes)}, {names[1 - kept]} t -> {names[kept]} t"
+
+        return tile
+
+    def multiply(self, block: Node, rule: str, lanes: Node) -> Node:
+        """A tile: sums over an axis of a block times the rows of `lanes`."""
+        zero = constant(0, I64)
+        right = self.b.load(lanes, zero, zero, type=TensorType(F32, lanes.shape, "tile"))
+        return self.b.op("dot", [block, right], {"rule": rule})
+
+
+def names_in(dim: Dim) -> set[str]:
+    """Names of the symbols of a dim."""
+    return {s.name for s in symbols(dim)}
+
+
+def _is_run(block: Node, axes: Sequence[str], key: str) -> bool:
+    """Whether rows of a block follow each other in memory."""
+    load = block.args[0] if block.op == "cast" else block
+    inner = len(axes) - axes.index(key) - 1
+    return block.shape[len(axes) - inner :] == load.args[0].shape[-inner:] if inner else True

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
+from stack.passes.blocking.apart import set_apart
 from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.blocking.tiler import BlockTiler
@@ -46,6 +47,7 @@ class Blocks(Pass):
 
     def _block(self, block: Block, log: Log) -> Block:
         """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
+        block = set_apart(block)
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
             if node.op in LEFT or not (is_bare(node) or node.op in ("fusion", "stream")):

@@ -94,5 +94,5 @@ def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
 
 def _is_taken(grouping: Grouping, part: Group) -> bool:
     """Whether a dot would have the part as its epilogue."""
-    dots = [g for s in part.inputs for g in grouping.groups.get(s, ()) if g.dot is not None]
+    dots = [g for s in part.inputs for g in grouping.groups.get(s, ()) if g.dots]
     return any(isinstance(grouping.try_pair(g, part), Group) for g in dots)

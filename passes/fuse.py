@@ -7,7 +7,8 @@ stay bare. Kinds of groups and what a backend may rely on:
 - "loop": every result is one loop space in row-major order; each element is computed on its own.
 - "reduction": all reductions run over the same axes (the row) of one space; results are the space,
   or one value for each row.
-- "gemm": one dot, whose result is the loop space, and an elementwise epilogue.
+- "gemm": one dot, or with `join` two of one left operand, whose result is the loop space, and an
+  elementwise epilogue.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.builder import Builder, make
 from stack.ir.node import Block, Func, Node
+from stack.passes.blocking.joined import why_apart
 from stack.passes.carve import carve_epilogues
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
-from stack.rewrite.group import Group, flops_of
+from stack.rewrite.group import Group, flops_of, reach
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
@@ -47,6 +49,22 @@ class Rows(FusionRule):
         if producer.has("reduce") and maps.moved:
             return Why("the consumer reads a reduction's row at a computed index")
         return Ok
+
+
+class Joined(FusionRule):
+    """Two products of one left operand that an elementwise op joins: `f(x @ a) * (x @ b)`."""
+
+    stage = 1
+
+    def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
+        if not producer.dots or not consumer.dots:
+            return NOT_MINE
+        if maps.moved:
+            return Why("the result of the dot is read at a computed index")
+        if any(reach(dot, producer.held) for dot in consumer.dots):
+            return Why("a dot reads its operands from memory")
+        why = why_apart((*producer.dots, *consumer.dots))
+        return Why(why) if why else Ok
 
 
 class Epilogue(FusionRule):
@@ -81,13 +99,14 @@ class Epilogue(FusionRule):
 
 def _work_on_others(group: Group) -> float:
     """Scalar operations on an element after a dot that read another array of its size; else 0."""
-    dot = group.dot
-    if dot is None:
+    if not group.dots:
         return 0.0
-    size = dot.tensor.size
-    if not any(n.tensor.size == size for n in group.inputs if n not in dot.args):
+    size = group.dots[0].tensor.size
+    operands = {a for dot in group.dots for a in dot.args}
+    if not any(n.tensor.size == size for n in group.inputs if n not in operands):
         return 0.0
-    return sum(flops_of(n) for n in group.members if n is not dot and n.tensor.size == size)
+    after = (n for n in group.members if n not in group.dots and n.tensor.size == size)
+    return sum(flops_of(n) for n in after)
 
 
 @on("reshape")
@@ -118,6 +137,7 @@ class Fuse(Pass):
         epilogue: whether dots take in the elementwise ops that follow them.
         max_epilogue: most scalar operations of these on an element, where they read another array
             of the size of the dot; 0 for any number. More takes the registers of a GPU's sums.
+        join: whether two dots of one left operand may be one group, with what joins them.
     """
 
     name: ClassVar[str] = "fuse"
@@ -126,6 +146,7 @@ class Fuse(Pass):
     recompute: float = 8.0
     epilogue: bool = True
     max_epilogue: float = 0.0
+    join: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
         func = rewrite(func, (reshape_first,), log)
@@ -147,7 +168,8 @@ class Fuse(Pass):
         rules: tuple[FusionRule, ...] = (Vertical(), Rows())
         grouped = frozenset({"reduce"})
         if self.epilogue:
-            rules = (*rules, Epilogue(self.max_epilogue))
+            joined = (Joined(),) if self.join else ()
+            rules = (*rules, *joined, Epilogue(self.max_epilogue))
             grouped |= {"dot"}
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         grouping = Grouping(inner, rules, log, limits, grouped)

@@ -6,9 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
+from stack.passes.blocking.apart import APART
+from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.stream import stream_tiles
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
+    apart_seconds,
     is_lone,
     library_seconds,
     product_of,
@@ -29,7 +32,8 @@ class Tiles(Pass):
 
     `blocks` takes the first. Measuring the others is up to whoever has the device. A product with
     nothing around it may be a library's too: "library" then stands among its tiles, first where
-    the model expects it to be faster.
+    the model expects it to be faster. So does "apart" for products of one left operand that a
+    group joins: a kernel for each.
 
     Attributes:
         most: how many to name.
@@ -61,19 +65,22 @@ class Tiles(Pass):
         if node.op != "fusion" or node.attrs["kind"] == "library":
             return []
         body = node.blocks[0]
-        dots = [n for n in body.nodes if n.op == "dot"]
-        if len(dots) != 1:
-            return []
-        dot = dots[0]
         try:
-            product = product_of(body, dot)
+            dots = products_of(body)
+            if not dots:
+                return []
+            product = product_of(body, dots)
         except CannotTile:
             return []  # `blocks` says why
+        dot = dots[0]
         dtype = dot.args[0].dtype
         expected = {str(t): seconds(t, product, dtype) for t in ranked(product, dtype)}
         if is_lone(body, dot):
             expected[LIBRARY] = library_seconds(product, dtype)
+        if len(dots) > 1:
+            expected[APART] = apart_seconds(product, dtype)
         best = sorted(expected, key=lambda t: expected[t])
-        told = [f"{t}: {expected[t] * 1e6:.1f} us" for t in best[: max(self.most, 2)]]
+        shown = dict.fromkeys([*best[: max(self.most, 2)], *expected.keys() & {APART}])
+        told = [f"{t}: {expected[t] * 1e6:.1f} us" for t in shown]
         log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)}")
         return best[: self.most]

@@ -102,6 +102,33 @@ def move_last_first(b: Builder, x: Node) -> Node:
     return b.neg(b.transpose(x, perm=(2, 0, 1)))
 
 
+def gated(b: Builder, x: Node, first: Node, second: Node) -> Node:
+    g = b.dot(x, first, rule="m k, n k -> m n")
+    return b.mul(b.mul(g, b.sigmoid(g)), b.dot(x, second, rule="m k, n k -> m n"))
+
+
+def mixed(b: Builder, x: Node, first: Node, second: Node) -> tuple[Node, ...]:
+    g = b.dot(first, x, rule="n k, s r k -> s r n")
+    u = b.dot(x, second, rule="s r k, k n -> s r n")
+    return b.add(b.exp(g), u), u
+
+
+def kept(b: Builder, x: Node, first: Node, second: Node, r: Node) -> tuple[Node, ...]:
+    g = b.dot(x, first, rule="m k, k n -> m n")
+    u = b.dot(x, second, rule="m k, k n -> m n")
+    return g, u, b.add(b.mul(g, u), r)
+
+
+# two products of one left operand
+JOINED: list[tuple[Build, list[Shape]]] = [
+    (gated, [(70, 300), (33, 300), (33, 300)]),
+    (gated, [(1, 37), (130, 37), (130, 37)]),
+    (gated, [(53, 1), (67, 1), (67, 1)]),
+    (mixed, [(2, 19, 257), (40, 257), (257, 40)]),
+    (kept, [(33, 512), (512, 64), (512, 64), (33, 64)]),
+]
+
+
 # read across: through squares in shared memory
 TURNED: list[tuple[Build, list[tuple[str | int, ...]]]] = [
     (turn, [("f32", 2, 40, 70)]),

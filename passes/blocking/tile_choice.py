@@ -7,6 +7,7 @@ products on the busiest processor, what comes from memory, and what comes throug
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -14,6 +15,7 @@ from stack.errors import UsageError
 from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
+from stack.passes.blocking.frame import power_of_two
 from stack.passes.tiling.gemm import roles_of
 
 # an H100; the rates below hold for it
@@ -28,6 +30,7 @@ HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
 ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
 SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
 MOST = 8  # tiles that are worth measuring
+JOINED = 0.97  # of its rate that a tile reaches with the sums of several products
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
 _TEXT = re.compile(
     r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?(?: last=(\d+)x(\d+))?"
@@ -49,6 +52,7 @@ class Tile:
         last: rows and lanes of smaller tiles, which take what is left when not all processors
             have such a tile any more.
         rate: of a full processor, relative to `PRODUCTS`.
+        products: how many a program computes, each with such a tile of sums.
     """
 
     rows: int
@@ -59,11 +63,13 @@ class Tile:
     persistent: bool = False
     last: tuple[int, int] | None = None
     rate: float = field(default=1.0, compare=False)
+    products: int = field(default=1, compare=False)
 
     @property
     def is_shared(self) -> bool:
         """Whether a processor holds two such programs of 16-bit products."""
-        return 2 * self.stages * (self.rows + self.lanes) * self.step * 2 <= SHARED_BYTES
+        step = (self.rows + self.products * self.lanes) * self.step * 2
+        return 2 * self.stages * step <= SHARED_BYTES
 
     def __str__(self) -> str:
         text = f"{self.rows}x{self.lanes}x{self.step} warps={self.warps} stages={self.stages}"
@@ -121,6 +127,8 @@ class Product:
 
     `reads`: whether what follows reads another array of the size of the result.
     `work`: how many scalar operations on an element of the result follow.
+    `joined`: how many such products of one left operand a program computes.
+    `results`: how many arrays of the size of the result are written.
     """
 
     height: int
@@ -129,13 +137,16 @@ class Product:
     apart: int = 1
     reads: bool = False
     work: float = 0.0
+    joined: int = 1
+    results: int = 1
 
 
-def product_of(body: Block, dot: Node) -> Product:
-    """What the tiler makes of a dot in a group. Raises CannotTile."""
+def product_of(body: Block, dots: Sequence[Node]) -> Product:
+    """What the tiler makes of the dots in a group. Raises CannotTile."""
+    dot = dots[0]
     roles = roles_of(dot)
     sizes = roles.sizes
-    inputs = topological(dot.args)
+    inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
     reads = any(p.tensor.size == size and p not in inputs for p in body.params)
     return Product(
@@ -145,6 +156,8 @@ def product_of(body: Block, dot: Node) -> Product:
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
         work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
+        joined=len(dots),
+        results=sum(r.tensor.size == size for r in body.results),
     )
 
 
@@ -179,10 +192,11 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     height, width, depth = product.height, product.width, product.depth
     apart = product.apart
     programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
-    flops = 2.0 * tile.rows * tile.lanes * depth
-    read = (height + width) * depth * apart * dtype.bytes
-    written = height * width * apart * dtype.bytes
-    cached = programs * (tile.rows + tile.lanes) * depth * dtype.bytes
+    lanes = tile.lanes * product.joined
+    flops = 2.0 * tile.rows * lanes * depth
+    read = (height + width * product.joined) * depth * apart * dtype.bytes
+    written = height * width * product.results * apart * dtype.bytes
+    cached = programs * (tile.rows + lanes) * depth * dtype.bytes
     used = min(1.0, max(1, programs) / PROCESSORS)  # an empty result has none
     own = flops * PROCESSORS / (PRODUCTS * tile.rate)  # of a tile
     turns = -(-programs // PROCESSORS)
@@ -204,9 +218,25 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
     elif product.reads:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
-    if dtype.bits <= 16:
+    if product.joined > 1:
+        tiles = tuple(_halved(t, product.joined) for t in tiles)
+    elif dtype.bits <= 16:
         tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product)))
     return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))
+
+
+def _halved(tile: Tile, count: int) -> Tile:
+    """The tile that several products have each, so that their sums take the registers of one."""
+    lanes = tile.lanes // power_of_two(count)
+    return replace(tile, lanes=lanes, products=count, rate=tile.rate * JOINED)
+
+
+def apart_seconds(product: Product, dtype: DType) -> float:
+    """What the model expects of joined products one by one, the last with what joins them."""
+    lone = replace(product, joined=1, results=1, reads=False, work=0.0)
+    last = replace(product, joined=1, results=max(1, product.results - 1), reads=True)
+    first = (product.joined - 1) * min(seconds(t, lone, dtype) for t in ranked(lone, dtype))
+    return first + min(seconds(t, last, dtype) for t in ranked(last, dtype))
 
 
 def library_seconds(product: Product, dtype: DType) -> float:

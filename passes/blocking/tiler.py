@@ -10,6 +10,7 @@ from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
 from stack.passes.blocking.frame import Axis, Held, index_type, power_of_two
+from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE
 from stack.passes.blocking.tile_choice import (
     PROCESSORS,
@@ -174,10 +175,8 @@ class BlockTiler(BlockValues):
 
     def _root(self) -> tuple[Node, Index, dict[Node, Index]]:
         """The node whose axes span the group, a symbol for each axis, and where values sit."""
-        dots = [n for n in self.body.nodes if n.op == "dot"]
-        if len(dots) > 1:
-            raise CannotTile("two dots are two kernels")
-        candidates = dots or [n.args[0] for n in self._reduces()] or list(self.body.results)
+        self.joined = products_of(self.body)
+        candidates = self.joined or [n.args[0] for n in self._reduces()] or list(self.body.results)
         most = max(static(n.tensor.size) for n in candidates)
         for root in dict.fromkeys(n for n in candidates if static(n.tensor.size) == most):
             shape = [static(s) for s in root.shape]
@@ -222,14 +221,17 @@ class BlockTiler(BlockValues):
         """The tile that was asked for, that the group names, or that the model puts first."""
         dtype = dot.args[0].dtype
         named = self.group.attrs.get("tiles")
-        tile = Tile.parse(named[0]) if named else ranked(product_of(self.body, dot), dtype)[0]
+        joined = len(self.joined)
+        tile = (
+            Tile.parse(named[0]) if named else ranked(product_of(self.body, self.joined), dtype)[0]
+        )
         if self.rows and self.lanes:
-            warps = 8 if self.rows * self.lanes >= 128 * 256 else 4
+            warps = 8 if self.rows * self.lanes * joined >= 128 * 256 else 4
             tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)
         self.rows, self.lanes = tile.rows, tile.lanes
         self.step = self.step or tile.step
         self.warps, self.is_persistent, self.last = tile.warps, tile.persistent, tile.last
-        one = (self.rows + self.lanes) * self.step * dtype.bytes
+        one = (self.rows + joined * self.lanes) * self.step * dtype.bytes
         self.stages = max(1, min(tile.stages, SHARED_BYTES // one))
 
     def _space_axes(

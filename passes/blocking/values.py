@@ -44,6 +44,14 @@ def _is_rounded(node: Node, dtype: DType) -> bool:
     return node.op == "cast" and node.args[0].dtype == dtype
 
 
+def _placed(dot: Node, index: Index, axis: Axis) -> dict[str, Dim]:
+    """The axes of a dot by name: those of its result at an index, the contracted one in steps."""
+    rule = parse_rule(dot.attrs["rule"])
+    place: dict[str, Dim] = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
+    *others, last = rule.reduced
+    return {**place, **dict.fromkeys(others, 0), last: axis.place}
+
+
 class BlockValues(BlockMemory):
     """Values of the nodes of `body`; `inputs` are what is loaded from memory."""
 
@@ -53,6 +61,7 @@ class BlockValues(BlockMemory):
         self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
         self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
         self.step: int = 64  # default block of an axis that a dot walks along
+        self.joined: list[Node] = []  # dots that walk along it together, at one index
 
     def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
         """The value of a node at an index, in the type that kernels compute in.
@@ -251,29 +260,31 @@ class BlockValues(BlockMemory):
     def _dot(self, node: Node, index: Index, guard: Held | None) -> Held:
         rule = parse_rule(node.attrs["rule"])
         sizes = {n: static(s) for n, s in rule.sizes([a.shape for a in node.args]).items()}
-        place = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
         summed = list(rule.reduced)
         if not summed:
             raise CannotTile("nothing is contracted")
-        last = summed[-1]
         if any(sizes[n] > 1 for n in summed[:-1]):
             raise CannotTile("a dot over several axes")
-        place.update(dict.fromkeys(summed[:-1], 0))
-        extent = sizes[last]
+        extent = sizes[summed[-1]]
         if extent <= MAX_CONTRACTED:
             axis = self.axis("c", extent, max(MIN_DOT, power_of_two(extent)))
-            return self.product(node, {**place, last: axis.place}, axis, guard)
+            return self.product(node, _placed(node, index, axis), axis, guard)
         block = min(self.step, max(MIN_DOT, power_of_two(extent)))
+        nodes = self.joined if node in self.joined else [node]
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
             axis = self.axis("c", extent, block, self.b.mul(var, block))
-            part = self.product(node, {**place, last: axis.place}, axis, guard)
-            return [self.apply("add", [carried[0], part])]
+            parts = [self.product(n, _placed(n, index, axis), axis, guard) for n in nodes]
+            return [self.apply("add", [old, part]) for old, part in zip(carried, parts)]
 
         axes = self.union([Held(node, tuple(self.tile_axes(d))) for d in index])
         zero = Held(constant(0, wide(node.dtype)))
-        start = Held(self.spread(zero, axes), axes)
-        return self.steps(-(-extent // block), [start], body, "k", names=["sums"])[0]
+        start = [Held(self.spread(zero, axes), axes)] * len(nodes)
+        names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
+        sums = self.steps(-(-extent // block), start, body, "k", names=names)
+        for n, made in zip(nodes, sums, strict=True):
+            self.memo[n, index, guard] = made
+        return self.memo[node, index, guard]
 
     def is_read(self, node: Node) -> bool:
         """Whether a value is what memory holds, and so 0 past the ends of axes that it has."""

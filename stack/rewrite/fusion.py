@@ -157,7 +157,7 @@ class Grouping(Units):
             if isinstance(known, Why):
                 self.reasons[key] = known
                 return known
-        if consumer.dot is not None and not any(v in consumer.axes for v in producer.outputs):
+        if consumer.dots and not any(v in consumer.axes for v in producer.outputs):
             self.reasons[key] = Why("a dot reads its operands from memory")
             return self.reasons[key]
         maps = join(producer, consumer)

@@ -60,7 +60,7 @@ class Group:
         reduced: axes that reductions of the group run over; all of them run over these.
         outputs: members that something outside needs.
         inputs: values from outside.
-        dot: the matrix product that the group is an epilogue of.
+        dots: the matrix products that the group is an epilogue of.
     """
 
     members: tuple[Node, ...]
@@ -70,7 +70,7 @@ class Group:
     reduced: frozenset[int] = frozenset()
     outputs: tuple[Node, ...] = ()
     inputs: tuple[Node, ...] = ()
-    dot: Node | None = None
+    dots: tuple[Node, ...] = ()
     first: int = 0  # places of the first and the last member in the block
     last: int = 0
     copied: frozenset[Node] = frozenset()  # members that other groups hold as well
@@ -79,7 +79,7 @@ class Group:
     @property
     def kind(self) -> str:
         """ "loop", "reduction" or "gemm"."""
-        if self.dot is not None:
+        if self.dots:
             return "gemm"
         return "reduction" if self.has("reduce") else "loop"
 
@@ -174,7 +174,7 @@ def single(
         frozenset(space.reduced),
         (node,),
         tuple(inputs),
-        node if node.op == "dot" else None,
+        (node,) if node.op == "dot" else (),
         place,
         place,
     )
@@ -226,7 +226,7 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
     phase = group.after_reduction
     for node in group.members:
         place = flat(group.axes[node])
-        if node is group.dot:
+        if node in group.dots:
             if place != group.order:
                 return 0, Why("the product is read at another index than it is made", node)
             continue

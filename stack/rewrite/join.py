@@ -84,7 +84,7 @@ def join(producer: Group, consumer: Group) -> Maps | Why:
         space.sizes,
         axes,
         frozenset(mapped | space.reduced),
-        dot=producer.dot or consumer.dot,
+        dots=(*producer.dots, *consumer.dots),
         copied=producer.copied | consumer.copied,
     )
     return Maps(place, 0, merged)

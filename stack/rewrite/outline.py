@@ -53,7 +53,7 @@ class _Outliner:
         return node.args if group is None or self._is_bare(group) else self._body(group).inputs
 
     def _is_bare(self, group: Group) -> bool:
-        return group.members == (group.dot,)
+        return group.members == group.dots
 
     def _make(self, root: Node) -> None:
         stack = [(root, False)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 import triton_interpreter  # noqa: F401
-from gpu_cases import EPILOGUES, PRODUCTS, TURNED, epilogue_of, floats, product_of, several
+from gpu_cases import EPILOGUES, JOINED, PRODUCTS, TURNED, epilogue_of, floats, product_of, several
 from kernel_cases import CASES, Spec, group_of, program, random_array
 
 import stack
@@ -105,6 +105,15 @@ def groups() -> Iterator[Case]:
         arrays = [floats(s, "f32", rng) for s in shapes]
         group = epilogue_of(build, shapes, "f32")
         yield f"{build.__name__} {shapes[0]}", program(group), arrays, True
+    for build, shapes in JOINED:
+        for dtype in ("f32", "bf16"):
+            arrays = [floats(s, dtype, rng) for s in shapes]
+            group = epilogue_of(build, shapes, dtype)
+            for tile in ("32x16x32 warps=4 stages=2 persistent", "apart"):
+                attrs = {**group.attrs, "tiles": (tile,)}
+                taken = Node(group.op, group.args, attrs, group.type, group.blocks)
+                name = f"joined {build.__name__} {shapes[0]} {dtype} {tile}"
+                yield name, program(taken), arrays, True
     shapes = [(260, 32), (32, 520)]
     group = epilogue_of(clamped, shapes, "f32")
     yield "tiles in groups", program(group), [floats(s, "f32", rng) for s in shapes], True

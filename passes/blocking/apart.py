@@ -1,0 +1,64 @@
+"""Joined products set apart: a kernel for each, where that is faster than one for both."""
+
+from __future__ import annotations
+
+from stack.ir.builder import param
+from stack.ir.control_ops import result_type
+from stack.ir.node import Block, Node, topological
+from stack.passes.blocking.joined import products_of
+from stack.passes.tile import alone
+from stack.passes.tiling.gemm import replaced, tables
+from stack.rewrite.engine import Replacement, replace
+
+APART = "apart"  # stands where a tile would
+
+
+def is_apart(group: Node) -> bool:
+    """Whether kernels of their own were chosen for the products of a group, as its tile."""
+    named = group.attrs.get("tiles")
+    return bool(named and named[0] == APART)
+
+
+def set_apart(block: Block) -> Block:
+    """The block with two groups for each whose products are to be computed apart."""
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        if node.op != "fusion" or not is_apart(node):
+            continue
+        parts = apart(node)
+        if len(parts) == 1:
+            changed[node] = Replacement(parts[0])
+            continue
+        for item in (n for n in block.nodes if n.op == "item" and n.args[0] is node):
+            changed[item] = Replacement(parts[int(item.attrs["index"])])
+    return replace(block, changed) if changed else block
+
+
+def apart(group: Node) -> list[Node]:
+    """The results of a group of two products, from one kernel for each.
+
+    The second product is alone; the first has what follows, which reads the second.
+    """
+    body = group.blocks[0]
+    second = products_of(body)[1]
+    outside = dict(zip(body.params, group.args, strict=True))
+    bare = alone(Node("dot", [outside[a] for a in second.args], second.attrs, second.type))
+    held = param("dot", second.type)
+    known = replaced(body, second, held)
+    results = [known.get(r, r) for r in body.results if r is not second]
+    used = topological(results)
+    params = [p for p in (*body.params, held) if p in used]
+    args = [{**outside, held: bare}[p] for p in params]
+    block = Block(params, results, *tables(body, known))
+    attrs = {k: v for k, v in group.attrs.items() if k != "tiles"}
+    rest = Node("fusion", args, attrs, result_type(block.type), (block,))
+    made: list[Node] = []
+    for result in body.results:
+        if result is second:
+            made.append(bare)
+        elif len(results) == 1:
+            made.append(rest)
+        else:
+            index = results.index(known.get(result, result))
+            made.append(Node("item", (rest,), {"index": index}, result.type))
+    return made

@@ -1,0 +1,53 @@
+"""Products of one left operand in one kernel: it is read once, and what they join to is all that is
+written.
+
+`f(x @ a) * (x @ b)` then neither writes nor reads the two products. Their sums share the registers
+of a program, which leaves each half a tile: as much work for each byte as one product with both
+right operands side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.axes import parse_rule
+from stack.ir.node import Block, Node
+from stack.passes.tiling.frame import CannotTile
+
+MOST = 2
+
+
+def _left(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
+    """The operand that has the rows, and where each of its axes is in the result; -1 for the one
+    that is contracted. None where not one is, or where no operand has rows of its own."""
+    rule = parse_rule(dot.attrs["rule"])
+    inputs = [[a.names[0] for a in operand] for operand in rule.inputs]
+    output = [a.names[0] for a in rule.outputs[0]]
+    if not output or all(output[-1] in names for names in inputs):
+        return None
+    side = 0 if output[-1] in inputs[1] else 1
+    places = tuple(output.index(n) if n in output else -1 for n in inputs[side])
+    return (dot.args[side], places) if places.count(-1) == 1 else None
+
+
+def why_apart(dots: Sequence[Node]) -> str:
+    """What keeps products from being computed by one kernel; "" where nothing does."""
+    if len(dots) > MOST:
+        return f"{len(dots)} products share the registers of a program, at most {MOST} may"
+    first = dots[0]
+    for dot in dots[1:]:
+        if dot.type != first.type or dot.args[0].dtype != first.args[0].dtype:
+            return f"a product of type {dot.type} beside one of {first.type}"
+        left = _left(dot)
+        if left is None or left != _left(first):
+            return "two products of different left operands are two kernels"
+    return ""
+
+
+def products_of(body: Block) -> list[Node]:
+    """The products of a group. Raises CannotTile where they are not for one kernel."""
+    dots = [n for n in body.nodes if n.op == "dot"]
+    why = why_apart(dots) if dots else ""
+    if why:
+        raise CannotTile(why)
+    return dots

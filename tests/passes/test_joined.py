@@ -32,7 +32,8 @@ GATED = """%g = dot(%x, %a) {rule="m k, n k -> m n"} : f32[48, 64]
 %h = mul(%g, %s) : f32[48, 64]
 %u = dot(%x, %b) {rule="m k, k n -> m n"} : f32[48, 64]
 %z = mul(%h, %u) : f32[48, 64]"""
-EXPECTED = """func @main(%x: f32[48, 32], %a: f32[64, 32], %b: f32[32, 64]) -> (f32[48, 64]) at tensor {
+EXPECTED = """\
+func @main(%x: f32[48, 32], %a: f32[64, 32], %b: f32[32, 64]) -> (f32[48, 64]) at tensor {
   %z = fusion(%x, %a, %b) {kind="gemm", name="dot_sigmoid_mul"} : f32[48, 64] \
 {(%p0: f32[48, 32], %p1: f32[64, 32], %p2: f32[32, 64])
     %g = dot(%p0, %p1) {rule="m k, n k -> m n"} : f32[48, 64]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch_opinfo_sweep
-from torch_opinfo import Report, check_op, full_name, ops, table
+from torch_opinfo import Report, check_op, distinct, full_name, ops, table
 
 CHUNKS = 16
 NATIVE = frozenset(Path(__file__).with_name("native_ops.txt").read_text().split())
@@ -99,6 +99,16 @@ def test_a_crash_fails_its_sample_alone(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_other_types(chunk: int, dtype: str) -> None:
     hold(sweep(chunk, 2, getattr(torch, dtype)))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_gradients_at_positions_are_asked_where_no_elements_are_equal(dtype: torch.dtype) -> None:
+    found = distinct(torch.zeros(3, 0, 5, dtype=dtype))
+    assert found.shape == (3, 0, 5)
+    found = distinct(torch.zeros(5, 10, 50, dtype=dtype))
+    assert found.shape == (5, 10, 50)
+    assert found.isfinite().all()
+    assert found.unique().numel() == found.numel()
 
 
 def test_the_list_names_ops() -> None:

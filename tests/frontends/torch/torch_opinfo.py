@@ -113,11 +113,12 @@ def _pack(array: np.ndarray, dtype: DType) -> np.ndarray:
 def _unpack(array: np.ndarray, dtype: DType) -> np.ndarray:
     if dtype is not BF16:
         return array
-    return (array.astype(np.uint32) << 16).view(np.float32).reshape(array.shape)
+    wide = np.left_shift(array, 16, dtype=np.uint32)
+    return np.asarray(wide).view(np.float32)  # a scalar where it has no axes
 
 
-# Ops that may give any of several equal elements' positions.
-TIES = frozenset({"topk", "sort", "argsort", "kthvalue"})
+# Ops that may give any of several equal elements' positions, and have gradients there.
+TIES = frozenset({"topk", "sort", "msort", "argsort", "kthvalue"})
 
 
 @dataclass
@@ -389,6 +390,8 @@ def check_sample(
     if imported.why:
         report.fallback[", ".join(f"{k} ({v})" for k, v in sorted(imported.why.items()))] += 1
         return
+    if op.name in TIES and sample.input.requires_grad:
+        tensors[0] = distinct(tensors[0])
     draws = moved(tensors)
     try:
         found = compared(op, sample, imported, next(draws), run, execute, device)
@@ -423,6 +426,15 @@ def moved(tensors: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
     random = torch.Generator().manual_seed(1)
     for _ in range(DRAWS):
         yield [_moved(t, random) for t in tensors]
+
+
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """Neighbouring floats of its type from 1 on, in a random order: no two are equal."""
+    bits = {2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    random = torch.Generator().manual_seed(2)
+    order = torch.randperm(tensor.numel(), generator=random).to(bits)
+    first = torch.ones((), dtype=tensor.dtype).view(bits)
+    return (first + order).view(tensor.dtype).reshape(tensor.shape)
 
 
 def _moved(tensor: torch.Tensor, random: torch.Generator) -> torch.Tensor:

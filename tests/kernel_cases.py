@@ -69,6 +69,14 @@ def embedding(b: Builder, table: Node, i: Node) -> Node:
     return b.mul(b.gather(table, i, rule="v! d, b s -> b s d"), 2.0)
 
 
+def embedding_norm(b: Builder, table: Node, i: Node) -> tuple[Node, ...]:
+    """What a gradient needs comes with it: the rows that were picked, and which they are."""
+    rows = b.sub(3, i)
+    x = b.gather(table, rows, rule="v! d, b s -> b s d")
+    r = b.rsqrt(b.add(b.reduce(b.mul(x, x), kind="sum", axes=(2,)), 1.0))
+    return rows, x, b.mul(x, b.broadcast(r, axes=(0, 1), type=x.type)), r
+
+
 def take_along(b: Builder, x: Node, i: Node) -> Node:
     return b.mul(b.gather(x, i, rule="a v!, a k -> a k"), 2.0)
 
@@ -138,6 +146,7 @@ CASES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Spec]]] = [
     (merge_heads, [("f32", 2, 3, 4, 5)]),
     (unclean_reshape, [("f32", 2, 5, 7)]),
     (embedding, [("f32", 4, 24), ("i64", 2, 5)]),
+    (embedding_norm, [("f32", 4, 24), ("i32", 2, 5)]),
     (take_along, [("f32", 4, 24), ("i32", 4, 5)]),
     (pad_reverse, [("f32", 4, 7)]),
     (causal, [("f32", 4, 6)]),

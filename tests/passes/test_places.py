@@ -8,7 +8,7 @@ import pytest
 from stack.ir import parse
 from stack.ir.dim import symbol
 from stack.ir.node import Block, Node
-from stack.passes.places import places_of
+from stack.passes.positions.places import places_of
 from stack.rewrite import Pipeline
 
 

@@ -19,7 +19,7 @@ TESTS = Path(__file__).parents[2]
 def test_values() -> None:
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("interpreted.py"))],
-        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": f"{TESTS}:{TESTS.parent}"},
         capture_output=True,
         text=True,
     )

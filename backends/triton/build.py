@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import linecache
+import os
 import re
 import shutil
 import subprocess
@@ -66,6 +67,10 @@ class Binary:
         """What it takes of a multiprocessor; asks a tool of CUDA's."""
         known = {"shared": self.shared, "warps": int(self.meta["num_warps"])}
         return known | usage(self.cubin)
+
+    def warning(self) -> str:
+        """What makes it slow, by the assembler; "" where it has nothing to say."""
+        return serialized(self.stages["ptx"])
 
 
 @cache
@@ -217,15 +222,15 @@ def tool(name: str) -> str | None:
     return str(own) if own.exists() else shutil.which(name)
 
 
-def _run(name: str, cubin: bytes, *options: str) -> str:
+def _run(name: str, code: bytes, *options: str) -> str:
     path = tool(name)
     if path is None:
         return ""
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
+    with tempfile.NamedTemporaryFile(suffix=".ptx" if name == "ptxas" else ".cubin") as file:
+        file.write(code)
         file.flush()
         done = subprocess.run([path, *options, file.name], capture_output=True, text=True)
-    return done.stdout
+    return done.stdout + done.stderr
 
 
 def usage(cubin: bytes) -> dict[str, int]:
@@ -233,6 +238,21 @@ def usage(cubin: bytes) -> dict[str, int]:
     text = _run("cuobjdump", cubin, "--dump-resource-usage")
     found = re.search(r"REG:(\d+) STACK:(\d+)", text)
     return {"registers": int(found[1]), "stack": int(found[2])} if found else {}
+
+
+def serialized(ptx: str) -> str:
+    """Why the assembler makes products of a warp group wait for each other; "" where it does not.
+
+    Triton keeps the assembler's remarks for itself, so this asks again, where ptxas is found.
+    """
+    target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
+    if target is None or "wgmma" not in ptx:
+        return ""
+    text = _run("ptxas", ptx.encode(), "-v", f"-arch={target[1]}", "-o", os.devnull)
+    found = re.search(
+        r"wgmma\S* instructions are serialized due to (.+?) (?:in|for) the func", text
+    )
+    return f"products are serialized: {found[1]}" if found else ""
 
 
 def disassemble(cubin: bytes) -> str:

@@ -67,8 +67,8 @@ class Compiler:
         for source, reply in zip(left, replies, strict=True):
             self.binaries[source.code] = build.binary(reply, source)
 
-    def describe(self, node: Node, resources: dict[str, int] | None = None) -> Kernel:
-        """The record of a kernel."""
+    def describe(self, node: Node, assembled: bool = False) -> Kernel:
+        """The record of a kernel; `assembled` says what the assembler made of it, too."""
         source = self.source(node)
         name, shown = self.readable[source.code]
         built = self.binaries.get(source.code)
@@ -87,11 +87,11 @@ class Compiler:
             float(flops) if isinstance(flops, int | float) else 0.0,
             float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
             resources={
-                **(resources or {}),
+                **(built.resources() if built and assembled else {"warps": source.warps}),
                 "programs": source.programs,
-                "warps": source.warps,
                 "stages": built.ahead if built else source.stages,
             },
+            warning=built.warning() if built and assembled else "",
         )
 
     def artifacts(self) -> Artifacts:
@@ -123,6 +123,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         call_opaque: what runs `opaque` nodes.
         cache: False to keep nothing on disk (default: `cache_folder()`).
         graph: False to launch step by step instead of replaying CUDA graphs.
+        assembled: True to note what the assembler made of each kernel.
     """
     device = torch.device(options.get("device") or default_device())
     compiler = _for_device(func, device, _store(options))
@@ -136,7 +137,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
     program = Program(func.body, load, options.get("call_opaque"), device)
     kernels = [
-        compiler.describe(step.node)
+        compiler.describe(step.node, bool(options.get("assembled")))
         if step.node.op == "kernel"
         else describe(func, step.node, step.library)
         for step in program.steps
@@ -177,8 +178,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
     kernels: list[Kernel] = []
     for node in func.nodes:
         if node.op == "kernel":
-            binary = compiler.binary(compiler.source(node))
-            kernels.append(compiler.describe(node, binary.resources()))
+            kernels.append(compiler.describe(node, assembled=True))
         elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom", "dot", "conv"):
             kernels.append(describe(func, node, "torch" if node.op != "opaque" else ""))
     return kernels, compiler.artifacts()

@@ -46,7 +46,8 @@ def kernel_table(manifest: Manifest) -> str:
     if not rows:
         return "no kernels"
     head = ["kernel", "kind", "flops", "bytes", "flop/byte", "ops", "source"]
-    return table(head, rows)
+    warned = [f"{e['name']}: {e['warning']}" for e in manifest["kernels"] if e.get("warning")]
+    return "\n".join([table(head, rows), *warned])
 
 
 def derivations(manifest: Manifest) -> list[str]:

@@ -17,7 +17,8 @@ class Kernel:
 
     `flops` and `bytes` are counted from the axis rules. `ops` are op names of the fusion body;
     `source` are lines such as "block.py:42"; `stage_node` is the name of its node in the last
-    stage. `resources` is what it takes of a GPU: registers, spilled and shared bytes, threads.
+    stage. `resources` is what it takes of a GPU: registers, spilled and shared bytes, threads;
+    `warning` is what its assembler says makes it slow.
     `run(times) -> seconds for each` measures it alone where the backend can.
     """
 
@@ -31,6 +32,7 @@ class Kernel:
     flops: float = 0
     bytes: float = 0
     resources: dict[str, int] = field(default_factory=dict)
+    warning: str = ""
 
 
 @dataclass

@@ -173,6 +173,7 @@ class Run:
                 "bytes": k.bytes,
                 "kind": k.kind,
                 **({"resources": k.resources} if k.resources else {}),
+                **({"warning": k.warning} if k.warning else {}),
             }
             for k in self.kernels
         ]

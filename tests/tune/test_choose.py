@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,9 +17,11 @@ from stack.backends.triton import BACKEND
 from stack.errors import UsageError
 from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.rewrite import Pipeline
+from stack.run.backend import Executable, Kernel
 from stack.run.cache import Cache
 from stack.tune.child import Child
 from stack.tune.choose import alone, choose
+from stack.tune.worker import compiled
 
 WORKER = """
 import json, os, sys, time
@@ -144,6 +147,21 @@ def test_alone_keeps_constants_and_joins_equal_arguments() -> None:
 def test_a_backend_without_a_choice(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no tiles to choose"):
         choose(product(), replace(BACKEND, proposal=""), {}, Cache(tmp_path))
+
+
+@pytest.mark.parametrize("warning", ["", "products are serialized: too few registers"])
+def test_a_tile_that_the_assembler_warns_of_is_dropped(warning: str) -> None:
+    """The worker times nothing then, and the warning is the reason in the record."""
+    made = Executable(run=list, kernels=[Kernel("k", "generated", warning=warning)])
+    asked: list[dict[str, Any]] = []
+
+    def compile_(func: Func, options: dict[str, Any]) -> Executable:
+        asked.append(options)
+        return made
+
+    found = compiled(product(64), replace(BACKEND, compile=compile_), {"device": "cuda"})
+    assert found == (warning or made)
+    assert asked == [{"device": "cuda", "assembled": True}]
 
 
 @pytest.mark.slow

@@ -20,7 +20,9 @@ from stack.ir import DTYPES, Block, Builder, Func, Node
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.passes.blocking.tiler import BlockTiler
 from stack.rewrite import Pipeline
+from stack.rewrite.engine import Replacement, replace
 from stack.run.backend import Kernel
+from stack.tune.choose import with_tiles
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -96,6 +98,25 @@ def test_a_causal_stream() -> None:
     assert texts["sass"].count("HGMMA") >= 2
     assert "UTMALDG" in texts["sass"]
     assert "MUFU.EX2" in texts["sass"]
+
+
+@pytest.mark.skipif(tool("ptxas") is None, reason="ptxas says what is serialized")
+@pytest.mark.parametrize(("tile", "why"), [
+    ("128x0x128 warps=4 stages=2", "serialized: insufficient register resources"),
+    ("64x0x64 warps=4 stages=2", ""),
+])  # fmt: skip
+def test_what_the_assembler_says_of_products(tile: str, why: str) -> None:
+    from stack.demos.gpu_attention import full
+
+    func = stack.trace(full, *(narrow(1, 2, 512, 128) for _ in range(3)))
+    for _, passes in BACKEND.stages[:-1]:
+        func = Pipeline(passes).run(func).func
+    (group,) = (n for n in func.nodes if "tiles" in n.attrs)
+    body = replace(func.body, {group: Replacement(with_tiles(group, (tile,)))})
+    func = Pipeline(BACKEND.stages[-1][1]).run(Func(func.name, body, func.level)).func
+    assert BACKEND.inspect is not None
+    (kernel,), _ = BACKEND.inspect(func, {"target": "sm_90"})
+    assert why in kernel.warning and bool(why) == bool(kernel.warning)
 
 
 @pytest.mark.slow

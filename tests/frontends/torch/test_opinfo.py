@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import warnings
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch_opinfo_sweep
-from torch_opinfo import Report, check_op, distinct, full_name, ops, table
+from torch_opinfo import Report, check_op, compare, distinct, full_name, ops, table
 
 CHUNKS = 16
 NATIVE = frozenset(Path(__file__).with_name("native_ops.txt").read_text().split())
@@ -109,6 +111,22 @@ def test_gradients_at_positions_are_asked_where_no_elements_are_equal(dtype: tor
     assert found.shape == (5, 10, 50)
     assert found.isfinite().all()
     assert found.unique().numel() == found.numel()
+
+
+def test_where_eager_overflows_the_truth_is_right_as_well() -> None:
+    eager = torch.tensor([math.inf, 1.0, math.inf], dtype=torch.float16)
+    exact = torch.tensor([7.6406, 1.0, 1e9], dtype=torch.float64)
+
+    def ours(*values: float) -> np.ndarray:
+        return np.array(values, np.float16)
+
+    assert compare(ours(7.6406, 1, math.inf), eager, exact).is_right
+    assert compare(ours(math.inf, 1, math.inf), eager, exact).is_right
+    assert not compare(ours(7.6, 1, math.inf), eager, exact).is_right
+    assert not compare(ours(7.6406, 1.01, math.inf), eager, exact).is_right
+    assert not compare(ours(7.6406, 1, 65504), eager, exact).is_right
+    assert not compare(ours(-math.inf, 1, math.inf), eager, exact).is_right
+    assert not compare(ours(7.6406, math.inf, math.inf), eager, exact).is_right
 
 
 def test_the_list_names_ops() -> None:

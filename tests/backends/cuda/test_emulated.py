@@ -30,6 +30,7 @@ from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 COLLIDING = ("scatter_rows", "scatter_set")
 ROWS = [c for c in CASES if c[0].__name__ not in COLLIDING]
+RULE = "m k, k n -> m n"
 SIDES = {"naive": (32, 8), "coalesced": (8, 32), "shared": (16, 16)}
 
 
@@ -70,9 +71,22 @@ def test_all_rows(
     check_rows(build, specs, rng, tmp_path)
 
 
+@pytest.mark.parametrize("depth", [129, 4096])
+def test_long_products_of_f32_round_little(
+    depth: int, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """One product after another has an error of fourteen roundings at a depth of 4096."""
+    first, second = (32, depth), (depth, 32)
+    arrays = [rng.random(s).astype(np.float32) for s in (first, second)]
+    (found,) = emulate(gpu_kernel(product_of(RULE, first, second, "f32")), arrays, tmp_path)
+    exact = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)
+    errors = (found - exact) / (exact.max() * 2.0**-24)
+    assert np.sqrt((errors**2).mean()) < 3
+
+
 @pytest.mark.parametrize("product", list(SCHEDULES))
 def test_every_rung_of_the_ladder(product: str, rng: np.random.Generator, tmp_path: Path) -> None:
-    rule, first, second = "m k, k n -> m n", (33, 72), (72, 24)
+    rule, first, second = RULE, (33, 72), (72, 24)
     arrays = [floats(s, "bf16", rng) for s in (first, second)]
     sides = SIDES.get(product, (32, 32))
     kernel = gpu_kernel(product_of(rule, first, second, "bf16"), product, *sides)

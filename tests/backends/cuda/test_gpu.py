@@ -236,7 +236,7 @@ def test_the_ladder_runs(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.parametrize(
-    "case", ["columns", "all", "rows", "layer norm", "cross-entropy"], ids=lambda c: c
+    "case", ["columns", "all", "rows", "layer norm", "cross-entropy", "product"], ids=lambda c: c
 )
 def test_sums_of_f32_round_no_more_than_eager(case: str) -> None:
     """Root mean square of errors over 16 draws: one scalar's error is luck."""
@@ -253,6 +253,7 @@ def test_sums_of_f32_round_no_more_than_eager(case: str) -> None:
         "rows": (lambda x: x.sum(-1), (9, 70_000)),
         "layer norm": (lambda x: torch.nn.functional.layer_norm(x, (4096,)), (50, 4096)),
         "cross-entropy": (torch.nn.functional.cross_entropy, (2048, 300)),
+        "product": (lambda x: x @ x.T + 1, (80, 4096)),
     }
     run, shape = programs[case]
     compiled: Any = None

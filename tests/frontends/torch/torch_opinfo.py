@@ -6,6 +6,7 @@ import math
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -117,8 +118,10 @@ def _unpack(array: np.ndarray, dtype: DType) -> np.ndarray:
     return np.asarray(wide).view(np.float32)  # a scalar where it has no axes
 
 
-# Ops that may give any of several equal elements' positions, and have gradients there.
-TIES = frozenset({"topk", "sort", "msort", "argsort", "kthvalue"})
+# Ops that may give any of several equal elements' positions.
+TIES = frozenset({"topk", "sort", "argsort", "kthvalue"})
+# Ops whose gradients are at those positions.
+SORTS = TIES | {"msort"}
 
 
 @dataclass
@@ -392,7 +395,7 @@ def check_sample(
     if imported.why:
         report.fallback[", ".join(f"{k} ({v})" for k, v in sorted(imported.why.items()))] += 1
         return
-    if op.name in TIES and sample.input.requires_grad:
+    if op.name in SORTS and sample.input.requires_grad:
         tensors[0] = distinct(tensors[0])
     draws = moved(tensors)
     try:
@@ -465,7 +468,8 @@ def compared(
     with torch.no_grad():
         eager = eager_results(run, tensors, device)
         try:
-            exact = run(*map(wide, tensors), exact=True)
+            with floats_are_wide():
+                exact = run(*map(wide, tensors), exact=True)
         except Exception:
             exact = []
     if len(exact) != len(eager):
@@ -476,6 +480,17 @@ def compared(
         mine, eager = _values_at(mine, tensors[0], sample), _values_at(eager, tensors[0], sample)
         exact = [None] * len(eager)
     return [compare(m, e, x) for m, e, x in zip(mine, eager, exact, strict=True)]
+
+
+@contextmanager
+def floats_are_wide() -> Iterator[None]:
+    """What becomes a float, as integers do in a quotient, becomes one of double precision."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def wide(value: Any) -> Any:

@@ -10,6 +10,8 @@ from stack.errors import UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
 from stack.passes.cpu_loops.gemm import find_dot
+from stack.passes.gpu_loops.columns import distribute_columns
+from stack.passes.gpu_loops.fma import Fma
 from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.long_sums import sum_with_remainders
 from stack.passes.gpu_loops.rows import distribute_rows
@@ -29,7 +31,7 @@ PRODUCTS: dict[str, Callable[[Block], Block]] = {
     "shared": lambda block: Tiled(block, is_single=True).block(),
     "register": lambda block: Tiled(block, is_single=False).block(),
     "tensor": lambda block: Tensor(block, stages=1).block(),
-    "pipelined": lambda block: Tensor(block, stages=STAGES).block(),
+    "pipelined": lambda block: (Fma if _is_wide(block) else Tensor)(block, STAGES).block(),
 }
 
 
@@ -62,24 +64,29 @@ class DistributeGpu(Pass):
 def distribute_gpu_kernel(kernel: Node, product: str = "auto") -> Node:
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
     block = kernel.blocks[0]
-    dot = find_dot(block)
-    if dot is not None:
-        block = _product(block, dot, product)
+    if find_dot(block) is not None:
+        block = _product(block, product)
     else:
-        block = sum_with_remainders(distribute_turned(block) or distribute_rows(block))
+        made = distribute_turned(block) or distribute_columns(block) or distribute_rows(block)
+        block = sum_with_remainders(made)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 
 
-def _product(block: Block, dot: Node, product: str) -> Block:
+def _product(block: Block, product: str) -> Block:
     if product != "auto":
         if product not in PRODUCTS:
             raise UsageError(f"no schedule {product!r}; there are: {', '.join(PRODUCTS)}")
         return PRODUCTS[product](block)
-    source = dot.args[0].args[0] if dot.args[0].op == "cast" else dot.args[0]
-    if source.dtype.bits != 16:
-        return PRODUCTS["register"](block)
     try:
         return PRODUCTS["pipelined"](block)
     except CannotDistribute:
-        return PRODUCTS["tensor"](block)
+        return PRODUCTS["register" if _is_wide(block) else "tensor"](block)
+
+
+def _is_wide(block: Block) -> bool:
+    """Whether a product is one of floats that tensor cores do not take."""
+    dot = find_dot(block)
+    assert dot is not None
+    source = dot.args[0].args[0] if dot.args[0].op == "cast" else dot.args[0]
+    return source.dtype.bits != 16

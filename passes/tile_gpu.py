@@ -16,8 +16,8 @@ from stack.passes.tiling.gemm import roles_of, tile_gemm
 MULTIPROCESSORS = 132  # of the GPUs that tiles are picked for
 EDGE_COST = 48  # of a row or column of a tile, in products at one depth
 BLOCK_COST = 2000  # of a tile
-NARROW_SIDES = (16, 32, 64, 128)  # of tiles of 16-bit floats, which tensor cores multiply
-WIDE_SIDES = (64, 128)
+# of tiles by bits of an element; tensor cores multiply those of 16
+SIDES = {16: (16, 32, 64, 128), 32: (64, 128), 64: (32, 64)}
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def tile_gpu_group(group: Node, rows: int = 0, columns: int = 0) -> Node:
 
 def pick_tile(rows: int, columns: int, many: int, dtype: DType) -> tuple[int, int]:
     """Rows and columns of a tile of a product: the least waves of blocks times the cost of one."""
-    sides = NARROW_SIDES if dtype.bits == 16 else WIDE_SIDES
+    sides = SIDES.get(dtype.bits, SIDES[32])
 
     def cost(tile: tuple[int, int]) -> int:
         down, across = tile

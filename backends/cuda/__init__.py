@@ -47,6 +47,7 @@ BACKEND = Backend(
         ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
+        ("split", "split_reductions"),
         ("fused", "fuse"),
         ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute_gpu,memory"),

@@ -16,8 +16,8 @@ from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_loops.frame import CannotDistribute, index
-from stack.passes.gpu_loops.gemm import Product
-from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line, share
+from stack.passes.gpu_loops.operand import Operand, line
+from stack.passes.gpu_loops.staged import Staged
 
 UNIT = 16  # rows, columns and depth of the matrices that registers hold
 DEPTH = 32
@@ -26,29 +26,22 @@ MOST_WARPS = 8
 LEAST_WARPS = 4  # of a tile that divides among them: fewer leave a multiprocessor idle
 WARP_TILE = 1024  # elements from which a warp reads few operands for each product
 RESULT_LANES = 4
-LEAST_COPY = 4  # bytes of the smallest asynchronous copy
 
 
-class Tensor(Product):
+class Tensor(Staged):
     """Matrix instructions; `stages` blocks of depth are in shared memory at a time."""
 
     def __init__(self, block: Block, stages: int) -> None:
-        super().__init__(block)
+        super().__init__(block, stages, DEPTH)
         if self.left.dtype.bits != 16 or self.dtype != F32:
             raise CannotDistribute(f"tensor cores take 16-bit floats, not {self.left.dtype}")
         self.left.padded = -(-self.rows // UNIT) * UNIT
         self.right.padded = -(-self.columns // UNIT) * UNIT
-        self.stages = stages
         self.down, self.across = _split(self.left.padded, self.right.padded)
         self.warps = self.down * self.across
         self.tall = self.left.padded // self.down  # rows of a warp
         self.wide = self.right.padded // self.across
-        self.turns = -(-self.depth // DEPTH)
-        most = VECTOR_BYTES // self.left.dtype.bytes
-        self.lanes = [operand.lanes(most) for operand in (self.left, self.right)]
-        least = min(self.lanes) * self.left.dtype.bytes
-        if stages > 1 and least < LEAST_COPY:
-            raise CannotDistribute(f"asynchronous copies take {LEAST_COPY} bytes, not {least}")
+        self.find_lanes()
 
     def block(self) -> Block:
         """The kernel's block."""
@@ -60,11 +53,7 @@ class Tensor(Product):
         shape = (self.warps, self.tall // UNIT, UNIT, self.wide)
         sums = t.memory("local", "sums", F32, *shape)
         sums = t.over_warps(self.warps, [sums], lambda m: [self._clear(m[0])])[0]
-        shared = [
-            operand.shared(hint, operand.dtype, DEPTH, PAD, self.stages, operand.is_deep)
-            for operand, hint in ((self.left, "a"), (self.right, "b"))
-        ]
-        sums = self._pipelined(shared, sums) if self.stages > 1 else self._plain(shared, sums)
+        sums = self.sum_up(PAD, [sums])[0]
         staged = t.memory("shared", "strip", F32, self.warps, UNIT, self.wide + RESULT_LANES)
         after = t.over_warps(self.warps, [staged, *held], lambda m: self._leave(m, sums))
         return after[1:]
@@ -79,120 +68,11 @@ class Tensor(Product):
             "unroll", i, [sums], lambda m: [self.b.store(m[0], zero, t.warp, i, *corner)]
         )[0]
 
-    # ---- depth
-
-    def _plain(self, shared: Sequence[Node], sums: Node) -> Node:
-        """One block of depth after the other: bring, wait, multiply, wait."""
-        t = self.t
-        turn = index(self.fresh("t"), self.turns)
-
-        def body(held: list[Node]) -> list[Node]:
-            filled = t.over_warps(
-                self.warps,
-                held[:2],
-                lambda m: t.over_lanes(m, lambda n: self._bring(n, turn, None, None)),
-            )
-            work = t.over_warps(
-                self.warps, held[2:], lambda m: [self._multiply(filled, m[0], None)]
-            )
-            return [*filled, *work]
-
-        return t.over("serial", turn, [*shared, sums], body)[2]
-
-    def _pipelined(self, shared: Sequence[Node], sums: Node) -> Node:
-        """Copies of the blocks to come are on their way while one is multiplied."""
-        t, b, ahead = self.t, self.b, self.stages - 1
-        held = t.over_warps(self.warps, shared, self._begin)
-        turn = index(self.fresh("t"), self.turns)
-
-        def body(inner: list[Node]) -> list[Node]:
-            waited = b.async_wait(*inner[:2], pending=ahead - 1)
-            ready = [b.item(waited, index=i) for i in range(2)]
-            coming = b.add(turn, ahead)
-            slot = b.rem(coming, self.stages)
-            is_there = b.lt(coming, self.turns)
-            coming = b.min(coming, self.turns - 1)
-
-            def work(memories: list[Node]) -> list[Node]:
-                filled = t.over_lanes(
-                    memories[:2], lambda n: self._bring(n, coming, slot, is_there)
-                )
-                now = b.rem(turn, self.stages)
-                return [*filled, self._multiply(filled, memories[2], now)]
-
-            return t.over_warps(self.warps, [*ready, inner[2]], work)
-
-        return t.over("serial", turn, [*held, sums], body)[2]
-
-    def _begin(self, held: list[Node]) -> list[Node]:
-        """The first blocks of depth, a group of copies for each; missing ones are zeros."""
-        t = self.t
-        for stage in range(self.stages - 1):
-            is_there = None if stage < self.turns else constant(False)
-            turn, slot = t.int(min(stage, self.turns - 1)), t.int(stage)
-
-            def bring(
-                memories: list[Node],
-                turn: Node = turn,
-                slot: Node = slot,
-                is_there: Node | None = is_there,
-            ) -> list[Node]:
-                return self._bring(memories, turn, slot, is_there)
-
-            held = t.over_lanes(held, bring)
-        return held
-
-    def _bring(
-        self, held: Sequence[Node], turn: Node, slot: Node | None, is_there: Node | None
-    ) -> list[Node]:
-        """One thread's share of a block of both operands."""
-        start = self.t.times(turn, DEPTH)
-        return [
-            self._bring_one(operand, lanes, memory, start, slot, is_there)
-            for operand, lanes, memory in zip(
-                (self.left, self.right), self.lanes, held, strict=True
-            )
-        ]
-
-    def _bring_one(
-        self,
-        operand: Operand,
-        lanes: int,
-        memory: Node,
-        start: Node,
-        slot: Node | None,
-        is_there: Node | None,
-    ) -> Node:
-        t, b = self.t, self.b
-        turns, item = share(t, operand.vectors(DEPTH, lanes), self.warps)
-        step = lanes if operand.is_deep else 1
-        is_ragged = bool(self.depth % DEPTH)
-
-        def one(held: Node, turn: Node) -> Node:
-            own, inner = operand.place(item(turn), DEPTH, lanes)
-            depth = b.add(start, inner)
-            inside = b.lt(depth, self.depth) if is_ragged else None
-            safe = b.min(depth, self.depth - step) if is_ragged else depth
-            place = operand.at(operand.inside(own, lanes), safe, self.start_of)
-            target = [own, inner] if operand.is_deep else [inner, own]
-            if slot is not None:
-                masks = [m for m in (is_there, inside) if m is not None]
-                mask = [b.and_(*masks)] if len(masks) == 2 else masks
-                args = [held, operand.memory, slot, *target, *place, *mask]
-                return b.op("async_copy", args, {"lanes": lanes})
-            value = b.load(operand.memory, *place, type=line(operand.dtype, lanes))
-            if inside is not None:
-                value = b.select(inside, value, constant(0, operand.dtype))
-            return b.store(held, value, *target)
-
-        if turns == 1:
-            return one(memory, t.int(0))
-        turn = index(self.fresh("c"), turns)
-        return t.over("unroll", turn, [memory], lambda m: [one(m[0], turn)])[0]
-
     # ---- products
 
-    def _multiply(self, shared: Sequence[Node], sums: Node, slot: Node | None) -> Node:
+    def multiply(
+        self, shared: Sequence[Node], registers: Sequence[Node], slot: Node | None
+    ) -> list[Node]:
         t, b = self.t, self.b
         row, column = self._corner()
         i = index(self.fresh("i"), self.tall // UNIT)
@@ -208,7 +88,7 @@ class Tensor(Product):
             self.note(self.dot, total)
             return [b.store(held[0], total, *corner)]
 
-        return t.over("unroll", i, [sums], body)[0]
+        return t.over("unroll", i, registers, body)
 
     def _corner(self) -> tuple[Node, Node]:
         """Where the tile of a warp starts."""

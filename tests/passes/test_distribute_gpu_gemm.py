@@ -22,7 +22,7 @@ from gpu_cases import (
 from kernel_cases import program
 
 from stack.ir import Func, parse, verify
-from stack.ir.types import BF16, F32
+from stack.ir.types import BF16, F32, F64
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.passes.distribute_gpu import CannotDistribute
 from stack.passes.tile_gpu import pick_tile
@@ -117,6 +117,33 @@ def test_pipelined_products_wait_once_for_each_block_of_depth() -> None:
     assert text.count("= mma(") == 1
     plain = gpu_kernel(product_of("m k, k n -> m n", (256, 256), (256, 256), "bf16"), "tensor")
     assert "async" not in str(program(plain))
+    single = gpu_kernel(product_of("m k, k n -> m n", (256, 256), (256, 256), "f32"))
+    assert str(program(single)).count("async_wait(") == 1
+    assert str(program(single)).count("= fma(") == 1
+
+
+@pytest.mark.parametrize("rule", ["m k, n k -> m n", "k m, k n -> m n"])
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_threads_of_wide_floats_may_run_in_any_order(
+    rule: str, dtype: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tail of rows, of columns and of depth."""
+    backwards(monkeypatch)
+    sizes = {"m": 6, "k": 34, "n": 35}
+    first, second = (
+        tuple(sizes[n] for n in part.split()) for part in rule.split(" -> ")[0].split(", ")
+    )
+    arrays = [floats(s, dtype, rng) for s in (first, second)]
+    func = sound(gpu_func(product_of(rule, first, second, dtype)))
+    assert_near(func.interpret(*arrays), einsum(rule, *arrays), dtype)
+
+
+def test_sums_of_one_block_of_depth_are_added_up_apart() -> None:
+    text = str(gpu_func(product_of("m k, k n -> m n", (64, 256), (256, 64), "f32")))
+    assert '{name="sums' in text
+    assert '{name="part' in text
+    narrow = str(gpu_func(product_of("m k, k n -> m n", (64, 256), (256, 64), "bf16")))
+    assert '{name="part' not in narrow
 
 
 def test_odd_rows_cannot_be_copied_asynchronously() -> None:
@@ -136,6 +163,7 @@ def test_f32_stays_off_tensor_cores() -> None:
 def test_tiles_shrink_where_blocks_are_few() -> None:
     assert pick_tile(4096, 4096, 1, BF16) == (128, 128)
     assert pick_tile(4096, 4096, 1, F32) == (128, 128)
+    assert pick_tile(4096, 4096, 1, F64) == (64, 64)
     small = pick_tile(128, 768, 1, BF16)
     assert small[0] * small[1] < 64 * 64
     assert pick_tile(1, 4096, 1, BF16)[0] == 16

@@ -9,11 +9,13 @@ from kernel_cases import random_array
 from random_programs import random_program
 from rule_cases import Kept, Rewrites, check_kept, check_rewrite
 
-from stack.backends.triton import BACKEND
+from stack.backends.cuda import BACKEND as CUDA
+from stack.backends.triton import BACKEND as TRITON
 from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.dim import symbol
 from stack.rewrite import Pipeline
+from stack.run.backend import Backend
 
 ALWAYS = "split_reductions{parts=4}"
 ROWS = "%x: f32[6, 64]"
@@ -199,9 +201,9 @@ def test_the_model_leaves_products(name: str) -> None:
 # ---- values
 
 
-def _lowered(func: Func) -> Func:
-    """Through all stages of the backend, with every reduction split that can be."""
-    for stage, spec in BACKEND.stages:
+def _lowered(func: Func, backend: Backend = TRITON) -> Func:
+    """Through all stages of a backend, with every reduction split that can be."""
+    for stage, spec in backend.stages:
         func = Pipeline(ALWAYS if stage == "split" else spec).run(func).func
         verify(func)
     return func
@@ -228,11 +230,12 @@ def test_reductions(kind: str, dtype: str, shape: Shape, rng: np.random.Generato
             assert_near(found, want, dtype)
 
 
-def test_inf_and_nan_stay_in_their_columns(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("backend", [TRITON, CUDA], ids=lambda b: b.name)
+def test_inf_and_nan_stay_in_their_columns(backend: Backend, rng: np.random.Generator) -> None:
     x = rng.standard_normal((67, 5)).astype(np.float32)
     x[3, 1], x[66, 2], x[0, 3] = np.nan, np.inf, -np.inf
     func = _reduce("%x: f32[67, 5]", "[0]", "f32[5]")
-    found = np.asarray(_lowered(func).interpret(x))
+    found = np.asarray(_lowered(func, backend).interpret(x))
     want = x.astype(np.float64).sum(0)
     np.testing.assert_array_equal(np.isnan(found), np.isnan(want))
     np.testing.assert_array_equal(found[2:4], want[2:4].astype(np.float32))
@@ -244,6 +247,21 @@ def test_a_long_sum_of_16_bits_is_rounded_once(rng: np.random.Generator) -> None
     found = np.asarray(_lowered(_reduce("%x: bf16[4096, 3]", "[0]", "bf16[3]")).interpret(x))
     want = x.astype(np.float64).sum(0)
     assert np.abs(found.astype(np.float64) / want - 1).max() <= 2.0**-8
+
+
+def test_a_sum_and_a_product_on_cuda(rng: np.random.Generator) -> None:
+    """Two kernels each: in parts, then the parts with what follows."""
+    x, w = floats((12, 96), "f32", rng), floats((96, 16), "f32", rng)
+    p, q = param("x", tensor("f32", *x.shape)), param("w", tensor("f32", *w.shape))
+    b = Builder()
+    total = b.mul(b.reduce(p, kind="sum", axes=(0, 1)), 0.5)
+    made = _lowered(b.func("main", [p], [total]), CUDA)
+    assert [n.op for n in made.nodes].count("kernel") == 2
+    np.testing.assert_allclose(made.interpret(x), x.astype(np.float64).sum() / 2, rtol=1e-5)
+    b = Builder()
+    made = _lowered(b.func("main", [p, q], [b.add(b.dot(p, q, rule="m k, k n -> m n"), 1.0)]), CUDA)
+    assert [n.op for n in made.nodes].count("kernel") == 2
+    assert_near(np.asarray(made.interpret(x, w)), x.astype(np.float64) @ w + 1, "f32")
 
 
 @pytest.mark.parametrize(("rule", "left", "right"), PRODUCTS)

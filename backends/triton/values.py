@@ -52,11 +52,18 @@ class Values:
             p.tensor.dtype.is_float and p.tensor.dtype.bits == 16 for p in self.body.params
         )
         self.programs: set[Node] = set()  # indices of grid loops
-        self.copied: set[Node] = set()  # loads of what a dot reads: through shared memory
+        # loads of what a dot reads, and of tiles like its own: through shared memory
+        self.copied: set[Node] = set()
+        loads: list[Node] = []
+        sums: set[tuple[int, ...]] = set()
         for block, inner in walk(self.body):
             if inner.op == "load" and block.params[0].attrs.get("name", "").startswith("k"):
                 self.copied.add(inner)  # loaded ahead, step by step
-            self.has_dot |= inner.op == "dot"
+            if inner.op == "load":
+                loads.append(inner)
+            if inner.op == "dot":
+                self.has_dot = True
+                sums.add(shape_of(inner))
             for arg in inner.args if inner.op == "dot" else ():
                 while arg.op in ("reshape", "transpose", "select"):
                     arg = arg.args[1 if arg.op == "select" else 0]
@@ -65,6 +72,8 @@ class Values:
                 self.uses[arg] = self.uses.get(arg, 0) + 1
             for result in block.results if inner is block.params[0] else ():
                 self.uses[result] = self.uses.get(result, 0) + 1
+        # pointers to each element of a tile would take the registers of the sums
+        self.copied.update(n for n in loads if shape_of(n) in sums)
         self.descriptors: dict[Descriptor, str] = {}
         self.serial = 0
 

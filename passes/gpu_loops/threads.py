@@ -21,7 +21,6 @@ from stack.passes.gpu_loops.gemm import Product
 from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line, share
 
 MOST_WARPS = 32
-LONG = 128  # products that one sum may take one after another
 
 
 class Direct(Product):
@@ -242,24 +241,16 @@ class Tiled(Product):
         return self.b.add(place, offset) if offset else place
 
     def _multiply(self, shared: Sequence[Node], sums: Node) -> Node:
-        """All products of a block of depth; the sums stay in registers.
-
-        A long sum adds up sums of blocks: its rounding errors grow with the number of these, not
-        of the products. Operands of 16 bits have larger errors of their own.
-        """
+        """All products of a block of depth; the sums stay in registers."""
         t, b, way = self.t, self.b, self.layout
         row, column = self._thread()
         k = index(self.fresh("k"), way.depth)
         vector = line(self.dtype, way.lanes)
         places = [(i, g) for i in range(self.tall) for g in range(way.columns)]
-        before = [
+        start = [
             b.load(sums, t.warp, t.lane, t.int(i), t.int(g * way.lanes), type=vector)
             for i, g in places
         ]
-        is_wide = self.left.dtype.kind == "f" and self.left.dtype.bits >= 32
-        is_long = is_wide and self.depth > LONG
-        zero = b.broadcast(constant(0, self.dtype), axes=(), type=vector)
-        start = [zero for _ in places] if is_long else before
         held = [Node("var", (), {"name": self.fresh("sum")}, vector) for _ in places]
         lefts = [
             b.load(
@@ -277,8 +268,6 @@ class Tiled(Product):
         more = [b.fma(lefts[i], rights[g], h) for (i, g), h in zip(places, held, strict=True)]
         loop = b.op("loop", start, {"kind": "unroll"}, (Block((k, *held), more),))
         totals = [b.item(loop, index=n) for n in range(len(places))] if len(places) > 1 else [loop]
-        if is_long:
-            totals = [b.add(x, total) for x, total in zip(before, totals, strict=True)]
         for (i, g), total in zip(places, totals, strict=True):
             sums = b.store(sums, total, t.warp, t.lane, t.int(i), t.int(g * way.lanes))
         return sums

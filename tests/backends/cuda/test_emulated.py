@@ -112,22 +112,6 @@ def test_both_orders_of_both_operands(
     assert_near(found, einsum(rule, *arrays), dtype)
 
 
-def test_errors_of_long_products_stay_small(rng: np.random.Generator, tmp_path: Path) -> None:
-    """Root mean square in roundings of the largest result; sums in one chain show that it can be
-    larger."""
-    x, w = floats((16, 4096), "f32", rng), floats((4096, 32), "f32", rng)
-    want = einsum("m k, k n -> m n", x, w)
-    errors: dict[str, float] = {}
-    for product in ("register", "pipelined"):
-        folder = tmp_path / product
-        folder.mkdir()
-        group = product_of("m k, k n -> m n", x.shape, w.shape, "f32")
-        (found,) = emulate(gpu_kernel(group, product), [x, w], folder)
-        apart = np.sqrt(np.mean((found - want) ** 2)) / np.abs(want).max()
-        errors[product] = float(apart) * 2**24
-    assert errors["pipelined"] < 2 < errors["register"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("rule", "first", "second"), PRODUCTS)
 @pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "bf16"])

@@ -81,7 +81,7 @@ def test_long_products_of_f32_round_little(
     (found,) = emulate(gpu_kernel(product_of(RULE, first, second, "f32")), arrays, tmp_path)
     exact = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)
     errors = (found - exact) / (exact.max() * 2.0**-24)
-    assert np.sqrt((errors**2).mean()) < 3
+    assert np.sqrt((errors**2).mean()) < 6
 
 
 @pytest.mark.parametrize("product", list(SCHEDULES))

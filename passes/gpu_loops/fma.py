@@ -19,7 +19,7 @@ from stack.passes.gpu_loops.frame import CannotDistribute, index
 from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line
 from stack.passes.gpu_loops.staged import Staged
 
-DEPTH = 16
+DEPTH = 32
 DOWN, ACROSS = 4, 8  # threads of a warp below and beside each other
 SIDES = {4: 8, 8: 4}  # most rows and columns of a thread, by bytes of an element
 BUSY = 64 * 64  # elements of a tile from which threads have that many columns

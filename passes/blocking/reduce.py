@@ -59,14 +59,21 @@ class Walk:
     is_first: bool = False
     again: int = 0
 
+    @property
+    def lanes(self) -> int:
+        """Elements of a tile in a thread."""
+        return self.block // (32 * self.warps)
+
 
 HELD = 40  # registers of a thread for running tiles, and for the tiles of a row that are held
+MAX_HELD = 32  # for a whole row
 Step = Callable[[Node, list[Held]], list[Held]]
 Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
 ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory
 ONCE = Walk(4096, 8, 3)
 TWICE = Walk(16384, 32, 0, True)
 APART = Walk(8192, 32, 0, True)  # with several running tiles
+WHOLE = Walk(8192, 32, 0, True)  # of a row whose tiles are all held
 
 
 @dataclass(frozen=True)
@@ -284,9 +291,20 @@ class BlockReduce(BlockFrame):
             return self.seen_tiles.setdefault(place, node)
         if place not in self.held:
             return node
-        # wider values made of it before would take more registers than it does
-        held = self.held[place]
-        return self.b.again(held) if memory.dtype.bits == 16 else held
+        if memory.dtype.bits == 16:
+            # wider values made of it before would take more registers than it does
+            self.held[place] = self.b.again(self.held[place])
+        return self.held[place]
+
+    def held_walk(self, count: int, start: Sequence[Held], body: Step) -> list[Held]:
+        """One more walk along a row whose tiles are all held."""
+        assert self.turn < 0 and self.kept == count
+        found = list(start)
+        for turn in range(count):
+            self.turn = turn
+            found = body(self.int(turn).node, found)
+        self.turn = -1
+        return found
 
     def keep_tiles(self, extent: int, sources: Iterable[Node], running: int) -> None:
         """Choose how many tiles of a long row are held between two walks.
@@ -294,16 +312,19 @@ class BlockReduce(BlockFrame):
         `running` is how many tiles the first walk carries; it must not wait for each of its steps,
         which would have to read ahead in place of holding.
         """
-        row = sum(
-            p.dtype.bytes
-            for p in sources
-            if p.tensor.rank > 1 and p.shape[-1] == extent and p.tensor.size != extent
-        )
-        own = self.walk.block // (32 * self.walk.warps)
-        registers = own * row // 4
+        registers = self.walk.lanes * _row_bytes(extent, sources) // 4
         count = -(-extent // self.walk.block)
-        room = max(0, HELD - own * running)
+        room = max(0, HELD - self.walk.lanes * running)
         self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
+
+    def keep_whole(self, extent: int, sources: Iterable[Node]) -> bool:
+        """Hold all tiles of a row, where they fit."""
+        count = -(-extent // WHOLE.block)
+        registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
+        if not 0 < registers <= MAX_HELD:
+            return False
+        self.walk, self.kept = WHOLE, count
+        return True
 
     def _mates(self, node: Node) -> list[Node]:
         """Other reductions over the same axes that wait neither for this one nor for each other."""
@@ -336,4 +357,13 @@ class BlockReduce(BlockFrame):
         return Held(self.spread(value, union), union)
 
 
-__all__ = ["APART", "MAX_WHOLE", "ONCE", "TWICE", "BlockReduce", "Walk", "unscaled"]
+def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
+    """Bytes that one place of the long rows among some arrays takes."""
+    return sum(
+        p.dtype.bytes
+        for p in sources
+        if p.tensor.rank > 1 and p.shape[-1] == extent and p.tensor.size != extent
+    )
+
+
+__all__ = ["APART", "MAX_WHOLE", "ONCE", "TWICE", "WHOLE", "BlockReduce", "Walk", "unscaled"]

@@ -19,10 +19,11 @@ from stack.passes.blocking.frame import Axis, Held, power_of_two
 from stack.passes.blocking.limits import Segment, segments
 from stack.passes.blocking.order import by_reuse
 from stack.passes.blocking.reduce import APART, ONCE, TWICE
-from stack.passes.blocking.stream_apart import ApartTiler, is_alike, runs_apart
+from stack.passes.blocking.stream_apart import is_alike, runs_apart
 from stack.passes.blocking.stream_extents import extents
 from stack.passes.blocking.stream_lanes import Loose, loose_states
 from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.stream_whole import WholeTiler
 from stack.passes.blocking.tile_choice import Tile
 from stack.passes.positions.visible import hidden, hiding_selects
 from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
@@ -34,7 +35,7 @@ TILES = (
 MAX_LANES = 256  # of a state that is a dot: held whole
 
 
-class StreamTiler(ApartTiler):
+class StreamTiler(WholeTiler):
     """Builds the kernel of a stream."""
 
     def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
@@ -142,7 +143,9 @@ class StreamTiler(ApartTiler):
                 is_covered = self.extent % APART.block == 0
                 running = sum(not (is_covered and is_alike(s)) for s in self.states.results)
                 running += 1  # for what corrects them
-            if long is not None and not waits:
+            if long is not None and len(self.levels()) > 1:
+                self.is_whole = self.keep_whole(self.extent, self.inputs)
+            if long is not None and not waits and not self.is_whole:
                 self.keep_tiles(self.extent, self.inputs, running)
             self.warps = self.walk.warps
         if self.tile is not None:
@@ -195,6 +198,8 @@ class StreamTiler(ApartTiler):
         block = min(power_of_two(self.extent), self.step if self.has_dot else self.walk.block)
         block = max(block, 16 if self.has_dot else 2)
         count = -(-self.extent // block)
+        if self.is_whole:
+            return self.run_whole(at, block, count)
         if self.is_apart:
             return self.run_apart(at, block, count)
         self.loose = {} if self.has_dot else loose_states(self.states, self.correct)

@@ -6,7 +6,7 @@ narrowed on store, so that everything between is computed in f32; operands of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
@@ -23,6 +23,7 @@ from stack.passes.tiling.frame import CannotTile, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot
+LINES_AHEAD = 3  # steps of a dot of lines that are loaded at a time
 LOG2E = 1.4426950408889634
 EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
@@ -271,20 +272,41 @@ class BlockValues(BlockMemory):
             return self.product(node, _placed(node, index, axis), axis, guard)
         block = min(self.step, max(MIN_DOT, power_of_two(extent)))
         nodes = self.joined if node in self.joined else [node]
+        kept = self.union([Held(node, tuple(self.tile_axes(d))) for d in index])
+        # products of lines are summed place by place, and the places after the loop
+        lane = "" if self._is_matrix(node, index) else self.axis("lane", block, block).name
+        axes = (*kept, lane) if lane else kept
+
+        def part(n: Node, axis: Axis) -> Held:
+            place = _placed(n, index, axis)
+            if not lane:
+                return self.product(n, place, axis, guard)
+            made = self._products(self._factors(n, place, axis, guard), axis)
+            return Held(self.spread(made, (*kept, axis.name)), axes)
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
             axis = self.axis("c", extent, block, self.b.mul(var, block))
-            parts = [self.product(n, _placed(n, index, axis), axis, guard) for n in nodes]
+            parts = [part(n, axis) for n in nodes]
             return [self.apply("add", [old, part]) for old, part in zip(carried, parts)]
 
-        axes = self.union([Held(node, tuple(self.tile_axes(d))) for d in index])
         zero = Held(constant(0, wide(node.dtype)))
         start = [Held(self.spread(zero, axes), axes)] * len(nodes)
         names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
-        sums = self.steps(-(-extent // block), start, body, "k", names=names)
+        count, ahead = -(-extent // block), LINES_AHEAD if lane else 0
+        sums = self.steps(count, start, body, "k", names=names, ahead=ahead)
         for n, made in zip(nodes, sums, strict=True):
-            self.memo[n, index, guard] = made
+            self.memo[n, index, guard] = self.fold(made, "sum", [lane]) if lane else made
         return self.memo[node, index, guard]
+
+    def _is_matrix(self, dot: Node, index: Index) -> bool:
+        """Whether each operand of a dot has one tile axis of its own."""
+        rule = parse_rule(dot.attrs["rule"])
+        place = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
+        own = [
+            {t for a in names for t in self.tile_axes(place.get(a.names[0], 0))}
+            for names in rule.inputs
+        ]
+        return all(len(axes) == 1 for axes in own) and own[0] != own[1]
 
     def is_read(self, node: Node) -> bool:
         """Whether a value is what memory holds, and so 0 past the ends of axes that it has."""
@@ -296,8 +318,10 @@ class BlockValues(BlockMemory):
         """Whether a computed value is 0 past the end of the axis that is contracted."""
         return False
 
-    def product(self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None) -> Held:
-        """A dot over one tile of its contracted axis, summed in f32."""
+    def _factors(
+        self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None
+    ) -> list[Held]:
+        """The operands of a dot on one tile of its contracted axis, 0 past the end of that."""
         rule = parse_rule(node.attrs["rule"])
         parts: list[Held] = []
         for operand, arg in zip(rule.inputs, node.args, strict=True):
@@ -307,12 +331,18 @@ class BlockValues(BlockMemory):
             if not is_zero and not self.is_nothing(arg):
                 value = self.masked(value, "sum", [axis.name])
             parts.append(value)
-        left, right = parts
+        return parts
+
+    def _products(self, parts: Sequence[Held], axis: Axis) -> Held:
+        """What a dot sums."""
+        return self.spread_over(self.apply("mul", [self.widen(p) for p in parts]), [axis])
+
+    def product(self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None) -> Held:
+        """A dot over one tile of its contracted axis, summed in f32."""
+        left, right = parts = self._factors(node, place, axis, guard)
         shared = [n for n in left.axes if n in right.axes]
         if len(left.axes) != 2 or len(right.axes) != 2 or shared != [axis.name]:
-            wide_parts = [self.widen(p) for p in parts]
-            spread = self.spread_over(self.apply("mul", wide_parts), [axis])
-            return self.fold(spread, "sum", [axis.name])
+            return self.fold(self._products(parts, axis), "sum", [axis.name])
         rows = next(n for n in left.axes if n != axis.name)
         lanes = next(n for n in right.axes if n != axis.name)
         if min(self.axes[rows].block, self.axes[lanes].block) < MIN_DOT:

@@ -1,0 +1,96 @@
+"""Streams whose rows a program holds: nothing runs ahead of what it needs, so nothing is corrected.
+
+A stream corrects its states because it sees each element once. Where all tiles of a row stay in
+registers, each state is reduced with the final values of those that it reads, as the source says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.ir.axes import Index
+from stack.ir.builder import constant
+from stack.ir.node import Node, topological
+from stack.ir.stream_op import streamed_axes
+from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.stream_apart import ApartTiler, is_alike
+from stack.passes.tiling.frame import COMBINE, wide
+
+
+class WholeTiler(ApartTiler):
+    """Builds the loops of such a stream: one over the row for each level of its states."""
+
+    is_whole = False
+
+    def levels(self) -> list[list[Node]]:
+        """The states, those first that read no other, then those that read only these, and on."""
+        depth: dict[Node, int] = {}
+        for state in self.states.results:
+            before = [depth[n] for n in topological(state.args) if n in depth]
+            depth[state] = max(before, default=-1) + 1
+        found: list[list[Node]] = [[] for _ in range(max(depth.values()) + 1)]
+        for state, level in depth.items():
+            found[level].append(state)
+        return found
+
+    def run_whole(self, at: Mapping[Node, Index], block: int, count: int) -> list[Held]:
+        """The states of a row, from where they sit."""
+        lane = self.axis("lane", block, block).name
+        total: dict[Node, Held] = {}
+        for number, level in enumerate(self.levels()):
+            alike = [s for s in level if s.attrs["kind"] == "sum" and is_alike(s)]
+            states = [s for s in level if s not in alike]
+            total.update({s: self._counted(s, at) for s in alike})
+            start: list[Held] = []
+            for state in states:
+                axes = (
+                    *self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]]),
+                    lane,
+                )
+                fill = self.identity(str(state.attrs["kind"]), wide(state.dtype))
+                start.append(Held(self.spread(fill, axes), axes))
+
+            def body(
+                var: Node, carried: list[Held], states: Sequence[Node] = tuple(states)
+            ) -> list[Held]:
+                self.memo.clear()
+                axis = self.axis("k", self.extent, block, self.begin(var, block))
+                return [
+                    self._one_more(s, at[s], axis, c) for s, c in zip(states, carried, strict=True)
+                ]
+
+            names = [f"s{j}_" for j in range(len(start))]
+            found = (
+                self.held_walk(count, start, body)
+                if number
+                else self.first_walk(count, start, body, names, 0, "k")
+            )
+            for state, held in zip(states, found, strict=True):
+                total[state] = self.fold(held, str(state.attrs["kind"]), [lane])
+            self.known.update({s: (at[s], total[s]) for s in level})
+        self.memo.clear()
+        self.known.clear()
+        return [total[s] for s in self.states.results]
+
+    def _one_more(self, state: Node, place: Index, axis: Axis, old: Held) -> Held:
+        """A state with one more tile, place by place."""
+        kind = str(state.attrs["kind"])
+        operand, along = streamed_axes(state)[0]
+        full = list(place)
+        full.insert(along, axis.place)
+        value = self.spread_over(self.value(operand, tuple(full)), [axis])
+        value = self.masked(value, kind, [axis.name])
+        names = tuple(axis.name if i == len(old.axes) - 1 else n for i, n in enumerate(old.axes))
+        made = Held(self.spread(value, names), old.axes)
+        return self.apply(COMBINE[kind], [old, made])
+
+    def _counted(self, state: Node, at: Mapping[Node, Index]) -> Held:
+        """A sum of what is the same at all places."""
+        operand, along = streamed_axes(state)[0]
+        place = list(at[state])
+        place.insert(along, 0)
+        value = self.value(operand, tuple(place))
+        return self.apply("mul", [value, Held(constant(self.extent, value.dtype))])
+
+
+__all__ = ["WholeTiler"]

@@ -20,6 +20,7 @@ VIEWS = frozenset({
 FOLDS = frozenset({
     aten.amax, aten.amin, aten.sum, aten.mean, aten.any, aten.gather, aten.select,
 })  # fmt: skip
+MADE = frozenset({aten.arange, aten.full, aten.zeros, aten.ones, torch.ops.prims.iota})
 LEAST = 1 << 20  # bytes: smaller values may stay
 MOST = 1.1  # of a value's bytes: what its sources may take, statistics of rows among them
 
@@ -40,6 +41,24 @@ def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
         and sum(map(_bytes, read)) <= MOST * _bytes(node)
         and all(u in sources or _is_fold(u) or is_elementwise(u) for u in node.users)
     ]
+
+
+def of_positions(graph: Graph, num_fwd_outputs: int) -> list[Node]:
+    """The values of the forward pass that are made of no input: they cost no memory to read.
+
+    Kept, a table of positions is data to the backward pass; computed there, it is known.
+    """
+    outputs, forward = forward_pass(graph, num_fwd_outputs)
+    found: dict[Node, None] = {}
+    for node in graph.nodes:
+        known = all(a in found for a in node.all_input_nodes)
+        if node in forward and known and (is_elementwise(node) or _is_made(node)):
+            found[node] = None
+    return [n for n in found if n not in outputs]
+
+
+def _is_made(node: Node) -> bool:
+    return getattr(node.target, "overloadpacket", None) in MADE
 
 
 def _bytes(node: Node) -> int:

@@ -18,7 +18,7 @@ from torch._functorch import config
 from torch.fx import Graph, GraphModule, Node
 from torch.utils.checkpoint import CheckpointPolicy
 
-from stack.frontends.dynamo_elementwise import rebuilt
+from stack.frontends.dynamo_elementwise import of_positions, rebuilt
 from stack.frontends.fx_early import early, take_out_rows, with_early
 from stack.frontends.fx_exchange import exchange_sums
 from stack.frontends.fx_values import example_of, forward_pass
@@ -55,6 +55,7 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
             folds, between = early(joint.graph, num_fwd_outputs)
             again = recomputed(joint.graph, num_fwd_outputs, balance)
             again += [*rebuilt(joint.graph, num_fwd_outputs), *between]
+            again += of_positions(joint.graph, num_fwd_outputs)
             for node in (*again, *_copies_of_inputs(joint.graph)):
                 node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
                 node.meta["ac_graph_id"] = 0  # as if one checkpoint held all of them

@@ -68,7 +68,7 @@ BACKEND = Backend(
     level="tile",
     doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
+        ("canonical", "inline,canonicalize,fold,decompose,diagonals,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",

@@ -9,6 +9,7 @@ import torch
 
 from stack.frontends import dynamo_backend
 from stack.frontends.dynamo_backend import GRAPHS
+from stack.rewrite import Pipeline
 
 Tensor = torch.Tensor
 
@@ -179,3 +180,23 @@ def test_copies_of_inputs_are_not_kept() -> None:
     results = {tuple(map(int, r.shape)) for r in GRAPHS[-2].func.results}
     assert not {(5, 24, 16), (120, 16)} & results
     assert (5, 16, 24) in {tuple(map(int, p.shape)) for p in GRAPHS[-1].func.params}
+
+
+def by_distance(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Scores with what a table, here a column of q, holds for the distance of two positions."""
+    line = torch.arange(q.shape[-2])
+    table = torch.cat([q[0, 0, :, 0], k[0, 0, 1:, 0]])
+    distance = line - line[:, None] + q.shape[-2] - 1
+    return torch.softmax(q @ k.mT + table[distance], dim=-1) @ v
+
+
+@pytest.mark.parametrize("balance", [150.0, 2.0])
+def test_tables_of_positions_are_known(balance: float) -> None:
+    """They are no data of the backward pass, and its gradient needs no scatter."""
+    train(by_distance, 8, balance)
+    func = GRAPHS[-1].func
+    assert not any(p.dtype.kind == "i" for p in func.params)
+    passes = "inline,canonicalize,fold,decompose,diagonals"
+    before, after = (Pipeline(p).run(func).func for p in ("canonicalize", passes))
+    assert any(n.op == "scatter" for n in before.nodes)
+    assert not any(n.op == "scatter" for n in after.nodes)

@@ -3,8 +3,9 @@
 Where the index of an update is a line of its positions, `p = s * j + c * i + ...` with s = 1 or -1,
 an update for the place p on line i sits at `j = s * (p - c * i - ...)` and nowhere else. So the
 result reads each line at that place and reduces over the lines; past the ends of a line lies what
-changes nothing. The gradient of a table that is read at the distance of two positions is such a
-sum along diagonals. Sums have an order then, and no element waits for another.
+changes nothing. A line may be clipped: at its two bounds all updates beyond are reduced too. The
+gradient of a table that is read at the distance of two positions is such a sum along diagonals.
+Sums have an order then, and no element waits for another.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.axes import LETTERS, parse_rule
+from stack.ir import ops
+from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.types import I32, TensorType
-from stack.passes.affine import affine, slope
+from stack.passes.affine import MOVES, affine, slope
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -42,10 +44,15 @@ class Diagonals(Pass):
 
 @dataclass(frozen=True)
 class _Line:
-    """An index as a line: the slope of each axis of the updates, and where it begins."""
+    """An index as a line: the slope of each axis of the updates, and where it begins.
+
+    `low` and `high` are the bounds that it is clipped to, if it is.
+    """
 
     slopes: Mapping[str, int]
     start: int
+    low: int | None = None
+    high: int | None = None
 
     def along(self, name: str) -> _Line:
         """Where on this axis an update for a place sits; its slope for the place is not kept."""
@@ -80,27 +87,60 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
     unit = max(reversed(units), key=lambda n: sizes[n], default=None)
     if unit is None:
         return None
-    summed = [n for n in own if n not in result and n != unit]
-    if any(sizes[n] > 1 for n in summed) and sizes[place] > MOST * sizes[unit]:
+    lines = [n for n in own if n not in result and n != unit and sizes[n] > 1]
+    if lines and sizes[place] > MOST * sizes[unit]:
         return None
-    read = _read(updates, own, line, unit, place, sizes, identity(KINDS[kind], updates.dtype))
+    fill = constant(identity(KINDS[kind], updates.dtype), updates.dtype)
+    read = _read(updates, own, line, unit, place, sizes, fill)
     if read is None:
         return None
-    names = [place if n == unit else n for n in own]
-    axes = tuple(i for i, n in enumerate(names) if n in summed)
-    total = make("reduce", (read,), {"kind": KINDS[kind], "axes": axes}) if axes else read
-    kept = [n for n in names if n not in summed]
-    if kept != result:
-        total = make("transpose", (total,), {"perm": tuple(kept.index(n) for n in result)})
+    total = _reduced(read, [place if n == unit else n for n in own], result, kind)
+    for bound, inside in ((line.low, "gt"), (line.high, "lt")):
+        if bound is not None:
+            is_met = _compared("eq", indices[0], bound)
+            is_met = _spread(is_met, index, own, updates)
+            ended = _reduced(
+                make("select", (is_met, updates, _full(fill, updates))), own, result, kind
+            )
+            ended = _spread(ended, [n for n in result if n != place], result, total)
+            places = make("iota", (), {"axis": result.index(place)}, hint=TensorType(I32, x.shape))
+            total = make("select", (_compared(inside, places, bound), total, _full(fill, total)))
+            total = make("select", (_compared("eq", places, bound), ended, total))
     return make(COMBINE[kind], (x, total))
 
 
+def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str) -> Node:
+    """A value with axes of these names, reduced to those of the result that it has."""
+    axes = tuple(i for i, n in enumerate(names) if n not in result)
+    total = make("reduce", (value,), {"kind": KINDS[kind], "axes": axes}) if axes else value
+    kept = [n for n in names if n in result]
+    order = tuple(kept.index(n) for n in result if n in kept)
+    return make("transpose", (total,), {"perm": order})
+
+
+def _spread(value: Node, names: Sequence[str], wanted: Sequence[str], like: Node) -> Node:
+    """A value along the axes of another, whose order its own axes follow or not."""
+    order = sorted(range(len(names)), key=lambda i: wanted.index(names[i]))
+    value = make("transpose", (value,), {"perm": tuple(order)})
+    axes = tuple(wanted.index(names[i]) for i in order)
+    return make("broadcast", (value,), {"axes": axes}, hint=value.tensor.with_shape(like.shape))
+
+
+def _full(number: Node, like: Node) -> Node:
+    return make("broadcast", (number,), {"axes": ()}, hint=like.tensor.with_dtype(number.dtype))
+
+
+def _compared(op: str, value: Node, bound: int) -> Node:
+    return make(op, (value, _full(constant(bound, value.dtype), value)))
+
+
 def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line | None:
-    """An integer node as a line of its positions; None where it is none."""
+    """An integer node as a line of its positions, clipped or not; None where it is none."""
     marks = {n: symbol(n, 0, max(sizes[n] - 1, 0)) for n in names}
-    value = affine(index, tuple(marks[n] if sizes[n] > 1 else 0 for n in names))
-    if value is None:
+    found = _clipped(index, tuple(marks[n] if sizes[n] > 1 else 0 for n in names))
+    if found is None:
         return None
+    value, low, high = found
     slopes: dict[str, int] = {}
     for name in names:
         grown = slope(value, name) if sizes[name] > 1 else 0
@@ -113,7 +153,38 @@ def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line 
     straight: Dim = start
     for name in names:
         straight = add(straight, mul(slopes[name], marks[name]))
-    return _Line(slopes, start) if straight == value else None
+    return _Line(slopes, start, low, high) if straight == value else None
+
+
+def _clipped(node: Node, index: Index) -> tuple[Dim, int | None, int | None] | None:
+    """An integer node at an index as an expression, and the bounds that it is clipped to."""
+    value = affine(node, index)
+    if value is not None:
+        return value, None, None
+    if node.dtype.kind != "i" or node.dtype.bits < 32:
+        return None  # narrow integers wrap
+    if node.op in MOVES or node.op == "cast":
+        return _clipped(node.args[0], ops.pull(node, index)[0])
+    if node.op not in ("add", "sub", "max", "min"):
+        return None
+    left, right = (affine(a, index if a.tensor.rank else ()) for a in node.args)
+    number = right if isinstance(right, int) else left
+    if not isinstance(number, int) or (node.op == "sub" and number is not right):
+        return None
+    inner = node.args[0] if number is right else node.args[1]
+    found = _clipped(inner, index)
+    if found is None:
+        return None
+    line, low, high = found
+    if node.op in ("add", "sub"):
+        by = number if node.op == "add" else -number
+        low, high = (None if b is None else b + by for b in (low, high))
+        return add(line, by), low, high
+    pick = max if node.op == "max" else min
+    low, high = (None if b is None else pick(b, number) for b in (low, high))
+    if node.op == "max":
+        return line, number if low is None else low, high
+    return line, low, number if high is None else high
 
 
 def _read(
@@ -123,7 +194,7 @@ def _read(
     unit: str,
     place: str,
     sizes: Mapping[str, int],
-    fill: object,
+    fill: Node,
 ) -> Node | None:
     """The updates with their axis `unit` read where those for each place sit."""
     at = line.along(unit)
@@ -139,7 +210,7 @@ def _read(
     ends = [(before, after) if i == axis else (0, 0) for i in range(len(own))]
     longer = make(
         "pad",
-        (updates, constant(fill, updates.dtype)),
+        (updates, fill),
         {
             "low": tuple(e[0] for e in ends),
             "high": tuple(e[1] for e in ends),

@@ -123,6 +123,32 @@ def test_other_axes(
     assert not any(n.op == "scatter" for n in check(func, rng).nodes)
 
 
+CLIPPED = {
+    "above": "%c = min(%p, 8:i64) : i64[{}]",
+    "below": "%c = max(%p, 2:i64) : i64[{}]",
+    "both": "%a = max(%p, 2:i64) : i64[{0}]\n  %c = min(%a, 7:i64) : i64[{0}]",
+    "the other way round": "%a = min(%p, 7:i64) : i64[{0}]\n  %c = max(%a, 2:i64) : i64[{0}]",
+    "moved": "%a = min(%p, 5:i64) : i64[{0}]\n  %b = max(%a, -2:i64) : i64[{0}]\n"
+    "  %c = add(%b, 2:i64) : i64[{0}]",
+    "one place": "%a = max(%p, 5:i64) : i64[{0}]\n  %c = min(%a, 3:i64) : i64[{0}]",
+    "not at all": "%a = max(%p, -50:i64) : i64[{0}]\n  %c = min(%a, 50:i64) : i64[{0}]",
+}
+
+
+@pytest.mark.parametrize("passes", [PASSES, f"{PASSES},fuse,blocks"], ids=["ir", "kernels"])
+@pytest.mark.parametrize("name", CLIPPED)
+@pytest.mark.parametrize("kind", ["add", "max"])
+def test_clipped_lines(name: str, kind: str, passes: str, rng: np.random.Generator) -> None:
+    """At a bound all updates beyond it are reduced."""
+    start = -2 if name == "moved" else 4
+    more = CLIPPED[name].format(f"{I}, {J}")
+    rule = "a b!, i j, a i j -> a b!"
+    func = scattered(
+        (-1, 1), start, (3, 11), at="%c", more=more, rule=rule, kind=kind, updates=(3, I, J)
+    )
+    assert not any(n.op == "scatter" for n in check(func, rng, passes=passes).nodes)
+
+
 def test_expected() -> None:
     before = scattered((-1, 1), 4, (11,))
     made = Pipeline("diagonals").run(before).func
@@ -143,10 +169,9 @@ def test_expected() -> None:
         scattered((0, 2), 0, (15,)),
         scattered((-1, 1), 4, (11,), kind="set"),
         scattered((-1, 1), 4, (100,)),
-        scattered((-1, 1), 4, (11,), at="%c", more=f"%c = min(%p, 8:i64) : i64[{I}, {J}]"),
         scattered((-1, 1), 4, (99,), at="%c", more=f"%c = mul(%p, %p) : i64[{I}, {J}]"),
     ],
-    ids=["slopes of two and more", "holes", "set", "few of many places", "clipped", "squares"],
+    ids=["slopes of two and more", "holes", "set", "few of many places", "squares"],
 )
 def test_what_stays(func: Func) -> None:
     assert Pipeline("diagonals").run(func).func is func

@@ -54,6 +54,26 @@ class _Line:
     low: int | None = None
     high: int | None = None
 
+    def range(self, sizes: Mapping[str, int]) -> tuple[int, int]:
+        """The least and the greatest place, where nothing is clipped."""
+        ends = [c * (sizes[n] - 1) for n, c in self.slopes.items()]
+        return self.start + sum(min(0, e) for e in ends), self.start + sum(max(0, e) for e in ends)
+
+    def reach(self, sizes: Mapping[str, int], places: int) -> tuple[int, int]:
+        """The first and the last of so many places that are met."""
+        lowest, highest = self.range(sizes)
+        first, last = max(0, lowest), min(places - 1, highest)
+        if self.low is not None:
+            first, last = max(first, self.low), max(last, self.low)
+        if self.high is not None:
+            first, last = min(first, self.high), min(last, self.high)
+        return first, last
+
+    def moved(self, by: int) -> _Line:
+        """The line so many places on."""
+        low, high = (None if b is None else b + by for b in (self.low, self.high))
+        return _Line(self.slopes, self.start + by, low, high)
+
     def along(self, name: str) -> _Line:
         """Where on this axis an update for a place sits; its slope for the place is not kept."""
         s = self.slopes[name]
@@ -87,6 +107,11 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
     unit = max(reversed(units), key=lambda n: sizes[n], default=None)
     if unit is None:
         return None
+    first, last = line.reach(sizes, sizes[place])
+    line, beyond = line.moved(-first), sizes[place] - 1 - last
+    sizes[place] = last - first + 1
+    if sizes[place] < 1:
+        return None
     lines = [n for n in own if n not in result and n != unit and sizes[n] > 1]
     if lines and sizes[place] > MOST * sizes[unit]:
         return None
@@ -97,16 +122,26 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
     total = _reduced(read, [place if n == unit else n for n in own], result, kind)
     for bound, inside in ((line.low, "gt"), (line.high, "lt")):
         if bound is not None:
-            is_met = _compared("eq", indices[0], bound)
-            is_met = _spread(is_met, index, own, updates)
-            ended = _reduced(
-                make("select", (is_met, updates, _full(fill, updates))), own, result, kind
-            )
+            is_met = _spread(_compared("eq", indices[0], bound + first), index, own, updates)
+            met = make("select", (is_met, updates, _full(fill, updates)))
+            ended = _reduced(met, own, result, kind)
             ended = _spread(ended, [n for n in result if n != place], result, total)
-            places = make("iota", (), {"axis": result.index(place)}, hint=TensorType(I32, x.shape))
+            type_ = TensorType(I32, total.shape)
+            places = make("iota", (), {"axis": result.index(place)}, hint=type_)
             total = make("select", (_compared(inside, places, bound), total, _full(fill, total)))
             total = make("select", (_compared("eq", places, bound), ended, total))
-    return make(COMBINE[kind], (x, total))
+    return make(COMBINE[kind], (x, _longer(total, fill, result.index(place), first, beyond)))
+
+
+def _longer(value: Node, fill: Node, axis: int, before: int, after: int) -> Node:
+    """A value with so many more elements before and after an axis."""
+    if before == after == 0:
+        return value
+    low, high = (
+        tuple(e if i == axis else 0 for i in range(value.tensor.rank)) for e in (before, after)
+    )
+    zeros = (0,) * value.tensor.rank
+    return make("pad", (value, fill), {"low": low, "high": high, "interior": zeros})
 
 
 def _reduced(value: Node, names: Sequence[str], result: Sequence[str], kind: str) -> Node:
@@ -153,7 +188,15 @@ def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line 
     straight: Dim = start
     for name in names:
         straight = add(straight, mul(slopes[name], marks[name]))
-    return _Line(slopes, start, low, high) if straight == value else None
+    if straight != value:
+        return None
+    lowest, highest = _Line(slopes, start).range(sizes)
+    return _Line(
+        slopes,
+        start,
+        None if low is None or low <= lowest else low,
+        None if high is None or high >= highest else high,
+    )
 
 
 def _clipped(node: Node, index: Index) -> tuple[Dim, int | None, int | None] | None:
@@ -199,24 +242,11 @@ def _read(
     """The updates with their axis `unit` read where those for each place sit."""
     at = line.along(unit)
     sign = line.slopes[unit]
-    reach = {n: c * (sizes[n] - 1) for n, c in at.slopes.items()}
-    reach[place] = sign * (sizes[place] - 1)
-    low = at.start + sum(min(0, r) for r in reach.values())
-    high = at.start + sum(max(0, r) for r in reach.values())
+    low, high = _Line({**at.slopes, place: sign}, at.start).range(sizes)
     before, after = max(0, -low), max(0, high - (sizes[unit] - 1))
     if before + sizes[unit] + after > MAX_PLACES:
         return None
-    axis = own.index(unit)
-    ends = [(before, after) if i == axis else (0, 0) for i in range(len(own))]
-    longer = make(
-        "pad",
-        (updates, fill),
-        {
-            "low": tuple(e[0] for e in ends),
-            "high": tuple(e[1] for e in ends),
-            "interior": (0,) * len(own),
-        },
-    )
+    longer = _longer(updates, fill, own.index(unit), before, after)
     moving = [n for n, c in at.slopes.items() if c]
     shape = tuple(sizes[n] for n in (*moving, place))
     type_ = TensorType(I32, shape)

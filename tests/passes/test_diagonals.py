@@ -74,6 +74,7 @@ LINES = {  # slopes, start, extent
     "i - j": ((1, -1), 6, I + J - 1),
     "i + j": ((1, 1), 0, I + J - 1),
     "more places than are met": ((-1, 1), 6, 20),
+    "few of many places": ((-1, 1), 504, 1000),
     "two lines apart": ((2, 1), 0, 2 * I + J - 2),
     "steps of two down": ((-2, 1), 8, 2 * I + J),
     "one line for all": ((0, 1), 0, J),
@@ -168,10 +169,10 @@ def test_expected() -> None:
         scattered((3, 2), 0, (30,)),
         scattered((0, 2), 0, (15,)),
         scattered((-1, 1), 4, (11,), kind="set"),
-        scattered((-1, 1), 4, (100,)),
+        scattered((-9, 1), 36, (43,)),
         scattered((-1, 1), 4, (99,), at="%c", more=f"%c = mul(%p, %p) : i64[{I}, {J}]"),
     ],
-    ids=["slopes of two and more", "holes", "set", "few of many places", "squares"],
+    ids=["slopes of two and more", "holes", "set", "lines far apart", "squares"],
 )
 def test_what_stays(func: Func) -> None:
     assert Pipeline("diagonals").run(func).func is func

@@ -21,7 +21,7 @@ from stack.ir.dim import Dim, add, mul, substitute, symbol
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.types import I32, TensorType
-from stack.passes.affine import MOVES, affine, slope
+from stack.passes.positions.affine import MOVES, affine, slope
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -255,9 +255,10 @@ def _best_dot_parts(
     height = math.prod(sizes[n] for n in output if n not in inputs[1])
     width = math.prod(sizes[n] for n in output if n not in inputs[0])
     dtype = node.args[0].dtype
+    across = inputs[1][-1] in output
 
     def time(parts: int) -> float:
-        product = Product(height, width, depth // parts, apart * parts)
+        product = Product(height, width, depth // parts, apart * parts, across=across)
         expected = seconds(ranked(product, dtype)[0], product, dtype)
         if parts == 1:
             return expected

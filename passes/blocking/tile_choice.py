@@ -16,7 +16,7 @@ from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
 from stack.passes.blocking.frame import power_of_two
-from stack.passes.tiling.gemm import roles_of
+from stack.passes.tiling.gemm import operand_names, roles_of
 
 # an H100; the rates below hold for it
 PROCESSORS = 132
@@ -24,6 +24,7 @@ PRODUCTS = 740e12  # flops of 16-bit products a second
 MEMORY = 2.9e12  # bytes a second
 CACHE = 11e12
 LAUNCH = 2e-6  # seconds
+LATENCY = 1e-6  # of memory that is busy
 TURN = 1.5e-6  # of a tile, before its first product and after its last
 READING = 3e-6  # of a tile that reads another array after its last product
 HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
@@ -107,17 +108,16 @@ SINGLE = (
     Tile(16, 32, 128, 4, 4, rate=0.016),
 )
 LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32
+# one row: lines of the other operand are read once, and summed by plain instructions
+ALONG = (Tile(1, 8, 512, 4, 3, rate=0.02), Tile(1, 4, 1024, 4, 3, rate=0.02))
+ACROSS = (Tile(1, 32, 256, 4, 3, rate=0.02), Tile(1, 16, 256, 4, 3, rate=0.02))
+ACROSS_SINGLE = (Tile(1, 32, 128, 4, 3, rate=0.02), Tile(1, 16, 128, 4, 3, rate=0.02))
 # smaller tiles behind the whole turns of a large one: they have its warps, and a processor alone
 LAST = (Tile(128, 128, 64, 8, 6, rate=0.76), Tile(64, 128, 64, 8, 6, rate=0.5))
 # where what follows a product reads another array and holds many values for each sum: fewer sums
 # for a thread
 BUSY = 18  # scalar operations on an element of the result
 BUSY_READING = (Tile(64, 128, 128, 8, 3, rate=0.6), Tile(64, 64, 128, 4, 4, rate=0.45))
-
-
-def tiles_of(dtype: DType) -> tuple[Tile, ...]:
-    """Tiles for products of an element type."""
-    return HALF if dtype.bits <= 16 else SINGLE
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,7 @@ class Product:
     `work`: how many scalar operations on an element of the result follow.
     `joined`: how many such products of one left operand a program computes.
     `results`: how many arrays of the size of the result are written.
+    `across`: whether the lines of the operand with the columns lie along them.
     """
 
     height: int
@@ -138,6 +139,16 @@ class Product:
     work: float = 0.0
     joined: int = 1
     results: int = 1
+    across: bool = False
+
+
+def tiles_of(product: Product, dtype: DType) -> tuple[Tile, ...]:
+    """Tiles for a product of an element type."""
+    if product.height == 1 and product.across:
+        return ACROSS if dtype.bits <= 16 else ACROSS_SINGLE
+    if product.height == 1:
+        return ALONG
+    return HALF if dtype.bits <= 16 else SINGLE
 
 
 def product_of(body: Block, dots: Sequence[Node]) -> Product:
@@ -154,6 +165,7 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
         depth=prod(sizes[name] for name in roles.contracted),
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
+        across=operand_names(dot, roles.right)[-1] == roles.lane,
         work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
         joined=len(dots),
         results=sum(r.tensor.size == size for r in body.results),
@@ -206,13 +218,19 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
         left = programs % (2 * PROCESSORS) if dtype.bits <= 16 else programs
         if 0 < left <= PROCESSORS:
             busy += own / ALONE - own + TURN - HIDDEN  # the last ones have a processor alone
-    return LAUNCH + max(busy, (read + written) / MEMORY, cached / (CACHE * used))
+    memory = MEMORY
+    if height == 1:
+        # too few bytes are under way where there are few programs
+        under_way = programs * (tile.stages - 1) * lanes * tile.step * dtype.bytes
+        memory = min(MEMORY, max(1, under_way) / LATENCY)
+    return LAUNCH + max(busy, (read + written) / memory, cached / (CACHE * used))
 
 
 def ranked(product: Product, dtype: DType) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
-    tiles = tiles_of(dtype)
-    if product.reads and product.work >= BUSY and dtype.bits <= 16:
+    tiles = tiles_of(product, dtype)
+    is_busy = product.reads and product.work >= BUSY
+    if is_busy and dtype.bits <= 16 and product.height > 1:
         tiles = BUSY_READING
     elif product.reads:
         # another tile that is loaded in the loop over tiles takes registers of the sums
@@ -245,7 +263,8 @@ def apart_seconds(product: Product, dtype: DType) -> float:
 
 def library_seconds(product: Product, dtype: DType) -> float:
     """What the model expects of a library, which computes a product and nothing else."""
-    tiles = HALF if dtype.bits <= 16 else LIBRARY_SINGLE
+    is_single = dtype.bits > 16 and product.height > 1
+    tiles = LIBRARY_SINGLE if is_single else tiles_of(product, dtype)
     return min(seconds(t, product, dtype) for t in tiles)
 
 

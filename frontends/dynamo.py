@@ -53,15 +53,15 @@ class TorchFrontend:
 
         return from_numpy(array, dtype)
 
-    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
+    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         from stack.frontends.torch_arrays import to_device
 
-        return to_device(array, dtype, device)
+        return to_device(arrays, dtypes, device)
 
-    def from_device(self, array: Any, dtype: DType) -> Any:
+    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
         from stack.frontends.torch_arrays import from_device
 
-        return from_device(array)
+        return from_device(arrays)
 
     def space(self) -> ArraySpace:
         from stack.frontends.torch_space import TorchSpace

@@ -73,17 +73,17 @@ class JaxFrontend:
         with jax.enable_x64(True):
             return jax.numpy.asarray(held)
 
-    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
-        """The array itself where it is on the device."""
+    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
+        """Each array itself where it is on the device."""
         from stack.frontends.jax_device import to_device
 
-        return to_device(array, dtype, device)
+        return [to_device(a, d, device) for a, d in zip(arrays, dtypes, strict=True)]
 
-    def from_device(self, array: Any, dtype: DType) -> Any:
+    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
         """A JAX array over the memory of another library's array."""
         from stack.frontends.jax_device import from_device
 
-        return from_device(array)
+        return [from_device(a) for a in arrays]
 
     def space(self) -> ArraySpace:
         """Replays functions in jax.numpy, also under `jax.jit`."""

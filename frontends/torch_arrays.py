@@ -71,18 +71,23 @@ def _checked(tensor: Any, dtype: DType) -> torch.Tensor:
     return tensor
 
 
-def to_device(tensor: Any, dtype: DType, device: str) -> torch.Tensor:
-    """A dense tensor on the device: the same memory where it is that already."""
+def to_device(tensors: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[torch.Tensor]:
+    """Dense tensors on the device: each itself where it is that already."""
+    place = torch.device(device)
+    return [_moved(t, d, place) for t, d in zip(tensors, dtypes, strict=True)]
+
+
+def _moved(tensor: Any, dtype: DType, device: torch.device) -> torch.Tensor:
     held = _checked(tensor, dtype)
-    if held.device == torch.device(device) and held.is_contiguous():
+    if held.device == device and held.is_contiguous():
         if not (held.is_conj() or held.is_neg()):
             return held
     return held.to(device).resolve_conj().resolve_neg().contiguous()
 
 
-def from_device(array: Any) -> torch.Tensor:
-    """A tensor over an array of a device."""
-    return array if isinstance(array, torch.Tensor) else torch.from_dlpack(array)
+def from_device(arrays: Sequence[Any]) -> list[torch.Tensor]:
+    """Tensors over arrays of a device."""
+    return [a if isinstance(a, torch.Tensor) else torch.from_dlpack(a) for a in arrays]
 
 
 def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:

@@ -1,19 +1,15 @@
-"""Launches on torch's current stream, through cuda.core."""
+"""Kernels of this backend on a device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
-
 import torch
 
-from stack.errors import StackError
+from stack.ir.warp_ops import WARP
 
+from ..device.driver import Function
+from ..device.launch import Loaded
 from .nvrtc import Binary
 from .values import Source
-
-LEGACY_STREAM = 1  # CUDA's name for the default stream, whose handle in torch is 0
-Launch = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 
 
 def device_target(device: torch.device) -> str:
@@ -22,37 +18,10 @@ def device_target(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def loaded(source: Source, binary: Binary, device: torch.device) -> Launch:
-    """What launches a kernel on tensors of a device: inputs, then outputs."""
-    from cuda.core import Device, LaunchConfig, ObjectCode, Stream, launch  # pyright: ignore[reportAttributeAccessIssue]
-
+def loaded(source: Source, binary: Binary, device: torch.device) -> Loaded:
+    """What launches a kernel: on tensors of a device, or in a program there."""
     number = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.init()
-    here = Device(number)
-    here.set_current()
-    kernel = ObjectCode.from_cubin(binary.cubin).get_kernel(binary.name)
-    if source.shared:
-        _ask_shared(kernel, source.shared, number)
-    config = LaunchConfig(
-        grid=(source.blocks, 1, 1), block=(32, source.warps, 1), shmem_size=source.shared
-    )
-    streams: dict[int, Any] = {}
-
-    def run(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
-        handle = torch.cuda.current_stream(device).cuda_stream or LEGACY_STREAM
-        if handle not in streams:
-            streams[handle] = Stream.from_handle(handle)
-        launch(streams[handle], config, kernel, *(t.data_ptr() for t in (*inputs, *outputs)))
-
-    return run
-
-
-def _ask_shared(kernel: Any, size: int, number: int) -> None:
-    """More shared memory than every kernel has needs to be asked for."""
-    from cuda.bindings import driver  # pyright: ignore[reportAttributeAccessIssue]
-
-    attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-    device = driver.CUdevice(number)
-    (status,) = driver.cuKernelSetAttribute(attribute, size, kernel.handle, device)
-    if int(status):
-        raise StackError(f"the device has no {size} bytes of shared memory for a block: {status}")
+    with torch.cuda.device(number):
+        function = Function(binary.cubin, binary.name, source.shared, number)
+    return Loaded(function, source.blocks, (WARP, source.warps, 1), device)

@@ -21,6 +21,7 @@ from stack.errors import StackError
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 
+from .launch import Loaded, cells_for
 from .library import DeviceSpace, Launch
 from .steps import KernelStep, LibraryStep, MakingStep, Step
 from .tensors import TORCH_DTYPE, allocate, download, result_types, shape_of, upload
@@ -28,7 +29,7 @@ from .values import Value
 
 Tensor = torch.Tensor
 CallOpaque = Callable[[str, Any, Sequence[np.ndarray]], list[np.ndarray]]
-Load = Callable[[Node], Launch]  # a kernel node to what launches it
+Load = Callable[[Node], Launch | Loaded]  # a kernel node to what launches it
 _ARENA_ALIGNMENT = 64
 
 
@@ -66,8 +67,11 @@ class Program:
             self._plan_node(node)
         self._place()
         self.fresh = [v for v in self.all if v.source == "output"]
-        self.views = [v for v in self.all if v.source == "view"]
+        self.passing = [v for v in self.all if v.source != "static"]
         self.outputs = self._outputs()
+        self.cells = cells_for(len(self.all))
+        self._number()
+        self.launches = [step.bind(self.cells) for step in self.steps]
 
     @property
     def capturable(self) -> bool:
@@ -151,6 +155,15 @@ class Program:
                     value.tensor = value.base.tensor.view(value.shape)
                     value.source = "static"
 
+    def _number(self) -> None:
+        """A cell for every value; a view has that of its base, whose address it has."""
+        for number, value in enumerate(self.all):
+            value.cell = number
+            if value.source == "static" and value.tensor is not None:
+                value.put(value.tensor, self.cells)
+        for value in self.all:
+            value.cell = value.root.cell
+
     def _outputs(self) -> list[tuple[Value, bool]]:
         """The results, and whether each must be copied: it is not the caller's alone."""
         found: list[tuple[Value, bool]] = []
@@ -204,31 +217,33 @@ class Program:
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Dense tensors of the device in, fresh ones out; the device may still be at work."""
-        with self.lock, self.here():
-            return self._run(inputs, None)
+        with self.lock, self.here() as stream:
+            return self._run(inputs, stream, None)
 
     def profile(self, inputs: Sequence[Tensor]) -> list[float]:
         """Seconds of every step of one run, on the device."""
         marks: list[Any] = []
-        with self.lock, self.here():
-            self._run(inputs, marks)
+        with self.lock, self.here() as stream:
+            self._run(inputs, stream, marks)
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
                 return [a.elapsed_time(b) * 1e-3 for a, b in pairwise(marks)]
         return [b - a for a, b in pairwise(marks)]
 
     @contextmanager
-    def here(self) -> Iterator[None]:
-        """On the program's device, after whatever used the arena before on another stream."""
+    def here(self) -> Iterator[int]:
+        """On the program's device, after whatever used the arena before on another stream.
+
+        Gives the handle of the current stream, 0 on a CPU.
+        """
         with torch.no_grad():
             if self.device.type != "cuda":
-                yield
+                yield 0
                 return
             with torch.cuda.device(self.device):
-                self._follow()
-                yield
+                yield self._follow()
 
-    def _follow(self) -> None:
+    def _follow(self) -> int:
         """Make the current stream wait for the one that used the arena last."""
         current = torch.cuda.current_stream(self.device)
         # a capture begins with the device idle, and may not wait for what is outside of it
@@ -236,6 +251,7 @@ class Program:
             if self.stream is not None and self.stream != current:
                 current.wait_stream(self.stream)
             self.stream = current
+        return current.cuda_stream
 
     def _mark(self) -> Any:
         if self.device.type != "cuda":
@@ -244,24 +260,21 @@ class Program:
         event.record()
         return event
 
-    def _run(self, inputs: Sequence[Tensor], marks: list[Any] | None) -> list[Tensor]:
+    def _run(self, inputs: Sequence[Tensor], stream: int, marks: list[Any] | None) -> list[Tensor]:
+        cells = self.cells
         for value, tensor in zip(self.inputs, inputs, strict=True):
-            value.tensor = tensor
+            value.put(tensor, cells)
         try:
             for value in self.fresh:
-                value.tensor = allocate(value.shape, value.dtype, self.device, value.what)
-            for value in self.views:
-                if value.root.tensor is not None:
-                    value.tensor = value.root.tensor.view(value.shape)
-            for step in self.steps:
+                value.put(allocate(value.shape, value.dtype, self.device, value.what), cells)
+            for launch in self.launches:
                 if marks is not None:
                     marks.append(self._mark())
-                step.run()
+                launch(stream)
             if marks is not None:
                 marks.append(self._mark())
             return [v.get().clone() if copied else v.get() for v, copied in self.outputs]
         finally:
             # what the caller owns must not be held, let alone written again
-            for value in self.all:
-                if value.source != "static":
-                    value.tensor = None
+            for value in self.passing:
+                value.tensor = None

@@ -9,6 +9,7 @@ import torch
 from stack.errors import StackError
 from stack.ir.node import Node
 
+from .launch import Bound, Cells, Loaded
 from .library import DeviceSpace, Launch, library_step
 from .tensors import memory_text
 from .values import Value
@@ -30,20 +31,25 @@ class Step:
         self.library = library
         self.capturable = capturable
 
-    def run(self) -> None:
-        """Launch it on the current stream."""
+    def bind(self, cells: Cells) -> Bound:
+        """What runs it on the current stream, which it is given; addresses are in the cells."""
         raise NotImplementedError
 
 
 class KernelStep(Step):
     """A kernel of ours."""
 
-    def __init__(self, node: Node, args: list[Value], outs: list[Value], launch: Launch) -> None:
+    def __init__(
+        self, node: Node, args: list[Value], outs: list[Value], launch: Launch | Loaded
+    ) -> None:
         super().__init__(node, args, outs, "", True)
         self.launch = launch
 
-    def run(self) -> None:
-        self.launch([v.get() for v in self.args], [v.get() for v in self.outs])
+    def bind(self, cells: Cells) -> Bound:
+        if isinstance(self.launch, Loaded):
+            return self.launch.bind(cells, [v.cell for v in (*self.args, *self.outs)])
+        launch = self.launch
+        return lambda _: launch([v.get() for v in self.args], [v.get() for v in self.outs])
 
 
 class LibraryStep(Step):
@@ -57,7 +63,10 @@ class LibraryStep(Step):
         super().__init__(node, args, outs, library, not inside & _NOT_CAPTURABLE)
         self.launch = launch
 
-    def run(self) -> None:
+    def bind(self, cells: Cells) -> Bound:
+        return lambda _: self._run()
+
+    def _run(self) -> None:
         try:
             self.launch([v.get() for v in self.args], [v.get() for v in self.outs])
         except torch.OutOfMemoryError as error:
@@ -79,7 +88,10 @@ class MakingStep(Step):
         super().__init__(node, args, outs, library, capturable)
         self.call = call
 
-    def run(self) -> None:
+    def bind(self, cells: Cells) -> Bound:
+        return lambda _: self._run(cells)
+
+    def _run(self, cells: Cells) -> None:
         inputs = [v.get() for v in self.args]
         held = {t.data_ptr() for t in inputs}
         seen: set[int] = set()
@@ -87,7 +99,7 @@ class MakingStep(Step):
             # a loop of no turns gives back its operands, whose places others take
             shared = made.data_ptr() in held or made.data_ptr() in seen
             seen.add(made.data_ptr())
-            value.tensor = made.clone() if shared else made.view(value.shape)
+            value.put(made.clone() if shared else made.view(value.shape), cells)
 
 
 def _no_memory(step: Step, error: BaseException) -> StackError:

@@ -72,14 +72,15 @@ def adopt(arrays: Sequence[Any], types: Sequence[TensorType], device: torch.devi
     Raises TypeError naming an array that is somewhere else or of another type.
     """
     found: list[Tensor] = []
-    for number, (array, type_) in enumerate(zip(arrays, types, strict=True)):
+    for array, type_ in zip(arrays, types, strict=True):
         held = array if isinstance(array, Tensor) else torch.from_dlpack(array)
         wanted = TORCH_DTYPE[type_.dtype]
         if held.dtype is not wanted or held.device.type != device.type:
             raise TypeError(
-                f"array {number} is {held.dtype} on {held.device}, not {wanted} on {device}"
+                f"array {len(found)} is {held.dtype} on {held.device}, not {wanted} on {device}"
             )
-        held = held.contiguous()
+        if not held.is_contiguous():
+            held = held.contiguous()
         if held.data_ptr() % ALIGNMENT:
             held = held.clone()
         found.append(held)

@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
+from ..device.driver import Function
+from ..device.launch import Argument, Described, Loaded
 from . import build
-from .driver import Function, TensorMap
 from .printer import Source
 from .values import SPLIT
 
@@ -52,7 +53,7 @@ def parameter_sizes(ptx: str) -> list[int]:
     return [_BYTES[kind] * int(count or 1) for kind, count in found]
 
 
-def loaded(source: Source, binary: build.Binary, device: torch.device) -> Launch | None:
+def loaded(source: Source, binary: build.Binary, device: torch.device) -> Loaded | None:
     """On a device, through the driver; None where the kernel is not called as this knows."""
     meta = binary.meta
     maps = meta.get("tensordesc_meta") or [None] * len(source.descriptors)
@@ -69,47 +70,26 @@ def loaded(source: Source, binary: build.Binary, device: torch.device) -> Launch
     number = device.index if device.index is not None else torch.cuda.current_device()
     with torch.cuda.device(number):
         function = Function(binary.cubin, source.name, int(meta["shared"]), number)
-    return _launch(source, function, maps, device)
+    threads = (32 * source.warps, 1, 1)
+    return Loaded(function, source.programs, threads, device, _arguments(source, maps))
 
 
-def _launch(source: Source, function: Function, maps: Sequence[Any], device: Any) -> Launch:
+def _arguments(source: Source, maps: Sequence[Any]) -> list[Argument]:
+    """Pointers, then each descriptor as its map, sizes and strides, then no scratch memory."""
     places = {name: i for i, name in enumerate(source.parameters)}
-    pointers = [ctypes.c_uint64() for _ in source.parameters]
-    described = [
-        (
-            places[d.memory],
-            TensorMap(
+    found: list[Argument] = list(range(len(source.parameters)))
+    for d, m in zip(source.descriptors, maps, strict=True):
+        kind = int(m["elem_type"])
+        found.append(
+            Described(
+                places[d.memory],
                 d.shape,
-                m["block_size"],
-                _KINDS.get(int(m["elem_type"]), int(m["elem_type"])),
-                m["swizzle"],
-                m["elem_size"],
-            ),
+                tuple(m["block_size"]),
+                _KINDS.get(kind, kind),
+                int(m["swizzle"]),
+                int(m["elem_size"]),
+            )
         )
-        for d, m in zip(source.descriptors, maps, strict=True)
-    ]
-    held: list[Any] = list(pointers)
-    addresses = [ctypes.addressof(p) for p in pointers]
-    for d, (_, tensor_map) in zip(source.descriptors, described, strict=True):
-        numbers = [ctypes.c_int32(size) for size in d.shape]
-        strides = [ctypes.c_int64(math.prod(d.shape[i + 1 :])) for i in range(len(d.shape))]
-        addresses.append(tensor_map.address)
-        addresses += [ctypes.addressof(n) for n in (*numbers, *strides)]
-        held += [*numbers, *strides]
-    scratch = ctypes.c_uint64(0)
-    held.append(scratch)
-    addresses += [ctypes.addressof(scratch)] * 2
-    arguments = (ctypes.c_void_p * len(addresses))(*addresses)
-    threads = 32 * source.warps
-
-    def run(
-        inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], keep: Any = held
-    ) -> None:
-        for pointer, tensor in zip(pointers, (*inputs, *outputs), strict=True):
-            pointer.value = tensor.data_ptr()
-        for place, tensor_map in described:
-            tensor_map.point(pointers[place].value)
-        stream = torch.cuda.current_stream(device).cuda_stream
-        function.launch(source.programs, threads, stream, arguments)
-
-    return run
+        found += [ctypes.c_int32(size) for size in d.shape]
+        found += [ctypes.c_int64(math.prod(d.shape[i + 1 :])) for i in range(len(d.shape))]
+    return [*found, ctypes.c_uint64(0), ctypes.c_uint64(0)]

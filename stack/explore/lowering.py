@@ -54,10 +54,10 @@ class IRFrontend:
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
         return array
 
-    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
+    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
         raise UsageError("a function from text takes arrays in host memory")
 
-    def from_device(self, array: Any, dtype: DType) -> Any:
+    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
         raise UsageError("a function from text gives arrays in host memory")
 
     def space(self) -> ArraySpace:

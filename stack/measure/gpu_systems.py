@@ -224,14 +224,12 @@ def _through(name: str, kind: str, executable: Executable, captured: Any) -> Gpu
         raise StackError(f"{name} takes no arrays of a device")
     accept, call = executable.accept, executable.call
     back = find_frontend(captured.original, captured.args).from_device
-    types = [r.dtype for r in captured.func.results]
 
     def prepare(args: Sequence[Any]) -> Any:
         return accept([*captured.bound, *captured.flatten(*args)])
 
     def results(found: Any) -> list[Any]:
-        held = [back(x, t) for x, t in zip(found, types, strict=True)]
-        return leaves(captured.unflatten(held))
+        return leaves(captured.unflatten(back(found)))
 
     return GpuSystem(name, kind, call, prepare, results)
 

@@ -195,6 +195,7 @@ class CompiledGraph:
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
         self.target = target
         verify(captured.func)
+        self.dtypes = [p.dtype for p in captured.func.params]
         self.fixed: list[tuple[int, ...]] | None = None  # shapes of a program without symbols
         if not captured.func.symbols:
             self.fixed = [tuple(map(int, p.shape)) for p in captured.func.params]  # pyright: ignore[reportArgumentType]
@@ -249,20 +250,26 @@ class CompiledGraph:
         Storage arrays; where the captured arrays are on a device, framework arrays there.
         """
         everything = [*self.captured.bound, *arrays]
-        if len(everything) != len(self.func.params):
-            raise TypeError(f"expected {len(self.func.params)} arrays, got {len(everything)}")
-        found: list[Any] = []
-        for p, a in zip(self.func.params, everything, strict=True):
+        if len(everything) != len(self.dtypes):
+            raise TypeError(f"expected {len(self.dtypes)} arrays, got {len(everything)}")
+        try:
+            return self._ready(everything, self.dtypes)
+        except TypeError:
+            self._name_wrong(everything)
+            raise
+
+    def _ready(self, arrays: Sequence[Any], dtypes: Sequence[DType]) -> list[Any]:
+        if self.on_device:
+            return self.frontend.to_device(arrays, dtypes, self.captured.device)
+        return [self.frontend.to_numpy(a, d) for a, d in zip(arrays, dtypes, strict=True)]
+
+    def _name_wrong(self, arrays: Sequence[Any]) -> None:
+        """Raise the TypeError of the first array that is not ready, with its name."""
+        for p, array in zip(self.func.params, arrays, strict=True):
             try:
-                found.append(self._ready(a, p.dtype))
+                self._ready([array], [p.dtype])
             except TypeError as error:
                 raise TypeError(f"argument {p.attrs['name']!r} is {p.type}: {error}") from error
-        return found
-
-    def _ready(self, array: Any, dtype: DType) -> Any:
-        if self.on_device:
-            return self.frontend.to_device(array, dtype, self.captured.device)
-        return self.frontend.to_numpy(array, dtype)
 
     def executable_for(self, ready: Sequence[Any]) -> Executable:
         """The executable for these shapes; compiles when a size symbol has a new value."""
@@ -295,10 +302,9 @@ class CompiledGraph:
             found = executable.call(executable.accept(ready))
             if executable.arrays != self.frontend.name and executable.wait is not None:
                 executable.wait()
-            back = self.frontend.from_device
-        else:
-            found = executable.run(ready)
-            back = self.frontend.from_numpy
+            return self.frontend.from_device(found)
+        back = self.frontend.from_numpy
+        found = executable.run(ready)
         return [back(r, node.dtype) for r, node in zip(found, self.func.results, strict=True)]
 
     def call_flat(self, arrays: Sequence[Any]) -> list[Any]:

@@ -73,15 +73,15 @@ class Frontend(Protocol):
         """A framework array over the storage (bf16 as uint16), without a copy where possible."""
         ...
 
-    def to_device(self, array: Any, dtype: DType, device: str) -> Any:
-        """An array of the framework, dense and on the device: itself where it is that already.
+    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
+        """Arrays of the framework, dense and on the device: each itself where it is that already.
 
-        Raises TypeError when the element type is not `dtype`.
+        Raises TypeError when an element type is not that of `dtypes`.
         """
         ...
 
-    def from_device(self, array: Any, dtype: DType) -> Any:
-        """A framework array over an array of a device (anything with DLPack), without a copy."""
+    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
+        """Framework arrays over arrays of a device (anything with DLPack), without a copy."""
         ...
 
     def space(self) -> ArraySpace:

@@ -1,8 +1,4 @@
-"""The CUDA driver through ctypes: loading machine code, tensor maps, launches.
-
-Triton launches through a C module that it compiles for each signature, which costs more than many
-kernels; this needs no compiler.
-"""
+"""The CUDA driver through ctypes: loading machine code, tensor maps, how a launch is described."""
 
 from __future__ import annotations
 
@@ -16,7 +12,6 @@ from stack.errors import StackError
 
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _REGISTERS, _LOCAL_BYTES = 4, 3
-_PLAIN_SHARED = 48 << 10  # bytes that a block may have without asking
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _PROMOTE_128B = 2  # how much of a line the L2 cache fetches
 
@@ -29,7 +24,7 @@ def library() -> Any:
     except OSError as error:
         raise StackError(f"the CUDA driver cannot be loaded: {error}") from error
     word, number, pointer = ctypes.c_uint, ctypes.c_int, ctypes.c_void_p
-    found.cuLaunchKernel.argtypes = [pointer, *[word] * 7, pointer, pointer, pointer]
+    found.cuLaunchKernelEx.argtypes = [pointer] * 4
     found.cuTensorMapEncodeTiled.argtypes = [
         pointer, number, word, *[pointer] * 5, *[number] * 4,
     ]  # fmt: skip
@@ -70,7 +65,7 @@ class Function:
         check(driver.cuModuleLoadData(ctypes.byref(module), cubin), f"loading kernel {name}")
         found = driver.cuModuleGetFunction(ctypes.byref(self.handle), module, name.encode())
         check(found, f"looking for kernel {name}")
-        if shared > _PLAIN_SHARED:
+        if shared:  # more than every kernel has, with what its code declares, needs to be asked for
             asked = driver.cuFuncSetAttribute(self.handle, _MOST_DYNAMIC_SHARED, shared)
             check(asked, f"asking for {shared} bytes of shared memory for kernel {name}")
 
@@ -84,13 +79,18 @@ class Function:
         check(asked, f"asking about kernel {self.name}")
         return value.value
 
-    def launch(self, programs: int, threads: int, stream: int, arguments: Any) -> None:
-        """Launch on a stream; `arguments` is an array of addresses of arguments."""
-        status = library().cuLaunchKernel(
-            self.handle, programs, 1, 1, threads, 1, 1, self.shared, stream, arguments, None
-        )
-        if status:
-            check(status, f"launching kernel {self.name}")
+
+class LaunchConfig(ctypes.Structure):
+    """CUlaunchConfig: how many blocks of how many threads, on which stream."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3),
+        ("block", ctypes.c_uint * 3),
+        ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.c_void_p),
+        ("attribute_count", ctypes.c_uint),
+    )
 
 
 class TensorMap:

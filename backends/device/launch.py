@@ -1,0 +1,112 @@
+"""Machine code with its arguments in place, so that a launch is one call of the driver.
+
+A program keeps the addresses of its arrays in cells of host memory. What a kernel is launched with
+is laid out once, and points to those cells: between calls only addresses are written there.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .driver import Function, LaunchConfig, TensorMap, check, library
+
+Cells = ctypes.Array[ctypes.c_uint64]
+Bound = Callable[[int], None]  # launches on the stream with that handle
+_BYTES = ctypes.sizeof(ctypes.c_uint64)
+
+
+def cells_for(count: int) -> Cells:
+    """Cells for so many addresses, all 0."""
+    return (ctypes.c_uint64 * count)()
+
+
+def stream_of(device: torch.device) -> int:
+    """The handle of torch's current stream."""
+    return torch.cuda.current_stream(device).cuda_stream
+
+
+@dataclass(frozen=True)
+class Described:
+    """An argument that is a tensor map of an array: its number, then as for `TensorMap`."""
+
+    array: int
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+    kind: int
+    swizzle: int
+    width: int
+
+    def map(self) -> TensorMap:
+        return TensorMap(self.shape, self.block, self.kind, self.swizzle, self.width)
+
+
+# the number of an array, whose address is given; a map of one; a constant of ctypes
+Argument = int | Described | Any
+
+
+class Loaded:
+    """A kernel on a device.
+
+    Args:
+        function: its code.
+        blocks, threads: the grid (one axis), and a block of it (three).
+        device: where tensors that it is called with are.
+        arguments: what it is given, in order; None for the addresses of all its arrays.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        blocks: int,
+        threads: tuple[int, int, int],
+        device: torch.device,
+        arguments: Sequence[Argument] | None = None,
+    ) -> None:
+        self.function, self.blocks, self.threads = function, blocks, threads
+        self.device = device
+        self.arguments = arguments
+        self.alone: tuple[Cells, Bound] | None = None
+
+    def bind(self, cells: Cells, places: Sequence[int]) -> Bound:
+        """What launches it on the arrays whose addresses are in these places of the cells."""
+        maps: list[tuple[TensorMap, int]] = []
+        arguments = range(len(places)) if self.arguments is None else self.arguments
+        given = (ctypes.c_void_p * len(arguments))()
+        for number, argument in enumerate(arguments):
+            if isinstance(argument, Described):
+                made = argument.map()
+                maps.append((made, places[argument.array]))
+                given[number] = made.address
+            elif isinstance(argument, int):
+                given[number] = ctypes.addressof(cells) + places[argument] * _BYTES
+            else:
+                given[number] = ctypes.addressof(argument)
+        config = LaunchConfig((self.blocks, 1, 1), self.threads, self.function.shared)
+        at_config, at_given = ctypes.addressof(config), ctypes.addressof(given)
+        launch, handle = library().cuLaunchKernelEx, self.function.handle
+
+        def run(stream: int, keep: object = (self, given)) -> None:
+            for made, place in maps:
+                if made.pointer != cells[place]:
+                    made.point(cells[place])
+            config.stream = stream
+            status = launch(at_config, handle, at_given, None)
+            if status:
+                check(status, f"launching kernel {self.function.name}")
+
+        return run
+
+    def __call__(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
+        """Launch it on tensors, on the current stream."""
+        tensors = (*inputs, *outputs)
+        if self.alone is None:
+            cells = cells_for(len(tensors))
+            self.alone = cells, self.bind(cells, range(len(tensors)))
+        cells, launch = self.alone
+        cells[:] = [t.data_ptr() for t in tensors]
+        launch(stream_of(self.device))

@@ -1,0 +1,224 @@
+"""Launches from cells of addresses, with a driver that runs kernels in the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+from collections.abc import Callable, Sequence
+
+import device_backend
+import numpy as np
+import pytest
+import torch
+
+from stack.backends.device import driver, launch
+from stack.backends.device.driver import Function
+from stack.backends.device.launch import Described, Loaded, cells_for
+from stack.backends.device.program import Program
+from stack.backends.device.tensors import adopt, result_types, shape_of
+from stack.errors import StackError
+from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.ir import Builder, Func, Node, TensorType, param, tensor
+from stack.rewrite.pipeline import Pipeline
+
+CPU = torch.device("cpu")
+STREAM = 77
+REFUSES = 1
+
+
+def tensor_at(address: int, type_: TensorType) -> torch.Tensor:
+    """What lies at an address of host memory."""
+    dtype, shape = TORCH_DTYPE[type_.dtype], shape_of(type_)
+    count = int(np.prod(shape)) * dtype.itemsize
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer((ctypes.c_char * count).from_address(address), dtype=dtype).view(shape)
+
+
+class FakeDriver:
+    """Launches by calling what is registered with the addresses that the arguments point to."""
+
+    def __init__(self) -> None:
+        self.kernels: list[tuple[int, Callable[[list[int]], object]]] = []
+        self.streams: list[int | None] = []
+        self.encoded: list[int] = []
+        self.status = 0
+
+    def cuLaunchKernelEx(self, config: int, handle: int, arguments: int, extra: None) -> int:
+        self.streams.append(driver.LaunchConfig.from_address(config).stream)
+        count, kernel = self.kernels[handle]
+        places = (ctypes.c_void_p * count).from_address(arguments)
+        kernel([ctypes.c_uint64.from_address(p).value for p in places if p is not None])
+        return self.status
+
+    def cuTensorMapEncodeTiled(self, place: int, *rest: object) -> int:
+        """The fake map is the address of its array."""
+        pointer = rest[2]
+        assert isinstance(pointer, int)
+        ctypes.c_uint64.from_address(place).value = pointer
+        self.encoded.append(pointer)
+        return 0
+
+    def cuGetErrorString(self, status: int, text: object) -> None:
+        """No words."""
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    made = FakeDriver()
+    monkeypatch.setattr(driver, "library", lambda: made)
+    monkeypatch.setattr(launch, "library", lambda: made)
+    monkeypatch.setattr(launch, "stream_of", lambda device: STREAM)
+    return made
+
+
+def loaded(
+    fake: FakeDriver, count: int, kernel: Callable[[list[int]], object], arguments: object = None
+) -> Loaded:
+    function = object.__new__(Function)
+    function.name, function.shared = "fake", 0
+    function.handle = len(fake.kernels)  # type: ignore[assignment]
+    fake.kernels.append((count, kernel))
+    return Loaded(function, 1, (32, 1, 1), CPU, arguments)  # type: ignore[arg-type]
+
+
+def loader(fake: FakeDriver) -> Callable[[Node], Loaded]:
+    """Kernel nodes as launches: equal bodies share one, as they do in a backend."""
+    known: dict[object, Loaded] = {}
+
+    def load(node: Node) -> Loaded:
+        types = [*(a.tensor for a in node.args), *result_types(node)]
+        key = (node.blocks[0], tuple(types))
+        if key not in known:
+            inner, entering = device_backend.load(node), len(node.args)
+
+            def kernel(addresses: list[int]) -> None:
+                held = [tensor_at(a, t) for a, t in zip(addresses, types, strict=True)]
+                inner(held[:entering], held[entering:])
+
+            known[key] = loaded(fake, len(types), kernel)
+        return known[key]
+
+    return load
+
+
+def lowered(func: Func) -> Func:
+    for _, spec in device_backend.STAGES:
+        func = Pipeline(spec).run(func).func
+    return func
+
+
+def chain() -> Func:
+    """Two equal layers (one kernel, launched twice), a library product, views, two results."""
+    b = Builder()
+    x, w = param("x", tensor("f32", 8, 12)), param("w", tensor("f32", 12, 12))
+    rule = "m k, k n -> m n"
+    first = b.tanh(b.dot(x, w, rule=rule))
+    second = b.tanh(b.dot(first, w, rule=rule))
+    flat = b.reshape(second, type=tensor("f32", 96))
+    return b.func("main", [x, w], [b.exp(flat), b.add(second, x), b.reduce(x, kind="sum", axes=(1,))])
+
+
+def expected(x: torch.Tensor, w: torch.Tensor) -> list[np.ndarray]:
+    a, b = x.double().numpy(), w.double().numpy()
+    second = np.tanh(np.tanh(a @ b) @ b)
+    return [np.exp(second.reshape(96)), second + a, a.sum(1)]
+
+
+def assert_right(found: Sequence[torch.Tensor], wanted: Sequence[np.ndarray]) -> None:
+    for have, want in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(have.numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_inputs_that_change_move_and_are_freed(fake: FakeDriver) -> None:
+    func = lowered(chain())
+    program = Program(func.body, loader(fake), None, "cpu")
+    types = [p.tensor for p in func.params]
+    kept = []
+    freed: list[torch.Tensor] = []
+    for turn in range(12):
+        x, w = torch.randn(8, 12), torch.randn(12, 12)
+        if turn % 3 == 1:
+            x, w = torch.randn(12, 8).T, torch.randn(12, 24)[:, ::2]  # not dense
+        if turn % 3 == 2:
+            x = torch.randn(97)[1:].view(8, 12)  # not aligned
+        given = adopt([x, w], types, CPU)
+        found = program.run(given)
+        if turn % 2:
+            # what the last call read is overwritten: nothing may look at it again
+            for t in freed:
+                t.fill_(float("nan"))
+        freed = [t for t in given if t.data_ptr() not in (x.data_ptr(), w.data_ptr())]
+        kept.append((found, expected(x, w)))
+        del x, w, given
+        gc.collect()
+    for found, wanted in kept:
+        assert_right(found, wanted)
+    addresses = {t.data_ptr() for found, _ in kept for t in found}
+    assert len(addresses) == 3 * len(kept)
+
+
+def test_written_in_place_between_calls(fake: FakeDriver) -> None:
+    func = lowered(chain())
+    program = Program(func.body, loader(fake), None, "cpu")
+    x, w = torch.randn(8, 12), torch.randn(12, 12)
+    for _ in range(3):
+        assert_right(program.run([x, w]), expected(x, w))
+        x.normal_()
+        w.copy_(torch.randn(12, 12))
+
+
+def test_what_is_made_during_a_call_is_found(fake: FakeDriver) -> None:
+    b = Builder()
+    pick, x = param("pick", tensor("i32")), param("x", tensor("f32", 16))
+    inner = param("v", tensor("f32", 16))
+    chosen = b.cond(
+        pick, x, blocks=(b.block([inner], [b.exp(inner)]), b.block([inner], [b.neg(inner)]))
+    )
+    func = lowered(b.func("main", [pick, x], [b.tanh(b.add(chosen, x))]))
+    program = Program(func.body, loader(fake), None, "cpu")
+    for number in (0, 1, 0):
+        value = torch.randn(16)
+        made = value.exp() if number == 0 else -value
+        (found,) = program.run([torch.tensor(number, dtype=torch.int32), value])
+        assert_right([found], [np.tanh((made + value).double().numpy())])
+
+
+def test_a_map_follows_its_array(fake: FakeDriver) -> None:
+    seen: list[list[int]] = []
+    map_of_first = Described(0, (4, 8), (4, 8), 7, 0, 4)
+    size = ctypes.c_int64(4)
+    kernel = loaded(fake, 4, seen.append, [0, 1, map_of_first, size])
+    cells = cells_for(3)
+    run, other = kernel.bind(cells, [2, 0]), kernel.bind(cells, [1, 0])
+    cells[:] = [10, 20, 30]
+    for _ in range(2):
+        run(5)
+        other(6)
+    cells[2] = 31
+    run(5)
+    assert [s[:3] for s in seen] == [[30, 10, 30], [20, 10, 20]] * 2 + [[31, 10, 31]]
+    assert fake.encoded == [30, 20, 31]
+    assert fake.streams == [5, 6, 5, 6, 5]
+
+
+def test_on_tensors(fake: FakeDriver) -> None:
+    seen: list[list[int]] = []
+    kernel = loaded(fake, 2, seen.append)
+    for _ in range(3):
+        x, y = torch.zeros(4), torch.zeros(4)
+        kernel([x], [y])
+        assert seen.pop() == [x.data_ptr(), y.data_ptr()]
+    assert fake.streams == [STREAM] * 3
+
+
+def test_a_launch_that_the_driver_refuses(fake: FakeDriver) -> None:
+    func = lowered(chain())
+    program = Program(func.body, loader(fake), None, "cpu")
+    x, w = torch.randn(8, 12), torch.randn(12, 12)
+    fake.status = REFUSES
+    with pytest.raises(StackError, match="launching kernel fake"):
+        program.run([x, w])
+    assert all(v.tensor is None for v in program.passing)
+    fake.status = 0
+    assert_right(program.run([x, w]), expected(x, w))

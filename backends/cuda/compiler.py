@@ -18,7 +18,7 @@ from .printer import print_kernel
 from .values import Source
 
 if TYPE_CHECKING:
-    from .launch import Launch
+    from ..device.launch import Loaded
 
 ENTRY = "stack_kernel"
 DEFAULT_TARGET = "sm_90"
@@ -122,9 +122,9 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     device = torch.device(options.get("device") or "cuda")
     compiler = Compiler(func, device_target(device), _store(options))
     compiler.build_all()
-    launches: dict[Source, Launch] = {}  # equal code may have grids of several sizes
+    launches: dict[Source, Loaded] = {}  # equal code may have grids of several sizes
 
-    def load(node: Node) -> Launch:
+    def load(node: Node) -> Loaded:
         source, binary = compiler.source(node), compiler.binary(node)
         if source not in launches:
             launches[source] = loaded(source, binary, device)

@@ -116,7 +116,9 @@ def chain() -> Func:
     first = b.tanh(b.dot(x, w, rule=rule))
     second = b.tanh(b.dot(first, w, rule=rule))
     flat = b.reshape(second, type=tensor("f32", 96))
-    return b.func("main", [x, w], [b.exp(flat), b.add(second, x), b.reduce(x, kind="sum", axes=(1,))])
+    return b.func(
+        "main", [x, w], [b.exp(flat), b.add(second, x), b.reduce(x, kind="sum", axes=(1,))]
+    )
 
 
 def expected(x: torch.Tensor, w: torch.Tensor) -> list[np.ndarray]:

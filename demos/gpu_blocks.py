@@ -213,8 +213,9 @@ def block(
     """
     make, usual = MODELS[model]
     size = {**usual, **sizes}
-    module, flops = make(**size)
-    module = module.to(device=device, dtype=torch.bfloat16)
+    with torch.device(device):
+        module, flops = make(**size)
+    module = module.to(torch.bfloat16)
     if mode == "forward":
         module = module.eval().requires_grad_(False)
     shape = (size["batch"], size["seq"], size["width"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 from pathlib import Path
 
 from stack.commands import common
@@ -88,6 +89,8 @@ def run(args: argparse.Namespace) -> int:
     if args.budget is not None and args.target != "gpu":
         raise UsageError("--budget is for the suite gpu")
     if args.target == "gpu":
+        # whoever sets a time limit gets the rows that there are, as with an interrupt
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         found = gpu_bench(
             cases,
             peers=args.peers,

@@ -108,29 +108,35 @@ class Worker:
             else:
                 return message["done"]
 
-    def close(self) -> None:
-        """End the process."""
+    def close(self, patience: float = 20) -> None:
+        """End the process, after so many seconds by force."""
         if self.process.stdin is not None:
             self.process.stdin.close()
         try:
-            self.process.wait(20)
+            self.process.wait(patience)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
 
 
-COLD_RUNS = 2  # fresh processes of a system; the first writes Python's bytecode
+COLD_RUNS = 2  # fresh processes of a system; the first writes what Python's bytecode lacks
 
 
 class GpuBench:
     """Runs cases and collects their rows."""
 
-    def __init__(self, own: str, peers: str | None, rounds: int, say: Say) -> None:
+    def __init__(
+        self, own: str, peers: str | None, rounds: int, budget: float | None, say: Say
+    ) -> None:
         self.own, self.peers, self.rounds, self.say = own, peers, rounds, say
+        self.end = None if budget is None else time.monotonic() + budget
         self.worker = Worker(say)
         self.found = Bench(self.worker.device, self._ceilings())
-        self.work: list[tuple[dict[str, Any], dict[str, float]]] = []
-        self.bytecode = tempfile.TemporaryDirectory(prefix="stack-bytecode-")
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the budget is."""
+        return self.end is not None and time.monotonic() > self.end
 
     def _ceilings(self) -> Ceilings:
         rates = self.worker.ask({"ceilings": True})
@@ -189,34 +195,46 @@ class GpuBench:
         self.found.rows.append(row)
 
     def cold(self, case: Case) -> None:
-        """Compile times, every system in a fresh process with empty caches."""
-        request = self._request(case)
-        names = [f"stack-{p.strip()}" for p in self.own.split(",")]
-        peers = [p.strip() for p in str(request["peers"]).split(",")]
-        ways = [(n, n.removeprefix("stack-"), "") for n in names] + [(p, "", p) for p in peers]
-        for name, own, peer in ways:
-            self.say(f"{name}: {case.title} in a fresh process")
-            row = entry_of(case.row, case.case, name, "peer" if peer else "generated")
-            row["is_ours"] = not peer
-            asked = {**request, "own": own, "peers": peer, "cold": True}
-            try:
-                taken = sorted(_cold_seconds(asked, self.bytecode.name) for _ in range(COLD_RUNS))
-                spread = (taken[-1] - taken[0]) * 1e3
-                row.update(compile_s=taken[0], ms=taken[0] * 1e3, spread=spread)
-                row["note"] = f"fastest of {COLD_RUNS} fresh processes"
-            except StackError as error:
-                self.found.problems.append(f"{case.row} {case.title}: {name}: {error}")
-            self.found.rows.append(row)
+        """Compile times, every system in a fresh process with empty caches.
 
-    def finish(self) -> Bench:
-        """Ceilings again, then ratios and shares."""
-        self.say("measuring the ceilings again")
-        try:
-            self.found.ceilings = self.found.ceilings.or_better(self._ceilings())
-        except StackError as error:
-            self.found.problems.append(f"ceilings: {error}")
-        self.worker.close()
-        self.bytecode.cleanup()
+        Systems take turns; once the budget is spent, those that have a time get no second turn.
+        """
+        request = self._request(case)
+        ways = [(f"stack-{p.strip()}", p.strip(), "") for p in self.own.split(",")]
+        ways += [(p.strip(), "", p.strip()) for p in str(request["peers"]).split(",")]
+        rows: dict[str, dict[str, Any]] = {}
+        times: dict[str, list[float]] = {name: [] for name, _, _ in ways}
+        for turn in range(COLD_RUNS):
+            for name, own, peer in ways:
+                if turn and (self.is_spent or not times[name]):
+                    continue
+                self.say(f"{name}: {case.title} in a fresh process ({turn + 1} of {COLD_RUNS})")
+                if not turn:
+                    kind = "peer" if peer else "generated"
+                    rows[name] = entry_of(case.row, case.case, name, kind)
+                    rows[name]["is_ours"] = not peer
+                    self.found.rows.append(rows[name])
+                try:
+                    asked = {**request, "own": own, "peers": peer, "cold": True}
+                    times[name].append(_cold_seconds(asked))
+                except StackError as error:
+                    self.found.problems.append(f"{case.row} {case.title}: {name}: {error}")
+                    continue
+                rows[name].update(_fastest(times[name]))
+
+    def finish(self, is_cut: bool = False) -> Bench:
+        """Ceilings again where something was timed against them, then ratios and shares.
+
+        `is_cut`: somebody waits for what there is.
+        """
+        timed = [r for r in self.found.rows if r["ms"] and r.get("flops")]
+        if timed and not is_cut:
+            self.say("measuring the ceilings again")
+            try:
+                self.found.ceilings = self.found.ceilings.or_better(self._ceilings())
+            except StackError as error:
+                self.found.problems.append(f"ceilings: {error}")
+        self.worker.close(0 if is_cut else 20)
         for row in self.found.rows:
             limit = limit_of(row, self.found.ceilings)
             if limit:
@@ -260,18 +278,30 @@ def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:
     return max(flops / ceilings.of("bf16"), exps / EXP_RATE, moved / ceilings.bytes)
 
 
-def _cold_seconds(request: dict[str, Any], bytecode: str) -> float:
-    """Compile in a fresh process with empty caches; Python's bytecode is kept, as installed."""
+def _fastest(times: Sequence[float]) -> dict[str, Any]:
+    """What a row says of compile times in fresh processes."""
+    best, worst = min(times), max(times)
+    note = "fastest of fresh processes: " + ", ".join(f"{s:.2f} s" for s in times)
+    return {"compile_s": best, "ms": best * 1e3, "spread": (worst - best) * 1e3, "note": note}
+
+
+def _cold_seconds(request: dict[str, Any]) -> float:
+    """Compile in a fresh process with empty caches.
+
+    Python's bytecode is no cache of a compiler: it is used and kept, as after an installation.
+    """
     with tempfile.TemporaryDirectory(prefix="stack-cold-") as folder:
         environment = dict(os.environ)
         for name in CACHES:
             environment[name] = str(Path(folder, name.lower()))
-        environment["PYTHONPYCACHEPREFIX"] = bytecode
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         worker = Worker(lambda _: None, environment)
         try:
             reply = worker.ask(request)
-        finally:
-            worker.close()
+        except BaseException:
+            worker.close(0)
+            raise
+        worker.close()
     entry = reply["entries"][0]
     if entry["problem"]:
         raise StackError(entry["problem"])
@@ -293,23 +323,27 @@ def gpu_bench(
         peers: replaces those of the cases.
         own: our backends, as `triton,cuda`.
         budget: seconds after which no further case is begun; `notes` name those left out.
+            An interrupt ends it likewise, with the rows that there are.
 
     Raises:
         BackendMissing: there is no GPU here.
     """
     load_torch()
     say("measuring what this GPU can do")
-    bench = GpuBench(own or OWN, peers, rounds, say)
-    start = time.monotonic()
+    bench = GpuBench(own or OWN, peers, rounds, budget, say)
     for count, case in enumerate(cases, 1):
-        if budget is not None and time.monotonic() - start > budget:
-            left = ", ".join(f"{c.row} {c.title}" for c in cases[count - 1 :])
+        left = ", ".join(f"{c.row} {c.title}" for c in cases[count - 1 :])
+        if bench.is_spent:
             bench.found.notes[f"left out after {budget:g} seconds"] = left
             say(f"the budget is spent; left out: {left}")
             break
         say(f"{case.row} {case.title} ({count} of {len(cases)})")
-        if case.kind == "cold":
-            bench.cold(case)
-        else:
-            bench.run(case)
+        try:
+            if case.kind == "cold":
+                bench.cold(case)
+            else:
+                bench.run(case)
+        except KeyboardInterrupt:
+            bench.found.notes["interrupted, not finished"] = left
+            return bench.finish(is_cut=True)
     return bench.finish()

@@ -15,6 +15,7 @@ torch = pytest.importorskip("torch")
 
 from stack.cli import main  # noqa: E402
 from stack.demos import gpu_attention, gpu_rows  # noqa: E402
+from stack.errors import StackError  # noqa: E402
 from stack.measure import gpu_bench, gpu_timing, gpu_worker  # noqa: E402
 from stack.measure.bench import describe  # noqa: E402
 from stack.measure.gpu import gpu_cases  # noqa: E402
@@ -314,7 +315,7 @@ class FakeWorker:
         ]  # fmt: skip
         return {"entries": made, "flops": 1e9, "bytes": 1e6, "exps": 0.0}
 
-    def close(self) -> None:
+    def close(self, patience: float = 20) -> None:
         """Nothing to end."""
 
 
@@ -362,6 +363,52 @@ def test_a_spent_budget_names_what_it_left_out() -> None:
     found = gpu_bench.gpu_bench(cases, budget=-1.0)
     assert not found.rows
     assert found.notes == {"left out after -1 seconds": "G6 M=1, G6 M=2, G6 M=3"}
+
+
+COLD = Case("G21", {"program": "p"}, "plain", {}, peers="inductor,xla", kind="cold")
+
+
+@pytest.mark.usefixtures("fake")
+def test_cold_rows_take_turns_and_the_fastest_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    times = iter((3.0, 6.0, 2.0, 5.0))
+
+    def cold(request: dict[str, Any]) -> float:
+        asked.append(request["own"] or request["peers"])
+        if asked[-1] == "xla":
+            raise StackError("no such thing")
+        return next(times)
+
+    monkeypatch.setattr(gpu_bench, "_cold_seconds", cold)
+    found = gpu_bench.gpu_bench([COLD])
+    assert asked == ["triton", "inductor", "xla", "triton", "inductor"]
+    rows = {r["system"]: r for r in found.rows}
+    assert rows["stack-triton"]["compile_s"] == 2.0
+    assert rows["stack-triton"]["ratio_to_best_peer"] == pytest.approx(2.5)
+    assert rows["inductor"]["note"] == "fastest of fresh processes: 6.00 s, 5.00 s"
+    assert rows["xla"]["ms"] is None
+    assert found.problems == ["G21 p: xla: no such thing"]
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_bench_that_is_interrupted_gives_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter((3.0, 6.0))
+
+    def cold(request: dict[str, Any]) -> float:
+        try:
+            return next(times)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    monkeypatch.setattr(gpu_bench, "_cold_seconds", cold)
+    cases = [Case("G6", {"M": 1}, "plain", {}), COLD, Case("G6", {"M": 2}, "plain", {})]
+    found = gpu_bench.gpu_bench(cases)
+    assert found.notes == {"interrupted, not finished": "G21 p, G6 M=2"}
+    rows = {(r["row"], r["system"]): r["ms"] for r in found.rows}
+    assert rows["G21", "stack-triton"] == 3000
+    assert rows["G21", "inductor"] == 6000
+    assert rows["G21", "xla"] is None
+    assert rows["G6", "eager"] == 3.0
 
 
 def test_what_no_implementation_beats() -> None:

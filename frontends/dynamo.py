@@ -13,6 +13,7 @@ import numpy as np
 
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType
+from stack.run.collector import held_back
 from stack.run.frontend import Captured
 
 
@@ -34,6 +35,7 @@ class TorchFrontend:
 
         return any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(tuple(args)))
 
+    @held_back()
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace with Dynamo into functional ATen ops and import them.
 

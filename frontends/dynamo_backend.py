@@ -28,6 +28,7 @@ from stack.ir.interpreter import bind_shapes, interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
 from stack.run import plugins
+from stack.run.collector import held_back
 from stack.run.compile import compile_captured, default_backend, warm
 from stack.run.frontend import RECORD
 from stack.run.record import recorded
@@ -68,7 +69,7 @@ def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[
         partition_fn=partition_fn(balance),
         keep_inference_input_mutations=False,
     )
-    with plain_tracing():
+    with plain_tracing(), held_back():
         return compiler(gm, example_inputs)
 
 

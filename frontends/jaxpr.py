@@ -39,6 +39,7 @@ class JaxFrontend:
             return True
         return _uses_jax(fn)
 
+    @held_back()
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace `fn` to a jaxpr and import it; see `jaxpr_capture.capture`."""
         from stack.frontends.jaxpr_capture import capture

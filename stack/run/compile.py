@@ -15,6 +15,7 @@ from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline
 from stack.run import plugins
 from stack.run.backend import Backend, Executable
+from stack.run.collector import held_back
 from stack.run.frontend import Captured, Frontend
 from stack.run.record import Run, Stage, coverage_of, walk
 
@@ -212,6 +213,7 @@ class CompiledGraph:
             raise StackError("not compiled yet: its sizes are symbolic, call it once")
         return next(reversed(self.runs.values()))
 
+    @held_back()
     def _compile(self, key: tuple[tuple[str, int], ...]) -> Executable:
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
         text = self.captured.text

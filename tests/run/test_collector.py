@@ -1,0 +1,63 @@
+"""The collector is off while a program is compiled, and as it was before and after."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import stack
+from stack.errors import StackError
+from stack.run import plugins
+from stack.run.backend import Backend, Executable
+from stack.run.collector import held_back
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    was = gc.isenabled()
+    yield
+    (gc.enable if was else gc.disable)()
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_it_is_as_it_was(before: bool) -> None:
+    (gc.enable if before else gc.disable)()
+    with held_back():
+        assert not gc.isenabled()
+        with held_back():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    assert gc.isenabled() is before
+    with pytest.raises(ValueError), held_back():
+        raise ValueError
+    assert gc.isenabled() is before
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_off_in_a_backend(monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    torch = pytest.importorskip("torch")
+    seen: list[bool] = []
+    inner = plugins.load
+    mlir: Backend = inner("stack.backends", "mlir")
+
+    def compile_(func: Any, options: dict[str, Any]) -> Executable:
+        seen.append(gc.isenabled())
+        if fails:
+            raise StackError("no")
+        return Executable(run=lambda arrays: [arrays[0] + 1])
+
+    fake = replace(mlir, compile=compile_)
+    monkeypatch.setattr(plugins, "load", lambda g, n: fake if n == "mlir" else inner(g, n))
+    gc.enable()
+    x = torch.ones(3)
+    if fails:
+        with pytest.raises(StackError):
+            stack.compile(lambda y: y + 1, x)
+    else:
+        stack.compile(lambda y: y + 1, x)
+    assert seen == [False]
+    assert gc.isenabled()

@@ -17,7 +17,8 @@ from stack.ir.types import BF16, DTYPES, DType
 
 if TYPE_CHECKING:
     from stack.ir.space import ArraySpace
-    from stack.run.frontend import Captured
+    from stack.run.collector import held_back
+from stack.run.frontend import Captured
 
 _SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 

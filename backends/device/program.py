@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import pairwise
 from typing import Any
 
@@ -143,7 +143,8 @@ class Program:
     def _place(self) -> None:
         """Views of the arena for intermediates; views of what has a place already."""
         size = self.arena_bytes + _ARENA_ALIGNMENT
-        arena = allocate([size], torch.uint8, self.device, "the arena of all intermediates")
+        with self._there():
+            arena = allocate((size,), torch.uint8, self.device, "the arena of all intermediates")
         start = -arena.data_ptr() % _ARENA_ALIGNMENT
         for value in self.all:
             if value.place is not None:
@@ -236,12 +237,12 @@ class Program:
 
         Gives the handle of the current stream, 0 on a CPU.
         """
-        with torch.no_grad():
-            if self.device.type != "cuda":
-                yield 0
-                return
-            with torch.cuda.device(self.device):
-                yield self._follow()
+        with torch.no_grad(), self._there():
+            yield self._follow() if self.device.type == "cuda" else 0
+
+    def _there(self) -> Any:
+        """The context in which the program's device is the current one."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _follow(self) -> int:
         """Make the current stream wait for the one that used the arena last."""

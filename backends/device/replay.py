@@ -24,10 +24,8 @@ SETS = 32  # sets of addresses that are remembered
 KEEP = 1 << 28  # bytes of results that all graphs together keep alive
 
 
-def holders(tensor: Tensor) -> int:
-    """How many tensors (views of any kind included) share the memory of this one."""
-    storage: Any = tensor.untyped_storage()
-    return int(torch._C._storage_Use_Count(storage._cdata))  # pyright: ignore
+# how many share a storage: the tensors over it, views of any kind included, and we
+_holders: Any = torch._C._storage_Use_Count  # pyright: ignore
 
 
 class Captured:
@@ -36,12 +34,13 @@ class Captured:
     def __init__(self, graph: Any, results: list[Tensor]) -> None:
         self.graph = graph
         self.results = results
-        self.alone = [holders(r) for r in results]
+        self.storages: list[Any] = [r.untyped_storage() for r in results]
+        self.alone = [(s._cdata, _holders(s._cdata)) for s in self.storages]
 
     @property
     def is_free(self) -> bool:
         """Whether nobody else holds what the last replay gave."""
-        return all(holders(r) == n for r, n in zip(self.results, self.alone, strict=True))
+        return all(_holders(place) == count for place, count in self.alone)
 
     def replay(self) -> list[Tensor]:
         self.graph.replay()

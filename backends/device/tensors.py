@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,11 @@ from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
 
 Tensor = torch.Tensor
+# what Inductor's code allocates with: without the dispatcher, which costs more than the memory
+_EMPTY: dict[str, Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tensor]] = {
+    "cpu": torch._C._dynamo.guards._empty_strided_cpu,  # pyright: ignore
+    "cuda": torch._C._dynamo.guards._empty_strided_cuda,  # pyright: ignore
+}
 ALIGNMENT = 16  # bytes: what vector loads and TMA descriptors ask of an address
 
 
@@ -29,14 +35,23 @@ def shape_of(type_: TensorType) -> tuple[int, ...]:
 
 
 def allocate(
-    shape: Sequence[int], dtype: torch.dtype, device: torch.device, what: str
+    shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, what: str
 ) -> torch.Tensor:
-    """Memory without values. Raises StackError naming the value and how much it asked for."""
+    """Memory without values on a device, the current one of its kind.
+
+    Raises StackError naming the value and how much it asked for.
+    """
     try:
-        return torch.empty(tuple(shape), dtype=dtype, device=device)
+        return _EMPTY[device.type](shape, _strides(shape), dtype)
     except RuntimeError as error:
         asked = math.prod(shape) * dtype.itemsize
         raise StackError(memory_text(error, asked, device, what)) from error
+
+
+@cache
+def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Of a dense array."""
+    return tuple(math.prod(max(s, 1) for s in shape[i + 1 :]) for i in range(len(shape)))
 
 
 def memory_text(error: BaseException, asked: int, device: torch.device, what: str) -> str:

@@ -7,12 +7,12 @@ tracing a transformer block, and finds next to nothing: what tracing and passes 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def held_back() -> Generator[None]:
     """No collection inside; a collector that is off already stays off."""
     if not gc.isenabled():
         yield

@@ -14,11 +14,11 @@ import numpy as np
 
 from stack.errors import UsageError
 from stack.ir.types import BF16, DTYPES, DType
+from stack.run.collector import held_back
 
 if TYPE_CHECKING:
     from stack.ir.space import ArraySpace
-    from stack.run.collector import held_back
-from stack.run.frontend import Captured
+    from stack.run.frontend import Captured
 
 _SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 

@@ -9,9 +9,12 @@ it is seen, what replaces it is not.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
+from unittest import mock
 
 import torch
+from torch._dynamo import guards
 from torch._dynamo.convert_frame import CaptureOutput, _get_frame
 from torch._dynamo.guards import GuardBuilder
 from torch._dynamo.source import NumpyTensorSource
@@ -29,17 +32,17 @@ class State:
         assert output.backend_input is not None
         holders = output.backend_input.graph_module.graph.find_nodes(op="placeholder")
         sources = found.output_graph.export_metadata.graph_input_idx_to_local_source
-        guards = found.output_graph.guards
+        wanted = found.output_graph.guards
         # those without a name are on global modes and on sizes, which our own code looks at
-        guards.inner = OrderedSet(g for g in guards if g.name)
+        wanted.inner = OrderedSet(g for g in wanted if g.name)
         for place, source in sources.items():
             if not isinstance(holders[place].meta.get("example_value"), torch.Tensor):
                 continue
             held = source.base if isinstance(source, NumpyTensorSource) else source
             if held is not None:
-                guards.add(held.make_guard(GuardBuilder.ID_MATCH))
+                wanted.add(held.make_guard(GuardBuilder.ID_MATCH))
         frame = _get_frame(fn, tuple(args))
-        with get_metrics_context(), dynamo_timed("build_guards"):
+        with get_metrics_context(), dynamo_timed("build_guards"), _unmeasured():
             made = found.build_guards(frame.code)
         self._guards: Any = made.guard_manager
         self._locals = frame.locals
@@ -59,6 +62,11 @@ class State:
             return ""
         parts = self._guards.check_verbose(self._locals).verbose_code_parts
         return "; ".join(part.partition("  # ")[0].strip() for part in parts) or "a guard"
+
+
+def _unmeasured() -> AbstractContextManager[Any]:
+    """Guards without a measurement of their own time for logs, which first empties all caches."""
+    return mock.patch.object(guards, "profile_guard_manager", lambda *_: 0.0, create=True)
 
 
 def _modes() -> tuple[Any, ...]:

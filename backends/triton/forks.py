@@ -21,12 +21,14 @@ class Client:
     def __init__(self) -> None:
         self.owner = os.getpid()
         root = str(Path(stack.__file__).parent.parent)
+        # fewer and larger pages for what compilers allocate: forks touch each for the first time
+        pages = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")}
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
             [sys.executable, "-m", "stack.backends.triton.sidecar"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, **pages, "PYTHONPATH": path},
         )
         atexit.register(self.close)
 

@@ -8,8 +8,8 @@ it is seen, what replaces it is not.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
@@ -42,7 +42,7 @@ class State:
             if held is not None:
                 wanted.add(held.make_guard(GuardBuilder.ID_MATCH))
         frame = _get_frame(fn, tuple(args))
-        with get_metrics_context(), dynamo_timed("build_guards"), _unmeasured():
+        with get_metrics_context(), dynamo_timed("build_guards"), _without_logs():
             made = found.build_guards(frame.code)
         self._guards: Any = made.guard_manager
         self._locals = frame.locals
@@ -64,9 +64,15 @@ class State:
         return "; ".join(part.partition("  # ")[0].strip() for part in parts) or "a guard"
 
 
-def _unmeasured() -> AbstractContextManager[Any]:
-    """Guards without a measurement of their own time for logs, which first empties all caches."""
-    return mock.patch.object(guards, "profile_guard_manager", lambda *_: 0.0, create=True)
+@contextmanager
+def _without_logs() -> Generator[None]:
+    """Guards without what is for logs: their own time, taken with empty caches, and weights in
+    print, which on a GPU takes longer than all guards."""
+    with (
+        mock.patch.object(guards, "profile_guard_manager", lambda *_: 0.0, create=True),
+        mock.patch.object(torch.Tensor, "__repr__", object.__repr__),
+    ):
+        yield
 
 
 def _modes() -> tuple[Any, ...]:

@@ -209,3 +209,17 @@ def test_many_changes_are_told_once() -> None:
     told = [str(w.message) for w in caught if "captured" in str(w.message)]
     assert len(told) == 1
     assert "scale" in told[0]
+
+
+def test_no_weight_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def printed(*_: object, **__: object) -> str:
+        raise AssertionError("a tensor was printed")
+
+    usual = torch.Tensor.__repr__
+    monkeypatch.setattr(torch._tensor_str, "_str", printed)
+    module = torch.nn.Linear(4, 4)
+    compiled = stack.compile(module, torch.randn(2, 4))
+    compiled(torch.randn(2, 4))
+    assert torch.Tensor.__repr__ is usual
+    module.weight = torch.nn.Parameter(torch.zeros(4, 4))
+    assert compiled.graph.captured.changed()

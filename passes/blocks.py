@@ -7,6 +7,8 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
 from stack.passes.blocking.apart import set_apart
+from stack.passes.blocking.beside import BesideTiler
+from stack.passes.blocking.joined import parts_of
 from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.blocking.tiler import BlockTiler
@@ -78,7 +80,8 @@ class Blocks(Pass):
             return ScanTiler(group).kernel()
         if space_of(group.blocks[0]) is not None:
             return WalkTiler(group).kernel()
-        return self._hinted(BlockTiler(group, self.rows, self.lanes, self.step).kernel())
+        tiler = BesideTiler if parts_of(group.blocks[0]) else BlockTiler
+        return self._hinted(tiler(group, self.rows, self.lanes, self.step).kernel())
 
     def _hinted(self, kernel: Node) -> Node:
         """A kernel with the warps and stages that were asked for."""

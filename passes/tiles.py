@@ -7,11 +7,14 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
 from stack.passes.blocking.apart import APART
+from stack.passes.blocking.beside import products_beside
 from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.stream import stream_tiles
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     apart_seconds,
+    beside_of,
+    best_seconds,
     is_lone,
     library_seconds,
     product_of,
@@ -33,7 +36,7 @@ class Tiles(Pass):
     `blocks` takes the first. Measuring the others is up to whoever has the device. A product with
     nothing around it may be a library's too: "library" then stands among its tiles, first where
     the model expects it to be faster. So does "apart" for products of one left operand that a
-    group joins: a kernel for each.
+    group joins, or puts side by side: a kernel for each.
 
     Attributes:
         most: how many to name.
@@ -65,19 +68,21 @@ class Tiles(Pass):
         if node.op != "fusion" or node.attrs["kind"] == "library":
             return []
         body = node.blocks[0]
+        dots = [n for n in body.nodes if n.op == "dot"]
+        if not dots:
+            return []
+        dot, dtype = dots[0], dots[0].args[0].dtype
         try:
-            dots = products_of(body)
-            if not dots:
-                return []
-            product = product_of(body, dots)
+            beside = products_beside(body)
+            product = beside_of(beside) if beside else product_of(body, products_of(body))
         except CannotTile:
             return []  # `blocks` says why
-        dot = dots[0]
-        dtype = dot.args[0].dtype
         expected = {str(t): seconds(t, product, dtype) for t in ranked(product, dtype)}
         if is_lone(body, dot):
             expected[LIBRARY] = library_seconds(product, dtype)
-        if len(dots) > 1:
+        if beside:
+            expected[APART] = sum(best_seconds(p, dtype) for p in beside)
+        elif len(dots) > 1:
             expected[APART] = apart_seconds(product, dtype)
         best = sorted(expected, key=lambda t: expected[t])
         shown = dict.fromkeys([*best[: max(self.most, 2)], *expected.keys() & {APART}])

@@ -75,7 +75,7 @@ BACKEND = Backend(
             f"stream{{min_axis=32769,balance={BALANCE},refuse=[{','.join(REFUSED)}]}},stream_limits",
         ),
         ("split", "split_reductions"),
-        ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,tiles"),
+        ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
         ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
     ),
     proposal="tiles{most=8}",

@@ -124,8 +124,6 @@ class _Printer(Values):
         parameters = [self._fresh(str(p.attrs["name"])) for p in self.body.params]
         self.text.update(zip(self.body.params, parameters, strict=True))
         self.nests = [n for n in self.body.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
-        if len(self.nests) > 2:
-            raise StackError("the triton backend takes two nests of grid loops")
         programs = self._programs()
         self._block(self.body)
         arguments = [*parameters, *self.descriptors.values()]
@@ -155,7 +153,8 @@ class _Printer(Values):
     def _grid(self, nest: Node) -> None:
         """A nest of grid loops: its indices from the program's number, the innermost fastest.
 
-        Of two nests without a loop, the first programs have the first.
+        Of several nests without a loop, the first programs have the first. Each is an `if` of its
+        own: what branches of one `if` hold in shared memory, Triton lays out side by side.
         """
         before, chain = self.depth, _chain(nest)
         total = math.prod(_extents(chain))
@@ -166,17 +165,19 @@ class _Printer(Values):
             flat = ", flatten=True" if nest is self.nests[0] else ""
             self._line(f"for pid in tl.range(tl.program_id(0), {total}, {shared}{flat}):")
             self.depth += 1
-        elif nest is self.nests[0]:
-            self._line("pid = tl.program_id(0)")
-            if len(self.nests) > 1:
-                self._line(f"if pid < {total}:")
-                self.depth += 1
         else:
-            first = math.prod(_extents(_chain(self.nests[0])))
-            self._line("else:")
-            self.depth += 1
-            pid = self._fresh("left")
-            self._line(f"{pid} = pid - {first}")
+            at = self.nests.index(nest)
+            first = sum(math.prod(_extents(_chain(n))) for n in self.nests[:at])
+            if at == 0:
+                self._line("pid = tl.program_id(0)")
+            if len(self.nests) > 1:
+                tests = [f"pid >= {first}"] * (at > 0)
+                tests += [f"pid < {first + total}"] * (at < len(self.nests) - 1)
+                self._line(f"if {' and '.join(tests)}:")
+                self.depth += 1
+            if at:
+                pid = self._fresh("left")
+                self._line(f"{pid} = pid - {first}")
         self._indices(chain, pid)
         self._block(nest.blocks[0])
         self.depth = before

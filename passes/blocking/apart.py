@@ -1,10 +1,11 @@
-"""Joined products set apart: a kernel for each, where that is faster than one for both."""
+"""Products of one group set apart: a kernel for each, where that is faster than one for all."""
 
 from __future__ import annotations
 
 from stack.ir.builder import param
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node, topological
+from stack.passes.blocking.beside import alone_of
 from stack.passes.blocking.joined import products_of
 from stack.passes.tile import alone
 from stack.passes.tiling.gemm import replaced, tables
@@ -35,11 +36,21 @@ def set_apart(block: Block) -> Block:
 
 
 def apart(group: Node) -> list[Node]:
-    """The results of a group of two products, from one kernel for each.
-
-    The second product is alone; the first has what follows, which reads the second.
-    """
+    """The results of a group of several products, from a kernel for each."""
     body = group.blocks[0]
+    found: dict[int, Node] = {}
+    for part, mine in alone_of(group):
+        for place, i in enumerate(mine):
+            found[i] = _item(part, place, len(mine), body.results[i])
+    return [found[i] for i in sorted(found)] or _joined_apart(group, body)
+
+
+def _item(group: Node, index: int, count: int, like: Node) -> Node:
+    return group if count == 1 else Node("item", (group,), {"index": index}, like.type)
+
+
+def _joined_apart(group: Node, body: Block) -> list[Node]:
+    """The second product is alone; the first has what follows, which reads the second."""
     second = products_of(body)[1]
     outside = dict(zip(body.params, group.args, strict=True))
     bare = alone(Node("dot", [outside[a] for a in second.args], second.attrs, second.type))
@@ -56,9 +67,7 @@ def apart(group: Node) -> list[Node]:
     for result in body.results:
         if result is second:
             made.append(bare)
-        elif len(results) == 1:
-            made.append(rest)
         else:
             index = results.index(known.get(result, result))
-            made.append(Node("item", (rest,), {"index": index}, result.type))
+            made.append(_item(rest, index, len(results), result))
     return made

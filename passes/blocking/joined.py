@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir.axes import parse_rule
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.passes.tiling.frame import CannotTile
 
 MOST = 2
 
 
-def _left(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
+def left_of(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
     """The operand that has the rows, and where each of its axes is in the result; -1 for the one
     that is contracted. None where not one is, or where no operand has rows of its own."""
     rule = parse_rule(dot.attrs["rule"])
@@ -38,14 +38,27 @@ def why_apart(dots: Sequence[Node]) -> str:
     for dot in dots[1:]:
         if dot.type != first.type or dot.args[0].dtype != first.args[0].dtype:
             return f"a product of type {dot.type} beside one of {first.type}"
-        left = _left(dot)
-        if left is None or left != _left(first):
+        left = left_of(dot)
+        if left is None or left != left_of(first):
             return "two products of different left operands are two kernels"
     return ""
 
 
+def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
+    """The products of a group, each with the results that are made of it alone; none where one
+    result is made of several."""
+    dots = [n for n in body.nodes if n.op == "dot"]
+    parts: dict[Node, list[Node]] = {dot: [] for dot in dots}
+    for result in body.results:
+        made_of = [n for n in topological([result]) if n.op == "dot"]
+        if len(made_of) != 1:
+            return []
+        parts[made_of[0]].append(result)
+    return list(parts.items()) if len(dots) > 1 else []
+
+
 def products_of(body: Block) -> list[Node]:
-    """The products of a group. Raises CannotTile where they are not for one kernel."""
+    """The products of a group that a program computes together. Raises CannotTile."""
     dots = [n for n in body.nodes if n.op == "dot"]
     why = why_apart(dots) if dots else ""
     if why:

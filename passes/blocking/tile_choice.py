@@ -129,6 +129,8 @@ class Product:
     `joined`: how many such products of one left operand a program computes.
     `results`: how many arrays of the size of the result are written.
     `across`: whether the lines of the operand with the columns lie along them.
+    `beside`: how many of one left operand have programs of their own, side by side; their widths
+    are added up.
     """
 
     height: int
@@ -140,6 +142,7 @@ class Product:
     joined: int = 1
     results: int = 1
     across: bool = False
+    beside: int = 1
 
 
 def tiles_of(product: Product, dtype: DType) -> tuple[Tile, ...]:
@@ -169,6 +172,17 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
         work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
         joined=len(dots),
         results=sum(r.tensor.size == size for r in body.results),
+    )
+
+
+def beside_of(products: Sequence[Product]) -> Product:
+    """Products of one left operand side by side, each by programs of its own."""
+    return replace(
+        products[0],
+        width=sum(p.width for p in products),
+        reads=any(p.reads for p in products),
+        work=max(p.work for p in products),
+        beside=len(products),
     )
 
 
@@ -232,14 +246,19 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
     is_busy = product.reads and product.work >= BUSY
     if is_busy and dtype.bits <= 16 and product.height > 1:
         tiles = BUSY_READING
-    elif product.reads:
+    elif product.reads or product.beside > 1:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     if product.joined > 1:
         tiles = tuple(_halved(t, product.joined) for t in tiles)
-    elif dtype.bits <= 16:
+    elif dtype.bits <= 16 and product.beside == 1:
         tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product)))
     return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))
+
+
+def best_seconds(product: Product, dtype: DType) -> float:
+    """What the model expects of a product with its best tile."""
+    return min(seconds(t, product, dtype) for t in ranked(product, dtype))
 
 
 def _halved(tile: Tile, count: int) -> Tile:
@@ -257,8 +276,7 @@ def apart_seconds(product: Product, dtype: DType) -> float:
     """What the model expects of joined products one by one, the last with what joins them."""
     lone = replace(product, joined=1, results=1, reads=False, work=0.0)
     last = replace(product, joined=1, results=max(1, product.results - 1), reads=True)
-    first = (product.joined - 1) * min(seconds(t, lone, dtype) for t in ranked(lone, dtype))
-    return first + min(seconds(t, last, dtype) for t in ranked(last, dtype))
+    return (product.joined - 1) * best_seconds(lone, dtype) + best_seconds(last, dtype)
 
 
 def library_seconds(product: Product, dtype: DType) -> float:

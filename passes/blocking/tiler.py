@@ -8,13 +8,14 @@ from math import prod
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import DType, TensorType, TupleType
 from stack.passes.blocking.frame import Axis, Held, index_type, power_of_two
 from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE
 from stack.passes.blocking.tile_choice import (
     PROCESSORS,
     SHARED_BYTES,
+    Product,
     Tile,
     product_of,
     ranked,
@@ -85,7 +86,7 @@ class BlockTiler(BlockValues):
             found, long = self._space_axes(root, places, marks)
             return self.finish(placed(found), long)
         roles = roles_of(root)
-        self._pick_tile(root)
+        self._take(product_of(self.body, self.joined), root.args[0].dtype)
         whole = self._whole_turns(roles)
         if not self.last or not whole:
             return self.finish(placed(self._dot_axes(root, roles, self.grid)), None)
@@ -217,14 +218,11 @@ class BlockTiler(BlockValues):
         is_cut = left > self.last[0] or (left > 0 and width > self.last[1])
         return lines * self.rows if is_cut else 0
 
-    def _pick_tile(self, dot: Node) -> None:
+    def _take(self, product: Product, dtype: DType) -> None:
         """The tile that was asked for, that the group names, or that the model puts first."""
-        dtype = dot.args[0].dtype
         named = self.group.attrs.get("tiles")
-        joined = len(self.joined)
-        tile = (
-            Tile.parse(named[0]) if named else ranked(product_of(self.body, self.joined), dtype)[0]
-        )
+        tile = Tile.parse(named[0]) if named else ranked(product, dtype)[0]
+        joined = product.joined
         if self.rows and self.lanes:
             warps = 8 if self.rows * self.lanes * joined >= 128 * 256 else 4
             tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)

@@ -1,4 +1,4 @@
-"""Gate and up of a transformer block: one kernel from either frontend, and where it is trained."""
+"""A transformer block from either frontend: gate and up are one kernel, q, k and v one launch."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from stack.ir import Func, Node
 from stack.rewrite import Pipeline
 
 pytest.importorskip("torch")
+
+
+BLOCK = [(1, 1), (1, 1), (2, 1), (3, 3)]  # two plain ones, gate and up, and q, k and v
 
 
 def products(func: Func) -> list[tuple[int, int]]:
@@ -41,7 +44,7 @@ def torch_block() -> tuple[Any, Any]:
 def test_forward_in_torch() -> None:
     block, x = torch_block()
     made = products(stack.trace(block.eval().requires_grad_(False), x))
-    assert sorted(made) == [(1, 1)] * 5 + [(2, 1)]
+    assert sorted(made) == BLOCK
 
 
 def test_the_forward_part_of_training_keeps_both_products() -> None:
@@ -56,7 +59,8 @@ def test_the_forward_part_of_training_keeps_both_products() -> None:
     result.backward(torch.ones_like(result))
     forward, backward = list(GRAPHS)[-2:]
     assert (2, 3) in products(forward.func)
-    assert all(count == 1 for count, _ in products(backward.func))
+    assert (3, 3) in products(forward.func)
+    assert all(results >= count for count, results in products(backward.func))
 
 
 def test_forward_in_jax() -> None:
@@ -85,4 +89,4 @@ def test_forward_in_jax() -> None:
     made = products(
         stack.trace(block, {n: drawn(*s) for n, s in shapes.items()}, drawn(2, 64, 128))
     )
-    assert sorted(made) == [(1, 1)] * 5 + [(2, 1)]
+    assert sorted(made) == BLOCK

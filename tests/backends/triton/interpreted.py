@@ -114,6 +114,13 @@ def groups() -> Iterator[Case]:
                 taken = Node(group.op, group.args, attrs, group.type, group.blocks)
                 name = f"joined {build.__name__} {shapes[0]} {dtype} {tile}"
                 yield name, program(taken), arrays, True
+    for dtype in ("f32", "bf16"):
+        shapes = [(67, 300), (130, 300), (37, 300)]
+        group = epilogue_of(beside, shapes, dtype)
+        attrs = {**group.attrs, "tiles": ("32x32x64 warps=4 stages=2",)}
+        taken = Node(group.op, group.args, attrs, group.type, group.blocks)
+        arrays = [floats(s, dtype, rng) for s in shapes]
+        yield f"side by side {dtype}", program(taken), arrays, True
     shapes = [(260, 32), (32, 520)]
     group = epilogue_of(clamped, shapes, "f32")
     yield "tiles in groups", program(group), [floats(s, "f32", rng) for s in shapes], True
@@ -124,6 +131,12 @@ def groups() -> Iterator[Case]:
         taken = Node(group.op, group.args, attrs, group.type, group.blocks)
         arrays = [floats(s, "f32", rng) for s in shapes]
         yield f"tiles in turn{more}", program(taken), arrays, True
+
+
+def beside(b: Builder, x: Node, first: Node, second: Node) -> tuple[Node, Node]:
+    """Two products of one left operand, each with programs of its own."""
+    y = b.dot(x, first, rule="m k, n k -> m n")
+    return y, b.exp(b.dot(x, second, rule="m k, n k -> m n"))
 
 
 def clamped(b: Builder, x: Node, w: Node) -> Node:

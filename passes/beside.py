@@ -1,0 +1,130 @@
+"""beside: products of one left operand that do not wait for each other become one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Block, Func, Node, topological
+from stack.ir.types import TupleType
+from stack.passes.blocking.beside import side_by_side
+from stack.passes.blocking.joined import left_of
+from stack.passes.blocking.tile_choice import Product, beside_of, best_seconds, product_of
+from stack.passes.control import changed_bodies
+from stack.passes.tile import alone
+from stack.passes.tiling.frame import CannotTile
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class Beside(Pass):
+    """Put groups of one product each, all of one left operand, side by side in one kernel.
+
+    Only where the model of `tiles` expects that to be faster. Each keeps what follows it.
+
+    Attributes:
+        most: how many one kernel takes.
+    """
+
+    name: ClassVar[str] = "beside"
+    most: int = 4
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        block = replace(block, changed) if changed else block
+        refused: set[Node] = set()
+        while True:
+            # one at a time: what was put together may make others wait for each other
+            found = self._find(block, refused)
+            if not found:
+                return block
+            refused.update(found)
+            if not self._is_faster(block, found, log):
+                continue
+            lines = [line for n in found for line in block.locs.get(n, ())]
+            if not log.spend("beside", tuple(dict.fromkeys(lines))):
+                return block
+            block = _put(block, found)
+
+    def _find(self, block: Block, refused: set[Node]) -> list[Node]:
+        """Groups of one left operand, in order, none of which waits for another."""
+        known: dict[object, list[Node]] = {}
+        for node in block.nodes:
+            key = None if node in refused else _left_operand(node)
+            if key is None:
+                continue
+            held = known.setdefault(key, [])
+            before = set(topological(node.args))
+            if len(held) < self.most and before.isdisjoint(held):
+                held.append(node)
+        return next((held for held in known.values() if len(held) > 1), [])
+
+    def _is_faster(self, block: Block, nodes: Sequence[Node], log: Log) -> bool:
+        try:
+            products = [_product(n) for n in nodes]
+        except CannotTile:
+            return False
+        first = products[0]
+        if any(p.apart != 1 for p in products):
+            return False
+        if first.height == 1 and any(p.across != first.across for p in products):
+            return False  # rows along lines and across them want different tiles
+        dtype = _dot(nodes[0]).args[0].dtype
+        both, *each = (best_seconds(p, dtype) for p in (beside_of(products), *products))
+        shown = ", ".join(f"%{block.names.get(n, n.op)}" for n in nodes)
+        log.note(
+            f"{shown}: the model expects {both * 1e6:.1f} us side by side,"
+            f" {sum(each) * 1e6:.1f} us one by one"
+        )
+        return both < sum(each)
+
+
+def _group(node: Node) -> Node:
+    return alone(node) if node.op == "dot" else node
+
+
+def _dot(node: Node) -> Node:
+    return next(n for n in _group(node).blocks[0].nodes if n.op == "dot")
+
+
+def _product(node: Node) -> Product:
+    return product_of(_group(node).blocks[0], [_dot(node)])
+
+
+def _left_operand(node: Node) -> object:
+    """What groups that may stand side by side have in common; None for other nodes."""
+    if node.op not in ("dot", "fusion") or node.attrs.get("kind") == "library":
+        return None
+    group = _group(node)
+    body = group.blocks[0]
+    if sum(n.op == "dot" for n in body.nodes) != 1:
+        return None
+    dot = _dot(node)
+    left = left_of(dot)
+    if left is None or left[0] not in body.params or not dot.dtype.is_float:
+        return None
+    outer = group.args[body.params.index(left[0])]
+    return outer, left[1], dot.args[0].dtype
+
+
+def _put(block: Block, nodes: Sequence[Node]) -> Block:
+    """The block with one group in the place of several."""
+    made = side_by_side([_group(n) for n in nodes])
+    changed: dict[Node, Replacement] = {}
+    first = 0
+    for node in nodes:
+        if not isinstance(node.type, TupleType):
+            changed[node] = Replacement(Node("item", (made,), {"index": first}, node.type))
+            first += 1
+            continue
+        for item in (n for n in block.nodes if n.op == "item" and n.args[0] is node):
+            index = first + int(item.attrs["index"])
+            changed[item] = Replacement(Node("item", (made,), {"index": index}, item.type))
+        first += len(node.type.items)
+    return replace(block, changed)

@@ -63,7 +63,8 @@ class Beside(Pass):
             before = set(topological(node.args))
             if len(held) < self.most and before.isdisjoint(held):
                 held.append(node)
-        return next((held for held in known.values() if len(held) > 1), [])
+        sets = [held for held in known.values() if len(held) > 1]
+        return sets[0] if sets else []
 
     def _is_faster(self, block: Block, nodes: Sequence[Node], log: Log) -> bool:
         try:

@@ -123,6 +123,7 @@ def kept(b: Builder, x: Node, first: Node, second: Node, r: Node) -> tuple[Node,
 JOINED: list[tuple[Build, list[Shape]]] = [
     (gated, [(70, 300), (33, 300), (33, 300)]),
     (gated, [(1, 37), (130, 37), (130, 37)]),
+    (gated, [(1, 700), (50, 700), (50, 700)]),
     (gated, [(53, 1), (67, 1), (67, 1)]),
     (mixed, [(2, 19, 257), (40, 257), (257, 40)]),
     (kept, [(33, 512), (512, 64), (512, 64), (33, 64)]),

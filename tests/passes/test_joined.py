@@ -196,10 +196,17 @@ def exact(group: Node, arrays: list[np.ndarray]) -> tuple[np.ndarray, ...]:
 
 @pytest.mark.parametrize(("build", "shapes"), JOINED, ids=lambda c: getattr(c, "__name__", None))
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_values(build: Build, shapes: list[Shape], dtype: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("tile", [(32, 32, 32), (0, 0, 0)], ids=["small", "the model's"])
+def test_values(
+    build: Build,
+    shapes: list[Shape],
+    tile: tuple[int, int, int],
+    dtype: str,
+    rng: np.random.Generator,
+) -> None:
     arrays = [floats(s, dtype, rng) for s in shapes]
     group = epilogue_of(build, shapes, dtype)
-    lowered = kernel_of(group, 32, 32, 32)
+    lowered = kernel_of(group, *tile)
     for got, want in zip(several(lowered.interpret(*arrays)), exact(group, arrays), strict=True):
         assert_near(got, want, dtype)
 

@@ -17,7 +17,7 @@ MULTIPROCESSORS = 132  # of the GPUs that tiles are picked for
 EDGE_COST = 48  # of a row or column of a tile, in products at one depth
 BLOCK_COST = 2000  # of a tile
 # of tiles by bits of an element; tensor cores multiply those of 16
-SIDES = {16: (16, 32, 64, 128), 32: (64, 128), 64: (32, 64)}
+SIDES = {16: (16, 32, 64, 128), 32: (32, 64, 128), 64: (32, 64)}
 
 
 @dataclass(frozen=True)

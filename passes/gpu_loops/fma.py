@@ -19,10 +19,11 @@ from stack.passes.gpu_loops.frame import CannotDistribute, index
 from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line
 from stack.passes.gpu_loops.staged import Staged
 
-DEPTH = 32
+LINE_BYTES = 128  # of one block of depth
 DOWN, ACROSS = 4, 8  # threads of a warp below and beside each other
-SIDES = {4: 8, 8: 4}  # most rows and columns of a thread, by bytes of an element
+MOST = {4: 8, 8: 4}  # rows and columns of a thread, by bytes of an element
 BUSY = 64 * 64  # elements of a tile from which threads have that many columns
+LEAST_WARPS = 4  # of a tile: a multiprocessor has as many schedulers
 MOST_WARPS = 8
 
 
@@ -63,14 +64,14 @@ class Fma(Staged):
     """Fused multiply-adds; `stages` blocks of depth are in shared memory at a time."""
 
     def __init__(self, block: Block, stages: int) -> None:
-        super().__init__(block, stages, DEPTH)
+        super().__init__(block, stages, LINE_BYTES)
         if self.left.dtype != self.dtype:
             raise CannotDistribute(f"it multiplies {self.left.dtype} and adds {self.dtype}")
-        most = SIDES[self.dtype.bytes]
-        tall = min(most, _power_of_two(-(-self.rows // DOWN)))
+        most = MOST[self.dtype.bytes]
         wide = most if self.rows * self.columns > BUSY else 4
-        self.down = Share.of(self.left, DOWN, tall, self.dtype)
         self.across = Share.of(self.right, ACROSS, wide, self.dtype)
+        tall = _power_of_two(-(-self.rows * self.across.warps // (DOWN * LEAST_WARPS)))
+        self.down = Share.of(self.left, DOWN, min(most, tall), self.dtype)
         self.warps = self.down.warps * self.across.warps
         if self.warps > MOST_WARPS:
             raise CannotDistribute(f"{self.rows} x {self.columns} sums take {self.warps} warps")

@@ -26,11 +26,11 @@ class Staged(Product):
         warps: that share the work.
     """
 
-    def __init__(self, block: Block, stages: int, block_depth: int) -> None:
+    def __init__(self, block: Block, stages: int, line_bytes: int) -> None:
         super().__init__(block)
         self.stages = stages
-        self.block_depth = block_depth
-        self.turns = -(-self.depth // block_depth)
+        self.block_depth = line_bytes // self.left.dtype.bytes
+        self.turns = -(-self.depth // self.block_depth)
         self.warps = 1
 
     def multiply(

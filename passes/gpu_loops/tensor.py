@@ -32,7 +32,7 @@ class Tensor(Staged):
     """Matrix instructions; `stages` blocks of depth are in shared memory at a time."""
 
     def __init__(self, block: Block, stages: int) -> None:
-        super().__init__(block, stages, DEPTH)
+        super().__init__(block, stages, DEPTH * 2)
         if self.left.dtype.bits != 16 or self.dtype != F32:
             raise CannotDistribute(f"tensor cores take 16-bit floats, not {self.left.dtype}")
         self.left.padded = -(-self.rows // UNIT) * UNIT

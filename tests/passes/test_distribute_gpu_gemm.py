@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from gpu_cases import (
@@ -138,6 +140,14 @@ def test_threads_of_wide_floats_may_run_in_any_order(
     assert_near(func.interpret(*arrays), einsum(rule, *arrays), dtype)
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(128, 128), (64, 64), (32, 32), (1, 128), (128, 1)])
+def test_four_warps_share_every_tile_of_f32(rows: int, columns: int) -> None:
+    group = product_of("m k, k n -> m n", (rows, 64), (64, columns), "f32")
+    text = str(gpu_func(group, "auto", rows, columns))
+    warps = "8" if rows * columns > 64 * 128 else "4"
+    assert set(re.findall(r"%w__\d+ < (\d+)", text)) == {warps}
+
+
 def test_sums_of_one_block_of_depth_are_added_up_apart() -> None:
     text = str(gpu_func(product_of("m k, k n -> m n", (64, 256), (256, 64), "f32")))
     assert '{name="sums' in text
@@ -164,6 +174,7 @@ def test_tiles_shrink_where_blocks_are_few() -> None:
     assert pick_tile(4096, 4096, 1, BF16) == (128, 128)
     assert pick_tile(4096, 4096, 1, F32) == (128, 128)
     assert pick_tile(4096, 4096, 1, F64) == (64, 64)
+    assert pick_tile(64, 64, 1, F32) == (32, 32)
     small = pick_tile(128, 768, 1, BF16)
     assert small[0] * small[1] < 64 * 64
     assert pick_tile(1, 4096, 1, BF16)[0] == 16

@@ -12,6 +12,7 @@ from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.stream import stream_tiles
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
+    LIBRARY_GAIN,
     apart_seconds,
     beside_of,
     best_seconds,
@@ -35,7 +36,7 @@ class Tiles(Pass):
 
     `blocks` takes the first. Measuring the others is up to whoever has the device. A product with
     nothing around it may be a library's too: "library" then stands among its tiles, first where
-    the model expects it to be faster. So does "apart" for products of one left operand that a
+    the model is sure that it is faster. So does "apart" for products of one left operand that a
     group joins, or puts side by side: a kernel for each.
 
     Attributes:
@@ -84,7 +85,8 @@ class Tiles(Pass):
             expected[APART] = sum(best_seconds(p, dtype) for p in beside)
         elif len(dots) > 1:
             expected[APART] = apart_seconds(product, dtype)
-        best = sorted(expected, key=lambda t: expected[t])
+        margin = {LIBRARY: 1 / LIBRARY_GAIN}
+        best = sorted(expected, key=lambda t: expected[t] * margin.get(t, 1))
         shown = dict.fromkeys([*best[: max(self.most, 2)], *expected.keys() & {APART}])
         told = [f"{t}: {expected[t] * 1e6:.1f} us" for t in shown]
         log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)}")

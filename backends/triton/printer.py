@@ -285,7 +285,8 @@ class _Printer(Values):
             self._line(f"{self._described(access.descriptor)}.store([{access.at}], {text})", node)
             return
         mask = f", mask={access.mask}" if access.mask else ""
-        self._line(f"tl.store({access.pointer}, {self._full(value)}{mask})", node)
+        kept = ', cache_modifier=".cs"' if node.attrs.get("evict") == "first" else ""
+        self._line(f"tl.store({access.pointer}, {self._full(value)}{mask}{kept})", node)
 
     def _access(self, node: Node, tile: TensorType) -> Access:
         index, mask, other = access_parts(node)

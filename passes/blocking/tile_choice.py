@@ -108,10 +108,13 @@ SINGLE = (
     Tile(16, 32, 128, 4, 4, rate=0.016),
 )
 LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32
-# one row: lines of the other operand are read once, and summed by plain instructions
-ALONG = (Tile(1, 8, 512, 4, 3, rate=0.02), Tile(1, 4, 1024, 4, 3, rate=0.02))
-ACROSS = (Tile(1, 32, 256, 4, 3, rate=0.02), Tile(1, 16, 256, 4, 3, rate=0.02))
-ACROSS_SINGLE = (Tile(1, 32, 128, 4, 3, rate=0.02), Tile(1, 16, 128, 4, 3, rate=0.02))
+# an extent that is no power of two fills all processors where the others leave many idle
+LIBRARY_HALF = (*HALF, Tile(128, 192, 64, 8, 4, persistent=True, rate=1.06))
+LIBRARY_GAIN = 0.93  # of our time: what a library may take, so that it is surely faster
+# columns and depth of a tile of one row, along lines of the other operand and across them
+ALONG = ((8, 512), (4, 1024))
+ACROSS = ((32, 256), (16, 256))
+PLAIN = 0.02  # rate of plain instructions
 # smaller tiles behind the whole turns of a large one: they have its warps, and a processor alone
 LAST = (Tile(128, 128, 64, 8, 6, rate=0.76), Tile(64, 128, 64, 8, 6, rate=0.5))
 # where what follows a product reads another array and holds many values for each sum: fewer sums
@@ -147,11 +150,20 @@ class Product:
 
 def tiles_of(product: Product, dtype: DType) -> tuple[Tile, ...]:
     """Tiles for a product of an element type."""
-    if product.height == 1 and product.across:
-        return ACROSS if dtype.bits <= 16 else ACROSS_SINGLE
     if product.height == 1:
-        return ALONG
+        return _lines(product, dtype)
     return HALF if dtype.bits <= 16 else SINGLE
+
+
+def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
+    """Tiles of one row: plain instructions sum lines of the other operand, each read once."""
+    deepest = max(16, power_of_two(product.depth))
+    found: dict[Tile, None] = {}
+    for lanes, step in ACROSS if product.across else ALONG:
+        step = step if not product.across or dtype.bits <= 16 else step // 2
+        wider = max(1, step // deepest)
+        found[Tile(1, lanes * wider, step // wider, 4, 3, rate=PLAIN)] = None
+    return tuple(found)
 
 
 def product_of(body: Block, dots: Sequence[Node]) -> Product:
@@ -281,8 +293,8 @@ def apart_seconds(product: Product, dtype: DType) -> float:
 
 def library_seconds(product: Product, dtype: DType) -> float:
     """What the model expects of a library, which computes a product and nothing else."""
-    is_single = dtype.bits > 16 and product.height > 1
-    tiles = LIBRARY_SINGLE if is_single else tiles_of(product, dtype)
+    tiles = LIBRARY_HALF if dtype.bits <= 16 else LIBRARY_SINGLE
+    tiles = tiles_of(product, dtype) if product.height == 1 else tiles
     return min(seconds(t, product, dtype) for t in tiles)
 
 

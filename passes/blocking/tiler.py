@@ -52,6 +52,7 @@ class BlockTiler(BlockValues):
         self.warps = 4
         self.stages = 2
         self.is_persistent = False
+        self.streams_out = not any(n.op == "dot" for n in body.nodes)
         self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole turns
 
     def check(self, sizes: Sequence[int]) -> None:

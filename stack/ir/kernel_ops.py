@@ -283,7 +283,7 @@ _memory_op(
     "write what `load` would read; returns the memory afterwards",
     _store_infer,
     _run_store,
-    attrs=("clip?",),
+    attrs=("clip?", "evict?"),
 )
 _memory_op(
     "again",

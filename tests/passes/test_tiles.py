@@ -163,6 +163,14 @@ def test_the_model_takes_a_library_only_where_it_is_faster(monkeypatch: pytest.M
     assert library_seconds(large, F32) < seconds(ranked(large, F32)[0], large, F32)
 
 
+@pytest.mark.parametrize("m", [8192, 12608])
+def test_a_library_has_a_tile_between_ours(m: int) -> None:
+    """Of 192 columns: whole turns of the processors where tiles of 256 leave a third of them."""
+    assert tiles_of(product(m, 768, 3072), 1) == (LIBRARY,)
+    assert tiles_of(product(m, 3072, 768), 1) != (LIBRARY,)
+    assert tiles_of(product(8192, 8192, 8192), 1) != (LIBRARY,)  # faster, but not for sure
+
+
 def test_a_chosen_library_is_a_step_that_says_why(rng: np.random.Generator) -> None:
     func = product(96, 64, 32)
     grouped = Pipeline("fuse,tiles").run(func).func

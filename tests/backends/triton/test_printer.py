@@ -156,3 +156,15 @@ def test_what_is_f32_alone_keeps_its_last_digits() -> None:
     coarse = "\n".join(body(printed(epilogue_of(build, shapes, "bf16"), **tile)))
     assert "precision" not in coarse and "libdevice" not in coarse and "div_rn" not in coarse
     assert "erf_ratio(" in coarse
+
+
+@pytest.mark.parametrize(("rows", "large"), [(1 << 13, True), (16, False)])
+def test_large_results_leave_the_cache_to_others(rows: int, large: bool) -> None:
+    text = print_kernel(BlockTiler(group_of(pointwise, [("f32", rows, 4096)])).kernel(), "k").text
+    assert ('cache_modifier=".cs"' in text) == large
+
+
+def test_products_are_found_in_the_cache() -> None:
+    source = printed(product_of("m k, k n -> m n", (1 << 13, 70), (70, 1 << 13), "bf16"))
+    assert "tl.store(" in source.text or ".store(" in source.text
+    assert "cache_modifier" not in source.text

@@ -24,7 +24,8 @@ PRODUCTS = 740e12  # flops of 16-bit products a second
 MEMORY = 2.9e12  # bytes a second
 CACHE = 11e12
 LAUNCH = 2e-6  # seconds
-LATENCY = 1e-6  # of memory that is busy
+LATENCY = 1.5e-6  # of memory that is busy
+PIECES = 0.85  # of its rate where what is read at a time is shorter than a line of the cache
 TURN = 1.5e-6  # of a tile, before its first product and after its last
 READING = 3e-6  # of a tile that reads another array after its last product
 HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
@@ -113,8 +114,8 @@ LIBRARY_HALF = (*HALF, Tile(128, 192, 64, 8, 4, persistent=True, rate=1.06))
 LIBRARY_GAIN = 0.93  # of our time: what a library may take, so that it is surely faster
 # columns and depth of a tile of one row, along lines of the other operand and across them
 ALONG = ((8, 512), (4, 1024))
-ACROSS = ((32, 256), (16, 256))
-PLAIN = 0.02  # rate of plain instructions
+ACROSS = ((32, 256), (64, 128), (16, 256))
+MOST_PROGRAMS = 5  # of one row on a processor
 # smaller tiles behind the whole turns of a large one: they have its warps, and a processor alone
 LAST = (Tile(128, 128, 64, 8, 6, rate=0.76), Tile(64, 128, 64, 8, 6, rate=0.5))
 # where what follows a product reads another array and holds many values for each sum: fewer sums
@@ -162,7 +163,7 @@ def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
     for lanes, step in ACROSS if product.across else ALONG:
         step = step if not product.across or dtype.bits <= 16 else step // 2
         wider = max(1, step // deepest)
-        found[Tile(1, lanes * wider, step // wider, 4, 3, rate=PLAIN)] = None
+        found[Tile(1, lanes * wider, step // wider, 4, 4 if product.across else 3)] = None
     return tuple(found)
 
 
@@ -219,6 +220,8 @@ def _with_last(tile: Tile, product: Product) -> list[Tile]:
 
 def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     """What the model expects of a product."""
+    if tile.rows == 1:
+        return _line_seconds(tile, product, dtype)
     if tile.last:
         across = -(-product.width // tile.lanes)
         done = whole_turns(-(-product.height // tile.rows), across) * tile.rows
@@ -244,12 +247,22 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
         left = programs % (2 * PROCESSORS) if dtype.bits <= 16 else programs
         if 0 < left <= PROCESSORS:
             busy += own / ALONE - own + TURN - HIDDEN  # the last ones have a processor alone
-    memory = MEMORY
-    if height == 1:
-        # too few bytes are under way where there are few programs
-        under_way = programs * (tile.stages - 1) * lanes * tile.step * dtype.bytes
-        memory = min(MEMORY, max(1, under_way) / LATENCY)
-    return LAUNCH + max(busy, (read + written) / memory, cached / (CACHE * used))
+    return LAUNCH + max(busy, (read + written) / MEMORY, cached / (CACHE * used))
+
+
+def _line_seconds(tile: Tile, product: Product, dtype: DType) -> float:
+    """What the model expects of a product of one row, whose programs wait for memory only."""
+    lanes = tile.lanes * product.joined
+    programs = -(-product.width // tile.lanes) * product.apart
+    own = lanes * product.depth * dtype.bytes
+    under_way = (tile.stages - 1) * lanes * tile.step * dtype.bytes
+    slots = PROCESSORS * min(MOST_PROGRAMS, max(1, SHARED_BYTES // under_way))
+    is_short = product.across and tile.lanes * dtype.bytes < 128
+    memory = MEMORY * (PIECES if is_short else 1.0)
+    turns, left = divmod(programs, slots)
+    last = max(left * own / memory, own * LATENCY / under_way) if left else 0.0
+    written = product.width * product.results * product.apart * dtype.bytes
+    return LAUNCH + turns * slots * own / memory + last + written / MEMORY
 
 
 def ranked(product: Product, dtype: DType) -> list[Tile]:

@@ -23,7 +23,6 @@ from stack.passes.tiling.frame import CannotTile, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot
-LINES_AHEAD = 3  # steps of a dot of lines that are loaded at a time
 LOG2E = 1.4426950408889634
 EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
@@ -61,6 +60,7 @@ class BlockValues(BlockMemory):
         self.inputs: dict[Node, Node] = {}
         self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
         self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
+        self.stages = 2  # steps of a loop with products that are loaded ahead
         self.step: int = 64  # default block of an axis that a dot walks along
         self.joined: list[Node] = []  # dots that walk along it together, at one index
 
@@ -292,7 +292,7 @@ class BlockValues(BlockMemory):
         zero = Held(constant(0, wide(node.dtype)))
         start = [Held(self.spread(zero, axes), axes)] * len(nodes)
         names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
-        count, ahead = -(-extent // block), LINES_AHEAD if lane else 0
+        count, ahead = -(-extent // block), self.stages if lane else 0
         sums = self.steps(count, start, body, "k", names=names, ahead=ahead)
         for n, made in zip(nodes, sums, strict=True):
             self.memo[n, index, guard] = self.fold(made, "sum", [lane]) if lane else made

@@ -31,7 +31,7 @@ REFERENCE: dict[str, Callable[..., np.ndarray]] = {
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "pow": np.power,
 }
-ULPS = {"tanh": 2.6, "sigmoid": 2.3, "log10": 2.3}
+ULPS = {"tanh": 1.3, "sigmoid": 2.3, "log10": 2.3}
 
 
 @functools.cache

@@ -29,7 +29,6 @@ from stack.rewrite.passes import Pass
 MAX_PLACES = (1 << 31) - 1  # places are computed in 32 bits
 MOST = 4  # how many times as long as a line of updates the line that takes them may be
 KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}  # of scatters to reductions
-COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 
 @dataclass(frozen=True)
@@ -130,7 +129,7 @@ def reduce_lines(node: Node, op: Builder, scope: Scope) -> Node | None:
             places = make("iota", (), {"axis": result.index(place)}, hint=type_)
             total = make("select", (_compared(inside, places, bound), total, _full(fill, total)))
             total = make("select", (_compared("eq", places, bound), ended, total))
-    return make(COMBINE[kind], (x, _longer(total, fill, result.index(place), first, beyond)))
+    return make(kind, (x, _longer(total, fill, result.index(place), first, beyond)))
 
 
 def _longer(value: Node, fill: Node, axis: int, before: int, after: int) -> Node:

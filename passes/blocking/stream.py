@@ -20,7 +20,7 @@ from stack.passes.blocking.limits import Segment, segments
 from stack.passes.blocking.order import by_reuse
 from stack.passes.blocking.reduce import APART, ONCE, TWICE
 from stack.passes.blocking.stream_apart import is_alike, runs_apart
-from stack.passes.blocking.stream_extents import extents
+from stack.passes.blocking.stream_extents import extents, in_parts
 from stack.passes.blocking.stream_lanes import Loose, loose_states
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.stream_whole import WholeTiler
@@ -128,10 +128,13 @@ class StreamTiler(WholeTiler):
                 values[name] = axis.place
         widest = max((a.block for a in self.axes.values() if a.name.startswith("e")), default=0)
         sums = sum(s.op == "dot" for s in self.states.results)
-        big = (self.rows >= 128 and self.step >= 128) or sums * widest * self.rows > 128 * 128
+        parts = 2 if any(in_parts(n) for n in self.states.nodes if n.op == "dot") else 1
+        big = (self.rows >= 128 and self.step >= 128) or (
+            parts * sums * widest * self.rows > 128 * 128
+        )
         self.warps = 8 if self.has_dot and big else 4
         # what fits beside a wide sum
-        self.stages = 2 if widest > 64 and self.step > 32 and self.rows > 64 else 3
+        self.stages = 2 if widest > 64 and parts * self.step > 32 and self.rows > 64 else 3
         if sum(n.op == "dot" for n in self.states.nodes) > 2 and (widest > 64 or sums > 1):
             self.stages = 2
         if not self.has_dot:

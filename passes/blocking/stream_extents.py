@@ -13,11 +13,30 @@ from stack.passes.tiling.frame import static
 
 BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
 LONG = 2048  # places: enough programs are left where each takes twice the rows
+NARROW = 32  # places of a step that leave registers for parts of f32
 MOST_WHOLE = 256  # of a streamed axis that is taken in one step
 
 
 def extents(stream: Node) -> tuple[int, int]:
     """Rows of a tile, and places of the streamed axis in a step."""
+    rows, step = _of_16_bits(stream)
+    states = stream.blocks[0]
+    sums = [s for s in states.results if s.op == "dot"]
+    is_lone = sum(n.op == "dot" for n in states.nodes) < 2
+    if step <= NARROW or is_lone or not any(map(in_parts, sums)):
+        return rows, step
+    if max(static(s.shape[-1]) for s in sums) > 64:
+        return 128, NARROW
+    return 64, NARROW if len(sums) > 1 else step
+
+
+def in_parts(dot: Node) -> bool:
+    """Whether it is of f32: three parts of each operand, of 8 bits, take registers."""
+    return dot.args[0].dtype.bits == 32
+
+
+def _of_16_bits(stream: Node) -> tuple[int, int]:
+    """Extents where operands have 16 bits."""
     states = stream.blocks[0]
     dots = [n for n in states.nodes if n.op == "dot"]
     if len(dots) > 2:

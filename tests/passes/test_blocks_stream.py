@@ -194,6 +194,34 @@ def test_a_sum_of_what_is_hidden_is_kept(rng: np.random.Generator) -> None:
     assert not limited(check(program, [normal(rng, 2, 130, 16) for _ in range(3)]))
 
 
+# ---- tiles
+
+
+def two_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    weights = torch.softmax(q @ k.mT, -1)
+    return weights @ v, weights @ (v * v)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "one", "two"),
+    [
+        ("bfloat16", 128, "64x0x64 warps=4 stages=3", "128x0x64 warps=8 stages=2"),
+        ("bfloat16", 64, "64x0x64 warps=4 stages=3", "128x0x64 warps=4 stages=2"),
+        ("float32", 128, "128x0x32 warps=8 stages=2", "128x0x32 warps=8 stages=2"),
+        ("float32", 64, "64x0x64 warps=4 stages=3", "64x0x32 warps=4 stages=2"),
+    ],
+)
+def test_parts_of_f32_take_registers(dtype: str, width: int, one: str, two: str) -> None:
+    from stack.demos.gpu_attention import causal
+
+    args = [torch.zeros(1, 2, 512, width, dtype=getattr(torch, dtype)) for _ in range(3)]
+    for program, tile in ((causal, one), (two_sums, two)):
+        func, _ = streamed(prepared(stack.trace(program, *args)))
+        func = Pipeline("fuse,tiles").run(func).func
+        (group,) = (n for n in func.nodes if n.op == "stream")
+        assert group.attrs["tiles"] == (tile,)
+
+
 # ---- rows without elements, infinities
 
 

@@ -7,8 +7,8 @@ The polynomials are least-squares fits in double precision with errors evened ou
 
 What follows a product runs while the tensor cores wait: there, instructions count. `erf_ratio` is
 one ratio of polynomials, off by up to 5 units in the last place; `round_bf16` rounds two elements
-with one instruction; `inverse` is that of the hardware, for numbers from 1 up; `brief_tanh` takes
-it, and an exponential of two.
+with one instruction, `widen_bf16` takes one for each; `inverse` is that of the hardware, for
+numbers from 1 up; `brief_tanh` takes it, and an exponential of two.
 """
 
 from __future__ import annotations
@@ -85,6 +85,15 @@ def round_bf16(x):
 
 
 """,
+    "widen_bf16": """@triton.jit
+def widen_bf16(x):
+    return tl.inline_asm_elementwise(
+        "shl.b32 $0, $2, 16; and.b32 $1, $2, 0xffff0000;",
+        "=r,=r,r", [x], dtype=tl.float32, is_pure=True, pack=2,
+    )
+
+
+""",
     # a compiler takes it for another value: wider ones made of the first are not kept for it
     "again": """@triton.jit
 def again(x):
@@ -106,6 +115,12 @@ def inverse(x):
     "round_bf16": """@triton.jit
 def round_bf16(x):
     return x.to(tl.bfloat16).to(tl.float32)
+
+
+""",
+    "widen_bf16": """@triton.jit
+def widen_bf16(x):
+    return x.to(tl.float32)
 
 
 """,

@@ -54,11 +54,12 @@ class Values:
         self.programs: set[Node] = set()  # indices of grid loops
         # loads of what a dot reads, and of tiles like its own: through shared memory
         self.copied: set[Node] = set()
+        self.ahead: set[Node] = set()  # loaded ahead, step by step
         loads: list[Node] = []
         sums: set[tuple[int, ...]] = set()
         for block, inner in walk(self.body):
             if inner.op == "load" and block.params[0].attrs.get("name", "").startswith("k"):
-                self.copied.add(inner)  # loaded ahead, step by step
+                self.ahead.add(inner)
             if inner.op == "load":
                 loads.append(inner)
             if inner.op == "dot":
@@ -73,7 +74,7 @@ class Values:
             for result in block.results if inner is block.params[0] else ():
                 self.uses[result] = self.uses.get(result, 0) + 1
         # pointers to each element of a tile would take the registers of the sums
-        self.copied.update(n for n in loads if shape_of(n) in sums)
+        self.copied.update(n for n in loads if n in self.ahead or shape_of(n) in sums)
         self.descriptors: dict[Descriptor, str] = {}
         self.serial = 0
 
@@ -148,6 +149,8 @@ class Values:
         if node.op == "cast":
             if self.has_dot and actual and _rounds_to_bf16(node):
                 self._assign(node, f"round_bf16({self._value(node.args[0].args[0])})", actual)
+            elif self._widens_tile(node):
+                self._assign(node, f"widen_bf16({args[0]})", actual)
             elif node.dtype.kind == "b":
                 self._assign(node, f"{args[0]} != 0", actual)
             else:
@@ -161,6 +164,16 @@ class Values:
             self._assign(node, f"{args[0]} * (1.0 / {args[1]})", actual)
             return
         self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
+
+    def _widens_tile(self, node: Node) -> bool:
+        """Whether it widens a tile of a loop with products, which are what waits for it."""
+        (tile,) = node.args
+        size = math.prod(self.actual.get(tile, ()))
+        return (
+            (tile.op, tile.dtype.name, node.dtype.name) == ("load", "bf16", "f32")
+            and tile in self.ahead
+            and size >= 64 * int(self.node.attrs.get("warps") or 4)  # two for each thread
+        )
 
     def _divides_lines(self, node: Node) -> bool:
         """Whether a tile after a product is divided by one f32 for each line of it."""

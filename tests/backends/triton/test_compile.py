@@ -119,6 +119,21 @@ def test_what_the_assembler_says_of_products(tile: str, why: str) -> None:
     assert why in kernel.warning and bool(why) == bool(kernel.warning)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+def test_tiles_of_a_loop_are_widened_by_one_instruction(dtype: Any) -> None:
+    """Where products wait for them; the other tiles here have no f32 to become."""
+    from stack.demos.gpu_attention import bias
+
+    q, added = torch.zeros(1, 2, 512, 64, dtype=dtype), torch.zeros(2, 512, 512, dtype=dtype)
+    func = stack.trace(bias, q, q, q, added)
+    compiler = Compiler(Pipeline(",".join(p for _, p in BACKEND.stages)).run(func).func, "sm_90")
+    (source,) = (compiler.source(n) for n in compiler.func.nodes)
+    is_widened = dtype == torch.bfloat16
+    assert source.text.count("= widen_bf16(") == is_widened
+    if is_widened:
+        assert build(source, "sm_90").stages["ptx"].count("and.b32") >= 32
+
+
 @pytest.mark.slow
 @needs_tools
 @pytest.mark.parametrize("width", [64, 128])

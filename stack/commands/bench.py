@@ -38,12 +38,14 @@ TEXT = f"""
       G20       whole blocks, forward and training step
       G21       cold compile in fresh processes with empty caches
     Systems get the same naive source; `rivals` in --with are the libraries and hand-written
-    kernels of a case. --backend triton,cuda races several of ours.
+    kernels of a case. --backend triton,cuda races several of ours. In G20 all launch kernel by
+    kernel, as Inductor's default mode does; --backend 'triton{{graph=true}}' with
+    'inductor{{mode=reduce-overhead}}' has both replay CUDA graphs.
 
     examples:
       stackc bench gpu --quick --json > gpu.json
       stackc bench gpu --rows G4,G6 --with inductor,rivals --plot gpu
-  stackc bench gpu --rows G6 --backend 'triton{{tune=true}}'     tiles by measurement
+      stackc bench gpu --rows G6 --backend 'triton{{tune=true}}'     tiles by measurement
       stackc bench cpu --quick                        minutes: short cases, quick peers
       stackc bench cpu --rows C1 --only seq=512 --only dtype=f32
       stackc bench cpu --json > bench.json            everything; hours where TVM is tuned

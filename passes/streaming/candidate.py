@@ -10,6 +10,7 @@ from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
 from stack.ir.types import TensorType, TupleType
 from stack.passes.streaming.action import describe
+from stack.passes.streaming.alongside import alongside
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.expand import expands
 from stack.passes.streaming.graph import MOVES, Graph, is_elementwise, reduced_value
@@ -227,7 +228,8 @@ class Candidate:
         if lost:
             name = graph.name(lost[-1])
             raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
-        return finishing, needed
+        rows = [] if region.dots else alongside(graph, region, finishing, needed)
+        return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
 
     def _demand(self, own: set[Node]) -> tuple[list[Node], set[Node]]:
         """Which of `own` the rest of the block reads, and that rest."""

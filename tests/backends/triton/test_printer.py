@@ -6,7 +6,7 @@ import ast
 import re
 
 import pytest
-from gpu_cases import bias_gelu, epilogue_of, product_of
+from gpu_cases import bias_gelu, epilogue_of, product_of, residual
 from kernel_cases import group_of, layernorm, pointwise, softmax
 
 from stack.backends.triton.printer import Source, print_kernel
@@ -168,3 +168,17 @@ def test_products_are_found_in_the_cache() -> None:
     source = printed(product_of("m k, k n -> m n", (1 << 13, 70), (70, 1 << 13), "bf16"))
     assert "tl.store(" in source.text or ".store(" in source.text
     assert "cache_modifier" not in source.text
+
+
+def test_what_a_product_is_added_to_comes_through_a_descriptor() -> None:
+    """Not by a pointer to each element, in registers; a bias is one line."""
+    wide = printed(epilogue_of(residual, [(64, 64), (64, 128), (64, 128)], "bf16")).text
+    assert "p2_tiles.load(" in wide
+    assert "tl.load(" not in wide
+    line = printed(epilogue_of(bias_gelu, [(64, 64), (128, 64), (128,)], "bf16")).text
+    assert "tl.load(p2" in line
+
+
+def test_rows_that_do_not_fill_16_bytes_come_by_pointers() -> None:
+    text = printed(epilogue_of(residual, [(64, 64), (64, 71), (64, 71)], "bf16")).text
+    assert "tl.load(p2" in text

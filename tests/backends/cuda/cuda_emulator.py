@@ -6,11 +6,13 @@ import ctypes
 import re
 import shutil
 import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from stack.backends.cuda.printer import print_kernel
+from stack.backends.cuda.values import Source
 from stack.backends.mlir.library import decode, encode
 from stack.ir import Node, TensorType, TupleType
 
@@ -19,26 +21,32 @@ COMPILER = shutil.which("g++")
 ALIGNMENT = 64
 
 
-def emulate(kernel: Node, arrays: list[np.ndarray], folder: Path) -> list[np.ndarray]:
-    """Results of a kernel's text. The compiled text is left in `folder`."""
-    source = print_kernel(kernel, "emulated", readable=True)
+def loaded(source: Source, folder: Path) -> Callable[[Sequence[int]], None]:
+    """What runs a printed kernel on memory at some addresses. Its text is left in `folder`."""
     body = source.text[source.text.index('extern "C" __global__') :]
     body = re.sub(r"extern __shared__ .*? shared_memory\[\];", "", body).replace(
         "#pragma unroll", ""
     )
-    found = re.search(r"emulated\((.*?)\) \{", body)
+    found = re.search(rf"{source.name}\((.*?)\) \{{", body)
     assert found is not None
     types = [a.split(" __restrict__ ")[0].strip() for a in found.group(1).split(",")]
     call = ", ".join(f"({t})p[{i}]" for i, t in enumerate(types))
     text = (
         f'#include "{HEADER}"\n{body}\nextern "C" void go(void** p) {{'
-        f" run_grid({source.blocks}, {source.warps}, [=] {{ emulated({call}); }}); }}\n"
+        f" run_grid({source.blocks}, {source.warps}, [=] {{ {source.name}({call}); }}); }}\n"
     )
     path, library = folder / "kernel.cpp", folder / "kernel.so"
     path.write_text(text)
     assert COMPILER is not None
     flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
     subprocess.run([COMPILER, *flags, "-o", str(library), str(path)], check=True)
+    go = ctypes.CDLL(str(library)).go
+    return lambda addresses: go((ctypes.c_void_p * len(addresses))(*addresses))
+
+
+def emulate(kernel: Node, arrays: list[np.ndarray], folder: Path) -> list[np.ndarray]:
+    """Results of a kernel's text. The compiled text is left in `folder`."""
+    run = loaded(print_kernel(kernel, "emulated", readable=True), folder)
     results = kernel.type.items if isinstance(kernel.type, TupleType) else (kernel.type,)
     constants = [n.attrs["value"].array for n in kernel.args[len(arrays) :]]
     inputs = [
@@ -46,9 +54,7 @@ def emulate(kernel: Node, arrays: list[np.ndarray], folder: Path) -> list[np.nda
         for a, p in zip([*arrays, *constants], kernel.blocks[0].params, strict=False)
     ]
     outputs = [_aligned(_garbage(t)) for t in results]
-    memories = [*inputs, *outputs]
-    pointers = (ctypes.c_void_p * len(memories))(*[m.ctypes.data for m in memories])
-    ctypes.CDLL(str(library)).go(pointers)
+    run([m.ctypes.data for m in (*inputs, *outputs)])
     return [decode(o, t.dtype) for o, t in zip(outputs, results, strict=True)]
 
 

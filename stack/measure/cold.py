@@ -55,6 +55,8 @@ def cold_compile(case: Case, peer: Peer | None, via: str, frontend: str) -> Cold
         environment = dict(os.environ)
         for name in CACHES:
             environment[name] = str(Path(folder, name.lower()))
+        # Python's bytecode is no cache of a compiler: it is kept, as after an installation
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "stack.measure.cold"],

@@ -2,8 +2,9 @@
 
 A warp computes a tile of 4 x 8 threads, each of which multiplies a small tile of its own in
 registers. Sums of one block of depth are added up apart and then to the total: rounding errors
-grow with the number of blocks and not with the depth (N. J. Higham, "The accuracy of floating point
-summation", 1993, section 3: blocked summation).
+grow with the number of blocks and not with the depth. A. M. Castaldo, R. C. Whaley,
+A. T. Chronopoulos, "Reducing floating point error in dot product using the superblock family of
+algorithms" (2008).
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line
 from stack.passes.gpu_loops.staged import Staged
 
 LINE_BYTES = 128  # of one block of depth
+UNROLLED = 8  # steps of depth whose code the nearest instruction cache holds
 DOWN, ACROSS = 4, 8  # threads of a warp below and beside each other
 MOST = {4: 8, 8: 4}  # rows and columns of a thread, by bytes of an element
 BUSY = 64 * 64  # elements of a tile from which threads have that many columns
@@ -146,11 +147,20 @@ class Fma(Staged):
 
         def lanes(held: list[Node]) -> list[Node]:
             part = self._clear(held[1:])
-            k = index(self.fresh("k"), self.block_depth)
-            (part,) = t.over("unroll", k, part, lambda m: self._products(shared, at, k, m))
+            k = index(self.fresh("k"), self.block_depth // UNROLLED)
+            (part,) = t.over("serial", k, part, lambda m: self._few(shared, at, k, m))
             return self._each(self.down.count, [held[0], part], self._add)
 
         return t.over_lanes(registers, lanes)
+
+    def _few(
+        self, shared: Sequence[Node], at: Sequence[Node], k: Node, held: list[Node]
+    ) -> list[Node]:
+        """The products of a few steps of depth."""
+        t, b = self.t, self.b
+        step = index(self.fresh("k"), UNROLLED)
+        depth = b.add(t.times(k, UNROLLED), step)
+        return t.over("unroll", step, held, lambda m: self._products(shared, at, depth, m))
 
     def _products(
         self, shared: Sequence[Node], at: Sequence[Node], k: Node, held: list[Node]

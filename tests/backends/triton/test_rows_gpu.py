@@ -56,3 +56,32 @@ def test_decays(length: int) -> None:
     step = -draw("float32", 16, length).abs().cumsum(-1)
     args = [draw("bfloat16", length, length), step, draw("bfloat16", 16, length, 64)]
     compare(decayed, args, "bfloat16")
+
+
+@pytest.mark.parametrize(("width", "depth"), [(4096, 4096), (7, 601), (1000, 64), (33, 8192)])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32", "float64"])
+def test_products_of_one_row(dtype: str, width: int, depth: int) -> None:
+    kind = "float32" if dtype == "float64" else dtype
+    x = draw(dtype, 1, depth)
+    compare(lambda x, w: x @ w.mT, [x, draw(dtype, width, depth)], kind)
+    compare(lambda x, w: x @ w, [x, draw(dtype, depth, width)], kind)
+
+
+def by_distance(updates: Tensor) -> Tensor:
+    line = torch.arange(updates.shape[-1], device=updates.device)
+    place = line - line[:, None] + updates.shape[-1] - 1
+    table = torch.zeros(2 * len(line) - 1, dtype=updates.dtype, device=updates.device)
+    return table.index_put((place,), updates, accumulate=True)
+
+
+def by_clipped_distance(updates: Tensor) -> Tensor:
+    line = torch.arange(updates.shape[-1], device=updates.device)
+    place = (line - line[:, None]).clamp(-20, 20) + 20
+    table = torch.zeros(41, dtype=updates.dtype, device=updates.device)
+    return table.index_put((place,), updates, accumulate=True)
+
+
+@pytest.mark.parametrize("length", [37, 512, 1000])
+@pytest.mark.parametrize("fn", [by_distance, by_clipped_distance], ids=lambda f: f.__name__)
+def test_sums_along_diagonals(fn: Callable[..., Tensor], length: int) -> None:
+    compare(fn, [draw("float32", length, length)], "float32")

@@ -32,6 +32,8 @@ TILES = (
     *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
     *(Tile(128, 0, 32, 8, 3), Tile(64, 0, 64, 4, 3), Tile(64, 0, 32, 4, 3), Tile(64, 0, 128, 4, 2)),
 )
+# of a product that another takes, at least: Triton 3.6 reads astray where warps have fewer
+WARP_ROWS = 16
 MAX_LANES = 256  # of a state that is a dot: held whole
 
 
@@ -106,6 +108,7 @@ class StreamTiler(WholeTiler):
         row = self._row(places, [m for m in extents if m not in lanes], extents)
         values: dict[str, Dim] = {}
         long: tuple[Expr, int] | None = None
+        height = 1
         for mark in marks:
             name, extent = str(mark), extents[str(mark)]
             if extent == 1:
@@ -121,7 +124,7 @@ class StreamTiler(WholeTiler):
             else:
                 block = 1
                 if name == row:
-                    block = min(self.rows, max(16, power_of_two(extent)))
+                    height = block = min(self.rows, max(16, power_of_two(extent)))
                 hint = "m" if block > 1 else "b"
                 axis = self.program_axis(hint, extent, block, self.grid, block > 1)
                 self.along.update({v: axis.name for v, _ in self.grid if v not in self.along})
@@ -153,6 +156,8 @@ class StreamTiler(WholeTiler):
             self.warps = self.walk.warps
         if self.tile is not None:
             self.warps, self.stages = self.tile.warps, self.tile.stages
+        if self.has_dot:
+            self.warps = min(self.warps, max(4, height // WARP_ROWS))
         return values, long
 
     def _row(

@@ -222,6 +222,27 @@ def test_parts_of_f32_take_registers(dtype: str, width: int, one: str, two: str)
         assert group.attrs["tiles"] == (tile,)
 
 
+def many_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    weights = torch.softmax(q @ k.mT, -1)
+    return tuple(weights @ (v * i) for i in (1, 2, 3))
+
+
+@pytest.mark.parametrize(
+    ("rows", "dtype", "width"), [(512, "bfloat16", 128), (96, "float32", 64), (50, "float32", 128)]
+)
+@pytest.mark.parametrize("tiles", ["", "tiles,"])
+def test_each_warp_has_rows_of_its_own(rows: int, dtype: str, width: int, tiles: str) -> None:
+    args = [torch.zeros(1, 2, n, width, dtype=getattr(torch, dtype)) for n in (rows, 512, 512)]
+    func, _ = streamed(prepared(stack.trace(many_sums, *args)))
+    func = Pipeline(f"fuse,{tiles}blocks").run(func).func
+    found = 0
+    for kernel in (n for n in func.nodes if n.op == "kernel"):
+        heights = [int(m.shape[0]) for _, m in walk(kernel.blocks[0]) if m.op == "dot"]
+        found += len(heights)
+        assert not heights or int(kernel.attrs["warps"]) <= max(4, min(heights) // 16)
+    assert found > 3
+
+
 # ---- rows without elements, infinities
 
 

@@ -40,7 +40,7 @@ class Region:
         self.members: dict[Node, Names] = {}
         self.operands: dict[Node, tuple[Value, ...]] = {}
         self.dots: set[Node] = set()
-        self.visited: set[Value] = set()
+        self.visited: dict[Value, None] = {}  # in order: the first of two names counts
         self.light: set[Value] = set()
         self.parts: dict[str, Names] = {}
         self.sizes: dict[str, Dim] = {}
@@ -202,9 +202,16 @@ class Region:
 
     def common(self, other: Region) -> list[tuple[Value, Value]]:
         """Dots that both compute tile by tile along the same axis, as each names their axes."""
-        mine = {(v.node, v.axis): v for v in self.visited if v.node in self.dots}
-        theirs = {(v.node, v.axis): v for v in other.visited if v.node in other.dots}
+        mine, theirs = self._named_dots(), other._named_dots()
         return [(mine[key], theirs[key]) for key in mine if key in theirs]
+
+    def _named_dots(self) -> dict[tuple[Node, int], Value]:
+        """How dots that are computed tile by tile are named, by the place of the streamed axis."""
+        found: dict[tuple[Node, int], Value] = {}
+        for value in self.visited:
+            if value.node in self.dots:
+                found.setdefault((value.node, value.axis), value)
+        return found
 
     def _match(self, other: Region, new: str, old: str, table: dict[str, str], node: Node) -> None:
         """Note that the axis `new` of another region is the axis `old` of this one."""
@@ -236,7 +243,7 @@ class Region:
         new.parts = {table[n]: names(made) for n, made in self.parts.items()}
         new.sizes = {table[n]: size for n, size in self.sizes.items()}
         new.dots = set(self.dots)
-        new.visited = set(map(value, self.visited))
+        new.visited = dict.fromkeys(map(value, self.visited))
         new.light = set(map(value, self.light))
         return new
 
@@ -286,7 +293,7 @@ class Region:
                         self._walk_views(operand)
             if not main:
                 self.light.add(value)
-            self.visited.add(value)
+            self.visited[value] = None
             if node.op == "dot" or not self.passes(value):
                 continue
             pending.extend(reversed(self.operand_values(value)))

@@ -243,6 +243,14 @@ def test_each_warp_has_rows_of_its_own(rows: int, dtype: str, width: int, tiles:
     assert found > 3
 
 
+@pytest.mark.parametrize("rows", range(512, 528))
+def test_sums_of_shared_weights_are_one_stream(rows: int) -> None:
+    """However its nodes lie in memory, by which sets of them are in order."""
+    args = [torch.zeros(1, 2, n, 128, dtype=torch.bfloat16) for n in (rows, 512, 512)]
+    made, _ = streamed(prepared(stack.trace(many_sums, *args)))
+    assert [n.op for n in made.nodes if n.op in ("stream", "dot", "reduce")] == ["stream"]
+
+
 # ---- rows without elements, infinities
 
 

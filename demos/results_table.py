@@ -29,7 +29,8 @@ def joined(documents: list[dict[str, Any]]) -> dict[str, Any]:
         for row in document["rows"]
     ]
     problems = [p for document in documents for p in document.get("problems", ())]
-    return {**documents[0], "rows": rows, "problems": problems}
+    in_order = [row for case in cases(rows) for row in case]
+    return {**documents[0], "rows": in_order, "problems": problems}
 
 
 def cases(rows: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:

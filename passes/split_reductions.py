@@ -5,7 +5,7 @@ array, full sums, and products of few tiles with a long contracted axis have too
 axis becomes (parts, rest): a first stage reduces the rest, a second one the parts. For a dot this
 is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
 
-A stage is priced by waves of programs; see `tile_choice` for products.
+A stage is priced by waves of programs; see `blocking.tile_choice` for products.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.types import DType
-from stack.passes.blocking.frame import power_of_two
 from stack.passes.blocking.reduce import MAX_WHOLE
-from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, Product, ranked, seconds
+from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, Product, best_seconds
 from stack.passes.blocking.tiler import COLUMNS, LOOP_TILE
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
-from stack.passes.tiling.frame import wide
+from stack.passes.tiling.frame import power_of_two, wide
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -259,7 +258,7 @@ def _best_dot_parts(
 
     def time(parts: int) -> float:
         product = Product(height, width, depth // parts, apart * parts, across=across)
-        expected = seconds(ranked(product, dtype)[0], product, dtype)
+        expected = best_seconds(product, dtype)
         if parts == 1:
             return expected
         partial = 8.0 * height * width * apart * parts  # written and read

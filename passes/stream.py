@@ -1,8 +1,8 @@
 """stream: reductions over one axis that depend on each other become one pass over that axis.
 
 Found by algebra alone, in three steps: every reduction is brought into a normal form (see
-`stream_normal`), the correction of its running value is derived (`stream_action`), and the op
-`stream` is built (`stream_build`). A stream is made where it keeps something as long as the axis
+`streaming.normal`), the correction of its running value is derived (`streaming.action`), and the op
+`stream` is built (`streaming.build`). A stream is made where it keeps something as long as the axis
 out of memory: the result of a dot, or a row that is too long to be held.
 
 A dot that ends in reductions over both of its axes, as in the gradient of a dot of it, is in the

@@ -1,11 +1,12 @@
 """stream_limits: where a mask made of data hides whole runs, a stream is told which.
 
-A comparison of positions tells by itself which steps of a stream it hides (`block_limits`). One of
-data, such as equal ids of a row and a column, does not. What it hides is found before the stream
-begins, for squares of rows and places (`squares`): the first and the last square of each line of
-squares in which it can show anything, and in which squares it shows all. The stream gets them as
-arguments and compares the numbers of squares with them beside its own condition, which changes no
-value, gives the tiler its limits, and lets whole squares pass without a look at their elements.
+A comparison of positions tells by itself which steps of a stream it hides (`blocking.limits`). One
+of data, such as equal ids of a row and a column, does not. What it hides is found before the stream
+begins, for squares of rows and places (`positions.squares`): the first and the last square of each
+line of squares in which it can show anything, and in which squares it shows all. The stream gets
+them as arguments and compares the numbers of squares with them beside its own condition, which
+changes no value, gives the tiler its limits, and lets whole squares pass without a look at their
+elements.
 
 It pays where the mask is shared by much more work: heads, and the depth of products.
 """
@@ -141,7 +142,7 @@ def _is_data(source: Node, place: Index) -> bool:
 
 
 def _is_told(comparison: Node, place: Index) -> bool:
-    """Whether `block_limits` sees by itself what a comparison hides."""
+    """Whether `blocking.limits` sees by itself what a comparison hides."""
     if data_limit(comparison, place, True) is not None:
         return True
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)

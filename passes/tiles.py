@@ -32,7 +32,7 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Tiles(Pass):
-    """Write `tiles`, best first by the model of `tile_choice`, on groups with a product.
+    """Write `tiles`, best first by the model of `blocking.tile_choice`, on groups with a product.
 
     `blocks` takes the first. Measuring the others is up to whoever has the device. A product with
     nothing around it may be a library's too: "library" then stands among its tiles, first where

@@ -1,7 +1,7 @@
 """walks: groups that read the same lines become one, where reductions run along and across them.
 
 `fuse` joins reductions over the same axes only. The gradients of a norm reduce along rows, those of
-its gain and bias over all rows: one walk over the rows gives all of them (see `block_walk`), and
+its gain and bias over all rows: one walk over the rows gives all of them (see `blocking.walk`), and
 reads each row once. Where rows are too long for that, values that one group writes only for the
 other are computed in both.
 """

@@ -58,10 +58,10 @@ class Values:
         loads: list[Node] = []
         sums: set[tuple[int, ...]] = set()
         for block, inner in walk(self.body):
-            if inner.op == "load" and block.params[0].attrs.get("name", "").startswith("k"):
-                self.ahead.add(inner)
             if inner.op == "load":
                 loads.append(inner)
+                if block.params[0].attrs.get("name", "").startswith("k"):
+                    self.ahead.add(inner)
             if inner.op == "dot":
                 self.has_dot = True
                 sums.add(shape_of(inner))

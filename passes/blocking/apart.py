@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from stack.ir.builder import param
 from stack.ir.control_ops import result_type
-from stack.ir.node import Block, Node, topological
-from stack.passes.blocking.beside import alone_of
+from stack.ir.node import Block, Node
+from stack.passes.blocking.beside import alone_of, untiled
 from stack.passes.blocking.joined import products_of
+from stack.passes.blocking.tile_choice import first_tile
 from stack.passes.tile import alone
-from stack.passes.tiling.gemm import replaced, tables
+from stack.passes.tiling.gemm import rest_of
 from stack.rewrite.engine import Replacement, replace
 
 APART = "apart"  # stands where a tile would
@@ -16,8 +16,7 @@ APART = "apart"  # stands where a tile would
 
 def is_apart(group: Node) -> bool:
     """Whether kernels of their own were chosen for the products of a group, as its tile."""
-    named = group.attrs.get("tiles")
-    return bool(named and named[0] == APART)
+    return first_tile(group) == APART
 
 
 def set_apart(block: Block) -> Block:
@@ -54,20 +53,9 @@ def _joined_apart(group: Node, body: Block) -> list[Node]:
     second = products_of(body)[1]
     outside = dict(zip(body.params, group.args, strict=True))
     bare = alone(Node("dot", [outside[a] for a in second.args], second.attrs, second.type))
-    held = param("dot", second.type)
-    known = replaced(body, second, held)
-    results = [known.get(r, r) for r in body.results if r is not second]
-    used = topological(results)
-    params = [p for p in (*body.params, held) if p in used]
-    args = [{**outside, held: bare}[p] for p in params]
-    block = Block(params, results, *tables(body, known))
-    attrs = {k: v for k, v in group.attrs.items() if k != "tiles"}
-    rest = Node("fusion", args, attrs, result_type(block.type), (block,))
-    made: list[Node] = []
-    for result in body.results:
-        if result is second:
-            made.append(bare)
-        else:
-            index = results.index(known.get(result, result))
-            made.append(_item(rest, index, len(results), result))
-    return made
+    others = [r for r in body.results if r is not second]
+    args, block = rest_of(group, second, bare, others)
+    rest = Node("fusion", args, untiled(group), result_type(block.type), (block,))
+    return [
+        bare if r is second else _item(rest, others.index(r), len(others), r) for r in body.results
+    ]

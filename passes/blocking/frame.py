@@ -75,11 +75,6 @@ class Held:
         return self.node.dtype
 
 
-def power_of_two(size: int) -> int:
-    """The smallest power of two that is not below `size`."""
-    return 1 << max(0, (size - 1).bit_length())
-
-
 class BlockFrame:
     """Axes, index arithmetic and loops of one kernel that is being built."""
 
@@ -376,4 +371,4 @@ def index_type(sizes: Sequence[int]) -> DType:
     return I64 if any(size >= INT32_ELEMENTS for size in sizes) else I32
 
 
-__all__ = ["Axis", "BlockFrame", "Held", "Index", "index_type", "power_of_two"]
+__all__ = ["Axis", "BlockFrame", "Held", "Index", "index_type"]

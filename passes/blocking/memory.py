@@ -10,19 +10,17 @@ from stack.ir.dim import add, bounds, mul, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
 from stack.passes.blocking.frame import Held
+from stack.passes.blocking.order import CACHE_BYTES
 from stack.passes.blocking.reduce import BlockReduce
 from stack.passes.blocking.window import Window, window_of
 from stack.passes.tiling.frame import static, wide
-
-L2_BYTES = 50 << 20  # of an H100
 
 
 class BlockMemory(BlockReduce):
     """Loads and stores of tiles over named axes."""
 
-    streams_out = (
-        False  # whether stores leave room in the cache: nothing finds there what they write
-    )
+    # whether stores leave room in the cache: nothing finds there what they write
+    streams_out = False
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
         super().__init__(body, integer)
@@ -167,6 +165,6 @@ class BlockMemory(BlockReduce):
             shape = tuple(self.axes[n].block if n else 1 for n in dims)
             node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
         attrs: dict[str, object] = {"clip": True} if clip else {}
-        if self.streams_out and static(memory.tensor.size) * memory.dtype.bytes > L2_BYTES:
+        if self.streams_out and static(memory.tensor.size) * memory.dtype.bytes > CACHE_BYTES:
             attrs["evict"] = "first"
         return self.b.op("store", [memory, node, *starts], attrs)

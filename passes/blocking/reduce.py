@@ -16,8 +16,8 @@ from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.space import identity
 from stack.ir.types import I32, DType
-from stack.passes.blocking.frame import Axis, BlockFrame, Held, power_of_two
-from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
+from stack.passes.blocking.frame import Axis, BlockFrame, Held
+from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
 MAX_WHOLE = 32768  # elements of an axis that one tile may hold
 

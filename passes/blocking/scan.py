@@ -13,10 +13,10 @@ from math import prod
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr
 from stack.ir.node import Node
-from stack.passes.blocking.frame import Axis, Held, power_of_two
+from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.tile_choice import PROCESSORS
 from stack.passes.blocking.tiler import BlockTiler
-from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
 TILE = 4096  # elements that are scanned at once
 TURNS = 16  # tiles that few lines may take, one after another

@@ -2,7 +2,7 @@
 
 Each step computes, for the states in order, what the `states` block makes of a tile, and adds it
 to the old value as `correct` gives it. Where a comparison of positions hides whole tiles, the loop
-leaves them out, and where it hides nothing, the comparison is left out (`block_limits`).
+leaves them out, and where it hides nothing, the comparison is left out (`limits`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.passes.blocking.branch import branched
-from stack.passes.blocking.frame import Axis, Held, power_of_two
+from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.limits import Segment, segments
 from stack.passes.blocking.order import by_reuse
 from stack.passes.blocking.reduce import APART, ONCE, TWICE
@@ -26,7 +26,7 @@ from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.stream_whole import WholeTiler
 from stack.passes.blocking.tile_choice import Tile
 from stack.passes.positions.visible import hidden, hiding_selects
-from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
 TILES = (
     *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),

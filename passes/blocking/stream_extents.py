@@ -6,10 +6,9 @@ from stack.ir import ops
 from stack.ir.dim import symbol
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_extent
-from stack.passes.blocking.frame import power_of_two
 from stack.passes.positions.affine import affine
 from stack.passes.positions.visible import hiding_selects
-from stack.passes.tiling.frame import static
+from stack.passes.tiling.frame import power_of_two, static
 
 BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
 LONG = 2048  # places: enough programs are left where each takes twice the rows

@@ -15,7 +15,7 @@ from stack.errors import UsageError
 from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
-from stack.passes.blocking.frame import power_of_two
+from stack.passes.tiling.frame import power_of_two
 from stack.passes.tiling.gemm import operand_names, roles_of
 
 # an H100; the rates below hold for it
@@ -306,15 +306,21 @@ def apart_seconds(product: Product, dtype: DType) -> float:
 
 def library_seconds(product: Product, dtype: DType) -> float:
     """What the model expects of a library, which computes a product and nothing else."""
-    tiles = LIBRARY_HALF if dtype.bits <= 16 else LIBRARY_SINGLE
-    tiles = tiles_of(product, dtype) if product.height == 1 else tiles
+    tiles = tiles_of(product, dtype)
+    if product.height != 1:
+        tiles = LIBRARY_HALF if dtype.bits <= 16 else LIBRARY_SINGLE
     return min(seconds(t, product, dtype) for t in tiles)
+
+
+def first_tile(group: Node) -> str:
+    """The tile that was chosen for a group, or what stands in its place; "" where none was."""
+    named = group.attrs.get("tiles")
+    return str(named[0]) if named else ""
 
 
 def is_given_to_library(group: Node) -> bool:
     """Whether a library was chosen for a group, as its tile."""
-    named = group.attrs.get("tiles")
-    return bool(named and named[0] == LIBRARY)
+    return first_tile(group) == LIBRARY
 
 
 def is_lone(body: Block, dot: Node) -> bool:

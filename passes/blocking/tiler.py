@@ -9,7 +9,7 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType, TupleType
-from stack.passes.blocking.frame import Axis, Held, index_type, power_of_two
+from stack.passes.blocking.frame import Axis, Held, index_type
 from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE
 from stack.passes.blocking.tile_choice import (
@@ -17,13 +17,14 @@ from stack.passes.blocking.tile_choice import (
     SHARED_BYTES,
     Product,
     Tile,
+    first_tile,
     product_of,
     ranked,
     whole_turns,
 )
 from stack.passes.blocking.values import BlockValues
 from stack.passes.positions.places import places_of
-from stack.passes.tiling.frame import CannotTile, static
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.passes.tiling.gemm import Roles, result_names, roles_of
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work
@@ -221,8 +222,8 @@ class BlockTiler(BlockValues):
 
     def _take(self, product: Product, dtype: DType) -> None:
         """The tile that was asked for, that the group names, or that the model puts first."""
-        named = self.group.attrs.get("tiles")
-        tile = Tile.parse(named[0]) if named else ranked(product, dtype)[0]
+        named = first_tile(self.group)
+        tile = Tile.parse(named) if named else ranked(product, dtype)[0]
         joined = product.joined
         if self.rows and self.lanes:
             warps = 8 if self.rows * self.lanes * joined >= 128 * 256 else 4

@@ -14,12 +14,12 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, floordiv, mul
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, I64, DType, TensorType
-from stack.passes.blocking.frame import Axis, Held, power_of_two
+from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.memory import BlockMemory
 from stack.passes.blocking.reduce import unscaled
 from stack.passes.blocking.window import slopes_of, start_of
 from stack.passes.positions.affine import affine
-from stack.passes.tiling.frame import CannotTile, static, wide
+from stack.passes.tiling.frame import CannotTile, power_of_two, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
 MIN_DOT = 16  # least extent of a tile in a dot

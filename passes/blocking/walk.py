@@ -14,10 +14,10 @@ from math import prod
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
-from stack.passes.blocking.frame import Held, power_of_two
+from stack.passes.blocking.frame import Held
 from stack.passes.blocking.tiler import COLUMNS, BlockTiler
 from stack.passes.positions.places import places_of
-from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
 LINES = 8192  # elements of a tile of whole lines
 BLOCKS = 4096  # of a tile of blocks of lines

@@ -14,8 +14,9 @@ from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, mul, substitute
-from stack.passes.blocking.frame import BlockFrame, Held, power_of_two
+from stack.passes.blocking.frame import BlockFrame, Held
 from stack.passes.positions.affine import slope
+from stack.passes.tiling.frame import power_of_two
 
 MOST = 1024  # elements of a window
 SHARE = 0.5  # of the elements of the tile that it may hold at most

@@ -19,6 +19,7 @@ from stack.ir.warp_ops import WARP
 from stack.passes.gpu_loops.frame import CannotDistribute, index
 from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line
 from stack.passes.gpu_loops.staged import Staged
+from stack.passes.tiling.frame import power_of_two
 
 LINE_BYTES = 128  # of one block of depth
 UNROLLED = 8  # steps of depth whose code the nearest instruction cache holds
@@ -72,7 +73,7 @@ class Fma(Staged):
         most = MOST[self.dtype.bytes]
         wide = most if self.rows * self.columns > BUSY else 4
         self.across = Share.of(self.right, ACROSS, wide, self.dtype)
-        tall = _power_of_two(-(-self.rows * self.across.warps // (DOWN * LEAST_WARPS)))
+        tall = power_of_two(-(-self.rows * self.across.warps // (DOWN * LEAST_WARPS)))
         self.down = Share.of(self.left, DOWN, min(most, tall), self.dtype)
         self.warps = self.down.warps * self.across.warps
         if self.warps > MOST_WARPS:
@@ -219,8 +220,3 @@ class Fma(Staged):
             held,
             lambda m, i: self._each(count, m, lambda n, item: one(n, i, item)),
         )
-
-
-def _power_of_two(size: int) -> int:
-    """The smallest power of two that is not below."""
-    return 1 << (size - 1).bit_length()

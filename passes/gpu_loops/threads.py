@@ -19,6 +19,7 @@ from stack.ir.warp_ops import WARP
 from stack.passes.gpu_loops.frame import CannotDistribute, index
 from stack.passes.gpu_loops.gemm import Product
 from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line, share
+from stack.passes.tiling.frame import power_of_two
 
 MOST_WARPS = 32
 
@@ -112,8 +113,8 @@ class Layout:
 def pick_layout(rows: int, columns: int, dtype: DType, is_single: bool) -> Layout:
     """One element for each thread, or groups of sixteen bytes."""
     if is_single:
-        across = min(_power_of_two(columns), WARP)
-        down = min(_power_of_two(rows), MOST_WARPS * WARP // across)
+        across = min(power_of_two(columns), WARP)
+        down = min(power_of_two(rows), MOST_WARPS * WARP // across)
         down = max(down, WARP // across)
         return Layout(down, across, -(-rows // down), -(-columns // across), 1, WARP)
     lanes = max(1, VECTOR_BYTES // dtype.bytes)
@@ -285,8 +286,3 @@ class Tiled(Product):
                 at_column = self._at(g // way.lanes, column, way.across, g % way.lanes)
                 held = self.finish(held, at_row, at_column, lanes, value)
         return held
-
-
-def _power_of_two(size: int) -> int:
-    """The smallest power of two that is not below."""
-    return 1 << (size - 1).bit_length()

@@ -17,6 +17,11 @@ from stack.ir.types import F32, I64, DType, TensorType, TupleType
 COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
+def power_of_two(size: int) -> int:
+    """The smallest power of two that is not below `size`."""
+    return 1 << max(0, (size - 1).bit_length())
+
+
 class CannotTile(Exception):
     """A group that this pass has no schedule for; says why."""
 

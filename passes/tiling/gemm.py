@@ -147,13 +147,13 @@ def as_reduction(group: Node, dot: Node) -> Node:
     if total.dtype != dot.dtype:
         total = b.cast(total, type=dot.type)
     body = group.blocks[0]
-    known = replaced(body, dot, total)
+    known = _replaced(body, dot, total)
     results = [known.get(r, r) for r in body.results]
-    block = Block(body.params, results, *tables(body, known))
+    block = Block(body.params, results, *_tables(body, known))
     return Node("fusion", group.args, group.attrs, group.type, (block,))
 
 
-def replaced(body: Block, old: Node, new: Node) -> dict[Node, Node]:
+def _replaced(body: Block, old: Node, new: Node) -> dict[Node, Node]:
     """What becomes of nodes when one is replaced."""
     known = {old: new}
     for node in body.nodes:
@@ -163,7 +163,7 @@ def replaced(body: Block, old: Node, new: Node) -> dict[Node, Node]:
     return known
 
 
-def tables(
+def _tables(
     body: Block, known: dict[Node, Node]
 ) -> tuple[dict[Node, str], dict[Node, tuple[str, ...]]]:
     """Names and source lines of a body after a replacement."""
@@ -179,15 +179,24 @@ def split_dot(group: Node) -> tuple[Node, Node]:
     if any(a not in outside for a in dot.args) or dot in body.results:
         raise CannotTile("its dot cannot stand alone")
     bare = Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type)
-    held = param("dot", dot.type)
-    known = replaced(body, dot, held)
-    results = [known.get(r, r) for r in body.results]
-    used = topological(results)
-    params = [p for p in (*body.params, held) if p in used]
-    args = [{**outside, held: bare}[p] for p in params]
-    rest = Block(params, results, *tables(body, known))
+    args, rest = rest_of(group, dot, bare, body.results)
     attrs = {**group.attrs, "kind": "loop"}
     return bare, Node("fusion", args, attrs, group.type, (rest,))
+
+
+def rest_of(
+    group: Node, dot: Node, made: Node, results: Sequence[Node]
+) -> tuple[list[Node], Block]:
+    """What makes some results of a group whose dot is `made` outside: arguments, and a body."""
+    body = group.blocks[0]
+    outside = dict(zip(body.params, group.args, strict=True))
+    held = param("dot", dot.type)
+    known = _replaced(body, dot, held)
+    results = [known.get(r, r) for r in results]
+    used = topological(results)
+    params = [p for p in (*body.params, held) if p in used]
+    args = [{**outside, held: made}[p] for p in params]
+    return args, Block(params, results, *_tables(body, known))
 
 
 def tile_gemm(group: Node, lanes: int = 0, rows: int = 0) -> Node:

@@ -16,7 +16,7 @@ Read = Callable[[Node, Index], Node]
 
 
 class RowFrame(BlockReduce):
-    """The axes of a program as `block_limits` knows them; values are read by the program.
+    """The axes of a program as `blocking.limits` knows them; values are read by the program.
 
     Args:
         read: the value of a node at an index of the program: a tile, or a scalar.

@@ -38,6 +38,15 @@ class Cold:
     captured: tuple[float, ...] = ()
 
 
+def empty_caches(folder: str) -> dict[str, str]:
+    """An environment in which every compiler keeps what it makes in an empty folder.
+
+    Python's bytecode is no cache of a compiler: it is used and kept, as after an installation.
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    return environment | {name: str(Path(folder, name.lower())) for name in CACHES}
+
+
 def cold_compile(case: Case, peer: Peer | None, via: str, frontend: str) -> Cold:
     """Compile a case's program in a fresh process; then `case.second`, if there is one.
 
@@ -52,11 +61,7 @@ def cold_compile(case: Case, peer: Peer | None, via: str, frontend: str) -> Cold
         "via": via,
     }
     with tempfile.TemporaryDirectory(prefix="stack-cold-") as folder:
-        environment = dict(os.environ)
-        for name in CACHES:
-            environment[name] = str(Path(folder, name.lower()))
-        # Python's bytecode is no cache of a compiler: it is kept, as after an installation
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+        environment = empty_caches(folder)
         try:
             done = subprocess.run(
                 [sys.executable, "-m", "stack.measure.cold"],

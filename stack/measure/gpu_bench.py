@@ -11,13 +11,12 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
 from stack.measure.bench import Bench, by_case, entry_of, finish_rows
-from stack.measure.cold import CACHES
+from stack.measure.cold import empty_caches
 from stack.measure.gpu_ceilings import COPY, load_torch
 from stack.measure.gpu_program import EXP_RATE
 from stack.measure.roofline import Ceilings
@@ -286,16 +285,9 @@ def _fastest(times: Sequence[float]) -> dict[str, Any]:
 
 
 def _cold_seconds(request: dict[str, Any]) -> float:
-    """Compile in a fresh process with empty caches.
-
-    Python's bytecode is no cache of a compiler: it is used and kept, as after an installation.
-    """
+    """Compile in a fresh process with empty caches."""
     with tempfile.TemporaryDirectory(prefix="stack-cold-") as folder:
-        environment = dict(os.environ)
-        for name in CACHES:
-            environment[name] = str(Path(folder, name.lower()))
-        environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        worker = Worker(lambda _: None, environment)
+        worker = Worker(lambda _: None, empty_caches(folder))
         try:
             reply = worker.ask(request)
         except BaseException:

@@ -59,7 +59,8 @@ def plot_bench(rows: Sequence[Row], device: str, path: str | Path) -> None:
     cases = {name: by_case([r for r in rows if r["row"] == name]) for name in names}
     heights = [0.15 * sum(map(len, cases[name])) + 1 for name in names]
     figure, axes = library.subplots(
-        *(len(names), 1),
+        len(names),
+        1,
         figsize=(9, sum(heights) + 1),
         height_ratios=heights,
         squeeze=False,

@@ -116,11 +116,14 @@ class TorchCalls:
 
     def _explain(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise what the user can do something about, in place of Dynamo's own exception."""
-        if isinstance(error, exc.BackendCompilerFailed):
-            inner = error.inner_exception
+        inner = getattr(error, "inner_exception", None)
+        if isinstance(inner, StackError):
             raise inner from None
-        if isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error):
+        refused = isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error)
+        if refused or inner is not None:
             raise_as_eager(self.fn, args, kwargs, error, mismatch(self.graphs, args))
+        if inner is not None:
+            raise StackError(f"torch could not trace {self.fn!r}: {inner}") from inner
         raise StackError(break_text(error)) from error
 
 

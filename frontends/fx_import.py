@@ -28,6 +28,7 @@ from stack.frontends import (
     aten_unary,
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
+from stack.frontends.aten_strided import read_strided, write_strided
 from stack.frontends.fx_border import (
     Border,
     Order,
@@ -53,6 +54,12 @@ _ = (
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
 _NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 _LARGE_CONSTANT = 64
+_STRIDED_WRITES = frozenset({
+    torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,
+})  # fmt: skip
+_STRIDED = _STRIDED_WRITES | {
+    torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
+}  # fmt: skip
 
 
 @dataclass
@@ -175,22 +182,36 @@ class _Importer:
 
     def _strided(self, node: FxNode) -> Any:
         """`as_strided` reads memory, whatever view of it is given: see where that was made."""
-        root = storage_root(node)
-        want = self._want(node.meta["val"])
+        root = storage_root(node) if example_of(node) is not None else node
         if root.op == "placeholder" and self.border is not None:
-            self.views[node] = param(unique_name(node.name, self.names, self.counts), want)
-            return self.views[node]
-        size, stride, place = [*node.args[1:], None][:3]
+            made = param(
+                unique_name(node.name, self.names, self.counts), self._want(node.meta["val"])
+            )
+            self.views[node] = made
+            return made
+        operand, *rest = node.args
+        source = self._value(rest.pop(0)) if node.target in _STRIDED_WRITES else None
+        size, stride, place = [*rest, node.kwargs.get("storage_offset")][:3]
+        owner = storage_root(operand)
         if place is None:
-            place = node.meta["val"].storage_offset()
-        self.cx.want, self.cx.name = want, str(node.target)
-        self.cx.fakes = (example_of(root),)
-        lowering = LOWERINGS[self.cx.name]
+            place = operand.meta["val"].storage_offset()
+        held = example_of(owner)
+        order = physical_order(held) if held is not None else None
+        why = "what it would read or write is no dense value of the program"
+        if held is None or order is None or not _is_start(held):
+            raise UnsupportedOp([(str(node.target), self.b.loc)], why)
+        laid_out = self.cx.transpose(self.env[owner], order)
+        flat = self.cx.reshape(laid_out, [laid_out.tensor.size])
+        shape, steps = ([self._size(v) for v in vs] for vs in (size, stride))
+        start = self._size(place)
         try:
-            return lowering(self.cx, self.env[root], *map(self._value, (size, stride, place)))
+            if source is None:
+                return read_strided(self.cx, flat, shape, steps, start)
+            flat = write_strided(self.cx, flat, source, steps, start)
         except NotLowered as error:
-            why = f"{error}; what it would read has no place in the program"
-            raise UnsupportedOp([(self.cx.name, self.b.loc)], why) from error
+            raise UnsupportedOp([(str(node.target), self.b.loc)], str(error)) from error
+        whole = self.cx.reshape(flat, laid_out.shape)
+        return self.cx.transpose(whole, inverse(order))
 
     def _tensor_type(self, value: torch.Tensor) -> TensorType:
         if value.layout is not torch.strided:
@@ -222,6 +243,10 @@ class _Importer:
             return self.sizes.dim(arg)
         return arg
 
+    def _size(self, arg: Any) -> Dim:
+        value = self._value(arg)
+        return value if isinstance(value, int | Expr) else self.sizes.dim(value)
+
     def _node(self, node: FxNode) -> Any:
         if node.op == "get_attr":
             return self._attribute(str(node.target))
@@ -234,7 +259,7 @@ class _Importer:
         if is_size(value):
             return self.sizes.dim(value)
         self.b.loc = source_line(node)
-        if node.target is torch.ops.aten.as_strided.default:
+        if node.target in _STRIDED:
             return self._strided(node)
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
@@ -334,6 +359,11 @@ class _Importer:
         return tuple(
             self.b.item(both, index=next(found)) if isinstance(w, TensorType) else w for w in want
         )
+
+
+def _is_start(value: torch.Tensor) -> bool:
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset == 0
 
 
 def _fake(arg: Any) -> Any:

@@ -249,7 +249,7 @@ def _is_weight(source: str) -> bool:
 
 
 def _is_input(holder: FxNode) -> bool:
-    source = getattr(holder.meta.get("grapharg"), "source", None)
+    source: Any = getattr(holder.meta.get("grapharg"), "source", None)
     while hasattr(source, "base"):
         source = source.base
     return bool(getattr(source, "is_input", False))

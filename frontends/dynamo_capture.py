@@ -319,7 +319,7 @@ class _Assembly:
                 own[self.leaf_of[source]] = p
                 continue
             params.append(p)
-            bound.append(source if isinstance(source, torch.Tensor) else self.given[source])
+            bound.append(self.given[source] if isinstance(source, int) else source)  # pyright: ignore
         taken = {str(p.attrs["name"]) for p in func.params}
         counts: dict[str, int] = {}
         for i, (name, tensor) in enumerate(

@@ -182,17 +182,16 @@ class _Importer:
 
     def _strided(self, node: FxNode) -> Any:
         """`as_strided` reads memory, whatever view of it is given: see where that was made."""
-        root = storage_root(node) if example_of(node) is not None else node
-        if root.op == "placeholder" and self.border is not None:
-            made = param(
-                unique_name(node.name, self.names, self.counts), self._want(node.meta["val"])
-            )
-            self.views[node] = made
-            return made
-        operand, *rest = node.args
-        source = self._value(rest.pop(0)) if node.target in _STRIDED_WRITES else None
-        size, stride, place = [*rest, node.kwargs.get("storage_offset")][:3]
+        operands: list[Any] = list(node.args)
+        operand: FxNode = operands.pop(0)
         owner = storage_root(operand)
+        is_write = node.target in _STRIDED_WRITES
+        if owner.op == "placeholder" and self.border is not None and not is_write:
+            name = unique_name(node.name, self.names, self.counts)
+            self.views[node] = param(name, self._want(node.meta["val"]))
+            return self.views[node]
+        source = self._value(operands.pop(0)) if is_write else None
+        size, stride, place = [*operands, node.kwargs.get("storage_offset")][:3]
         if place is None:
             place = operand.meta["val"].storage_offset()
         held = example_of(owner)

@@ -39,7 +39,7 @@ def _kernel_infer(site: Site) -> Type:
         raise site.fail(
             "the block returns its output memory, one for each parameter past the inputs"
         )
-    updated = site.attrs.get("updates")
+    updated: int | None = site.attrs.get("updates")
     if updated is not None:
         if not 0 <= updated < len(inputs) or inputs[updated].type != outputs[0].type:
             raise site.fail(f"operand {updated}, which it updates, is not of its result's type")

@@ -98,7 +98,7 @@ def pick_lanes(extent: int, dtype: DType) -> int:
     vector = VECTOR_BYTES // dtype.bytes
     fits = [v for v in COLUMN_COST if v * vector <= extent]
     if not fits:
-        raise CannotTile(f"{extent} columns are less than a vector")
+        return 1 << (extent.bit_length() - 1)  # part of a vector; the last tile starts early
     cost = {v: -(-extent // (v * vector)) * v * COLUMN_COST[v] for v in fits}
     return min(fits, key=lambda v: (cost[v], -v)) * vector
 
@@ -121,9 +121,11 @@ def check_worth(dot: Node) -> None:
 
 
 def _is_row_of_sums(roles: Roles, dot: Node) -> bool:
-    """One row, and the contracted axis is what lies together: a reduction, not a tile."""
-    last = operand_names(dot, roles.right)[-1]
-    return not roles.row and last != roles.lane and last in roles.contracted
+    """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
+    if not roles.row:
+        last = operand_names(dot, roles.right)[-1]
+        return last != roles.lane and last in roles.contracted
+    return roles.sizes[roles.lane] == 1 and operand_names(dot, roles.left)[-1] in roles.contracted
 
 
 def as_reduction(group: Node, dot: Node) -> Node:

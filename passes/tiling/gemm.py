@@ -26,9 +26,10 @@ from stack.passes.tiling.tiler import Tiler
 
 VECTOR_BYTES = 64
 REGISTERS = 24  # vectors that may hold sums; the other 8 hold a row of b and what comes along
-PREFERRED_ROWS = {4: 4, 3: 6, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
-# time for one column relative to the widest tile: narrow ones load a for fewer products
-COLUMN_COST = {4: 1.0, 3: 1.0, 2: 1.03, 1: 1.2}
+PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
+# time for one column relative to the widest tile: narrow ones load a for fewer products. A row is
+# 2^n elements: of others LLVM makes single elements, a hundred times slower
+COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from stack.passes.blocking.joined import why_apart
 from stack.passes.carve import carve_epilogues
 from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
-from stack.rewrite.group import Group, flops_of, reach
+from stack.rewrite.group import Group, flops_of
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
@@ -61,7 +61,7 @@ class Joined(FusionRule):
             return NOT_MINE
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
-        if any(reach(dot, producer.held) for dot in consumer.dots):
+        if any(_behind(a) in producer.held for dot in consumer.dots for a in dot.args):
             return Why("a dot reads its operands from memory")
         why = why_apart((*producer.dots, *consumer.dots))
         return Why(why) if why else Ok
@@ -95,6 +95,13 @@ class Epilogue(FusionRule):
             if work > self.most:
                 return Why(f"{work:g} operations on an element, at most {self.most:g} are allowed")
         return Ok
+
+
+def _behind(value: Node) -> Node:
+    """What free reshapes are a view of."""
+    while value.op == "reshape":
+        value = value.args[0]
+    return value
 
 
 def _work_on_others(group: Group) -> float:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TensorType, TupleType
+from stack.passes.updates import in_place, updatable
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -17,13 +18,35 @@ STEPS = ("kernel", "fusion")
 
 @dataclass(frozen=True)
 class Memory(Pass):
-    """Set `at` on kernels and library steps: a byte offset for each result, -1 for outputs."""
+    """Set `at` on kernels and library steps: a byte offset for each result, -1 for outputs.
+
+    Attributes:
+        update: whether a kernel that copies an operand first, such as a scatter, takes its memory
+            instead where nothing else needs it; results of loops are then updated in place.
+    """
 
     name: ClassVar[str] = "memory"
+    update: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        body = _plan(func.body, log)
+        body = _update(func.body, log, False) if self.update else func.body
+        body = _plan(body, log)
         return Func(func.name, body, func.level) if body is not func.body else func
+
+
+def _update(block: Block, log: Log, carried: bool) -> Block:
+    """Kernels in place, in loops and branches too; a loop's body may update what it carries."""
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        if node.op in ("while", "cond"):
+            body = node.blocks[1] if node.op == "while" else None
+            blocks = [_update(b, log, b is body) for b in node.blocks]
+            if tuple(blocks) != node.blocks:
+                changed[node] = Replacement(Node(node.op, node.args, node.attrs, node.type, blocks))
+    for node in updatable(block, STEPS, carried):
+        if log.spend("update", block.locs.get(node, ())):
+            changed[node] = Replacement(in_place(node))
+    return replace(block, changed) if changed else block
 
 
 def _plan(block: Block, log: Log) -> Block:
@@ -52,7 +75,7 @@ def _plan(block: Block, log: Log) -> Block:
 def lifetimes(block: Block) -> dict[tuple[Node, int], Lifetime]:
     """For every result of a step that the block does not return: its size, first and last use.
 
-    Reshapes and items are views: what reads them reads the step.
+    Reshapes, items and updates are views: what reads them reads the step.
     """
     owner: dict[Node, list[tuple[Node, int]]] = {}
     first: dict[tuple[Node, int], int] = {}
@@ -61,7 +84,9 @@ def lifetimes(block: Block) -> dict[tuple[Node, int], Lifetime]:
         for arg in node.args:
             for key in owner.get(arg, ()):
                 last[key] = step
-        if node.op in STEPS:
+        if "updates" in node.attrs:
+            owner[node] = owner.get(node.args[int(node.attrs["updates"])], [])
+        elif node.op in STEPS:
             owner[node] = [(node, i) for i in range(len(_types(node)))]
             for key in owner[node]:
                 first[key] = last[key] = step

@@ -238,14 +238,16 @@ class Program:
         Gives the handle of the current stream, 0 on a CPU.
         """
         with torch.no_grad(), self._there():
-            yield self._follow() if self.device.type == "cuda" else 0
+            yield self.follow()
 
     def _there(self) -> Any:
         """The context in which the program's device is the current one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _follow(self) -> int:
-        """Make the current stream wait for the one that used the arena last."""
+    def follow(self) -> int:
+        """Make the current stream wait for the one that used the arena last; its handle."""
+        if self.device.type != "cuda":
+            return 0
         current = torch.cuda.current_stream(self.device)
         # a capture begins with the device idle, and may not wait for what is outside of it
         if not self.being_captured:

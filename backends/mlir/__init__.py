@@ -28,7 +28,7 @@ BACKEND = Backend(
         ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
         ("fused", "fuse"),
         ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
-        ("loop", "distribute,memory"),
+        ("loop", "distribute,memory{update=true}"),
     ),
     compile=compile_program,
     missing=_missing,

@@ -65,7 +65,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """
     use_cache = options.get("cache", True)
     compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None)
-    program = Program(func.body, compiler.load, options.get("call_opaque"))
+    program = Program(func.body, compiler.load, options.get("call_opaque"), compiler.cache)
     return Executable(
         run=program.run,
         kernels=[_describe(func, step.node, step.library, compiler) for step in program.steps],

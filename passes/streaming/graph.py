@@ -10,6 +10,8 @@ from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.passes.streaming.terms import K, Names
 
+# for each axis of each operand the axis of the result that it is, or its name where it is none
+Sources = tuple[tuple[int | str, ...], ...]
 MOVES = ("broadcast", "reshape", "transpose")
 
 
@@ -26,13 +28,22 @@ class Graph:
             for arg in dict.fromkeys(node.args):
                 self.users.setdefault(arg, []).append(node)
         self._generated: dict[Node, bool] = {}
+        self._after: dict[frozenset[Node], frozenset[Node]] = {}
         self._rules: dict[Node, Rule | None] = {}
+        self._sources: dict[Node, Sources | None] = {}
 
     def rule(self, node: Node) -> Rule | None:
         """The axis rule of a node."""
         if node not in self._rules:
             self._rules[node] = ops.rule_of(node)
         return self._rules[node]
+
+    def sources(self, node: Node) -> Sources | None:
+        """Where the operands' axes come from; None unless every axis is a plain, whole one."""
+        if node not in self._sources:
+            rule = self.rule(node)
+            self._sources[node] = None if rule is None else _plain_sources(rule)
+        return self._sources[node]
 
     def name(self, node: Node) -> str:
         """A node as messages call it."""
@@ -46,13 +57,16 @@ class Graph:
 
     def after(self, roots: Iterable[Node]) -> frozenset[Node]:
         """The nodes and everything computed from them."""
-        found = set(roots)
-        pending = list(found)
-        while pending:
-            fresh = [u for u in self.users.get(pending.pop(), ()) if u not in found]
-            found.update(fresh)
-            pending.extend(fresh)
-        return frozenset(found)
+        start = frozenset(roots)
+        if start not in self._after:
+            found = set(start)
+            pending = list(start)
+            while pending:
+                fresh = [u for u in self.users.get(pending.pop(), ()) if u not in found]
+                found.update(fresh)
+                pending.extend(fresh)
+            self._after[start] = frozenset(found)
+        return self._after[start]
 
     def is_generated(self, node: Node) -> bool:
         """Whether a value is made of positions and numbers alone."""
@@ -63,6 +77,14 @@ class Graph:
                 inner = bool(n.args) and simple and all(self._generated[a] for a in n.args)
                 self._generated[n] = leaf or inner
         return self._generated[node]
+
+
+def _plain_sources(rule: Rule) -> Sources | None:
+    axes = [a for operand in (rule.outputs[0], *rule.inputs) for a in operand]
+    if any(a.mark or len(a.names) != 1 for a in axes):
+        return None
+    places = {a.names[0]: i for i, a in enumerate(rule.outputs[0])}
+    return tuple(tuple(places.get(a.names[0], a.names[0]) for a in o) for o in rule.inputs)
 
 
 def is_elementwise(node: Node) -> bool:

@@ -26,9 +26,10 @@ from stack.passes.tiling.tiler import Tiler
 
 VECTOR_BYTES = 64
 REGISTERS = 24  # vectors that may hold sums; the other 8 hold a row of b and what comes along
-PREFERRED_ROWS = {4: 4, 3: 6, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
-# time for one column relative to the widest tile: narrow ones load a for fewer products
-COLUMN_COST = {4: 1.0, 3: 1.0, 2: 1.03, 1: 1.2}
+PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
+# time for one column relative to the widest tile: narrow ones load a for fewer products. A row is
+# 2^n elements: of others LLVM makes single elements, a hundred times slower
+COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ def pick_lanes(extent: int, dtype: DType) -> int:
     vector = VECTOR_BYTES // dtype.bytes
     fits = [v for v in COLUMN_COST if v * vector <= extent]
     if not fits:
-        raise CannotTile(f"{extent} columns are less than a vector")
+        return 1 << (extent.bit_length() - 1)  # part of a vector; the last tile starts early
     cost = {v: -(-extent // (v * vector)) * v * COLUMN_COST[v] for v in fits}
     return min(fits, key=lambda v: (cost[v], -v)) * vector
 
@@ -121,9 +122,11 @@ def check_worth(dot: Node) -> None:
 
 
 def _is_row_of_sums(roles: Roles, dot: Node) -> bool:
-    """One row, and the contracted axis is what lies together: a reduction, not a tile."""
-    last = operand_names(dot, roles.right)[-1]
-    return not roles.row and last != roles.lane and last in roles.contracted
+    """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
+    if not roles.row:
+        last = operand_names(dot, roles.right)[-1]
+        return last != roles.lane and last in roles.contracted
+    return roles.sizes[roles.lane] == 1 and operand_names(dot, roles.left)[-1] in roles.contracted
 
 
 def as_reduction(group: Node, dot: Node) -> Node:

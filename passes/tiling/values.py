@@ -11,7 +11,7 @@ import math
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, Expr, Quotient, add, bounds, mul
+from stack.ir.dim import Dim, Expr, Quotient, add, bounds, mod, mul
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
@@ -201,6 +201,10 @@ class Values(Frame):
     def _concat(self, node: Node, index: Index, guard: Node | None) -> Node:
         axis = int(node.attrs["axis"])
         position = index[axis]
+        turned = rotation(node)
+        if turned is not None and not self.is_tile(position):
+            place = mod(add(position, turned[1]), node.shape[axis])
+            return self.value(turned[0], (*index[:axis], place, *index[axis + 1 :]), guard)
         start: Dim = 0
         parts: list[tuple[Node | None, Node]] = []
         for arg in node.args:
@@ -229,6 +233,27 @@ class Values(Frame):
             value = self.value(arg, tuple(place[a.names[0]] for a in operand), guard)
             source.append(self.data_symbol(self.narrow(value, I64), static(size)))
         return self.value(node.args[0], tuple(source), guard)
+
+
+def rotation(node: Node) -> tuple[Node, int] | None:
+    """What a concat of two slices of one value rotates along its axis, and by how much."""
+    axis = int(node.attrs["axis"])
+    if len(node.args) != 2 or any(a.op != "slice" for a in node.args):
+        return None
+    last, first = node.args
+    source = last.args[0]
+    shift = last.attrs["start"][axis]
+    whole = source.shape
+    if first.args[0] is not source or node.shape != whole or not isinstance(shift, int):
+        return None
+    split = (*whole[:axis], shift, *whole[axis + 1 :])
+    nothing, ones = (0,) * len(whole), (1,) * len(whole)
+    start = (*nothing[:axis], shift, *nothing[axis + 1 :])
+    if last.attrs != {"start": start, "limit": whole, "step": ones}:
+        return None
+    return (
+        (source, shift) if first.attrs == {"start": nothing, "limit": split, "step": ones} else None
+    )
 
 
 def shorter(extent: int) -> list[int]:

@@ -1,9 +1,10 @@
 """Kernels: the tile and loop levels. Memory is a value, so order is visible in the data flow.
 
 A `kernel` node runs one block. The block's parameters are the inputs, then the outputs, all memory
-`in global`; its results are the outputs after the last store. `store` returns the memory as it is
-afterwards and loops carry it, so a load that must see a store uses what the store returned.
-Memory is used linearly: once stored to, the older version is dead.
+`in global`; its results are the outputs after the last store. With `updates`, the number of an
+input, the first output is that input's memory, and holds what it held. `store` returns the memory
+as it is afterwards and loops carry it, so a load that must see a store uses what the store
+returned. Memory is used linearly: once stored to, the older version is dead.
 
 At the tile level one `loop` of kind "grid" for each grid axis surrounds operations on tiles
 (`f32<1x64>`). At the loop level values are scalars (`f32[]`) and short vectors (`f32<16>`).
@@ -38,6 +39,10 @@ def _kernel_infer(site: Site) -> Type:
         raise site.fail(
             "the block returns its output memory, one for each parameter past the inputs"
         )
+    updated: int | None = site.attrs.get("updates")
+    if updated is not None:
+        if not 0 <= updated < len(inputs) or inputs[updated].type != outputs[0].type:
+            raise site.fail(f"operand {updated}, which it updates, is not of its result's type")
     return result_type(tuple(TensorType(p.dtype, p.shape) for p in outputs))
 
 
@@ -157,6 +162,8 @@ def _run_kernel(space: Any, node: Node, run: Any, *args: Any) -> Any:
     types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
     # garbage, so that an element that nothing stores shows up
     outputs = [np.full(t.shape, _garbage(t), dtype=t.dtype.numpy) for t in types]
+    if "updates" in node.attrs:
+        outputs[0][...] = args[node.attrs["updates"]]
     results = run(node.blocks[0], [*args, *outputs])
     return results if isinstance(node.type, TupleType) else results[0]
 
@@ -251,7 +258,7 @@ define(
         _kernel_infer,
         evaluate=_run_kernel,
         attrs=(
-            *("name: str", "level: str", "ops?", "flops?", "at?"),
+            *("name: str", "level: str", "ops?", "flops?", "at?", "updates?"),
             *("warps?", "stages?", "programs?"),
         ),
     )

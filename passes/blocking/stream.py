@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from stack.ir.axes import Index, parse_rule
+from stack.ir.builder import constant
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes, streamed_extent
@@ -25,6 +26,7 @@ from stack.passes.blocking.stream_lanes import Loose, loose_states
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.stream_whole import WholeTiler
 from stack.passes.blocking.tile_choice import Tile
+from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.visible import hidden, hiding_selects
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
@@ -57,6 +59,8 @@ class StreamTiler(WholeTiler):
         self.hiding = dict(hiding_selects(self.states)) if self.has_dot else {}
         self.loose: dict[int, Loose] = {}
         self.lane = ""
+        self.part = int(group.attrs.get("part") or self.extent)
+        self.part_place: Index = ()  # of the results of a part among those of all
         self.lowest: Node | None = None  # -inf past the end of the streamed axis
         self.nothing: frozenset[Node] = frozenset()  # what is -inf or 0 there for that
         self.streamed = ""
@@ -98,6 +102,10 @@ class StreamTiler(WholeTiler):
         ]
         return self.finish(outputs, long)
 
+    def store(self, memory: Node, value: Held, index: Index) -> Node:
+        """As for all kernels; results of a part lie one after the other."""
+        return super().store(memory, value, (*self.part_place, *index))
+
     def _axes(
         self, marks: Index, places: Mapping[Node, Index]
     ) -> tuple[dict[str, Dim], tuple[Expr, int] | None]:
@@ -129,6 +137,13 @@ class StreamTiler(WholeTiler):
                 axis = self.program_axis(hint, extent, block, self.grid, block > 1)
                 self.along.update({v: axis.name for v, _ in self.grid if v not in self.along})
                 values[name] = axis.place
+        if "part" in self.group.attrs:
+            if long is not None:
+                raise CannotTile("a result of parts has the streamed axis")
+            parts = -(-self.extent // self.part)
+            axis = self.program_axis("s", parts, 1, self.grid)
+            self.along.update({v: axis.name for v, _ in self.grid if v not in self.along})
+            self.part_place = (axis.place,)
         widest = max((a.block for a in self.axes.values() if a.name.startswith("e")), default=0)
         sums = sum(s.op == "dot" for s in self.states.results)
         parts = 2 if any(in_parts(n) for n in self.states.nodes if n.op == "dot") else 1
@@ -137,7 +152,7 @@ class StreamTiler(WholeTiler):
         )
         self.warps = 8 if self.has_dot and big else 4
         # what fits beside a wide sum
-        self.stages = 2 if widest > 64 and parts * self.step > 32 and self.rows > 64 else 3
+        self.stages = 2 if widest > 64 and parts * self.step > 32 and height > 64 else 3
         if sum(n.op == "dot" for n in self.states.nodes) > 2 and (widest > 64 or sums > 1):
             self.stages = 2
         if not self.has_dot:
@@ -209,11 +224,28 @@ class StreamTiler(WholeTiler):
         if self.is_whole:
             return self.run_whole(at, block, count)
         if self.is_apart:
-            return self.run_apart(at, block, count)
+            return self.run_apart(at, block, count, self._of_part(None, block, count))
         self.loose = {} if self.has_dot else loose_states(self.states, self.correct)
         self.lane = self.axis("lane", block, block).name if self.loose else ""
+        guess = assumed(self.states) if self.has_dot else None
+        held = self._pass(at, block, count) if guess is None else []
+        if guess is not None:
+            held = self._guessed(guess, at, block, count)
+        found = iter(held)
+        return [self._total(next(found), found, j) for j in range(len(self.states.results))]
+
+    def _pass(self, at: Mapping[Node, Index], block: int, count: int) -> list[Held]:
+        """All states after the steps that matter."""
         if self.has_dot and self.extent % block:
             self._hide_the_end()
+        held = self._start(at)
+        for segment in self._segments(at, block, count):
+            limits = self._of_part(segment.limits, block, count)
+            held = self._segment(Segment(limits, segment.fixed), held, at, block, count)
+        return held
+
+    def _start(self, at: Mapping[Node, Index]) -> list[Held]:
+        """All states before the first element."""
         held: list[Held] = []
         for j, state in enumerate(self.states.results):
             kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
@@ -223,10 +255,34 @@ class StreamTiler(WholeTiler):
             if j in self.loose:
                 lanes = (*axes, self.lane)
                 held.append(Held(self.spread(start, lanes), lanes))
-        for segment in self._segments(at, block, count):
-            held = self._segment(segment, held, at, block, count)
-        found = iter(held)
-        return [self._total(next(found), found, j) for j in range(len(self.states.results))]
+        return held
+
+    def _guessed(
+        self, guess: Assumed, at: Mapping[Node, Index], block: int, count: int
+    ) -> list[Held]:
+        """All states as if masks were of -inf; where some row tells otherwise, without that."""
+        states = self.states
+        pairs = zip(guess.states.results, states.results, strict=True)
+        self.states = guess.states
+        self.hiding = dict(hiding_selects(self.states))
+        held = self._pass({new: at[old] for new, old in pairs}, block, count)
+        self.states, self.hiding = states, {}
+        wrong: Held | None = None
+        for j, floor in guess.floors.items():
+            least = self.fold(held[j], "min", held[j].axes) if held[j].axes else held[j]
+            holds = self.apply("gt", [least, Held(constant(floor, least.dtype))])
+            fails = self.apply("not", [holds])
+            wrong = fails if wrong is None else self.apply("or", [wrong, fails])
+        assert wrong is not None
+
+        def again(turn: Node, carried: list[Held]) -> list[Held]:
+            if self.extent % block:
+                self._hide_the_end()
+            limits = self._of_part((self.int(0).node, self.int(count).node), block, count)
+            return self._segment(Segment(limits), self._start(at), at, block, count, ahead=1)
+
+        turns = (self.int(0).node, self.cast(wrong, self.integer).node)
+        return self.steps(1, held, again, "turn", turns, kind="branch")
 
     def _segments(self, at: Mapping[Node, Index], block: int, count: int) -> list[Segment]:
         """The loops of the stream, in order.
@@ -241,6 +297,22 @@ class StreamTiler(WholeTiler):
             return found
         first, last = found[0].limits, found[-1].limits
         return [Segment((first[0], last[1]) if first and last else None)]
+
+    def _of_part(
+        self, limits: tuple[Node, Node] | None, block: int, count: int
+    ) -> tuple[Node, Node] | None:
+        """The steps of a program: those of its part of the axis."""
+        if not self.part_place:
+            return limits
+        if self.part % block:
+            raise CannotTile(f"parts of {self.part} are no steps of {block}")
+        steps = self.part // block
+        first = self.apply("mul", [self.number(self.part_place[0]), self.int(steps)])
+        end = self.apply("min", [self.apply("add", [first, self.int(steps)]), self.int(count)])
+        if limits is None:
+            return first.node, end.node
+        begin = self.apply("max", [first, Held(limits[0])])
+        return begin.node, self.apply("min", [end, Held(limits[1])]).node
 
     def _value(self, node: Node, index: Index, guard: Held | None) -> Held:
         if node in self.hiding and self.streamed and guard is None:
@@ -263,7 +335,10 @@ class StreamTiler(WholeTiler):
         at: Mapping[Node, Index],
         block: int,
         count: int,
+        ahead: int = 0,
     ) -> list[Held]:
+        """All states after a run of steps; `ahead` as for `steps`."""
+
         def body(var: Node, carried: list[Held]) -> list[Held]:
             self.memo.clear()
             self.known.clear()
@@ -306,7 +381,7 @@ class StreamTiler(WholeTiler):
             for j in range(len(self.states.results))
             for name in ([f"s{j}_", f"lanes{j}_"] if j in self.loose else [f"s{j}_"])
         ]
-        ahead = 0 if self.has_dot else self.walk.ahead
+        ahead = ahead if self.has_dot else self.walk.ahead
         if self.walk.is_first and len(self.loose) < len(self.states.results):
             ahead = ONCE.ahead  # steps wait for each other: memory should not
         made = self.first_walk(count, held, body, names, ahead, "k", segment.limits)

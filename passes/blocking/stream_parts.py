@@ -1,0 +1,54 @@
+"""In how many parts a stream runs on a GPU: where its rows give too few programs, each has more.
+
+A program walks along the whole axis for a tile of rows, and few rows keep few processors busy.
+Parts of the axis are programs too; merging their states is one more kernel.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from stack.ir.cost import cost
+from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
+from stack.passes.blocking.reduce import APART
+from stack.passes.blocking.stream import StreamTiler
+from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, PRODUCTS
+from stack.passes.tiling.frame import CannotTile, static
+
+SLOTS = 2 * PROCESSORS  # programs that run at a time
+RATE = 0.5  # of the products of a processor that a stream reaches
+MERGE = 4e-6  # seconds of one more kernel
+GAIN = 0.8  # of the time of one pass: what parts may take
+UNIT = 128  # elements of an axis with a product that a part has a multiple of
+LEAST = 2  # of those, that a part keeps at least
+MOST = 64  # parts: merging reads them all at once
+
+
+def best_part(stream: Node) -> int:
+    """Elements of a part with which a stream is fastest; 0 where it is best as it is."""
+    extent = streamed_extent(stream)
+    try:
+        tiler = StreamTiler(stream)
+        tiler.kernel()
+    except CannotTile:
+        return 0  # `blocks` says why
+    if not isinstance(extent, int) or tiler.is_whole:
+        return 0
+    programs = prod(count for _, count in tiler.grid)
+    found = cost(stream)
+    moved, flops = static(found.read), static(found.flops)
+    whole = max(moved / MEMORY, flops / (RATE * PRODUCTS)) * SLOTS / programs  # of one program
+    held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
+
+    def time(count: int) -> float:
+        turns = -(-programs * count // SLOTS)
+        merge = MERGE + 2 * held * count / MEMORY if count > 1 else 0.0
+        return turns * whole / count + merge
+
+    unit = UNIT if tiler.has_dot else APART.block
+    most = min(MOST, extent // (unit * LEAST))
+    best = min(range(1, most + 1), key=time, default=1)
+    if best == 1 or time(best) > GAIN * time(1):
+        return 0
+    return -(-extent // (best * unit)) * unit

@@ -220,7 +220,7 @@ class Candidate:
         while True:
             own = finishing | set(region.members)
             needed, reached = self._demand(own)
-            views = {n for n in needed if n.op == "broadcast"}
+            views = {n for n in needed if n.op in ("broadcast", "reshape")}
             if not views:
                 break
             finishing -= views
@@ -339,7 +339,14 @@ def _finishes(node: Node) -> bool:
     """Whether an op may follow the pass: one element from one."""
     if not isinstance(node.type, TensorType):
         return False
+    if node.op == "reshape":
+        return _lengths(node) == _lengths(node.args[0])
     return is_elementwise(node) or node.op in ("broadcast", "transpose")
+
+
+def _lengths(node: Node) -> list[Dim]:
+    """The axes of a value that are not of one element."""
+    return [size for size in node.shape if size != 1]
 
 
 def _moves(node: Node) -> bool:

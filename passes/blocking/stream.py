@@ -262,10 +262,13 @@ class StreamTiler(WholeTiler):
     ) -> list[Held]:
         """All states as if masks were of -inf; where some row tells otherwise, without that."""
         states = self.states
-        pairs = zip(guess.states.results, states.results, strict=True)
-        self.states = guess.states
-        self.hiding = dict(hiding_selects(self.states))
-        held = self._pass({new: at[old] for new, old in pairs}, block, count)
+        inside = {
+            new: at[old] for new, old in zip(guess.states.results, states.results, strict=True)
+        }
+        if not any(s.limits for s in segments(self, guess.states, inside, block, count)):
+            return self._pass(at, block, count)
+        self.states, self.hiding = guess.states, dict(hiding_selects(guess.states))
+        held = self._pass(inside, block, count)
         self.states, self.hiding = states, {}
         wrong: Held | None = None
         for j, floor in guess.floors.items():

@@ -151,9 +151,7 @@ class _Hidden:
             operands = [operand for operand, _ in streamed_axes(state)]
             if state in self.maxima:
                 found[i] = self.maxima[state]
-            elif state.op == "reduce" and state.attrs["kind"] != "sum":
-                return None
-            elif self.zero.isdisjoint(operands):
+            elif state.attrs.get("kind", "sum") != "sum" or self.zero.isdisjoint(operands):
                 return None
         return found
 

@@ -115,7 +115,9 @@ def _is_zero(node: Node) -> bool:
 
 
 def _is_lowest(node: Node) -> bool:
-    return node.op == "const" and not node.tensor.rank and bool(node.attrs["value"].array == -np.inf)
+    return (
+        node.op == "const" and not node.tensor.rank and bool(node.attrs["value"].array == -np.inf)
+    )
 
 
 def _is_positive(node: Node) -> bool:

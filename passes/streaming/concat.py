@@ -53,9 +53,7 @@ class _Split:
             raise Refusal("not one long part and single elements")
         (self.long,) = long
         self.parts: dict[Node, list[Node]] = {
-            concat: [
-                arg if i == self.long else self._row(arg) for i, arg in enumerate(self.pieces)
-            ]
+            concat: [arg if i == self.long else self._row(arg) for i, arg in enumerate(self.pieces)]
         }
         start: Dim = 0
         for size in sizes[: self.long]:

@@ -273,7 +273,9 @@ class Sums:
         held = bound.anchor.value.node
         own = self.region.long_names(bound.anchor.value.names)
         if own != self.region.long_names(row.names):
-            raise Refusal(f"{self.graph.name(row.node)} has other axes than {self.graph.name(held)}")
+            raise Refusal(
+                f"{self.graph.name(row.node)} has other axes than {self.graph.name(held)}"
+            )
         if held.shape != row.node.shape:
             held = make("reshape", (held,), hint=held.tensor.with_shape(row.node.shape))
         if held.dtype != row.node.dtype:

@@ -15,12 +15,13 @@ from collections.abc import Callable, Sequence
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, add, bounds, minimum, mul, substitute, symbol
+from stack.ir.dim import Dim, Expr, add, bounds, minimum, mul, substitute, symbol
 from stack.ir.node import Node, deps, topological
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes
 from stack.ir.types import F32, I64, TensorType
 from stack.passes.blocking.limits import Segment, segments
+from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
 from stack.passes.tiling.stream_axes import StreamAxes
 from stack.passes.tiling.stream_dot import StreamProducts, names_in
@@ -148,24 +149,63 @@ class StreamTiler(StreamProducts):
     # ---- the loop over panels
 
     def _stream(self) -> list[Node]:
-        held = [self._start(s) for s in self.states.results]
+        shape = (self.axes.columns, self.tile)
+        memories = [
+            self.local("sums", shape, self.program) if self._is_wide(s) else None
+            for s in self.states.results
+        ]
+        guess = assumed(self.states)
+        if guess is None:
+            return self._pass(self._start(memories), True)
+        states, axes = self.states, self.axes
+        self.states = guess.states
+        blocks = (guess.states, self.correct, self.ending)
+        self.axes = StreamAxes(
+            Node("stream", self.group.args, self.group.attrs, self.group.type, blocks), self.inputs
+        )
+        helps = any(segment.limits for segment in self._segments(self.extent // self.step))
+        held = self._pass(self._start(memories), True) if helps else []
+        self.states, self.axes = states, axes
+        return self._unless(guess, held) if helps else self._pass(self._start(memories), False)
+
+    def _unless(self, guess: Assumed, held: list[Node]) -> list[Node]:
+        """All states, computed again as they are written where some row tells against a guess."""
+        wrong: Node | None = None
+        for j, floor in guess.floors.items():
+            least = self.b.reduce(held[j], kind="min", axes=(0,))
+            holds = self.b.gt(least, constant(floor, least.dtype))
+            found = self.b.select(holds, constant(0, I64), constant(1, I64))
+            wrong = found if wrong is None else self.b.max(wrong, found)
+        assert wrong is not None
+        once = self.variable("g", 1)
+        limits = (constant(0, I64), wrong)
+        return self.over(once, held, lambda old: self._pass(self._start(old), False), limits)
+
+    def _pass(self, held: list[Node], is_limited: bool) -> list[Node]:
+        """All states after the panels that matter, or after all."""
         count, rest = divmod(self.extent, self.step)
-        for segment in self._segments(count):
+        for segment in self._segments(count) if is_limited else [Segment()]:
             held = self._segment(segment, held, count)
         if rest:
             held = self._panel(count * self.step, rest, held, Segment())
         return held
 
-    def _start(self, state: Node) -> Node:
-        kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
-        dtype = wide(state.dtype)
-        start = constant(identity(kind, dtype), dtype)
-        if not self._is_wide(state):
-            return self.splat(start)
-        columns = self.axes.columns
-        memory = self.local("sums", (columns, self.tile), self.program)
-        step = self.variable("e", columns)
-        return self.over(step, [memory], lambda m: [self.keep(m[0], start, step)])[0]
+    def _start(self, memories: Sequence[Node | None]) -> list[Node]:
+        """All states before the first element; wide ones in memories."""
+        held: list[Node] = []
+        for state, memory in zip(self.states.results, memories, strict=True):
+            kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+            start = constant(identity(kind, wide(state.dtype)), wide(state.dtype))
+            if memory is None or not self._is_wide(state):
+                held.append(self.splat(start))
+                continue
+            step = self.variable("e", self.axes.columns)
+
+            def fill(m: list[Node], start: Node = start, step: Expr = step) -> list[Node]:
+                return [self.keep(m[0], start, step)]
+
+            held += self.over(step, [memory], fill)
+        return held
 
     def _segments(self, count: int) -> list[Segment]:
         """Runs of panels that a comparison of positions leaves."""

@@ -20,7 +20,7 @@ from stack.rewrite.engine import Replacement, replace
 JOINS = ("concat", "pad")
 
 
-def split_rows(block: Block, spend: Callable[[Sequence[str]], bool]) -> Block:
+def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
     """The block with such concats taken apart. `spend` is asked before each, with its lines."""
     refused: set[Node] = set()
     while True:

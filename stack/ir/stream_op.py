@@ -81,7 +81,7 @@ def _infer(site: Site) -> Type:
         raise site.fail("has parts of one element or more, of an axis whose size is known")
     count = -(-extent // part)
     return result_type(
-        [t.with_shape((count, *t.shape)) for t in finish.type if isinstance(t, TensorType)]
+        tuple(t.with_shape((count, *t.shape)) for t in finish.type if isinstance(t, TensorType))
     )
 
 

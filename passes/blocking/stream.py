@@ -281,7 +281,8 @@ class StreamTiler(WholeTiler):
         def again(turn: Node, carried: list[Held]) -> list[Held]:
             if self.extent % block:
                 self._hide_the_end()
-            limits = self._of_part((self.int(0).node, self.int(count).node), block, count)
+            # from the turn on: what does not depend on it is not in the branch
+            limits = self._of_part((turn, self.int(count).node), block, count)
             return self._segment(Segment(limits), self._start(at), at, block, count, ahead=1)
 
         turns = (self.int(0).node, self.cast(wrong, self.integer).node)

@@ -156,17 +156,20 @@ class StreamTiler(StreamProducts):
         ]
         guess = assumed(self.states)
         if guess is None:
-            return self._pass(self._start(memories), True)
+            return self._pass(self._start(memories), self._segments())
         states, axes = self.states, self.axes
         self.states = guess.states
         blocks = (guess.states, self.correct, self.ending)
         self.axes = StreamAxes(
             Node("stream", self.group.args, self.group.attrs, self.group.type, blocks), self.inputs
         )
-        helps = any(segment.limits for segment in self._segments(self.extent // self.step))
-        held = self._pass(self._start(memories), True) if helps else []
+        found = self._segments()
+        helps = any(segment.limits for segment in found)
+        held = self._pass(self._start(memories), found) if helps else []
         self.states, self.axes = states, axes
-        return self._unless(guess, held) if helps else self._pass(self._start(memories), False)
+        return (
+            self._unless(guess, held) if helps else self._pass(self._start(memories), [Segment()])
+        )
 
     def _unless(self, guess: Assumed, held: list[Node]) -> list[Node]:
         """All states, computed again as they are written where some row tells against a guess."""
@@ -178,13 +181,15 @@ class StreamTiler(StreamProducts):
             wrong = found if wrong is None else self.b.max(wrong, found)
         assert wrong is not None
         once = self.variable("g", 1)
+        # from its turn on: what does not depend on that is not inside
+        whole = Segment((self.nodes[str(once)], constant(self.extent // self.step, I64)))
         limits = (constant(0, I64), wrong)
-        return self.over(once, held, lambda old: self._pass(self._start(old), False), limits)
+        return self.over(once, held, lambda old: self._pass(self._start(old), [whole]), limits)
 
-    def _pass(self, held: list[Node], is_limited: bool) -> list[Node]:
-        """All states after the panels that matter, or after all."""
+    def _pass(self, held: list[Node], segments: Sequence[Segment]) -> list[Node]:
+        """All states after runs of panels, and what is left behind them."""
         count, rest = divmod(self.extent, self.step)
-        for segment in self._segments(count) if is_limited else [Segment()]:
+        for segment in segments:
             held = self._segment(segment, held, count)
         if rest:
             held = self._panel(count * self.step, rest, held, Segment())
@@ -207,8 +212,9 @@ class StreamTiler(StreamProducts):
             held += self.over(step, [memory], fill)
         return held
 
-    def _segments(self, count: int) -> list[Segment]:
+    def _segments(self) -> list[Segment]:
         """Runs of panels that a comparison of positions leaves."""
+        count = self.extent // self.step
         frame = RowFrame(self.states, self.b, lambda node, index: self.value(node, index, None))
         values: dict[str, Dim] = {}
         for mark in self.axes.placed.marks:

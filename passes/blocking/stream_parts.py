@@ -13,10 +13,10 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
-from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, PRODUCTS
+from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, PRODUCTS, TURN
 from stack.passes.tiling.frame import CannotTile, static
 
-SLOTS = 2 * PROCESSORS  # programs that run at a time
+SHARED = 2  # programs on a processor that wait for memory
 RATE = 0.5  # of the products of a processor that a stream reaches
 MERGE = 4e-6  # seconds of one more kernel
 GAIN = 0.8  # of the time of one pass: what parts may take
@@ -37,14 +37,15 @@ def best_part(stream: Node) -> int:
         return 0
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
-    moved, flops = static(found.read), static(found.flops)
-    whole = max(moved / MEMORY, flops / (RATE * PRODUCTS)) * SLOTS / programs  # of one program
+    reading, summing = static(found.read) / MEMORY, static(found.flops) / (RATE * PRODUCTS)
+    slots = PROCESSORS * (SHARED if reading > summing else 1)  # programs that run at a time
+    whole = max(reading, summing) * slots / programs  # of one program
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 
     def time(count: int) -> float:
-        turns = -(-programs * count // SLOTS)
+        turns = -(-programs * count // slots)
         merge = MERGE + 2 * held * count / MEMORY if count > 1 else 0.0
-        return turns * whole / count + merge
+        return turns * (whole / count + TURN) + merge
 
     unit = UNIT if tiler.has_dot else APART.block
     most = min(MOST, extent // (unit * LEAST))

@@ -23,7 +23,7 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
 from stack.ir.types import DType
 from stack.passes.blocking.reduce import MAX_WHOLE
-from stack.passes.blocking.stream_parts import best_part
+from stack.passes.blocking.stream_parts import best_part, has_parts
 from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, Product, best_seconds
 from stack.passes.blocking.tiler import COLUMNS, LOOP_TILE
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
@@ -117,9 +117,10 @@ class SplitReductions(Pass):
 
     def _stream(self, node: Node, op: Builder, scope: Scope) -> Node | None:
         extent = streamed_extent(node)
-        if "part" in node.attrs or not isinstance(extent, int):
+        if "part" in node.attrs or not isinstance(extent, int) or not has_parts(node):
             return None
-        part = -(-extent // self.parts) if self.parts else best_part(node)
+        asked = -(-extent // (self.parts * LEAST)) * LEAST if self.parts else 0
+        part = asked or best_part(node)
         if not part or part >= extent:
             return None
         scope.log.note(f"{_name(node, scope)}: an axis of {extent} in parts of {part}")

@@ -59,7 +59,7 @@ class StreamTiler(WholeTiler):
         self.hiding = dict(hiding_selects(self.states)) if self.has_dot else {}
         self.loose: dict[int, Loose] = {}
         self.lane = ""
-        self.part = int(group.attrs.get("part") or self.extent)
+        self.part = int(group.attrs.get("part") or 1 << 30)
         self.part_place: Index = ()  # of the results of a part among those of all
         self.lowest: Node | None = None  # -inf past the end of the streamed axis
         self.nothing: frozenset[Node] = frozenset()  # what is -inf or 0 there for that
@@ -219,7 +219,7 @@ class StreamTiler(WholeTiler):
 
     def _stream(self, at: Mapping[Node, Index]) -> list[Held]:
         block = min(power_of_two(self.extent), self.step if self.has_dot else self.walk.block)
-        block = max(block, 16 if self.has_dot else 2)
+        block = max(min(block, self.part & -self.part), 16 if self.has_dot else 2)
         count = -(-self.extent // block)
         if self.is_whole:
             return self.run_whole(at, block, count)

@@ -9,10 +9,12 @@ from __future__ import annotations
 from math import prod
 
 from stack.ir.cost import cost
+from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
+from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, PRODUCTS, TURN
 from stack.passes.tiling.frame import CannotTile, static
 
@@ -25,6 +27,16 @@ LEAST = 2  # of those, that a part keeps at least
 MOST = 64  # parts: merging reads them all at once
 
 
+def has_parts(stream: Node) -> bool:
+    """Whether each part of the axis may run by itself: no result is as long as the axis."""
+    try:
+        places = stream_places(*stream.blocks)
+    except CannotTile:
+        return False
+    kept = {s for place in places.states.values() for d in place for s in symbols(d)}
+    return all(symbols(d) <= kept for place in places.results for d in place)
+
+
 def best_part(stream: Node) -> int:
     """Elements of a part with which a stream is fastest; 0 where it is best as it is."""
     extent = streamed_extent(stream)
@@ -33,7 +45,7 @@ def best_part(stream: Node) -> int:
         tiler.kernel()
     except CannotTile:
         return 0  # `blocks` says why
-    if not isinstance(extent, int) or tiler.is_whole:
+    if not isinstance(extent, int):
         return 0
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)

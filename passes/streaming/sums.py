@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
-from stack.passes.streaming.anchor import find_anchor
+from stack.passes.streaming.anchor import find_anchor, inside_guard
 from stack.passes.streaming.graph import MOVES
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import (
@@ -257,8 +257,8 @@ class Sums:
 
     def _below(self, number: float, row: Value) -> tuple[Scaled, bool] | None:
         """A running max that a row is the max of, with something else."""
-        while row.node.op in (*MOVES, "cast"):
-            (row,) = self.region.operand_values(row)
+        while (position := inside_guard(row.node)) is not None:
+            row = self.region.operand_values(row)[position]
         if row.node.op != "max":
             return None
         for part in self.region.operand_values(row):

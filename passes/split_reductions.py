@@ -40,6 +40,7 @@ FULL = 4 * PROCESSORS  # programs that together reach the bandwidth
 LEAST = 16  # elements of a part
 LINES = 4  # lines that a program walks over at least
 GAIN = 0.8  # of the time of one stage: what two may take
+LINE_GAIN = 0.95  # likewise, of a product of one row: it waits for memory only
 PADDED = 1.2  # how much longer a stage takes that has to mask its end
 
 
@@ -284,7 +285,7 @@ def _best_dot_parts(
 
     choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= DEPTH]
     best = min(choices or [1], key=time)
-    return best if time(best) < GAIN * time(1) else 1
+    return best if time(best) < (LINE_GAIN if height == 1 else GAIN) * time(1) else 1
 
 
 def _split_dot(node: Node, inputs: Sequence[Axes], output: Axes, name: str, parts: int) -> Node:

@@ -15,13 +15,15 @@ from stack.ir.stream_op import streamed_extent
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.stream_places import stream_places
-from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, PRODUCTS, TURN
+from stack.passes.blocking.tile_choice import HIDDEN, MEMORY, PROCESSORS, PRODUCTS
 from stack.passes.tiling.frame import CannotTile, static
 
-SHARED = 2  # programs on a processor that wait for memory
+SLOTS = 3 * PROCESSORS  # programs that read at a time
+SATURATE = 200  # programs that together reach the bandwidth
 RATE = 0.5  # of the products of a processor that a stream reaches
 MERGE = 4e-6  # seconds of one more kernel
-GAIN = 0.8  # of the time of one pass: what parts may take
+READ_GAIN = 0.96  # of the time of one pass: what parts may take, where they wait for memory
+GAIN = 0.8  # likewise, where they wait for products
 UNIT = 128  # elements of an axis with a product that a part has a multiple of
 LEAST = 2  # of those, that a part keeps at least
 MOST = 64  # parts: merging reads them all at once
@@ -50,18 +52,22 @@ def best_part(stream: Node) -> int:
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
     reading, summing = static(found.read) / MEMORY, static(found.flops) / (RATE * PRODUCTS)
-    slots = PROCESSORS * (SHARED if reading > summing else 1)  # programs that run at a time
-    whole = max(reading, summing) * slots / programs  # of one program
+    waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 
     def time(count: int) -> float:
-        turns = -(-programs * count // slots)
-        merge = MERGE + 2 * held * count / MEMORY if count > 1 else 0.0
-        return turns * (whole / count + TURN) + merge
+        running = programs * count
+        if waits:
+            turns, left = divmod(running, SLOTS)
+            own = turns * SLOTS + (max(left, SATURATE) if left else 0)
+            spent = reading * own / running + turns * HIDDEN
+        else:
+            spent = summing * -(-running // PROCESSORS) * PROCESSORS / running
+        return spent + (MERGE + 2 * held * count / MEMORY if count > 1 else 0.0)
 
     unit = UNIT if tiler.has_dot else APART.block
     most = min(MOST, extent // (unit * LEAST))
     best = min(range(1, most + 1), key=time, default=1)
-    if best == 1 or time(best) > GAIN * time(1):
+    if best == 1 or time(best) > (READ_GAIN if waits else GAIN) * time(1):
         return 0
     return -(-extent // (best * unit)) * unit

@@ -8,12 +8,12 @@ from typing import Protocol
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import TupleType
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.alongside import alongside
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.expand import expands
-from stack.passes.streaming.graph import MOVES, Graph, is_elementwise, reduced_value
+from stack.passes.streaming.graph import MOVES, Graph, finishes, is_elementwise, reduced_value
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.region import Region
@@ -210,7 +210,7 @@ class Candidate:
         inside = {v.node for v in region.visited if region.depends(v)}
         finishing: set[Node] = set()
         for node in graph.nodes:
-            if node not in after or node in region.members or not _finishes(node):
+            if node not in after or node in region.members or not finishes(node):
                 continue
             if all(
                 a in finishing or a in region.members or (a not in after and a not in virtual)
@@ -333,20 +333,6 @@ class Candidate:
         if self.price:
             lines.append(f"price: {self.price}")
         return "\n".join(lines)
-
-
-def _finishes(node: Node) -> bool:
-    """Whether an op may follow the pass: one element from one."""
-    if not isinstance(node.type, TensorType):
-        return False
-    if node.op == "reshape":
-        return _lengths(node) == _lengths(node.args[0])
-    return is_elementwise(node) or node.op in ("broadcast", "transpose")
-
-
-def _lengths(node: Node) -> list[Dim]:
-    """The axes of a value that are not of one element."""
-    return [size for size in node.shape if size != 1]
 
 
 def _moves(node: Node) -> bool:

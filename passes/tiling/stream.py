@@ -24,8 +24,8 @@ from stack.passes.blocking.limits import Segment, segments
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
 from stack.passes.tiling.stream_axes import StreamAxes
-from stack.passes.tiling.stream_dot import StreamProducts, names_in
 from stack.passes.tiling.stream_limits import RowFrame
+from stack.passes.tiling.stream_results import StreamResults
 from stack.passes.tiling.stream_values import Reader
 
 DEAR = 8  # operations on an element from which a value is kept from one sweep to the next
@@ -33,7 +33,7 @@ PANEL = 128  # keys of a panel: its products stay in the first two levels of cac
 LANES = (64, 32, 16)  # rows of a program: what a register holds, or a few of them
 
 
-class StreamTiler(StreamProducts):
+class StreamTiler(StreamResults):
     """Builds the kernel of a stream with a product in it.
 
     Args:
@@ -45,7 +45,6 @@ class StreamTiler(StreamProducts):
         if any(wide(s.dtype) != F32 for s in self.states.results):
             raise CannotTile("a state is not held in f32")
         self.axes = StreamAxes(stream, self.inputs)
-        self.values: dict[str, Dim] = {}  # mark -> its place in the kernel
         self.step = min(step or _panel(self.extent), self.extent)
         self.levels = self._levels()
 
@@ -389,38 +388,6 @@ class StreamTiler(StreamProducts):
         made = self.in_tiles(self.axes.columns, old, tile, again=False)
         self.known[self.correct.params[j]] = _gone
         return made
-
-    # ---- results
-
-    def _store_rows(self, result: Node, memory: Node, place: Index) -> Node:
-        """A result: columns of wide ones go to local memory first, and from there turned."""
-        at = tuple(substitute(d, self.values) for d in place)
-        column, columns = self.axes.column, self.axes.columns
-        if not any(column in names_in(d) for d in at):
-            return self.store(memory, self.narrow(self.value(result, at, None), result.dtype), at)
-        names = ["e" if column in names_in(d) else "t" if self.is_tile(d) else "" for d in at]
-        if "t" not in names:
-            raise CannotTile("a result has no rows")
-        step = self.variable("e", columns)
-        dtype = wide(result.dtype)
-        held = self.local("out", (columns, self.tile), self.program, dtype)
-
-        def row(memories: list[Node]) -> list[Node]:
-            index = tuple(substitute(d, {column: step}) for d in at)
-            return [self.keep(memories[0], self.value(result, index, None), step)]
-
-        (held,) = self.over(step, [held], row)
-        zero = constant(0, I64)
-        whole = self.b.load(held, zero, zero, type=TensorType(dtype, held.shape, "tile"))
-        if names.index("t") < names.index("e"):
-            whole = self.b.transpose(whole, perm=(1, 0))
-        whole = self.narrow(whole, result.dtype)
-        first = min(names.index("e"), names.index("t"))
-        shape = tuple({"e": columns, "t": self.tile, "": 1}[n] for n in names[first:])
-        if shape != whole.shape:
-            whole = self.b.reshape(whole, type=whole.tensor.with_shape(shape))
-        start = [self.number(substitute(d, {column: 0, "t": 0})) for d in at]
-        return self.b.store(memory, whole, *start)
 
 
 def _is_dear(node: Node) -> bool:

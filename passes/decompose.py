@@ -2,6 +2,7 @@
 
 - a dot whose axes are not batch, row, column and contracted: axes of one operand that the result
   lacks are summed first, and a product without a contracted axis is a multiplication;
+- a product with a diagonal matrix scales rows or columns, see `rules.diagonal_dot`;
 - a convolution whose windows do not overlap is a dot;
 - updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
 - small integer powers are products; isnan is a comparison;
@@ -20,6 +21,7 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16, F16, F32
+from stack.passes.rules.diagonal_dot import diagonal_operand
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
 from stack.rewrite.engine import Scope, on, rewrite
@@ -156,6 +158,7 @@ def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 RULES = (
+    diagonal_operand,
     *(small_power, isnan, one_plus_tanh, lone_axes, without_contraction, windows_apart),
     combine_wide,
 )

@@ -18,6 +18,7 @@ from typing import ClassVar
 from stack.ir.cost import cost
 from stack.ir.node import Block, Func, Node
 from stack.passes.streaming.candidate import Candidate, dots_of, ends
+from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, reduced_value
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.turns import write_turned
@@ -62,6 +63,7 @@ class Stream(Pass):
                     new = Node(node.op, node.args, node.attrs, node.type, blocks)
                     changed[node] = Replacement(new)
         current = replace(block, changed) if changed else block
+        current = split_rows(current, lambda lines: log.spend("split_rows", lines))
         refused: set[Node] = set()
         while True:
             step = self._step(Graph(current), refused, log)

@@ -8,6 +8,7 @@ from stack.ir import ops
 from stack.ir.axes import Axis, Rule
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
+from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names
 
 # for each axis of each operand the axis of the result that it is, or its name where it is none
@@ -90,6 +91,20 @@ def _plain_sources(rule: Rule) -> Sources | None:
 def is_elementwise(node: Node) -> bool:
     """Elementwise, with a value that a wider element type does not change."""
     return ops.lookup(node.op).kind == "elementwise" and node.op != "bitcast"
+
+
+def finishes(node: Node) -> bool:
+    """Whether an op may follow the pass: one element from one."""
+    if not isinstance(node.type, TensorType):
+        return False
+    if node.op == "reshape":
+        return _lengths(node) == _lengths(node.args[0])
+    return is_elementwise(node) or node.op in ("broadcast", "transpose")
+
+
+def _lengths(node: Node) -> list[Dim]:
+    """The axes of a value that are not of one element."""
+    return [size for size in node.shape if size != 1]
 
 
 def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:

@@ -183,8 +183,14 @@ class Region:
             for value in joined:
                 self._join(value)
         for value in self._rows:
-            if self.members.get(value.node, value.names) != value.names:
+            if self.long_names(self.members.get(value.node, value.names)) != self.long_names(
+                value.names
+            ):
                 raise Refusal(f"{self.graph.name(value.node)} is needed along different axes")
+
+    def long_names(self, names: Names) -> Names:
+        """Names of axes of more than one element: reshapes give the others new ones."""
+        return tuple(n for n in names if self.sizes.get(n) != 1)
 
     def merge(self, other: Region) -> None:
         """Take in another region, which has a member or a dot with this one in common."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,24 +18,29 @@ STEPS = ("kernel", "fusion")
 
 @dataclass(frozen=True)
 class Memory(Pass):
-    """Set `at` on kernels and library steps: a byte offset for each result, -1 for outputs."""
+    """Set `at` on kernels and library steps: a byte offset for each result, -1 for others.
+
+    Attributes:
+        made: ops whose library allocates the result, which takes no place then.
+    """
 
     name: ClassVar[str] = "memory"
+    made: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
-        body = _plan(func.body, log)
+        body = _plan(func.body, log, self.made)
         return Func(func.name, body, func.level) if body is not func.body else func
 
 
-def _plan(block: Block, log: Log) -> Block:
+def _plan(block: Block, log: Log, made: Sequence[str]) -> Block:
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if node.op in ("while", "cond"):
-            blocks = [_plan(b, log) for b in node.blocks]
+            blocks = [_plan(b, log, made) for b in node.blocks]
             if tuple(blocks) != node.blocks:
                 new = Node(node.op, node.args, node.attrs, node.type, blocks)
                 changed[node] = Replacement(new)
-    lives = lifetimes(block)
+    lives = lifetimes(block, made)
     keys = list(lives)
     offsets, total = place([lives[k] for k in keys])
     where = dict(zip(keys, offsets, strict=True))
@@ -49,7 +55,7 @@ def _plan(block: Block, log: Log) -> Block:
     return replace(block, changed) if changed else block
 
 
-def lifetimes(block: Block) -> dict[tuple[Node, int], Lifetime]:
+def lifetimes(block: Block, made: Sequence[str] = ()) -> dict[tuple[Node, int], Lifetime]:
     """For every result of a step that the block does not return: its size, first and last use.
 
     Reshapes and items are views: what reads them reads the step.
@@ -61,7 +67,7 @@ def lifetimes(block: Block) -> dict[tuple[Node, int], Lifetime]:
         for arg in node.args:
             for key in owner.get(arg, ()):
                 last[key] = step
-        if node.op in STEPS:
+        if node.op in STEPS and not _is_made(node, made):
             owner[node] = [(node, i) for i in range(len(_types(node)))]
             for key in owner[node]:
                 first[key] = last[key] = step
@@ -75,6 +81,14 @@ def lifetimes(block: Block) -> dict[tuple[Node, int], Lifetime]:
         for key in first
         if key not in returned and _bytes(_types(key[0])[key[1]]) >= 0
     }
+
+
+def _is_made(node: Node, made: Sequence[str]) -> bool:
+    """Whether it is a library step of one of these ops alone."""
+    if node.attrs.get("kind") != "library":
+        return False
+    inner = node.blocks[0].nodes
+    return len(inner) == 1 and inner[0].op in made
 
 
 def _types(node: Node) -> tuple[TensorType, ...]:

@@ -68,7 +68,7 @@ BACKEND = Backend(
     level="tile",
     doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose,diagonals,canonicalize"),
+        ("canonical", "inline,canonicalize,fold,decompose{convolutions=true},diagonals,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",
@@ -76,7 +76,7 @@ BACKEND = Backend(
         ),
         ("split", "split_reductions"),
         ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
-        ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
+        ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv]}}"),
     ),
     proposal="tiles{most=8}",
     identify=_identify,

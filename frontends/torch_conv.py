@@ -1,0 +1,102 @@
+"""A convolution of the IR as one call of torch: plain, or transposed where the IR spreads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from stack.errors import StackError
+from stack.ir.node import Node
+
+Tensor = torch.Tensor
+
+
+class Window(NamedTuple):
+    """The numbers of `torch.convolution`."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    output_padding: list[int]
+    groups: int
+
+
+Call = Callable[[Tensor, Tensor, Window], Tensor]
+
+
+def library(x: Tensor, w: Tensor, window: Window) -> Tensor:
+    """Torch's own choice of a kernel."""
+    if not x.is_floating_point():
+        raise StackError(f"torch has no convolution of {x.dtype}")
+    return torch.convolution(x, w, None, *window)
+
+
+def convolution(node: Node, x: Tensor, w: Tensor, call: Call = library) -> Tensor:
+    """The value of a `conv` node whose result has elements; channels stay where they are."""
+    at = node.attrs
+    if not 1 <= x.dim() - 2 <= 3:
+        raise StackError(f"torch has no convolution over {x.dim() - 2} axes")
+    is_last = bool(at.get("channels_last"))
+    if is_last:
+        x, w = x.movedim(-1, 1), w.movedim(-1, 1)
+    is_spread = any(d != 1 for d in at["lhs_dilation"])
+    is_turned = bool(at.get("transposed"))
+    if (is_spread or is_turned) and x.is_floating_point() and all(s == 1 for s in at["stride"]):
+        y = _transposed(at, x, w if is_turned else turned(w, at["groups"]), call)
+    else:
+        y = _plain(at, x, turned(w, at["groups"]) if is_turned else w, call)
+    return y.movedim(1, -1) if is_last else y
+
+
+def turned(w: Tensor, groups: int) -> Tensor:
+    """`[g * a, b, k...]` as `[g * b, a, k...]`, taps reversed: the weight of the transpose."""
+    split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
+    split = split.flip(tuple(range(3, split.dim())))
+    return split.reshape(groups * w.shape[1], w.shape[0] // groups, *w.shape[2:])
+
+
+def _plain(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
+    low, high = list(at["low"]), list(at["high"])
+    gaps = list(at["lhs_dilation"])
+    if any(g != 1 for g in gaps):
+        x = _spread(x, gaps)
+    none = [0] * len(low)
+    if low != high or min(low) < 0 or not x.is_floating_point():
+        x, low = padded(x, low, high), none
+    dilation, stride = list(at["rhs_dilation"]), list(at["stride"])
+    return call(x, w, Window(stride, low, dilation, False, none, at["groups"]))
+
+
+def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
+    """The transposed call adds `k - 1` dilated taps on both sides, less its padding."""
+    stride, dilation = list(at["lhs_dilation"]), list(at["rhs_dilation"])
+    padding, extra, low, high = [], [], [], []
+    sides = zip(at["low"], at["high"], w.shape[2:], stride, dilation, strict=True)
+    for lo, hi, taps, step, gap in sides:
+        reach = (taps - 1) * gap
+        fits = lo <= reach and 0 <= hi - lo < max(step, gap)
+        padding.append(reach - lo if fits else 0)
+        extra.append(hi - lo if fits else 0)
+        low.append(0 if fits else lo - reach)
+        high.append(0 if fits else hi - reach)
+    y = call(x, w, Window(stride, padding, dilation, True, extra, at["groups"]))
+    return padded(y, low, high)
+
+
+def padded(x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
+    """Zeros around the spatial axes; negative amounts crop."""
+    pads = [v for pair in reversed(list(zip(low, high, strict=True))) for v in pair]
+    return F.pad(x, pads) if any(pads) else x
+
+
+def _spread(x: Tensor, gaps: Sequence[int]) -> Tensor:
+    """Neighbours `gap` apart, with zeros between."""
+    for axis, gap in enumerate(gaps, 2):
+        zeros = [torch.zeros_like(x)] * (gap - 1)
+        wide = torch.stack([x, *zeros], dim=axis + 1).flatten(axis, axis + 1)
+        x = wide.narrow(axis, 0, (x.shape[axis] - 1) * gap + 1)
+    return x

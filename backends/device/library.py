@@ -16,6 +16,7 @@ from stack.ir.types import TupleType
 
 from .convolutions import convolution_call
 from .products import dot_into, integer_dot, is_product
+from .updates import row_sums
 
 Tensor = torch.Tensor
 # reads the first, writes the second
@@ -57,6 +58,9 @@ def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
         if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
             product = dot_into(only)
             return (lambda ins, outs: product(ins[0], ins[1], outs[0])), "torch.matmul"
+        update = row_sums(only) if only.op == "scatter" else None
+        if update is not None:
+            return (lambda ins, outs: update(ins, outs[0])), "torch.index_add"
         return _evaluated(body, space), f"torch.{only.op}"
     return _evaluated(body, space), "torch"
 

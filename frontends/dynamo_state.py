@@ -21,6 +21,8 @@ from torch._dynamo.source import NumpyTensorSource
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch.utils._ordered_set import OrderedSet
 
+from stack.frontends.torch_precision import convs_round
+
 DEVICES = ("cpu", "cuda")
 
 
@@ -57,7 +59,7 @@ class State:
         for name, cell in self._cells:
             self._locals[name] = cell.cell_contents
         if _modes() != self._modes:
-            return f"modes (default type, autocast): {_modes()}, not {self._modes}"
+            return f"modes (default type, autocast, TF32): {_modes()}, not {self._modes}"
         if self._guards.check(self._locals):
             return ""
         parts = self._guards.check_verbose(self._locals).verbose_code_parts
@@ -77,4 +79,4 @@ def _without_logs() -> Generator[None]:
 
 def _modes() -> tuple[Any, ...]:
     casts = {d: torch.get_autocast_dtype(d) for d in DEVICES if torch.is_autocast_enabled(d)}
-    return torch.get_default_dtype(), casts
+    return torch.get_default_dtype(), casts, convs_round()

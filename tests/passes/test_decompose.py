@@ -10,11 +10,22 @@ IMAGE = "%x: f32[1, 3, 8, 8], %w: f32[5, 3, 4, 4]"
 
 
 def conv(
-    shape: str, w: str = "%w", stride: int = 4, low: int = 0, groups: int = 1, dilation: int = 1
+    shape: str,
+    w: str = "%w",
+    stride: int = 4,
+    low: int = 0,
+    groups: int = 1,
+    dilation: int = 1,
+    *,
+    x: str = "%x",
+    z: str = "%z",
+    high: int = 0,
+    last: bool = False,
 ) -> str:
+    form = "channels_last=true, " if last else ""
     return (
-        f"%z = conv(%x, {w}) {{groups={groups}, high=[0, 0], lhs_dilation=[1, 1],"
-        f" low=[{low}, {low}], rhs_dilation=[{dilation}, {dilation}],"
+        f"{z} = conv({x}, {w}) {{{form}groups={groups}, high=[{high}, {high}],"
+        f" lhs_dilation=[1, 1], low=[{low}, {low}], rhs_dilation=[{dilation}, {dilation}],"
         f" stride=[{stride}, {stride}]}} : {shape}"
     )
 
@@ -76,7 +87,72 @@ REWRITES: Rewrites = {
         '%z = dot(%a, %w) {rule="n c p0 t0 p1 t1, o c t0 t1 -> n o p0 p1"} : f32[1, 5, 2, 2]',
     ),
 }
+LAST = "%a = transpose(%x) {perm=[0, 2, 3, 1]} : bf16[1, 8, 8, 4]\n"
+# what a GPU computes fast
+CONVOLUTIONS: Rewrites = {
+    "channels last": (
+        "%x: bf16[1, 4, 8, 8], %w: bf16[5, 4, 3, 3]",
+        conv("bf16[1, 5, 8, 8]", stride=1, low=1, high=1),
+        f"{LAST}%b = transpose(%w) {{perm=[0, 2, 3, 1]}} : bf16[5, 3, 3, 4]\n"
+        f"{conv('bf16[1, 8, 8, 5]', '%b', x='%a', z='%c', stride=1, low=1, high=1, last=True)}\n"
+        "%z = transpose(%c) {perm=[0, 3, 1, 2]} : bf16[1, 5, 8, 8]",
+    ),
+    "channels last, one place": (
+        "%x: bf16[1, 4, 8, 8], %w: bf16[5, 4, 1, 1]",
+        conv("bf16[1, 5, 8, 8]", stride=1),
+        f"{LAST}%b = transpose(%w) {{perm=[0, 2, 3, 1]}} : bf16[5, 1, 1, 4]\n"
+        "%r = reshape(%b) : bf16[5, 4]\n"
+        '%c = dot(%a, %r) {rule="n p0 p1 c, o c -> n p0 p1 o"} : bf16[1, 8, 8, 5]\n'
+        "%z = transpose(%c) {perm=[0, 3, 1, 2]} : bf16[1, 5, 8, 8]",
+    ),
+    "as it comes": (
+        "%x: f32[1, 8, 8, 4], %w: f32[5, 4, 3, 3]",
+        "%a = transpose(%x) {perm=[0, 3, 1, 2]} : f32[1, 4, 8, 8]\n"
+        + conv("f32[1, 5, 6, 6]", x="%a", stride=1),
+        "%b = transpose(%w) {perm=[0, 2, 3, 1]} : f32[5, 3, 3, 4]\n"
+        f"{conv('f32[1, 6, 6, 5]', '%b', z='%c', stride=1, last=True)}\n"
+        "%z = transpose(%c) {perm=[0, 3, 1, 2]} : f32[1, 5, 6, 6]",
+    ),
+    "single channels": (
+        "%x: bf16[1, 4, 8], %w: bf16[4, 1, 2]",
+        "%z = conv(%x, %w) {groups=4, high=[0], lhs_dilation=[1], low=[1], rhs_dilation=[3],"
+        " stride=[2]} : bf16[1, 4, 3]",
+        "%p = pad(%x, 0.0:bf16) {high=[0, 0, 0], interior=[0, 0, 0], low=[0, 0, 1]} : bf16[1, 4, 9]\n"
+        "%s0 = slice(%p) {limit=[1, 4, 5], start=[0, 0, 0], step=[1, 1, 2]} : bf16[1, 4, 3]\n"
+        "%x0 = cast(%s0) : f32[1, 4, 3]\n"
+        "%f = reshape(%w) : bf16[4, 2]\n"
+        "%v0 = slice(%f) {limit=[4, 1], start=[0, 0], step=[1, 1]} : bf16[4, 1]\n"
+        "%r0 = reshape(%v0) : bf16[4]\n"
+        "%c0 = cast(%r0) : f32[4]\n"
+        "%w0 = broadcast(%c0) {axes=[1]} : f32[1, 4, 3]\n"
+        "%m0 = mul(%x0, %w0) : f32[1, 4, 3]\n"
+        "%s1 = slice(%p) {limit=[1, 4, 8], start=[0, 0, 3], step=[1, 1, 2]} : bf16[1, 4, 3]\n"
+        "%x1 = cast(%s1) : f32[1, 4, 3]\n"
+        "%v1 = slice(%f) {limit=[4, 2], start=[0, 1], step=[1, 1]} : bf16[4, 1]\n"
+        "%r1 = reshape(%v1) : bf16[4]\n"
+        "%c1 = cast(%r1) : f32[4]\n"
+        "%w1 = broadcast(%c1) {axes=[1]} : f32[1, 4, 3]\n"
+        "%m1 = mul(%x1, %w1) : f32[1, 4, 3]\n"
+        "%t = add(%m0, %m1) : f32[1, 4, 3]\n"
+        "%z = cast(%t) : bf16[1, 4, 3]",
+    ),
+}
+KEPT_CONVOLUTIONS: Kept = {
+    "of f32": ("%x: f32[1, 4, 8, 8], %w: f32[5, 4, 3, 3]", conv("f32[1, 5, 6, 6]", stride=1)),
+    "products of two channels": (
+        "%x: f32[1, 4, 8, 8], %w: f32[4, 2, 3, 3]",
+        conv("f32[1, 4, 6, 6]", stride=1, groups=2),
+    ),
+    "many taps": (
+        "%x: f32[1, 4, 8, 8], %w: f32[4, 1, 7, 7]",
+        conv("f32[1, 4, 2, 2]", stride=1, groups=4),
+    ),
+}
 KEPT: Kept = {
+    "rounded to TF32": (
+        "%x: f32[1, 3, 8, 8], %w: f32[5, 3, 4, 4]",
+        conv("f32[1, 5, 2, 2]").replace("rhs_dilation", 'precision="tf32", rhs_dilation'),
+    ),
     "updates of 32 bits": (
         "%x: f32[4, 3], %i: i64[5], %u: f32[5, 3]",
         '%z = scatter(%x, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[4, 3]',
@@ -133,3 +209,13 @@ def test_rewrites(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name: str) -> None:
     check_kept("decompose", KEPT[name])
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    check_rewrite("decompose{convolutions=true}", CONVOLUTIONS[name])
+
+
+@pytest.mark.parametrize("name", KEPT_CONVOLUTIONS)
+def test_kept_convolutions(name: str) -> None:
+    check_kept("decompose{convolutions=true}", KEPT_CONVOLUTIONS[name])

@@ -23,6 +23,7 @@ from stack.ir.types import BF16, F16, F32
 from stack.passes.rules.convolutions import CONV_RULES
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
+from stack.passes.rules.updates import sums_of_few_rows
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -34,14 +35,14 @@ class Decompose(Pass):
     """Spell rare ops and forms with common ones.
 
     Attributes:
-        convolutions: whether those that stay get the form that a GPU computes fast.
+        gpu: whether convolutions and sums of rows get the form that a GPU computes fast.
     """
 
     name: ClassVar[str] = "decompose"
-    convolutions: bool = False
+    gpu: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        first = CONV_RULES if self.convolutions else ()
+        first = (*CONV_RULES, sums_of_few_rows) if self.gpu else ()
         return rewrite(func, (*first, *RULES), log)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from stack.ir.axes import parse_rule
 from stack.ir.node import Node
+from stack.ir.updates import updated_rows
 
 Tensor = torch.Tensor
+_INDICES = (torch.int32, torch.int64)
 Update = Callable[[Sequence[Tensor], Tensor], None]
 
 
@@ -20,23 +21,18 @@ def row_sums(node: Node) -> Update | None:
     Rows are added by atomics, one after another where `torch.use_deterministic_algorithms` asks
     for it. The result may be operand 0 itself.
     """
-    rule = parse_rule(node.attrs["rule"])
-    marked = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"]
-    if node.attrs["kind"] != "add" or node.dtype.kind != "f" or len(marked) != 1:
+    rows = updated_rows(node)
+    if rows is None or node.attrs["kind"] != "add" or node.dtype.kind != "f":
         return None
-    axis = marked[0]
-    target, index, given = ([a.names[0] for a in operand] for operand in rule.inputs)
-    rest = [name for i, name in enumerate(target) if i != axis]
-    if not set(rest).isdisjoint(index) or set(given) != {*rest, *index}:
-        return None
-    perm = [given.index(n) for n in (*rest[:axis], *index, *rest[axis:])]
+    axis, perm = rows
 
     def run(inputs: Sequence[Tensor], out: Tensor) -> None:
         x, places, updates = inputs
         if out.data_ptr() != x.data_ptr():
             out.copy_(x)
-        rows = updates.permute(perm)
         shape = (*x.shape[:axis], math.prod(places.shape), *x.shape[axis + 1 :])
-        out.index_add_(axis, places.reshape(-1).to(torch.int64), rows.reshape(shape))
+        added = updates.permute(perm).reshape(shape)
+        line = places.reshape(-1)
+        out.index_add_(axis, line if line.dtype in _INDICES else line.to(torch.int64), added)
 
     return run

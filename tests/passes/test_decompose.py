@@ -137,6 +137,48 @@ CONVOLUTIONS: Rewrites = {
         "%z = cast(%t) : bf16[1, 4, 3]",
     ),
 }
+ROWS = 'rule="d0! d1, b n, b n d1 -> d0! d1"'
+FEW_ROWS: Rewrites = {
+    "the gradient of an embedding": (
+        "%i: i64[2, 3], %u: f32[2, 3, 4]",
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 4]\n"
+        f'%s = scatter(%o, %i, %u) {{kind="add", {ROWS}}} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+        "%n = broadcast(-1:i32) {axes=[]} : i32[9]\n"
+        "%f = reshape(%i) : i64[6]\n"
+        "%l = iota() {axis=0} : i32[6]\n"
+        '%slots = scatter(%n, %f, %l) {kind="set", rule="v!, n, n -> v!"} : i32[9]\n'
+        "%there = ge(%slots, 0:i32) : bool[9]\n"
+        "%named = broadcast(%there) {axes=[0]} : bool[9, 4]\n"
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[6, 4]\n"
+        '%g = gather(%slots, %f) {rule="v!, n -> n"} : i32[6]\n'
+        "%own = reshape(%g) : i32[2, 3]\n"
+        f'%s = scatter(%o, %own, %u) {{kind="add", {ROWS}}} : f32[6, 4]\n'
+        "%first = max(%slots, 0:i32) : i32[9]\n"
+        '%r = gather(%s, %first) {rule="d0! d1, v -> v d1"} : f32[9, 4]\n'
+        "%c = cast(%r) : bf16[9, 4]\n"
+        "%z = select(%named, %c, 0.0:bf16) : bf16[9, 4]",
+    ),
+}
+MANY_ROWS: Kept = {
+    "as many rows as places": (
+        "%i: i64[9], %u: f32[9, 4]",
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 4]\n"
+        '%s = scatter(%o, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+    ),
+    "added to something": (
+        "%o: f32[9, 4], %i: i64[2], %u: f32[2, 4]",
+        '%s = scatter(%o, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+    ),
+    "elements of rows": (
+        "%i: i64[2], %j: i64[2], %u: f32[2]",
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 4]\n"
+        '%s = scatter(%o, %i, %j, %u) {kind="add", rule="a! b!, n, n, n -> a! b!"} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+    ),
+}
 KEPT_CONVOLUTIONS: Kept = {
     "of f32": ("%x: f32[1, 4, 8, 8], %w: f32[5, 4, 3, 3]", conv("f32[1, 5, 6, 6]", stride=1)),
     "products of two channels": (
@@ -213,9 +255,19 @@ def test_kept(name: str) -> None:
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(name: str) -> None:
-    check_rewrite("decompose{convolutions=true}", CONVOLUTIONS[name])
+    check_rewrite("decompose{gpu=true}", CONVOLUTIONS[name])
 
 
 @pytest.mark.parametrize("name", KEPT_CONVOLUTIONS)
 def test_kept_convolutions(name: str) -> None:
-    check_kept("decompose{convolutions=true}", KEPT_CONVOLUTIONS[name])
+    check_kept("decompose{gpu=true}", KEPT_CONVOLUTIONS[name])
+
+
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_sums_of_few_rows(name: str) -> None:
+    check_rewrite("decompose{gpu=true}", FEW_ROWS[name])
+
+
+@pytest.mark.parametrize("name", MANY_ROWS)
+def test_sums_of_many_rows(name: str) -> None:
+    check_kept("decompose{gpu=true}", MANY_ROWS[name])

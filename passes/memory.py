@@ -55,9 +55,7 @@ class Memory(Pass):
                 new = Node(node.op, node.args, {**node.attrs, "at": at}, node.type, node.blocks)
                 changed[node] = Replacement(new)
         if lives:
-            log.note(
-                f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes"
-            )
+            log.note(f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes")
         return replace(block, changed) if changed else block
 
     def _uses(self, block: Block) -> _Uses:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
@@ -65,9 +64,7 @@ def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
     return _evaluated(body, space), "torch"
 
 
-def allocating(
-    node: Node, space: DeviceSpace
-) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+def allocating(node: Node, space: DeviceSpace) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
     """The call of a library that allocates its result, for a convolution alone; None elsewhere.
 
     It would take a copy to have the result in a place of ours.

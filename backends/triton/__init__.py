@@ -76,7 +76,10 @@ BACKEND = Backend(
         ),
         ("split", "split_reductions"),
         ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
-        ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv],updated=[scatter]}}"),
+        (
+            "tiled",
+            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv],updated=[scatter]}}",
+        ),
     ),
     proposal="tiles{most=8}",
     identify=_identify,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from stack.errors import RuleError
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr

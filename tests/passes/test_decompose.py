@@ -117,7 +117,8 @@ CONVOLUTIONS: Rewrites = {
         "%x: bf16[1, 4, 8], %w: bf16[4, 1, 2]",
         "%z = conv(%x, %w) {groups=4, high=[0], lhs_dilation=[1], low=[1], rhs_dilation=[3],"
         " stride=[2]} : bf16[1, 4, 3]",
-        "%p = pad(%x, 0.0:bf16) {high=[0, 0, 0], interior=[0, 0, 0], low=[0, 0, 1]} : bf16[1, 4, 9]\n"
+        "%p = pad(%x, 0.0:bf16) {high=[0, 0, 0], interior=[0, 0, 0], low=[0, 0, 1]}"
+        " : bf16[1, 4, 9]\n"
         "%s0 = slice(%p) {limit=[1, 4, 5], start=[0, 0, 0], step=[1, 1, 2]} : bf16[1, 4, 3]\n"
         "%x0 = cast(%s0) : f32[1, 4, 3]\n"
         "%f = reshape(%w) : bf16[4, 2]\n"

@@ -1,4 +1,4 @@
-"""Sums of rows at given places, over the array that they are added to where nobody reads it later."""
+"""Sums of rows at given places, over the array that they are added to where that ends there."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from stack.ir.node import Node
 
 
 class Rows(NamedTuple):
-    """The axis of operand 0 that is indexed, and the updates' axes with the index's in its place."""
+    """Which axis of operand 0 is indexed, and the updates' axes with the index's in its place."""
 
     axis: int
     perm: tuple[int, ...]

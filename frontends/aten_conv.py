@@ -91,13 +91,17 @@ def _convolution_backward(
     cx: Context, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Ints, padding: Ints,
     dilation: Ints, transposed: bool, output_padding: Ints, groups: int, mask: Sequence[bool],
 ) -> tuple[Node | None, ...]:  # fmt: skip
-    if transposed or x.tensor.rank != weight.tensor.rank:
-        raise NotLowered("the derivative of a transposed convolution")
+    if x.tensor.rank != weight.tensor.rank:
+        raise NotLowered("the derivative of a convolution of one image")
     static(x)
     rank = x.tensor.rank - 2
     stride, padding, dilation = (each(v, rank) for v in (stride, padding, dilation))
-    grad_x = _grad_input(cx, grad, x, weight, stride, padding, dilation, groups)
-    grad_w = _grad_weight(cx, grad, x, weight, stride, padding, dilation, groups)
+    if transposed:  # of the convolution that it is the gradient of, image and gradient change places
+        grad_x = _conv(cx, grad, weight, stride, padding, padding, dilation=dilation, groups=groups)
+        grad_w = _grad_weight(cx, x, grad, weight, stride, padding, dilation, groups)
+    else:
+        grad_x = _grad_input(cx, grad, x, weight, stride, padding, dilation, groups)
+        grad_w = _grad_weight(cx, grad, x, weight, stride, padding, dilation, groups)
     axes = (0, *range(2, 2 + rank))
     grad_b = cx.reduce("sum", grad, axes)
     found = (grad_x, grad_w, grad_b)

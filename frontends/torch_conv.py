@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from stack.errors import StackError
+from stack.ir.conv_op import channels_second, sums_over_images
 from stack.ir.node import Node
 
 Tensor = torch.Tensor
@@ -26,6 +27,7 @@ class Window(NamedTuple):
 
 
 Call = Callable[[Tensor, Tensor, Window], Tensor]
+_WEIGHT = [False, True, False]  # of three gradients
 
 
 def library(x: Tensor, w: Tensor, window: Window) -> Tensor:
@@ -43,6 +45,10 @@ def convolution(node: Node, x: Tensor, w: Tensor, call: Call = library) -> Tenso
     is_last = bool(at.get("channels_last"))
     if is_last:
         x, w = x.movedim(-1, 1), w.movedim(-1, 1)
+    if sums_over_images(node):
+        y = _weight_gradient(node, x, w)
+        if y is not None:
+            return y.movedim(1, -1) if is_last else y
     is_spread = any(d != 1 for d in at["lhs_dilation"])
     is_turned = bool(at.get("transposed"))
     if (is_spread or is_turned) and x.is_floating_point() and all(s == 1 for s in at["stride"]):
@@ -85,6 +91,31 @@ def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
         high.append(0 if fits else hi - reach)
     y = call(x, w, Window(stride, padding, dilation, True, extra, at["groups"]))
     return padded(y, low, high)
+
+
+def _weight_gradient(node: Node, x: Tensor, w: Tensor) -> Tensor | None:
+    """Images `[c, g n, s...]` and windows `[g o, n, t...]` as the gradient of `[g o, c, k...]`.
+
+    Steps of the window are steps of the result there, and the other way round. None where the
+    convolution that it is the gradient for would not end with the last window.
+    """
+    at, groups = node.attrs, node.attrs["groups"]
+    sizes: Sequence[Any] = channels_second(node.shape, at)[2:]
+    stride, dilation, low = list(at["rhs_dilation"]), list(at["stride"]), list(at["low"])
+    sides = zip(x.shape[2:], w.shape[2:], sizes, stride, dilation, low, strict=True)
+    ends = all(
+        (s + 2 * lo - gap * (k - 1) - 1) // step + 1 == t for s, t, k, step, gap, lo in sides
+    )
+    if not ends or min(low) < 0 or not x.is_floating_point():
+        return None
+    images = x.reshape(x.shape[0], groups, -1, *x.shape[2:]).transpose(0, 2)
+    images = images.reshape(images.shape[0], -1, *x.shape[2:])
+    weight = x.new_empty(1).expand(w.shape[0], x.shape[0], *sizes)  # only its shape counts
+    window = (stride, low, dilation, False, [0] * len(low), groups)
+    grads = torch.ops.aten.convolution_backward.default(
+        w.transpose(0, 1), images, weight, None, *window, _WEIGHT
+    )
+    return grads[1].transpose(0, 1)
 
 
 def padded(x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:

@@ -13,6 +13,7 @@ from math import prod
 from typing import Any
 
 from stack.ir.builder import Builder, constant, make
+from stack.ir.conv_op import sums_over_images
 from stack.ir.node import Node
 from stack.ir.types import F32
 from stack.passes.rules.dot_layout import reshaped
@@ -91,6 +92,8 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     x, w = node.args
     rank = x.tensor.rank
     if node.attrs.get("channels_last") or rank < 3 or not node.dtype.is_float:
+        return None
+    if sums_over_images(node):
         return None
     last = (0, *range(2, rank), 1)
     comes_so = x.op == "transpose" and for_free(x, last) is not None

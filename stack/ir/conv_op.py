@@ -10,6 +10,7 @@ Of `n` images with `c` channels, `o` results and `g` groups, and spatial axes `s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -32,6 +33,19 @@ def channels_second(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, 
 def as_stored(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
     """The inverse of `channels_second`."""
     return (axes[0], *axes[2:], axes[1]) if attrs.get("channels_last") else tuple(axes)
+
+
+def sums_over_images(node: Node) -> bool:
+    """Whether windows are far larger than the result: so is the gradient of a weight made, where
+    channels are images and the window is the gradient of the result."""
+    at = node.attrs
+    window = channels_second(node.args[1].shape, at)[2:]
+    result = channels_second(node.shape, at)[2:]
+    plain = not at.get("transposed") and all(d == 1 for d in at["lhs_dilation"])
+    sizes = (*window, *result)
+    if not plain or not all(isinstance(s, int) for s in sizes):
+        return False
+    return math.prod(window) >= 4 * math.prod(result)  # pyright: ignore[reportArgumentType]
 
 
 def conv_rule(node: Node) -> Rule:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch._subclasses import FakeTensorMode
 
 import stack
+from stack.frontends.dynamo import runs
 from stack.frontends.torch_precision import conv_precision
 
 CASES = {
@@ -40,22 +41,34 @@ def test_transposed(name: str) -> None:
     torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_gradients() -> None:
-    """That of the input is a transposed convolution by the weight as it is."""
+GRADIENTS = {
+    "groups": (F.conv2d, (6, 2, 3, 3), {"stride": 2, "padding": 1, "groups": 2}),
+    "dilated": (F.conv2d, (5, 4, 3, 2), {"dilation": 2, "padding": (0, 1)}),
+    "no end": (F.conv2d, (5, 4, 2, 2), {"stride": 3}),
+    "transposed": (F.conv_transpose2d, (4, 3, 3, 2), {"stride": 2, "groups": 2, "padding": 1}),
+    "more": (F.conv_transpose2d, (4, 3, 3, 3), {"stride": 2, "output_padding": 1}),
+}
+
+
+@pytest.mark.parametrize("name", GRADIENTS)
+def test_gradients(name: str) -> None:
+    """Those of inputs are transposed convolutions by the weight as it is, and back."""
+    call, shape, options = GRADIENTS[name]
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn((2, 4, 9, 8), generator=generator, requires_grad=True)
-    w = torch.randn((6, 2, 3, 3), generator=generator, requires_grad=True)
+    x = torch.randn((2, 4, 19, 18), generator=generator, requires_grad=True)
+    w = torch.randn(shape, generator=generator, requires_grad=True)
 
     def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return F.conv2d(x, w, stride=2, padding=1, groups=2).square().sum()
+        return call(x, w, **options).square().sum()
 
-    torch.compile(fn, backend="stack")(x, w).backward()
-    found = (x.grad, w.grad)
+    known = len(runs())
+    torch.compile(fn, backend="stack", dynamic=False)(x, w).backward()
+    assert [run.coverage["fallback"] for run in runs()[known:]] == [0, 0]
     wide = [v.detach().double().requires_grad_() for v in (x, w)]
     fn(*wide).backward()
-    for got, want in zip(found, wide, strict=True):
-        assert got is not None and want.grad is not None
-        torch.testing.assert_close(got.double(), want.grad, rtol=1e-4, atol=1e-4)
+    for got, want in zip((x.grad, w.grad), (v.grad for v in wide), strict=True):
+        assert got is not None and want is not None
+        torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
 
 
 @pytest.fixture

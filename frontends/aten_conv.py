@@ -96,7 +96,7 @@ def _convolution_backward(
     static(x)
     rank = x.tensor.rank - 2
     stride, padding, dilation = (each(v, rank) for v in (stride, padding, dilation))
-    if transposed:  # of the convolution that it is the gradient of, image and gradient change places
+    if transposed:  # image and gradient are those of the other way, exchanged
         grad_x = _conv(cx, grad, weight, stride, padding, padding, dilation=dilation, groups=groups)
         grad_w = _grad_weight(cx, x, grad, weight, stride, padding, dilation, groups)
     else:

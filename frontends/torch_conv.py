@@ -28,6 +28,7 @@ class Window(NamedTuple):
 
 Call = Callable[[Tensor, Tensor, Window], Tensor]
 _WEIGHT = [False, True, False]  # of three gradients
+_ONE_ROW = {"stride": 1, "low": 0, "high": 0, "lhs_dilation": 1, "rhs_dilation": 1}
 
 
 def library(x: Tensor, w: Tensor, window: Window) -> Tensor:
@@ -42,20 +43,27 @@ def convolution(node: Node, x: Tensor, w: Tensor, call: Call = library) -> Tenso
     at = node.attrs
     if not 1 <= x.dim() - 2 <= 3:
         raise StackError(f"torch has no convolution over {x.dim() - 2} axes")
-    is_last = bool(at.get("channels_last"))
-    if is_last:
-        x, w = x.movedim(-1, 1), w.movedim(-1, 1)
+    if not at.get("channels_last"):
+        return _channels_second(node, at, x, w, call)
+    is_line = x.dim() == 3
+    if is_line:  # torch copies a line whose channels stand last, an image it takes as it is
+        at = {**at, **{k: (v, *at[k]) for k, v in _ONE_ROW.items()}}
+        x, w = x.unsqueeze(1), w.unsqueeze(1)
+    y = _channels_second(node, at, x.movedim(-1, 1), w.movedim(-1, 1), call).movedim(1, -1)
+    return y.squeeze(1) if is_line else y
+
+
+def _channels_second(node: Node, at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
     if sums_over_images(node):
-        y = _weight_gradient(node, x, w)
+        sizes = channels_second(node.shape, node.attrs)[2:]
+        y = _weight_gradient(at, x, w, (*[1] * (x.dim() - 2 - len(sizes)), *sizes))
         if y is not None:
-            return y.movedim(1, -1) if is_last else y
+            return y
     is_spread = any(d != 1 for d in at["lhs_dilation"])
     is_turned = bool(at.get("transposed"))
     if (is_spread or is_turned) and x.is_floating_point() and all(s == 1 for s in at["stride"]):
-        y = _transposed(at, x, w if is_turned else turned(w, at["groups"]), call)
-    else:
-        y = _plain(at, x, turned(w, at["groups"]) if is_turned else w, call)
-    return y.movedim(1, -1) if is_last else y
+        return _transposed(at, x, w if is_turned else turned(w, at["groups"]), call)
+    return _plain(at, x, turned(w, at["groups"]) if is_turned else w, call)
 
 
 def turned(w: Tensor, groups: int) -> Tensor:
@@ -93,14 +101,13 @@ def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
     return padded(y, low, high)
 
 
-def _weight_gradient(node: Node, x: Tensor, w: Tensor) -> Tensor | None:
+def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Tensor | None:
     """Images `[c, g n, s...]` and windows `[g o, n, t...]` as the gradient of `[g o, c, k...]`.
 
     Steps of the window are steps of the result there, and the other way round. None where the
     convolution that it is the gradient for would not end with the last window.
     """
-    at, groups = node.attrs, node.attrs["groups"]
-    sizes: Sequence[Any] = channels_second(node.shape, at)[2:]
+    groups = at["groups"]
     stride, dilation, low = list(at["rhs_dilation"]), list(at["stride"]), list(at["low"])
     sides = zip(x.shape[2:], w.shape[2:], sizes, stride, dilation, low, strict=True)
     ends = all(

@@ -72,7 +72,8 @@ BACKEND = Backend(
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",
-            f"stream{{min_axis=32769,balance={BALANCE},refuse=[{','.join(REFUSED)}]}},stream_limits",
+            f"stream{{min_axis=32769,balance={BALANCE},loops=blocks,"
+            f"refuse=[{','.join(REFUSED)}]}},stream_limits",
         ),
         ("split", "split_reductions"),
         ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),

@@ -363,7 +363,7 @@ def _triangle(cx: Context, x: Node, op: str, diagonal: int) -> Node:
     rank = x.tensor.rank
     shape = x.shape[-2:]
     rows, columns = cx.iota(shape, 0), cx.iota(shape, 1)
-    rows = cx.elementwise("add", rows, diagonal) if diagonal else rows
+    rows = cx.elementwise("add", rows, diagonal) if diagonal != 0 else rows
     inside = cx.elementwise(op, columns, rows)
     if rank > 2:
         inside = cx.broadcast(inside, x.shape)

@@ -6,7 +6,7 @@ Importing this file is cheap; torch's tracing machinery is loaded on first use.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy as np
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType
 from stack.run.collector import held_back
-from stack.run.frontend import Captured
+from stack.run.frontend import Calls, Captured
 
 
 class TorchFrontend:
@@ -44,6 +44,11 @@ class TorchFrontend:
         from stack.frontends.dynamo_capture import capture
 
         return capture(fn, args, dynamic)
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        from stack.frontends.dynamo_call import TorchCalls
+
+        return TorchCalls(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         from stack.frontends.torch_arrays import to_numpy

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -12,19 +16,27 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.convert_frame import register_bytecode_hook
 from torch._guards import TracingContext
 from torch.fx import GraphModule
+from torch.fx import Node as FxNode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
-from stack.frontends.dynamo_partition import partition_fn
+from stack.frontends.dynamo_partition import keep_inputs, partition_fn
+from stack.frontends.fx_border import Border, Replay, in_layout
 from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
-from stack.frontends.torch_calls import TorchCaptured, asked_index, kept_promises, lone_symbol
+from stack.frontends.torch_calls import (
+    TorchCaptured,
+    asked_index,
+    check_text,
+    kept_promises,
+    lone_symbol,
+    program_name,
+)
 from stack.frontends.torch_index import into_range, may_wait
-from stack.ir.dim import Dim, Expr, substitute
-from stack.ir.interpreter import bind_shapes, interpret
+from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
 from stack.run import plugins
@@ -49,24 +61,54 @@ def _note_bytecode(code: Any, new_code: Any) -> Any:
 
 register_bytecode_hook(_note_bytecode)
 
+# Whether graphs are compiled for the arguments of a call, and the call ends there.
+_PREPARING: ContextVar[bool] = ContextVar("preparing", default=False)
+
+
+class Prepared(Exception):
+    """Ends a call whose graph is compiled now: nothing has run."""
+
+
+@contextmanager
+def preparing() -> Iterator[None]:
+    """Calls of compiled graphs end by `Prepared` in place of running."""
+    token = _PREPARING.set(True)
+    try:
+        yield
+    finally:
+        _PREPARING.reset(token)
+
+
 # Options that are ours; the others go to the backend.
 _OWN = ("backend", "passes", "strict")
 _AHEAD = "cuda"  # where work goes on while indices are asked for: wrong ones must do no harm
 _CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
 
 
-def compile_graph(gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Compile one Dynamo graph; its backward graph too, where gradients are asked for."""
+def compile_graph(
+    gm: GraphModule, example_inputs: Sequence[Any], options: dict[str, Any],
+    made: Any = GRAPHS, fn: Any = None, target: str = "",
+) -> Any:  # fmt: skip
+    """Compile one Dynamo graph; its backward graph too, where gradients are asked for.
+
+    Args:
+        made: where compiled graphs are entered.
+        fn: the user's callable that is this one graph. Its forward pass stays what it computes:
+            the backward pass is given inputs only. Default: one of several graphs, and what the
+            forward pass keeps is weighed.
+        target: what the record calls the program.
+    """
     device = device_of(example_inputs)
     warm(options.get("backend") or default_backend(device))
-    maker = _Maker(gm, options, device)
+    maker = _Maker(gm, options, device, made, fn, target)
     balance = _balance(options, device)
+    whole = fn is not None
     compiler = aot_autograd(
         fw_compiler=maker.forward,
         bw_compiler=maker.backward,
         inference_compiler=maker.inference,
-        decompositions=decompositions(cut=True, split=balance > 0),
-        partition_fn=partition_fn(balance),
+        decompositions=decompositions(cut=not whole, split=not whole and balance > 0),
+        partition_fn=keep_inputs if whole else partition_fn(balance),
         keep_inference_input_mutations=False,
     )
     with plain_tracing(), held_back():
@@ -84,13 +126,19 @@ def _balance(options: dict[str, Any], device: str) -> float:
 class _Maker:
     """Compiles the ATen graphs of one Dynamo graph."""
 
-    def __init__(self, gm: GraphModule, options: dict[str, Any], device: str) -> None:
+    def __init__(
+        self, gm: GraphModule, options: dict[str, Any], device: str, made: Any, fn: Any, target: str
+    ) -> None:
         self.device = device
-        self.number = sum(not g.target.endswith("backward") for g in GRAPHS)
+        self.made = made
+        self.number = sum(not g.target.endswith("backward") for g in made)
         self.options = options
         self.gm = gm
+        self.fn, self.target = fn, target
         holders = [n for n in gm.graph.nodes if n.op == "placeholder"]
-        self.names = [_readable(n) for n in holders]
+        arguments = _argument_names(fn)
+        self.names = [_readable(n, arguments) for n in holders]
+        self.ranks = [_rank(n, arguments) for n in holders]
         self.notes = _break_notes(gm)
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
@@ -104,45 +152,116 @@ class _Maker:
 
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
         check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
+        border = Border(graph.graph)
+        given = self._given(graph)
         imported = import_graph(
             graph,
-            f"graph{self.number}_{role}",
-            self._param_names(graph),
+            self._name(role),
+            {n.name: self.names[i] for n, i in given.items()},
+            self._order(graph, given),
             trusted=role == "backward",
+            border=border,
         )
         notes = Notes(self.notes)
         if role != "backward":
             _PENDING.append(notes)
         if imported.why:
             notes["fallbacks"] = "\n".join(f"{k}: {v}" for k, v in sorted(imported.why.items()))
-        text = lambda: graph.print_readable(print_output=False, colored=False)
-        target = f"graph {self.number} {role}"
-        made = _Graph(imported, text, notes, self.options, target, self.device)
-        return make_boxed_func(made)
+        if imported.checks:
+            notes["checked indices"] = "\n".join(map(check_text, imported.checks))
+        if imported.promises:
+            notes["checked after a run"] = "\n".join(p.text for p in imported.promises)
+        captured = TorchCaptured(
+            func=imported.func, bound=(), flatten=lambda *a: list(a), unflatten=lambda r: r,
+            original=_not_callable, args=(), notes=notes, device=self.device,
+            text=lambda: graph.print_readable(print_output=False, colored=False),
+            arguments=tuple(self.names[i] for i in given.values() if self.ranks[i]),
+        )  # fmt: skip
+        target = self._target(role)
+        return make_boxed_func(
+            _Graph(graph, border, imported, captured, self.options, target, self.made)
+        )
 
-    def _param_names(self, graph: GraphModule) -> dict[str, str]:
-        """Names of the user's program for AOT's `primals_3`, where it says which input that is."""
-        names: dict[str, str] = {}
-        for node in graph.graph.nodes:
-            if node.op != "placeholder":
-                continue
+    def _name(self, role: str) -> str:
+        if self.fn is None:
+            return f"graph{self.number}_{role}"
+        name = program_name(self.fn)
+        return f"{name}_backward" if role == "backward" else name
+
+    def _target(self, role: str) -> str:
+        if self.fn is None:
+            return f"graph {self.number} {role}"
+        return f"{self.target} backward".strip() if role == "backward" else self.target
+
+    def _given(self, graph: GraphModule) -> dict[FxNode, int]:
+        """Which of Dynamo's inputs AOT's `primals_3` is, where it says so."""
+        found: dict[FxNode, int] = {}
+        for node in graph.graph.find_nodes(op="placeholder"):
             position = getattr(node.meta.get("desc"), "idx", None)
             if position is None and node.name.startswith("primals_"):
                 position = int(node.name.removeprefix("primals_")) - 1
             if isinstance(position, int) and position < len(self.names):
-                names[node.name] = self.names[position]
-        return names
+                found[node] = position
+        return found
+
+    def _order(self, graph: GraphModule, given: dict[FxNode, int]) -> list[int]:
+        """Weights and what else a program is bound to, then its arguments in their order."""
+        holders = graph.graph.find_nodes(op="placeholder")
+        ranks = [self.ranks[given[n]] if n in given else 0 for n in holders]
+        return sorted(range(len(holders)), key=ranks.__getitem__)
 
 
-def _readable(holder: torch.fx.Node) -> str:
-    """`attn.wq.weight` for a placeholder that stands for `L['self']._modules['attn']...`."""
-    argument = holder.meta.get("grapharg")
-    source = getattr(argument, "source", None) if argument is not None else None
+def _argument_names(fn: Any) -> list[str]:
+    try:
+        parameters = inspect.signature(getattr(fn, "forward", fn)).parameters
+    except (TypeError, ValueError):
+        return []
+    return list(parameters)
+
+
+_ARGUMENT = re.compile(r"L\['(args|kwargs)'\]\['?(\w+)'?\]")
+
+
+def _in_users_words(source: str, arguments: Sequence[str]) -> str:
+    """A source past the function that calls a module: `L['x']` for `L['args'][0]`."""
+    match = _ARGUMENT.match(source)
+    if match is None or match[1] in arguments:
+        return source
+    name = match[2]
+    if match[1] == "args":
+        name = arguments[int(name)] if int(name) < len(arguments) else f"args.{name}"
+    return f"L['{name}']{source[match.end():]}"
+
+
+def _rank(holder: FxNode, arguments: Sequence[str]) -> int:
+    """Which argument of the user's an input is part of, from 1; 0 for what comes from elsewhere."""
+    name = _in_users_words(_source_name(holder), arguments)
+    head = name.removeprefix("L['").partition("']")[0] if name.startswith("L['") else ""
+    is_weight = any(table in name for table in ("_parameters", "_buffers", "_modules"))
+    if not head or is_weight or not _is_input(holder):
+        return 0
+    return arguments.index(head) + 1 if head in arguments else len(arguments) + 1
+
+
+def _is_input(holder: FxNode) -> bool:
+    source = getattr(holder.meta.get("grapharg"), "source", None)
+    while hasattr(source, "base"):
+        source = source.base
+    return bool(getattr(source, "is_input", False))
+
+
+def _source_name(holder: FxNode) -> str:
+    source = getattr(holder.meta.get("grapharg"), "source", None)
     try:
         name = source.name if source is not None else ""
-        name = name() if callable(name) else name
+        return str(name() if callable(name) else name)
     except NotImplementedError:
-        name = ""
+        return ""
+
+
+def _readable(holder: FxNode, arguments: Sequence[str]) -> str:
+    """`attn.wq.weight` for a placeholder that stands for `L['self']._modules['attn']...`."""
+    name = _in_users_words(_source_name(holder), arguments)
     inner = variable_name(name) if name else ""
     return inner or holder.name.removeprefix("L_").removeprefix("l_").strip("_")
 
@@ -164,65 +283,74 @@ class _Graph:
     """One compiled ATen graph, called with what AOTAutograd passes."""
 
     def __init__(
-        self, imported: Imported, text: Callable[[], str], notes: Notes, options: dict[str, Any],
-        target: str, device: str,
+        self, graph: GraphModule, border: Border, imported: Imported, captured: TorchCaptured,
+        options: dict[str, Any], target: str, made: Any,
     ) -> None:  # fmt: skip
-        self.imported = imported
-        self.device = device
-        self.text, self.notes, self.options, self.target = text, notes, options, target
-        params = dict(zip(imported.func.params, imported.inputs, strict=True))
-        self.checks = [(params[c.param], c) for c in imported.checks if c.param in params]
+        self.border, self.imported, self.captured = border, imported, captured
+        self.options, self.target, self.made = options, target, made
         self.by_size: dict[tuple[tuple[str, int], ...], Any] = {}
         self.loose = _loose_sizes(imported)
-        # a parameter that is kept for the backward pass is the tensor that came in
-        self.given = {p: i for i, p in enumerate(imported.func.params)}
-        results = [r for r in imported.func.results if r not in self.given]
-        whole = imported.func
-        body = Block(whole.params, results, whole.body.names, whole.body.locs)
-        self.func = Func(whole.name, body, whole.level)
-        self.results = self.func.results
-        wanted = [c for place, c in self.checks if isinstance(place, int)]
-        self.is_late = device.startswith(_AHEAD) and bool(wanted) and may_wait(wanted)
+        views = [i for i in imported.inputs if isinstance(i, FxNode)]
+        holders = graph.graph.find_nodes(op="placeholder")
+        self.views = Replay(views, holders) if views else None
+        func = imported.func
+        self.places = {p: i for i, p in enumerate(func.params)}
+        self.checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
+        # what is computed once, and is no input as it came
+        promises = func.results[len(imported.outputs) :]
+        results = [*dict.fromkeys(o for o in imported.outputs if o not in self.places), *promises]
+        self.numbers = {r: i for i, r in enumerate(results)}
+        body = Block(func.params, results, func.body.names, func.body.locs)
+        self.func = Func(func.name, body, func.level)
+        wanted = [c for _, c in self.checks]
+        self.is_late = captured.device.startswith(_AHEAD) and bool(wanted) and may_wait(wanted)
         if self.is_late:
             self.func = into_range(self.func, wanted)
-        if not self.loose and self.results:
+        if not self.loose and self.func.results:
             self._compiled({})
 
     def __call__(self, *args: Any) -> list[Any]:
-        arrays = [a if isinstance(a, torch.Tensor) else args[a] for a in self.imported.inputs]
-        judges = [
-            asked_index(check, args[place], arrays, self.imported.func.params)
-            for place, check in self.checks
-            if isinstance(place, int)
-        ]
+        arrays = self._arrays(args)
+        sizes = {name: int(args[place]) for name, place in self.loose.items()}
+        if _PREPARING.get():
+            if self.func.results:
+                self._compiled(sizes).prepare(arrays)
+            raise Prepared
+        params = self.imported.func.params
+        judges = [asked_index(check, arrays[i], arrays, params) for i, check in self.checks]
         if not self.is_late:
             _judge(judges)
-        sizes = {name: int(args[place]) for name, place in self.loose.items()}
-        flat = self._compiled(sizes).call_flat(arrays) if self.results else ()
+        found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
         if self.is_late:
             _judge(judges)
-        found = iter(kept_promises(flat, self.imported.promises))
-        results: list[Any] = []
-        for output in self.imported.outputs:
-            if output in self.given:
-                results.append(arrays[self.given[output]])
-            else:
-                made = isinstance(output, Node)
-                results.append(next(found) if made else self._number(output, args))
-        return results
+        return self.border.results(args, self._fresh(found, arrays))
 
-    def _number(self, value: Any, args: Sequence[Any]) -> Any:
-        """A size among the results, from the sizes among the arguments."""
-        if not isinstance(value, Expr):
-            return value
-        known: dict[str, Dim] = {}
-        for place, size in self.imported.sizes.items():
-            name = lone_symbol(size)
-            if name is not None:
-                known[name] = int(args[place])
-        arrays = [args[i] for i in self.imported.inputs if isinstance(i, int)]
-        known |= bind_shapes(_without_lifted(self.imported), [tuple(a.shape) for a in arrays])
-        return substitute(value, known)
+    def _arrays(self, args: Sequence[Any]) -> list[Any]:
+        """A tensor for each parameter, its axes in the order of memory."""
+        views = iter(self.views(args) if self.views is not None else ())
+        arrays: list[Any] = []
+        for source, order in zip(self.imported.inputs, self.imported.orders, strict=True):
+            if isinstance(source, int):
+                arrays.append(args[source].permute(order) if order else args[source])
+            else:
+                arrays.append(source if isinstance(source, torch.Tensor) else next(views))
+        return arrays
+
+    def _fresh(self, found: Sequence[Any], arrays: Sequence[Any]) -> list[torch.Tensor]:
+        """The fresh values of the border, each in memory of its own."""
+        found = kept_promises(found, self.imported.promises)
+        taken: set[Node] = set()
+        fresh: list[torch.Tensor] = []
+        for output, node, order in zip(
+            self.imported.outputs, self.border.fresh, self.border.orders, strict=True
+        ):
+            place = self.places.get(output)
+            tensor = found[self.numbers[output]] if place is None else arrays[place]
+            if place is not None or output in taken:
+                tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+            taken.add(output)
+            fresh.append(in_layout(tensor, node.meta["val"], order))
+        return fresh
 
     def _compiled(self, sizes: dict[str, int]) -> Any:
         key = tuple(sorted(sizes.items()))
@@ -232,11 +360,7 @@ class _Graph:
         return self.by_size[key]
 
     def _compile(self, func: Func) -> Any:
-        captured = TorchCaptured(
-            func=func, text=self.text, bound=(), flatten=lambda *a: list(a),
-            unflatten=lambda r: r, original=_not_callable, args=(), notes=self.notes,
-            device=self.device,
-        )  # fmt: skip
+        captured = self.captured.with_func(func)
         own = {k: self.options[k] for k in _OWN if k in self.options}
         if own.get("backend") == "interpreter":
             graph: Any = Interpreted(captured, self.target)
@@ -249,7 +373,7 @@ class _Graph:
                 graph = compile_captured(
                     captured, FRONTEND, options=rest, target=self.target, **own
                 )
-        GRAPHS.append(graph)
+        self.made.append(graph)
         return graph
 
 
@@ -257,12 +381,6 @@ def _judge(judges: Sequence[Callable[[], None]]) -> None:
     """Wait for what was asked. Raises IndexError."""
     for judge in judges:
         judge()
-
-
-def _without_lifted(imported: Imported) -> Func:
-    func = imported.func
-    params = [p for p, i in zip(func.params, imported.inputs, strict=True) if isinstance(i, int)]
-    return Func(func.name, Block(params, params), func.level)
 
 
 def _loose_sizes(imported: Imported) -> dict[str, int]:
@@ -287,6 +405,9 @@ class Interpreted:
         self.func = captured.func
         self.target = target
         self.runs = {(): recorded(captured, "torch", target, "interpreter")}
+
+    def prepare(self, arrays: Sequence[torch.Tensor]) -> None:
+        """Nothing is compiled."""
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         ready = [self._array(a, p) for a, p in zip(arrays, self.func.params, strict=True)]

@@ -32,7 +32,6 @@ from torch.utils import _pytree as pytree
 from stack.errors import StackError
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
-from stack.frontends.dynamo_state import State
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import check_results, device_of, dtype_of
 from stack.frontends.torch_calls import (
@@ -43,6 +42,7 @@ from stack.frontends.torch_calls import (
     TorchCaptured,
     check_text,
     lone_symbol,
+    program_name,
 )
 from stack.ir.builder import param
 from stack.ir.dim import Expr
@@ -148,7 +148,6 @@ class Traced:
         if self.output.backend_input is None:
             raise StackError(f"{fn!r} does no work on tensors: there is nothing to compile")
         self.graph: GraphModule = self.output.backend_input.graph_module
-        self.state = State(self.output, fn, args)
 
     def _around(self, run: Callable[..., Any], args: Sequence[Any]) -> Any:
         scope = self.output.graph_capture_output.f_globals
@@ -205,7 +204,7 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
     try:
         traced = Traced(_traceable(fn), args, dynamic)
     except Unsupported as error:
-        raise StackError(_break_text(error)) from error
+        raise StackError(break_text(error)) from error
     graph, signature = functional_graph(traced)
     return _Assembly(fn, args, arguments, traced, graph, signature).captured()
 
@@ -217,7 +216,8 @@ def _traceable(fn: Any) -> Any:
     return lambda *args: fn(*args)
 
 
-def _break_text(error: Exception) -> str:
+def break_text(error: Exception) -> str:
+    """Why a function does not make one graph, and what to do instead."""
     return (
         "the function does not make one graph; torch.compile(fn, backend='stack') compiles the"
         f" parts between breaks.\n{error}"
@@ -256,7 +256,7 @@ class _Assembly:
 
     def captured(self) -> Captured:
         self._place()
-        imported = import_graph(self.graph, _name(self.fn), self.param_names, self.order)
+        imported = import_graph(self.graph, program_name(self.fn), self.param_names, self.order)
         self.func, bound = self._with_unused(imported)
         loose = [e for e in imported.sizes.values() if isinstance(e, Expr)]
         known = {lone_symbol(d) for p in self.func.params for d in p.shape}
@@ -278,7 +278,7 @@ class _Assembly:
             original=self.fn,
             args=self.args,
             notes=self._notes(imported),
-            changed=self.traced.state.changed,
+            arguments=tuple(self.arguments.tensor_names),
             device=device,
         )
 
@@ -395,11 +395,6 @@ def _result_numbers(outputs: Sequence[Any]) -> list[int | None]:
         numbers.append(count if isinstance(value, Node) else None)
         count += isinstance(value, Node)
     return numbers
-
-
-def _name(fn: Any) -> str:
-    name = getattr(fn, "__name__", type(fn).__name__)
-    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
 
 
 def _weights(root: Any) -> list[torch.Tensor]:

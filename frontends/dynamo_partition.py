@@ -72,6 +72,27 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
     return partition
 
 
+def keep_inputs(
+    joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
+) -> tuple[GraphModule, GraphModule]:
+    """A partitioner that leaves the forward pass as it is: the backward pass gets its inputs.
+
+    What is drawn at random is kept too: it could not be drawn again.
+    """
+    _, forward = forward_pass(joint.graph, num_fwd_outputs)
+    for node in forward:
+        if node.op == "call_function" and not _is_random(node):
+            node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+            node.meta["ac_graph_id"] = 0
+    return min_cut_rematerialization_partition(
+        joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
+    )
+
+
+def _is_random(node: Node) -> bool:
+    return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
 def recomputed(graph: Graph, num_fwd_outputs: int, balance: float) -> list[Node]:
     """The values of the forward pass that are cheaper to compute again than to keep."""
     outputs, forward = forward_pass(graph, num_fwd_outputs)

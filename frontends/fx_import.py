@@ -15,7 +15,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from stack.errors import RuleError, StackError, UnsupportedOp
+from stack.errors import RuleError, StackError, SymbolicSize, UnsupportedOp
 from stack.frontends import (
     aten_conv,
     aten_elementwise,
@@ -28,6 +28,14 @@ from stack.frontends import (
     aten_unary,
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
+from stack.frontends.fx_border import (
+    Border,
+    Order,
+    example_of,
+    inverse,
+    physical_order,
+    storage_root,
+)
 from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call
 from stack.ir.builder import Builder, constant, param
@@ -43,7 +51,7 @@ _ = (
 
 # Ops that check or hint and give nothing.
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
-_TORCH_ROOT = os.path.dirname(torch.__file__)
+_NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 _LARGE_CONSTANT = 64
 
 
@@ -53,7 +61,9 @@ class Imported:
 
     Attributes:
         func: results are the tensors among `outputs`, in order.
-        inputs: for each parameter, the position of its placeholder, or a lifted constant tensor.
+        inputs: for each parameter, the position of its placeholder, a lifted constant tensor, or
+            a node of the graph that is a view of placeholders.
+        orders: for each parameter, the order of its placeholder's axes in memory.
         outputs: what the graph returns: a node, a size, a number or None.
         checks: bounds of index inputs.
         sizes: placeholders that are sizes: position to size expression.
@@ -63,7 +73,8 @@ class Imported:
     """
 
     func: Func
-    inputs: list[int | torch.Tensor]
+    inputs: list[int | torch.Tensor | FxNode]
+    orders: list[Order]
     outputs: list[Any]
     checks: list[IndexCheck]
     sizes: dict[int, Dim]
@@ -78,6 +89,7 @@ def import_graph(
     param_names: Mapping[str, str] | None = None,
     order: Sequence[int] | None = None,
     trusted: bool = False,
+    border: Border | None = None,
 ) -> Imported:
     """Import a functional graph of ATen ops.
 
@@ -85,13 +97,18 @@ def import_graph(
         param_names: readable names for placeholders.
         order: positions of placeholders in the order of the parameters; default: as they come.
         trusted: whether indices were checked before, as in a backward graph.
+        border: how arrays lie in memory on both sides of a call; the results are then its fresh
+            values. Default: parameters and results of the sizes that the graph has.
     """
-    return _Importer(gm, param_names or {}, trusted).run(name, order)
+    return _Importer(gm, param_names or {}, trusted, border).run(name, order)
 
 
 class _Importer:
-    def __init__(self, gm: GraphModule, param_names: Mapping[str, str], trusted: bool) -> None:
+    def __init__(
+        self, gm: GraphModule, param_names: Mapping[str, str], trusted: bool, border: Border | None
+    ) -> None:
         self.gm = gm
+        self.border = border
         self.b = Builder()
         self.cx = Context(self.b, trusted=trusted)
         self.sizes = Sizes()
@@ -100,6 +117,8 @@ class _Importer:
         self.names: set[str] = set()
         self.counts: dict[str, int] = {}
         self.lifted: dict[str, tuple[Node, torch.Tensor]] = {}
+        self.views: dict[FxNode, Node] = {}
+        self.orders: dict[Node, Order] = {}
         self.why: dict[str, str] = {}
         self.effects = 0
 
@@ -107,39 +126,71 @@ class _Importer:
         holders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         places = range(len(holders)) if order is None else order
         sizes: dict[int, Dim] = {}
-        inputs: list[int | torch.Tensor] = []
+        inputs: list[int | torch.Tensor | FxNode] = []
         params: list[Node] = []
         for place in places:
             value = self._placeholder(holders[place])
-            self.env[holders[place]] = value
             if isinstance(value, Node):
                 params.append(value)
                 inputs.append(place)
+                value = self.cx.transpose(value, inverse(self.orders[value]))
             elif isinstance(value, int | Expr):
                 sizes[place] = value
-        outputs: list[Any] = []
+            self.env[holders[place]] = value
         for node in self.gm.graph.nodes:
-            if node.op == "output":
-                outputs = [self._value(a) for a in node.args[0]]
-            elif node.op != "placeholder":
+            if node.op not in ("placeholder", "output"):
                 self.env[node] = self._node(node)
-        params = [p for p, _ in self.lifted.values()] + params
-        inputs = [t for _, t in self.lifted.values()] + inputs
+        params = [p for p, _ in self.lifted.values()] + params + list(self.views.values())
+        inputs = [*(t for _, t in self.lifted.values()), *inputs, *self.views]
+        orders = [self.orders.get(p, tuple(range(p.tensor.rank))) for p in params]
+        outputs = self._outputs()
         results = [o for o in outputs if isinstance(o, Node)]
         promises = list(dict.fromkeys(self.cx.promises))
         func = self.b.func(name, params, [*results, *(p.holds for p in promises)])
         checks = list(dict.fromkeys(self.cx.checks))
-        return Imported(func, inputs, outputs, checks, sizes, self.sizes, self.why, promises)
+        return Imported(
+            func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
+        )
+
+    def _outputs(self) -> list[Any]:
+        if self.border is None:
+            return [self._value(a) for a in self.gm.graph.output_node().args[0]]  # pyright: ignore
+        pairs = zip(self.border.fresh, self.border.orders, strict=True)
+        return [self.cx.transpose(self.env[f], o) if o else self.env[f] for f, o in pairs]
 
     def _placeholder(self, node: FxNode) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
-            return param(name, self._tensor_type(value))
+            type_ = self._tensor_type(value)
+            order = physical_order(value) if self.border is not None else None
+            order = order or tuple(range(type_.rank))
+            made = param(name, type_.with_shape(tuple(type_.shape[i] for i in order)))
+            self.orders[made] = order
+            return made
         if is_size(value):
             return self.sizes.dim(value)
         return value
+
+    def _strided(self, node: FxNode) -> Any:
+        """`as_strided` reads memory, whatever view of it is given: see where that was made."""
+        root = storage_root(node)
+        want = self._want(node.meta["val"])
+        if root.op == "placeholder" and self.border is not None:
+            self.views[node] = param(unique_name(node.name, self.names, self.counts), want)
+            return self.views[node]
+        size, stride, place = [*node.args[1:], None][:3]
+        if place is None:
+            place = node.meta["val"].storage_offset()
+        self.cx.want, self.cx.name = want, str(node.target)
+        self.cx.fakes = (example_of(root),)
+        lowering = LOWERINGS[self.cx.name]
+        try:
+            return lowering(self.cx, self.env[root], *map(self._value, (size, stride, place)))
+        except NotLowered as error:
+            why = f"{error}; what it would read has no place in the program"
+            raise UnsupportedOp([(self.cx.name, self.b.loc)], why) from error
 
     def _tensor_type(self, value: torch.Tensor) -> TensorType:
         if value.layout is not torch.strided:
@@ -183,6 +234,8 @@ class _Importer:
         if is_size(value):
             return self.sizes.dim(value)
         self.b.loc = source_line(node)
+        if node.target is torch.ops.aten.as_strided.default:
+            return self._strided(node)
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
         out = self._call(node, value)
@@ -237,7 +290,7 @@ class _Importer:
         checks, promises = len(self.cx.checks), len(self.cx.promises)
         try:
             return self._settled(lowering(self.cx, *args, **kept), want)
-        except (NotLowered, RuleError) as error:
+        except (NotLowered, RuleError, SymbolicSize) as error:
             del self.cx.checks[checks:]
             del self.cx.promises[promises:]
             return self._opaque(node, args, kwargs, want, str(error))
@@ -313,7 +366,7 @@ def source_line(node: FxNode) -> tuple[str, ...]:
 @lru_cache(maxsize=4096)
 def _innermost(trace: str) -> str:
     frames = _FRAME.findall(trace)
-    own = [f for f in frames if not f[0].startswith(_TORCH_ROOT)]
+    own = [f for f in frames if not f[0].startswith(_NOT_THE_USERS)]
     if not frames:
         return ""
     file, line = (own or frames)[-1]

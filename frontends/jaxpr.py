@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from stack.run.collector import held_back
 
 if TYPE_CHECKING:
     from stack.ir.space import ArraySpace
-    from stack.run.frontend import Captured
+    from stack.run.frontend import Calls, Captured
 
 _SPEC = re.compile(r"\s*(\w+)\s*\[\s*([\d,\s]*)\]\s*")
 
@@ -46,6 +46,11 @@ class JaxFrontend:
         from stack.frontends.jaxpr_capture import capture
 
         return capture(fn, tuple(args), dynamic=dynamic)
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        from stack.frontends.jax_call import JaxCalls
+
+        return JaxCalls(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         """The storage of a JAX array; a view where it is on the CPU. bf16 comes as uint16."""

@@ -92,6 +92,7 @@ def _captured(
         args=args,
         notes=notes,
         device=device_of(held),
+        arguments=tuple(names),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import threading
 from collections.abc import Callable, Sequence
@@ -127,6 +128,12 @@ def lone_symbol(size: Any) -> str | None:
     return None
 
 
+def program_name(fn: Any) -> str:
+    """A user's callable as the name of a function of the IR."""
+    name = getattr(fn, "__name__", type(fn).__name__)
+    return "".join(c if c.isalnum() else "_" for c in name).strip("_") or "main"
+
+
 class TorchCaptured(Captured):
     """`text` is made when it is asked for."""
 
@@ -134,6 +141,11 @@ class TorchCaptured(Captured):
         self._make_text = text
         self._text: str | None = None
         super().__init__(text="", **fields)
+
+    def with_func(self, func: Func) -> TorchCaptured:
+        """The same program as another function."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Captured)}
+        return TorchCaptured(**{**fields, "func": func, "text": self._make_text})
 
     @property
     def text(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -26,6 +26,10 @@ class RuleError(StackError):
     exit_code = 4
 
 
+class SymbolicSize(TypeError):
+    """A number is asked for where a size has symbols."""
+
+
 class VerifyError(StackError):
     """A function breaks a rule of the IR.
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from math import gcd
 
+from stack.errors import SymbolicSize
+
 INF = 1 << 62  # as a bound: not known
 MAX_TERMS, MAX_FACTORS = 512, 32  # what no size of a real program reaches
 # words that mean something else where the text has a size
@@ -108,13 +110,13 @@ class Expr:
         return mod(other, self)
 
     def __bool__(self) -> bool:
-        raise TypeError(
+        raise SymbolicSize(
             f"the truth of the symbolic size {self} is not known; ask equal(), less_equal() or"
             " divides(), which answer True, False or None"
         )
 
     def __index__(self) -> int:
-        raise TypeError(f"the size {self} is symbolic; bind its symbols first (Func.bind)")
+        raise SymbolicSize(f"the size {self} is symbolic; bind its symbols first (Func.bind)")
 
     def __str__(self) -> str:
         text = ""

@@ -285,6 +285,10 @@ class CompiledGraph:
         """Whether shapes are those of a program without symbols: solving sizes takes longer."""
         return self.fixed is not None and [tuple(a.shape) for a in ready] == self.fixed
 
+    def prepare(self, arrays: Sequence[Any]) -> None:
+        """Compile for the sizes of framework arrays; nothing runs."""
+        self.executable_for(self.ready(arrays))
+
     def match(self, args: Sequence[Any]) -> list[Any] | None:
         """What `execute` takes, None where arguments are not what was captured."""
         try:

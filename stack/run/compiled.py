@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-import inspect
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stack.errors import StackError, UnsupportedOp
+from stack.errors import StackError
 from stack.ir.node import Func, Node
-from stack.run.compile import (
-    DEVICE_BACKEND,
-    CompiledGraph,
-    compile_captured,
-    find_frontend,
-    warm,
-)
+from stack.run.compile import DEVICE_BACKEND, CompiledGraph, find_frontend, warm
+from stack.run.frontend import Calls
 from stack.run.record import Run
 
-MANY_CHANGES = 8
+MANY_CHANGES = 8  # captures that something besides the arguments made necessary: worth a warning
 
 
 class Compiled:
     """A user's callable under our compiler.
 
-    Captures again when shapes or the structure of arguments change, and when what the program
-    read besides them does: attributes and training flags of modules, globals. A function of JAX is
-    pure: what it closes over counts as it was at the capture, as under `jax.jit`.
+    Captures again when what a capture took for granted no longer holds, by the framework's own
+    guards: for torch those of Dynamo (types, strides and identity of arguments, attributes and
+    training flags of modules, globals, modes), for JAX the signature, as under `jax.jit`.
 
-    `run` is the record of the newest compilation, `func` its imported function.
+    Gradients of a torch program flow as in eager. Its forward pass is the program as it stands: it
+    keeps nothing but its inputs, and the backward pass computes again what it needs. To train,
+    `torch.compile(model, backend="stack")` weighs what to keep.
+
+    `run` is the record of the newest compilation, `func` its imported function; `gradients` are
+    the graphs of backward passes so far.
     """
 
     def __init__(self, fn: Any, capture_options: dict[str, Any], **options: Any) -> None:
@@ -36,8 +34,17 @@ class Compiled:
         self.frontend_name: str = capture_options.get("frontend", "auto")
         self.dynamic: bool = capture_options.get("dynamic", False)
         self.options = options
-        self.graphs: list[CompiledGraph] = []
-        self.changes = 0  # captures that something besides the arguments made necessary
+        self._calls: Calls | None = None
+
+    @property
+    def graphs(self) -> Sequence[CompiledGraph]:
+        """The compiled graphs, oldest first."""
+        return self._calls.graphs if self._calls is not None else ()
+
+    @property
+    def gradients(self) -> Sequence[CompiledGraph]:
+        """The compiled graphs of backward passes, oldest first."""
+        return self._calls.gradients if self._calls is not None else ()
 
     @property
     def graph(self) -> CompiledGraph:
@@ -53,90 +60,55 @@ class Compiled:
     def func(self) -> Func:
         return self.graph.func
 
-    def capture(self, args: Sequence[Any]) -> CompiledGraph:
-        """Trace for these arguments and compile."""
-        frontend = find_frontend(self.fn, args, self.frontend_name)
-        on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
-        warm(self.options.get("backend") or (DEVICE_BACKEND if on_gpu else None))
-        try:
-            captured = frontend.capture(self.fn, args, dynamic=self.dynamic)
-        except UnsupportedOp:
-            raise
-        except Exception as error:
-            self._raise_as_eager(args, error)
-            raise
-        graph = compile_captured(captured, frontend, **self.options)
-        if graph.func.symbols:
-            graph.executable_for(graph.ready(captured.flatten(*args)))
-        self.graphs.append(graph)
-        return graph
-
-    def _raise_as_eager(self, args: Sequence[Any], error: Exception) -> None:
-        """Where eager refuses the arguments too, raise its type and say what was compiled for."""
-        try:
-            self.fn(*args)
-        except Exception as eager:
-            text = f"{eager}{self._mismatch(args)}"
-            try:
-                same = type(eager)(text)
-            except Exception:
-                raise eager from error
-            raise same from eager
-
-    def _mismatch(self, args: Sequence[Any]) -> str:
-        """Which arguments differ from what was compiled for, by name."""
-        if not self.graphs:
-            return ""
-        graph = self.graphs[-1]
-        free = graph.func.params[len(graph.captured.bound) :]
-        known = ", ".join(f"{p.attrs['name']}: {p.type}" for p in free)
-        if len(free) != len(args):
-            return f"\n(compiled for: {known})"
-        wrong = [
-            f"argument {p.attrs['name']!r} was compiled for {p.type}, got {_shown(a)}"
-            for p, a in zip(free, args, strict=True)
-            if _shown(a) != _shown(p)
-        ]
-        return f"\n({'; '.join(wrong) or f'compiled for: {known}'})"
+    def prepare(self, *args: Any, **kwargs: Any) -> None:
+        """Compile for these arguments; nothing runs."""
+        self._for(args).prepare(args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if kwargs:
-            args = self._positional(args, kwargs)
-        reason = ""
-        for graph in reversed(self.graphs):
-            ready = graph.match(args)
-            if ready is None:
-                continue
-            changed = graph.captured.changed()
-            if not changed:
-                return graph.captured.unflatten(graph.execute(ready))
-            reason = reason or changed
-        graph = self.capture(args)
-        if reason:
-            self._note_change(graph, reason)
-        return graph(*args)
+        calls = self._calls if self._calls is not None else self._for(args)
+        return calls(*args, **kwargs)
 
-    def _positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Arguments by name, in their places. Raises TypeError where they have none."""
-        # a module's own names are those of its forward
-        signature = inspect.signature(getattr(self.fn, "forward", self.fn))
-        given = signature.bind(*args, **kwargs)
-        if given.kwargs:
-            raise TypeError(
-                f"compiled functions take positional arguments: {', '.join(given.kwargs)} cannot be"
-                " given by position here; bind what is fixed first (functools.partial)"
-            )
-        return given.args
+    def _for(self, args: Sequence[Any]) -> Calls:
+        if self._calls is None:
+            frontend = find_frontend(self.fn, args, self.frontend_name)
+            on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
+            warm(self.options.get("backend") or (DEVICE_BACKEND if on_gpu else None))
+            self._calls = frontend.calls(self.fn, self.dynamic, self.options)
+        return self._calls
 
-    def _note_change(self, graph: CompiledGraph, reason: str) -> None:
-        self.changes += 1
-        graph.captured.notes["captured again"] = f"no longer holds: {reason}"
-        if self.changes == MANY_CHANGES:
-            warnings.warn(
-                f"captured {MANY_CHANGES} times because something besides the arguments changed,"
-                f" the last time: {reason}; pass it as an argument",
-                stacklevel=3,
-            )
+
+def raise_as_eager(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    error: Exception,
+    more: str,
+) -> None:
+    """Where eager refuses the arguments too, raise its type and say what was compiled for."""
+    try:
+        fn(*args, **kwargs)
+    except Exception as eager:
+        try:
+            same = type(eager)(f"{eager}{more}")
+        except Exception:
+            raise eager from error
+        raise same from eager
+
+
+def mismatch(graphs: Sequence[CompiledGraph], args: Sequence[Any]) -> str:
+    """Which arguments differ from what was compiled for, by name."""
+    if not graphs:
+        return ""
+    free = [p for p in graphs[-1].func.params if p.attrs["name"] in graphs[-1].captured.arguments]
+    known = ", ".join(f"{p.attrs['name']}: {p.type}" for p in free)
+    if len(free) != len(args):
+        return f"\n(compiled for: {known})"
+    wrong = [
+        f"argument {p.attrs['name']!r} was compiled for {p.type}, got {_shown(a)}"
+        for p, a in zip(free, args, strict=True)
+        if _shown(a) != _shown(p)
+    ]
+    return f"\n({'; '.join(wrong) or f'compiled for: {known}'})"
 
 
 def _shown(value: Any) -> str:
@@ -185,7 +157,7 @@ def compile(
         options=options,
         target=target,
     )
-    compiled.capture(args)
+    compiled.prepare(*args)
     return compiled
 
 

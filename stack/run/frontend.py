@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,9 +32,8 @@ class Captured:
         original: the user's callable, for a peer's own path.
         args: the example arguments.
         notes: graph breaks, guards, decompiled code: title to text.
-        changed: what the program depends on besides its arguments (attributes, training flags,
-            globals) and is no longer as it was captured, in words; empty when nothing is.
         device: where its arrays are: "cpu", "cuda" or "cuda:1".
+        arguments: names of the parameters that are the user's arguments.
     """
 
     func: Func
@@ -45,8 +44,27 @@ class Captured:
     original: Callable[..., Any]
     args: tuple[Any, ...]
     notes: dict[str, str] = field(default_factory=dict)
-    changed: Callable[[], str] = lambda: ""
     device: str = "cpu"
+    arguments: tuple[str, ...] = ()
+
+
+class Calls(Protocol):
+    """A user's callable, captured and compiled as its calls need it, guarded by its framework.
+
+    `graphs` are the compiled graphs, `gradients` those of backward passes; oldest first.
+    """
+
+    @property
+    def graphs(self) -> Sequence[Any]: ...
+
+    @property
+    def gradients(self) -> Sequence[Any]: ...
+
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Compile for these arguments; nothing runs. Raises StackError where there is no graph."""
+        ...
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 
 class Frontend(Protocol):
@@ -60,6 +78,10 @@ class Frontend(Protocol):
 
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         """Trace without running on data. `dynamic` makes sizes that may vary symbolic."""
+        ...
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        """`fn` under our compiler; `options` as for `stack.compile`, with `target`."""
         ...
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:

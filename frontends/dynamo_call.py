@@ -1,0 +1,136 @@
+"""What `stack.compile` gives for a torch program: its calls go through Dynamo and AOTAutograd.
+
+Dynamo guards what a trace took for granted and replays side effects; AOTAutograd's wrappers keep
+aliases, mutation and gradients. Ours is what they call: the compiled graphs.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo import exc
+
+from stack.errors import StackError
+from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
+from stack.frontends.dynamo_capture import break_text
+from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
+
+# A program has as many graphs as its calls need: each caller keeps its own count.
+_UNLIMITED = 1 << 20
+_OWN_COUNT = {"recompile_limit": _UNLIMITED, "isolate_recompiles": True}
+_LIMITS = {"recompile_limit": _UNLIMITED, "accumulated_recompile_limit": _UNLIMITED}
+
+
+class TorchCalls:
+    """A torch module or function whose graphs are compiled as calls need them.
+
+    `graphs` are those of results, oldest first; `gradients` those of the backward pass.
+    """
+
+    def __init__(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> None:
+        self.fn = fn
+        self.options = {k: v for k, v in options.items() if v is not None}
+        self.target: str = self.options.pop("target", "")
+        self.made: list[Any] = []
+        self.reason = ""  # the guard that failed last
+        self.changes = 0
+        self._until_return = ExitStack()
+        known = inspect.signature(torch._dynamo.eval_frame._optimize).parameters
+        count = {k: v for k, v in _OWN_COUNT.items() if k in known}
+        self._call = torch._dynamo.optimize(
+            self._compile, nopython=True, dynamic=dynamic, guard_fail_fn=self._failed, **count
+        )(traceable(fn))
+
+    @property
+    def graphs(self) -> list[Any]:
+        return [g for g in self.made if not g.target.endswith("backward")]
+
+    @property
+    def gradients(self) -> list[Any]:
+        return [g for g in self.made if g.target.endswith("backward")]
+
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Compile for these arguments; nothing runs, and no side effect happens."""
+        self._watch_hooks()
+        with preparing():
+            try:
+                self(*args, **kwargs)
+            except Prepared:
+                return
+        raise StackError(f"{self.fn!r} does no work on tensors: there is nothing to compile")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return self._call(*args, **kwargs)
+        except exc.FailOnRecompileLimitHit:
+            with torch._dynamo.config.patch(_LIMITS):
+                return self._call(*args, **kwargs)
+        except exc.TorchDynamoException as error:
+            self._explain(error, args, kwargs)
+            raise
+        finally:
+            self._until_return.close()
+
+    def _watch_hooks(self) -> None:
+        """For captures until the end of this call: a module's hooks are guarded, which Dynamo
+        leaves out by default."""
+        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+        self._until_return.enter_context(watched)
+
+    # ---- what Dynamo calls
+
+    def _compile(self, gm: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> Any:
+        first = len(self.made)
+        call = compile_graph(
+            gm, example_inputs, self.options, made=self.made, fn=self.fn, target=self.target
+        )
+        if self.reason:
+            for graph in self.made[first:]:
+                graph.captured.notes["captured again"] = f"no longer holds: {self.reason}"
+            self.reason = ""
+        return call
+
+    def _failed(self, failure: Any) -> None:
+        """A guard did not hold: the program is captured again."""
+        self._watch_hooks()
+        text = str(failure.reason).split("\n")[0].partition("  # ")[0]
+        self.reason = text.partition(": ")[2].strip() or text
+        if self.reason.startswith("tensor "):  # an argument's type or layout: that is expected
+            return
+        self.changes += 1
+        if self.changes == MANY_CHANGES:
+            warnings.warn(
+                f"captured {MANY_CHANGES} times because something besides the arguments changed,"
+                f" the last time: {self.reason}; pass it as an argument",
+                stacklevel=2,
+            )
+
+    # ---- errors
+
+    def _explain(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Raise what the user can do something about, in place of Dynamo's own exception."""
+        if isinstance(error, exc.BackendCompilerFailed):
+            inner = error.inner_exception
+            raise inner from None
+        if isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error):
+            raise_as_eager(self.fn, args, kwargs, error, mismatch(self.graphs, args))
+        raise StackError(break_text(error)) from error
+
+
+def traceable(fn: Any) -> Any:
+    """A function for Dynamo to read: a module's hooks are read with it, and so guarded."""
+    if isinstance(fn, FunctionType | MethodType):
+        return fn
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return fn(*args, **kwargs)
+
+    # Dynamo keeps its graphs with the code: each callable has its own
+    return FunctionType(called.__code__.replace(), globals(), closure=called.__closure__)

@@ -1,0 +1,201 @@
+"""The border of a traced graph: which of its results share memory, and how each lies in memory.
+
+A graph's results are either views (of an input, or of a value that several results share), or
+fresh arrays. Views are made by torch itself, by the chain of view ops that the trace holds; what is
+fresh is computed by the compiled program, in the order of axes that torch would have given it.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule
+from torch.fx import Node as FxNode
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+Order = tuple[int, ...]
+
+
+def example_of(node: Any) -> torch.Tensor | None:
+    """The strided tensor that torch traced for a node, if it is one."""
+    value = node.meta.get("val") if isinstance(node, FxNode) else None
+    is_strided = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return value if is_strided else None
+
+
+def storage_root(node: FxNode) -> FxNode:
+    """Where the memory of a node's value was made: an input, or what no view op gave."""
+    while node.op == "call_function":
+        source = _viewed(node)
+        if source is None:
+            return node
+        node = source
+    return node
+
+
+def _viewed(node: FxNode) -> FxNode | None:
+    """The operand whose memory a node's value is."""
+    value = example_of(node)
+    if value is None:
+        return None
+    if node.target is operator.getitem:  # of an op that splits its operand, or makes several
+        (node,) = node.all_input_nodes
+    for operand in node.all_input_nodes:
+        held = example_of(operand)
+        if held is not None and _storage(held) == _storage(value):
+            return operand
+    return None
+
+
+def _storage(value: torch.Tensor) -> int:
+    return value.untyped_storage()._cdata
+
+
+# ---- layouts
+
+
+def physical_order(value: torch.Tensor) -> Order | None:
+    """The axes of a tensor from the slowest to the fastest; None where it is not dense."""
+    strides = [_hint(s) for s in value.stride()]
+    sizes = [_hint(s) for s in value.shape]
+    rank = value.dim()
+    if 0 in sizes:
+        return tuple(range(rank))
+    # an axis of one element stays where it is: its stride says nothing
+    loose = [i for i in range(rank) if sizes[i] == 1]
+    fixed = sorted((i for i in range(rank) if sizes[i] != 1), key=lambda i: -strides[i])
+    for i in loose:
+        fixed.insert(i, i)
+    expected: Any = 1
+    for i in reversed(fixed):
+        if sizes[i] != 1 and not _equal(value.stride(i), expected):
+            return None
+        expected = expected * value.shape[i]
+    return tuple(fixed)
+
+
+def inverse(order: Order) -> Order:
+    """The permutation that undoes another."""
+    return tuple(sorted(range(len(order)), key=order.__getitem__))
+
+
+def _hint(size: Any) -> int:
+    if isinstance(size, int):
+        return size
+    hint = size.node.hint
+    return int(hint) if hint is not None else 2
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a == b if isinstance(a, int) and isinstance(b, int) else statically_known_true(a == b)
+
+
+# ---- results
+
+
+class Border:
+    """What a graph returns, as fresh values and as views of inputs and of fresh values.
+
+    Attributes:
+        fresh: the nodes that the compiled program computes, each once.
+        orders: for each of them, how it lies in memory (see `physical_order`).
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.outputs: list[Any] = list(graph.output_node().args[0])  # pyright: ignore
+        self._inputs = {n: i for i, n in enumerate(graph.find_nodes(op="placeholder"))}
+        roots = {o: self._source(o) for o in self.outputs if example_of(o) is not None}
+        self.fresh = list(dict.fromkeys(r for r in roots.values() if r not in self._inputs))
+        self.orders = [physical_order(f.meta["val"]) for f in self.fresh]
+        views = [o for o in self.outputs if isinstance(o, FxNode) and self._is_view(o)]
+        self._views = list(dict.fromkeys(views))
+        self._program = Replay(self._views, [*self._inputs, *self.fresh]) if views else None
+
+    def _source(self, output: FxNode) -> FxNode:
+        """The fresh value or the input that an output is, or is a view of."""
+        root = storage_root(output)
+        if root is output or root in self._inputs:
+            return root
+        whole, part = example_of(root), output.meta["val"]
+        others = {o for o in self.outputs if example_of(o) is not None and o is not output}
+        is_shared = any(storage_root(o) is root for o in others)
+        if whole is None or (not is_shared and _hint(part.numel()) < _hint(whole.numel())):
+            return output  # the part alone: nobody sees the rest
+        return root
+
+    def _is_view(self, output: FxNode) -> bool:
+        return output not in self._inputs and output not in self.fresh
+
+    def results(self, args: Sequence[Any], fresh: Sequence[torch.Tensor]) -> list[Any]:
+        """What the graph returns for its arguments.
+
+        Args:
+            fresh: the values of `self.fresh`, each in memory of its own.
+        """
+        known: dict[Any, Any] = dict(zip(self.fresh, fresh, strict=True))
+        if self._program is not None:
+            made = self._program([*args, *fresh])
+            known |= zip(self._views, made, strict=True)
+        return [self._value(o, args, known) for o in self.outputs]
+
+    def _value(self, output: Any, args: Sequence[Any], known: dict[Any, Any]) -> Any:
+        if not isinstance(output, FxNode):
+            return output
+        place = self._inputs.get(output)
+        return known[output] if place is None else args[place]
+
+
+class Replay:
+    """Nodes of a graph, computed by torch from the values of others: views, and sizes.
+
+    Args:
+        wanted: what a call gives.
+        given: nodes whose values a call is given, in order; those not needed are passed over.
+    """
+
+    def __init__(self, wanted: Sequence[FxNode], given: Sequence[FxNode]) -> None:
+        graph = Graph()
+        places = {node: i for i, node in enumerate(given)}
+        made: dict[FxNode, FxNode] = {}
+        self.places: list[int] = []
+        chain = _needed(wanted, places)
+        for node in chain:
+            if node in places:
+                made[node] = graph.placeholder(f"given_{places[node]}")
+                self.places.append(places[node])
+        for node in chain:
+            if node not in places:
+                made[node] = graph.node_copy(node, made.__getitem__)
+        graph.output(tuple(made[n] for n in wanted))
+        holder = wanted[0].graph.owning_module
+        self._call: Callable[..., Any] = GraphModule(holder or torch.nn.Module(), graph).forward
+
+    def __call__(self, values: Sequence[Any]) -> Sequence[Any]:
+        return self._call(*[values[i] for i in self.places])
+
+
+def _needed(wanted: Sequence[FxNode], given: dict[FxNode, int]) -> list[FxNode]:
+    """The nodes that lead to the wanted ones, in the order of the graph."""
+    found: set[FxNode] = set()
+    pending = list(wanted)
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            if node not in given:
+                pending.extend(node.all_input_nodes)
+    return [n for n in wanted[0].graph.nodes if n in found]
+
+
+def in_layout(tensor: torch.Tensor, like: torch.Tensor, order: Order | None) -> torch.Tensor:
+    """A dense array of a fresh value, given its axes in memory order, as torch would lay it out."""
+    if order is not None:
+        return tensor.permute(inverse(order)) if order != tuple(range(len(order))) else tensor
+    strides = like.stride()
+    if not all(isinstance(s, int) for s in strides):
+        return tensor
+    held = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+    return held.copy_(tensor)

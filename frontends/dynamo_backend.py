@@ -36,6 +36,7 @@ from stack.frontends.torch_calls import (
     program_name,
 )
 from stack.frontends.torch_index import into_range, may_wait
+from stack.frontends.torch_precision import guard_precision
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
@@ -99,6 +100,7 @@ def compile_graph(
         target: what the record calls the program.
     """
     device = device_of(example_inputs)
+    guard_precision(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
     balance = _balance(options, device)
@@ -230,7 +232,7 @@ def _in_users_words(source: str, arguments: Sequence[str]) -> str:
     name = match[2]
     if match[1] == "args":
         name = arguments[int(name)] if int(name) < len(arguments) else f"args.{name}"
-    return f"L['{name}']{source[match.end():]}"
+    return f"L['{name}']{source[match.end() :]}"
 
 
 def _rank(holder: FxNode, arguments: Sequence[str]) -> int:

@@ -134,7 +134,9 @@ def arguments(rng: random.Random, sizes: Sequence[int]) -> Tensors:
     count = rng.randint(1, 3)
     made: Tensors = []
     for _ in range(count):
-        kind = rng.choice(("dense", "dense", "t", "step", "offset", "scalar", "same", "overlap", "3d"))
+        kind = rng.choice(
+            ("dense", "dense", "t", "step", "offset", "scalar", "same", "overlap", "3d")
+        )
         seed = torch.Generator().manual_seed(rng.randrange(1 << 30))
         if kind == "same" and made:
             made.append(made[-1])
@@ -178,9 +180,7 @@ def copied(args: Sequence[torch.Tensor], grad: bool) -> Tensors:
 def sharing(results: Sequence[Any], args: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Which results are memory of which arguments and of which results."""
     pointers = [t.untyped_storage().data_ptr() if t.numel() else -1 for t in (*args, *results)]
-    return [
-        tuple(j for j, q in enumerate(pointers) if q == p and p != -1) for p in pointers
-    ]
+    return [tuple(j for j, q in enumerate(pointers) if q == p and p != -1) for p in pointers]
 
 
 def world(fn: Callable[..., Any], args: Tensors, grad: bool) -> dict[str, Any]:

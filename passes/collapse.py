@@ -118,8 +118,8 @@ class _Axes:
             for name, dim in zip(_names(operand), self.dims[value], strict=True):
                 self._join([named.setdefault(name, dim)], [dim])
         if self.group.op == "stream":
-            sides = [set(_names(operand)) for operand in (*rule.inputs, *rule.outputs)]
-            self.kept.update(named[name] for name in set.intersection(*sides))
+            left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
+            self.kept.update(named[name] for name in left & right & made)
 
     def _join(self, first: Sequence[int], second: Sequence[int]) -> None:
         for a, b in zip(first, second, strict=True):

@@ -10,13 +10,12 @@ Of `n` images with `c` channels, `o` results and `g` groups, and spatial axes `s
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from stack.errors import RuleError
 from stack.ir.axes import Axis, Index, Rule, plain
-from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul
+from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul, product
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
 from stack.ir.types import Type
@@ -42,10 +41,8 @@ def sums_over_images(node: Node) -> bool:
     window = channels_second(node.args[1].shape, at)[2:]
     result = channels_second(node.shape, at)[2:]
     plain = not at.get("transposed") and all(d == 1 for d in at["lhs_dilation"])
-    sizes = (*window, *result)
-    if not plain or not all(isinstance(s, int) for s in sizes):
-        return False
-    return math.prod(window) >= 4 * math.prod(result)  # pyright: ignore[reportArgumentType]
+    taps, places = product(window), product(result)
+    return plain and isinstance(taps, int) and isinstance(places, int) and taps >= 4 * places
 
 
 def conv_rule(node: Node) -> Rule:

@@ -70,7 +70,7 @@ def _moved_attrs(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
 @on(*ELEMENTWISE, "slice", "pad", "reverse", "concat")
 def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free, or
-    are wanted in that order anyway."""
+    where a convolution wants them in that order anyway."""
     lead = next((a for a in node.args if a.op == "transpose"), None)
     if lead is None or not node.shape:
         return None
@@ -81,7 +81,7 @@ def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
         moved = for_free(arg, back)
         if moved is None:
             moved = transposed(arg, back)
-            if moved not in scope.users(arg):
+            if all(reader.op != "conv" for reader in scope.users(moved)):
                 return None
         args.append(moved)
     hint = node.tensor.with_shape(tuple(node.shape[p] for p in back))

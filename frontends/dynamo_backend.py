@@ -37,6 +37,7 @@ from stack.frontends.torch_calls import (
 )
 from stack.frontends.torch_index import into_range, may_wait
 from stack.frontends.torch_overlap import guarded
+from stack.frontends.torch_precision import guard_precision
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
@@ -100,6 +101,7 @@ def compile_graph(
         target: what the record calls the program.
     """
     device = device_of(example_inputs)
+    guard_precision(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
     balance = _balance(options, device)

@@ -12,6 +12,7 @@ from stack.ir.types import TensorType, TupleType
 from stack.run.backend import Executable, Kernel
 from stack.run.cache import Cache, cache_folder
 
+from ..device.symbols import ENTRY, symbol_of
 from ..peer import files
 from . import nvrtc
 from .printer import print_kernel
@@ -20,7 +21,6 @@ from .values import Source
 if TYPE_CHECKING:
     from ..device.launch import Loaded
 
-ENTRY = "stack_kernel"
 DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
 
@@ -65,9 +65,7 @@ class Compiler:
     def describe(self, node: Node) -> Kernel:
         """The record of a kernel."""
         binary, source = self.binary(node), self.source(node)
-        readable, body = self.readable[source.text], node.blocks[0]
-        lines = list(self.lines.get(node, ()))
-        lines += [line for places in body.locs.values() for line in places]
+        readable = self.readable[source.text]
         types = [t for n in (*node.args, node) for t in _types(n)]
         return Kernel(
             readable.name,
@@ -75,7 +73,7 @@ class Compiler:
             readable.text,
             "cu",
             self.func.body.names.get(node, ""),
-            files(lines),
+            self._lines(node),
             tuple(node.attrs.get("ops") or ()),
             float(node.attrs.get("flops") or _flops(node)),
             float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
@@ -88,6 +86,15 @@ class Compiler:
                 "blocks": source.blocks,
             },
         )
+
+    def symbol(self, node: Node) -> str:
+        """What a profiler calls a kernel, by the first of the nodes that it is made for."""
+        return symbol_of(self.readable[self.source(node).text].name, self._lines(node))
+
+    def _lines(self, node: Node) -> tuple[str, ...]:
+        """Source lines of a kernel: its node's, then those inside."""
+        inside = (line for places in node.blocks[0].locs.values() for line in places)
+        return files([*self.lines.get(node, ()), *inside])
 
     def artifacts(self) -> Artifacts:
         """Later stages of every distinct kernel, made when asked for."""
@@ -127,7 +134,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     def load(node: Node) -> Loaded:
         source, binary = compiler.source(node), compiler.binary(node)
         if source not in launches:
-            launches[source] = loaded(source, binary, device)
+            launches[source] = loaded(source, binary, device, compiler.symbol(node))
         return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)

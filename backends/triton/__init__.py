@@ -68,15 +68,19 @@ BACKEND = Backend(
     level="tile",
     doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose,diagonals,canonicalize"),
+        ("canonical", "inline,canonicalize,fold,decompose{gpu=true},diagonals,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",
-            f"stream{{min_axis=32769,balance={BALANCE},refuse=[{','.join(REFUSED)}]}},stream_limits",
+            f"stream{{min_axis=32769,balance={BALANCE},loops=blocks,"
+            f"refuse=[{','.join(REFUSED)}]}},stream_limits",
         ),
         ("split", "split_reductions"),
         ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
-        ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
+        (
+            "tiled",
+            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv],updated=[scatter]}}",
+        ),
     ),
     proposal="tiles{most=8}",
     identify=_identify,

@@ -15,13 +15,13 @@ from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, describe, executable
 from ..device.program import Program
+from ..device.symbols import ENTRY, symbol_of
 from ..device.tensors import result_types
 from ..peer import files
 from . import build
 from .launch import Launch, interpreted, loaded
 from .printer import Code, Source, print_kernel
 
-ENTRY = "stack_kernel"
 DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
 
@@ -31,6 +31,7 @@ class Compiler:
 
     def __init__(self, func: Func, target: str) -> None:
         self.func = func
+        self.lines = {n: block.locs.get(n, ()) for block, n in walk(func.body) if n.op == "kernel"}
         self.target = target
         self.sources: dict[tuple[Block, object, object, object], Source] = {}
         self.readable: dict[Code, tuple[str, Source]] = {}
@@ -73,7 +74,6 @@ class Compiler:
         name, shown = self.readable[source.code]
         built = self.binaries.get(source.code)
         body = node.blocks[0]
-        lines = [line for places in body.locs.values() for line in places]
         types = [t for n in (*node.args, node) for t in result_types(n)]
         flops = total(body.nodes).flops
         return Kernel(
@@ -82,7 +82,7 @@ class Compiler:
             shown.text,
             "py",
             self.func.body.names.get(node, ""),
-            files([*self.func.body.locs.get(node, ()), *lines]),
+            self._lines(node),
             tuple(node.attrs.get("ops") or ()),
             float(flops) if isinstance(flops, int | float) else 0.0,
             float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
@@ -93,6 +93,15 @@ class Compiler:
             },
             warning=built.warning() if built and assembled else "",
         )
+
+    def symbol(self, node: Node) -> str:
+        """What a profiler calls a kernel, by the first of the nodes that it is made for."""
+        return symbol_of(self.readable[self.source(node).code][0], self._lines(node))
+
+    def _lines(self, node: Node) -> tuple[str, ...]:
+        """Source lines of a kernel: its node's, then those inside."""
+        inside = (line for places in node.blocks[0].locs.values() for line in places)
+        return files([*self.lines.get(node, ()), *inside])
 
     def artifacts(self) -> Artifacts:
         """Later stages of every distinct kernel, made when asked for."""
@@ -132,7 +141,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     def load(node: Node) -> Launch:
         source = compiler.source(node)
         if source not in launches:
-            launches[source] = _launcher(compiler, source, device)
+            launches[source] = _launcher(compiler, node, device)
         return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)
@@ -159,10 +168,10 @@ def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compil
     return compiler
 
 
-def _launcher(compiler: Compiler, source: Source, device: torch.device) -> Launch:
-    made = None
+def _launcher(compiler: Compiler, node: Node, device: torch.device) -> Launch:
+    made, source = None, compiler.source(node)
     if device.type == "cuda":
-        made = loaded(source, compiler.binary(source), device)
+        made = loaded(source, compiler.binary(source), compiler.symbol(node), device)
     return made or interpreted(source)
 
 

@@ -228,6 +228,24 @@ class ArraySpace:
         return self.xp.einsum(text, a, b, dtype=self.wide(node.dtype), optimize=True)
 
     def op_conv(self, node: Node, x: Array, w: Array) -> Array:
+        at = node.attrs
+        if not node.tensor.size or not x.size or not w.size:
+            return self.xp.zeros(node.shape, dtype=self.dtype(node.dtype))
+        if at.get("channels_last"):
+            x, w = (self.xp.moveaxis(a, -1, 1) for a in (x, w))
+        if at.get("transposed"):
+            w = self._turned(w, at["groups"])
+        out = self.convolve(node, x, w)
+        return self.xp.moveaxis(out, 1, -1) if at.get("channels_last") else out
+
+    def _turned(self, w: Array, groups: int) -> Array:
+        """The weight of a plain convolution: `[g * c, o, k...]` as `[g * o, c, k...]`, reversed."""
+        split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+        turned = self.xp.flip(self.xp.swapaxes(split, 1, 2), tuple(range(3, split.ndim)))
+        return turned.reshape(-1, w.shape[0] // groups, *w.shape[2:])
+
+    def convolve(self, node: Node, x: Array, w: Array) -> Array:
+        """A plain convolution with the numbers of a node, channels second."""
         raise NotImplementedError
 
     # ---- control

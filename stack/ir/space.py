@@ -110,11 +110,9 @@ class NumpySpace(ArraySpace):
         # sums start from 0, as in `reduce`: -0.0 alone gives 0.0
         return out + out.dtype.type(0) if kind == "sum" else out
 
-    def op_conv(self, node: Node, x: Array, w: Array) -> Array:
+    def convolve(self, node: Node, x: Array, w: Array) -> Array:
         at = node.attrs
         rank = x.ndim - 2
-        if not node.tensor.size or not x.size or not w.size:
-            return np.zeros(node.shape, dtype=node.dtype.numpy)
         spread = [(s - 1) * d + 1 for s, d in zip(x.shape[2:], at["lhs_dilation"], strict=True)]
         sizes = [s + lo + hi for s, lo, hi in zip(spread, at["low"], at["high"], strict=True)]
         # negative padding crops
@@ -142,7 +140,7 @@ class NumpySpace(ArraySpace):
         tap = LETTERS[4 + rank : 4 + 2 * rank]
         text = f"abc{where}{tap},bdc{tap}->abd{where}"
         out = np.einsum(text, views, kernel, optimize=True, dtype=self.wide(node.dtype))
-        return out.reshape(node.shape)
+        return out.reshape(x.shape[0], w.shape[0], *out.shape[3:])
 
 
 def _to_storage(x: Array, dtype: DType) -> Array:

@@ -216,7 +216,8 @@ def _copysign(cx: Context, x: Any, y: Any) -> Node:
 
 @lowers("hypot.default", "prims.hypot.default")
 def _hypot(cx: Context, x: Any, y: Any) -> Node:
-    (a, b), _ = cx.align([x, y], cx.want.dtype)
+    out: DType = cx.want.dtype
+    (a, b), _ = cx.align([x, y], F32 if out.bits == 16 else out)  # one rounding to 16 bits
     a, b = cx.elementwise("abs", a), cx.elementwise("abs", b)
     infinite = cx.elementwise(
         "or", cx.elementwise("eq", a, math.inf), cx.elementwise("eq", b, math.inf)
@@ -227,7 +228,7 @@ def _hypot(cx: Context, x: Any, y: Any) -> Node:
     length = cx.elementwise("sqrt", cx.elementwise("add", cx.elementwise("mul", ratio, ratio), 1.0))
     scaled = cx.elementwise("mul", large, length)
     finite = cx.select(cx.elementwise("eq", small, 0.0), large, scaled)
-    return cx.select(infinite, math.inf, finite, finite.dtype)  # beside a nan, too
+    return cx.cast(cx.select(infinite, math.inf, finite, finite.dtype), out)  # beside a nan, too
 
 
 @lowers("angle.default")

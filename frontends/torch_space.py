@@ -132,6 +132,7 @@ class TorchSpace(TorchElementwise):
 
     def scatter(self, x: Tensor, place: tuple[Tensor, ...], updates: Tensor, kind: str) -> Tensor:
         places = [p.expand(updates.shape) for p in place]
+        x = x.contiguous()  # Inductor (2.13) writes into an expanded tensor as if it were one
         if kind in ("set", "add") and x.dtype is not torch.bool:
             return torch.index_put(x, tuple(places), updates, accumulate=kind == "add")
         if kind in ("set", "add"):

@@ -57,15 +57,21 @@ def result_names(dot: Node) -> list[str]:
     return [a.names[0] for a in parse_rule(dot.attrs["rule"]).outputs[0]]
 
 
+def _sizes(dot: Node) -> dict[str, int]:
+    """Extents of the axes of a dot."""
+    sizes: dict[str, int] = {}
+    for side, arg in enumerate(dot.args):
+        sizes.update(zip(operand_names(dot, side), map(static, arg.shape), strict=True))
+    return sizes
+
+
 def roles_of(dot: Node) -> Roles:
     """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own."""
     inputs = [operand_names(dot, 0), operand_names(dot, 1)]
     output = result_names(dot)
     if any(len(set(names)) != len(names) for names in (*inputs, output)):
         raise CannotTile("an operand of the dot has one axis twice")
-    sizes: dict[str, int] = {}
-    for names, arg in zip(inputs, dot.args, strict=True):
-        sizes.update(zip(names, map(static, arg.shape), strict=True))
+    sizes = _sizes(dot)
     if not output or all(output[-1] in names for names in inputs):
         raise CannotTile("the last axis of the dot's result is a batch axis")
     lane = output[-1]
@@ -117,12 +123,15 @@ def pick_rows(extent: int, lanes: int, dtype: DType) -> int:
 
 def check_worth(dot: Node) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
-    if dot.args[0].dtype.bits == 16 and not _is_row_of_sums(roles_of(dot), dot):
+    if dot.args[0].dtype.bits == 16 and not _is_row_of_sums(dot):
         raise CannotTile("libraries have instructions for products of 16-bit floats")
 
 
-def _is_row_of_sums(roles: Roles, dot: Node) -> bool:
+def _is_row_of_sums(dot: Node) -> bool:
     """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
+    if not result_names(dot):
+        return True
+    roles = roles_of(dot)
     if not roles.row:
         last = operand_names(dot, roles.right)[-1]
         return last != roles.lane and last in roles.contracted
@@ -135,7 +144,7 @@ def as_reduction(group: Node, dot: Node) -> Node:
     kept = result_names(dot)
     # an axis of one operand alone, of size 1, may be left
     names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
-    sizes = roles_of(dot).sizes
+    sizes = _sizes(dot)
     full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
     spread: list[Node] = []
     for side, arg in enumerate(dot.args):
@@ -213,7 +222,7 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0) -> Node:
         CannotTile: what stands against it.
     """
     dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
-    if len(dots) == 1 and _is_row_of_sums(roles_of(dots[0]), dots[0]):
+    if len(dots) == 1 and _is_row_of_sums(dots[0]):
         return Tiler(as_reduction(group, dots[0])).kernel()
     return _GemmTiler(group, lanes, rows).kernel()
 

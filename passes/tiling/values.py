@@ -1,12 +1,9 @@
 """Values of a group's nodes at an index: how each op reads its operands inside of a kernel.
 
-16-bit floats are widened on load and narrowed on store, so that sums accumulate in f32. A long sum
-of floats is a sum of shorter ones: roundings then grow with the root of the length.
+16-bit floats are widened on load and narrowed on store, so that sums accumulate in f32.
 """
 
 from __future__ import annotations
-
-import math
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
@@ -16,8 +13,6 @@ from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.tiling.frame import COMBINE, CannotTile, Frame, static, wide
-
-LONG_SUM = 512  # steps of one accumulator
 
 
 class Values(Frame):
@@ -129,13 +124,8 @@ class Values(Frame):
                 full.append(self.tile_dim)
                 in_tile = True
             else:
-                exact = kind != "sum" or not operand.dtype.is_float
-                loops = [static(extent)] if exact else shorter(static(extent))
-                position: Dim = 0
-                for size in loops:
-                    serial.append(self.serial(size))
-                    position = add(mul(position, size), serial[-1])
-                full.append(position)
+                serial.append(self.serial(static(extent)))
+                full.append(serial[-1])
         value = self._accumulate(serial, kind, operand, tuple(full), guard)
         if in_tile:
             value = self.b.reduce(self.as_tile(value), kind=kind, axes=(0,))
@@ -254,13 +244,3 @@ def rotation(node: Node) -> tuple[Node, int] | None:
     return (
         (source, shift) if first.attrs == {"start": nothing, "limit": split, "step": ones} else None
     )
-
-
-def shorter(extent: int) -> list[int]:
-    """Two loops in place of a long one, where its length has a divisor near the root."""
-    if extent < LONG_SUM:
-        return [extent]
-    for part in range(math.isqrt(extent), 15, -1):
-        if extent % part == 0:
-            return [extent // part, part]
-    return [extent]

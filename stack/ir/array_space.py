@@ -23,7 +23,7 @@ Run = Callable[..., tuple[Array, ...]]
 _NUMPY_NAMES = {
     "neg": "negative", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh",
     "acosh": "arccosh", "atanh": "arctanh", "round": "round", "add": "add", "sub": "subtract",
-    "mul": "multiply", "rem": "fmod", "pow": "power", "atan2": "arctan2", "max": "maximum",
+    "mul": "multiply", "pow": "power", "atan2": "arctan2", "max": "maximum",
     "min": "minimum", "shl": "left_shift", "shr": "right_shift", "eq": "equal",
     "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
     "select": "where", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
@@ -93,8 +93,14 @@ class ArraySpace:
 
     def op_div(self, node: Node, x: Array, y: Array) -> Array:
         if node.dtype.is_integer:
-            return (x - self.xp.fmod(x, y)) // y
+            safe = self.xp.where(y == 0, self.xp.ones_like(y), y)
+            whole = (x - self.xp.fmod(x, safe)) // safe
+            return self.xp.where(y == 0, ~self.xp.zeros_like(whole), whole)
         return self.xp.true_divide(x, y)
+
+    def op_rem(self, node: Node, x: Array, y: Array) -> Array:
+        rest = self.xp.fmod(x, y)
+        return self.xp.where(y == 0, x, rest) if node.dtype.is_integer else rest
 
     # ---- leaves and movement
 

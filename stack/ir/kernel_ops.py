@@ -82,6 +82,20 @@ def loop_parts(
     return args[:count], args[count:]
 
 
+def turns(loop: Node) -> int:
+    """How often a loop runs its block at most."""
+    extent = int(loop.blocks[0].params[0].attrs["extent"])
+    limits, _ = loop_parts(loop.args, loop.attrs)
+    if not limits:
+        return extent
+    first, end = limits
+    # `first + n`, or the smaller of that and the extent
+    for past in end.args if end.op == "min" else (end,):
+        if past.op == "add" and past.args[0] is first and past.args[1].op == "const":
+            return min(extent, int(past.args[1].attrs["value"].array))
+    return extent
+
+
 def _memory(site: Site) -> TensorType:
     if not site.args or site.args[0].tensor.space not in MEMORY:
         raise site.fail("operand 0 is memory (in global, shared or local)")

@@ -86,15 +86,19 @@ def lower(
     run: Run,
     passes: str = "default",
     tune: dict[str, Any] | None = None,
+    rounds: bool = False,
 ) -> Func:
     """Walk a tensor-level function down to what the backend takes; each stage is recorded.
 
     `tune`: options of the backend for measuring tiles before the last stage; None measures none.
+    `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
     """
     stages = backend.stages
     if passes != "default":
         kept = [s for s in stages if s[0] in LOWERING_STAGES]
         stages = (("passes", passes), *kept)
+    if rounds:
+        stages = (("rounded", "rounding"), *stages)
     for name, spec in stages:
         if tune is not None and (name, spec) == stages[-1]:
             func = _tuned(func, backend, run, tune)
@@ -151,14 +155,16 @@ def compile_func(
 
     Options are those of the backend, and `tune`: True measures tiles where the backend has a
     choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
+    `excess_precision`: False rounds 16-bit floats after each op, as eager frameworks do, where
+    kernels keep f32 between the ops that they fuse.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)
     start = time.perf_counter()
     run = run if run is not None else Run(func.name, "", backend.name)
     given = dict(options or {})
-    tune = given.pop("tune", False)
-    lowered = lower(func, backend, run, passes, given if tune else None)
+    tune, excess = given.pop("tune", False), given.pop("excess_precision", True)
+    lowered = lower(func, backend, run, passes, given if tune else None, rounds=not excess)
     executable = backend.compile(lowered, given)
     run.kernels = executable.kernels
     for name, text in executable.artifacts.items():

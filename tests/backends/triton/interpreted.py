@@ -17,6 +17,7 @@ import torch
 import triton_interpreter  # noqa: F401
 from gpu_cases import EPILOGUES, JOINED, PRODUCTS, TURNED, epilogue_of, floats, product_of, several
 from kernel_cases import CASES, Spec, group_of, program, random_array
+from rounding_cases import chain, in_f32, numbers
 
 import stack
 from stack.backends.mlir.library import decode, encode
@@ -169,6 +170,17 @@ def kernels() -> Iterator[tuple[str, float, bool]]:
         yield name, worst, all(k.kind == "generated" for k in run.kernels)
 
 
+def precisions() -> Iterator[tuple[str, float, bool]]:
+    """What is between the ops of a kernel, to the last bit; of bf16 the interpreter cuts it off."""
+    func, arrays = chain("f16"), numbers("f16", np.random.default_rng(9))
+    for excess in (False, True):
+        run = compile_func(func, "triton", options={**OPTIONS, "excess_precision": excess})
+        found = run.run(arrays)[0]
+        want = in_f32(func, arrays, "f16") if excess else func.interpret(*arrays)
+        is_ours = [k.kind for k in run.kernels] == ["generated"]
+        yield f"excess precision: {excess}", error(found, want[0]), is_ours
+
+
 def streams() -> Iterator[tuple[str, float, bool]]:
     from stack.demos.gpu_attention import VARIANTS
 
@@ -229,7 +241,8 @@ def in_parts() -> Iterator[tuple[str, float, bool]]:
 def main() -> int:
     warnings.simplefilter("ignore")  # nan and overflow are meant
     with np.errstate(all="ignore"):
-        found = {name: [worst, ours] for name, worst, ours in (*kernels(), *streams(), *in_parts())}
+        checked = (*kernels(), *precisions(), *streams(), *in_parts())
+        found = {name: [worst, ours] for name, worst, ours in checked}
     print(json.dumps(found))
     return 0
 

@@ -100,6 +100,11 @@ def plain_tracing() -> Iterator[None]:
 # ---- tracing
 
 
+def one_at_a_time() -> Any:
+    """Torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
+    return torch._dynamo.convert_frame.compile_lock
+
+
 @contextmanager
 def _quiet(name: str) -> Iterator[None]:
     """What fails is raised: no stack trace of torch's own beside it."""

@@ -60,7 +60,7 @@ class Sizes:
             low, high = 0, INF
             bounds = self._env.var_to_range.get(sym) if self._env is not None else None
             if bounds is not None:
-                low = max(int(bounds.lower), 0) if bounds.lower.is_number else 0
+                low = max(int(bounds.lower), 0) if bounds.lower.is_Integer else 0
                 high = int(bounds.upper) if bounds.upper.is_Integer else INF
             letter = "u" if str(sym).startswith("u") else "s"
             name = f"{letter}{len(self._symbols)}"

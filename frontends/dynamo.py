@@ -41,9 +41,10 @@ class TorchFrontend:
 
         Raises StackError where the function does not make one graph.
         """
-        from stack.frontends.dynamo_capture import capture
+        from stack.frontends.dynamo_capture import capture, one_at_a_time
 
-        return capture(fn, args, dynamic)
+        with one_at_a_time():
+            return capture(fn, args, dynamic)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
         from stack.frontends.dynamo_call import TorchCalls

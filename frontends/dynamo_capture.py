@@ -30,6 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
+from stack.frontends import torch_draws
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.fx_import import Imported, import_graph
@@ -44,6 +45,7 @@ from stack.frontends.torch_calls import (
     lone_symbol,
     program_name,
 )
+from stack.frontends.torch_draws import draws_as_eager
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.node import Block, Func, Node, unique_name
@@ -73,11 +75,12 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
     """
     table = global_decomposition_table["post_autograd"]
     kept = LOWERINGS.keys() - (_VIEWS if cut else set()) - (_ROW_OPS if split else set())
-    return {
+    found = {
         op: fn
         for op, fn in table.items()
-        if isinstance(op, torch._ops.OpOverload) and str(op) not in kept
+        if isinstance(op, torch._ops.OpOverload) and str(op) not in kept and draws_as_eager(op)
     }
+    return {**found, **torch_draws.DECOMPOSITIONS}
 
 
 @contextmanager
@@ -95,6 +98,11 @@ def plain_tracing() -> Iterator[None]:
 
 
 # ---- tracing
+
+
+def one_at_a_time() -> Any:
+    """Torch's own lock: Dynamo and AOTAutograd keep state that all threads share."""
+    return torch._dynamo.convert_frame.compile_lock
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from stack.frontends.dynamo_elementwise import of_positions, rebuilt
 from stack.frontends.fx_early import early, take_out_rows, with_early
 from stack.frontends.fx_exchange import exchange_sums
 from stack.frontends.fx_values import example_of, forward_pass
+from stack.frontends.torch_draws import keep_draws
 
 aten = torch.ops.aten
 
@@ -48,6 +49,7 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
         joint: GraphModule, inputs: Any, *, num_fwd_outputs: int, **options: Any
     ) -> tuple[GraphModule, GraphModule]:
         folds: list[Node] = []
+        keep_draws(joint.graph)
         if balance:
             exchange_sums(joint.graph)
             take_out_rows(joint.graph)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
+from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from stack.errors import RuleError, StackError, SymbolicSize, UnsupportedOp
@@ -38,7 +39,8 @@ from stack.frontends.fx_border import (
     storage_root,
 )
 from stack.frontends.fx_dims import Sizes, float_value, is_size
-from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call
+from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call, encode_strides
+from stack.frontends.torch_draws import draws, has_effect, traced_strides
 from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr, equal
 from stack.ir.node import Func, Node, unique_name
@@ -127,7 +129,7 @@ class _Importer:
         self.views: dict[FxNode, Node] = {}
         self.orders: dict[Node, Order] = {}
         self.why: dict[str, str] = {}
-        self.effects = 0
+        self.effects: list[Node] = []
 
     def run(self, name: str, order: Sequence[int] | None) -> Imported:
         holders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
@@ -343,15 +345,28 @@ class _Importer:
         NAMESPACES.add(node.target.namespace)  # the user's own program calls it
         operands: list[Node] = []
         call = encode_call(args, kwargs, operands)
+        if draws(node.target):
+            given = pytree.tree_leaves((node.args, node.kwargs))
+            strides = [traced_strides(_fake(a)) for a in given if _is_tensor(_fake(a))]
+            call = encode_strides(call, list(map(self._value, strides)))
         attrs: dict[str, Any] = {"target": f"torch:{target}", "call": call}
-        if _has_effect(node.target):
-            attrs["effect"] = self.effects
-            self.effects += 1
+        if has_effect(node.target):
+            attrs["effect"] = len(self.effects)
+            operands += self.effects[-1:]  # an operand that says what comes before
+        out = self._opaque_results(node, operands, attrs, want)
+        if has_effect(node.target):
+            tensors = out if isinstance(out, tuple) else (out,)
+            self.effects.append(next(t for t in tensors if isinstance(t, Node)))
+        return out
+
+    def _opaque_results(
+        self, node: FxNode, operands: Sequence[Node], attrs: dict[str, Any], want: Any
+    ) -> Any:
         if isinstance(want, TensorType):
             return self.b.op("opaque", operands, attrs, hint=want)
         items = tuple(w for w in want or () if isinstance(w, TensorType))
         if not items or any(isinstance(w, tuple) for w in want):
-            raise UnsupportedOp([(target, self.b.loc)], "it gives no tensors")
+            raise UnsupportedOp([(str(node.target), self.b.loc)], "it gives no tensors")
         both = self.b.op("opaque", operands, attrs, hint=TupleType(items))
         self.b.note(both, node.name)
         found = iter(range(len(items)))
@@ -369,10 +384,8 @@ def _fake(arg: Any) -> Any:
     return arg.meta.get("val") if isinstance(arg, FxNode) else None
 
 
-def _has_effect(target: Any) -> bool:
-    """Whether two equal calls may differ, or must both happen."""
-    tags = getattr(target, "tags", ())
-    return torch.Tag.nondeterministic_seeded in tags or target._schema.is_mutable
+def _is_tensor(fake: Any) -> bool:
+    return isinstance(fake, torch.Tensor)
 
 
 # ---- source lines

@@ -108,7 +108,7 @@ class JaxFrontend:
         dtypes = operand_dtypes(call)
         wide = any(d.bits >= 64 and d.name != "c64" for d in dtypes)
         with jax.enable_x64(wide or bool(jax.config.read("jax_enable_x64"))):
-            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes, strict=True)]
+            given = [self.from_numpy(a, d) for a, d in zip(args, dtypes)]
             results = bind(target, call, given)
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
 

@@ -18,8 +18,8 @@ import numpy as np
 from jax._src import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
-from stack.errors import RuleError, StackError
-from stack.frontends.jaxpr_dims import DimReader
+from stack.errors import RuleError, StackError, UnsupportedOp
+from stack.frontends.jaxpr_dims import DimReader, known
 from stack.frontends.jaxpr_source import line_of
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
@@ -82,6 +82,11 @@ def is_key(aval: Any) -> bool:
     return jax.numpy.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
 
 
+def is_array(aval: Any) -> bool:
+    """Whether a value is an array: references and tokens are not."""
+    return isinstance(aval, core.ShapedArray)
+
+
 @dataclass
 class Shared:
     """What all blocks of one import have in common.
@@ -89,10 +94,12 @@ class Shared:
     Attributes:
         dims: symbolic sizes, JAX's to ours.
         dropped: equations without results that had only an effect, with their source line.
+        effects: how many calls have effects.
     """
 
     dims: DimReader = field(default_factory=DimReader)
     dropped: list[str] = field(default_factory=list)
+    effects: int = 0
 
 
 class Importer:
@@ -101,6 +108,7 @@ class Importer:
     Attributes:
         b: makes the nodes of this block.
         big: nodes of constants too large for the text, by `id` of the array.
+        effects: a result of each call so far that has an effect.
     """
 
     def __init__(
@@ -113,6 +121,7 @@ class Importer:
         self.big = dict(big or {})
         self.b = Builder()
         self.b.loc = loc
+        self.effects: list[Node] = []
 
     # ---- types and constants
 
@@ -120,8 +129,6 @@ class Importer:
         """The type of a JAX value; random keys get the axes of their words."""
         if is_key(aval):
             aval = core.physical_aval(aval)
-        if not isinstance(aval, core.ShapedArray):
-            raise StackError(f"a value of type {aval} has no place in the IR")
         return TensorType(dtype_of(aval.dtype), self.shared.dims.shape(aval.shape))
 
     def constant(self, value: Any, aval: Any = None) -> Node:
@@ -166,10 +173,18 @@ class Importer:
         if not eqn.outvars:
             self.shared.dropped.append(f"{name} ({', '.join(self.b.loc) or 'no source line'})")
             return ()
+        odd = [v.aval for v in (*eqn.invars, *eqn.outvars) if not is_array(v.aval)]
+        if odd:
+            raise UnsupportedOp([(name, self.b.loc)], f"a value of type {odd[0]} is no array")
         site = Site(self, eqn, tuple(self.type_of(v.aval) for v in eqn.outvars))
         try:
             results = self._lower(name, site, args)
         except (NoLowering, RuleError):
+            return site.opaque(args)
+        except (AttributeError, KeyError, TypeError):
+            # another version of JAX, with other parameters; a size may have no form in the IR
+            if not all(known(v.aval.shape) for v in (*eqn.invars, *eqn.outvars)):
+                raise
             return site.opaque(args)
         nodes = [results] if isinstance(results, Node) else list(results)
         got = tuple(n.type for n in nodes)
@@ -313,14 +328,21 @@ class Site:
         """A call into JAX."""
         from stack.frontends.lax_opaque import describe
 
+        name = self.eqn.primitive.name
         if any(is_key(v.aval) for v in (*self.eqn.invars, *self.eqn.outvars)):
-            raise StackError(f"{self.eqn.primitive.name} on typed random keys is not supported")
+            raise UnsupportedOp([(name, self.b.loc)], "its operands are typed random keys")
         attrs: dict[str, Any] = {
-            "target": f"jax:{self.eqn.primitive.name}",
+            "target": f"jax:{name}",
             "call": describe(self.eqn.primitive, self.eqn.params, [a.dtype for a in args]),
         }
+        before: list[Node] = []
         if self.eqn.effects:
-            attrs["effect"] = True
+            before = self.importer.effects[-1:]  # an operand that says what comes before
+            attrs["effect"] = self.importer.shared.effects
+            self.importer.shared.effects += 1
         hint = self.type if len(self.types) == 1 else TupleType(self.types)
-        name = self.eqn.primitive.name
-        return self.items(self.b.op("opaque", args, attrs, hint=hint, named=name), name)
+        node = self.b.op("opaque", [*args, *before], attrs, hint=hint, named=name)
+        results = self.items(node, name)
+        if self.eqn.effects:
+            self.importer.effects.append(results[0])
+        return results

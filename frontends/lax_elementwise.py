@@ -215,6 +215,7 @@ _SHIFTS = {"shift_left": "shl", "shift_right_logical": "shr", "shift_right_arith
 
 def _shift(name: str, op: str) -> Any:
     def rule(s: Site, x: Node, by: Node, **_: Any) -> Node:
+        x, by = aligned(s, (x, by))
         b, bits = s.b, x.dtype.bits
         # the IR's shr looks at the sign of the type, jax's at the name of the op
         signed = name != "shift_right_logical"
@@ -294,6 +295,7 @@ def _mulhi(s: Site, x: Node, y: Node, **_: Any) -> Node:
     bits = x.dtype.bits
     if bits > 32:
         raise NoLowering("needs 128-bit integers")
+    x, y = aligned(s, (x, y))
     wide = DTYPES[f"{x.dtype.kind}{2 * bits}"]
     product = s.b.mul(s.cast(x, wide), s.cast(y, wide))
     return s.cast(s.b.shr(product, bits), x.dtype)
@@ -311,7 +313,8 @@ def _ordered(s: Site, x: Node) -> Node:
 
 @lower("lt_to", "le_to", "eq_to")
 def _total_order(s: Site, x: Node, y: Node, **_: Any) -> Node:
-    return s.b.op(s.eqn.primitive.name.removesuffix("_to"), (_ordered(s, x), _ordered(s, y)))
+    x, y = aligned(s, (_ordered(s, x), _ordered(s, y)))
+    return s.b.op(s.eqn.primitive.name.removesuffix("_to"), (x, y))
 
 
 # ---- erfc, which keeps its digits where 1 - erf(x) has none left
@@ -361,6 +364,7 @@ def _nextafter(s: Site, x: Node, y: Node, **_: Any) -> Node:
     """One step in the order of bit patterns, which is the order of floats away from zero."""
     if x.dtype.bits == 16:
         raise NoLowering("only the float types whose patterns are native integers")
+    x, y = aligned(s, (x, y))
     b, kind = s.b, DTYPES[f"i{x.dtype.bits}"]
     bits = _bitcast(s, x, kind)
     away = b.eq(b.lt(y, x), b.lt(x, 0.0))

@@ -19,8 +19,8 @@ from stack.ir.types import DType
 _MARK = "jax"
 _MAX_ARRAY = 256
 
-# Parameters that have no text form, by digest. They live as long as the process.
-_LIVE: dict[str, dict[str, Any]] = {}
+# Primitives and parameters that have no text form, by digest. They live as long as the process.
+_LIVE: dict[str, tuple[Any, dict[str, Any]]] = {}
 
 
 class _NoText(Exception):
@@ -56,13 +56,15 @@ def describe(primitive: Any, params: dict[str, Any], dtypes: Sequence[DType]) ->
     """The `call` attribute: operand types, and the parameters as plain values or a digest."""
     held = tuple(dtypes)
     try:
+        if primitives().get(primitive.name) is not primitive:
+            raise _NoText(primitive.name)  # not one of JAX's own
         pairs = tuple((name, _plain(value)) for name, value in sorted(params.items()))
         return (_MARK, held, "params", *pairs)
     except _NoText:
         shown = f"{primitive.name}|{sorted((k, str(v)) for k, v in params.items())}"
-        identities = sorted((k, id(v)) for k, v in params.items())
+        identities = (id(primitive), *sorted((k, id(v)) for k, v in params.items()))
         digest = hashlib.sha256(f"{shown}|{identities}".encode()).hexdigest()[:32]
-        _LIVE[digest] = dict(params)
+        _LIVE[digest] = primitive, dict(params)
         return (_MARK, held, "live", digest)
 
 
@@ -132,9 +134,7 @@ def operand_dtypes(call: Any) -> tuple[DType, ...]:
 def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
     """Run what an `opaque` node of this frontend names, on JAX arrays; also under a trace."""
     name = target.removeprefix("jax:")
-    if name not in primitives():
-        raise UsageError(f"this JAX has no primitive {name!r}")
-    mark, _, kind, *rest = call
+    mark, dtypes, kind, *rest = call
     if mark != _MARK or kind not in ("params", "live"):
         raise UsageError(f"the opaque call {target} is not of this frontend: {call!r}")
     if kind == "live":
@@ -144,9 +144,11 @@ def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
                 " jaxprs); they exist only in the process that captured the program: capture it"
                 " again here"
             )
-        params = _LIVE[rest[0]]
+        primitive, params = _LIVE[rest[0]]
+    elif name not in primitives():
+        raise UsageError(f"this JAX has no primitive {name!r}")
     else:
-        params = {key: _restore(value) for key, value in rest}
-    primitive = primitives()[name]
-    out = primitive.bind(*args, **primitive.get_bind_params(params))
+        primitive, params = primitives()[name], {key: _restore(value) for key, value in rest}
+    # an operand past those only says what happens before
+    out = primitive.bind(*args[: len(dtypes)], **primitive.get_bind_params(params))
     return list(out) if primitive.multiple_results else [out]

@@ -5,6 +5,7 @@ Typed random keys are held as their words: `key<fry>[n]` is `u32[n, 2]`.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,7 +13,8 @@ from jax._src.lax import special
 from jax._src.random import core as random_core
 from jax._src.random import prng, threefry2x32
 
-from stack.frontends.lax import Lowering, NoLowering, Site, lower
+from stack.frontends.lax import Lowering, NoLowering, Site, jax_dtype, lower
+from stack.frontends.lax_elementwise import aligned
 from stack.ir.node import Node
 
 
@@ -86,10 +88,13 @@ def _threefry(s: Site, *args: Node, **_: Any) -> list[Node]:
 
 
 def _special(function: Callable[..., Any]) -> Lowering:
+    typed = "dtype" in inspect.signature(function).parameters
+
     def rule(s: Site, *args: Node, **params: Any) -> Node:
         if s.type.dtype.bits == 16:
             raise NoLowering("computed in f32 by JAX's wrapper")
-        return s.trace(lambda *xs: function(*xs), *args)[0]
+        options = {"dtype": jax_dtype(s.type.dtype)} if typed else {}
+        return s.trace(lambda *xs: function(*xs, **options), *aligned(s, args))[0]
 
     return rule
 

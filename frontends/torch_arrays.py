@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from stack.errors import StackError, UsageError
+from stack.frontends.torch_draws import with_strides
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BF16, DTYPES, DType
@@ -129,8 +130,10 @@ def _random(spec: str, generator: torch.Generator) -> torch.Tensor:
 
 # ---- opaque calls: arguments as nested tuples of plain values
 
-# A call is `(args, kwargs)`; `("tensor", i, dtype)` is operand i.
+# A call is `(args, kwargs)`; `("tensor", i, dtype)` is operand i, with strides after it where the
+# op looks at them. An operand that no argument names only says what happens before.
 _PLAIN = (bool, int, float, str, type(None))
+Operands = Sequence[torch.Tensor] | Mapping[int, torch.Tensor]
 
 
 def encode_call(args: Sequence[Any], kwargs: dict[str, Any], operands: list[Node]) -> Any:
@@ -158,10 +161,19 @@ def _encode(value: Any, operands: list[Node]) -> Any:
     raise StackError(f"the argument {value!r} of an opaque call has no text form")
 
 
-def _decode(value: Any, tensors: Sequence[torch.Tensor]) -> Any:
+def encode_strides(call: Any, strides: Sequence[Any]) -> Any:
+    """A call whose operand i comes with `strides[i]`, where there are any."""
+    if isinstance(call, tuple) and len(call) == 3 and call[0] == "tensor":
+        own = strides[call[1]]
+        return call if own is None else (*call, tuple(own))
+    return tuple(encode_strides(c, strides) for c in call) if isinstance(call, tuple) else call
+
+
+def _decode(value: Any, tensors: Operands) -> Any:
     kind = value[0]
     if kind == "tensor":
-        return tensors[value[1]]
+        _, place, _, *strides = value
+        return with_strides(tensors[place], *strides) if strides else tensors[place]
     if kind == "list":
         return [_decode(v, tensors) for v in value[1]]
     if kind == "dtype":
@@ -188,7 +200,7 @@ _ENUMS = {
 
 
 def _tensor_dtypes(value: Any, found: dict[int, str]) -> None:
-    if isinstance(value, tuple) and len(value) == 3 and value[0] == "tensor":
+    if isinstance(value, tuple) and value[:1] == ("tensor",):
         found[value[1]] = value[2]
     elif isinstance(value, tuple):
         for item in value:
@@ -209,7 +221,7 @@ def find_operator(target: str) -> Callable[..., Any]:
     return getattr(packet, parts[2])
 
 
-def decode_call(call: Any, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+def decode_call(call: Any, tensors: Operands) -> tuple[list[Any], dict[str, Any]]:
     """Positional and named arguments of an opaque call."""
     positional, named = call
     args = [_decode(a, tensors) for a in positional]
@@ -221,7 +233,7 @@ def call_opaque(target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.n
     operator = find_operator(target)
     dtypes: dict[int, str] = {}
     _tensor_dtypes(call, dtypes)
-    tensors = [from_numpy(a, DTYPES[dtypes[i]]) for i, a in enumerate(args)]
+    tensors = {i: from_numpy(args[i], DTYPES[name]) for i, name in dtypes.items()}
     positional, named = decode_call(call, tensors)
     with torch.no_grad():
         out = operator(*positional, **named)

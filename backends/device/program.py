@@ -231,7 +231,14 @@ class Program:
             results = call(target, how, download(values, entering))
             return upload(results, leaving, self.device)
 
-        return run
+        def run_here(values: Sequence[Tensor]) -> list[Tensor]:
+            held = [self.space.enter(x, t) for x, t in zip(values, entering, strict=True)]
+            found = self.space.op_opaque(node, *held)
+            results = found if isinstance(found, tuple) else (found,)
+            return [self.space.leave(r, t) for r, t in zip(results, leaving, strict=True)]
+
+        # torch works where the tensors are, and draws from that device's generator
+        return run_here if target.startswith("torch:") else run
 
     # ---- running
 

@@ -29,8 +29,9 @@ from stack.run.compile import (
     lower,
 )
 from stack.run.compiled import Compiled
+from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
-from stack.run.record import Run, Stage, coverage_of
+from stack.run.record import Run, Stage
 
 
 class IRFrontend:
@@ -238,11 +239,9 @@ def _inspect(run: Run, backend: Backend, device: str) -> Run:
         maker = (lambda t=text: t) if isinstance(text, str) else text
         run.add(Stage(name, make_text=maker))
     run.compile_s = time.perf_counter() - start
-    library = {op for k in run.kernels if k.kind == "library" for op in k.ops}
-    generated = {op for k in run.kernels if k.kind == "generated" for op in k.ops}
     imported = run["imported"].func
     assert imported is not None
-    run.coverage = coverage_of(imported, sorted(library - generated))
+    run.cover(imported)
     return run
 
 

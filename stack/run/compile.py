@@ -16,8 +16,9 @@ from stack.rewrite.pipeline import Pipeline
 from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.collector import held_back
+from stack.run.coverage import walk
 from stack.run.frontend import Captured, Frontend
-from stack.run.record import Run, Stage, coverage_of, walk
+from stack.run.record import Run, Stage
 
 DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays that are on a GPU
@@ -231,7 +232,7 @@ class CompiledGraph:
             options.setdefault("device", self.captured.device)
         executable = compile_func(bound, self.backend, run, self.passes, options)
         self._check_device(executable)
-        run.coverage = self._coverage(executable)
+        run.cover(self.func)
         self.executables[key] = executable
         self.runs[key] = run
         return executable
@@ -246,11 +247,6 @@ class CompiledGraph:
                 f" on {executable.device}: take backend={DEVICE_BACKEND!r}, or move the module and"
                 " its inputs to the CPU"
             )
-
-    def _coverage(self, executable: Executable) -> dict[str, Any]:
-        library = {op for k in executable.kernels if k.kind == "library" for op in k.ops}
-        generated = {op for k in executable.kernels if k.kind == "generated" for op in k.ops}
-        return coverage_of(self.func, sorted(library - generated))
 
     def ready(self, arrays: Sequence[Any]) -> list[Any]:
         """What `execute` takes, for all parameters, bound ones first. Raises TypeError by name.

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from stack.ir.node import Func, Node
+from stack.ir.node import Func
 from stack.run.backend import Kernel
+from stack.run.coverage import coverage_of, walk
 from stack.run.frontend import Captured
 
 SCHEMA = "stack.run/1"
@@ -76,37 +77,6 @@ class Stage:
         return sum(node.op in ("fusion", "stream", "kernel") for node in nodes)
 
 
-def walk(func: Func) -> list[Node]:
-    """All nodes of a function, nested blocks included; each block's nodes once for each use."""
-    found: list[Node] = []
-    pending = [func.body]
-    while pending:
-        block = pending.pop()
-        for node in block.nodes:
-            found.append(node)
-            pending.extend(node.blocks)
-    return found
-
-
-def coverage_of(func: Func, library_ops: Sequence[str] = ()) -> dict[str, Any]:
-    """What of an imported function we compile ourselves, give to a library, or fall back on."""
-    nodes = [n for n in walk(func) if n.op not in ("const", "item", "call")]
-    fallback: dict[str, int] = {}
-    for node in nodes:
-        if node.op == "opaque":
-            target = str(node.attrs["target"])
-            fallback[target] = fallback.get(target, 0) + 1
-    library = sum(n.op in library_ops for n in nodes)
-    total = sum(fallback.values())
-    return {
-        "ops": len(nodes),
-        "native": len(nodes) - total - library,
-        "library": library,
-        "fallback": total,
-        "fallback_ops": dict(sorted(fallback.items())),
-    }
-
-
 def versions() -> dict[str, str]:
     """Installed versions of what takes part."""
     found = {"python": platform.python_version()}
@@ -141,6 +111,11 @@ class Run:
             if stage.name == name:
                 return stage
         raise KeyError(f"no stage {name!r}; there are: {', '.join(self.stages)}")
+
+    def cover(self, imported: Func) -> None:
+        """Count what became of the ops of the imported function; see `coverage_of`."""
+        lowered = [s.func for s in self.records if s.func is not None]
+        self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
     def add(self, stage: Stage) -> Stage:
         self.records.append(stage)

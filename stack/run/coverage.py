@@ -1,0 +1,131 @@
+"""What became of each op of an imported function: compiled, given to a library, or left over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from stack.ir.node import Block, Func, Node
+from stack.run.backend import Kernel
+
+_UNCOUNTED = frozenset({"const", "item", "call"})
+# nodes of a lowered program that are no library steps
+_NO_STEP = frozenset({"const", "item", "call", "cond", "while", "kernel", "opaque", "reshape"})
+
+
+@dataclass
+class Step:
+    """A library step: the ops that it runs, and the source lines that they come from."""
+
+    ops: list[str]
+    lines: frozenset[str]
+
+
+@dataclass
+class _Op:
+    """An op of the imported function, and what runs it."""
+
+    name: str
+    lines: frozenset[str]
+    kind: str = "native"
+    target: str = field(default="")
+
+
+def walk(func: Func) -> list[Node]:
+    """All nodes of a function, nested blocks included; each block's nodes once for each use."""
+    return [node for _, node in _walk(func.body)]
+
+
+def _walk(body: Block) -> Iterator[tuple[Block, Node]]:
+    pending = [body]
+    while pending:
+        block = pending.pop()
+        for node in block.nodes:
+            yield block, node
+            pending.extend(node.blocks)
+
+
+def coverage_of(
+    func: Func, lowered: Func | None = None, kernels: Sequence[Kernel] = ()
+) -> dict[str, Any]:
+    """How many ops of an imported function are compiled, given to a library, or fall back.
+
+    Args:
+        lowered: what the passes made of it; without groups where another compiler goes on.
+        kernels: what runs, as the backend says.
+    """
+    ops = [
+        _Op(n.op, frozenset(block.locs.get(n, ())), target=str(n.attrs.get("target", "")))
+        for block, n in _walk(func.body)
+        if n.op not in _UNCOUNTED
+    ]
+    fallback: dict[str, int] = {}
+    for op in ops:
+        if op.name == "opaque":
+            op.kind = "fallback"
+            fallback[op.target] = fallback.get(op.target, 0) + 1
+    if lowered is not None and any(n.op in ("kernel", "fusion") for n in walk(lowered)):
+        steps = _library_steps(lowered, kernels)
+    else:
+        steps = _library_calls(kernels)
+    for step in steps:
+        _give(step, ops)
+    kinds = [op.kind for op in ops]
+    return {
+        "ops": len(ops),
+        "native": kinds.count("native"),
+        "library": kinds.count("library"),
+        "fallback": kinds.count("fallback"),
+        "fallback_ops": dict(sorted(fallback.items())),
+    }
+
+
+def _library_steps(lowered: Func, kernels: Sequence[Kernel]) -> Iterator[Step]:
+    """Library steps of a program, those inside of loops and branches too."""
+    said = {k.stage_node: k.kind for k in kernels if k.stage_node}
+    pending = [lowered.body]
+    while pending:
+        block = pending.pop()
+        for node in block.nodes:
+            kind = said.get(block.names.get(node, "")) if block is lowered.body else None
+            if node.op in _NO_STEP and kind != "library":
+                pending.extend(node.blocks if node.op != "kernel" else ())
+            elif kind != "generated":
+                yield Step(_ops_of(node), frozenset(block.locs.get(node, ())))
+
+
+def _ops_of(step: Node) -> list[str]:
+    if step.op == "kernel":
+        names: Any = step.attrs.get("ops") or ()
+        return list(names)
+    inner = step.blocks[0].nodes if step.op == "fusion" else (step,)
+    return [n.op for n in inner if n.op not in (*_UNCOUNTED, "reshape")]
+
+
+def _library_calls(kernels: Iterable[Kernel]) -> Iterator[Step]:
+    """Library calls of a compiler that says no more than their names and files."""
+    for kernel in kernels:
+        if kernel.kind == "library":
+            yield Step(list(kernel.ops), frozenset())
+
+
+def _give(step: Step, ops: Sequence[_Op]) -> None:
+    """Mark the ops that a library step runs: for each of its ops one of that name and line.
+
+    A step of which the function has no op was put in by a pass, and runs an op of its lines.
+    """
+    found = False
+    for name in step.ops:
+        found |= _mark([op for op in ops if op.name == name], step.lines)
+    if not found and step.lines:
+        _mark(ops, step.lines)
+
+
+def _mark(ops: Iterable[_Op], lines: frozenset[str]) -> bool:
+    """Give the first op that nothing else runs, of these lines where both have some."""
+    for op in ops:
+        if op.kind == "native" and (not lines or not op.lines or not lines.isdisjoint(op.lines)):
+            op.kind = "library"
+            return True
+    return False

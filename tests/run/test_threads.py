@@ -1,0 +1,113 @@
+"""Eight threads compile at once: different programs and the same one, from torch and from JAX."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import stack
+
+COUNT = 8
+
+
+def all_at_once(work: Callable[[int], None]) -> None:
+    """Raise what a thread raised."""
+    errors: list[BaseException] = []
+    start = threading.Barrier(COUNT)
+
+    def run(number: int) -> None:
+        try:
+            start.wait()
+            work(number)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(COUNT)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    assert gc.isenabled()
+
+
+def torch_program(number: int) -> tuple[Any, Any]:
+    torch = pytest.importorskip("torch")
+    generator = torch.Generator().manual_seed(number)
+
+    def f(x: Any) -> Any:
+        return torch.softmax(x @ x.T * (number + 1), -1).cumsum(1)
+
+    return f, torch.randn(4, 8 + number, generator=generator)
+
+
+def jax_program(number: int) -> tuple[Any, Any]:
+    jax = pytest.importorskip("jax")
+
+    def f(x: Any) -> Any:
+        return jax.nn.softmax(jax.numpy.sin(x) @ x.T * (number + 1), -1).cumsum(0)
+
+    rows = np.random.default_rng(number).standard_normal((4, 8 + number))
+    return f, jax.numpy.asarray(rows.astype(np.float32))
+
+
+def check(fn: Any, x: Any) -> None:
+    found = stack.compile(fn, x)(x)
+    np.testing.assert_allclose(np.asarray(found), np.asarray(fn(x)), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("programs", [torch_program, jax_program])
+def test_different_programs(programs: Any) -> None:
+    made = [programs(i) for i in range(COUNT)]
+    all_at_once(lambda i: check(*made[i]))
+
+
+@pytest.mark.parametrize("programs", [torch_program, jax_program])
+def test_the_same_program(programs: Any) -> None:
+    fn, x = programs(0)
+    all_at_once(lambda _: check(fn, x))
+
+
+def test_both_frameworks() -> None:
+    made = [(torch_program if i % 2 else jax_program)(i) for i in range(COUNT)]
+    all_at_once(lambda i: check(*made[i]))
+
+
+def test_traces() -> None:
+    fn, x = torch_program(0)
+    texts: list[str] = []
+    all_at_once(lambda _: texts.append(str(stack.trace(fn, x))))
+    assert len(set(texts)) == 1
+
+
+def test_one_compiled_program_runs_in_all() -> None:
+    fn, x = torch_program(0)
+    compiled, want = stack.compile(fn, x), fn(x)
+
+    def work(_: int) -> None:
+        for _ in range(20):
+            np.testing.assert_allclose(compiled(x), want, rtol=1e-4, atol=1e-5)
+
+    all_at_once(work)
+
+
+def test_torch_compile_and_its_gradients() -> None:
+    torch = pytest.importorskip("torch")
+    # torch enters a backend by its name without a lock
+    torch._dynamo.lookup_backend("stack")
+    made = [torch_program(i) for i in range(COUNT)]
+
+    def work(number: int) -> None:
+        fn, x = made[number]
+        given, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
+        torch.compile(fn, backend="stack")(given)[0, 0].backward()
+        fn(plain)[0, 0].backward()
+        torch.testing.assert_close(given.grad, plain.grad, rtol=1e-3, atol=1e-4)
+
+    all_at_once(work)

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stack.ir.node import Node
+
 
 class StackError(Exception):
     """Base class of all errors of this library."""
@@ -86,6 +92,19 @@ class BackendMissing(StackError):
         self.name = name
         self.need = need
         super().__init__(f"backend {name!r} is not available: {need}")
+
+
+class KernelRefused(StackError):
+    """Kernels that a backend's compiler refuses, cannot fit, or does not finish with.
+
+    `kernels` says why, by kernel node of the lowered function; `stack.run.retreat` computes their
+    groups in other ways.
+    """
+
+    def __init__(self, kernels: Mapping[Node, str]) -> None:
+        self.kernels = dict(kernels)
+        rows = [f"kernel {n.attrs.get('name', n.op)}: {why}" for n, why in self.kernels.items()]
+        super().__init__("\n".join(rows))
 
 
 class UsageError(StackError):

@@ -52,8 +52,10 @@ BACKEND = Backend(
         ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute_gpu,memory"),
     ),
+    retreat="retreat",
     compile=_compile,
     missing=_missing,
     inspect=inspect_program,
+    warm=lambda: nvrtc.forks().warm(),
     artifacts=("cuda", "ptx", "sass"),
 )

@@ -30,6 +30,7 @@ BACKEND = Backend(
         ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute,memory{update=true}"),
     ),
+    retreat="retreat",
     compile=compile_program,
     missing=_missing,
     artifacts=("mlir", "llvm", "asm"),

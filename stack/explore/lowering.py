@@ -23,6 +23,7 @@ from stack.run.compile import (
     DEFAULT_BACKEND,
     LOWERING_STAGES,
     CompiledGraph,
+    build,
     check_native,
     compile_captured,
     find_frontend,
@@ -212,8 +213,8 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
 def inspect_target(target: Target, settings: Settings, device: str) -> Run:
     """All stages for a device that need not be here; nothing is run."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    run = lower_to(target, settings, stage_names(backend, settings.passes)[-1])
-    return _inspect(run, backend, device)
+    run = lower_to(target, settings, "imported")
+    return _inspect(run, backend, settings, device)
 
 
 def inspect_again(run: Run, settings: Settings, device: str) -> Run:
@@ -224,24 +225,24 @@ def inspect_again(run: Run, settings: Settings, device: str) -> Run:
     made = Run(run.target, run.frontend, backend.name, notes=run.notes)
     made.add(run["captured"])
     made.add(run["imported"])
-    lower(imported, backend, made, settings.passes)
-    return _inspect(made, backend, device)
+    return _inspect(made, backend, settings, device)
 
 
-def _inspect(run: Run, backend: Backend, device: str) -> Run:
-    assert backend.inspect is not None
-    lowered = run.records[-1].func
-    assert lowered is not None
+def _inspect(run: Run, backend: Backend, settings: Settings, device: str) -> Run:
+    imported, inspect = run["imported"].func, backend.inspect
+    assert imported is not None
+    assert inspect is not None
+    options = {"target": device} if device else {}
     start = time.perf_counter()
-    run.kernels, artifacts = backend.inspect(lowered, {"target": device} if device else {})
+    run.kernels, artifacts = build(
+        imported, backend, run, lambda f: inspect(f, options), settings.passes
+    )
     for name, text in artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text
         run.add(Stage(name, make_text=maker))
     run.compile_s = time.perf_counter() - start
     library = {op for k in run.kernels if k.kind == "library" for op in k.ops}
     generated = {op for k in run.kernels if k.kind == "generated" for op in k.ops}
-    imported = run["imported"].func
-    assert imported is not None
     run.coverage = coverage_of(imported, sorted(library - generated))
     return run
 

@@ -93,7 +93,7 @@ define(
         "control",
         _infer,
         evaluate=_evaluate,
-        attrs=("name: str", "tiles?"),
+        attrs=("name: str", "tiles?", "refused?"),
         at_least=1,
     )
 )

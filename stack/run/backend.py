@@ -98,6 +98,8 @@ class Backend:
         artifacts: names of the later stages that `Executable.artifacts` holds.
         proposal: passes that name several tiles for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
+        retreat: passes that give groups marked `refused` another way to be computed; "" where a
+            refused kernel is an error.
         identify: the device that `options` name and the versions that a measurement holds for.
         isolate: whether it may take the process down: measured in a process of its own.
         balance: flops that it does in the time of one byte of memory, where a product that goes
@@ -116,6 +118,7 @@ class Backend:
     is_peer: bool = False
     doc: str = ""
     proposal: str = ""
+    retreat: str = ""
     identify: Callable[[dict[str, Any]], str] | None = None
     isolate: bool = False
     balance: float = 0.0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -111,6 +112,13 @@ class UsageError(StackError):
     """A command or a call that cannot be understood; says what would be."""
 
     exit_code = 2
+
+
+def unknown_name(what: str, name: str, known: Collection[str]) -> UsageError:
+    """The error for a name that does not exist: the nearest one, and all that there are."""
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UsageError(f"{what} {name!r}; {hint}there are: {', '.join(sorted(known)) or 'none'}")
 
 
 POISONED = 3  # exit code of a process that has lost its device

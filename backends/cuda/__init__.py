@@ -57,5 +57,6 @@ BACKEND = Backend(
     missing=_missing,
     inspect=inspect_program,
     warm=lambda: nvrtc.forks().warm(),
+    options=("cache", "device", "graph"),
     artifacts=("cuda", "ptx", "sass"),
 )

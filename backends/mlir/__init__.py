@@ -33,5 +33,6 @@ BACKEND = Backend(
     retreat="retreat",
     compile=compile_program,
     missing=_missing,
+    options=("cache",),
     artifacts=("mlir", "llvm", "asm"),
 )

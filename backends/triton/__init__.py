@@ -86,5 +86,6 @@ BACKEND = Backend(
     inspect=_inspect,
     warm=_warm,
     balance=BALANCE,
+    options=("assembled", "cache", "device", "graph", "tune"),
     artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
 )

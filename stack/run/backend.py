@@ -95,6 +95,7 @@ class Backend:
             whose `run` takes the same storage arrays; None for our own backends.
         warm: starts what takes a while to start, and returns at once: called where it can run, as
             a program begins to be captured.
+        options: names of the options that `compile` takes from a user; None lets any pass.
         artifacts: names of the later stages that `Executable.artifacts` holds.
         proposal: passes that name several tiles for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
@@ -114,6 +115,7 @@ class Backend:
     native: Callable[[Any, dict[str, Any]], Executable] | None = None
     inspect: Callable[[Func, dict[str, Any]], Inspected] | None = None
     warm: Callable[[], None] | None = None
+    options: tuple[str, ...] | None = None
     artifacts: tuple[str, ...] = ()
     is_peer: bool = False
     doc: str = ""

@@ -17,6 +17,7 @@ from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.collector import held_back
 from stack.run.frontend import Captured, Frontend
+from stack.run.options import check_options
 from stack.run.record import Run, Stage, coverage_of, walk
 from stack.run.retreat import compile_or_retreat
 
@@ -215,6 +216,7 @@ class CompiledGraph:
         self.backend = find_backend(backend or default_backend(captured.device))
         self.passes = passes
         self.options = options or {}
+        check_options(self.backend, self.options)
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
         self.target = target

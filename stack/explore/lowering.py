@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,7 +30,7 @@ from stack.run.compile import (
     lower,
 )
 from stack.run.compiled import Compiled
-from stack.run.frontend import Captured, Frontend
+from stack.run.frontend import Calls, Captured, Frontend
 from stack.run.record import Run, Stage, coverage_of
 
 
@@ -44,6 +44,9 @@ class IRFrontend:
 
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         return captured_of(fn)
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        raise UsageError("a function from text is compiled as it is, for its own sizes")
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         held = np.asarray(array)
@@ -164,7 +167,8 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
             strict=settings.strict,
             target=target.spec,
         )
-        return compiled.capture(target.args)
+        compiled.prepare(*target.args)
+        return compiled.graph
     captured, frontend = capture(target, settings)
     return compile_captured(
         captured,

@@ -22,6 +22,7 @@ from stack.run.backend import Backend
 from stack.run.record import Run, Stage
 
 STAGE = "retreat"
+MOST_TEXT = 400  # of what a compiler says
 CONTROL = ("call", "cond", "while")
 NO_KERNEL = ("const", "custom", "item", "opaque", "param", "reshape")
 Made = TypeVar("Made")
@@ -141,5 +142,5 @@ def _marked(node: Node, why: str) -> Node:
         node = b.op(
             "fusion", node.args, {"kind": "loop", "name": node.op}, (b.block(params, [inner]),)
         )
-    attrs = {**node.attrs, "refused": why}
+    attrs = {**node.attrs, "refused": " ".join(why.split())[:MOST_TEXT]}
     return Node(node.op, node.args, attrs, node.type, node.blocks)

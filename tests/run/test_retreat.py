@@ -10,6 +10,7 @@ import pytest
 
 import stack
 from stack.errors import KernelRefused
+from stack.explore.dump import describe
 from stack.ir import Builder, Func, param, parse, tensor
 from stack.ir.node import walk
 from stack.rewrite import Pipeline
@@ -184,5 +185,6 @@ def test_a_user_gets_results_and_coverage_says_library(
     torch.testing.assert_close(compiled(x), torch.tanh(x.exp()).sum(1) + 1)
     assert compiled.run.coverage["library"] >= 1
     assert "PassManager" in compiled.run["retreat"].notes[0]
+    assert "PassManager::run failed" in describe(compiled.run.manifest())
     folder = compiled.run.save(tmp_path / "run")
     assert "PassManager" in (folder / "notes" / "retreat.txt").read_text()

@@ -19,7 +19,7 @@ from torch._dynamo import exc
 
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
-from stack.frontends.dynamo_capture import break_text
+from stack.frontends.torch_errors import break_text
 from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
 
 # A program has as many graphs as its calls need: each caller keeps its own count.

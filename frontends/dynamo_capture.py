@@ -46,6 +46,7 @@ from stack.frontends.torch_calls import (
     program_name,
 )
 from stack.frontends.torch_draws import draws_as_eager
+from stack.frontends.torch_errors import break_text
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.node import Block, Func, Node, unique_name
@@ -222,14 +223,6 @@ def _traceable(fn: Any) -> Any:
     if isinstance(fn, torch.nn.Module | FunctionType | MethodType):
         return fn
     return lambda *args: fn(*args)
-
-
-def break_text(error: Exception) -> str:
-    """Why a function does not make one graph, and what to do instead."""
-    return (
-        "the function does not make one graph; torch.compile(fn, backend='stack') compiles the"
-        f" parts between breaks.\n{error}"
-    )
 
 
 def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:

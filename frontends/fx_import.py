@@ -41,6 +41,7 @@ from stack.frontends.fx_border import (
 from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call, encode_strides
 from stack.frontends.torch_draws import draws, has_effect, traced_strides
+from stack.frontends.torch_errors import naming_ops
 from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr, equal
 from stack.ir.node import Func, Node, unique_name
@@ -109,7 +110,8 @@ def import_graph(
         border: how arrays lie in memory on both sides of a call; the results are then its fresh
             values. Default: parameters and results of the sizes that the graph has.
     """
-    return _Importer(gm, param_names or {}, trusted, border).run(name, order)
+    with naming_ops(gm):
+        return _Importer(gm, param_names or {}, trusted, border).run(name, order)
 
 
 class _Importer:

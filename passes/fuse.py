@@ -21,7 +21,8 @@ from stack.ir.builder import Builder, make
 from stack.ir.node import Block, Func, Node
 from stack.passes.blocking.joined import why_apart
 from stack.passes.carve import carve_epilogues
-from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
+from stack.passes.control import changed_bodies
+from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
 from stack.rewrite.group import Group, flops_of
 from stack.rewrite.join import Maps
@@ -163,14 +164,7 @@ class Fuse(Pass):
         """Loop and branch bodies first, then the block itself."""
         if block in done:
             return done[block]
-        changed: dict[Node, Replacement] = {}
-        for node in block.nodes:
-            if node.op in ("fusion", "stream") or not node.blocks:
-                continue
-            blocks = [b if b.is_open else self._block(b, log, done) for b in node.blocks]
-            if tuple(blocks) != node.blocks:
-                new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                changed[node] = Replacement(new)
+        changed = changed_bodies(block, lambda b: self._block(b, log, done))
         inner = replace(block, changed) if changed else block
         rules: tuple[FusionRule, ...] = (Vertical(), Rows())
         grouped = frozenset({"reduce"})

@@ -52,8 +52,11 @@ BACKEND = Backend(
         ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute_gpu,memory{made=[conv],updated=[scatter]}"),
     ),
+    retreat="retreat",
     compile=_compile,
     missing=_missing,
     inspect=inspect_program,
+    warm=lambda: nvrtc.forks().warm(),
+    options=("cache", "device", "excess_precision", "graph", "tune"),
     artifacts=("cuda", "ptx", "sass"),
 )

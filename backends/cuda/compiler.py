@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from stack.errors import KernelRefused
 from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Func, Node, walk
@@ -45,10 +46,18 @@ class Compiler:
         return self.sources[node]
 
     def build_all(self) -> None:
-        """Machine code of every kernel of the function, several compiled at a time."""
-        texts = {self.source(node).text for _, node in walk(self.func.body) if node.op == "kernel"}
-        left = sorted(texts - self.binaries.keys(), key=len, reverse=True)  # the longest first
-        self.binaries |= nvrtc.compile_all(left, ENTRY, self.target, self.store)
+        """Machine code of every kernel of the function, several compiled at a time.
+
+        Raises KernelRefused with all that cannot be compiled.
+        """
+        texts = {n: self.source(n).text for _, n in walk(self.func.body) if n.op == "kernel"}
+        left = set(texts.values()) - self.binaries.keys()
+        in_order = sorted(left, key=len, reverse=True)  # the longest first
+        made = nvrtc.compile_all(in_order, ENTRY, self.target, self.store)
+        self.binaries |= {t: found for t, found in made.items() if not isinstance(found, str)}
+        whys = {text: found for text, found in made.items() if isinstance(found, str)}
+        if whys:
+            raise KernelRefused({n: whys[text] for n, text in texts.items() if text in whys})
 
     def binary(self, node: Node) -> nvrtc.Binary:
         """Machine code of a kernel node."""
@@ -123,6 +132,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     import torch
 
     from ..device.executable import describe, executable
+    from ..device.launch import refused_on_load
     from ..device.program import Program
     from .launch import device_target, loaded
 
@@ -134,7 +144,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     def load(node: Node) -> Loaded:
         source, binary = compiler.source(node), compiler.binary(node)
         if source not in launches:
-            launches[source] = loaded(source, binary, device, compiler.symbol(node))
+            with refused_on_load(node):
+                launches[source] = loaded(source, binary, device, compiler.symbol(node))
         return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)

@@ -30,7 +30,9 @@ BACKEND = Backend(
         ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
         ("loop", "distribute,memory{update=true}"),
     ),
+    retreat="retreat",
     compile=compile_program,
     missing=_missing,
+    options=("cache", "excess_precision", "tune"),
     artifacts=("mlir", "llvm", "asm"),
 )

@@ -43,9 +43,9 @@ def _compile(func: Func, options: dict[str, Any]) -> Executable:
 
 def _warm() -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
-        from .forks import warm
+        from .build import forks
 
-        warm()
+        forks().warm()
 
 
 def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
@@ -83,11 +83,13 @@ BACKEND = Backend(
         ),
     ),
     proposal="tiles{most=8}",
+    retreat="retreat{tiles=4}",
     identify=_identify,
     compile=_compile,
     missing=_missing,
     inspect=_inspect,
     warm=_warm,
     balance=BALANCE,
+    options=("assembled", "cache", "device", "excess_precision", "graph", "tune"),
     artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
 )

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stack.errors import KernelRefused
 from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
@@ -14,6 +15,7 @@ from stack.run.backend import Executable, Kernel
 from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, describe, executable
+from ..device.launch import refused_on_load
 from ..device.program import Program
 from ..device.symbols import ENTRY, symbol_of
 from ..device.tensors import result_types
@@ -59,14 +61,21 @@ class Compiler:
     def build_all(self, store: Cache | None, limit: int = build.UNLIMITED) -> None:
         """Machine code of every kernel of the function, several compiled at a time.
 
-        Raises the StackError of the first that cannot be compiled.
+        Raises KernelRefused with all that cannot be compiled.
         """
-        sources = [self.source(node) for _, node in walk(self.func.body) if node.op == "kernel"]
-        wanted = {s.code: s for s in sources if s.code not in self.binaries}
+        nodes = [node for _, node in walk(self.func.body) if node.op == "kernel"]
+        wanted = {s.code: s for s in map(self.source, nodes) if s.code not in self.binaries}
         left = list(wanted.values())
         replies = build.build_all(left, self.target, limit, store)
+        whys: dict[Code, str] = {}
         for source, reply in zip(left, replies, strict=True):
-            self.binaries[source.code] = build.binary(reply, source)
+            if "error" in reply:
+                whys[source.code] = reply["error"]
+            else:
+                self.binaries[source.code] = build.binary(reply, source)
+        if whys:
+            codes = {node: self.source(node).code for node in nodes}
+            raise KernelRefused({n: whys[code] for n, code in codes.items() if code in whys})
 
     def describe(self, node: Node, assembled: bool = False) -> Kernel:
         """The record of a kernel; `assembled` says what the assembler made of it, too."""
@@ -141,7 +150,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     def load(node: Node) -> Launch:
         source = compiler.source(node)
         if source not in launches:
-            launches[source] = _launcher(compiler, node, device)
+            with refused_on_load(node):
+                launches[source] = _launcher(compiler, node, device)
         return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)

@@ -17,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stack.ir.bounds import check_index
 from stack.ir.node import Block, Node
 from stack.ir.ops import OpDef, Site, define
 from stack.ir.tensor_ops import common_shape, elementwise_rule, result_type
@@ -217,6 +218,7 @@ def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tu
         inside = [(i >= 0) & (i < s) for i, s in zip(index, memory.shape, strict=True)]
         for test in inside:
             mask = test if mask is None else mask & test
+    check_index(index, memory.shape, f"a {node.op}", mask)
     if mask is None:
         return tuple(index), None
     clipped = [np.clip(i, 0, max(s - 1, 0)) for i, s in zip(index, memory.shape, strict=True)]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stack.ir import special
 from stack.ir.array_space import Array, ArraySpace, Run, einsum_text, identity
-from stack.ir.axes import LETTERS
+from stack.ir.axes import LETTERS, Rule
+from stack.ir.bounds import check_index
 from stack.ir.data import Data, round_bf16
 from stack.ir.node import Node
 from stack.ir.types import BF16, F16, DType, TensorType, TupleType
@@ -91,6 +93,11 @@ class NumpySpace(ArraySpace):
             unit = np.where(x == 1, 1, np.where(x == -1, np.where(y % 2 == 0, 1, -1), 0))
             return np.where(y < 0, unit, safe)
         return np.power(x, y)
+
+    def grid(self, rule: Rule, frame: Any, x: Array, indices: Sequence[Array]) -> tuple[Array, ...]:
+        place = super().grid(rule, frame, x, indices)
+        check_index(place, x.shape, "an index")
+        return place
 
     def scatter(self, x: Array, place: tuple[Array, ...], updates: Array, kind: str) -> Array:
         # 16-bit floats combine in f32; the frame has the axes of the updates, so shapes agree

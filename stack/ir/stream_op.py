@@ -106,7 +106,7 @@ define(
         "control",
         _infer,
         evaluate=_evaluate,
-        attrs=("name: str", "part?: int", "tiles?"),
+        attrs=("name: str", "part?: int", "tiles?", "refused?"),
         at_least=1,
     )
 )

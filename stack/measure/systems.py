@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from stack.errors import BackendMissing, StackError, UsageError
+from stack.errors import BackendMissing, StackError, UsageError, unknown_name
 from stack.ir.node import Func
 from stack.measure.runners import LocalRunner, Runner, WorkerDied, WorkerRunner
 from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.compile import CompiledGraph, compile_captured, lower
 from stack.run.frontend import Captured, Frontend
+from stack.run.options import check_options
 from stack.run.record import Run
 
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\{(?P<options>[^}]*)\})?")
@@ -80,13 +81,14 @@ def parse_peers(text: str) -> list[Peer]:
         if match is None:
             raise UsageError(f"{spec!r} is no peer; write tvm or tvm{{seconds=30, trials=64}}")
         if match["name"] not in known:
-            raise UsageError(f"no peer {match['name']!r}; there are: {', '.join(known)}")
+            raise unknown_name("no peer", match["name"], known)
         options: dict[str, Any] = {}
         for item in filter(None, (i.strip() for i in (match["options"] or "").split(","))):
             key, equals, value = item.partition("=")
             if not equals:
                 raise UsageError(f"{spec!r}: an option is written key=value, found {item!r}")
             options[key.strip()] = _value(value.strip())
+        check_options(plugins.load("stack.backends", match["name"]), options)
         peers.append(Peer(spec, match["name"], options))
     return peers
 

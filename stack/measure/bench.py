@@ -25,9 +25,10 @@ from stack.run.record import versions
 SCHEMA = "stack.bench/1"
 COLUMNS = (
     *("row", "case", "system", "kind", "ms", "spread", "ratio_to_best_peer", "share_of_limit"),
-    *("compile_s", "error"),
+    *("compile_s", "error", "note"),
 )
 OURS = ("generated", "hand")
+NOISY = 0.05  # spread of a time, as a share of it, above which it makes no ratio
 Row = dict[str, Any]
 
 
@@ -194,14 +195,21 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
             found.rows.append(entry)
 
 
-def finish_rows(found: Bench) -> None:
-    """Ratios and shares, once all rows and the final ceilings are there."""
-    for rows in by_case(found.rows):
-        times = [r["ms"] for r in rows if not r["is_ours"] and r["ms"]]
-        best = min(times, default=None)
-        for row in rows:
+def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
+    """Ratios and shares of rows (default: all), once they and the ceilings are there.
+
+    A ratio whose time, or that of the best other, spreads over more than NOISY is none: the note
+    of its row says how much.
+    """
+    held = found.rows if rows is None else rows
+    for case in by_case(held):
+        timed = [r for r in case if not r["is_ours"] and r["ms"]]
+        best = min(timed, key=lambda r: r["ms"], default=None)
+        for row in case:
             if row["ms"] and best:
-                row["ratio_to_best_peer"] = best / row["ms"]
+                noisy = _noisy(row, best)
+                row["ratio_to_best_peer"] = None if noisy else best["ms"] / row["ms"]
+                row["note"] = "; ".join(filter(None, (row.get("note"), noisy)))
             limit = row.pop("limit_ms", None)
             if row["ms"] and limit:
                 row["share_of_limit"] = limit / row["ms"]
@@ -209,8 +217,23 @@ def finish_rows(found: Bench) -> None:
                     what = f"{row['row']} {row['case']}: {row['system']} took {row['ms']:.3g} ms"
                     floor = f"below the floor of {limit:.3g} ms"
                     found.problems.append(f"{what}, {floor}: impossible, do not report it")
-    for row in found.rows:
+    for row in held:
         row.pop("is_ours", None)
+
+
+def spread_of(row: Row) -> float:
+    """Its spread as a share of its time."""
+    return float(row["spread"] or 0.0) / float(row["ms"])
+
+
+def _noisy(row: Row, other: Row) -> str:
+    """Why two times make no ratio, "" where they do."""
+    if max(spread_of(row), spread_of(other)) <= NOISY:
+        return ""
+    text = f"noisy: spread {100 * spread_of(row):.0f} %"
+    if other is row:
+        return text
+    return f"{text}, that of {other['system']} {100 * spread_of(other):.0f} %"
 
 
 def by_case(rows: Sequence[Row]) -> list[list[Row]]:
@@ -267,7 +290,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
             for system, cell in zip(
                 (*others, "best"), (*cells, row["ratio_to_best_peer"]), strict=True
             ):
-                if cell is not None:
+                if isinstance(cell, float):
                     ratios.setdefault(system, []).append(cell)
             label = [title] if len(ours) == 1 else [title, own]
             shares = row["share_of_limit"]
@@ -277,7 +300,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
                     *(_times(c) for c in cells),
-                    _times(row["ratio_to_best_peer"]),
+                    "noisy" if "noisy" in cells else _times(row["ratio_to_best_peer"]),
                     "-" if shares is None else f"{100 * shares:.0f} %",
                 ]
             )
@@ -291,11 +314,14 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _ratio(row: Row | None, own: Row) -> float | None:
+def _ratio(row: Row | None, own: Row) -> float | str | None:
+    """How many times as long as ours; "noisy" where the times make no ratio."""
     if row is None or not row["ms"] or not own["ms"]:
         return None
-    return float(row["ms"] / own["ms"])
+    return "noisy" if _noisy(own, row) else float(row["ms"] / own["ms"])
 
 
-def _times(value: float | None) -> str:
+def _times(value: float | str | None) -> str:
+    if isinstance(value, str):
+        return value
     return "-" if value is None or math.isnan(value) else f"{value:.2f}x"

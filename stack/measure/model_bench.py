@@ -1,0 +1,300 @@
+"""The suite of models: every program in a process of its own, with limits; results as they come."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+from stack.errors import StackError
+from stack.explore.table import number, scaled, table
+from stack.measure.bench import Bench, Row, by_case, entry_of, finish_rows
+from stack.measure.child import Lost, Worker
+from stack.measure.cold import empty_caches
+from stack.measure.compare import device_text
+from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
+from stack.measure.roofline import Ceilings, measure_ceilings
+from stack.measure.suite import Case
+from stack.measure.systems import Say, parse_peers
+from stack.measure.timing import ROUNDS
+
+OWN = {"cpu": "mlir", "cuda": "triton"}
+PATIENCE = 300.0  # seconds for one system to compile, check and be counted
+MEMORY = 0.6  # of this machine's, for one program
+EXTRAS = ("peak_bytes", "kernels", "library", "fallback", "eager_error", "note")
+
+
+class Attempt:
+    """One program in its process, from the start to its times."""
+
+    def __init__(self, bench: ModelBench, case: Case) -> None:
+        self.bench, self.case = bench, case
+        self.request = bench.request(case)
+        self.lost: list[Lost] = []
+        self.held = ExitStack()
+        self.worker: Worker | None = None
+
+    def prepare(self) -> None:
+        """Compile and check. A system that takes the process down is left out of the next one."""
+        while True:
+            try:
+                self._begin()
+                return
+            except Lost as lost:
+                self.end()
+                self.lost.append(lost)
+                if "kind" not in lost.at or lost.at["at"] in self.request["skip"]:
+                    return
+                self.request["skip"].append(str(lost.at["at"]))
+                self.bench.say(f"{self.case.title}: {lost}; a new process goes on without it")
+            except StackError as error:
+                self.end()
+                self.lost.append(Lost(str(error), {}))
+                return
+
+    def _begin(self) -> None:
+        folder = self.held.enter_context(tempfile.TemporaryDirectory(prefix="stack-models-"))
+        environment = {**empty_caches(folder), **self.bench.environment}
+        bench, case = self.bench, self.case
+        title = case.title
+        self.worker = Worker(
+            lambda text: bench.say(f"{title}: {text}"),
+            environment,
+            "stack.measure.model_worker",
+            bench.patience,
+            bench.memory,
+        )
+        self.worker.tell(self.request)
+        self.worker.answer()
+
+    def time(self) -> dict[str, Any] | None:
+        """Let it time its systems, alone; its reply."""
+        if self.worker is None:
+            return None
+        try:
+            self.worker.tell({})
+            return self.worker.answer()["done"]
+        except StackError as error:
+            self.lost.append(error if isinstance(error, Lost) else Lost(str(error), {}))
+            return None
+        finally:
+            self.end()
+
+    def end(self) -> None:
+        """Let go of the process and its caches."""
+        if self.worker is not None:
+            self.worker.close(2)
+        self.worker = None
+        self.held.close()
+
+
+class ModelBench:
+    """Runs the cases of the suite and collects their rows.
+
+    Args:
+        jobs: programs that are compiled at once; they are timed one after another, while the
+            others wait.
+    """
+
+    def __init__(
+        self, device: str, peers: str | None, own: str | None, rounds: int, jobs: int, say: Say
+    ) -> None:
+        self.device, self.peers, self.rounds, self.jobs = device, peers, rounds, jobs
+        self.own = own or OWN[device.partition(":")[0]]
+        self.say = say
+        self.patience = PATIENCE
+        self.environment: dict[str, str] = {}
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self.memory = int(MEMORY * total / max(1, jobs / 2))
+        if jobs > 1:
+            self.environment["TORCHINDUCTOR_COMPILE_THREADS"] = "2"
+        self.found = Bench(self._machine(), self._ceilings())
+        self.found.notes["compile s"] = first_results(jobs)
+
+    def _machine(self) -> str:
+        return device_text() if self.device == "cpu" else gpu_text(load_torch())
+
+    def _ceilings(self) -> Ceilings:
+        if self.device == "cpu":
+            return measure_ceilings(True)
+        torch = load_torch()
+        found = gpu_ceilings(torch, kinds=("bf16", "f32"))
+        torch.cuda.empty_cache()
+        return found
+
+    def request(self, case: Case) -> dict[str, Any]:
+        """What a process is asked for; see `ModelRun`."""
+        return {
+            "spec": case.spec,
+            "options": case.options,
+            "peers": case.peers if self.peers is None else self.peers,
+            "own": self.own,
+            "device": self.device,
+            "rounds": self.rounds,
+            "cold": False,
+            "skip": [],
+        }
+
+    def run(self, cases: Sequence[Case], end: float | None) -> Iterator[list[Row]]:
+        """The rows of each case as they are found; nothing is begun after `end`."""
+        for first in range(0, len(cases), self.jobs):
+            wave = cases[first : first + self.jobs]
+            if end is not None and time.monotonic() > end:
+                left = ", ".join(c.title for c in cases[first:])
+                self.found.notes["left out, the budget is spent"] = left
+                return
+            self.say(", ".join(c.title for c in wave) + f" ({first + 1} of {len(cases)})")
+            attempts = [Attempt(self, case) for case in wave]
+            with ThreadPoolExecutor(self.jobs) as pool:
+                list(pool.map(Attempt.prepare, attempts))
+            for attempt in attempts:
+                yield self._take(attempt, attempt.time())
+
+    def _take(self, attempt: Attempt, reply: dict[str, Any] | None) -> list[Row]:
+        case = attempt.case
+        rows: list[Row] = []
+        for lost in attempt.lost:
+            self.found.problems.append(f"{case.row} {case.title}: {lost}")
+            if "kind" in lost.at:
+                row = self._row(case, str(lost.at["at"]), str(lost.at["kind"]))
+                row.update(is_ours=lost.at["is_ours"], note=str(lost))
+                rows.append(row)
+        if reply is None and not rows:
+            row = self._row(case, f"stack-{self.own.split(',')[0]}", "generated")
+            row.update(is_ours=True, note=str(attempt.lost[-1]))
+            rows.append(row)
+        for entry in (reply or {"entries": []})["entries"]:
+            rows.append(self._entry(case, entry, reply or {}))
+        self.found.rows.extend(rows)
+        if case.kind == "run":
+            finish_rows(self.found, rows)
+        return rows
+
+    def _row(self, case: Case, system: str, kind: str) -> Row:
+        row = entry_of(case.row, case.case, system, kind)
+        row.update(dict.fromkeys(EXTRAS))
+        return row
+
+    def _entry(self, case: Case, entry: dict[str, Any], reply: dict[str, Any]) -> Row:
+        row = self._row(case, entry["system"], entry["kind"])
+        same = ("ms", "spread", "compile_s", "is_ours", "peak_bytes", "note")
+        row.update({k: entry[k] for k in (*same, "kernels", "library", "fallback")})
+        row.update(error=entry["error"], eager_error=reply["usual"])
+        row["limit_ms"] = self._limit(reply)
+        if case.kind == "cold" and entry["compile_s"]:
+            row.update(ms=1e3 * entry["compile_s"])
+        if entry["problem"]:
+            self.found.problems.append(
+                f"{case.row} {case.title}: {entry['system']}: {entry['problem']}"
+            )
+            row.update(ms=None, spread=None, note=entry["problem"])
+        return row
+
+    def _limit(self, reply: dict[str, Any]) -> float | None:
+        """Milliseconds that no implementation beats: contractions at the peak, or the bytes."""
+        if "bytes" not in reply:
+            return None
+        ceilings = self.found.ceilings
+        peaks = {k.partition(".")[2]: v for k, v in reply.items() if k.startswith("flops.")}
+        compute = sum(v / ceilings.of(k) for k, v in peaks.items() if self._known(k))
+        moved = float(reply["bytes"])
+        return 1e3 * max(compute, moved / ceilings.bytes_at(moved))
+
+    def _known(self, dtype: str) -> bool:
+        """Products of f32 may be TF32 on a GPU, where torch allows it: no floor."""
+        return self.device == "cpu" or dtype == "bf16"
+
+    def cold(self, case: Case) -> list[Row]:
+        """First results, every system in a process of its own that has compiled nothing."""
+        peers = case.peers if self.peers is None else self.peers
+        rows: list[Row] = []
+        ways = [(p.strip(), "") for p in self.own.split(",")]
+        ways += [("", p.label) for p in parse_peers(peers) if p.backend != "eager"]
+        for own, peer in ways:
+            attempt = Attempt(self, case)
+            attempt.request.update(own=own, peers=peer, cold=True)
+            attempt.prepare()
+            rows += self._take(attempt, attempt.time())
+        finish_rows(self.found, rows)
+        return rows
+
+
+def first_results(jobs: int) -> str:
+    """What the column says."""
+    also = f", while up to {jobs - 1} others compile: not to be compared" if jobs > 1 else ""
+    return (
+        "the first result, from the imported model to the end of the first call, in a process where"
+        f" each compiler has compiled one op before; caches are empty for each system{also}"
+    )
+
+
+def model_bench(
+    cases: Sequence[Case],
+    *,
+    device: str = "cpu",
+    peers: str | None = None,
+    own: str | None = None,
+    rounds: int = ROUNDS,
+    jobs: int = 1,
+    budget: float | None = None,
+    say: Say = lambda _: None,
+    show: Say = lambda _: None,
+) -> Bench:
+    """Run the suite.
+
+    Args:
+        device: "cpu" or "cuda".
+        peers, own: replace those of the cases, and our backend.
+        jobs: see `ModelBench`.
+        budget: seconds after which no further program is begun.
+        show: gets a table of each program as soon as it is done.
+
+    Raises:
+        BackendMissing: there is no GPU here.
+    """
+    say("measuring what this machine can do")
+    bench = ModelBench(device, peers, own, rounds, jobs, say)
+    show(bench.found.device)
+    end = None if budget is None else time.monotonic() + budget
+    for rows in bench.run([c for c in cases if c.kind == "run"], end):
+        show(listing(rows))
+    for case in cases:
+        if case.kind == "cold" and (end is None or time.monotonic() < end):
+            show(listing(bench.cold(case)))
+    return bench.found
+
+
+def listing(rows: Sequence[Row]) -> str:
+    """Every system of some programs: times, memory, errors, counts."""
+    lines: list[list[object]] = []
+    for case in by_case(rows):
+        for row in case:
+            ratio = row["ratio_to_best_peer"]
+            lines.append(
+                [
+                    " ".join(str(v) for v in row["case"].values()),
+                    row["system"],
+                    None if row["ms"] is None else number(row["ms"]),
+                    None if row["spread"] is None else number(row["spread"]),
+                    None if ratio is None else f"{ratio:.2f}x",
+                    None if row["compile_s"] is None else number(row["compile_s"]),
+                    scaled(row["peak_bytes"], "B"),
+                    _error(row["error"]),
+                    _error(row["eager_error"]),
+                    row["kernels"],
+                    row["library"],
+                    row["fallback"],
+                    row["note"],
+                ]
+            )
+    head = ["program", "system", "ms", "spread", "best other / it", "first s", "peak", "error"]
+    head = [*head, "eager's", "kernels", "library", "fallback", "note"]
+    return table(head, lines)
+
+
+def _error(value: Any) -> str | None:
+    return f"{value:.1e}" if isinstance(value, float) else value

@@ -113,6 +113,9 @@ def run(args: argparse.Namespace) -> int:
     cases = cases_of(args)
     if args.budget is not None and args.target not in ("gpu", MODELS):
         raise UsageError("--budget is for the suites gpu and models")
+    if args.target in ("gpu", MODELS):
+        # whoever sets a time limit gets the rows that there are, as with an interrupt
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.target == MODELS:
         found = model_bench(
             cases,
@@ -126,8 +129,6 @@ def run(args: argparse.Namespace) -> int:
             show=common.progress if args.json else _show,
         )
     elif args.target == "gpu":
-        # whoever sets a time limit gets the rows that there are, as with an interrupt
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
         found = gpu_bench(
             cases,
             peers=args.peers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import queue
@@ -73,7 +74,11 @@ class Worker:
         threading.Thread(target=self._read_errors, daemon=True).start()
         if memory is not None:
             threading.Thread(target=self._watch, args=(memory,), daemon=True).start()
-        self.device = str(self.listen()["device"])
+
+    @functools.cached_property
+    def device(self) -> str:
+        """The device in words: the first thing that it says."""
+        return str(self.listen()["device"])
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -109,6 +114,7 @@ class Worker:
 
     def tell(self, request: dict[str, Any]) -> None:
         """Send a request. Raises Lost."""
+        assert self.device
         assert self.process.stdin is not None
         self.at = {}
         try:
@@ -140,10 +146,14 @@ class Worker:
         self.tell(request)
         return self.answer()["done"]
 
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the process and what it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
     def kill(self) -> None:
         """End the process and what it started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        self.signal(signal.SIGKILL)
         self.process.wait()
 
     def close(self, patience: float = 20) -> None:

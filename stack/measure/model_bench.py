@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from stack.errors import StackError
@@ -25,6 +27,7 @@ from stack.measure.timing import ROUNDS
 OWN = {"cpu": "mlir", "cuda": "triton"}
 PATIENCE = 300.0  # seconds for one system to compile, check and be counted
 MEMORY = 0.6  # of this machine's, for one program
+SETTLE = 0.2  # seconds until what was queued on a device is done
 EXTRAS = ("peak_bytes", "kernels", "library", "fallback", "eager_error", "note")
 
 
@@ -38,55 +41,58 @@ class Attempt:
         self.held = ExitStack()
         self.worker: Worker | None = None
 
-    def prepare(self) -> None:
-        """Compile and check. A system that takes the process down is left out of the next one."""
-        while True:
-            try:
-                self._begin()
-                return
-            except Lost as lost:
-                self.end()
-                self.lost.append(lost)
-                if "kind" not in lost.at or lost.at["at"] in self.request["skip"]:
-                    return
-                self.request["skip"].append(str(lost.at["at"]))
-                self.bench.say(f"{self.case.title}: {lost}; a new process goes on without it")
-            except StackError as error:
-                self.end()
-                self.lost.append(Lost(str(error), {}))
-                return
-
-    def _begin(self) -> None:
-        folder = self.held.enter_context(tempfile.TemporaryDirectory(prefix="stack-models-"))
-        environment = {**empty_caches(folder), **self.bench.environment}
-        bench, case = self.bench, self.case
-        title = case.title
-        self.worker = Worker(
-            lambda text: bench.say(f"{title}: {text}"),
-            environment,
-            "stack.measure.model_worker",
-            bench.patience,
-            bench.memory,
-        )
-        self.worker.tell(self.request)
-        self.worker.answer()
-
-    def time(self) -> dict[str, Any] | None:
-        """Let it time its systems, alone; its reply."""
-        if self.worker is None:
-            return None
+    def run(self) -> dict[str, Any] | None:
+        """Compile and check, then time alone; the reply of the process."""
         try:
-            self.worker.tell({})
-            return self.worker.answer()["done"]
+            while not self._prepared():
+                pass
+            return self._timed()
         except StackError as error:
             self.lost.append(error if isinstance(error, Lost) else Lost(str(error), {}))
             return None
         finally:
-            self.end()
+            self._end()
 
-    def end(self) -> None:
+    def _prepared(self) -> bool:
+        """Whether the process is ready. A system that takes it down is left out of the next one."""
+        try:
+            self._begin()
+            return True
+        except Lost as lost:
+            self._end()
+            if "kind" not in lost.at or lost.at["at"] in self.request["skip"]:
+                raise
+            self.lost.append(lost)
+            self.request["skip"].append(str(lost.at["at"]))
+            self.bench.say(f"{self.case.title}: {lost}; a new process goes on without it")
+            return False
+
+    def _begin(self) -> None:
+        folder = self.held.enter_context(tempfile.TemporaryDirectory(prefix="stack-models-"))
+        environment = {**empty_caches(folder), **self.bench.environment}
+        bench, title = self.bench, self.case.title
+        with bench.clock:
+            self.worker = Worker(
+                lambda text: bench.say(f"{title}: {text}"),
+                environment,
+                "stack.measure.model_worker",
+                bench.patience,
+                bench.memory,
+            )
+            bench.live.append(self.worker)
+        self.worker.tell(self.request)
+        self.worker.answer()
+
+    def _timed(self) -> dict[str, Any]:
+        assert self.worker is not None
+        with self.bench.alone(self.worker):
+            self.worker.tell({})
+            return self.worker.answer()["done"]
+
+    def _end(self) -> None:
         """Let go of the process and its caches."""
         if self.worker is not None:
+            self.bench.live.remove(self.worker)
             self.worker.close(2)
         self.worker = None
         self.held.close()
@@ -96,8 +102,7 @@ class ModelBench:
     """Runs the cases of the suite and collects their rows.
 
     Args:
-        jobs: programs that are compiled at once; they are timed one after another, while the
-            others wait.
+        jobs: programs that are compiled at once; while one is timed the others stand still.
     """
 
     def __init__(
@@ -112,8 +117,25 @@ class ModelBench:
         self.memory = int(MEMORY * total / max(1, jobs / 2))
         if jobs > 1:
             self.environment["TORCHINDUCTOR_COMPILE_THREADS"] = "2"
+        self.clock = threading.Lock()
+        self.live: list[Worker] = []
         self.found = Bench(self._machine(), self._ceilings())
-        self.found.notes["compile s"] = first_results(jobs)
+        self.found.notes["first s"] = first_results(jobs)
+
+    @contextmanager
+    def alone(self, worker: Worker) -> Generator[None]:
+        """The machine for one process: the others stand still."""
+        with self.clock:
+            others = [w for w in self.live if w is not worker]
+            for other in others:
+                other.signal(signal.SIGSTOP)
+            if others:
+                time.sleep(SETTLE)
+            try:
+                yield
+            finally:
+                for other in others:
+                    other.signal(signal.SIGCONT)
 
     def _machine(self) -> str:
         return device_text() if self.device == "cpu" else gpu_text(load_torch())
@@ -141,18 +163,29 @@ class ModelBench:
 
     def run(self, cases: Sequence[Case], end: float | None) -> Iterator[list[Row]]:
         """The rows of each case as they are found; nothing is begun after `end`."""
-        for first in range(0, len(cases), self.jobs):
-            wave = cases[first : first + self.jobs]
+        left: list[str] = []
+
+        def work(attempt: Attempt) -> dict[str, Any] | None:
             if end is not None and time.monotonic() > end:
-                left = ", ".join(c.title for c in cases[first:])
-                self.found.notes["left out, the budget is spent"] = left
-                return
-            self.say(", ".join(c.title for c in wave) + f" ({first + 1} of {len(cases)})")
-            attempts = [Attempt(self, case) for case in wave]
-            with ThreadPoolExecutor(self.jobs) as pool:
-                list(pool.map(Attempt.prepare, attempts))
-            for attempt in attempts:
-                yield self._take(attempt, attempt.time())
+                left.append(attempt.case.title)
+                return None
+            self.say(attempt.case.title)
+            return attempt.run()
+
+        with ThreadPoolExecutor(self.jobs) as pool:
+            attempts = {pool.submit(work, a): a for a in (Attempt(self, c) for c in cases)}
+            try:
+                for future in as_completed(attempts):
+                    attempt = attempts[future]
+                    if attempt.case.title not in left:
+                        yield self._take(attempt, future.result())
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for worker in list(self.live):
+                    worker.kill()
+                raise
+        if left:
+            self.found.notes["left out, the budget is spent"] = ", ".join(left)
 
     def _take(self, attempt: Attempt, reply: dict[str, Any] | None) -> list[Row]:
         case = attempt.case
@@ -217,8 +250,7 @@ class ModelBench:
         for own, peer in ways:
             attempt = Attempt(self, case)
             attempt.request.update(own=own, peers=peer, cold=True)
-            attempt.prepare()
-            rows += self._take(attempt, attempt.time())
+            rows += self._take(attempt, attempt.run())
         finish_rows(self.found, rows)
         return rows
 
@@ -260,11 +292,16 @@ def model_bench(
     bench = ModelBench(device, peers, own, rounds, jobs, say)
     show(bench.found.device)
     end = None if budget is None else time.monotonic() + budget
-    for rows in bench.run([c for c in cases if c.kind == "run"], end):
-        show(listing(rows))
-    for case in cases:
-        if case.kind == "cold" and (end is None or time.monotonic() < end):
-            show(listing(bench.cold(case)))
+    try:
+        for rows in bench.run([c for c in cases if c.kind == "run"], end):
+            show(listing(rows))
+        for case in cases:
+            if case.kind == "cold" and (end is None or time.monotonic() < end):
+                show(listing(bench.cold(case)))
+    except KeyboardInterrupt:
+        bench.found.notes["interrupted"] = "the rows that there were"
+    order = {f"{c.row} {c.case}": number for number, c in enumerate(cases)}
+    bench.found.rows.sort(key=lambda r: order[f"{r['row']} {r['case']}"])
     return bench.found
 
 

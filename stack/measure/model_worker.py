@@ -7,6 +7,7 @@ started it knows which system it was.
 from __future__ import annotations
 
 import functools
+import gc
 import importlib
 import json
 import math
@@ -82,6 +83,8 @@ class ModelRun:
                 self._make(way)
         self.exact = []
         self._tidy()
+        gc.collect()
+        gc.freeze()  # what frameworks hold is not looked through in every round
 
     def _reference(self, program: ModelProgram) -> None:
         self.tell({"at": "the reference"})

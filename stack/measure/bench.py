@@ -18,7 +18,7 @@ from stack.measure.compare import Comparison, compare, device_text
 from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
 from stack.measure.suite import Case
 from stack.measure.systems import Program, Say, capture_program, parse_peers
-from stack.measure.timing import ROUNDS
+from stack.measure.timing import ROUNDS, is_noisy
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import versions
 
@@ -28,7 +28,6 @@ COLUMNS = (
     *("compile_s", "error", "note"),
 )
 OURS = ("generated", "hand")
-NOISY = 0.05  # spread of a time, as a share of it, above which it makes no ratio
 Row = dict[str, Any]
 
 
@@ -183,9 +182,6 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
             continue
         if cold.problem:
             found.problems.append(f"{case.row} {case.title}: {label}: {cold.problem}")
-        if peer is None and cold.seconds:
-            parts = ", ".join(f"{s:.2f} s" for s in cold.captured)
-            found.notes[f"{label}, {case.title}"] = f"of it capture in the framework: {parts}"
         kind = "peer" if peer else "generated"
         graphs = ("first", "second") if case.second else ("first",)
         for graph, seconds in zip(graphs, [*cold.seconds, *[None] * 2], strict=False):
@@ -228,7 +224,7 @@ def spread_of(row: Row) -> float:
 
 def _noisy(row: Row, other: Row) -> str:
     """Why two times make no ratio, "" where they do."""
-    if max(spread_of(row), spread_of(other)) <= NOISY:
+    if not any(is_noisy(r["ms"], r["spread"]) for r in (row, other)):
         return ""
     text = f"noisy: spread {100 * spread_of(row):.0f} %"
     if other is row:

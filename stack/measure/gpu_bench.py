@@ -10,8 +10,8 @@ from typing import Any
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
 from stack.measure.bench import Bench, by_case, entry_of, finish_rows
+from stack.measure.caches import empty_caches
 from stack.measure.child import Lost, Worker
-from stack.measure.cold import empty_caches
 from stack.measure.gpu_ceilings import COPY, load_torch
 from stack.measure.gpu_program import EXP_RATE
 from stack.measure.roofline import Ceilings
@@ -181,9 +181,9 @@ def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:
 
 def _fastest(times: Sequence[float]) -> dict[str, Any]:
     """What a row says of compile times in fresh processes."""
-    best, worst = min(times), max(times)
+    best = min(times)
     note = "fastest of fresh processes: " + ", ".join(f"{s:.2f} s" for s in times)
-    return {"compile_s": best, "ms": best * 1e3, "spread": (worst - best) * 1e3, "note": note}
+    return {"compile_s": best, "ms": best * 1e3, "note": note}
 
 
 def _cold_seconds(request: dict[str, Any]) -> float:

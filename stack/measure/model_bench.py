@@ -15,8 +15,8 @@ from typing import Any
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
 from stack.measure.bench import Bench, Row, by_case, entry_of, finish_rows
+from stack.measure.caches import empty_caches
 from stack.measure.child import Lost, Worker
-from stack.measure.cold import empty_caches
 from stack.measure.compare import device_text
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.roofline import Ceilings, measure_ceilings

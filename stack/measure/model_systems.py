@@ -6,12 +6,13 @@ import contextlib
 import importlib
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 from unittest import mock
 
 from stack.errors import StackError, UsageError
+from stack.measure.caches import fresh_caches
 from stack.measure.systems import Peer, parse_peers
 from stack.run import plugins
 from stack.run.backend import Backend, Executable, Kernel
@@ -68,7 +69,7 @@ class ModelSystem:
     is_ours: bool = False
     count: Callable[[], Counts] = Counts
     peak: Callable[[], int | None] = lambda: None
-    compiling: Callable[[], AbstractContextManager[Any]] = nullcontext
+    compiling: Callable[[], AbstractContextManager[Any]] = fresh_caches
     note: str = ""
 
 
@@ -181,10 +182,9 @@ def _inductor_torch(program: ModelProgram, peer: Peer, device: str) -> ModelSyst
 
 @contextmanager
 def _empty_inductor(code: list[str]) -> Generator[None]:
-    """An empty cache for what is compiled in it; keeps the wrappers that Inductor writes."""
+    """Empty caches for what is compiled in it; keeps the wrappers that Inductor writes."""
     graph = importlib.import_module("torch._inductor.graph").GraphLowering
-    fresh = importlib.import_module("torch._inductor.utils").fresh_cache()
-    with fresh, contextlib.ExitStack() as stack:
+    with fresh_caches(), contextlib.ExitStack() as stack:
         if hasattr(graph, "save_output_code"):
             stack.enter_context(mock.patch.object(graph, "save_output_code", code.append))
         yield

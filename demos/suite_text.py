@@ -161,7 +161,7 @@ RECIPES: dict[str, Recipe] = {
         ((1, 128), (8, 512)),
     ),
     "bert": _encoder("Bert", 32),
-    "roberta": _encoder("Roberta", 32),
+    "roberta": _encoder("Roberta", 32, max_position_embeddings=514),  # positions begin at 2
     "distilbert": Recipe(
         "DistilBertConfig", "DistilBertModel", {}, {}, {"n_layers": LAYERS}, ((1, 128), (32, 512))
     ),

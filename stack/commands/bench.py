@@ -15,8 +15,10 @@ from stack.measure.gpu_bench import gpu_bench, listing
 from stack.measure.model_bench import model_bench
 from stack.measure.models import model_cases
 from stack.measure.plots import plot_all
+from stack.measure.reproduce import write_reproducers
 from stack.measure.suite import Case, select
 from stack.measure.timing import LEAST, ROUNDS
+from stack.run.record import versions
 
 SUITES = {"cpu": cpu_cases, "gpu": gpu_cases}
 MODELS = "models"
@@ -105,6 +107,9 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("--quick", action="store_true", help="short cases, peers without tuning")
     parser.add_argument("--csv", metavar="FILE", help="write the rows")
     parser.add_argument("--plot", metavar="FILE", help="write pictures (png, svg, pdf)")
+    parser.add_argument(
+        "--reproducers", metavar="DIR", help="a script without our code for each peer that fails"
+    )
     common.add_json(parser, SCHEMA)
 
 
@@ -150,6 +155,9 @@ def run(args: argparse.Namespace) -> int:
         Path(args.csv).write_text(found.as_csv(), encoding="utf-8")
     if args.plot:
         plot_all(found.rows, found.device, found.ceilings, args.plot)
+    if args.reproducers:
+        for path in write_reproducers(found.failures, Path(args.reproducers), versions()):
+            common.progress(f"wrote {path}")
     if args.json:
         common.print_json(found.as_dict())
         for problem in found.problems:

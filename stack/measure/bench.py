@@ -15,6 +15,7 @@ from stack.explore.target import Program as TargetProgram
 from stack.explore.target import resolve
 from stack.measure.cold import OWN, cold_compile
 from stack.measure.compare import Comparison, compare, device_text
+from stack.measure.reproduce import Failure
 from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
 from stack.measure.suite import Case
 from stack.measure.systems import Program, Say, capture_program, parse_peers
@@ -35,8 +36,8 @@ Row = dict[str, Any]
 class Bench:
     """Everything a bench found. `rows` have the keys of COLUMNS.
 
-    `problems` are systems that failed or disagreed and times below the floor; `missing` are peers
-    that are not installed; `notes` say how each system was set up.
+    `problems` are systems that failed or disagreed (`failures`) and times below the floor;
+    `missing` are peers that are not installed; `notes` say how each system was set up.
     """
 
     device: str
@@ -45,6 +46,12 @@ class Bench:
     problems: list[str] = field(default_factory=list[str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
     notes: dict[str, str] = field(default_factory=dict[str, str])
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    def fail(self, case: Case, system: str, problem: str) -> None:
+        """A system that failed on a case, or disagreed."""
+        self.failures.append(Failure(case, system, problem))
+        self.problems.append(f"{case.row} {case.title}: {system}: {problem}")
 
     @property
     def exit_code(self) -> int:
@@ -142,14 +149,14 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         if row["note"]:
             found.notes[name] = row["note"]
         if not row["ok"]:
-            found.problems.append(f"{case.row} {case.title}: {name}: {row['note']}")
+            found.fail(case, name, row["note"])
         if system.via == "own":
             kind = "library" if row["library_calls"] else "generated"
         else:
             kind = "library" if system.label == "eager" else "peer"
         entry = entry_of(case.row, case.case, name, kind)
         entry.update(ms=row["run_ms"], spread=row["run_ms_spread"], compile_s=row["compile_s"])
-        entry["error"] = row["max_error"] if row["ok"] else None
+        entry.update(error=row["max_error"] if row["ok"] else None, note=row["note"])
         entry["limit_ms"] = limit
         entry["is_ours"] = system.via == "own"
         if not row["ok"]:
@@ -181,7 +188,7 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
         if cold.problem and "no way of its own" in cold.problem:
             continue
         if cold.problem:
-            found.problems.append(f"{case.row} {case.title}: {label}: {cold.problem}")
+            found.fail(case, label, cold.problem)
         kind = "peer" if peer else "generated"
         graphs = ("first", "second") if case.second else ("first",)
         for graph, seconds in zip(graphs, [*cold.seconds, *[None] * 2], strict=False):

@@ -90,8 +90,7 @@ class GpuBench:
         )
         row.update({key: reply[key] for key in ("flops", "bytes", "exps")})
         if entry["problem"]:
-            what = f"{case.row} {case.title}: {entry['system']}: {entry['problem']}"
-            self.found.problems.append(what)
+            self.found.fail(case, entry["system"], entry["problem"])
             row["note"] = entry["problem"]
         self.found.rows.append(row)
 
@@ -119,7 +118,7 @@ class GpuBench:
                     asked = {**request, "own": own, "peers": peer, "cold": True}
                     times[name].append(_cold_seconds(asked))
                 except StackError as error:
-                    self.found.problems.append(f"{case.row} {case.title}: {name}: {error}")
+                    self.found.fail(case, name, str(error))
                     continue
                 rows[name].update(_fastest(times[name]))
 

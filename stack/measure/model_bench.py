@@ -60,7 +60,8 @@ class Attempt:
             return True
         except Lost as lost:
             self._end()
-            if "kind" not in lost.at or lost.at["at"] in self.request["skip"]:
+            known = "kind" in lost.at and lost.at["at"] not in self.request["skip"]
+            if not known or self.bench.is_over:
                 raise
             self.lost.append(lost)
             self.request["skip"].append(str(lost.at["at"]))
@@ -117,6 +118,7 @@ class ModelBench:
         self.memory = int(MEMORY * total / max(1, jobs / 2))
         if jobs > 1:
             self.environment["TORCHINDUCTOR_COMPILE_THREADS"] = "2"
+        self.is_over = False  # nothing is begun any more
         self.clock = threading.Lock()
         self.live: list[Worker] = []
         self.found = Bench(self._machine(), self._ceilings())
@@ -166,7 +168,7 @@ class ModelBench:
         left: list[str] = []
 
         def work(attempt: Attempt) -> dict[str, Any] | None:
-            if end is not None and time.monotonic() > end:
+            if self.is_over or (end is not None and time.monotonic() > end):
                 left.append(attempt.case.title)
                 return None
             self.say(attempt.case.title)
@@ -180,6 +182,7 @@ class ModelBench:
                     if attempt.case.title not in left:
                         yield self._take(attempt, future.result())
             except BaseException:
+                self.is_over = True
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in list(self.live):
                     worker.kill()
@@ -191,8 +194,10 @@ class ModelBench:
         case = attempt.case
         rows: list[Row] = []
         for lost in attempt.lost:
-            self.found.problems.append(f"{case.row} {case.title}: {lost}")
-            if "kind" in lost.at:
+            if "kind" not in lost.at:
+                self.found.problems.append(f"{case.row} {case.title}: {lost}")
+            else:
+                self.found.fail(case, str(lost.at["at"]), str(lost))
                 row = self._row(case, str(lost.at["at"]), str(lost.at["kind"]))
                 row.update(is_ours=lost.at["is_ours"], note=str(lost))
                 rows.append(row)
@@ -221,9 +226,7 @@ class ModelBench:
         if case.kind == "cold" and entry["compile_s"]:
             row.update(ms=1e3 * entry["compile_s"])
         if entry["problem"]:
-            self.found.problems.append(
-                f"{case.row} {case.title}: {entry['system']}: {entry['problem']}"
-            )
+            self.found.fail(case, entry["system"], entry["problem"])
             row.update(ms=None, spread=None, note=entry["problem"])
         return row
 

@@ -37,10 +37,17 @@ class Wide:
 def exact_results(program: ModelProgram, device: str) -> list[Any]:
     """Results of the source in double precision, op by op.
 
-    Where a model casts to f32 itself, as norms do, it is single precision there.
+    Where a model casts to f32 itself, as norms do, it is single precision there; so is a 16-bit
+    model with an op that knows no double precision.
     """
     if program.framework == "torch":
-        return _exact_torch(program, device)
+        try:
+            return _exact_torch(program, device, "float64")
+        except RuntimeError:
+            names = {str(p.dtype) for p in program.fn.parameters()}  # pyright: ignore
+            if not names & {"torch.bfloat16", "torch.float16"}:
+                raise
+            return [x.double() for x in _exact_torch(program, device, "float32")]
     jax = importlib.import_module("jax")
 
     def widen(x: Any) -> Any:
@@ -53,14 +60,15 @@ def exact_results(program: ModelProgram, device: str) -> list[Any]:
         return [x.clone() for x in system.leaves(system.call())]
 
 
-def _exact_torch(program: ModelProgram, device: str) -> list[Any]:
+def _exact_torch(program: ModelProgram, device: str, dtype: str) -> list[Any]:
     torch = torch_module()
+    kind = getattr(torch, dtype)
     wide: Any = copy.deepcopy(program.fn)
     args = tuple(
-        a.double() if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+        a.to(kind) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
         for a in program.args
     )
-    system = eager_torch(Wide("torch", wide.double(), args, program.train), EAGER, device)
+    system = eager_torch(Wide("torch", wide.to(kind), args, program.train), EAGER, device)
     return system.leaves(system.call())
 
 

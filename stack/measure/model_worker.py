@@ -143,9 +143,11 @@ class ModelRun:
             found = Counts()
             entry["note"] += f"; not counted: {first_line(error)}"
         entry.update(kernels=found.kernels, library=found.library, fallback=found.fallback)
+        if system.is_ours and found.kernels is None:
+            entry["note"] += "; no graph of it was compiled, the framework ran it"
         if found.fallback_ops:
             entry["note"] += f"; fallback: {found.fallback_ops}"
-        if system.is_ours and not found.kernels and (found.library or found.fallback):
+        if system.is_ours and not found.kernels:
             entry["kind"] = "library"
 
     def _allocated(self) -> int:

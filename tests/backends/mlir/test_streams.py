@@ -191,3 +191,15 @@ def test_programs_agree_whatever_is_chosen(name: str, rng: np.random.Generator) 
     pairs = zip(*(o if isinstance(o, tuple) else (o,) for o in (out, wide)), strict=True)
     for got, want in pairs:
         _close(got.double().numpy(), want.numpy(), 1e-5)
+
+
+def test_results_whose_rows_are_apart_in_memory(rng: np.random.Generator) -> None:
+    """An MLP over channels between permutations, as in ConvNeXt: lanes of the kernel are rows of
+    the picture, which the result keeps last but one."""
+
+    def program(x: Tensor, first: Tensor, second: Tensor, y: Tensor) -> Tensor:
+        h = torch.relu(x.permute(0, 2, 3, 1) @ first) @ second
+        return h.permute(0, 3, 1, 2) + y
+
+    x, y = (normal(rng, 1, 8, 40, 40) for _ in range(2))
+    check(program, [x, normal(rng, 8, 16), normal(rng, 16, 8), y])

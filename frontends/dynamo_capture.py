@@ -34,6 +34,7 @@ from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import check_results, device_of, dtype_of
+from stack.frontends.torch_attention import WrittenOut, safe_softmax
 from stack.frontends.torch_calls import (
     Arguments,
     Call,
@@ -71,7 +72,8 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         cut: for a graph that is partitioned.
         split: of row ops such as softmax too.
     """
-    table = global_decomposition_table["post_autograd"]
+    own = {torch.ops.aten._safe_softmax.default: safe_softmax}
+    table = global_decomposition_table["post_autograd"] | own
     kept = LOWERINGS.keys() - (_VIEWS if cut else set()) - (_ROW_OPS if split else set())
     return {
         op: fn
@@ -82,13 +84,13 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
 
 @contextmanager
 def plain_tracing() -> Iterator[None]:
-    """Attention as matmul and softmax, and checks of linear algebra as ordinary nodes.
+    """Attention written out, and checks of linear algebra as ordinary nodes.
 
     Torch would choose a fused kernel for the first and thread a token through the second.
     """
     handle = _register_effectful_op("aten::_linalg_check_errors", None)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), WrittenOut():
             yield
     finally:
         handle.destroy()

@@ -105,7 +105,8 @@ class _WideProduct(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, y: Tensor) -> Tensor:
-        sides = (v.reshape(-1, *v.shape[-2:]) for v in (x, y.mT))
+        count = math.prod(x.shape[:-2])
+        sides = (v.reshape(count, *v.shape[-2:]) for v in (x, y.mT))
         return torch.bmm(*sides, out_dtype=torch.float32).view(*x.shape[:-1], y.shape[-2])
 
     @staticmethod

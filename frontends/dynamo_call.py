@@ -79,9 +79,9 @@ class TorchCalls:
             self._until_return.close()
 
     def _watch_hooks(self) -> None:
-        """For captures until the end of this call: a module's hooks are guarded, which Dynamo
-        leaves out by default."""
-        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+        """For captures until the end of this call: a module's hooks are guarded, and recurrent
+        modules traced, which Dynamo leaves out by default."""
+        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False, allow_rnn=True)
         self._until_return.enter_context(watched)
 
     # ---- what Dynamo calls

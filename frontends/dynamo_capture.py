@@ -34,7 +34,7 @@ from stack.frontends.aten import LOWERINGS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import check_results, device_of, dtype_of
-from stack.frontends.torch_attention import WrittenOut, safe_softmax
+from stack.frontends.torch_attention import safe_softmax
 from stack.frontends.torch_calls import (
     Arguments,
     Call,
@@ -45,6 +45,7 @@ from stack.frontends.torch_calls import (
     lone_symbol,
     program_name,
 )
+from stack.frontends.torch_written import WrittenOut
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.node import Block, Func, Node, unique_name
@@ -120,6 +121,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         "specialize_float": True,
         "assume_static_by_default": not dynamic,
         "automatic_dynamic_shapes": False,
+        "allow_rnn": True,
     }
     known = {k: v for k, v in patches.items() if hasattr(torch._dynamo.config, k)}
     with (

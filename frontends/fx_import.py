@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils._python_dispatch import _disable_current_modes
@@ -37,6 +38,7 @@ from stack.frontends.fx_border import (
     physical_order,
     storage_root,
 )
+from stack.frontends.fx_control import CONTROL
 from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call
 from stack.ir.builder import Builder, constant, param
@@ -158,6 +160,31 @@ class _Importer:
         return Imported(
             func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
         )
+
+    # ---- graphs inside of graphs
+
+    def nested(self, graph: GraphModule) -> _Importer:
+        """An importer of a graph inside of this one, which makes a block."""
+        inner = _Importer(graph, {}, self.cx.trusted, None)
+        inner.sizes, inner.why = self.sizes, self.why
+        return inner
+
+    def results(self, given: Sequence[Node]) -> list[Node]:
+        """The results of the graph for these tensors.
+
+        Raises:
+            StackError: for what a block has no place for: large constants, checks of indices.
+        """
+        tensors = iter(given)
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                size = node.meta.get("val")
+                self.env[node] = self.sizes.dim(size) if is_size(size) else next(tensors)
+            elif node.op != "output":
+                self.env[node] = self._node(node)
+        if self.lifted or self.cx.checks or self.cx.promises:
+            raise StackError("large constants and checked indices have no place inside of a loop")
+        return self._outputs()
 
     def _outputs(self) -> list[Any]:
         if self.border is None:
@@ -305,7 +332,11 @@ class _Importer:
         args = [self._value(a) for a in node.args]
         kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
         want = self._want(value)
-        lowering = LOWERINGS.get(name)
+        if isinstance(node.target, HigherOrderOperator) and name in CONTROL:
+            self.cx.want = want
+            return CONTROL[name](self, *args)
+        # in a loop, torch has copies for views
+        lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
             return self._opaque(node, args, kwargs, want, "no lowering")
         self.cx.want, self.cx.name = want, name

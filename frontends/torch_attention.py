@@ -7,31 +7,14 @@ operands keep their type and the scores are f32: what a person writes, and what 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 _NARROW = (torch.bfloat16, torch.float16)
-_CALLS = frozenset({
-    F.scaled_dot_product_attention,
-    torch.ops.aten.scaled_dot_product_attention,
-    torch.ops.aten.scaled_dot_product_attention.default,
-})  # fmt: skip
-
-
-class WrittenOut(TorchFunctionMode):
-    """While it is entered, calls of `scaled_dot_product_attention` are written out."""
-
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        call: Callable[..., Any] = attention if func in _CALLS else func
-        return call(*args, **(kwargs or {}))
 
 
 def attention(
@@ -126,3 +109,13 @@ class _WideProduct(torch.autograd.Function):
             for v, axis in zip((x, y), axes, strict=True)
         )
         return _wide_product(*sides), 0
+
+
+WRITTEN: dict[Any, Callable[..., Any]] = dict.fromkeys(
+    (
+        F.scaled_dot_product_attention,
+        torch.ops.aten.scaled_dot_product_attention,
+        torch.ops.aten.scaled_dot_product_attention.default,
+    ),
+    attention,
+)

@@ -1,0 +1,22 @@
+"""Functions of torch that are written out before autograd sees them, in place of its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torch.overrides import TorchFunctionMode
+
+from stack.frontends import torch_attention, torch_recurrent
+
+WRITTEN = torch_attention.WRITTEN | torch_recurrent.WRITTEN
+
+
+class WrittenOut(TorchFunctionMode):
+    """While it is entered, calls of the functions in `WRITTEN` are written out."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:  # fmt: skip
+        return WRITTEN.get(func, func)(*args, **(kwargs or {}))

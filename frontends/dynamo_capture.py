@@ -45,6 +45,7 @@ from stack.frontends.torch_calls import (
     lone_symbol,
     program_name,
 )
+from stack.frontends.torch_recurrent import in_scans
 from stack.frontends.torch_written import WrittenOut
 from stack.ir.builder import param
 from stack.ir.dim import Expr
@@ -129,6 +130,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         torch.no_grad(),
         _compiling_state_context(),
         torch._dynamo.config.patch(known),
+        in_scans(),
         # equal sizes in the example are not promised to stay equal
         sizes_config.patch(use_duck_shape=False),  # pyright: ignore[reportAttributeAccessIssue]
         get_metrics_context(),

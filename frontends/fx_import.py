@@ -188,7 +188,8 @@ class _Importer:
 
     def _outputs(self) -> list[Any]:
         if self.border is None:
-            return [self._value(a) for a in self.gm.graph.output_node().args[0]]  # pyright: ignore
+            made: Any = self.gm.graph.output_node().args[0]
+            return [self._value(a) for a in (made if isinstance(made, list | tuple) else [made])]
         pairs = zip(self.border.fresh, self.border.orders, strict=True)
         return [self.cx.transpose(self.env[f], o) if o else self.env[f] for f, o in pairs]
 

@@ -38,17 +38,25 @@ def attention(
     with torch.autocast(kind, enabled=False):
         if enable_gqa:
             key, value = (_repeated(x, query.shape[-3]) for x in (key, value))
-        scores = _scores(query, key)
-        scores = scores * (1 / torch.sym_sqrt(query.shape[-1]) if scale is None else scale)
-        if is_causal:
-            row, column = (torch.arange(n, device=scores.device) for n in scores.shape[-2:])
-            scores = scores.masked_fill(column > row[:, None], -math.inf)
-        softmax: Any = torch.softmax
-        if attn_mask is not None:
-            scores, softmax = _masked(scores, attn_mask), torch.ops.aten._safe_softmax
-        weights: Tensor = softmax(scores, -1)
+        weights = weights_of(query, key, attn_mask, is_causal, scale)
         weights = torch.dropout(weights, dropout_p, train=dropout_p > 0)
         return weights.to(value.dtype) @ value
+
+
+def weights_of(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    """What each row gives to each column, `[..., m, n]`; f32 for 16-bit floats."""
+    scores = _scores(query, key)
+    scores = scores * (1 / torch.sym_sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        row, column = (torch.arange(n, device=scores.device) for n in scores.shape[-2:])
+        scores = scores.masked_fill(column > row[:, None], -math.inf)
+    softmax: Any = torch.softmax
+    if mask is not None:
+        scores, softmax = _masked(scores, mask), torch.ops.aten._safe_softmax
+    return softmax(scores, -1)
 
 
 def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -6,11 +6,14 @@ Torch's own decompositions repeat a cell once for each step of the sequence.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch._C import DispatchKey
 from torch._higher_order_ops.scan import scan_op
 
 from stack.errors import StackError
@@ -124,3 +127,27 @@ WRITTEN: dict[Any, Callable[..., Any]] = {
     torch.rnn_tanh: _function(_elman(torch.tanh)),
     torch.rnn_relu: _function(_elman(torch.relu)),
 }
+
+# Whether Dynamo, which runs what it traces on tensors without memory, runs these as scans too.
+_IN_SCANS: ContextVar[bool] = ContextVar("in_scans", default=False)
+
+
+@contextmanager
+def in_scans() -> Iterator[None]:
+    """While it is entered, shapes of recurrent layers are found without repeating their cells."""
+    token = _IN_SCANS.set(True)
+    try:
+        yield
+    finally:
+        _IN_SCANS.reset(token)
+
+
+def _chosen(scanned: Callable[..., Any], repeated: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *args: (scanned if _IN_SCANS.get() else repeated)(*args)
+
+
+for _function_, _scanned in WRITTEN.items():
+    _op = getattr(torch.ops.aten, _function_.__name__).input
+    for _key in (DispatchKey.CompositeImplicitAutograd, DispatchKey.Autograd):
+        _op.py_kernels[_key] = _chosen(_scanned, _op.py_kernels[_key])
+    _op._dispatch_cache.clear()

@@ -31,6 +31,7 @@ from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
 from stack.frontends.aten import LOWERINGS
+from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import check_results, device_of, dtype_of
@@ -76,7 +77,11 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
     """
     own = {torch.ops.aten._safe_softmax.default: safe_softmax}
     table = global_decomposition_table["post_autograd"] | own
-    kept = LOWERINGS.keys() - (_VIEWS if cut else set()) - (_ROW_OPS if split else set())
+    kept = (
+        (LOWERINGS.keys() | MADE_OF_PARTS)
+        - (_VIEWS if cut else set())
+        - (_ROW_OPS if split else set())
+    )
     return {
         op: fn
         for op, fn in table.items()

@@ -29,6 +29,7 @@ from stack.frontends import (
     aten_unary,
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
+from stack.frontends.aten_complex import Pair, complex_call, is_complex, joined, part_type
 from stack.frontends.aten_strided import read_strided, write_strided
 from stack.frontends.fx_border import (
     Border,
@@ -38,6 +39,7 @@ from stack.frontends.fx_border import (
     physical_order,
     storage_root,
 )
+from stack.frontends.fx_complex import is_input_in_pairs
 from stack.frontends.fx_control import CONTROL
 from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call
@@ -189,13 +191,16 @@ class _Importer:
     def _outputs(self) -> list[Any]:
         if self.border is None:
             made: Any = self.gm.graph.output_node().args[0]
-            return [self._value(a) for a in (made if isinstance(made, list | tuple) else [made])]
+            made = made if isinstance(made, list | tuple) else [made]
+            return [joined(self.cx, self._value(a)) for a in made]
         pairs = zip(self.border.fresh, self.border.orders, strict=True)
         return [self.cx.transpose(self.env[f], o) if o else self.env[f] for f, o in pairs]
 
     def _placeholder(self, node: FxNode) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
+            if value.is_complex() and self.border is not None:
+                return None  # its parts are a parameter
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
             type_ = self._tensor_type(value)
@@ -286,8 +291,13 @@ class _Importer:
         if is_size(value):
             return self.sizes.dim(value)
         self.b.loc = source_line(node)
-        if node.target in _STRIDED:
+        if node.target in _STRIDED and not is_complex(value):
             return self._strided(node)
+        if is_input_in_pairs(node) and self.border is not None:
+            hint = self.param_names.get(node.all_input_nodes[0].name, node.name)
+            name = unique_name(hint, self.names, self.counts)
+            self.views[node] = param(name, self._want(value))
+            return self.views[node]
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
         out = self._call(node, value)
@@ -336,6 +346,8 @@ class _Importer:
         if isinstance(node.target, HigherOrderOperator) and name in CONTROL:
             self.cx.want = want
             return CONTROL[name](self, *args)
+        if is_complex((args, list(kwargs.values()), want)):
+            return self._complex(node, name, args, kwargs, want)
         # in a loop, torch has copies for views
         lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
@@ -351,8 +363,21 @@ class _Importer:
             del self.cx.promises[promises:]
             return self._opaque(node, args, kwargs, want, str(error))
 
+    def _complex(self, node: FxNode, name: str, args: Any, kwargs: Any, want: Any) -> Any:
+        """A call with complex operands or results, in pairs where there is a rule."""
+        self.cx.name = name
+        kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
+        try:
+            out = complex_call(self.cx, name, args, kept, want)
+            return self._settled(out, part_type(want))
+        except (NotLowered, RuleError) as error:
+            given, more = joined(self.cx, args), joined(self.cx, kwargs)
+            return self._opaque(node, given, more, want, str(error))
+
     def _settled(self, out: Any, want: Any) -> Any:
         """The lowering's result, held against the type that torch says."""
+        if isinstance(out, Pair):
+            return Pair(self._settled(out.re, want), self._settled(out.im, want))
         if isinstance(out, tuple):
             if len(out) != len(want):
                 raise NotLowered(f"{len(out)} results, torch has {len(want)}")

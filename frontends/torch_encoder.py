@@ -66,6 +66,6 @@ def _encoder_layer(
 
 
 WRITTEN: dict[Any, Callable[..., Any]] = {
-    torch._native_multi_head_attention: _multi_head,
-    torch._transformer_encoder_layer_fwd: _encoder_layer,
+    torch._C._VariableFunctions._native_multi_head_attention: _multi_head,
+    torch._C._VariableFunctions._transformer_encoder_layer_fwd: _encoder_layer,
 }

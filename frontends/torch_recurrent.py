@@ -48,7 +48,7 @@ def _lstm(h: Tensor, c: Tensor, x: Tensor, weight: Tensor, *more: Tensor) -> Sta
 
 
 def _linear(x: Tensor, weight: Tensor, *bias: Tensor) -> Tensor:
-    return torch.addmm(*bias, x, weight) if bias else x @ weight
+    return torch.addmm(bias[0], x, weight) if bias else x @ weight
 
 
 # ---- layers

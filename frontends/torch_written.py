@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch.overrides import TorchFunctionMode
@@ -19,4 +19,5 @@ class WrittenOut(TorchFunctionMode):
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:  # fmt: skip
-        return WRITTEN.get(func, func)(*args, **(kwargs or {}))
+        call: Callable[..., Any] = WRITTEN.get(func) or func
+        return call(*args, **(kwargs or {}))

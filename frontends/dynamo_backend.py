@@ -25,6 +25,7 @@ from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_partition import keep_inputs, partition_fn
 from stack.frontends.fx_border import Border, Replay
+from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
 from stack.frontends.torch_calls import (
@@ -156,6 +157,7 @@ class _Maker:
 
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
         check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
+        real_border(graph)
         border = Border(graph.graph)
         given = self._given(graph)
         imported = import_graph(

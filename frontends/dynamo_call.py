@@ -20,6 +20,7 @@ from torch._dynamo import exc
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
 from stack.frontends.torch_errors import break_text
+from stack.frontends.torch_recurrent import in_scans
 from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
 
 # A program has as many graphs as its calls need: each caller keeps its own count.
@@ -79,10 +80,11 @@ class TorchCalls:
             self._until_return.close()
 
     def _watch_hooks(self) -> None:
-        """For captures until the end of this call: a module's hooks are guarded, which Dynamo
-        leaves out by default."""
-        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+        """For captures until the end of this call: a module's hooks are guarded, and recurrent
+        modules traced, which Dynamo leaves out by default."""
+        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False, allow_rnn=True)
         self._until_return.enter_context(watched)
+        self._until_return.enter_context(in_scans())
 
     # ---- what Dynamo calls
 

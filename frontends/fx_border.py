@@ -122,7 +122,7 @@ class Border:
         whole, part = example_of(root), output.meta["val"]
         others = {o for o in self.outputs if example_of(o) is not None and o is not output}
         is_shared = any(storage_root(o) is root for o in others)
-        if whole is None or (not is_shared and _hint(part.numel()) < _hint(whole.numel())):
+        if whole is None or (not is_shared and _hint(part.nbytes) < _hint(whole.nbytes)):
             return output  # the part alone: nobody sees the rest
         return root
 

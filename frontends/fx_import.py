@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
@@ -29,6 +30,7 @@ from stack.frontends import (
     aten_unary,
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
+from stack.frontends.aten_complex import Pair, complex_call, is_complex, joined, part_type
 from stack.frontends.aten_strided import read_strided, write_strided
 from stack.frontends.fx_border import (
     Border,
@@ -38,6 +40,8 @@ from stack.frontends.fx_border import (
     physical_order,
     storage_root,
 )
+from stack.frontends.fx_complex import is_input_in_pairs
+from stack.frontends.fx_control import CONTROL
 from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call, encode_strides
 from stack.frontends.torch_draws import draws, has_effect, traced_strides
@@ -163,15 +167,44 @@ class _Importer:
             func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
         )
 
+    # ---- graphs inside of graphs
+
+    def nested(self, graph: GraphModule) -> _Importer:
+        """An importer of a graph inside of this one, which makes a block."""
+        inner = _Importer(graph, {}, self.cx.trusted, None)
+        inner.sizes, inner.why = self.sizes, self.why
+        return inner
+
+    def results(self, given: Sequence[Node]) -> list[Node]:
+        """The results of the graph for these tensors.
+
+        Raises:
+            StackError: for what a block has no place for: large constants, checks of indices.
+        """
+        tensors = iter(given)
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                size = node.meta.get("val")
+                self.env[node] = self.sizes.dim(size) if is_size(size) else next(tensors)
+            elif node.op != "output":
+                self.env[node] = self._node(node)
+        if self.lifted or self.cx.checks or self.cx.promises:
+            raise StackError("large constants and checked indices have no place inside of a loop")
+        return self._outputs()
+
     def _outputs(self) -> list[Any]:
         if self.border is None:
-            return [self._value(a) for a in self.gm.graph.output_node().args[0]]  # pyright: ignore
+            made: Any = self.gm.graph.output_node().args[0]
+            made = made if isinstance(made, list | tuple) else [made]
+            return [joined(self.cx, self._value(a)) for a in made]
         pairs = zip(self.border.fresh, self.border.orders, strict=True)
         return [self.cx.transpose(self.env[f], o) if o else self.env[f] for f, o in pairs]
 
     def _placeholder(self, node: FxNode) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
+            if value.is_complex() and self.border is not None:
+                return None  # its parts are a parameter
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
             type_ = self._tensor_type(value)
@@ -262,8 +295,13 @@ class _Importer:
         if is_size(value):
             return self.sizes.dim(value)
         self.b.loc = source_line(node)
-        if node.target in _STRIDED:
+        if node.target in _STRIDED and not is_complex(value):
             return self._strided(node)
+        if is_input_in_pairs(node) and self.border is not None:
+            hint = self.param_names.get(node.all_input_nodes[0].name, node.name)
+            name = unique_name(hint, self.names, self.counts)
+            self.views[node] = param(name, self._want(value))
+            return self.views[node]
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
         out = self._call(node, value)
@@ -309,7 +347,13 @@ class _Importer:
         args = [self._value(a) for a in node.args]
         kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
         want = self._want(value)
-        lowering = LOWERINGS.get(name)
+        if isinstance(node.target, HigherOrderOperator) and name in CONTROL:
+            self.cx.want = want
+            return CONTROL[name](self, *args)
+        if is_complex((args, list(kwargs.values()), want)):
+            return self._complex(node, name, args, kwargs, want)
+        # in a loop, torch has copies for views
+        lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
             return self._opaque(node, args, kwargs, want, "no lowering")
         self.cx.want, self.cx.name = want, name
@@ -323,8 +367,21 @@ class _Importer:
             del self.cx.promises[promises:]
             return self._opaque(node, args, kwargs, want, str(error))
 
+    def _complex(self, node: FxNode, name: str, args: Any, kwargs: Any, want: Any) -> Any:
+        """A call with complex operands or results, in pairs where there is a rule."""
+        self.cx.name = name
+        kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
+        try:
+            out = complex_call(self.cx, name, args, kept, want)
+            return self._settled(out, part_type(want))
+        except (NotLowered, RuleError) as error:
+            given, more = joined(self.cx, args), joined(self.cx, kwargs)
+            return self._opaque(node, given, more, want, str(error))
+
     def _settled(self, out: Any, want: Any) -> Any:
         """The lowering's result, held against the type that torch says."""
+        if isinstance(out, Pair):
+            return Pair(self._settled(out.re, want), self._settled(out.im, want))
         if isinstance(out, tuple):
             if len(out) != len(want):
                 raise NotLowered(f"{len(out)} results, torch has {len(want)}")

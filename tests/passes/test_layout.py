@@ -129,3 +129,23 @@ def test_a_dot_that_is_read_as_it_is_keeps_its_order() -> None:
     record = Pipeline("layout").run(func).records[0]
     assert record.after is func
     assert record.notes == ("plan absorb: 160 bytes of transposes before, 160 after",)
+
+
+def test_what_a_convolution_wants_anyway_takes_transposes_along() -> None:
+    """A residual around a convolution with channels last: its operand is transposed for both."""
+    window = (
+        "channels_last=true, groups=1, high=[0, 0], lhs_dilation=[1, 1], low=[0, 0],"
+        " rhs_dilation=[1, 1], stride=[1, 1]"
+    )
+    text = f"""func @f(%x: f32[1, 4, 5, 3], %w: f32[4, 1, 1, 4]) -> (f32[1, 5, 3, 4]) at tensor {{
+      %a = transpose(%x) {{perm=[0, 2, 3, 1]}} : f32[1, 5, 3, 4]
+      %c = conv(%a, %w) {{{window}}} : f32[1, 5, 3, 4]
+      %b = transpose(%c) {{perm=[0, 3, 1, 2]}} : f32[1, 4, 5, 3]
+      %s = add(%b, %x) : f32[1, 4, 5, 3]
+      %t = transpose(%s) {{perm=[0, 2, 3, 1]}} : f32[1, 5, 3, 4]
+      %z = conv(%t, %w) {{{window}}} : f32[1, 5, 3, 4]
+      return %z
+    }}
+    """
+    result = Pipeline("layout").run(parse(text), check=True).func
+    assert [n.op for n in result.nodes] == ["transpose", "conv", "add", "conv"]

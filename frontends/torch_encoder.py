@@ -65,7 +65,8 @@ def _encoder_layer(
     return second(x + feed(x))
 
 
+_own: Any = torch
 WRITTEN: dict[Any, Callable[..., Any]] = {
-    torch._C._VariableFunctions._native_multi_head_attention: _multi_head,
-    torch._C._VariableFunctions._transformer_encoder_layer_fwd: _encoder_layer,
+    _own._native_multi_head_attention: _multi_head,
+    _own._transformer_encoder_layer_fwd: _encoder_layer,
 }

@@ -298,7 +298,7 @@ class _Importer:
         if node.target in _STRIDED and not is_complex(value):
             return self._strided(node)
         if is_input_in_pairs(node) and self.border is not None:
-            hint = self.param_names.get(node.all_input_nodes[0].name, node.name)
+            hint = self.param_names.get(storage_root(node).name, node.name)
             name = unique_name(hint, self.names, self.counts)
             self.views[node] = param(name, self._want(value))
             return self.views[node]

@@ -65,8 +65,8 @@ def _encoder_layer(
     return second(x + feed(x))
 
 
-_FUNCTIONS: Any = torch._C._VariableFunctions  # pyright: ignore[reportAttributeAccessIssue]
+_own: Any = torch
 WRITTEN: dict[Any, Callable[..., Any]] = {
-    _FUNCTIONS._native_multi_head_attention: _multi_head,
-    _FUNCTIONS._transformer_encoder_layer_fwd: _encoder_layer,
+    _own._native_multi_head_attention: _multi_head,
+    _own._transformer_encoder_layer_fwd: _encoder_layer,
 }

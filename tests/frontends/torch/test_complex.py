@@ -82,7 +82,8 @@ def test_rotary_embedding(dtype: torch.dtype) -> None:
     angles = torch.polar(torch.ones(6, 1, 4), torch.randn(6, 1, 4))
     call = stack.compile(rotated, x, angles)
     assert not call.run.coverage["fallback"]
-    assert "c64" not in call.run["imported"].text
+    text = call.run["imported"].text
+    assert "c64" not in text and "%angles: f32[6, 1, 4, 2]" in text
     torch.testing.assert_close(call(x, angles), rotated(x, angles))
 
 

@@ -19,7 +19,7 @@ from torch._dynamo import exc
 
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
-from stack.frontends.dynamo_capture import break_text
+from stack.frontends.dynamo_capture import break_text, one_at_a_time
 from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
 
 # A program has as many graphs as its calls need: each caller keeps its own count.
@@ -58,8 +58,9 @@ class TorchCalls:
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compile for these arguments; nothing runs, and no side effect happens."""
-        self._watch_hooks()
-        with preparing():
+        # settings of Dynamo's are shared by all threads
+        with one_at_a_time(), preparing():
+            self._watch_hooks()
             try:
                 self(*args, **kwargs)
             except Prepared:

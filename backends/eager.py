@@ -121,5 +121,6 @@ BACKEND = Backend(
     compile=compile_eager,
     native=native_eager,
     missing=need("torch", "torch"),
+    options=("device",),
     is_peer=True,
 )

@@ -42,5 +42,6 @@ BACKEND = Backend(
     native=native_inductor,
     missing=need("torch", "torch"),
     artifacts=("inductor",),
+    options=("device", "fresh", "inductor", "mode"),
     is_peer=True,
 )

@@ -52,6 +52,7 @@ BACKEND = Backend(
     native=native_tvm,
     missing=need("tvm", "tvm"),
     artifacts=("tir",),
+    options=("cache", "device", "seconds", "seed", "trials"),
     is_peer=True,
     isolate=True,
 )

@@ -39,5 +39,6 @@ BACKEND = Backend(
     native=native_xla,
     missing=need("jax", "jax"),
     artifacts=("hlo",),
+    options=("device", "xla"),
     is_peer=True,
 )

@@ -13,7 +13,9 @@ from typing import Any
 
 from stack.measure.plots import plot_all
 from stack.measure.roofline import Ceilings
+from stack.measure.timing import is_noisy
 
+COMPILED = ("G21",)  # the fastest of fresh processes
 HEAD = """| row | case | ours, ms | kind | vs best | of limit | others, ms | run |
 |---|---|---|---|---|---|---|---|"""
 
@@ -47,14 +49,27 @@ def line(rows: list[dict[str, Any]]) -> str:
     words = " ".join(str(v) for k, v in ours["case"].items() if k not in ("D", "graph"))
     others = [f"{r['system']} {_number(r['ms'])}" for r in rows if r is not ours]
     ratio, share = ours["ratio_to_best_peer"], ours["share_of_limit"]
+    shown = f"{ratio:.2f}x" if ratio else "-"
+    if ratio and ours["row"] not in COMPILED and any(map(_moves, (ours, _best(rows)))):
+        shown = "noisy"
     cells = [
         *(ours["row"], words, _number(ours["ms"]), ours["kind"]),
-        f"{ratio:.2f}x" if ratio else "-",
+        shown,
         f"{share:.2f}" if share else "-",
         ", ".join(others),
         str(ours.get("run", "-")),
     ]
     return f"| {' | '.join(cells)} |"
+
+
+def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """The fastest system that is not ours."""
+    peers = [r for r in rows if r["kind"] != "hand" and not r["system"].startswith("stack")]
+    return min((r for r in peers if r["ms"]), key=lambda r: r["ms"])
+
+
+def _moves(row: dict[str, Any]) -> bool:
+    return is_noisy(row["ms"], row.get("spread"))
 
 
 def _number(value: float | None) -> str:

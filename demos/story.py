@@ -13,10 +13,11 @@ import numpy as np
 import stack
 from stack.explore.dump import coverage_line, stage_table
 from stack.ir.node import Func
-from stack.measure.compare import compare, describe
+from stack.measure.compare import compare, describe, device_text
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
 from stack.measure.systems import Program, capture_program, parse_peers
+from stack.measure.timing import NOISY
 from stack.run.backend import Executable
 from stack.run.compile import find_frontend
 from stack.run.record import Run
@@ -44,6 +45,10 @@ def tell(blocks: Mapping[str, Callable[..., Target]], argv: Sequence[str] | None
     parser.add_argument("-o", "--output", default="runs", help="folder of the dumps")
     args = parser.parse_args(argv)
     failed = 0
+    print(
+        f"on {device_text()}\nratios hold on this machine only; a time that spreads over more than"
+        f" {100 * NOISY:.0f} % of itself makes none (noisy)"
+    )
     for name in [args.block] if args.block else list(blocks):
         programs: list[Program] = []
         for frontend in FRONTENDS:

@@ -1,18 +1,22 @@
-"""What is known of the values of an index, and how a bad one is caught.
+"""What is known of the values of an index or a divisor, and how a bad one is caught.
 
 The IR's gather and scatter need indices in range. Three cases, cheapest first: the range of the
 index is known from how it was made (`iota`, `argreduce`, arithmetic on them), so nothing is to be
 done; the index is an input of the program, so its smallest and largest value are looked at before
 a call, and IndexError is raised as eager would; it was computed from data, so it is clamped, which
 keeps memory safe, and the program gives one more result, a bool that says whether that changed
-anything, which is looked at after the run.
+anything, which is looked at after the run. Divisors of integers are looked at after it too, where
+eager would raise.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 from stack.frontends.aten import Context, IndexCheck, Promise
 from stack.ir.dim import Dim, add, less_equal, maximum, minimum, mul
 from stack.ir.node import Node
+from stack.ir.types import TensorType
 
 Bounds = tuple[Dim, Dim]
 
@@ -145,3 +149,18 @@ def _ignored(node: Node) -> int | None:
     if left is not node.args[1] or right.op != "const" or right.tensor.rank:
         return None
     return int(right.attrs["value"].array)
+
+
+def nonzero(cx: Context, divisor: Any) -> Any:
+    """The divisor of an op; an integer that is 0 raises where eager does, which is on a CPU."""
+    want: TensorType = cx.want
+    if not want.dtype.is_integer or want.size == 0 or cx.trusted:
+        return divisor
+    if any(f.device.type != "cpu" for f in cx.fakes if hasattr(f, "device")):
+        return divisor
+    node = cx.scalar(divisor, want.dtype)
+    bounds = value_bounds(node)
+    if bounds is None or not (less_equal(1, bounds[0]) or less_equal(bounds[1], -1)):
+        holds = cx.reduce("and", cx.elementwise("ne", node, 0), range(node.tensor.rank))
+        cx.promises.append(Promise(holds, "RuntimeError", "ZeroDivisionError"))
+    return divisor

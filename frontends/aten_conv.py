@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, lowers
+from stack.frontends.torch_precision import conv_precision
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 
@@ -57,22 +58,17 @@ def _convolution(
 
 def _conv(
     cx: Context, x: Node, weight: Node, stride: Ints, low: Ints, high: Ints, *,
-    spread: Ints | None = None, dilation: Ints, groups: int,
+    spread: Ints | None = None, dilation: Ints, groups: int, **form: Any,
 ) -> Node:  # fmt: skip
     rank = x.tensor.rank - 2
+    precision = conv_precision(cx.fakes[0]) if cx.fakes else None
+    if precision is not None:
+        form["precision"] = precision
     return cx.b.conv(
         x, weight, stride=tuple(stride), low=tuple(low), high=tuple(high),
         lhs_dilation=tuple(spread or (1,) * rank), rhs_dilation=tuple(dilation), groups=groups,
+        **form,
     )  # fmt: skip
-
-
-def _swapped(cx: Context, weight: Node, groups: int) -> Node:
-    """`[g * i, o, k...]` as `[g * o, i, k...]`, taps reversed: the kernel of the transpose."""
-    inner, outer, *taps = weight.shape
-    split = cx.reshape(weight, (groups, inner // groups, outer, *taps))
-    turned = cx.transpose(split, (0, 2, 1, *range(3, 3 + len(taps))))
-    kernel = cx.reshape(turned, (groups * outer, inner // groups, *taps))
-    return cx.b.reverse(kernel, axes=tuple(range(2, 2 + len(taps))))
 
 
 def _transposed(
@@ -84,8 +80,10 @@ def _transposed(
     low = [r - p for r, p in zip(reach, padding, strict=True)]
     high = [lo + e for lo, e in zip(low, extra, strict=True)]
     ones = (1,) * len(taps)
-    kernel = _swapped(cx, weight, groups)
-    return _conv(cx, x, kernel, ones, low, high, spread=stride, dilation=dilation, groups=groups)
+    return _conv(
+        cx, x, weight, ones, low, high, spread=stride, dilation=dilation, groups=groups,
+        transposed=True,
+    )  # fmt: skip
 
 
 @lowers("convolution_backward.default")
@@ -93,13 +91,17 @@ def _convolution_backward(
     cx: Context, grad: Node, x: Node, weight: Node, bias_sizes: Any, stride: Ints, padding: Ints,
     dilation: Ints, transposed: bool, output_padding: Ints, groups: int, mask: Sequence[bool],
 ) -> tuple[Node | None, ...]:  # fmt: skip
-    if transposed or x.tensor.rank != weight.tensor.rank:
-        raise NotLowered("the derivative of a transposed convolution")
+    if x.tensor.rank != weight.tensor.rank:
+        raise NotLowered("the derivative of a convolution of one image")
     static(x)
     rank = x.tensor.rank - 2
     stride, padding, dilation = (each(v, rank) for v in (stride, padding, dilation))
-    grad_x = _grad_input(cx, grad, x, weight, stride, padding, dilation, groups)
-    grad_w = _grad_weight(cx, grad, x, weight, stride, padding, dilation, groups)
+    if transposed:  # image and gradient are those of the other way, exchanged
+        grad_x = _conv(cx, grad, weight, stride, padding, padding, dilation=dilation, groups=groups)
+        grad_w = _grad_weight(cx, x, grad, weight, stride, padding, dilation, groups)
+    else:
+        grad_x = _grad_input(cx, grad, x, weight, stride, padding, dilation, groups)
+        grad_w = _grad_weight(cx, grad, x, weight, stride, padding, dilation, groups)
     axes = (0, *range(2, 2 + rank))
     grad_b = cx.reduce("sum", grad, axes)
     found = (grad_x, grad_w, grad_b)

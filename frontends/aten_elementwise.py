@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, Promise, lowers, need_float
+from stack.frontends.aten_bounds import nonzero
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
@@ -77,7 +78,7 @@ def _div_mode(cx: Context, x: Any, y: Any, *, rounding_mode: str | None = None) 
     if rounding_mode == "floor":
         return _floor_divide(cx, x, y)
     if dtype.is_integer:
-        return cx.elementwise("div", x, y, dtype=dtype)
+        return cx.elementwise("div", x, nonzero(cx, y), dtype=dtype)
     kind = F32 if dtype.bits == 16 else dtype
     return cx.cast(cx.elementwise("trunc", cx.elementwise("div", x, y, dtype=kind)), dtype)
 
@@ -86,11 +87,11 @@ def _div_mode(cx: Context, x: Any, y: Any, *, rounding_mode: str | None = None) 
 def _floor_divide(cx: Context, x: Any, y: Any) -> Node:
     dtype: DType = cx.want.dtype
     if dtype.kind == "u":
-        return cx.elementwise("div", x, y, dtype=dtype)
+        return cx.elementwise("div", x, nonzero(cx, y), dtype=dtype)
     kind = F32 if dtype.bits == 16 and dtype.is_float else dtype
     nodes, _ = cx.align([x, y], kind)
     a, b = nodes
-    rest = cx.elementwise("rem", a, b)
+    rest = cx.elementwise("rem", a, nonzero(cx, b))
     crosses = cx.b.and_(*cx.align([cx.elementwise("ne", rest, 0), _opposite(cx, rest, b)], BOOL)[0])
     if dtype.is_integer:
         whole = cx.elementwise("div", a, b)
@@ -117,7 +118,7 @@ def _floor_divide_float(cx: Context, a: Node, b: Node, rest: Node, crosses: Node
 
 @lowers("fmod.Tensor", "fmod.Scalar", "prims.fmod.default")
 def _fmod(cx: Context, x: Any, y: Any) -> Node:
-    return cx.elementwise("rem", x, y, dtype=cx.want.dtype)
+    return cx.elementwise("rem", x, nonzero(cx, y), dtype=cx.want.dtype)
 
 
 @lowers(
@@ -125,7 +126,7 @@ def _fmod(cx: Context, x: Any, y: Any) -> Node:
 )
 def _remainder(cx: Context, x: Any, y: Any) -> Node:
     nodes, _ = cx.align([x, y], cx.want.dtype)
-    rest = cx.elementwise("rem", *nodes)
+    rest = cx.elementwise("rem", nodes[0], nonzero(cx, nodes[1]))
     if rest.dtype.kind == "u":
         return rest
     wrong = cx.b.and_(
@@ -215,16 +216,19 @@ def _copysign(cx: Context, x: Any, y: Any) -> Node:
 
 @lowers("hypot.default", "prims.hypot.default")
 def _hypot(cx: Context, x: Any, y: Any) -> Node:
-    (a, b), _ = cx.align([x, y], cx.want.dtype)
+    out: DType = cx.want.dtype
+    (a, b), _ = cx.align([x, y], F32 if out.bits == 16 else out)  # one rounding to 16 bits
     a, b = cx.elementwise("abs", a), cx.elementwise("abs", b)
+    infinite = cx.elementwise(
+        "or", cx.elementwise("eq", a, math.inf), cx.elementwise("eq", b, math.inf)
+    )
     large = cx.elementwise("max", a, b)
     small = cx.elementwise("min", a, b)
     ratio = cx.elementwise("div", small, large)
     length = cx.elementwise("sqrt", cx.elementwise("add", cx.elementwise("mul", ratio, ratio), 1.0))
     scaled = cx.elementwise("mul", large, length)
-    plain = cx.elementwise("eq", small, 0.0)
-    infinite = cx.elementwise("eq", large, math.inf)
-    return cx.select(cx.elementwise("or", plain, infinite), large, scaled)
+    finite = cx.select(cx.elementwise("eq", small, 0.0), large, scaled)
+    return cx.cast(cx.select(infinite, math.inf, finite, finite.dtype), out)  # beside a nan, too
 
 
 @lowers("angle.default")

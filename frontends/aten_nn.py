@@ -35,9 +35,7 @@ def _unmerged(cx: Context, x: Node, kept: int) -> Node | None:
 
 def _dot(cx: Context, a: Node, b: Node, rule: str, out: DType) -> Node:
     """A product in the operands' type; 16-bit floats accumulate wider by the IR's own rule."""
-    if a.dtype.kind == "b":
-        raise NotLowered("a product of bools")
-    return cx.cast(cx.b.dot(a, b, rule=rule), out)
+    return cx.cast(_wide_dot(cx, a, b, rule, a.dtype), out)
 
 
 @lowers("mm.default", "_int_mm.default")
@@ -61,11 +59,11 @@ def _same_dtype(x: Node, y: Node) -> None:
         raise RuntimeError(f"mat1 and mat2 must have the same dtype, got {x.dtype} and {y.dtype}")
 
 
-@lowers("bmm.default")
-def _bmm(cx: Context, x: Node, y: Node) -> Node:
+@lowers("bmm.default", "bmm.dtype")
+def _bmm(cx: Context, x: Node, y: Node, out_dtype: DType | None = None) -> Node:
     _same_dtype(x, y)
     left, right, rule = _batched(cx, x, y)
-    made = _dot(cx, left, right, rule, cx.want.dtype)
+    made = _wide_dot(cx, left, right, rule, out_dtype or x.dtype)
     return cx.reshape(made, (x.shape[0], x.shape[1], y.shape[2]))
 
 
@@ -123,6 +121,8 @@ def _addmm(cx: Context, bias: Node, x: Node, y: Node, *, beta: Any = 1, alpha: A
 
 
 def _wide_dot(cx: Context, x: Node, y: Node, rule: str, kind: DType) -> Node:
+    if x.dtype.kind == "b":
+        raise NotLowered("a product of bools")
     (shape,) = parse_rule(rule).output_shapes([x.shape, y.shape])
     return cx.b.dot(x, y, rule=rule, type=TensorType(kind, shape))
 

@@ -180,8 +180,6 @@ def _shifted(cx: Context, x: Node, axes: tuple[int, ...]) -> Node:
 @lowers("_softmax.default")
 def _softmax(cx: Context, x: Node, dim: int, half_to_float: bool) -> Node:
     out: DType = cx.want.dtype
-    if not x.tensor.rank:
-        return cx.full(1.0, cx.want)
     x = cx.cast(x, wide(x.dtype))
     axes = cx.axes(dim, x.tensor.rank)
     powers = cx.elementwise("exp", _shifted(cx, x, axes))
@@ -192,8 +190,6 @@ def _softmax(cx: Context, x: Node, dim: int, half_to_float: bool) -> Node:
 @lowers("_log_softmax.default")
 def _log_softmax(cx: Context, x: Node, dim: int, half_to_float: bool) -> Node:
     out: DType = cx.want.dtype
-    if not x.tensor.rank:
-        return cx.full(0.0, cx.want)
     x = cx.cast(x, wide(x.dtype))
     axes = cx.axes(dim, x.tensor.rank)
     shifted = _shifted(cx, x, axes)

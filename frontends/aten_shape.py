@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, axis_of, lowers
-from stack.ir.dim import Dim, Expr, add, less_equal, maximum, minimum, mul
+from stack.ir.dim import Dim, add, less_equal, maximum, minimum
 from stack.ir.node import Node
 from stack.ir.types import BOOL, F32, F64, I64, DType, TensorType
 
@@ -202,47 +202,6 @@ def _unfold(cx: Context, x: Node, dim: int, size: int, step: int) -> Node:
         raise NotLowered("unfold of a symbolic or empty size")
     taps = [cx.slice(x, axis, i, i + (windows - 1) * step + 1, step) for i in range(size)]
     return cx.concat([cx.reshape(t, (*t.shape, 1)) for t in taps], x.tensor.rank)
-
-
-def _in_memory_order(cx: Context, x: Node) -> Node:
-    """The storage of an operand, flat, where it is dense and begins at 0."""
-    fake = cx.fakes[0] if cx.fakes else None
-    if fake is None or fake.storage_offset() != 0 or not _static(x.shape):
-        raise NotLowered("as_strided of what is not the start of its storage")
-    strides = list(fake.stride())
-    order = sorted(range(x.tensor.rank), key=lambda i: (-strides[i], i))
-    step = 1
-    for axis in reversed(order):
-        if x.shape[axis] != 1 and strides[axis] != step:
-            raise NotLowered("as_strided of what is not dense")
-        step *= max(fake.shape[axis], 1)
-    return cx.reshape(cx.transpose(x, order), [x.tensor.size])
-
-
-def _static(sizes: Sequence[Any]) -> bool:
-    return not any(isinstance(s, Expr) for s in sizes)
-
-
-@lowers("as_strided.default", "as_strided_copy.default")
-def _as_strided(
-    cx: Context, x: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Any = None
-) -> Node:
-    flat = _in_memory_order(cx, x)
-    offset = 0 if offset is None else offset
-    reach = offset
-    for extent, step in zip(size, stride, strict=True):
-        reach = add(reach, mul(add(extent, -1), step))
-    if cx.want.size != 0 and not less_equal(reach, add(x.tensor.size, -1)):
-        raise NotLowered("as_strided past the end of its operand")
-    place: Node | None = None
-    for axis, step in enumerate(stride):
-        line = cx.elementwise("mul", cx.iota(size, axis), step)
-        place = line if place is None else cx.elementwise("add", place, line)
-    if place is None:
-        return cx.reshape(cx.slice(flat, 0, offset, add(offset, 1)), ())
-    place = cx.elementwise("add", place, offset)
-    axes = " ".join(f"i{i}" for i in range(len(size)))
-    return cx.b.gather(flat, place, rule=f"n!, {axes} -> {axes}")
 
 
 # ---- padding and parts

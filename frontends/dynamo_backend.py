@@ -24,7 +24,8 @@ from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.dynamo_partition import keep_inputs, partition_fn
-from stack.frontends.fx_border import Border, Replay, in_layout
+from stack.frontends.fx_border import Border, Replay
+from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
 from stack.frontends.torch_calls import (
@@ -36,6 +37,8 @@ from stack.frontends.torch_calls import (
     program_name,
 )
 from stack.frontends.torch_index import into_range, may_wait
+from stack.frontends.torch_overlap import guarded
+from stack.frontends.torch_precision import guard_precision
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
@@ -99,6 +102,7 @@ def compile_graph(
         target: what the record calls the program.
     """
     device = device_of(example_inputs)
+    guard_precision(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
     balance = _balance(options, device)
@@ -112,7 +116,7 @@ def compile_graph(
         keep_inference_input_mutations=False,
     )
     with plain_tracing(), held_back():
-        return compiler(gm, example_inputs)
+        return guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
 
 
 def _balance(options: dict[str, Any], device: str) -> float:
@@ -140,6 +144,7 @@ class _Maker:
         self.names = [_readable(n, arguments) for n in holders]
         self.ranks = [_rank(n, arguments) for n in holders]
         self.notes = _break_notes(gm)
+        self.inputs = [i for i, n in enumerate(holders) if not _is_weight(_source_name(n))]
 
     def forward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         return self._make(graph, "forward")
@@ -152,6 +157,7 @@ class _Maker:
 
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
         check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
+        real_border(graph)
         border = Border(graph.graph)
         given = self._given(graph)
         imported = import_graph(
@@ -230,21 +236,24 @@ def _in_users_words(source: str, arguments: Sequence[str]) -> str:
     name = match[2]
     if match[1] == "args":
         name = arguments[int(name)] if int(name) < len(arguments) else f"args.{name}"
-    return f"L['{name}']{source[match.end():]}"
+    return f"L['{name}']{source[match.end() :]}"
 
 
 def _rank(holder: FxNode, arguments: Sequence[str]) -> int:
     """Which argument of the user's an input is part of, from 1; 0 for what comes from elsewhere."""
     name = _in_users_words(_source_name(holder), arguments)
     head = name.removeprefix("L['").partition("']")[0] if name.startswith("L['") else ""
-    is_weight = any(table in name for table in ("_parameters", "_buffers", "_modules"))
-    if not head or is_weight or not _is_input(holder):
+    if not head or _is_weight(name) or not _is_input(holder):
         return 0
     return arguments.index(head) + 1 if head in arguments else len(arguments) + 1
 
 
+def _is_weight(source: str) -> bool:
+    return any(table in source for table in ("_parameters", "_buffers", "_modules"))
+
+
 def _is_input(holder: FxNode) -> bool:
-    source = getattr(holder.meta.get("grapharg"), "source", None)
+    source: Any = getattr(holder.meta.get("grapharg"), "source", None)
     while hasattr(source, "base"):
         source = source.base
     return bool(getattr(source, "is_input", False))
@@ -341,15 +350,13 @@ class _Graph:
         found = kept_promises(found, self.imported.promises)
         taken: set[Node] = set()
         fresh: list[torch.Tensor] = []
-        for output, node, order in zip(
-            self.imported.outputs, self.border.fresh, self.border.orders, strict=True
-        ):
+        for output in self.imported.outputs:
             place = self.places.get(output)
             tensor = found[self.numbers[output]] if place is None else arrays[place]
             if place is not None or output in taken:
                 tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
             taken.add(output)
-            fresh.append(in_layout(tensor, node.meta["val"], order))
+            fresh.append(tensor)
         return fresh
 
     def _compiled(self, sizes: dict[str, int]) -> Any:

@@ -19,7 +19,9 @@ from torch._dynamo import exc
 
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
-from stack.frontends.dynamo_capture import break_text, one_at_a_time
+from stack.frontends.dynamo_capture import one_at_a_time
+from stack.frontends.torch_errors import break_text
+from stack.frontends.torch_recurrent import in_scans
 from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
 
 # A program has as many graphs as its calls need: each caller keeps its own count.
@@ -80,10 +82,11 @@ class TorchCalls:
             self._until_return.close()
 
     def _watch_hooks(self) -> None:
-        """For captures until the end of this call: a module's hooks are guarded, which Dynamo
-        leaves out by default."""
-        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False)
+        """For captures until the end of this call: a module's hooks are guarded, and recurrent
+        modules traced, which Dynamo leaves out by default."""
+        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False, allow_rnn=True)
         self._until_return.enter_context(watched)
+        self._until_return.enter_context(in_scans())
 
     # ---- what Dynamo calls
 
@@ -117,11 +120,14 @@ class TorchCalls:
 
     def _explain(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Raise what the user can do something about, in place of Dynamo's own exception."""
-        if isinstance(error, exc.BackendCompilerFailed):
-            inner = error.inner_exception
+        inner = getattr(error, "inner_exception", None)
+        if isinstance(inner, StackError):
             raise inner from None
-        if isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error):
+        refused = isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error)
+        if refused or inner is not None:
             raise_as_eager(self.fn, args, kwargs, error, mismatch(self.graphs, args))
+        if inner is not None:
+            raise StackError(f"torch could not trace {self.fn!r}: {inner}") from inner
         raise StackError(break_text(error)) from error
 
 

@@ -32,9 +32,11 @@ from torch.utils import _pytree as pytree
 from stack.errors import StackError
 from stack.frontends import torch_draws
 from stack.frontends.aten import LOWERINGS
+from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_notes import Notes, graph_notes
 from stack.frontends.fx_import import Imported, import_graph
 from stack.frontends.torch_arrays import check_results, device_of, dtype_of
+from stack.frontends.torch_attention import safe_softmax
 from stack.frontends.torch_calls import (
     Arguments,
     Call,
@@ -46,6 +48,9 @@ from stack.frontends.torch_calls import (
     program_name,
 )
 from stack.frontends.torch_draws import draws_as_eager
+from stack.frontends.torch_errors import break_text
+from stack.frontends.torch_recurrent import in_scans
+from stack.frontends.torch_written import WrittenOut
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.node import Block, Func, Node, unique_name
@@ -73,8 +78,10 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         cut: for a graph that is partitioned.
         split: of row ops such as softmax too.
     """
-    table = global_decomposition_table["post_autograd"]
-    kept = LOWERINGS.keys() - (_VIEWS if cut else set()) - (_ROW_OPS if split else set())
+    own = {torch.ops.aten._safe_softmax.default: safe_softmax}
+    table = global_decomposition_table["post_autograd"] | own
+    kept = LOWERINGS.keys() | MADE_OF_PARTS
+    kept -= (_VIEWS if cut else set()) | (_ROW_OPS if split else set())
     found = {
         op: fn
         for op, fn in table.items()
@@ -85,13 +92,13 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
 
 @contextmanager
 def plain_tracing() -> Iterator[None]:
-    """Attention as matmul and softmax, and checks of linear algebra as ordinary nodes.
+    """Attention written out, and checks of linear algebra as ordinary nodes.
 
     Torch would choose a fused kernel for the first and thread a token through the second.
     """
     handle = _register_effectful_op("aten::_linalg_check_errors", None)
     try:
-        with sdpa_kernel(SDPBackend.MATH):
+        with sdpa_kernel(SDPBackend.MATH), WrittenOut():
             yield
     finally:
         handle.destroy()
@@ -126,6 +133,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         "specialize_float": True,
         "assume_static_by_default": not dynamic,
         "automatic_dynamic_shapes": False,
+        "allow_rnn": True,
     }
     known = {k: v for k, v in patches.items() if hasattr(torch._dynamo.config, k)}
     with (
@@ -133,6 +141,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
         torch.no_grad(),
         _compiling_state_context(),
         torch._dynamo.config.patch(known),
+        in_scans(),
         # equal sizes in the example are not promised to stay equal
         sizes_config.patch(use_duck_shape=False),  # pyright: ignore[reportAttributeAccessIssue]
         get_metrics_context(),
@@ -222,14 +231,6 @@ def _traceable(fn: Any) -> Any:
     if isinstance(fn, torch.nn.Module | FunctionType | MethodType):
         return fn
     return lambda *args: fn(*args)
-
-
-def break_text(error: Exception) -> str:
-    """Why a function does not make one graph, and what to do instead."""
-    return (
-        "the function does not make one graph; torch.compile(fn, backend='stack') compiles the"
-        f" parts between breaks.\n{error}"
-    )
 
 
 def _distinct(args: Sequence[Any]) -> tuple[Any, ...]:
@@ -327,7 +328,7 @@ class _Assembly:
                 own[self.leaf_of[source]] = p
                 continue
             params.append(p)
-            bound.append(source if isinstance(source, torch.Tensor) else self.given[source])
+            bound.append(self.given[source] if isinstance(source, int) else source)  # pyright: ignore
         taken = {str(p.attrs["name"]) for p in func.params}
         counts: dict[str, int] = {}
         for i, (name, tensor) in enumerate(

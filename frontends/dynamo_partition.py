@@ -26,8 +26,8 @@ from stack.frontends.torch_draws import keep_draws
 
 aten = torch.ops.aten
 
-# position of the operands
-PRODUCTS = {aten.mm.default: (0, 1), aten.bmm.default: (0, 1)}
+# of their first two operands
+PRODUCTS = frozenset({aten.mm.default, aten.bmm.default, aten.mm.dtype, aten.bmm.dtype})
 REDUCTIONS = frozenset({aten.amax, aten.amin, aten.sum, aten.mm, aten.bmm})
 VIEWS = frozenset({
     aten.view, aten._unsafe_view, aten.reshape, aten.expand, aten.transpose, aten.permute,
@@ -110,10 +110,9 @@ def recomputed(graph: Graph, num_fwd_outputs: int, balance: float) -> list[Node]
 
 def _is_cheap(node: Node, balance: float) -> bool:
     """Whether a node is a product whose flops cost less than its bytes, written and read."""
-    places = PRODUCTS.get(node.target)  # pyright: ignore[reportArgumentType]
-    if places is None:
+    if node.target not in PRODUCTS:
         return False
-    left, right = (example_of(node.args[i]) for i in places)
+    left, right = (example_of(operand) for operand in node.args[:2])
     made = example_of(node)
     if left is None or right is None or made is None:
         return False

@@ -122,7 +122,7 @@ class Border:
         whole, part = example_of(root), output.meta["val"]
         others = {o for o in self.outputs if example_of(o) is not None and o is not output}
         is_shared = any(storage_root(o) is root for o in others)
-        if whole is None or (not is_shared and _hint(part.numel()) < _hint(whole.numel())):
+        if whole is None or (not is_shared and _hint(part.nbytes) < _hint(whole.nbytes)):
             return output  # the part alone: nobody sees the rest
         return root
 
@@ -133,13 +133,34 @@ class Border:
         """What the graph returns for its arguments.
 
         Args:
-            fresh: the values of `self.fresh`, each in memory of its own.
+            fresh: the values of `self.fresh`, each dense and in memory of its own, with its axes
+                in the order of `self.orders`.
         """
+        placed = zip(fresh, self.fresh, self.orders, strict=True)
+        fresh = [self._laid_out(t, n.meta["val"], order, args) for t, n, order in placed]
         known: dict[Any, Any] = dict(zip(self.fresh, fresh, strict=True))
         if self._program is not None:
             made = self._program([*args, *fresh])
             known |= zip(self._views, made, strict=True)
         return [self._value(o, args, known) for o in self.outputs]
+
+    def _laid_out(
+        self, tensor: torch.Tensor, like: torch.Tensor, order: Order | None, args: Sequence[Any]
+    ) -> torch.Tensor:
+        if order is not None:
+            is_row_major = order == tuple(range(len(order)))
+            return tensor if is_row_major else tensor.permute(inverse(order))
+        strides = [self._number(s, args) for s in like.stride()]
+        held = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
+        return held.copy_(tensor)
+
+    def _number(self, size: Any, args: Sequence[Any]) -> int:
+        """A size or a stride, where the graph's own inputs say what its symbols are."""
+        if isinstance(size, int):
+            return size
+        values = [(n.meta.get("val"), args[i]) for n, i in self._inputs.items()]
+        known = {v.node.expr: int(a) for v, a in values if isinstance(v, torch.SymInt)}
+        return int(size.node.expr.xreplace(known))
 
     def _value(self, output: Any, args: Sequence[Any], known: dict[Any, Any]) -> Any:
         if not isinstance(output, FxNode):
@@ -188,14 +209,3 @@ def _needed(wanted: Sequence[FxNode], given: dict[FxNode, int]) -> list[FxNode]:
             if node not in given:
                 pending.extend(node.all_input_nodes)
     return [n for n in wanted[0].graph.nodes if n in found]
-
-
-def in_layout(tensor: torch.Tensor, like: torch.Tensor, order: Order | None) -> torch.Tensor:
-    """A dense array of a fresh value, given its axes in memory order, as torch would lay it out."""
-    if order is not None:
-        return tensor.permute(inverse(order)) if order != tuple(range(len(order))) else tensor
-    strides = like.stride()
-    if not all(isinstance(s, int) for s in strides):
-        return tensor
-    held = torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype, device=tensor.device)
-    return held.copy_(tensor)

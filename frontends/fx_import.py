@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
 from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
@@ -29,6 +30,8 @@ from stack.frontends import (
     aten_unary,
 )
 from stack.frontends.aten import IGNORED, LOWERINGS, Context, IndexCheck, NotLowered, Promise
+from stack.frontends.aten_complex import Pair, complex_call, is_complex, joined, part_type
+from stack.frontends.aten_strided import read_strided, write_strided
 from stack.frontends.fx_border import (
     Border,
     Order,
@@ -37,9 +40,12 @@ from stack.frontends.fx_border import (
     physical_order,
     storage_root,
 )
+from stack.frontends.fx_complex import is_input_in_pairs
+from stack.frontends.fx_control import CONTROL
 from stack.frontends.fx_dims import Sizes, float_value, is_size
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call, encode_strides
 from stack.frontends.torch_draws import draws, has_effect, traced_strides
+from stack.frontends.torch_errors import naming_ops
 from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr, equal
 from stack.ir.node import Func, Node, unique_name
@@ -55,6 +61,12 @@ _ = (
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
 _NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
 _LARGE_CONSTANT = 64
+_STRIDED_WRITES = frozenset({
+    torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,
+})  # fmt: skip
+_STRIDED = _STRIDED_WRITES | {
+    torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default,
+}  # fmt: skip
 
 
 @dataclass
@@ -102,7 +114,8 @@ def import_graph(
         border: how arrays lie in memory on both sides of a call; the results are then its fresh
             values. Default: parameters and results of the sizes that the graph has.
     """
-    return _Importer(gm, param_names or {}, trusted, border).run(name, order)
+    with naming_ops(gm):
+        return _Importer(gm, param_names or {}, trusted, border).run(name, order)
 
 
 class _Importer:
@@ -154,15 +167,44 @@ class _Importer:
             func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
         )
 
+    # ---- graphs inside of graphs
+
+    def nested(self, graph: GraphModule) -> _Importer:
+        """An importer of a graph inside of this one, which makes a block."""
+        inner = _Importer(graph, {}, self.cx.trusted, None)
+        inner.sizes, inner.why = self.sizes, self.why
+        return inner
+
+    def results(self, given: Sequence[Node]) -> list[Node]:
+        """The results of the graph for these tensors.
+
+        Raises:
+            StackError: for what a block has no place for: large constants, checks of indices.
+        """
+        tensors = iter(given)
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                size = node.meta.get("val")
+                self.env[node] = self.sizes.dim(size) if is_size(size) else next(tensors)
+            elif node.op != "output":
+                self.env[node] = self._node(node)
+        if self.lifted or self.cx.checks or self.cx.promises:
+            raise StackError("large constants and checked indices have no place inside of a loop")
+        return self._outputs()
+
     def _outputs(self) -> list[Any]:
         if self.border is None:
-            return [self._value(a) for a in self.gm.graph.output_node().args[0]]  # pyright: ignore
+            made: Any = self.gm.graph.output_node().args[0]
+            made = made if isinstance(made, list | tuple) else [made]
+            return [joined(self.cx, self._value(a)) for a in made]
         pairs = zip(self.border.fresh, self.border.orders, strict=True)
         return [self.cx.transpose(self.env[f], o) if o else self.env[f] for f, o in pairs]
 
     def _placeholder(self, node: FxNode) -> Any:
         value = node.meta.get("val")
         if isinstance(value, torch.Tensor):
+            if value.is_complex() and self.border is not None:
+                return None  # its parts are a parameter
             hint = self.param_names.get(node.name, node.name)
             name = unique_name(hint, self.names, self.counts)
             type_ = self._tensor_type(value)
@@ -177,22 +219,35 @@ class _Importer:
 
     def _strided(self, node: FxNode) -> Any:
         """`as_strided` reads memory, whatever view of it is given: see where that was made."""
-        root = storage_root(node)
-        want = self._want(node.meta["val"])
-        if root.op == "placeholder" and self.border is not None:
-            self.views[node] = param(unique_name(node.name, self.names, self.counts), want)
+        operands: list[Any] = list(node.args)
+        operand: FxNode = operands.pop(0)
+        owner = storage_root(operand)
+        is_write = node.target in _STRIDED_WRITES
+        if owner.op == "placeholder" and self.border is not None and not is_write:
+            name = unique_name(node.name, self.names, self.counts)
+            self.views[node] = param(name, self._want(node.meta["val"]))
             return self.views[node]
-        size, stride, place = [*node.args[1:], None][:3]
+        source = self._value(operands.pop(0)) if is_write else None
+        size, stride, place = [*operands, node.kwargs.get("storage_offset")][:3]
         if place is None:
-            place = node.meta["val"].storage_offset()
-        self.cx.want, self.cx.name = want, str(node.target)
-        self.cx.fakes = (example_of(root),)
-        lowering = LOWERINGS[self.cx.name]
+            place = operand.meta["val"].storage_offset()
+        held = example_of(owner)
+        order = physical_order(held) if held is not None else None
+        why = "what it would read or write is no dense value of the program"
+        if held is None or order is None or not _is_start(held):
+            raise UnsupportedOp([(str(node.target), self.b.loc)], why)
+        laid_out = self.cx.transpose(self.env[owner], order)
+        flat = self.cx.reshape(laid_out, [laid_out.tensor.size])
+        shape, steps = ([self._size(v) for v in vs] for vs in (size, stride))
+        start = self._size(place)
         try:
-            return lowering(self.cx, self.env[root], *map(self._value, (size, stride, place)))
+            if source is None:
+                return read_strided(self.cx, flat, shape, steps, start)
+            flat = write_strided(self.cx, flat, source, steps, start)
         except NotLowered as error:
-            why = f"{error}; what it would read has no place in the program"
-            raise UnsupportedOp([(self.cx.name, self.b.loc)], why) from error
+            raise UnsupportedOp([(str(node.target), self.b.loc)], str(error)) from error
+        whole = self.cx.reshape(flat, laid_out.shape)
+        return self.cx.transpose(whole, inverse(order))
 
     def _tensor_type(self, value: torch.Tensor) -> TensorType:
         if value.layout is not torch.strided:
@@ -224,6 +279,10 @@ class _Importer:
             return self.sizes.dim(arg)
         return arg
 
+    def _size(self, arg: Any) -> Dim:
+        value = self._value(arg)
+        return value if isinstance(value, int | Expr) else self.sizes.dim(value)
+
     def _node(self, node: FxNode) -> Any:
         if node.op == "get_attr":
             return self._attribute(str(node.target))
@@ -236,8 +295,13 @@ class _Importer:
         if is_size(value):
             return self.sizes.dim(value)
         self.b.loc = source_line(node)
-        if node.target is torch.ops.aten.as_strided.default:
+        if node.target in _STRIDED and not is_complex(value):
             return self._strided(node)
+        if is_input_in_pairs(node) and self.border is not None:
+            hint = self.param_names.get(node.all_input_nodes[0].name, node.name)
+            name = unique_name(hint, self.names, self.counts)
+            self.views[node] = param(name, self._want(value))
+            return self.views[node]
         if isinstance(value, torch.SymFloat):
             return float_value(self.b, self.sizes, value)
         out = self._call(node, value)
@@ -283,7 +347,13 @@ class _Importer:
         args = [self._value(a) for a in node.args]
         kwargs = {k: self._value(v) for k, v in node.kwargs.items()}
         want = self._want(value)
-        lowering = LOWERINGS.get(name)
+        if isinstance(node.target, HigherOrderOperator) and name in CONTROL:
+            self.cx.want = want
+            return CONTROL[name](self, *args)
+        if is_complex((args, list(kwargs.values()), want)):
+            return self._complex(node, name, args, kwargs, want)
+        # in a loop, torch has copies for views
+        lowering = LOWERINGS.get(name) or LOWERINGS.get(name.replace("_copy.", "."))
         if lowering is None:
             return self._opaque(node, args, kwargs, want, "no lowering")
         self.cx.want, self.cx.name = want, name
@@ -297,8 +367,21 @@ class _Importer:
             del self.cx.promises[promises:]
             return self._opaque(node, args, kwargs, want, str(error))
 
+    def _complex(self, node: FxNode, name: str, args: Any, kwargs: Any, want: Any) -> Any:
+        """A call with complex operands or results, in pairs where there is a rule."""
+        self.cx.name = name
+        kept = {k: v for k, v in kwargs.items() if k not in IGNORED}
+        try:
+            out = complex_call(self.cx, name, args, kept, want)
+            return self._settled(out, part_type(want))
+        except (NotLowered, RuleError) as error:
+            given, more = joined(self.cx, args), joined(self.cx, kwargs)
+            return self._opaque(node, given, more, want, str(error))
+
     def _settled(self, out: Any, want: Any) -> Any:
         """The lowering's result, held against the type that torch says."""
+        if isinstance(out, Pair):
+            return Pair(self._settled(out.re, want), self._settled(out.im, want))
         if isinstance(out, tuple):
             if len(out) != len(want):
                 raise NotLowered(f"{len(out)} results, torch has {len(want)}")
@@ -349,6 +432,11 @@ class _Importer:
         return tuple(
             self.b.item(both, index=next(found)) if isinstance(w, TensorType) else w for w in want
         )
+
+
+def _is_start(value: torch.Tensor) -> bool:
+    offset = value.storage_offset()
+    return isinstance(offset, int) and offset == 0
 
 
 def _fake(arg: Any) -> Any:

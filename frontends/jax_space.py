@@ -185,7 +185,7 @@ class JaxSpace(ArraySpace):
         target = [axis.names[0] for axis in rule.outputs[0]]
         return jnp.transpose(out, [names.index(n) for n in target])
 
-    def op_conv(self, node: Node, x: Array, w: Array) -> Array:
+    def convolve(self, node: Node, x: Array, w: Array) -> Array:
         at = node.attrs
         return lax.conv_general_dilated(
             x,

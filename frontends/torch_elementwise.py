@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
 
 from stack.errors import StackError
@@ -29,7 +30,7 @@ _UNARY: dict[str, Callable[..., Tensor]] = {
     )
 }  # fmt: skip
 _BINARY: dict[str, Callable[..., Tensor]] = {
-    "add": torch.add, "sub": torch.sub, "mul": torch.mul, "rem": torch.fmod,
+    "add": torch.add, "sub": torch.sub, "mul": torch.mul,
     "atan2": torch.atan2, "max": torch.maximum, "min": torch.minimum, "and": torch.bitwise_and,
     "or": torch.bitwise_or, "xor": torch.bitwise_xor, "shl": torch.bitwise_left_shift,
     "eq": torch.eq, "ne": torch.ne, "lt": torch.lt, "le": torch.le, "gt": torch.gt, "ge": torch.ge,
@@ -130,14 +131,22 @@ class TorchElementwise(ArraySpace):
     def op_div(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
         if node.dtype.name == "u64":
             raise StackError("division of u64 has no torch kernel")
-        if node.dtype.is_integer:
-            return torch.div(x, y, rounding_mode="trunc")
-        return torch.true_divide(x, y)
+        if not node.dtype.is_integer:
+            return torch.true_divide(x, y)
+        whole = torch.div(x, _divisor(node, y), rounding_mode="trunc")
+        if _never_traps(node):
+            return whole
+        if node.dtype.kind == "i":
+            whole = torch.where(y == -1, -x, whole)
+        return torch.where(y == 0, torch.bitwise_not(torch.zeros_like(whole)), whole)
 
     def op_rem(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
         if node.dtype.name == "u64":
             raise StackError("the remainder of u64 has no torch kernel")
-        return torch.fmod(x, y)
+        if not node.dtype.is_integer or _never_traps(node):
+            return torch.fmod(x, y)
+        rest = torch.fmod(x, _divisor(node, y))
+        return torch.where(y == 0, x, rest)
 
     def op_pow(self, node: Node, x: Tensor, y: Tensor) -> Tensor:
         if not node.dtype.is_integer:
@@ -166,3 +175,19 @@ class TorchElementwise(ArraySpace):
             signed = {16: torch.int16, 32: torch.int32, 64: torch.int64}[target.bits]
             return x.view(signed).to(torch.int64)
         return x.view(TORCH_DTYPE[target])
+
+
+def _never_traps(node: Node) -> bool:
+    """Whether a division of integers is by a constant that no machine objects to."""
+    by = node.args[1]
+    return by.op == "const" and not bool(np.isin(by.attrs["value"].array, (0, -1)).any())
+
+
+def _divisor(node: Node, y: Tensor) -> Tensor:
+    """A divisor of integers with 1 in place of what kernels trap at: 0, and the -1 of overflow."""
+    if _never_traps(node):
+        return y
+    bad = y == 0
+    if node.dtype.kind == "i":
+        bad = bad | (y == -1)
+    return torch.where(bad, torch.ones_like(y), y)

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from stack.errors import StackError
 from stack.frontends.torch_arrays import TORCH_DTYPE, decode_call, find_operator
+from stack.frontends.torch_conv import convolution
 from stack.frontends.torch_elementwise import TOP, Tensor, TorchElementwise
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.interpreter import evaluate
@@ -131,6 +132,7 @@ class TorchSpace(TorchElementwise):
 
     def scatter(self, x: Tensor, place: tuple[Tensor, ...], updates: Tensor, kind: str) -> Tensor:
         places = [p.expand(updates.shape) for p in place]
+        x = x.contiguous()  # Inductor (2.13) writes into an expanded tensor as if it were one
         if kind in ("set", "add") and x.dtype is not torch.bool:
             return torch.index_put(x, tuple(places), updates, accumulate=kind == "add")
         if kind in ("set", "add"):
@@ -219,27 +221,9 @@ class TorchSpace(TorchElementwise):
         return torch.einsum(text, a.to(kind), b.to(kind))
 
     def op_conv(self, node: Node, x: Tensor, w: Tensor) -> Tensor:
-        at = node.attrs
-        rank = x.dim() - 2
-        if not 1 <= rank <= 3:
-            raise StackError(f"torch has no convolution over {rank} axes")
         if not node.tensor.size or not x.numel() or not w.numel():
             return torch.zeros(sizes(node), dtype=self.dtype(node.dtype), device=x.device)
-        zero = torch.zeros((), dtype=x.dtype, device=x.device)
-        x = self._spread(x, (0, 0, *(d - 1 for d in at["lhs_dilation"])), zero)
-        pads = [v for lo, hi in zip(reversed(at["low"]), reversed(at["high"])) for v in (lo, hi)]
-        if any(pads):
-            x = F.pad(x, pads)
-        return self.convolve(x, w, at["stride"], at["rhs_dilation"], at["groups"])
-
-    def convolve(
-        self, x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
-    ) -> Tensor:
-        """A convolution without padding, in the layouts of torch."""
-        if not x.is_floating_point():
-            raise StackError(f"torch has no convolution of {x.dtype}")
-        conv = (F.conv1d, F.conv2d, F.conv3d)[x.dim() - 3]
-        return conv(x, w, stride=tuple(stride), dilation=tuple(dilation), groups=groups)
+        return convolution(node, x, w)
 
     # ---- control
 

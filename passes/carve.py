@@ -12,7 +12,7 @@ from stack.ir import ops
 from stack.ir.node import Node
 from stack.rewrite.entries import flat
 from stack.rewrite.fusion import Grouping
-from stack.rewrite.group import Group, bytes_of, reach
+from stack.rewrite.group import Group, bytes_of
 
 
 def carve_epilogues(grouping: Grouping) -> None:
@@ -55,7 +55,7 @@ def _prefix(grouping: Grouping, group: Group, out: Node) -> list[Node]:
     part: dict[Node, None] = {out: None}
     pending = [out]
     while pending:
-        for node in reach(pending.pop(), group.held):
+        for node in group.reach(pending.pop()):
             if node not in part:
                 part[node] = None
                 pending.append(node)

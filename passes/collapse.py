@@ -1,4 +1,4 @@
-"""collapse: neighbouring axes that a group never tells apart become one.
+"""collapse: neighbouring axes that a group or stream never tells apart become one.
 
 A linear layer over a batch of sequences is one product of all their rows: as one axis, tiles run
 across sequences, and none is cut off at the end of each. Views around the group are free.
@@ -27,7 +27,8 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Collapse(Pass):
-    """Merge axes of fusion groups and bare dots that stand side by side wherever they appear."""
+    """Merge axes that stand side by side wherever they appear: of fusion groups, bare dots and
+    streams. Batch axes of a stream stay: its programs share them out as they are."""
 
     name: ClassVar[str] = "collapse"
 
@@ -38,10 +39,10 @@ class Collapse(Pass):
     def _block(self, block: Block, log: Log) -> Block:
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op != "dot" and (node.op != "fusion" or node.attrs["kind"] == "library"):
+            if node.op not in ("dot", "fusion", "stream") or node.attrs.get("kind") == "library":
                 continue
             group = alone(node) if node.op == "dot" else node
-            axes = _Axes(group.blocks[0])
+            axes = _Axes(group)
             merged = axes.pairs()
             if not merged or not log.spend("collapse", block.locs.get(node, ())):
                 continue
@@ -57,21 +58,37 @@ class Collapse(Pass):
 
 
 class _Axes:
-    """Which dims of the values of a body are one axis; axes are numbers."""
+    """Which dims of the values of a group or stream are one axis; axes are numbers."""
 
-    def __init__(self, body: Block) -> None:
-        self.body = body
+    def __init__(self, group: Node) -> None:
+        self.group = group
         self.parents: list[int] = []
         self.dims: dict[Node, list[int]] = {}
+        self.kept: set[int] = set()  # dims of axes that are merged with no other
         self.is_known = True  # whether all ops say what they do to axes
-        for node in (*body.params, *body.nodes):
+        for node in (n for block in group.blocks for n in (*block.params, *block.nodes)):
             if not isinstance(node.type, TensorType):
                 self.is_known = False
                 return
+            if node in self.dims:
+                continue
             first = len(self.parents)
             self.dims[node] = list(range(first, first + len(node.shape)))
             self.parents.extend(self.dims[node])
             self._bind(node)
+        if group.op == "stream":
+            self._bind_stream()
+
+    def _bind_stream(self) -> None:
+        """States have the same axes in all blocks, operands in the first and the last."""
+        states, correct, finish = self.group.blocks
+        count = len(states.results)
+        for i, state in enumerate(states.results):
+            places = (correct.params[i], correct.params[count + i], correct.results[i])
+            for other in (*places, finish.params[i]):
+                self._join(self.dims[state], self.dims[other])
+        for first, last in zip(states.params, finish.params[count:], strict=True):
+            self._join(self.dims[first], self.dims[last])
 
     def _bind(self, node: Node) -> None:
         if node.op == "param" or (node.op == "const" and not node.tensor.rank):
@@ -100,6 +117,9 @@ class _Axes:
         for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node), strict=True):
             for name, dim in zip(_names(operand), self.dims[value], strict=True):
                 self._join([named.setdefault(name, dim)], [dim])
+        if self.group.op == "stream":
+            left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
+            self.kept.update(named[name] for name in left & right & made)
 
     def _join(self, first: Sequence[int], second: Sequence[int]) -> None:
         for a, b in zip(first, second, strict=True):
@@ -117,6 +137,7 @@ class _Axes:
         """The axes that are merged into the one before them: the former to the latter."""
         if not self.is_known:
             return {}
+        kept = {self._axis(d) for d in self.kept}
         before: dict[int, set[int]] = {}
         after: dict[int, set[int]] = {}
         for node in self.dims:
@@ -131,6 +152,7 @@ class _Axes:
             for axis, found in before.items()
             for left in found
             if left >= 0 and len(found) == 1 and after[left] == {axis}
+            if kept.isdisjoint((axis, left))
         }
 
     def collapsed(self, group: Node, merged: dict[int, int]) -> Node:
@@ -142,15 +164,16 @@ class _Axes:
             type_ = node.tensor.with_shape(shape)
             args = [done[a] for a in node.args]
             done[node] = Node(node.op, args, self._attrs(node, kept), type_)
-        body = self.body
-        names = {done[n]: name for n, name in body.names.items() if n in done}
-        locs = {done[n]: lines for n, lines in body.locs.items() if n in done}
-        params = [done[p] for p in body.params]
-        block = Block(params, [done[r] for r in body.results], names, locs)
-        args = [reshaped(a, p.shape) for a, p in zip(group.args, params, strict=True)]
-        types = tuple(r.tensor for r in block.results)
+        blocks = [self._block(block, done) for block in group.blocks]
+        args = [reshaped(a, p.shape) for a, p in zip(group.args, blocks[0].params, strict=True)]
+        types = tuple(r.tensor for r in blocks[-1].results)
         type_ = TupleType(types) if isinstance(group.type, TupleType) else types[0]
-        return Node(group.op, args, group.attrs, type_, (block,))
+        return Node(group.op, args, group.attrs, type_, blocks)
+
+    def _block(self, block: Block, done: dict[Node, Node]) -> Block:
+        names = {done[n]: name for n, name in block.names.items() if n in done}
+        locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
+        return Block([done[p] for p in block.params], [done[r] for r in block.results], names, locs)
 
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Attributes that number axes, or name them, for those that are left."""

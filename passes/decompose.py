@@ -2,6 +2,7 @@
 
 - a dot whose axes are not batch, row, column and contracted: axes of one operand that the result
   lacks are summed first, and a product without a contracted axis is a multiplication;
+- a product with a diagonal matrix scales rows or columns, see `rules.diagonal_dot`;
 - a convolution whose windows do not overlap is a dot;
 - updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
 - small integer powers are products; isnan is a comparison;
@@ -12,16 +13,19 @@ These may change a result by a rounding, which `canonicalize` never does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, constant, make
+from stack.ir.conv_op import as_stored, channels_second
 from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16, F16, F32
+from stack.passes.rules.convolutions import CONV_RULES
+from stack.passes.rules.diagonal_dot import diagonal_operand
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
+from stack.passes.rules.updates import sums_of_few_rows
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -30,12 +34,18 @@ from stack.rewrite.pattern import splat
 
 @dataclass(frozen=True)
 class Decompose(Pass):
-    """Spell rare ops and forms with common ones."""
+    """Spell rare ops and forms with common ones.
+
+    Attributes:
+        gpu: whether convolutions and sums of rows get the form that a GPU computes fast.
+    """
 
     name: ClassVar[str] = "decompose"
+    gpu: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        return rewrite(func, RULES, log)
+        first = (*CONV_RULES, sums_of_few_rows) if self.gpu else ()
+        return rewrite(func, (*first, *RULES), log)
 
 
 @on("pow")
@@ -122,26 +132,30 @@ def windows_apart(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Windows that touch but do not overlap, as in patch embeddings and 1x1 convolutions."""
     x, w = node.args
     at = node.attrs
-    window = w.shape[2:]
+    (count, depth, *extents), (outs, _, *window) = (channels_second(v.shape, at) for v in (x, w))
     plain = all(v == 0 for v in (*at["low"], *at["high"])) and all(
         v == 1 for v in (*at["lhs_dilation"], *at["rhs_dilation"], at["groups"])
     )
-    if not plain or tuple(at["stride"]) != tuple(window):
+    other = at.get("transposed") or at.get("precision")
+    if other or not plain or tuple(at["stride"]) != tuple(window):
         return None
-    sizes: list[Dim] = []
-    names: Axes = []
-    taps: Axes = []
-    places: Axes = []
-    for i, (size, k) in enumerate(zip(x.shape[2:], window)):
+    # a window of one place is no axis
+    sizes: list[tuple[Dim, ...]] = [(count,), (depth,)]
+    names = [["n"], ["c"]]
+    for i, (size, k) in enumerate(zip(extents, window)):
         if not isinstance(k, int) or not isinstance(size, int) or size % k:
             return None
-        sizes.extend([floordiv(size, k), k])
-        names.extend([f"p{i}", f"t{i}"])
-        places.append(f"p{i}")
-        taps.append(f"t{i}")
-    split = reshaped(x, (*x.shape[:2], *sizes))
-    inputs: Sequence[Axes] = (["n", "c", *names], ["o", "c", *taps])
-    return make_dot((split, w), inputs, ["n", "o", *places], node)
+        sizes.append((size,) if k == 1 else (floordiv(size, k), k))
+        names.append([f"p{i}"] if k == 1 else [f"p{i}", f"t{i}"])
+    taps = {f"t{i}": k for i, k in enumerate(window) if k != 1}
+    places = [axis[0] for axis in names[2:]]
+    image = reshaped(x, [s for axis in as_stored(sizes, at) for s in axis])
+    weight = reshaped(w, as_stored((outs, depth, *taps.values()), at))
+    inputs = (
+        [n for axis in as_stored(names, at) for n in axis],
+        list(as_stored(["o", "c", *taps], at)),
+    )
+    return make_dot((image, weight), inputs, list(as_stored(["n", "o", *places], at)), node)
 
 
 @on("scatter")
@@ -156,6 +170,7 @@ def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 RULES = (
+    diagonal_operand,
     *(small_power, isnan, one_plus_tanh, lone_axes, without_contraction, windows_apart),
     combine_wide,
 )

@@ -26,6 +26,7 @@ from stack.passes.cpu_loops.chunk import (
     tiles_of,
 )
 from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
+from stack.passes.cpu_loops.long_sums import sum_in_blocks
 from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -63,6 +64,7 @@ def distribute_kernel(kernel: Node, width: int = 64) -> Node:
         block = _Kernel(block, width, is_done=True).block()
     else:
         block = distribute_gemm(block)
+    block = sum_in_blocks(block)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 

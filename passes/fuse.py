@@ -21,9 +21,10 @@ from stack.ir.builder import Builder, make
 from stack.ir.node import Block, Func, Node
 from stack.passes.blocking.joined import why_apart
 from stack.passes.carve import carve_epilogues
-from stack.rewrite.engine import Replacement, Scope, on, replace, rewrite
+from stack.passes.control import changed_bodies
+from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
-from stack.rewrite.group import Group, flops_of, reach
+from stack.rewrite.group import Group, flops_of
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
 from stack.rewrite.outline import outline
@@ -61,7 +62,7 @@ class Joined(FusionRule):
             return NOT_MINE
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
-        if any(reach(dot, producer.held) for dot in consumer.dots):
+        if any(_behind(a) in producer.held for dot in consumer.dots for a in dot.args):
             return Why("a dot reads its operands from memory")
         why = why_apart((*producer.dots, *consumer.dots))
         return Why(why) if why else Ok
@@ -95,6 +96,13 @@ class Epilogue(FusionRule):
             if work > self.most:
                 return Why(f"{work:g} operations on an element, at most {self.most:g} are allowed")
         return Ok
+
+
+def _behind(value: Node) -> Node:
+    """What free reshapes are a view of."""
+    while value.op == "reshape":
+        value = value.args[0]
+    return value
 
 
 def _work_on_others(group: Group) -> float:
@@ -156,14 +164,7 @@ class Fuse(Pass):
         """Loop and branch bodies first, then the block itself."""
         if block in done:
             return done[block]
-        changed: dict[Node, Replacement] = {}
-        for node in block.nodes:
-            if node.op in ("fusion", "stream") or not node.blocks:
-                continue
-            blocks = [b if b.is_open else self._block(b, log, done) for b in node.blocks]
-            if tuple(blocks) != node.blocks:
-                new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                changed[node] = Replacement(new)
+        changed = changed_bodies(block, lambda b: self._block(b, log, done))
         inner = replace(block, changed) if changed else block
         rules: tuple[FusionRule, ...] = (Vertical(), Rows())
         grouped = frozenset({"reduce"})

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from stack.ir.builder import Builder
 from stack.ir.node import Func, Node
+from stack.ir.streaming import expanded
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -32,6 +33,8 @@ def _rules(target: str) -> tuple[Simple, ...]:
 
 def _stream_results(stream: Node, op: Builder) -> list[Node]:
     """What a stream means: its states, each by a pass of its own, then what `finish` makes."""
+    if "part" in stream.attrs:
+        return inline_block(expanded(stream), stream.args, op)
     states = inline_block(stream.blocks[0], stream.args, op)
     return inline_block(stream.blocks[2], [*states, *stream.args], op)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -37,23 +36,36 @@ class Layout(Pass):
     name: ClassVar[str] = "layout"
 
     def run(self, func: Func, log: Log) -> Func:
+        tried: dict[tuple[str, ...], tuple[Func, Log]] = {(): (func, Log(verbose=log.verbose))}
         best: tuple[str, ...] = ()
         least: int | None = None
         for plan in _PLANS:
-            cost = transposed_bytes(_apply(plan, func, Log()).body)
+            cost = transposed_bytes(_apply(plan, tried)[0].body)
             if least is None or cost < least:
                 best, least = plan, cost
             if least == 0:
                 break
         before = transposed_bytes(func.body)
         log.note(f"plan {'+'.join(best)}: {before} bytes of transposes before, {least} after")
-        return _apply(best, func, log)
+        if log.fuel.left is None:
+            found, made = tried[best]
+            log.extend(made)
+            return found
+        for step in best:
+            func = rewrite(func, _STEPS[step], log)
+        return func
 
 
-def _apply(plan: Sequence[str], func: Func, log: Log) -> Func:
-    for step in plan:
-        func = rewrite(func, _STEPS[step], log)
-    return func
+def _apply(
+    plan: tuple[str, ...], tried: dict[tuple[str, ...], tuple[Func, Log]]
+) -> tuple[Func, Log]:
+    """What a plan makes of the function that the empty plan stands for, each step done once."""
+    if plan not in tried:
+        func, before = _apply(plan[:-1], tried)
+        log = Log(verbose=before.verbose)
+        log.extend(before)
+        tried[plan] = rewrite(func, _STEPS[plan[-1]], log), log
+    return tried[plan]
 
 
 def transposed_bytes(block: Block) -> int:

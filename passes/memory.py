@@ -2,79 +2,145 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TensorType, TupleType
+from stack.passes.updates import in_place, updatable
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.run.memory import Lifetime, place
 
 STEPS = ("kernel", "fusion")
+Key = tuple[Node, int]  # a result of a step
 
 
 @dataclass(frozen=True)
 class Memory(Pass):
-    """Set `at` on kernels and library steps: a byte offset for each result, -1 for outputs."""
+    """Set `at` on kernels and library steps: a byte offset for each result, -1 for others.
+
+    Attributes:
+        made: ops whose library allocates the result, which takes no place then.
+        updated: ops whose library writes the result over its first operand where it can: where
+            nobody reads that later.
+        update: whether a kernel that copies an operand first, such as a scatter, takes its memory
+            instead where nothing else needs it; results of loops are then updated in place.
+    """
 
     name: ClassVar[str] = "memory"
+    made: tuple[str, ...] = ()
+    updated: tuple[str, ...] = ()
+    update: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        body = _plan(func.body, log)
+        body = _update(func.body, log, False) if self.update else func.body
+        body = self._plan(body, log)
         return Func(func.name, body, func.level) if body is not func.body else func
 
+    def _plan(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op in ("while", "cond"):
+                blocks = [self._plan(b, log) for b in node.blocks]
+                if tuple(blocks) != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+        uses = self._uses(block)
+        lives = uses.lifetimes()
+        keys = list(lives)
+        offsets, total = place([lives[k] for k in keys])
+        where = dict(zip(keys, offsets, strict=True))
+        plain = sum(life.size for life in lives.values())
+        for node in block.nodes:
+            if node.op in STEPS and log.spend("place"):
+                keys_of = () if "updates" in node.attrs else uses.results(node)
+                at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(_types(node))
+                new = Node(node.op, node.args, {**node.attrs, "at": at}, node.type, node.blocks)
+                changed[node] = Replacement(new)
+        if lives:
+            log.note(f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes")
+        return replace(block, changed) if changed else block
 
-def _plan(block: Block, log: Log) -> Block:
+    def _uses(self, block: Block) -> _Uses:
+        made = [n for n in block.nodes if _is_library_of(n, self.made)]
+        uses = _Uses(block, made)
+        lives = uses.lifetimes()
+        over: list[Node] = []
+        for step, node in enumerate(block.nodes):
+            if _is_library_of(node, self.updated):
+                keys = uses.owner.get(node.args[0], ())
+                if keys and all(k in lives and lives[k].last == step for k in keys):
+                    over.append(node)
+        return _Uses(block, made, over) if over else uses
+
+
+def _update(block: Block, log: Log, carried: bool) -> Block:
+    """Kernels in place, in loops and branches too; a loop's body may update what it carries."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if node.op in ("while", "cond"):
-            blocks = [_plan(b, log) for b in node.blocks]
+            body = node.blocks[1] if node.op == "while" else None
+            blocks = [_update(b, log, b is body) for b in node.blocks]
             if tuple(blocks) != node.blocks:
-                new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                changed[node] = Replacement(new)
-    lives = lifetimes(block)
-    keys = list(lives)
-    offsets, total = place([lives[k] for k in keys])
-    where = dict(zip(keys, offsets, strict=True))
-    plain = sum(life.size for life in lives.values())
-    for node in block.nodes:
-        if node.op in STEPS and log.spend("place"):
-            at = tuple(where.get((node, i), -1) for i in range(len(_types(node))))
-            new = Node(node.op, node.args, {**node.attrs, "at": at}, node.type, node.blocks)
-            changed[node] = Replacement(new)
-    if lives:
-        log.note(f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes")
+                changed[node] = Replacement(Node(node.op, node.args, node.attrs, node.type, blocks))
+    for node in updatable(block, STEPS, carried):
+        if log.spend("update", block.locs.get(node, ())):
+            changed[node] = Replacement(in_place(node))
     return replace(block, changed) if changed else block
 
 
-def lifetimes(block: Block) -> dict[tuple[Node, int], Lifetime]:
-    """For every result of a step that the block does not return: its size, first and last use.
+class _Uses:
+    """Which results of steps the nodes of a block hold, and when they are read.
 
-    Reshapes and items are views: what reads them reads the step.
+    Reshapes, items and updates are views: what reads them reads the step. So is a step `over` its
+    first operand. What is `made` has no place.
     """
-    owner: dict[Node, list[tuple[Node, int]]] = {}
-    first: dict[tuple[Node, int], int] = {}
-    last: dict[tuple[Node, int], int] = {}
-    for step, node in enumerate(block.nodes):
-        for arg in node.args:
-            for key in owner.get(arg, ()):
-                last[key] = step
-        if node.op in STEPS:
-            owner[node] = [(node, i) for i in range(len(_types(node)))]
-            for key in owner[node]:
-                first[key] = last[key] = step
-        elif node.op == "item" and node.args[0].op in STEPS:
-            owner[node] = [(node.args[0], int(node.attrs["index"]))]
-        elif node.op == "reshape":
-            owner[node] = owner.get(node.args[0], [])
-    returned = {key for r in block.results for key in owner.get(r, ())}
-    return {
-        key: Lifetime(_bytes(_types(key[0])[key[1]]), first[key], last[key])
-        for key in first
-        if key not in returned and _bytes(_types(key[0])[key[1]]) >= 0
-    }
+
+    def __init__(self, block: Block, made: Sequence[Node], over: Sequence[Node] = ()) -> None:
+        self.block = block
+        self.owner: dict[Node, list[Key]] = {}
+        self.first: dict[Key, int] = {}
+        self.last: dict[Key, int] = {}
+        for step, node in enumerate(block.nodes):
+            for arg in node.args:
+                for key in self.owner.get(arg, ()):
+                    self.last[key] = step
+            if node.op == "reshape" or node in over:
+                self.owner[node] = self.owner.get(node.args[0], [])
+            elif "updates" in node.attrs:
+                self.owner[node] = self.owner.get(node.args[int(node.attrs["updates"])], [])
+            elif node.op in STEPS and node not in made:
+                self.owner[node] = [(node, i) for i in range(len(_types(node)))]
+                for key in self.owner[node]:
+                    self.first[key] = self.last[key] = step
+            elif node.op == "item" and node.args[0].op in STEPS:
+                self.owner[node] = self.results(node.args[0])[int(node.attrs["index"]) :][:1]
+
+    def results(self, node: Node) -> list[Key]:
+        """The results of a step; none where they have no place."""
+        return self.owner.get(node, [])
+
+    def lifetimes(self) -> dict[Key, Lifetime]:
+        """For every result that the block does not return: its size, first and last use."""
+        returned = {key for r in self.block.results for key in self.owner.get(r, ())}
+        sizes = {key: _bytes(_types(key[0])[key[1]]) for key in self.first}
+        return {
+            key: Lifetime(size, self.first[key], self.last[key])
+            for key, size in sizes.items()
+            if key not in returned and size >= 0
+        }
+
+
+def _is_library_of(node: Node, names: Sequence[str]) -> bool:
+    """Whether it is a library step of one of these ops alone, on the operands in order."""
+    if node.attrs.get("kind") != "library":
+        return False
+    body = node.blocks[0]
+    inner = body.nodes
+    return len(inner) == 1 and inner[0].op in names and inner[0].args[:1] == body.params[:1]
 
 
 def _types(node: Node) -> tuple[TensorType, ...]:

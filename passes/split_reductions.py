@@ -4,6 +4,7 @@ A reduction runs in one program for each tile of what it keeps. Sums over the co
 array, full sums, and products of few tiles with a long contracted axis have too few. Their reduced
 axis becomes (parts, rest): a first stage reduces the rest, a second one the parts. For a dot this
 is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
+A stream runs on parts of its axis too; see `streaming.parts`.
 
 A stage is priced by waves of programs; see `blocking.tile_choice` for products.
 """
@@ -19,11 +20,14 @@ from stack.ir.axes import LETTERS
 from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
+from stack.ir.stream_op import streamed_extent
 from stack.ir.types import DType
 from stack.passes.blocking.reduce import MAX_WHOLE
+from stack.passes.blocking.stream_parts import best_part, has_parts
 from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, Product, best_seconds
 from stack.passes.blocking.tiler import COLUMNS, LOOP_TILE
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
+from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
@@ -36,6 +40,7 @@ FULL = 4 * PROCESSORS  # programs that together reach the bandwidth
 LEAST = 16  # elements of a part
 LINES = 4  # lines that a program walks over at least
 GAIN = 0.8  # of the time of one stage: what two may take
+LINE_GAIN = 0.95  # likewise, of a product of one row: it waits for memory only
 PADDED = 1.2  # how much longer a stage takes that has to mask its end
 
 
@@ -44,8 +49,8 @@ class SplitReductions(Pass):
     """Reduce in two stages where one has too few programs for the machine.
 
     Attributes:
-        parts: partial results of each reduction and dot that has room for them; 0 lets a model of
-            the machine choose, and leave alone what is fast enough.
+        parts: partial results of each reduction, dot and stream that has room for them; 0 lets a
+            model of the machine choose, and leave alone what is fast enough.
     """
 
     name: ClassVar[str] = "split_reductions"
@@ -55,6 +60,7 @@ class SplitReductions(Pass):
         rules = (
             Simple("split_reduce", ("reduce",), self._reduce),
             Simple("split_dot", ("dot",), self._dot),
+            Simple("split_stream", ("stream",), self._stream),
         )
         return rewrite(func, rules, log)
 
@@ -107,6 +113,19 @@ class SplitReductions(Pass):
             f" {math.prod(sizes[n] for n in output)} elements in {parts} parts"
         )
         return _split_dot(node, inputs, output, contracted[0], parts)
+
+    # ---- streams
+
+    def _stream(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        extent = streamed_extent(node)
+        if "part" in node.attrs or not isinstance(extent, int) or not has_parts(node):
+            return None
+        asked = -(-extent // (self.parts * LEAST)) * LEAST if self.parts else 0
+        part = asked or best_part(node)
+        if not part or part >= extent:
+            return None
+        scope.log.note(f"{_name(node, scope)}: an axis of {extent} in parts of {part}")
+        return in_parts(node, part)
 
 
 def _name(node: Node, scope: Scope) -> str:
@@ -266,7 +285,7 @@ def _best_dot_parts(
 
     choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= DEPTH]
     best = min(choices or [1], key=time)
-    return best if time(best) < GAIN * time(1) else 1
+    return best if time(best) < (LINE_GAIN if height == 1 else GAIN) * time(1) else 1
 
 
 def _split_dot(node: Node, inputs: Sequence[Axes], output: Axes, name: str, parts: int) -> Node:

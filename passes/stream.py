@@ -18,6 +18,7 @@ from typing import ClassVar
 from stack.ir.cost import cost
 from stack.ir.node import Block, Func, Node
 from stack.passes.streaming.candidate import Candidate, dots_of, ends
+from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, reduced_value
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.turns import write_turned
@@ -36,7 +37,8 @@ class Stream(Pass):
         max_width: most columns of a dot's running value, which one program holds whole.
         balance: flops that cost as much as a byte of memory; 0 never computes a dot twice.
         loops: whose kernels the streams become, which leaves others: `cpu` takes those that cost
-            less than their parts, `warps` those without a product; empty takes all.
+            less than their parts, `warps` those without a product, `blocks` chains of products
+            that cost less than these and all others; empty takes all.
         refuse: ops that the backend has no code for; what has one in it stays apart.
     """
 
@@ -62,6 +64,7 @@ class Stream(Pass):
                     new = Node(node.op, node.args, node.attrs, node.type, blocks)
                     changed[node] = Replacement(new)
         current = replace(block, changed) if changed else block
+        current = split_rows(current, lambda lines: log.spend("split_rows", lines))
         refused: set[Node] = set()
         while True:
             step = self._step(Graph(current), refused, log)

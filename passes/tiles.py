@@ -61,6 +61,10 @@ class Tiles(Pass):
                 )
         return replace(block, changed) if changed else block
 
+    def named(self, node: Node) -> list[str]:
+        """The tiles of one group, best first."""
+        return self._tiles(node, "", Log())
+
     def _tiles(self, node: Node, name: str, log: Log) -> list[str]:
         if node.op == "stream":
             return [str(tile) for tile in stream_tiles(node)[: self.most]]

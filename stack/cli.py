@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from stack.commands import bench, compare, dump, inventory, opt, show
-from stack.errors import StackError
+from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 
 TEXT = """\
@@ -41,7 +41,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; usage errors of argparse exit with 2."""
-    args = build_parser().parse_args(argv)
+    parser = build_parser()
+    args, left = parser.parse_known_args(argv)
+    if left:
+        args.command.error(_unrecognized(args.command, left))
     try:
         return int(args.run(args))
     except StackError as error:
@@ -54,6 +57,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stackc: interrupted", file=sys.stderr)
         return 130
+
+
+def _unrecognized(command: argparse.ArgumentParser, left: Sequence[str]) -> str:
+    """What a command does not take, and the nearest that it does."""
+    known = [flag for action in command._actions for flag in action.option_strings]  # pyright: ignore[reportPrivateUsage]
+    flag = next((word for word in left if word.startswith("-")), "")
+    if not flag:
+        return f"unrecognized arguments: {' '.join(left)}"
+    return str(unknown_name("unrecognized argument", flag.partition("=")[0], known))
 
 
 if __name__ == "__main__":

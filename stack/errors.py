@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from stack.ir.node import Node
+
 
 class StackError(Exception):
     """Base class of all errors of this library."""
@@ -88,10 +95,30 @@ class BackendMissing(StackError):
         super().__init__(f"backend {name!r} is not available: {need}")
 
 
+class KernelRefused(StackError):
+    """Kernels that a backend's compiler refuses, cannot fit, or does not finish with.
+
+    `kernels` says why, by kernel node of the lowered function; `stack.run.retreat` computes their
+    groups in other ways.
+    """
+
+    def __init__(self, kernels: Mapping[Node, str]) -> None:
+        self.kernels = dict(kernels)
+        rows = [f"kernel {n.attrs.get('name', n.op)}: {why}" for n, why in self.kernels.items()]
+        super().__init__("\n".join(rows))
+
+
 class UsageError(StackError):
     """A command or a call that cannot be understood; says what would be."""
 
     exit_code = 2
+
+
+def unknown_name(what: str, name: str, known: Collection[str]) -> UsageError:
+    """The error for a name that does not exist: the nearest one, and all that there are."""
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UsageError(f"{what} {name!r}; {hint}there are: {', '.join(sorted(known)) or 'none'}")
 
 
 POISONED = 3  # exit code of a process that has lost its device

@@ -128,13 +128,18 @@ def draw(rng: random.Random, args: Tensors, may_write: bool) -> Program:
 # ---- arguments
 
 
+KINDS = ("dense", "dense", "t", "step", "offset", "scalar", "same", "overlap", "3d")
+
+
 def arguments(rng: random.Random, sizes: Sequence[int]) -> Tensors:
     """One to three tensors, of many layouts; some share memory, or are the same tensor."""
     a, b = sizes
     count = rng.randint(1, 3)
     made: Tensors = []
     for _ in range(count):
-        kind = rng.choice(("dense", "dense", "t", "step", "offset", "scalar", "same", "overlap", "3d"))
+        kind = rng.choice(
+            ("dense", "dense", "t", "step", "offset", "scalar", "same", "overlap", "3d")
+        )
         seed = torch.Generator().manual_seed(rng.randrange(1 << 30))
         if kind == "same" and made:
             made.append(made[-1])
@@ -178,9 +183,12 @@ def copied(args: Sequence[torch.Tensor], grad: bool) -> Tensors:
 def sharing(results: Sequence[Any], args: Sequence[torch.Tensor]) -> list[tuple[int, ...]]:
     """Which results are memory of which arguments and of which results."""
     pointers = [t.untyped_storage().data_ptr() if t.numel() else -1 for t in (*args, *results)]
-    return [
-        tuple(j for j, q in enumerate(pointers) if q == p and p != -1) for p in pointers
-    ]
+    return [tuple(j for j, q in enumerate(pointers) if q == p and p != -1) for p in pointers]
+
+
+def _strides(x: torch.Tensor) -> list[int]:
+    """Strides, 0 for axes of one element: there they say nothing."""
+    return [s if n > 1 else 0 for n, s in zip(x.shape, x.stride(), strict=True)]
 
 
 def world(fn: Callable[..., Any], args: Tensors, grad: bool) -> dict[str, Any]:
@@ -189,7 +197,7 @@ def world(fn: Callable[..., Any], args: Tensors, grad: bool) -> dict[str, Any]:
     results = fn(*args)
     seen: dict[str, Any] = {
         "values": [r.detach().clone() for r in results],
-        "strides": [r.stride() for r in results],
+        "strides": [_strides(r) for r in results],
         "shared": sharing(results, args),
         "identity": [[r is x for x in args] for r in results],
         "arguments": [x.detach().clone() for x in args],

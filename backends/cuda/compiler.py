@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from stack.errors import KernelRefused
 from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Func, Node, walk
@@ -12,6 +13,7 @@ from stack.ir.types import TensorType, TupleType
 from stack.run.backend import Executable, Kernel
 from stack.run.cache import Cache, cache_folder
 
+from ..device.symbols import ENTRY, symbol_of
 from ..peer import files
 from . import nvrtc
 from .printer import print_kernel
@@ -20,7 +22,6 @@ from .values import Source
 if TYPE_CHECKING:
     from ..device.launch import Loaded
 
-ENTRY = "stack_kernel"
 DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
 
@@ -45,10 +46,18 @@ class Compiler:
         return self.sources[node]
 
     def build_all(self) -> None:
-        """Machine code of every kernel of the function, several compiled at a time."""
-        texts = {self.source(node).text for _, node in walk(self.func.body) if node.op == "kernel"}
-        left = sorted(texts - self.binaries.keys(), key=len, reverse=True)  # the longest first
-        self.binaries |= nvrtc.compile_all(left, ENTRY, self.target, self.store)
+        """Machine code of every kernel of the function, several compiled at a time.
+
+        Raises KernelRefused with all that cannot be compiled.
+        """
+        texts = {n: self.source(n).text for _, n in walk(self.func.body) if n.op == "kernel"}
+        left = set(texts.values()) - self.binaries.keys()
+        in_order = sorted(left, key=len, reverse=True)  # the longest first
+        made = nvrtc.compile_all(in_order, ENTRY, self.target, self.store)
+        self.binaries |= {t: found for t, found in made.items() if not isinstance(found, str)}
+        whys = {text: found for text, found in made.items() if isinstance(found, str)}
+        if whys:
+            raise KernelRefused({n: whys[text] for n, text in texts.items() if text in whys})
 
     def binary(self, node: Node) -> nvrtc.Binary:
         """Machine code of a kernel node."""
@@ -65,9 +74,7 @@ class Compiler:
     def describe(self, node: Node) -> Kernel:
         """The record of a kernel."""
         binary, source = self.binary(node), self.source(node)
-        readable, body = self.readable[source.text], node.blocks[0]
-        lines = list(self.lines.get(node, ()))
-        lines += [line for places in body.locs.values() for line in places]
+        readable = self.readable[source.text]
         types = [t for n in (*node.args, node) for t in _types(n)]
         return Kernel(
             readable.name,
@@ -75,7 +82,7 @@ class Compiler:
             readable.text,
             "cu",
             self.func.body.names.get(node, ""),
-            files(lines),
+            self._lines(node),
             tuple(node.attrs.get("ops") or ()),
             float(node.attrs.get("flops") or _flops(node)),
             float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
@@ -88,6 +95,15 @@ class Compiler:
                 "blocks": source.blocks,
             },
         )
+
+    def symbol(self, node: Node) -> str:
+        """What a profiler calls a kernel, by the first of the nodes that it is made for."""
+        return symbol_of(self.readable[self.source(node).text].name, self._lines(node))
+
+    def _lines(self, node: Node) -> tuple[str, ...]:
+        """Source lines of a kernel: its node's, then those inside."""
+        inside = (line for places in node.blocks[0].locs.values() for line in places)
+        return files([*self.lines.get(node, ()), *inside])
 
     def artifacts(self) -> Artifacts:
         """Later stages of every distinct kernel, made when asked for."""
@@ -116,6 +132,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     import torch
 
     from ..device.executable import describe, executable
+    from ..device.launch import refused_on_load
     from ..device.program import Program
     from .launch import device_target, loaded
 
@@ -127,7 +144,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     def load(node: Node) -> Loaded:
         source, binary = compiler.source(node), compiler.binary(node)
         if source not in launches:
-            launches[source] = loaded(source, binary, device)
+            with refused_on_load(node):
+                launches[source] = loaded(source, binary, device, compiler.symbol(node))
         return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)

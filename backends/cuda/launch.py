@@ -8,6 +8,7 @@ from stack.ir.warp_ops import WARP
 
 from ..device.driver import Function
 from ..device.launch import Loaded
+from ..device.symbols import named
 from .nvrtc import Binary
 from .values import Source
 
@@ -18,10 +19,11 @@ def device_target(device: torch.device) -> str:
     return f"sm_{major}{minor}"
 
 
-def loaded(source: Source, binary: Binary, device: torch.device) -> Loaded:
+def loaded(source: Source, binary: Binary, device: torch.device, symbol: str = "") -> Loaded:
     """What launches a kernel: on tensors of a device, or in a program there."""
+    symbol = symbol or binary.name
     number = device.index if device.index is not None else torch.cuda.current_device()
     torch.cuda.init()
     with torch.cuda.device(number):
-        function = Function(binary.cubin, binary.name, source.shared, number)
+        function = Function(named(binary.cubin, symbol), symbol, source.shared, number)
     return Loaded(function, source.blocks, (WARP, source.warps, 1), device)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import re
 import shutil
 import subprocess
 import tempfile
+from base64 import b64decode, b64encode
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,9 +19,17 @@ from typing import Any
 from stack.errors import StackError, UsageError
 from stack.run.cache import Cache
 
+from ..device.forks import Forks, Reply, forks_for
+
 TARGETS = re.compile(r"sm_\d+[af]?")
 STANDARD = "c++17"
-THREADS = 16
+NOTHING = 'extern "C" __global__ void nothing() {}'
+USAGE = {
+    "registers": r"Used (\d+) registers",
+    "spilled": r"(\d+) bytes spill stores",
+    "stack": r"(\d+) bytes stack frame",
+    "shared": r"(\d+) bytes smem",
+}
 LOG_LINES = 24  # of the compiler's messages that an error shows
 
 
@@ -69,39 +76,68 @@ def check_target(target: str) -> str:
     return target
 
 
-def compile_cubin(text: str, name: str, target: str, store: Cache | None = None) -> Binary:
-    """Machine code of a kernel. Raises StackError with NVRTC's log and the text's lines."""
+def load() -> None:
+    """Import what compiles and compile a kernel of nothing, so that a fork finds it all loaded."""
+    answer({"text": NOTHING, "target": "sm_90"})
+
+
+def answer(asked: Reply) -> Reply:
+    """Compile one request, in this process: the reply is JSON, with `error` where it failed."""
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportAttributeAccessIssue]
 
-    key = hashlib.sha256(f"{version()}\n{STANDARD}\n{target}\n{name}\n{text}".encode()).hexdigest()
-    found = store.get(key) if store is not None else None
-    if found is not None:
-        return _unpack(found, name, target)
     log = _Log()
-    options = ProgramOptions(arch=check_target(target), std=STANDARD, ptxas_options=["-v"])
+    options = ProgramOptions(arch=asked["target"], std=STANDARD, ptxas_options=["-v"])
     try:
-        code = Program(text, "c++", options).compile("cubin", logs=log).code
+        code = Program(asked["text"], "c++", options).compile("cubin", logs=log).code
     except Exception as error:
         log_lines = str(error).splitlines()[:LOG_LINES]
-        shown = "\n".join([*log_lines, _numbered(text)])
-        raise StackError(f"NVRTC refused a kernel for {target}: {shown}") from error
-    binary = Binary(name, target, bytes(code), *_usage(log.text))
-    if store is not None:
-        store.put(key, _pack(binary))
-    return binary
+        shown = "\n".join([*log_lines, _numbered(asked["text"])])
+        return {"error": f"NVRTC refused a kernel for {asked['target']}: {shown}"}
+    return {"cubin": b64encode(bytes(code)).decode(), **_usage(log.text)}
+
+
+def forks() -> Forks:
+    """What compiles kernels side by side, with bounds on the time and memory of each."""
+    return forks_for(__name__)
 
 
 def compile_all(
     texts: Sequence[str], name: str, target: str, store: Cache | None = None
-) -> dict[str, Binary]:
-    """Machine code of several kernels by text, compiled side by side; raises as `compile_cubin`."""
-    import cuda.core  # noqa: F401 - its first import must not be in several threads at once
+) -> dict[str, Binary | str]:
+    """Machine code of several kernels by text, or why there is none."""
+    check_target(target)
+    replies = {text: _stored(store, _key(text, target)) for text in texts}
+    left = [text for text, reply in replies.items() if reply is None]
+    asked = [{"text": text, "target": target} for text in left]
+    for text, reply in zip(left, forks().compile(asked), strict=True):
+        replies[text] = reply
+        if store is not None and "error" not in reply:
+            store.put(_key(text, target), json.dumps(reply).encode())
+    return {text: _binary(reply or {}, name, target) for text, reply in replies.items()}
 
-    def one(text: str) -> Binary:
-        return compile_cubin(text, name, target, store)
 
-    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        return dict(zip(texts, pool.map(one, texts), strict=True))
+def compile_cubin(text: str, name: str, target: str, store: Cache | None = None) -> Binary:
+    """Machine code of a kernel. Raises StackError with NVRTC's log and the text's lines."""
+    made = compile_all([text], name, target, store)[text]
+    if isinstance(made, str):
+        raise StackError(made)
+    return made
+
+
+def _binary(reply: Reply, name: str, target: str) -> Binary | str:
+    if "error" in reply:
+        return str(reply["error"])
+    used = {k: int(reply[k]) for k in USAGE}
+    return Binary(name, target, b64decode(reply["cubin"]), **used)
+
+
+def _key(text: str, target: str) -> str:
+    return hashlib.sha256(f"{version()}\n{STANDARD}\n{target}\n{text}".encode()).hexdigest()
+
+
+def _stored(store: Cache | None, key: str) -> Reply | None:
+    held = store.get(key) if store is not None else None
+    return None if held is None else json.loads(held)
 
 
 def compile_ptx(text: str, target: str) -> str:
@@ -138,29 +174,10 @@ def _numbered(text: str) -> str:
     return "\n".join(f"{i:4d}  {line}" for i, line in enumerate(text.splitlines(), 1))
 
 
-def _usage(log: str) -> tuple[int, int, int, int]:
-    """Registers, spilled bytes, stack and static shared memory from the assembler's report."""
-
-    def number(pattern: str) -> int:
-        found = re.search(pattern, log)
-        return int(found.group(1)) if found else 0
-
-    return (
-        number(r"Used (\d+) registers"),
-        number(r"(\d+) bytes spill stores"),
-        number(r"(\d+) bytes stack frame"),
-        number(r"(\d+) bytes smem"),
-    )
-
-
-def _pack(binary: Binary) -> bytes:
-    head = {k: getattr(binary, k) for k in ("registers", "spilled", "stack", "shared")}
-    return json.dumps(head).encode() + b"\n" + binary.cubin
-
-
-def _unpack(entry: bytes, name: str, target: str) -> Binary:
-    head, _, code = entry.partition(b"\n")
-    return Binary(name, target, code, **json.loads(head))
+def _usage(log: str) -> dict[str, int]:
+    """What a kernel takes, by the assembler's report."""
+    found = {name: re.search(pattern, log) for name, pattern in USAGE.items()}
+    return {name: int(number[1]) if number else 0 for name, number in found.items()}
 
 
 # ---- disassembly

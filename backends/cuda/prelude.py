@@ -68,14 +68,15 @@ template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(f
     "div_of": (
         (),
         """template <class T> __device__ inline T div_of(T x, T y) {
-  if (y == 0) return 0;
+  if (y == 0) return T(-1);
   return T(-1) < T(0) && y == T(-1) ? T(0ull - (unsigned long long)x) : T(x / y);
 }""",
     ),
     "rem_of": (
         (),
         """template <class T> __device__ inline T rem_of(T x, T y) {
-  return y == 0 || (T(-1) < T(0) && y == T(-1)) ? T(0) : T(x % y);
+  if (y == 0) return x;
+  return T(-1) < T(0) && y == T(-1) ? T(0) : T(x % y);
 }""",
     ),
     "shl_of": (

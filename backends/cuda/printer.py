@@ -97,11 +97,11 @@ class Printer:
         self.put(f"const {self.c_type(node)} {name} = {text};")
         return Value(name)
 
-    def registers(self, node: Node, count: int) -> Value:
-        """Registers that the next statements fill."""
+    def registers(self, node: Node, count: int, kind: str = "") -> Value:
+        """Registers that the next statements fill, of the C++ type that the node is held in."""
         name = self.fresh(self.hint(node))
         align = min(16, _power_of_two(count * node.dtype.bytes))
-        self.put(f"alignas({align}) {self.c_type(node)} {name}[{count}];")
+        self.put(f"alignas({align}) {kind or self.c_type(node)} {name}[{count}];")
         return Value(name, count)
 
     def c_type(self, node: Node) -> str:
@@ -284,9 +284,8 @@ class Printer:
         if source.spread:
             combined = expression(name, dtype, dtype, ["a", "b"])
             t = c_type(dtype)
-            return self.declare(
-                node, f"over_warp({source.text}, []({t} a, {t} b) -> {t} {{ return {combined}; }})"
-            )
+            combine = f"[]({t} a, {t} b) -> {t} {{ return {combined}; }}"
+            return self.declare(node, f"over_warp<{t}>({source.text}, {combine})")
         source = self.filled(node.args[0], source)
         if not source.count:
             return source
@@ -298,12 +297,16 @@ class Printer:
         return self.declare(node, f"{pairs} {{ return {combined}; }})")
 
     def filled(self, node: Node, value: Value) -> Value:
-        """A scalar that stands for all elements of a vector, as that vector."""
+        """The elements of a vector in registers of its own type.
+
+        A scalar may stand for all of them, and indices may be held in fewer bits.
+        """
         count, _ = self.count_of(node)
-        if value.count or not count:
+        kind = c_type(node.dtype)
+        if not count or (value.count and self.c_type(node) == kind):
             return value
-        made = self.registers(node, count)
-        self.put(f"EACH({made.count}) {made.text}[i] = {value.text};")
+        made = self.registers(node, count, kind)
+        self.put(f"EACH({made.count}) {made.text}[i] = {value.element};")
         return made
 
     def _load(self, node: Node) -> Value:

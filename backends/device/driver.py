@@ -13,6 +13,7 @@ from stack.errors import StackError
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _REGISTERS, _LOCAL_BYTES = 4, 3
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
+_FAULTS = frozenset({700, 702, *range(709, 721)})  # of kernels that ran: nothing works after them
 _PROMOTE_128B = 2  # how much of a line the L2 cache fetches
 
 
@@ -31,13 +32,26 @@ def library() -> Any:
     return found
 
 
+class DriverError(StackError):
+    """What the driver says, and its number for it."""
+
+    def __init__(self, status: int, text: str) -> None:
+        self.status = status
+        super().__init__(text)
+
+    @property
+    def is_fault(self) -> bool:
+        """Whether something that ran before took the device's context with it."""
+        return self.status in _FAULTS
+
+
 def check(status: int, what: str) -> None:
-    """Raise StackError with the driver's words."""
+    """Raise DriverError with the driver's words."""
     if status:
         text = ctypes.c_char_p()
         library().cuGetErrorString(status, ctypes.byref(text))
         message = (text.value or b"unknown error").decode()
-        raise StackError(f"CUDA error {status} ({message}) while {what}")
+        raise DriverError(status, f"CUDA error {status} ({message}) while {what}")
 
 
 def _ensure_context(device: int) -> None:

@@ -7,13 +7,17 @@ is laid out once, and points to those cells: between calls only addresses are wr
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from .driver import Function, LaunchConfig, TensorMap, check, library
+from stack.errors import KernelRefused
+from stack.ir.node import Node
+
+from .driver import DriverError, Function, LaunchConfig, TensorMap, check, library
 
 Cells = ctypes.Array[ctypes.c_uint64]
 Bound = Callable[[int], None]  # launches on the stream with that handle
@@ -47,6 +51,17 @@ class Described:
 
 # the number of an array, whose address is given; a map of one; a constant of ctypes
 Argument = int | Described | Any
+
+
+@contextmanager
+def refused_on_load(kernel: Node) -> Iterator[None]:
+    """Raises KernelRefused where the driver does not take the code of a kernel."""
+    try:
+        yield
+    except DriverError as error:
+        if error.is_fault:
+            raise
+        raise KernelRefused({kernel: str(error)}) from error
 
 
 class Loaded:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 
+from stack.frontends.torch_conv import convolution
 from stack.frontends.torch_space import TorchSpace
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.types import TupleType
 
-from .products import dot_into, integer_conv, integer_dot, is_product
+from .convolutions import convolution_call
+from .products import dot_into, integer_dot, is_product
+from .updates import row_sums
 
 Tensor = torch.Tensor
 # reads the first, writes the second
@@ -40,20 +42,10 @@ class DeviceSpace(TorchSpace):
             return integer_dot(node, a, b, torch.int32) != 0
         return integer_dot(node, a, b, self.dtype(node.dtype))
 
-    def convolve(
-        self, x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
-    ) -> Tensor:
-        """As torch's, except that f32 is f32: by default cuDNN rounds operands to TF32."""
-        if not x.is_floating_point():
-            return integer_conv(x, w, stride, dilation, groups)
-        if x.device.type == "cpu":
-            return super().convolve(x, w, stride, dilation, groups)
-        cudnn: Any = torch.backends.cudnn
-        none = [0] * (x.dim() - 2)
-        return torch.ops.aten._convolution.default(
-            x, w, None, list(stride), none, list(dilation), False, none, groups,
-            cudnn.benchmark, cudnn.deterministic, cudnn.enabled, False,
-        )  # fmt: skip
+    def op_conv(self, node: Node, x: Tensor, w: Tensor) -> Tensor:
+        if not x.numel() or not w.numel() or not node.tensor.size:
+            return super().op_conv(node, x, w)
+        return convolution(node, x, w, convolution_call(node))
 
 
 def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
@@ -65,8 +57,24 @@ def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
         if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
             product = dot_into(only)
             return (lambda ins, outs: product(ins[0], ins[1], outs[0])), "torch.matmul"
+        update = row_sums(only) if only.op == "scatter" else None
+        if update is not None:
+            return (lambda ins, outs: update(ins, outs[0])), "torch.index_add"
         return _evaluated(body, space), f"torch.{only.op}"
     return _evaluated(body, space), "torch"
+
+
+def allocating(node: Node, space: DeviceSpace) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
+    """The call of a library that allocates its result, for a convolution alone; None elsewhere.
+
+    It would take a copy to have the result in a place of ours.
+    """
+    body = node.blocks[0] if node.op == "fusion" else _alone(node) if node.op == "conv" else None
+    if body is None or [n.op for n in body.nodes] != ["conv"]:
+        return None
+    conv = body.nodes[0]
+    places = [list(body.params).index(a) for a in conv.args]
+    return lambda inputs: [space.op_conv(conv, *(inputs[i] for i in places)).contiguous()]
 
 
 def _alone(node: Node) -> Block:

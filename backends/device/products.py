@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Sequence
 
@@ -111,26 +110,3 @@ def integer_dot(node: Node, a: Tensor, b: Tensor, kind: torch.dtype) -> Tensor:
         found[:, start : start + step] = part.sum(2, dtype=kind)
     target.copy_(found.view(target.shape))
     return out
-
-
-def integer_conv(
-    x: Tensor, w: Tensor, stride: Sequence[int], dilation: Sequence[int], groups: int
-) -> Tensor:
-    """A convolution of integers without padding, one position of the window after another."""
-    batch, outs, depth = x.shape[0], w.shape[0], w.shape[1]
-    window = w.shape[2:]
-    sizes = [
-        (size - gap * (extent - 1) - 1) // step + 1
-        for size, extent, step, gap in zip(x.shape[2:], window, stride, dilation, strict=True)
-    ]
-    parts = x.reshape(batch, groups, 1, depth, *x.shape[2:])
-    weights = w.reshape(groups, outs // groups, depth, *window)
-    total = torch.zeros((batch, groups, outs // groups, *sizes), dtype=x.dtype, device=x.device)
-    for place in itertools.product(*map(range, window)):
-        cuts = [
-            slice(p * gap, p * gap + (size - 1) * step + 1, step)
-            for p, size, step, gap in zip(place, sizes, stride, dilation, strict=True)
-        ]
-        factor = weights[(..., *place)].reshape(groups, outs // groups, depth, *[1] * len(sizes))
-        total += (parts[(..., *cuts)] * factor).sum(3, dtype=x.dtype)
-    return total.reshape(batch, outs, *sizes)

@@ -22,8 +22,8 @@ from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 
 from .launch import Loaded, cells_for
-from .library import DeviceSpace, Launch
-from .steps import KernelStep, LibraryStep, MakingStep, Step
+from .library import DeviceSpace, Launch, allocating
+from .steps import KernelStep, LibraryStep, MakingStep, Step, releasing
 from .tensors import TORCH_DTYPE, allocate, download, result_types, shape_of, upload
 from .values import Value
 
@@ -72,6 +72,8 @@ class Program:
         self.cells = cells_for(len(self.all))
         self._number()
         self.launches = [step.bind(self.cells) for step in self.steps]
+        for last, values in self._last_readers().items():
+            self.launches[last] = releasing(self.launches[last], values)
 
     @property
     def capturable(self) -> bool:
@@ -122,6 +124,11 @@ class Program:
             return
         if node.op == "custom":
             raise StackError(f"no kernel was chosen for the operator {node.attrs.get('target')!r}")
+        call = allocating(node, self.space)
+        if call is not None:
+            made = [self._value(node, 0, node.tensor, "made")]
+            self.steps.append(MakingStep(node, args, made, call, "torch.conv", True))
+            return
         places = node.attrs.get("at") or (None,) * len(result_types(node))
         outs = [
             self._placed(node, i, type_, place)
@@ -164,6 +171,18 @@ class Program:
                 value.put(value.tensor, self.cells)
         for value in self.all:
             value.cell = value.root.cell
+
+    def _last_readers(self) -> dict[int, list[Value]]:
+        """The values that steps make and the program does not give back, by their last reader."""
+        last: dict[Value, int] = {}
+        for number, step in enumerate(self.steps):
+            last.update((v.root, number) for v in (*step.args, *step.outs))
+        given = {value.root for value, _ in self.outputs}
+        found: dict[int, list[Value]] = {}
+        for value in self.all:
+            if value.root.source == "made" and value.root not in given and value.root in last:
+                found.setdefault(last[value.root], []).append(value)
+        return found
 
     def _outputs(self) -> list[tuple[Value, bool]]:
         """The results, and whether each must be copied: it is not the caller's alone."""
@@ -245,14 +264,16 @@ class Program:
         Gives the handle of the current stream, 0 on a CPU.
         """
         with torch.no_grad(), self._there():
-            yield self._follow() if self.device.type == "cuda" else 0
+            yield self.follow()
 
     def _there(self) -> Any:
         """The context in which the program's device is the current one."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _follow(self) -> int:
-        """Make the current stream wait for the one that used the arena last."""
+    def follow(self) -> int:
+        """Make the current stream wait for the one that used the arena last; its handle."""
+        if self.device.type != "cuda":
+            return 0
         current = torch.cuda.current_stream(self.device)
         # a capture begins with the device idle, and may not wait for what is outside of it
         if not self.being_captured:

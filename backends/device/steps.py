@@ -74,7 +74,7 @@ class LibraryStep(Step):
 
 
 class MakingStep(Step):
-    """Control flow or a call of the framework: makes its results."""
+    """Control flow, a call of the framework, or a library that allocates: makes its results."""
 
     def __init__(
         self,
@@ -95,11 +95,26 @@ class MakingStep(Step):
         inputs = [v.get() for v in self.args]
         held = {t.data_ptr() for t in inputs}
         seen: set[int] = set()
-        for value, made in zip(self.outs, self.call(inputs), strict=True):
+        try:
+            results = self.call(inputs)
+        except torch.OutOfMemoryError as error:
+            raise _no_memory(self, error) from error
+        for value, made in zip(self.outs, results, strict=True):
             # a loop of no turns gives back its operands, whose places others take
             shared = made.data_ptr() in held or made.data_ptr() in seen
             seen.add(made.data_ptr())
             value.put(made.clone() if shared else made.view(value.shape), cells)
+
+
+def releasing(launch: Bound, values: Sequence[Value]) -> Bound:
+    """A step after which nobody reads some values that were made: their memory is free again."""
+
+    def run(stream: int) -> None:
+        launch(stream)
+        for value in values:
+            value.tensor = None
+
+    return run
 
 
 def _no_memory(step: Step, error: BaseException) -> StackError:

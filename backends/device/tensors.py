@@ -87,10 +87,13 @@ def adopt(arrays: Sequence[Any], types: Sequence[TensorType], device: torch.devi
     Raises TypeError naming an array that is somewhere else or of another type.
     """
     found: list[Tensor] = []
+    on_gpu = device.type == "cuda"
     for array, type_ in zip(arrays, types, strict=True):
         held = array if isinstance(array, Tensor) else torch.from_dlpack(array)
         wanted = TORCH_DTYPE[type_.dtype]
-        if held.dtype is not wanted or held.device.type != device.type:
+        # asked of every array in every call: a device is an object made anew each time
+        elsewhere = held.is_cuda != on_gpu or not (held.is_cuda or held.is_cpu)
+        if held.dtype is not wanted or elsewhere:
             raise TypeError(
                 f"array {len(found)} is {held.dtype} on {held.device}, not {wanted} on {device}"
             )

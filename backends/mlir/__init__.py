@@ -28,9 +28,11 @@ BACKEND = Backend(
         ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
         ("fused", "fuse"),
         ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
-        ("loop", "distribute,memory"),
+        ("loop", "distribute,memory{update=true}"),
     ),
+    retreat="retreat",
     compile=compile_program,
     missing=_missing,
+    options=("cache", "excess_precision", "tune"),
     artifacts=("mlir", "llvm", "asm"),
 )

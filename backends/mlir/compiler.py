@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stack.errors import KernelRefused
 from stack.ir.cost import total
-from stack.ir.node import Block, Func, Node, unique_name
+from stack.ir.node import Block, Func, Node, unique_name, walk
 from stack.run.backend import Executable, Kernel
 from stack.run.cache import Cache, cache_folder
 
@@ -17,6 +18,8 @@ from .library import result_types
 from .printer import print_kernel
 
 ENTRY = "kernel"
+# bytes of a kernel's text: LLVM compiles in this process, where nothing else bounds its time
+MOST_TEXT = 1 << 20
 
 
 class Compiler:
@@ -30,10 +33,24 @@ class Compiler:
         self.readable: dict[str, str] = {}
         self.taken: set[str] = set()
 
+    def load_all(self, func: Func) -> None:
+        """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
+        whys: dict[Node, str] = {}
+        for _, node in walk(func.body):
+            if node.op == "kernel":
+                try:
+                    self.load(node)
+                except jit.CompileError as error:
+                    whys[node] = f"MLIR refuses it: {error}"
+        if whys:
+            raise KernelRefused(whys)
+
     def load(self, node: Node) -> jit.Kernel:
-        """The native kernel of a kernel node."""
+        """The native kernel of a kernel node. Raises CompileError."""
         text = self.text(node)
         if text not in self.kernels:
+            if len(text) > MOST_TEXT:
+                raise jit.CompileError(f"{len(text)} bytes of text, at most {MOST_TEXT} are taken")
             self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
             name = unique_name(str(node.attrs["name"]), self.taken, {})
             self.names[text] = name
@@ -65,7 +82,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """
     use_cache = options.get("cache", True)
     compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None)
-    program = Program(func.body, compiler.load, options.get("call_opaque"))
+    compiler.load_all(func)
+    program = Program(func.body, compiler.load, options.get("call_opaque"), compiler.cache)
     return Executable(
         run=program.run,
         kernels=[_describe(func, step.node, step.library, compiler) for step in program.steps],

@@ -7,6 +7,7 @@ is still in memory (see `views`).
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stack.ir import ops
@@ -20,6 +21,9 @@ from .views import View, at, copy, each_row, in_memory, is_view, sizes, step, st
 
 if TYPE_CHECKING:
     from .printer import Printer
+
+BLOCK = 256  # products that are added up one after another
+LONG = 2 * BLOCK
 
 
 def is_block(node: Node) -> bool:
@@ -119,7 +123,10 @@ def _elementwise(p: Printer, node: Node) -> list[str]:
 
 
 class _Kernel:
-    """Sums in registers, one vector for each row, over a loop for each contracted axis."""
+    """Sums in registers, one vector for each row, over a loop for each contracted axis.
+
+    A long axis is summed in blocks that start from zero: rounding grows with their number.
+    """
 
     def __init__(self, p: Printer, node: Node) -> None:
         self.p = p
@@ -144,8 +151,8 @@ class _Kernel:
         if len(output) == 2:
             offsets = [self.a_stride[output[0]] * r for r in range(extents[output[0]])]
         lefts = [at(p, self.a.base, offset, self.a.dtype) for offset in offsets]
-        zero = p.number(0.0, node.dtype, self.lanes)
-        self.result = self.sum(0, lefts, self.b.base, [zero] * len(lefts))
+        self.zero = p.number(0.0, node.dtype, self.lanes)
+        self.result = self.sum(0, lefts, self.b.base, [self.zero] * len(lefts))
 
     def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> list[str]:
         """Sums over the axes from `depth` on, at the given addresses."""
@@ -154,21 +161,47 @@ class _Kernel:
             line = self.b.read(p, right, self.lanes)
             return [self._multiply(left, line, total) for left, total in zip(lefts, sums)]
         name, extent = self.axes[depth]
+
+        def add(k: str, totals: list[str]) -> list[str]:
+            inner = [step(p, left, k, self.a_stride[name], self.a.dtype) for left in lefts]
+            below = step(p, right, k, self.b_stride[name], self.b.dtype)
+            return self.sum(depth + 1, inner, below, totals)
+
+        zero, one, end = (p.constant(f"{n} : i64") for n in (0, 1, extent))
+        if extent < LONG:
+            return self.loop(zero, end, one, sums, add)
+        length = p.constant(f"{BLOCK} : i64")
+
+        def add_block(first: str, totals: list[str]) -> list[str]:
+            past = p.do(f"arith.addi {first}, {length} : i64")
+            last = p.do(f"arith.minsi {past}, {end} : i64") if extent % BLOCK else past
+            block = self.loop(first, last, one, [self.zero] * len(sums), add)
+            pairs = zip(totals, block, strict=True)
+            return [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]
+
+        return self.loop(zero, end, length, sums, add_block)
+
+    def loop(
+        self,
+        first: str,
+        last: str,
+        by: str,
+        sums: list[str],
+        body: Callable[[str, list[str]], list[str]],
+    ) -> list[str]:
+        """A loop that carries the sums."""
+        p = self.p
         p.count += 1
         k, result = f"%k_{p.count}", f"%sum{p.count}"
         carried = [f"%part{p.count}_{i}" for i in range(len(sums))]
-        zero, one = p.constant("0 : i64"), p.constant("1 : i64")
-        end = p.constant(f"{extent} : i64")
-        inits = ", ".join(f"{c} = {s}" for c, s in zip(carried, sums))
+        inits = ", ".join(f"{c} = {s}" for c, s in zip(carried, sums, strict=True))
         types = ", ".join([self.type] * len(sums))
         p.put(
-            f"{result}:{len(sums)} = scf.for {k} = {zero} to {end} step {one}"
+            f"{result}:{len(sums)} = scf.for {k} = {first} to {last} step {by}"
             f" iter_args({inits}) -> ({types}) : i64 {{"
         )
         p.depth += 1
-        inner = [step(p, left, k, self.a_stride[name], self.a.dtype) for left in lefts]
-        below = step(p, right, k, self.b_stride[name], self.b.dtype)
-        made = self.sum(depth + 1, inner, below, carried)
+        made = body(k, carried)
         p.put(f"scf.yield {', '.join(made)} : {types}")
         p.depth -= 1
         p.put("}")

@@ -226,7 +226,7 @@ def _power(scope: Scope, dtype: DType, args: Sequence[str], lanes: int) -> str:
 
 
 def _divide(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    """Integer division that never traps: x / 0 is 0, and the least integer / -1 wraps."""
+    """Integer division that never traps: by 0 as XLA, and the least integer / -1 wraps."""
     t = shaped(dtype, lanes)
     sign = "s" if dtype.kind == "i" else "u"
     x, y = args
@@ -241,7 +241,8 @@ def _divide(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int
     if sign == "s" and op == "div":
         minus = scope.do(f"arith.subi {zero}, {x} : {t}")
         out = _choose(scope, turn, minus, out, dtype, lanes)  # pyright: ignore[reportPossiblyUnboundVariable]
-    return _choose(scope, none, zero, out, dtype, lanes) if op == "div" else out
+    by_zero = x if op == "rem" else scope.number(-1, dtype, lanes)
+    return _choose(scope, none, by_zero, out, dtype, lanes)
 
 
 def _select(scope: Scope, node: Node, args: Sequence[str], lanes: int) -> str:

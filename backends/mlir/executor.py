@@ -18,9 +18,11 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
+from stack.run.cache import Cache
 
 from . import jit
 from .library import encode, result_types, step_for, storage_dtype
+from .loops import loop
 
 CallOpaque = Callable[[str, Any, Sequence[np.ndarray]], list[np.ndarray]]
 # (kernel node) -> native kernel
@@ -47,10 +49,17 @@ class Value:
 class Program:
     """The steps of one block, ready to run."""
 
-    def __init__(self, block: Block, load: Load, call_opaque: CallOpaque | None) -> None:
+    def __init__(
+        self,
+        block: Block,
+        load: Load,
+        call_opaque: CallOpaque | None,
+        cache: Cache | None = None,
+    ) -> None:
         self.block = block
         self.load = load
         self.call_opaque = call_opaque
+        self.cache = cache
         self.values: dict[tuple[Node, int], Value] = {}
         self.all: list[Value] = []
         self.steps: list[_Step] = []
@@ -89,13 +98,20 @@ class Program:
         returned: set[int] = set()
         for result in self.block.results:
             value = self.find(result)
-            # a result of a step is written in place; anything else is copied out
-            direct = value.source == "output" and value.index not in returned
-            returned.add(value.index)
+            # what a step wrote for the caller is his; anything else is copied out
+            root = self.root(value)
+            direct = root.source in ("output", "made") and root.index not in returned
+            returned.add(root.index)
             out = value if direct else Value(-1, result.tensor, "copy")
             self.outputs.append((value, out))
         for step in self.steps:
             step.bind()
+
+    def root(self, value: Value) -> Value:
+        """What a view is a view of."""
+        while value.source.startswith("view:"):
+            value = self.all[int(value.source[5:])]
+        return value
 
     def find(self, node: Node) -> Value:
         if node.op == "item":
@@ -115,6 +131,11 @@ class Program:
             self._value(node, 0, node.tensor, f"view:{base.index}")
             return
         args = [self.find(a) for a in node.args]
+        if "updates" in node.attrs:
+            base = args[int(node.attrs["updates"])]
+            out = self._value(node, 0, node.tensor, f"view:{base.index}")
+            self.steps.append(_KernelStep(node, args, [out], self.load(node)))
+            return
         places = node.attrs.get("at") or (None,) * len(result_types(node))
         if node.op in ("kernel", "fusion"):
             outs = [
@@ -140,21 +161,14 @@ class Program:
     def _maker(self, node: Node) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
         if node.op == "opaque":
             return self._opaque(node)
-        inner = [Program(b, self.load, self.call_opaque) for b in node.blocks]
+        inner = [Program(b, self.load, self.call_opaque, self.cache) for b in node.blocks]
         if node.op == "call":
             return inner[0].run
         if node.op == "cond":
             return lambda args: inner[min(max(int(args[0]), 0), len(inner) - 1)].run(args[1:])
         if node.op == "while":
             test, body = inner
-
-            def loop(args: Sequence[np.ndarray]) -> list[np.ndarray]:
-                state = list(args)
-                while bool(test.run(state)[0]):
-                    state = body.run(state)
-                return state
-
-            return loop
+            return loop(test, body, self.cache)
         raise StackError(f"the mlir backend cannot run op {node.op!r}")
 
     def _opaque(self, node: Node) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
@@ -172,6 +186,18 @@ class Program:
             results, _ = self._run(inputs, None)
         return results
 
+    def turn(self, state: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """As `run`, for a loop: writes into what is `updated`, and gives back what it passes on."""
+        with self.lock:
+            results, _ = self._run(state, None, keep=True)
+        return results
+
+    @property
+    def updated(self) -> set[int]:
+        """Inputs that a run overwrites."""
+        roots = [self.root(s.outs[0]) for s in self.steps if "updates" in s.node.attrs]
+        return {i for i, v in enumerate(self.inputs) if v in roots}
+
     def profile(self, inputs: Sequence[np.ndarray]) -> list[float]:
         """Seconds of every step of one run."""
         with self.lock:
@@ -179,7 +205,7 @@ class Program:
         return times or []
 
     def _run(
-        self, inputs: Sequence[np.ndarray], times: list[float] | None
+        self, inputs: Sequence[np.ndarray], times: list[float] | None, keep: bool = False
     ) -> tuple[list[np.ndarray], list[float] | None]:
         for value, array in zip(self.inputs, inputs, strict=True):
             # a NumPy scalar has no memory that stays
@@ -199,10 +225,11 @@ class Program:
         results: list[np.ndarray] = []
         for value, out in self.outputs:
             found = self.array_of(value)
-            results.append(found if out is value else found.copy())
+            kept = keep and self.root(value).source != "static"
+            results.append(found if out is value or kept else found.copy())
         # what the caller owns must not be written again
         for value in self.all:
-            if value.source in ("output", "made", "input"):
+            if value.source != "static":
                 value.array = None
         return results, times
 
@@ -217,6 +244,7 @@ class _Step:
     """One step: reads `args`, writes or makes `outs`."""
 
     library = ""
+    code = 0  # address of a kernel's code, which a native loop calls with a table
 
     def __init__(self, node: Node, args: list[Value], outs: list[Value]) -> None:
         self.node = node
@@ -236,6 +264,7 @@ class _KernelStep(_Step):
     ) -> None:
         super().__init__(node, args, outs)
         self.kernel = kernel
+        self.code = kernel.address
 
     def bind(self) -> None:
         everything = [*self.args, *self.outs]
@@ -283,6 +312,7 @@ class _MakingStep(_Step):
         results = self.call(inputs)
         for value, result in zip(self.outs, results, strict=True):
             made = np.ascontiguousarray(result, dtype=value.dtype).reshape(value.shape)
-            # a loop of no turns gives back its operands, whose place others take
+            # a loop gives back operands that it passes on, whose place others take
             kept = any(np.may_share_memory(made, a) for a in inputs)
             value.array = made.copy() if kept else made
+            inputs.append(value.array)

@@ -47,7 +47,7 @@ def step_for(node: Node) -> tuple[Step, str]:
 
             if is_product(inner[0]):
                 return _torch_dot(inner[0]), "torch.matmul"
-        if inner[0].op == "conv" and list(inner[0].args) == list(body.params):
+        if _is_torch_conv(inner[0]) and list(inner[0].args) == list(body.params):
             return _torch_conv(inner[0]), "torch.convolution"
     return _numpy(body), "numpy"
 
@@ -109,30 +109,19 @@ def _torch_dot(node: Node) -> Step:
 
 
 def _torch_conv(node: Node) -> Step:
-    at = node.attrs
-    dtype = node.dtype
-    rank = node.tensor.rank - 2
-    call = f"conv{rank}d"
-    simple = rank in (1, 2, 3) and all(d == 1 for d in at["lhs_dilation"])
-    if not simple or dtype.kind != "f":
-        body_param = [Node("param", (), {"name": f"p{i}"}, a.type) for i, a in enumerate(node.args)]
-        alone = Node("conv", body_param, at, node.type)
-        return _numpy(Block(body_param, (alone,)))
+    from stack.frontends.torch_conv import convolution
 
     def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
-        functional = _torch().nn.functional
-        x, w = (tensor(a, dtype) for a in inputs)
-        padding: Any = list(at["low"])
-        if at["low"] != at["high"] or any(p < 0 for p in at["low"]):
-            pairs = reversed(list(zip(at["low"], at["high"], strict=True)))
-            x = functional.pad(x, [v for pair in pairs for v in pair])
-            padding = 0
-        result = getattr(functional, call)(
-            x, w, None, list(at["stride"]), padding, list(at["rhs_dilation"]), at["groups"]
-        )
-        tensor(outputs[0], dtype).copy_(result)
+        x, w = (tensor(a, node.dtype) for a in inputs)
+        tensor(outputs[0], node.dtype).copy_(convolution(node, x, w))
 
     return run
+
+
+def _is_torch_conv(node: Node) -> bool:
+    """Whether torch has it: of floats, over one to three axes, with elements on all sides."""
+    known = node.op == "conv" and node.dtype.kind == "f" and 3 <= node.tensor.rank <= 5
+    return known and all(x.tensor.size for x in (node, *node.args))
 
 
 def result_types(node: Node) -> tuple[TensorType, ...]:

@@ -231,8 +231,7 @@ def _tanh(b: Body) -> str:
     size, square = b.op("math.absf", "%x0"), b.mul("%x0", "%x0")
     near = b.fma(b.mul("%x0", square), b.polynomial(square, TANH_P), "%x0")
     part = b.div(2.0, b.add(_exp_of(b, b.mul(size, 2.0)), 1.0))
-    far = b.op("math.copysign", b.sub(1.0, part), "%x0")
-    return b.select(b.compare("olt", size, 0.7), near, far)
+    return b.select(b.compare("olt", size, 0.7), near, b.sub(1.0, part))
 
 
 def _sigmoid(b: Body) -> str:
@@ -319,6 +318,7 @@ def _circular(name: str, turn: int) -> _Writer:
         r = _narrow(b, r)
         s = b.mul(r, r)
         sine = b.fma(b.mul(r, s), b.polynomial(s, SIN_P), r)
+        sine = b.op("math.copysign", sine, r)  # of a zero, too
         cosine = b.fma(b.mul(s, s), b.polynomial(s, COS_P), b.fma(s, -0.5, 1.0))
         odd = b.do(f"arith.trunci {q} : {b.bits} to {b.mask}")
         sign = b.iop("shli", b.iop("andi", q, 2), 30)
@@ -368,16 +368,21 @@ def _sigmoid_f64(b: Body) -> str:
     return b.div(1.0, b.add(b.call("exp", b.op("arith.negf", "%x0")), 1.0))
 
 
+def _signed(write: _Writer) -> _Writer:
+    """A function that has the sign of its operand, that of a zero too."""
+    return lambda b: b.op("math.copysign", write(b), "%x0")
+
+
 _F32: dict[str, _Writer] = {
     "exp": lambda b: _exp_of(b, "%x0"),
     "exp2": _exp2,
-    "expm1": lambda b: _expm1_of(b, "%x0"),
-    "tanh": _tanh,
+    "expm1": _signed(lambda b: _expm1_of(b, "%x0")),
+    "tanh": _signed(_tanh),
     "sigmoid": _sigmoid,
     "log": lambda b: _log_of(b, "%x0"),
     "log2": _log_base(LOG2E, 1.0),
     "log10": _log_base(0.4342944819032518, 0.30102999566398120),
-    "log1p": _log1p,
+    "log1p": _signed(_log1p),
     "erf": _erf,
     "sin": _circular("sin", 0),
     "cos": _circular("cos", 1),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from stack.ir import ops
-from stack.ir.kernel_ops import loop_parts
+from stack.ir.kernel_ops import loop_parts, turns
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType, TupleType
 
@@ -238,8 +238,7 @@ class Printer(Accesses):
 def cost_of(node: Node) -> float:
     """Scalar operations of one node of a kernel, loops inside of it included."""
     if node.op == "loop":
-        block = node.blocks[0]
-        return int(block.params[0].attrs["extent"]) * sum(cost_of(n) for n in block.nodes)
+        return turns(node) * sum(cost_of(n) for n in node.blocks[0].nodes)
     if isinstance(node.type, TupleType):
         return 0
     if node.op == "dot":

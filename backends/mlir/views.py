@@ -141,7 +141,7 @@ def copy(p: Printer, source: View, target: View) -> None:
     ] or [(1, 1, 1)]
     lanes = axes[-1]
     close = [axis for axis in axes[:-1] if axis[1] == 1 and axis[0] >= COLUMNS]
-    if lanes[1] == 1:
+    if lanes[1] == lanes[2] == 1:
         _rows(p, source, target, axes)
     elif close and lanes[0] % LANES == 0 and source.to.bytes == 4 and lanes[2] == 1:
         column = close[-1]

@@ -43,9 +43,9 @@ def _compile(func: Func, options: dict[str, Any]) -> Executable:
 
 def _warm() -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
-        from .forks import warm
+        from .build import forks
 
-        warm()
+        forks().warm()
 
 
 def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
@@ -68,22 +68,28 @@ BACKEND = Backend(
     level="tile",
     doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose,diagonals,canonicalize"),
+        ("canonical", "inline,canonicalize,fold,decompose{gpu=true},diagonals,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",
-            f"stream{{min_axis=32769,balance={BALANCE},refuse=[{','.join(REFUSED)}]}},stream_limits",
+            f"stream{{min_axis=32769,balance={BALANCE},loops=blocks,"
+            f"refuse=[{','.join(REFUSED)}]}},stream_limits",
         ),
         ("split", "split_reductions"),
         ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
-        ("tiled", f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory"),
+        (
+            "tiled",
+            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv],updated=[scatter]}}",
+        ),
     ),
     proposal="tiles{most=8}",
+    retreat="retreat{tiles=4}",
     identify=_identify,
     compile=_compile,
     missing=_missing,
     inspect=_inspect,
     warm=_warm,
     balance=BALANCE,
+    options=("assembled", "cache", "device", "excess_precision", "graph", "tune"),
     artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
 )

@@ -10,7 +10,6 @@ import re
 import shutil
 import subprocess
 import tempfile
-import warnings
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 from stack.errors import StackError, UsageError
 from stack.run.cache import Cache
 
+from ..device.forks import Forks, forks_for
 from .expressions import TYPES
-from .forks import compile_side_by_side
 
 if TYPE_CHECKING:
     from .printer import Source
@@ -133,7 +132,7 @@ def answer(asked: dict[str, Any]) -> dict[str, Any]:
         try:
             made = _compile(asked, stages)
         except Exception as error:  # of Triton, LLVM or the assembler
-            return {"error": f"triton refuses it: {error}"}
+            return {"error": f"triton refuses it: {str(error) or type(error).__name__}"}
         shared = int(made.metadata.shared)
         if shared <= asked["limit"]:
             break
@@ -186,20 +185,16 @@ def build_all(
     found = {k: _get(store, k) for k in keys}
     left = [i for i, k in enumerate(keys) if found[k] is None]
     left.sort(key=lambda i: -len(asked[i]["text"]))  # the longest first
-    for i, reply in zip(left, _side_by_side([asked[i] for i in left]), strict=True):
+    for i, reply in zip(left, forks().compile([asked[i] for i in left]), strict=True):
         found[keys[i]] = reply
         if store is not None and "error" not in reply:
             store.put(keys[i], json.dumps(reply, default=vars).encode())
     return [found[k] or {} for k in keys]
 
 
-def _side_by_side(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    if len(asked) > 1:
-        try:
-            return compile_side_by_side(asked)
-        except (StackError, OSError) as error:
-            warnings.warn(f"kernels are compiled one after another: {error}", stacklevel=2)
-    return [answer(a) for a in asked]
+def forks() -> Forks:
+    """What compiles kernels side by side, with bounds on the time and memory of each."""
+    return forks_for(__name__)
 
 
 def _key(asked: dict[str, Any]) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from stack.errors import KernelRefused
 from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
@@ -14,14 +15,15 @@ from stack.run.backend import Executable, Kernel
 from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, describe, executable
+from ..device.launch import refused_on_load
 from ..device.program import Program
+from ..device.symbols import ENTRY, symbol_of
 from ..device.tensors import result_types
 from ..peer import files
 from . import build
 from .launch import Launch, interpreted, loaded
 from .printer import Code, Source, print_kernel
 
-ENTRY = "stack_kernel"
 DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
 
@@ -31,6 +33,7 @@ class Compiler:
 
     def __init__(self, func: Func, target: str) -> None:
         self.func = func
+        self.lines = {n: block.locs.get(n, ()) for block, n in walk(func.body) if n.op == "kernel"}
         self.target = target
         self.sources: dict[tuple[Block, object, object, object], Source] = {}
         self.readable: dict[Code, tuple[str, Source]] = {}
@@ -58,14 +61,21 @@ class Compiler:
     def build_all(self, store: Cache | None, limit: int = build.UNLIMITED) -> None:
         """Machine code of every kernel of the function, several compiled at a time.
 
-        Raises the StackError of the first that cannot be compiled.
+        Raises KernelRefused with all that cannot be compiled.
         """
-        sources = [self.source(node) for _, node in walk(self.func.body) if node.op == "kernel"]
-        wanted = {s.code: s for s in sources if s.code not in self.binaries}
+        nodes = [node for _, node in walk(self.func.body) if node.op == "kernel"]
+        wanted = {s.code: s for s in map(self.source, nodes) if s.code not in self.binaries}
         left = list(wanted.values())
         replies = build.build_all(left, self.target, limit, store)
+        whys: dict[Code, str] = {}
         for source, reply in zip(left, replies, strict=True):
-            self.binaries[source.code] = build.binary(reply, source)
+            if "error" in reply:
+                whys[source.code] = reply["error"]
+            else:
+                self.binaries[source.code] = build.binary(reply, source)
+        if whys:
+            codes = {node: self.source(node).code for node in nodes}
+            raise KernelRefused({n: whys[code] for n, code in codes.items() if code in whys})
 
     def describe(self, node: Node, assembled: bool = False) -> Kernel:
         """The record of a kernel; `assembled` says what the assembler made of it, too."""
@@ -73,7 +83,6 @@ class Compiler:
         name, shown = self.readable[source.code]
         built = self.binaries.get(source.code)
         body = node.blocks[0]
-        lines = [line for places in body.locs.values() for line in places]
         types = [t for n in (*node.args, node) for t in result_types(n)]
         flops = total(body.nodes).flops
         return Kernel(
@@ -82,7 +91,7 @@ class Compiler:
             shown.text,
             "py",
             self.func.body.names.get(node, ""),
-            files([*self.func.body.locs.get(node, ()), *lines]),
+            self._lines(node),
             tuple(node.attrs.get("ops") or ()),
             float(flops) if isinstance(flops, int | float) else 0.0,
             float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
@@ -93,6 +102,15 @@ class Compiler:
             },
             warning=built.warning() if built and assembled else "",
         )
+
+    def symbol(self, node: Node) -> str:
+        """What a profiler calls a kernel, by the first of the nodes that it is made for."""
+        return symbol_of(self.readable[self.source(node).code][0], self._lines(node))
+
+    def _lines(self, node: Node) -> tuple[str, ...]:
+        """Source lines of a kernel: its node's, then those inside."""
+        inside = (line for places in node.blocks[0].locs.values() for line in places)
+        return files([*self.lines.get(node, ()), *inside])
 
     def artifacts(self) -> Artifacts:
         """Later stages of every distinct kernel, made when asked for."""
@@ -132,7 +150,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     def load(node: Node) -> Launch:
         source = compiler.source(node)
         if source not in launches:
-            launches[source] = _launcher(compiler, source, device)
+            with refused_on_load(node):
+                launches[source] = _launcher(compiler, node, device)
         return launches[source]
 
     program = Program(func.body, load, options.get("call_opaque"), device)
@@ -159,10 +178,10 @@ def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compil
     return compiler
 
 
-def _launcher(compiler: Compiler, source: Source, device: torch.device) -> Launch:
-    made = None
+def _launcher(compiler: Compiler, node: Node, device: torch.device) -> Launch:
+    made, source = None, compiler.source(node)
     if device.type == "cuda":
-        made = loaded(source, compiler.binary(source), device)
+        made = loaded(source, compiler.binary(source), compiler.symbol(node), device)
     return made or interpreted(source)
 
 

@@ -118,22 +118,24 @@ def _div(dtype: DType, args: list[str]) -> str:
     a, b = args
     if dtype.is_float:
         return f"{a} / {b}"
-    return _unless_zero(f"{a} // {{}}", b)
+    return _unless_zero(
+        f"{a} // {{}}", b, "-1" if dtype.kind == "i" else str((1 << dtype.bits) - 1)
+    )
 
 
 def _rem(dtype: DType, args: list[str]) -> str:
     a, b = args
     if dtype.is_float:
         return f"libdevice.fmod({a}, {b})"
-    return _unless_zero(f"{a} % {{}}", b)
+    return _unless_zero(f"{a} % {{}}", b, a)
 
 
-def _unless_zero(text: str, by: str) -> str:
-    """Integers by 0 are 0."""
+def _unless_zero(text: str, by: str, other: str) -> str:
+    """A quotient or remainder of integers; `other` where they are divided by 0."""
     if by.isdigit() and by != "0":
         return text.format(by)
     safe = text.format(f"tl.where({by} == 0, 1, {by})")
-    return f"tl.where({by} == 0, 0, {safe})"
+    return f"tl.where({by} == 0, {other}, {safe})"
 
 
 def _shift(sign: str) -> Callable[[DType, list[str]], str]:

@@ -13,6 +13,7 @@ import torch
 
 from ..device.driver import Function
 from ..device.launch import Argument, Described, Loaded
+from ..device.symbols import named
 from . import build
 from .printer import Source
 from .values import SPLIT
@@ -53,7 +54,9 @@ def parameter_sizes(ptx: str) -> list[int]:
     return [_BYTES[kind] * int(count or 1) for kind, count in found]
 
 
-def loaded(source: Source, binary: build.Binary, device: torch.device) -> Loaded | None:
+def loaded(
+    source: Source, binary: build.Binary, symbol: str, device: torch.device
+) -> Loaded | None:
     """On a device, through the driver; None where the kernel is not called as this knows."""
     meta = binary.meta
     maps = meta.get("tensordesc_meta") or [None] * len(source.descriptors)
@@ -69,7 +72,7 @@ def loaded(source: Source, binary: build.Binary, device: torch.device) -> Loaded
         return None
     number = device.index if device.index is not None else torch.cuda.current_device()
     with torch.cuda.device(number):
-        function = Function(binary.cubin, source.name, int(meta["shared"]), number)
+        function = Function(named(binary.cubin, symbol), symbol, int(meta["shared"]), number)
     threads = (32 * source.warps, 1, 1)
     return Loaded(function, source.programs, threads, device, _arguments(source, maps))
 

@@ -69,7 +69,8 @@ HELD = 40  # registers of a thread for running tiles, and for the tiles of a row
 MAX_HELD = 32  # for a whole row
 Step = Callable[[Node, list[Held]], list[Held]]
 Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
-ACROSS = Walk(4096, 4)  # axes that lie across the lines of memory
+ACROSS = Walk(4096, 4, 3)  # axes that lie across the lines of memory
+AHEAD_BYTES = 48 << 10  # that such a walk may hold of steps ahead: more leaves too few programs
 ONCE = Walk(4096, 8, 3)
 TWICE = Walk(16384, 32, 0, True)
 APART = Walk(8192, 32, 0, True)  # with several running tiles
@@ -205,11 +206,20 @@ class BlockReduce(BlockFrame):
             start.append(Held(self.spread(fill, axes), axes))
         hints = [f"acc{i or ''}" for i in range(len(nodes))]
         count = -(-extent // block)
-        totals = self.first_walk(count, start, body, hints, self.walk.ahead)
+        ahead = self.walk.ahead
+        if self.walk == ACROSS and ahead * self.walk.block * self._step_bytes(node) > AHEAD_BYTES:
+            ahead = 0
+        totals = self.first_walk(count, start, body, hints, ahead)
         gone = [*own, *(a.name for a in whole)]
         for n, kind, total in zip(nodes, kinds, totals, strict=True):
             self.memo[n, at.index, guard] = self.fold(total, kind, gone) if gone else total
         return self.memo[node, at.index, guard]
+
+    def _step_bytes(self, node: Node) -> int:
+        """Bytes that a reduction reads for each of its elements."""
+        size = static(node.args[0].tensor.size)
+        leaves = (n for n in topological([node]) if n.op == "param")
+        return sum(n.dtype.bytes for n in leaves if static(n.tensor.size) >= size)
 
     def begin(self, var: Node, block: int) -> Node:
         """The first element of a tile, from the number of a step."""

@@ -48,7 +48,13 @@ class ApartTiler(BlockTiler):
                 return super().apply("mul", [args[0], super().apply("div", [one, args[1]])])
         return super().apply(op, args, attrs)
 
-    def run_apart(self, at: Mapping[Node, Index], block: int, count: int) -> list[Held]:
+    def run_apart(
+        self,
+        at: Mapping[Node, Index],
+        block: int,
+        count: int,
+        limits: tuple[Node, Node] | None = None,
+    ) -> list[Held]:
         """The states after the pass, from where they sit, and the places of a step."""
         results = self.states.results
         lane = self.axis("lane", block, block).name
@@ -67,7 +73,7 @@ class ApartTiler(BlockTiler):
             return [_renamed(h, axis.name, lane) for h in new]
 
         names = [f"s{j}_" for j in range(len(results))]
-        found = self.first_walk(count, start, body, names, self.walk.ahead, "k")
+        found = self.first_walk(count, start, body, names, self.walk.ahead, "k", limits)
         return self._merged(at, found, self.axes[lane])
 
     def _step(

@@ -7,6 +7,7 @@ from stack.ir.dim import symbol
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_extent
 from stack.passes.positions.affine import affine
+from stack.passes.positions.assumed import as_hidden
 from stack.passes.positions.visible import hiding_selects
 from stack.passes.tiling.frame import power_of_two, static
 
@@ -53,7 +54,7 @@ def _of_16_bits(stream: Node) -> tuple[int, int]:
         # each row of such an array is read once: many rows share what they read of the others
         is_tall = any(static(p.tensor.size) >= extent**2 for p in alone)
         # without a mask no tile is computed that is hidden in part
-        is_tall |= extent >= LONG and not any(hiding_selects(states))
+        is_tall |= extent >= LONG and not any(hiding_selects(as_hidden(states)))
         if is_tall:
             return 128, 64
         return 64, _whole(stream, extent) or 64
@@ -78,7 +79,7 @@ def _whole(stream: Node, extent: int) -> int:
     step = power_of_two(extent)
     lanes = max(static(s.shape[-1]) for s in states.results if s.op == "dot")
     fits = 64 < step <= MOST_WHOLE and extent > step - 64 and lanes <= 64
-    return step if fits and not any(hiding_selects(states)) else 0
+    return step if fits and not any(hiding_selects(as_hidden(states))) else 0
 
 
 def _work(stream: Node) -> int:

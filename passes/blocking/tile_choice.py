@@ -25,6 +25,7 @@ MEMORY = 2.9e12  # bytes a second
 CACHE = 11e12
 LAUNCH = 2e-6  # seconds
 LATENCY = 1.5e-6  # of memory that is busy
+LATENCY_ACROSS = 3e-6  # likewise, where lines are summed across: each element changes threads
 PIECES = 0.85  # of its rate where what is read at a time is shorter than a line of the cache
 TURN = 1.5e-6  # of a tile, before its first product and after its last
 READING = 3e-6  # of a tile that reads another array after its last product
@@ -260,7 +261,8 @@ def _line_seconds(tile: Tile, product: Product, dtype: DType) -> float:
     is_short = product.across and tile.lanes * dtype.bytes < 128
     memory = MEMORY * (PIECES if is_short else 1.0)
     turns, left = divmod(programs, slots)
-    last = max(left * own / memory, own * LATENCY / under_way) if left else 0.0
+    latency = LATENCY_ACROSS if product.across else LATENCY
+    last = max(left * own / memory, own * latency / under_way) if left else 0.0
     written = product.width * product.results * product.apart * dtype.bytes
     return LAUNCH + turns * slots * own / memory + last + written / MEMORY
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from stack.ir.axes import Index
+from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType, TupleType
@@ -28,6 +28,7 @@ from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.passes.tiling.gemm import Roles, result_names, roles_of
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work
+ROW_TILE = 4096  # likewise, of rows that data picks: none is read before its index is there
 TURNED = 64  # extent of a tile that is read along one axis and written along another
 STEP = 2048  # elements of a long row in one step
 MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
@@ -251,9 +252,10 @@ class BlockTiler(BlockValues):
             blocks[axis] = power_of_two(shape[axis]) if fits else 1
         kept = [a for a in range(len(shape)) if a not in reduced]
         room = max(1, LOOP_TILE // (static(whole) if reduced and fits else 1))
-        picks = any(n.op == "gather" for n in self.body.nodes)
+        picks = [n for n in self.body.nodes if n.op == "gather"]
         if not reduced and picks:
-            room = busy(LOOP_TILE, prod(shape), 128)  # read element by element: waits are long
+            # read element by element: waits are long
+            room = busy(ROW_TILE if all(map(_is_of_rows, picks)) else LOOP_TILE, prod(shape), 128)
         if reduced and not fits:
             if len(reduced) > 1:
                 raise CannotTile("several long axes are reduced at once")
@@ -322,6 +324,12 @@ class BlockTiler(BlockValues):
                     if place[-1] == mark and i in kept and i not in order:
                         order.append(i)
         return [*order, *(a for a in reversed(kept) if a not in order)]
+
+
+def _is_of_rows(gather: Node) -> bool:
+    """Whether what it reads for one index is a line of memory."""
+    axes = parse_rule(gather.attrs["rule"]).inputs[0]
+    return bool(axes) and not axes[-1].mark
 
 
 def busy(block: int, elements: int, least: int) -> int:

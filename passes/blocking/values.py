@@ -44,6 +44,11 @@ def _is_rounded(node: Node, dtype: DType) -> bool:
     return node.op == "cast" and node.args[0].dtype == dtype
 
 
+def _is_zero(node: Node) -> bool:
+    """Whether it is the 0 that masked loads give, not -0.0."""
+    return node.op == "const" and not any(node.attrs["value"].array.tobytes())
+
+
 def _placed(dot: Node, index: Index, axis: Axis) -> dict[str, Dim]:
     """The axes of a dot by name: those of its result at an index, the contracted one in steps."""
     rule = parse_rule(dot.attrs["rule"])
@@ -206,8 +211,9 @@ class BlockValues(BlockMemory):
                 moved = floordiv(moved, gap + 1)
             inner.append(moved)
         value = self.value(source, tuple(inner), self.both(guard, test))
-        if test is None:
-            return value
+        is_masked = self.is_read(source) and not self.has_windows
+        if test is None or (is_masked and _is_zero(fill)):
+            return value  # of memory nothing but 0 is read where the test does not hold
         return self.apply("select", [test, value, self.value(fill, (), guard)])
 
     def _concat(self, node: Node, index: Index, guard: Held | None) -> Held:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from stack.ir.builder import Builder, constant, rebuild_block
 from stack.ir.node import Block, Node
-from stack.ir.types import F32, TensorType, TupleType
+from stack.ir.types import F32, TupleType
+from stack.passes.summation import added
 
 LONG = 16  # additions that rounding may grow along
 
@@ -32,7 +33,8 @@ class _Sums:
             if total is not None:
                 return total
         if node.op == "loop":
-            sums = _sums(node.attrs["kind"], blocks[0])
+            found = added(node.attrs["kind"], blocks[0], LONG)
+            sums = {i: v for i, v in found.items() if v.dtype is F32}
             if sums:
                 return self._summed(node, args, blocks[0], sums)
         if args == node.args and blocks == node.blocks:
@@ -52,10 +54,10 @@ class _Sums:
             for i in sums
         ]
         more: list[Node] = []
-        for low, (i, added) in zip(lows, sums.items(), strict=True):
+        for low, (i, value) in zip(lows, sums.items(), strict=True):
             before, after = carried[i], block.results[i]
             grown = b.sub(after, before)
-            lost = b.add(b.sub(before, b.sub(after, grown)), b.sub(added, grown))
+            lost = b.add(b.sub(before, b.sub(after, grown)), b.sub(value, grown))
             more.append(b.add(low, lost))
         inner = Block((*block.params, *lows), (*block.results, *more), b.names, b.locs)
         types = [p.tensor for p in (*carried, *lows)]
@@ -75,20 +77,3 @@ class _Sums:
 def _zero(b: Builder, low: Node) -> Node:
     zero = constant(0.0, F32)
     return b.broadcast(zero, axes=(), type=low.type) if low.tensor.rank else zero
-
-
-def _sums(kind: object, block: Block) -> dict[int, Node]:
-    """Which carried values of a loop are long sums, and what is added to each."""
-    index, *carried = block.params
-    extent = index.attrs.get("extent")
-    found: dict[int, Node] = {}
-    if kind != "serial" or not isinstance(extent, int) or extent < LONG:
-        return found
-    for i, (held, result) in enumerate(zip(carried, block.results, strict=True)):
-        if not isinstance(held.type, TensorType) or held.dtype is not F32 or result.op != "add":
-            continue
-        others = [a for a in result.args if a is not held]
-        used = sum(a is held for n in block.nodes for a in n.args)
-        if len(others) == 1 and used == 1 and held not in block.results:
-            found[i] = others[0]
-    return found

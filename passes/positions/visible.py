@@ -89,6 +89,7 @@ def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
             (node.op in ("add", "sub") and args[0] in lowest)
             or (node.op == "add" and args[1] in lowest)
             or (node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1]))
+            or (node.op == "select" and all(a in lowest or _is_lowest(a) for a in args[1:]))
         ):
             lowest.add(node)
         elif (
@@ -111,6 +112,12 @@ def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
 
 def _is_zero(node: Node) -> bool:
     return node.op == "const" and not node.tensor.rank and not node.attrs["value"].array
+
+
+def _is_lowest(node: Node) -> bool:
+    return (
+        node.op == "const" and not node.tensor.rank and bool(node.attrs["value"].array == -np.inf)
+    )
 
 
 def _is_positive(node: Node) -> bool:

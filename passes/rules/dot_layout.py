@@ -145,4 +145,54 @@ def _merged(arg: Node) -> list[tuple[Dim, ...] | None]:
     return found
 
 
-DOT_RULES = (operand_transpose, result_transpose, operand_broadcast, operand_merge)
+def _apart_from_units(arg: Node) -> tuple[list[int], list[int]] | None:
+    """The axes longer than 1 of a reshape's operand and of its result, where these are the same."""
+    if arg.op != "reshape":
+        return None
+    source = [i for i, s in enumerate(arg.args[0].shape) if s != 1]
+    made = [i for i, s in enumerate(arg.shape) if s != 1]
+    same = [arg.args[0].shape[i] for i in source] == [arg.shape[i] for i in made]
+    return (source, made) if same else None
+
+
+@on("transpose")
+def transpose_past_units(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """transpose(reshape(x)) where only axes of size 1 come or go: they come or go afterwards."""
+    inner = node.args[0]
+    found = _apart_from_units(inner)
+    if found is None:
+        return None
+    source, made = found
+    place = dict(zip(made, source))
+    moved = [place[p] for p in node.attrs["perm"] if p in place]
+    units = [i for i in range(inner.args[0].tensor.rank) if i not in source]
+    return reshaped(make("transpose", inner.args, {"perm": (*units, *moved)}), node.shape)
+
+
+@on("dot")
+def operand_units(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """dot(reshape(transpose(x)), y) where only axes of size 1 come or go: leave these out of x."""
+    inputs, output = dot_axes(node)
+    for i, arg in enumerate(node.args):
+        found = _apart_from_units(arg)
+        if found is None or arg.args[0].op != "transpose" or 1 in arg.args[0].shape:
+            continue
+        args = list(node.args)
+        args[i] = arg.args[0]
+        inputs[i] = [inputs[i][a] for a in found[1]]
+        left = {n for names in inputs for n in names}
+        if not inputs[i] or not left.intersection(output):
+            continue
+        dot = make_dot(args, inputs, [n for n in output if n in left], node)
+        return reshaped(dot, node.shape)
+    return None
+
+
+DOT_RULES = (
+    operand_transpose,
+    result_transpose,
+    operand_broadcast,
+    operand_merge,
+    transpose_past_units,
+    operand_units,
+)

@@ -69,7 +69,8 @@ def _moved_attrs(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
 
 @on(*ELEMENTWISE, "slice", "pad", "reverse", "concat")
 def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free."""
+    """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free, or
+    where a convolution wants them in that order anyway."""
     lead = next((a for a in node.args if a.op == "transpose"), None)
     if lead is None or not node.shape:
         return None
@@ -79,7 +80,9 @@ def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
     for arg in node.args:
         moved = for_free(arg, back)
         if moved is None:
-            return None
+            moved = transposed(arg, back)
+            if all(reader.op != "conv" for reader in scope.users(moved)):
+                return None
         args.append(moved)
     hint = node.tensor.with_shape(tuple(node.shape[p] for p in back))
     return transposed(make(node.op, args, _moved_attrs(node, back), hint=hint), perm)

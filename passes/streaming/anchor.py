@@ -27,7 +27,7 @@ def find_anchor(
     region: Region, forms: Mapping[Node, Form], number: float, row: Value
 ) -> tuple[Scaled, bool] | None:
     """`number * row` as a multiple of an anchor, and whether the row is guarded against inf."""
-    inner, guarded = _unguarded(row.node)
+    inner, guarded = unguarded(row.node)
     source, factor = _multiple(row.node)
     if any((n.dtype.bits == 64) != (row.node.dtype.bits == 64) for n in (inner, source)):
         return None  # computed in another width
@@ -80,18 +80,26 @@ def anchors(factors: Sequence[Factor]) -> list[Anchor]:
     return list(dict.fromkeys(s.anchor for f in held for s in f.r))
 
 
-def _unguarded(node: Node) -> tuple[Node, bool]:
+def unguarded(node: Node) -> tuple[Node, bool]:
     """A row without what only replaces infinities."""
     guarded = False
     while True:
-        if node.op in ("cast", *MOVES) or _keeps(node):
-            node = node.args[0]
-        elif node.op == "select" and _tests_finite(node.args[0], node.args[1]):
-            node, guarded = node.args[1], True
-        elif node.op == "select" and _tests_infinite(node.args[0], node.args[2]):
-            node, guarded = node.args[2], True
-        else:
+        position = inside_guard(node)
+        if position is None:
             return node, guarded
+        guarded |= node.op == "select"
+        node = node.args[position]
+
+
+def inside_guard(node: Node) -> int | None:
+    """The operand that a row is where that is finite, in another place or type."""
+    if node.op in ("cast", *MOVES) or _keeps(node):
+        return 0
+    if node.op == "select" and _tests_finite(node.args[0], node.args[1]):
+        return 1
+    if node.op == "select" and _tests_infinite(node.args[0], node.args[2]):
+        return 2
+    return None
 
 
 def _multiple(node: Node) -> tuple[Node, float]:

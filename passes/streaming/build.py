@@ -11,6 +11,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.streaming.action import correct_block
 from stack.passes.streaming.graph import MOVES, is_elementwise
+from stack.passes.streaming.masks import masks_as_selects
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.render import Render, again, reshaped, wide, widened
 from stack.passes.streaming.terms import Factor, K, Names, Power, Refusal, State, Value
@@ -53,7 +54,7 @@ class Build:
         params = list(self.args.values())
         ends = [param(f"s{i}", s.type) for i, s in enumerate(states.values())]
         blocks = (
-            self._block(params, list(states.values())),
+            masks_as_selects(self._block(params, list(states.values()))),
             correct_block(self.normal, {s: n.type for s, n in states.items()}),
             self._block([*ends, *params], results),
         )

@@ -8,12 +8,12 @@ from typing import Protocol
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import TupleType
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.alongside import alongside
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.expand import expands
-from stack.passes.streaming.graph import MOVES, Graph, is_elementwise, reduced_value
+from stack.passes.streaming.graph import MOVES, Graph, finishes, is_elementwise, reduced_value
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.region import Region
@@ -210,7 +210,7 @@ class Candidate:
         inside = {v.node for v in region.visited if region.depends(v)}
         finishing: set[Node] = set()
         for node in graph.nodes:
-            if node not in after or node in region.members or not _finishes(node):
+            if node not in after or node in region.members or not finishes(node):
                 continue
             if all(
                 a in finishing or a in region.members or (a not in after and a not in virtual)
@@ -220,7 +220,7 @@ class Candidate:
         while True:
             own = finishing | set(region.members)
             needed, reached = self._demand(own)
-            views = {n for n in needed if n.op == "broadcast"}
+            views = {n for n in needed if n.op in ("broadcast", "reshape")}
             if not views:
                 break
             finishing -= views
@@ -333,13 +333,6 @@ class Candidate:
         if self.price:
             lines.append(f"price: {self.price}")
         return "\n".join(lines)
-
-
-def _finishes(node: Node) -> bool:
-    """Whether an op may follow the pass: one element from one."""
-    if not isinstance(node.type, TensorType):
-        return False
-    return is_elementwise(node) or node.op in ("broadcast", "transpose")
 
 
 def _moves(node: Node) -> bool:

@@ -8,8 +8,11 @@ from stack.ir import ops
 from stack.ir.axes import Axis, Rule
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
+from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names
 
+# for each axis of each operand the axis of the result that it is, or its name where it is none
+Sources = tuple[tuple[int | str, ...], ...]
 MOVES = ("broadcast", "reshape", "transpose")
 
 
@@ -26,13 +29,22 @@ class Graph:
             for arg in dict.fromkeys(node.args):
                 self.users.setdefault(arg, []).append(node)
         self._generated: dict[Node, bool] = {}
+        self._after: dict[frozenset[Node], frozenset[Node]] = {}
         self._rules: dict[Node, Rule | None] = {}
+        self._sources: dict[Node, Sources | None] = {}
 
     def rule(self, node: Node) -> Rule | None:
         """The axis rule of a node."""
         if node not in self._rules:
             self._rules[node] = ops.rule_of(node)
         return self._rules[node]
+
+    def sources(self, node: Node) -> Sources | None:
+        """Where the operands' axes come from; None unless every axis is a plain, whole one."""
+        if node not in self._sources:
+            rule = self.rule(node)
+            self._sources[node] = None if rule is None else _plain_sources(rule)
+        return self._sources[node]
 
     def name(self, node: Node) -> str:
         """A node as messages call it."""
@@ -46,13 +58,16 @@ class Graph:
 
     def after(self, roots: Iterable[Node]) -> frozenset[Node]:
         """The nodes and everything computed from them."""
-        found = set(roots)
-        pending = list(found)
-        while pending:
-            fresh = [u for u in self.users.get(pending.pop(), ()) if u not in found]
-            found.update(fresh)
-            pending.extend(fresh)
-        return frozenset(found)
+        start = frozenset(roots)
+        if start not in self._after:
+            found = set(start)
+            pending = list(start)
+            while pending:
+                fresh = [u for u in self.users.get(pending.pop(), ()) if u not in found]
+                found.update(fresh)
+                pending.extend(fresh)
+            self._after[start] = frozenset(found)
+        return self._after[start]
 
     def is_generated(self, node: Node) -> bool:
         """Whether a value is made of positions and numbers alone."""
@@ -65,9 +80,31 @@ class Graph:
         return self._generated[node]
 
 
+def _plain_sources(rule: Rule) -> Sources | None:
+    axes = [a for operand in (rule.outputs[0], *rule.inputs) for a in operand]
+    if any(a.mark or len(a.names) != 1 for a in axes):
+        return None
+    places = {a.names[0]: i for i, a in enumerate(rule.outputs[0])}
+    return tuple(tuple(places.get(a.names[0], a.names[0]) for a in o) for o in rule.inputs)
+
+
 def is_elementwise(node: Node) -> bool:
     """Elementwise, with a value that a wider element type does not change."""
     return ops.lookup(node.op).kind == "elementwise" and node.op != "bitcast"
+
+
+def finishes(node: Node) -> bool:
+    """Whether an op may follow the pass: one element from one."""
+    if not isinstance(node.type, TensorType):
+        return False
+    if node.op == "reshape":
+        return _lengths(node) == _lengths(node.args[0])
+    return is_elementwise(node) or node.op in ("broadcast", "transpose")
+
+
+def _lengths(node: Node) -> list[Dim]:
+    """The axes of a value that are not of one element."""
+    return [size for size in node.shape if size != 1]
 
 
 def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:

@@ -19,6 +19,7 @@ from stack.ir.node import Node, walk
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_loops.rows import UNROLLED
 from stack.passes.gpu_loops.stream import WarpStream
+from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.gemm import COLUMN_COST
@@ -50,7 +51,7 @@ def choose(stream: Node, loops: str) -> str:
 
     Args:
         loops: `cpu`: panels of keys, where they cost less than the parts; `warps`: a row for each
-            block of threads.
+            block of threads; `blocks`: any, chains of products where they cost less.
 
     Raises:
         Refusal: there is no such loop, or it costs more than the parts.
@@ -58,8 +59,10 @@ def choose(stream: Node, loops: str) -> str:
     if loops == "warps":
         _fits(lambda: _row_kernel(stream))
         return ""
+    if loops == "blocks":
+        return check_chain(stream)
     if loops != "cpu":
-        raise UsageError(f"no loops {loops!r} for streams; there are: cpu, warps")
+        raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu, warps")
     price = cpu_price(stream)
     if price.streamed >= price.apart:
         raise Refusal(f"it costs {price}")

@@ -66,6 +66,16 @@ class Region:
         node, rule = value.node, self.graph.rule(value.node)
         if rule is None:
             return []
+        place = self.graph.place.get(node, -1)
+        sources = self.graph.sources(node)
+        if sources is not None:
+            self.sizes.update(zip(value.names, node.shape))
+            plain: list[Value] = []
+            for arg, axes in zip(node.args, sources):
+                own = tuple(value.names[a] if isinstance(a, int) else f"{place}:{a}" for a in axes)
+                self.sizes.update(zip(own, arg.shape))
+                plain.append(Value(arg, own))
+            return plain
         bound: dict[str, str] = {}
         made = list(zip(rule.outputs[0], value.names, strict=True))
         if any(name == K and (axis.mark or len(axis.names) != 1) for axis, name in made):
@@ -73,7 +83,6 @@ class Region:
         for axis, name in made:
             bound.update(zip(axis.names, self._split(name, len(axis.names)), strict=True))
         self.sizes.update(zip(value.names, node.shape))
-        place = self.graph.place.get(node, -1)
         found: list[Value] = []
         for operand, arg in zip(rule.inputs, node.args, strict=True):
             names: list[str] = []
@@ -174,8 +183,14 @@ class Region:
             for value in joined:
                 self._join(value)
         for value in self._rows:
-            if self.members.get(value.node, value.names) != value.names:
+            if self.long_names(self.members.get(value.node, value.names)) != self.long_names(
+                value.names
+            ):
                 raise Refusal(f"{self.graph.name(value.node)} is needed along different axes")
+
+    def long_names(self, names: Names) -> Names:
+        """Names of axes of more than one element: reshapes give the others new ones."""
+        return tuple(n for n in names if self.sizes.get(n) != 1)
 
     def merge(self, other: Region) -> None:
         """Take in another region, which has a member or a dot with this one in common."""
@@ -260,8 +275,9 @@ class Region:
         for value in (*values, Value(node, self.members[node])):
             self.sizes.update(zip(value.names, value.node.shape))
         streamed = [v for v in values if v.streams]
-        ranks = [self._rank(v) for v in streamed]
-        for value, rank in zip(streamed, ranks, strict=True):
+        # one operand alone has nothing to be held against
+        ranks = [self._rank(v) for v in streamed] if len(streamed) > 1 else [(True, 0)]
+        for value, rank in zip(streamed, ranks):
             first = rank == max(ranks)
             self._walk(value, main=first or rank[0], dots=first)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
-from stack.passes.streaming.anchor import find_anchor
+from stack.passes.streaming.anchor import find_anchor, inside_guard
 from stack.passes.streaming.graph import MOVES
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import (
@@ -15,6 +15,7 @@ from stack.passes.streaming.terms import (
     Factor,
     Form,
     Mask,
+    Names,
     Power,
     Refusal,
     Scaled,
@@ -211,7 +212,13 @@ class Sums:
         bare = True
         for number, row in rows:
             found = find_anchor(self.region, self.forms, -number, row)
-            if found is None or found[0].anchor.kind != "bound":
+            if found is None and number < 0:
+                found = self._below(number, row)
+                if found is not None:
+                    factors.append(self._gap(node.op, found[0], row))
+            elif found is None or found[0].anchor.kind != "bound":
+                found = None
+            if found is None:
                 factors.append(self._row_exp(node.op, number, row))
                 continue
             scaled, guarded = found
@@ -248,6 +255,36 @@ class Sums:
             found.extend(product(terms, (self._masked(choice, test, keep),)))
         return tuple(found)
 
+    def _below(self, number: float, row: Value) -> tuple[Scaled, bool] | None:
+        """A running max that a row is the max of, with something else."""
+        while (position := inside_guard(row.node)) is not None:
+            row = self.region.operand_values(row)[position]
+        if row.node.op != "max":
+            return None
+        for part in self.region.operand_values(row):
+            found = find_anchor(self.region, self.forms, -number, part) or self._below(number, part)
+            if found is not None and found[0].anchor.kind == "bound":
+                if found[0].anchor.source.attrs["kind"] == "max":
+                    return found[0], True
+        return None
+
+    def _gap(self, op: str, bound: Scaled, row: Value) -> Power:
+        """exp(m - row): at most 1, where the row is no less than m; 0 where m is -inf."""
+        held = bound.anchor.value.node
+        own = self.region.long_names(bound.anchor.value.names)
+        if own != self.region.long_names(row.names):
+            raise Refusal(
+                f"{self.graph.name(row.node)} has other axes than {self.graph.name(held)}"
+            )
+        if held.shape != row.node.shape:
+            held = make("reshape", (held,), hint=held.tensor.with_shape(row.node.shape))
+        if held.dtype != row.node.dtype:
+            held = make("cast", (held,), hint=row.node.type)
+        inner = make("sub", (held, row.node))
+        if bound.number != 1:
+            inner = make("mul", (inner, constant(bound.number, inner.dtype)))
+        return Power(Value(make(op, (inner,)), row.names))
+
     def _row_exp(self, op: str, number: float, row: Value) -> Power:
         """exp(number * row), which is a power where the row is a logarithm."""
         inner = row.node
@@ -275,7 +312,16 @@ class Sums:
                 rows.append((term.number, alone.value))
             else:
                 rest.append(term)
-        return tuple(fixed), rows, tuple(rest)
+        return tuple(fixed), self._merged(rows), tuple(rest)
+
+    def _merged(self, rows: Sequence[tuple[float, Value]]) -> list[tuple[float, Value]]:
+        """Numbers of rows, each row once; what cancels is gone."""
+        total: dict[tuple[Node, Names], tuple[float, Value]] = {}
+        for number, row in rows:
+            key = row.node, self.region.long_names(row.names)
+            before, first = total.get(key, (0.0, row))
+            total[key] = before + number, first
+        return [(number, row) for number, row in total.values() if number]
 
     def is_fixed(self, factor: Factor) -> bool:
         """Whether no state is in a factor."""

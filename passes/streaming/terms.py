@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeGuard
+from typing import Literal, NamedTuple, TypeGuard
 
 from stack.ir.node import Node
 
@@ -27,8 +27,7 @@ class Refusal(Exception):
     reduction: Node | None = None
 
 
-@dataclass(frozen=True)
-class Value:
+class Value(NamedTuple):
     """A node of the function, and what its axes are in the stream."""
 
     node: Node

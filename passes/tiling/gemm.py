@@ -26,9 +26,10 @@ from stack.passes.tiling.tiler import Tiler
 
 VECTOR_BYTES = 64
 REGISTERS = 24  # vectors that may hold sums; the other 8 hold a row of b and what comes along
-PREFERRED_ROWS = {4: 4, 3: 6, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
-# time for one column relative to the widest tile: narrow ones load a for fewer products
-COLUMN_COST = {4: 1.0, 3: 1.0, 2: 1.03, 1: 1.2}
+PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
+# time for one column relative to the widest tile: narrow ones load a for fewer products. A row is
+# 2^n elements: of others LLVM makes single elements, a hundred times slower
+COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 
 @dataclass(frozen=True)
@@ -56,15 +57,21 @@ def result_names(dot: Node) -> list[str]:
     return [a.names[0] for a in parse_rule(dot.attrs["rule"]).outputs[0]]
 
 
+def _sizes(dot: Node) -> dict[str, int]:
+    """Extents of the axes of a dot."""
+    sizes: dict[str, int] = {}
+    for side, arg in enumerate(dot.args):
+        sizes.update(zip(operand_names(dot, side), map(static, arg.shape), strict=True))
+    return sizes
+
+
 def roles_of(dot: Node) -> Roles:
     """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own."""
     inputs = [operand_names(dot, 0), operand_names(dot, 1)]
     output = result_names(dot)
     if any(len(set(names)) != len(names) for names in (*inputs, output)):
         raise CannotTile("an operand of the dot has one axis twice")
-    sizes: dict[str, int] = {}
-    for names, arg in zip(inputs, dot.args, strict=True):
-        sizes.update(zip(names, map(static, arg.shape), strict=True))
+    sizes = _sizes(dot)
     if not output or all(output[-1] in names for names in inputs):
         raise CannotTile("the last axis of the dot's result is a batch axis")
     lane = output[-1]
@@ -98,7 +105,7 @@ def pick_lanes(extent: int, dtype: DType) -> int:
     vector = VECTOR_BYTES // dtype.bytes
     fits = [v for v in COLUMN_COST if v * vector <= extent]
     if not fits:
-        raise CannotTile(f"{extent} columns are less than a vector")
+        return 1 << (extent.bit_length() - 1)  # part of a vector; the last tile starts early
     cost = {v: -(-extent // (v * vector)) * v * COLUMN_COST[v] for v in fits}
     return min(fits, key=lambda v: (cost[v], -v)) * vector
 
@@ -116,14 +123,19 @@ def pick_rows(extent: int, lanes: int, dtype: DType) -> int:
 
 def check_worth(dot: Node) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
-    if dot.args[0].dtype.bits == 16 and not _is_row_of_sums(roles_of(dot), dot):
+    if dot.args[0].dtype.bits == 16 and not _is_row_of_sums(dot):
         raise CannotTile("libraries have instructions for products of 16-bit floats")
 
 
-def _is_row_of_sums(roles: Roles, dot: Node) -> bool:
-    """One row, and the contracted axis is what lies together: a reduction, not a tile."""
-    last = operand_names(dot, roles.right)[-1]
-    return not roles.row and last != roles.lane and last in roles.contracted
+def _is_row_of_sums(dot: Node) -> bool:
+    """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
+    if not result_names(dot):
+        return True
+    roles = roles_of(dot)
+    if not roles.row:
+        last = operand_names(dot, roles.right)[-1]
+        return last != roles.lane and last in roles.contracted
+    return roles.sizes[roles.lane] == 1 and operand_names(dot, roles.left)[-1] in roles.contracted
 
 
 def as_reduction(group: Node, dot: Node) -> Node:
@@ -132,7 +144,7 @@ def as_reduction(group: Node, dot: Node) -> Node:
     kept = result_names(dot)
     # an axis of one operand alone, of size 1, may be left
     names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
-    sizes = roles_of(dot).sizes
+    sizes = _sizes(dot)
     full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
     spread: list[Node] = []
     for side, arg in enumerate(dot.args):
@@ -210,7 +222,7 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0) -> Node:
         CannotTile: what stands against it.
     """
     dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
-    if len(dots) == 1 and _is_row_of_sums(roles_of(dots[0]), dots[0]):
+    if len(dots) == 1 and _is_row_of_sums(dots[0]):
         return Tiler(as_reduction(group, dots[0])).kernel()
     return _GemmTiler(group, lanes, rows).kernel()
 

@@ -9,7 +9,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
-from stack.ir.types import I64, TensorType
+from stack.ir.types import F32, F64, I64, DType, TensorType
 from stack.passes.tiling.frame import COMBINE, static, wide
 from stack.passes.tiling.tiler import Tiler
 
@@ -41,14 +41,16 @@ class SerialTiler(Tiler):
                 grid.append((str(index[-1]), static(size)))
         step = self.serial(extent)
         index[axis] = add(extent - 1, mul(step, -1)) if node.attrs["reverse"] else step
-        dtype, kind = wide(node.dtype), node.attrs["kind"]
+        kind = node.attrs["kind"]
+        dtype = _running(wide(node.dtype), kind)
         start = constant(identity(kind, dtype), dtype)
         start = self.splat(start) if self.tile else start
 
         def program(memories: Sequence[Node]) -> list[Node]:
             acc = Node("var", (), {"name": "acc"}, start.type)
             held = Node("var", (), {"name": "o0_scan"}, memories[0].type)
-            total = self.b.op(COMBINE[kind], [acc, self.value(node.args[0], tuple(index), None)])
+            value = self.narrow(self.value(node.args[0], tuple(index), None), dtype)
+            total = self.b.op(COMBINE[kind], [acc, value])
             stored = self.store(held, self.narrow(total, node.dtype), tuple(index))
             block = Block((self.nodes[str(step)], acc, held), [total, stored])
             return self.loop("serial", [start, memories[0]], block)[1:]
@@ -89,3 +91,8 @@ class SerialTiler(Tiler):
 
         loops = [(str(s), 0) for s in steps.values()]
         return self.in_grid(loops, copied, update, "serial", "put")
+
+
+def _running(dtype: DType, kind: str) -> DType:
+    """What a running value is kept in: every rounding of it is in all that come after."""
+    return F64 if dtype is F32 and kind in ("sum", "prod") else dtype

@@ -15,16 +15,17 @@ from collections.abc import Callable, Sequence
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, add, bounds, minimum, mul, substitute, symbol
+from stack.ir.dim import Dim, Expr, add, bounds, minimum, mul, substitute, symbol
 from stack.ir.node import Node, deps, topological
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes
 from stack.ir.types import F32, I64, TensorType
 from stack.passes.blocking.limits import Segment, segments
+from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
 from stack.passes.tiling.stream_axes import StreamAxes
-from stack.passes.tiling.stream_dot import StreamProducts, names_in
 from stack.passes.tiling.stream_limits import RowFrame
+from stack.passes.tiling.stream_results import StreamResults
 from stack.passes.tiling.stream_values import Reader
 
 DEAR = 8  # operations on an element from which a value is kept from one sweep to the next
@@ -32,7 +33,7 @@ PANEL = 128  # keys of a panel: its products stay in the first two levels of cac
 LANES = (64, 32, 16)  # rows of a program: what a register holds, or a few of them
 
 
-class StreamTiler(StreamProducts):
+class StreamTiler(StreamResults):
     """Builds the kernel of a stream with a product in it.
 
     Args:
@@ -44,7 +45,6 @@ class StreamTiler(StreamProducts):
         if any(wide(s.dtype) != F32 for s in self.states.results):
             raise CannotTile("a state is not held in f32")
         self.axes = StreamAxes(stream, self.inputs)
-        self.values: dict[str, Dim] = {}  # mark -> its place in the kernel
         self.step = min(step or _panel(self.extent), self.extent)
         self.levels = self._levels()
 
@@ -148,27 +148,72 @@ class StreamTiler(StreamProducts):
     # ---- the loop over panels
 
     def _stream(self) -> list[Node]:
-        held = [self._start(s) for s in self.states.results]
+        shape = (self.axes.columns, self.tile)
+        memories = [
+            self.local("sums", shape, self.program) if self._is_wide(s) else None
+            for s in self.states.results
+        ]
+        guess = assumed(self.states)
+        if guess is None:
+            return self._pass(self._start(memories), self._segments())
+        states, axes = self.states, self.axes
+        self.states = guess.states
+        blocks = (guess.states, self.correct, self.ending)
+        self.axes = StreamAxes(
+            Node("stream", self.group.args, self.group.attrs, self.group.type, blocks), self.inputs
+        )
+        found = self._segments()
+        helps = any(segment.limits for segment in found)
+        held = self._pass(self._start(memories), found) if helps else []
+        self.states, self.axes = states, axes
+        return (
+            self._unless(guess, held) if helps else self._pass(self._start(memories), [Segment()])
+        )
+
+    def _unless(self, guess: Assumed, held: list[Node]) -> list[Node]:
+        """All states, computed again as they are written where some row tells against a guess."""
+        wrong: Node | None = None
+        for j, floor in guess.floors.items():
+            least = self.b.reduce(held[j], kind="min", axes=(0,))
+            holds = self.b.gt(least, constant(floor, least.dtype))
+            found = self.b.select(holds, constant(0, I64), constant(1, I64))
+            wrong = found if wrong is None else self.b.max(wrong, found)
+        assert wrong is not None
+        once = self.variable("g", 1)
+        # from its turn on: what does not depend on that is not inside
+        whole = Segment((self.nodes[str(once)], constant(self.extent // self.step, I64)))
+        limits = (constant(0, I64), wrong)
+        return self.over(once, held, lambda old: self._pass(self._start(old), [whole]), limits)
+
+    def _pass(self, held: list[Node], segments: Sequence[Segment]) -> list[Node]:
+        """All states after runs of panels, and what is left behind them."""
         count, rest = divmod(self.extent, self.step)
-        for segment in self._segments(count):
+        for segment in segments:
             held = self._segment(segment, held, count)
         if rest:
             held = self._panel(count * self.step, rest, held, Segment())
         return held
 
-    def _start(self, state: Node) -> Node:
-        kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
-        dtype = wide(state.dtype)
-        start = constant(identity(kind, dtype), dtype)
-        if not self._is_wide(state):
-            return self.splat(start)
-        columns = self.axes.columns
-        memory = self.local("sums", (columns, self.tile), self.program)
-        step = self.variable("e", columns)
-        return self.over(step, [memory], lambda m: [self.keep(m[0], start, step)])[0]
+    def _start(self, memories: Sequence[Node | None]) -> list[Node]:
+        """All states before the first element; wide ones in memories."""
+        held: list[Node] = []
+        for state, memory in zip(self.states.results, memories, strict=True):
+            kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+            start = constant(identity(kind, wide(state.dtype)), wide(state.dtype))
+            if memory is None or not self._is_wide(state):
+                held.append(self.splat(start))
+                continue
+            step = self.variable("e", self.axes.columns)
 
-    def _segments(self, count: int) -> list[Segment]:
+            def fill(m: list[Node], start: Node = start, step: Expr = step) -> list[Node]:
+                return [self.keep(m[0], start, step)]
+
+            held += self.over(step, [memory], fill)
+        return held
+
+    def _segments(self) -> list[Segment]:
         """Runs of panels that a comparison of positions leaves."""
+        count = self.extent // self.step
         frame = RowFrame(self.states, self.b, lambda node, index: self.value(node, index, None))
         values: dict[str, Dim] = {}
         for mark in self.axes.placed.marks:
@@ -343,38 +388,6 @@ class StreamTiler(StreamProducts):
         made = self.in_tiles(self.axes.columns, old, tile, again=False)
         self.known[self.correct.params[j]] = _gone
         return made
-
-    # ---- results
-
-    def _store_rows(self, result: Node, memory: Node, place: Index) -> Node:
-        """A result: columns of wide ones go to local memory first, and from there turned."""
-        at = tuple(substitute(d, self.values) for d in place)
-        column, columns = self.axes.column, self.axes.columns
-        if not any(column in names_in(d) for d in at):
-            return self.store(memory, self.narrow(self.value(result, at, None), result.dtype), at)
-        names = ["e" if column in names_in(d) else "t" if self.is_tile(d) else "" for d in at]
-        if "t" not in names:
-            raise CannotTile("a result has no rows")
-        step = self.variable("e", columns)
-        dtype = wide(result.dtype)
-        held = self.local("out", (columns, self.tile), self.program, dtype)
-
-        def row(memories: list[Node]) -> list[Node]:
-            index = tuple(substitute(d, {column: step}) for d in at)
-            return [self.keep(memories[0], self.value(result, index, None), step)]
-
-        (held,) = self.over(step, [held], row)
-        zero = constant(0, I64)
-        whole = self.b.load(held, zero, zero, type=TensorType(dtype, held.shape, "tile"))
-        if names.index("t") < names.index("e"):
-            whole = self.b.transpose(whole, perm=(1, 0))
-        whole = self.narrow(whole, result.dtype)
-        first = min(names.index("e"), names.index("t"))
-        shape = tuple({"e": columns, "t": self.tile, "": 1}[n] for n in names[first:])
-        if shape != whole.shape:
-            whole = self.b.reshape(whole, type=whole.tensor.with_shape(shape))
-        start = [self.number(substitute(d, {column: 0, "t": 0})) for d in at]
-        return self.b.store(memory, whole, *start)
 
 
 def _is_dear(node: Node) -> bool:

@@ -1,23 +1,18 @@
 """Values of a group's nodes at an index: how each op reads its operands inside of a kernel.
 
-16-bit floats are widened on load and narrowed on store, so that sums accumulate in f32. A long sum
-of floats is a sum of shorter ones: roundings then grow with the root of the length.
+16-bit floats are widened on load and narrowed on store, so that sums accumulate in f32.
 """
 
 from __future__ import annotations
 
-import math
-
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, Expr, Quotient, add, bounds, mul
+from stack.ir.dim import Dim, Expr, Quotient, add, bounds, mod, mul
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
 from stack.passes.tiling.frame import COMBINE, CannotTile, Frame, static, wide
-
-LONG_SUM = 512  # steps of one accumulator
 
 
 class Values(Frame):
@@ -129,13 +124,8 @@ class Values(Frame):
                 full.append(self.tile_dim)
                 in_tile = True
             else:
-                exact = kind != "sum" or not operand.dtype.is_float
-                loops = [static(extent)] if exact else shorter(static(extent))
-                position: Dim = 0
-                for size in loops:
-                    serial.append(self.serial(size))
-                    position = add(mul(position, size), serial[-1])
-                full.append(position)
+                serial.append(self.serial(static(extent)))
+                full.append(serial[-1])
         value = self._accumulate(serial, kind, operand, tuple(full), guard)
         if in_tile:
             value = self.b.reduce(self.as_tile(value), kind=kind, axes=(0,))
@@ -201,6 +191,10 @@ class Values(Frame):
     def _concat(self, node: Node, index: Index, guard: Node | None) -> Node:
         axis = int(node.attrs["axis"])
         position = index[axis]
+        turned = rotation(node)
+        if turned is not None and not self.is_tile(position):
+            place = mod(add(position, turned[1]), node.shape[axis])
+            return self.value(turned[0], (*index[:axis], place, *index[axis + 1 :]), guard)
         start: Dim = 0
         parts: list[tuple[Node | None, Node]] = []
         for arg in node.args:
@@ -231,11 +225,22 @@ class Values(Frame):
         return self.value(node.args[0], tuple(source), guard)
 
 
-def shorter(extent: int) -> list[int]:
-    """Two loops in place of a long one, where its length has a divisor near the root."""
-    if extent < LONG_SUM:
-        return [extent]
-    for part in range(math.isqrt(extent), 15, -1):
-        if extent % part == 0:
-            return [extent // part, part]
-    return [extent]
+def rotation(node: Node) -> tuple[Node, int] | None:
+    """What a concat of two slices of one value rotates along its axis, and by how much."""
+    axis = int(node.attrs["axis"])
+    if len(node.args) != 2 or any(a.op != "slice" for a in node.args):
+        return None
+    last, first = node.args
+    source = last.args[0]
+    shift = last.attrs["start"][axis]
+    whole = source.shape
+    if first.args[0] is not source or node.shape != whole or not isinstance(shift, int):
+        return None
+    split = (*whole[:axis], shift, *whole[axis + 1 :])
+    nothing, ones = (0,) * len(whole), (1,) * len(whole)
+    start = (*nothing[:axis], shift, *nothing[axis + 1 :])
+    if last.attrs != {"start": start, "limit": whole, "step": ones}:
+        return None
+    return (
+        (source, shift) if first.attrs == {"start": nothing, "limit": split, "step": ones} else None
+    )

@@ -12,11 +12,17 @@ from stack.measure.bench import SCHEMA, bench, describe
 from stack.measure.cpu import cpu_cases
 from stack.measure.gpu import gpu_cases
 from stack.measure.gpu_bench import gpu_bench, listing
+from stack.measure.model_bench import model_bench
+from stack.measure.models import model_cases
 from stack.measure.plots import plot_all
+from stack.measure.reproduce import write_reproducers
 from stack.measure.suite import Case, select
 from stack.measure.timing import LEAST, ROUNDS
+from stack.run.record import versions
 
 SUITES = {"cpu": cpu_cases, "gpu": gpu_cases}
+MODELS = "models"
+DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 TEXT = f"""
     Time a suite, or one program, against other compilers, and print ratios: every system in the
     same interleaved rounds (at least {LEAST}), medians and quartile distances, results checked
@@ -37,6 +43,16 @@ TEXT = f"""
       G13, G14  softmax, cross-entropy; the last layer with its loss
       G20       whole blocks, forward and training step
       G21       cold compile in fresh processes with empty caches
+
+    suite models, on the CPU or (`models gpu`) on a GPU, rows:
+      M1        48 models as people write them, forward: Hugging Face's with their default
+                attention, torch's own modules, networks of convolutions, speech, recommendation,
+                JAX programs with scan, vmap and while
+      M2        their training steps (with --train)
+      M3        first results in fresh processes
+    Each program runs in a process of its own with a limit of time and memory; results are printed
+    as they come. --jobs 8 compiles eight at once, and times them one after another.
+
     Systems get the same naive source; `rivals` in --with are the libraries and hand-written
     kernels of a case. --backend triton,cuda races several of ours. In G20 all launch kernel by
     kernel, as Inductor's default mode does; --backend 'triton{{graph=true}}' with
@@ -50,6 +66,8 @@ TEXT = f"""
       stackc bench cpu --rows C1 --only seq=512 --only dtype=f32
       stackc bench cpu --json > bench.json            everything; hours where TVM is tuned
       stackc bench cpu --rows C3 --csv c3.csv --plot c3.png
+      stackc bench models --only family=text
+      stackc bench models gpu --quick --train --json > train.json
       stackc bench model.py:net -i 'f32[8,128]' --with inductor,xla,eager
 """
 
@@ -58,6 +76,13 @@ def add(subparsers: common.Subparsers) -> None:
     """The subcommand's arguments."""
     parser = common.command(subparsers, "bench", run, "ratios to other compilers", TEXT)
     common.add_target(parser)
+    parser.add_argument(
+        "device", nargs="?", choices=DEVICES, help="suite models: where to run (default: cpu)"
+    )
+    parser.add_argument("--train", action="store_true", help="suite models: training steps")
+    parser.add_argument(
+        "--jobs", type=int, default=1, metavar="N", help="suite models: programs compiled at once"
+    )
     parser.add_argument("--rows", metavar="ROWS", help="rows of the suite, as C1,C4")
     parser.add_argument(
         "--only",
@@ -77,22 +102,38 @@ def add(subparsers: common.Subparsers) -> None:
         "--budget",
         type=float,
         metavar="SECONDS",
-        help="suite gpu: begin no further case after so long",
+        help="suites gpu, models: begin no further case after so long",
     )
     parser.add_argument("--quick", action="store_true", help="short cases, peers without tuning")
     parser.add_argument("--csv", metavar="FILE", help="write the rows")
     parser.add_argument("--plot", metavar="FILE", help="write pictures (png, svg, pdf)")
+    parser.add_argument(
+        "--reproducers", metavar="DIR", help="a script without our code for each peer that fails"
+    )
     common.add_json(parser, SCHEMA)
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the cases and print them."""
     cases = cases_of(args)
-    if args.budget is not None and args.target != "gpu":
-        raise UsageError("--budget is for the suite gpu")
-    if args.target == "gpu":
+    if args.budget is not None and args.target not in ("gpu", MODELS):
+        raise UsageError("--budget is for the suites gpu and models")
+    if args.target in ("gpu", MODELS):
         # whoever sets a time limit gets the rows that there are, as with an interrupt
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if args.target == MODELS:
+        found = model_bench(
+            cases,
+            device=DEVICES[args.device or "cpu"],
+            peers=args.peers,
+            own=args.backend,
+            rounds=args.rounds,
+            jobs=args.jobs,
+            budget=args.budget,
+            say=common.progress,
+            show=common.progress if args.json else _show,
+        )
+    elif args.target == "gpu":
         found = gpu_bench(
             cases,
             peers=args.peers,
@@ -114,6 +155,9 @@ def run(args: argparse.Namespace) -> int:
         Path(args.csv).write_text(found.as_csv(), encoding="utf-8")
     if args.plot:
         plot_all(found.rows, found.device, found.ceilings, args.plot)
+    if args.reproducers:
+        for path in write_reproducers(found.failures, Path(args.reproducers), versions()):
+            common.progress(f"wrote {path}")
     if args.json:
         common.print_json(found.as_dict())
         for problem in found.problems:
@@ -125,15 +169,25 @@ def run(args: argparse.Namespace) -> int:
     return found.exit_code
 
 
+def _show(text: str) -> None:
+    print(text + "\n", flush=True)
+
+
 def cases_of(args: argparse.Namespace) -> list[Case]:
     """The cases of a suite, or one case for a program."""
+    if args.target == MODELS:
+        cases = model_cases(DEVICES[args.device or "cpu"], args.train, args.quick)
+        return select(cases, args.rows, args.only, args.quick)
+    if args.device or args.train or args.jobs != 1:
+        raise UsageError(f"a device, --train and --jobs are for the suite {MODELS}")
     if args.target in SUITES:
         return select(SUITES[args.target](args.quick), args.rows, args.only, args.quick)
     if args.rows or args.only:
-        raise UsageError(f"--rows and --only are for suites: {', '.join(SUITES)}")
+        raise UsageError(f"--rows and --only are for suites: {', '.join((*SUITES, MODELS))}")
     if ":" not in args.target:
         raise UsageError(
-            f"{args.target!r} is no suite ({', '.join(SUITES)}) and no program (`file.py:name`)"
+            f"{args.target!r} is no suite ({', '.join((*SUITES, MODELS))}) and no program"
+            " (`file.py:name`)"
         )
     common.check_frontend(args.frontend)
     return [

@@ -29,7 +29,7 @@ def command(
         description=textwrap.dedent(text).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, command=parser)
     return parser
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stack.explore.table import cut, number, scaled, table
+from stack.run.retreat import STAGE
 
 Manifest = dict[str, Any]
 
@@ -56,6 +57,11 @@ def derivations(manifest: Manifest) -> list[str]:
     return list(dict.fromkeys(str(n) for n in notes))
 
 
+def retreats(manifest: Manifest) -> list[str]:
+    """What a compiler refused, and what takes its place."""
+    return [str(n) for s in manifest["stages"] if s["name"] == STAGE for n in s["notes"]]
+
+
 def coverage_line(coverage: dict[str, Any]) -> str:
     """What was compiled, given to a library, or left to the framework."""
     total = int(coverage.get("ops", 0))
@@ -78,6 +84,7 @@ def describe(manifest: Manifest) -> str:
     if manifest["kernels"]:
         parts.append(kernel_table(manifest))
     parts.extend(derivations(manifest))
+    parts.extend(retreats(manifest))
     parts.append(coverage_line(coverage))
     return "\n\n".join(parts)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from stack.run.compile import (
     DEFAULT_BACKEND,
     LOWERING_STAGES,
     CompiledGraph,
+    build,
     check_native,
     compile_captured,
     find_frontend,
@@ -30,7 +31,7 @@ from stack.run.compile import (
 )
 from stack.run.compiled import Compiled
 from stack.run.coverage import coverage_of
-from stack.run.frontend import Captured, Frontend
+from stack.run.frontend import Calls, Captured, Frontend
 from stack.run.record import Run, Stage
 
 
@@ -44,6 +45,9 @@ class IRFrontend:
 
     def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
         return captured_of(fn)
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        raise UsageError("a function from text is compiled as it is, for its own sizes")
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         held = np.asarray(array)
@@ -164,7 +168,8 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
             strict=settings.strict,
             target=target.spec,
         )
-        return compiled.capture(target.args)
+        compiled.prepare(*target.args)
+        return compiled.graph
     captured, frontend = capture(target, settings)
     return compile_captured(
         captured,
@@ -213,8 +218,8 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
 def inspect_target(target: Target, settings: Settings, device: str) -> Run:
     """All stages for a device that need not be here; nothing is run."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    run = lower_to(target, settings, stage_names(backend, settings.passes)[-1])
-    return _inspect(run, backend, device)
+    run = lower_to(target, settings, "imported")
+    return _inspect(run, backend, settings, device)
 
 
 def inspect_again(run: Run, settings: Settings, device: str) -> Run:
@@ -225,22 +230,22 @@ def inspect_again(run: Run, settings: Settings, device: str) -> Run:
     made = Run(run.target, run.frontend, backend.name, notes=run.notes)
     made.add(run["captured"])
     made.add(run["imported"])
-    lower(imported, backend, made, settings.passes)
-    return _inspect(made, backend, device)
+    return _inspect(made, backend, settings, device)
 
 
-def _inspect(run: Run, backend: Backend, device: str) -> Run:
-    assert backend.inspect is not None
-    lowered = run.records[-1].func
-    assert lowered is not None
+def _inspect(run: Run, backend: Backend, settings: Settings, device: str) -> Run:
+    imported, inspect = run["imported"].func, backend.inspect
+    assert imported is not None
+    assert inspect is not None
+    options = {"target": device} if device else {}
     start = time.perf_counter()
-    run.kernels, artifacts = backend.inspect(lowered, {"target": device} if device else {})
+    run.kernels, artifacts = build(
+        imported, backend, run, lambda f: inspect(f, options), settings.passes
+    )
     for name, text in artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text
         run.add(Stage(name, make_text=maker))
     run.compile_s = time.perf_counter() - start
-    imported = run["imported"].func
-    assert imported is not None
     run.cover(imported)
     return run
 

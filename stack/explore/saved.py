@@ -12,9 +12,10 @@ from typing import Any, cast
 import numpy as np
 
 from stack.errors import ParseError, UsageError
-from stack.ir.files import load_constants
+from stack.ir.files import CONSTANTS, load_constants
 from stack.ir.node import Func
 from stack.ir.parser import parse
+from stack.ir.trusted import inside, read_text
 from stack.run.record import SCHEMA
 
 
@@ -41,10 +42,12 @@ class SavedRun:
 
     def text(self, name: str) -> str:
         """The text of a stage."""
-        path = self.folder / self.stage(name)["file"]
+        return self._read(self.stage(name)["file"])
+
+    def _read(self, file: str) -> str:
         try:
-            return path.read_text(encoding="utf-8")
-        except OSError as error:
+            return read_text(inside(self.folder, file))
+        except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"the run {self.folder} is not whole: {error}") from error
 
     def is_ir(self, name: str) -> bool:
@@ -60,6 +63,10 @@ class SavedRun:
     @cached_property
     def constants(self) -> Mapping[str, np.ndarray]:
         """The large constants of all stages, by digest."""
+        try:
+            inside(self.folder, CONSTANTS)
+        except OSError as error:
+            raise UsageError(f"the run {self.folder} is not whole: {error}") from error
         return load_constants(self.folder)
 
     @property
@@ -73,7 +80,7 @@ class SavedRun:
             if entry["name"] == name:
                 if not entry["file"]:
                     raise UsageError(f"kernel {name!r} is a {entry['kind']} call: no code of ours")
-                return (self.folder / entry["file"]).read_text(encoding="utf-8")
+                return self._read(entry["file"])
         known = ", ".join(str(k["name"]) for k in self.kernels) or "none"
         raise UsageError(f"{self.folder} has no kernel {name!r}; there are: {known}")
 
@@ -90,13 +97,27 @@ def load_run(folder: str | Path) -> SavedRun:
     if not path.is_file():
         raise UsageError(f"{root} is no saved run: it has no manifest.json")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        manifest = json.loads(read_text(inside(root, path.name)))
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from error
     schema = cast("dict[str, Any]", manifest).get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
         raise UsageError(f"{path} has schema {schema!r}; this version reads {SCHEMA!r}")
-    return SavedRun(root, cast("dict[str, Any]", manifest))
+    found = cast("dict[str, Any]", manifest)
+    for what in ("stages", "kernels"):
+        if not _are_entries(found.get(what)):
+            raise UsageError(f"{path} is damaged: {what} is no list of names and files")
+    return SavedRun(root, found)
+
+
+def _are_entries(held: Any) -> bool:
+    if not isinstance(held, list):
+        return False
+    entries = cast("list[Any]", held)
+    return all(
+        isinstance(e, dict) and isinstance(e.get("name"), str) and isinstance(e.get("file"), str)  # pyright: ignore[reportUnknownMemberType]
+        for e in entries
+    )
 
 
 def parse_file_text(text: str, constants: Mapping[str, np.ndarray], path: Path) -> Func:

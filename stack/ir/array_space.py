@@ -23,7 +23,7 @@ Run = Callable[..., tuple[Array, ...]]
 _NUMPY_NAMES = {
     "neg": "negative", "asin": "arcsin", "acos": "arccos", "atan": "arctan", "asinh": "arcsinh",
     "acosh": "arccosh", "atanh": "arctanh", "round": "round", "add": "add", "sub": "subtract",
-    "mul": "multiply", "rem": "fmod", "pow": "power", "atan2": "arctan2", "max": "maximum",
+    "mul": "multiply", "pow": "power", "atan2": "arctan2", "max": "maximum",
     "min": "minimum", "shl": "left_shift", "shr": "right_shift", "eq": "equal",
     "ne": "not_equal", "lt": "less", "le": "less_equal", "gt": "greater", "ge": "greater_equal",
     "select": "where", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
@@ -93,8 +93,14 @@ class ArraySpace:
 
     def op_div(self, node: Node, x: Array, y: Array) -> Array:
         if node.dtype.is_integer:
-            return (x - self.xp.fmod(x, y)) // y
+            safe = self.xp.where(y == 0, self.xp.ones_like(y), y)
+            whole = (x - self.xp.fmod(x, safe)) // safe
+            return self.xp.where(y == 0, ~self.xp.zeros_like(whole), whole)
         return self.xp.true_divide(x, y)
+
+    def op_rem(self, node: Node, x: Array, y: Array) -> Array:
+        rest = self.xp.fmod(x, y)
+        return self.xp.where(y == 0, x, rest) if node.dtype.is_integer else rest
 
     # ---- leaves and movement
 
@@ -228,6 +234,24 @@ class ArraySpace:
         return self.xp.einsum(text, a, b, dtype=self.wide(node.dtype), optimize=True)
 
     def op_conv(self, node: Node, x: Array, w: Array) -> Array:
+        at = node.attrs
+        if not node.tensor.size or not x.size or not w.size:
+            return self.xp.zeros(node.shape, dtype=self.dtype(node.dtype))
+        if at.get("channels_last"):
+            x, w = (self.xp.moveaxis(a, -1, 1) for a in (x, w))
+        if at.get("transposed"):
+            w = self._turned(w, at["groups"])
+        out = self.convolve(node, x, w)
+        return self.xp.moveaxis(out, 1, -1) if at.get("channels_last") else out
+
+    def _turned(self, w: Array, groups: int) -> Array:
+        """The weight of a plain convolution: `[g * c, o, k...]` as `[g * o, c, k...]`, reversed."""
+        split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:])
+        turned = self.xp.flip(self.xp.swapaxes(split, 1, 2), tuple(range(3, split.ndim)))
+        return turned.reshape(-1, w.shape[0] // groups, *w.shape[2:])
+
+    def convolve(self, node: Node, x: Array, w: Array) -> Array:
+        """A plain convolution with the numbers of a node, channels second."""
         raise NotImplementedError
 
     # ---- control

@@ -92,10 +92,17 @@ class Rule:
                     self._agree(found, axis.names[0], size, position)
                 elif not axis.names and size != 1:
                     raise RuleError(f"operand {position} of '{self}': expected 1, got {size}")
-        for position, (operand, shape) in enumerate(zip(self.inputs, shapes, strict=True)):
-            for axis, size in zip(operand, shape, strict=True):
-                if len(axis.names) > 1:
-                    self._solve(found, axis, size, position)
+        left = [
+            (axis, size, position)
+            for position, (operand, shape) in enumerate(zip(self.inputs, shapes, strict=True))
+            for axis, size in zip(operand, shape, strict=True)
+            if len(axis.names) > 1
+        ]
+        while left:
+            # what one gives, another may need
+            first = min(left, key=lambda item: sum(n not in found for n in item[0].names))
+            left.remove(first)
+            self._solve(found, *first)
         return found
 
     def _solve(self, found: dict[str, Dim], axis: Axis, size: Dim, position: int) -> None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from stack.ir import ops
 from stack.ir.axes import Rule
 from stack.ir.dim import Dim, add, maximum, minimum, mul, product
+from stack.ir.kernel_ops import turns
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import TensorType, TupleType, Type
@@ -64,8 +65,7 @@ def cost(node: Node) -> Cost:
         branches = [total(b.nodes) for b in node.blocks]
         return Cost(*(_largest(column) for column in zip(*branches, strict=True)))
     if node.op == "loop":
-        extent: Dim = node.blocks[0].params[0].attrs["extent"]
-        return total(node.blocks[0].nodes).times(extent)
+        return total(node.blocks[0].nodes).times(turns(node))
     if node.op in _FREE:
         return Cost()
     if node.op in ("load", "store"):

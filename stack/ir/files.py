@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from stack.errors import ParseError, UsageError
 from stack.ir.data import INLINE_ELEMENTS, Data
 from stack.ir.node import Func, walk
 from stack.ir.parser import parse
+from stack.ir.trusted import open_file, read_text
 
 CONSTANTS = "constants.npz"
 
@@ -34,7 +35,7 @@ def save(func: Func, path: str | Path) -> Path:
     """
     file = Path(path)
     _write(_side_file(file), large_constants([func]))
-    _replace(file, str(func).encode())
+    replace_file(file, str(func).encode())
     return file
 
 
@@ -45,7 +46,7 @@ def load(path: str | Path) -> Func:
     """
     file = Path(path)
     try:
-        text = file.read_text(encoding="utf-8")
+        text = read_text(file)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read as IR text: {error}") from error
     try:
@@ -94,11 +95,11 @@ def _write(path: Path, found: Mapping[str, Data]) -> bool:
     arrays: dict[str, Any] = {digest: data.array for digest, data in found.items()}
     content = io.BytesIO()
     np.savez(content, allow_pickle=False, **arrays)
-    _replace(path, content.getbuffer())
+    replace_file(path, content.getbuffer())
     return True
 
 
-def _replace(path: Path, content: bytes | memoryview) -> None:
+def replace_file(path: Path, content: bytes | memoryview) -> None:
     """Write a file so that a reader sees the old one or the new one, never a part."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     os.close(handle)
@@ -116,7 +117,21 @@ def _read(path: Path) -> Arrays:
         return {}
     damage = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
     try:
-        with np.load(path, allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
+        with open_file(path) as file:
+            _check_growth(file)
+            with np.load(file, allow_pickle=False) as held:
+                return {name: held[name] for name in held.files}
     except (*damage, NotImplementedError, RuntimeError, AttributeError, TypeError) as error:
         raise UsageError(f"{path} is damaged: {error}") from error
+    except MemoryError as error:
+        raise UsageError(f"{path} holds more than there is memory for") from error
+
+
+def _check_growth(file: BinaryIO) -> None:
+    """Raise ValueError for an archive that holds more than its own size: nothing is compressed."""
+    with zipfile.ZipFile(file) as archive:
+        held = sum(entry.file_size for entry in archive.infolist())
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if held > size:
+        raise ValueError(f"it would grow from {size} to {held} bytes")

@@ -50,7 +50,7 @@ class Integers:
         parts = [self.range(a) for a in node.args[node.op == "select" :]]
         if len(parts) != 2 or parts[0] is None or parts[1] is None:
             return None
-        return _combine(node.op, parts[0], parts[1])
+        return combine(node.op, parts[0], parts[1])
 
     def divisor(self, node: Node) -> int:
         """A number that divides the value; 0 stands for the value 0."""
@@ -81,7 +81,8 @@ def _fits(found: Range, node: Node) -> bool:
     return int(limits.min) <= found[0] and found[1] <= int(limits.max)
 
 
-def _combine(op: str, a: Range, b: Range) -> Range | None:
+def combine(op: str, a: Range, b: Range) -> Range | None:
+    """The range of an op of two values of these ranges; None for ops that it is not known of."""
     if op == "add":
         return a[0] + b[0], a[1] + b[1]
     if op == "sub":

@@ -1,9 +1,10 @@
 """Kernels: the tile and loop levels. Memory is a value, so order is visible in the data flow.
 
 A `kernel` node runs one block. The block's parameters are the inputs, then the outputs, all memory
-`in global`; its results are the outputs after the last store. `store` returns the memory as it is
-afterwards and loops carry it, so a load that must see a store uses what the store returned.
-Memory is used linearly: once stored to, the older version is dead.
+`in global`; its results are the outputs after the last store. With `updates`, the number of an
+input, the first output is that input's memory, and holds what it held. `store` returns the memory
+as it is afterwards and loops carry it, so a load that must see a store uses what the store
+returned. Memory is used linearly: once stored to, the older version is dead.
 
 At the tile level one `loop` of kind "grid" for each grid axis surrounds operations on tiles
 (`f32<1x64>`). At the loop level values are scalars (`f32[]`) and short vectors (`f32<16>`).
@@ -16,6 +17,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from stack.ir.bounds import check_index
 from stack.ir.node import Block, Node
 from stack.ir.ops import OpDef, Site, define
 from stack.ir.tensor_ops import common_shape, elementwise_rule, result_type
@@ -38,6 +40,10 @@ def _kernel_infer(site: Site) -> Type:
         raise site.fail(
             "the block returns its output memory, one for each parameter past the inputs"
         )
+    updated: int | None = site.attrs.get("updates")
+    if updated is not None:
+        if not 0 <= updated < len(inputs) or inputs[updated].type != outputs[0].type:
+            raise site.fail(f"operand {updated}, which it updates, is not of its result's type")
     return result_type(tuple(TensorType(p.dtype, p.shape) for p in outputs))
 
 
@@ -75,6 +81,20 @@ def loop_parts(
     """
     count = 2 if attrs.get("limited") else 0
     return args[:count], args[count:]
+
+
+def turns(loop: Node) -> int:
+    """How often a loop runs its block at most."""
+    extent = int(loop.blocks[0].params[0].attrs["extent"])
+    limits, _ = loop_parts(loop.args, loop.attrs)
+    if not limits:
+        return extent
+    first, end = limits
+    # `first + n`, or the smaller of that and the extent
+    for past in end.args if end.op == "min" else (end,):
+        if past.op == "add" and past.args[0] is first and past.args[1].op == "const":
+            return min(extent, int(past.args[1].attrs["value"].array))
+    return extent
 
 
 def _memory(site: Site) -> TensorType:
@@ -157,6 +177,8 @@ def _run_kernel(space: Any, node: Node, run: Any, *args: Any) -> Any:
     types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
     # garbage, so that an element that nothing stores shows up
     outputs = [np.full(t.shape, _garbage(t), dtype=t.dtype.numpy) for t in types]
+    if "updates" in node.attrs:
+        outputs[0][...] = args[node.attrs["updates"]]
     results = run(node.blocks[0], [*args, *outputs])
     return results if isinstance(node.type, TupleType) else results[0]
 
@@ -196,6 +218,7 @@ def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tu
         inside = [(i >= 0) & (i < s) for i, s in zip(index, memory.shape, strict=True)]
         for test in inside:
             mask = test if mask is None else mask & test
+    check_index(index, memory.shape, f"a {node.op}", mask)
     if mask is None:
         return tuple(index), None
     clipped = [np.clip(i, 0, max(s - 1, 0)) for i, s in zip(index, memory.shape, strict=True)]
@@ -251,7 +274,7 @@ define(
         _kernel_infer,
         evaluate=_run_kernel,
         attrs=(
-            *("name: str", "level: str", "ops?", "flops?", "at?"),
+            *("name: str", "level: str", "ops?", "flops?", "at?", "updates?"),
             *("warps?", "stages?", "programs?"),
         ),
     )

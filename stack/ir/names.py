@@ -35,8 +35,9 @@ def is_inline(node: Node) -> bool:
     """Whether a node prints in place instead of on a line of its own: scalar constants."""
     if node.op != "const" or not isinstance(node.type, TensorType):
         return False
+    value = node.attrs.get("value")
     is_scalar = node.type.rank == 0 and node.type.space == "value"
-    return is_scalar and isinstance(node.attrs.get("value"), Data)
+    return is_scalar and isinstance(value, Data) and value.shape == ()
 
 
 def own_names(block: Block) -> list[Node]:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from stack.errors import RuleError
-from stack.ir.axes import Axis, Index, Rule, names, parse_rule, plain
-from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul
+from stack.ir.axes import Axis, Rule, names, parse_rule, plain
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr
 from stack.ir.node import Node
@@ -115,64 +111,6 @@ def _dot_infer(site: Site) -> Type:
     return TensorType(dtype, shape, result_space(site) if shape else "value")
 
 
-def conv_rule(node: Node) -> Rule:
-    """`n (g c) h^ w^, (g o) c kh kw -> n (g o) h w`, without g when there is one group."""
-    spatial = [f"s{i}" for i in range(node.tensor.rank - 2)]
-    grouped = node.attrs["groups"] != 1
-    channels = Axis(("g", "c") if grouped else ("c",))
-    out = Axis(("g", "o") if grouped else ("o",))
-    window = tuple(Axis((s,), "^") for s in spatial)
-    taps = plain([f"k{i}" for i in range(len(spatial))])
-    return Rule(
-        ((Axis(("n",)), channels, *window), (out, Axis(("c",)), *taps)),
-        ((Axis(("n",)), out, *plain(spatial)),),
-    )
-
-
-def _conv_infer(site: Site) -> Type:
-    x, w = site.args[0].tensor, site.args[1].tensor
-    stride, low, high, ldil, rdil, groups = (
-        site.attrs[k] for k in ("stride", "low", "high", "lhs_dilation", "rhs_dilation", "groups")
-    )
-    rank = x.rank - 2
-    lists = (stride, low, high, ldil, rdil)
-    if x.rank < 2 or w.rank != x.rank or any(len(v) != rank for v in lists):
-        raise site.fail("operands are [n, c, spatial...] and [o, c / groups, window...]")
-    if any(v < 1 for v in (*stride, *ldil, *rdil, groups)):
-        raise site.fail("stride, dilations and groups are positive")
-    if x.dtype != w.dtype or equal(x.shape[1], mul(w.shape[1], groups)) is False:
-        raise site.fail(f"{groups} group(s) of {w.shape[1]} channels do not make {x.shape[1]}")
-    if isinstance(w.shape[0], int) and w.shape[0] % groups:
-        raise site.fail(f"{w.shape[0]} results do not make {groups} groups")
-    shape: list[Dim] = [x.shape[0], w.shape[0]]
-    for i in range(rank):
-        spread = maximum(add(mul(add(x.shape[2 + i], -1), ldil[i]), 1), 0)
-        size = add(spread, add(low[i], high[i]))
-        window = add(mul(add(w.shape[2 + i], -1), rdil[i]), 1)
-        shape.append(maximum(add(floordiv(add(size, mul(window, -1)), stride[i]), 1), 0))
-    return x.with_shape(tuple(shape))
-
-
-def _conv_pull(node: Node, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
-    at = node.attrs
-    if any(d != 1 for d in at["lhs_dilation"]):
-        raise RuleError("conv with a dilated input reads what no index map describes")
-    rank = len(at["stride"])
-    missing = [n for n in ("c", *(f"k{i}" for i in range(rank))) if n not in reduced]
-    if missing:
-        raise RuleError(f"conv needs an index for {', '.join(missing)}")
-    taps = tuple(reduced[f"k{i}"] for i in range(rank))
-    group = floordiv(index[1], floordiv(node.args[1].shape[0], at["groups"]))
-    channel = add(mul(group, node.args[1].shape[1]), reduced["c"])
-    window = tuple(
-        add(add(mul(i, s), mul(k, d)), -lo)
-        for i, s, k, d, lo in zip(
-            index[2:], at["stride"], taps, at["rhs_dilation"], at["low"], strict=True
-        )
-    )
-    return [(index[0], channel, *window), (index[1], reduced["c"], *taps)]
-
-
 define(
     OpDef(
         "reduce",
@@ -234,25 +172,5 @@ define(
         attrs=("rule: str",),
         arity=2,
         levels=EVERYWHERE,
-    )
-)
-define(
-    OpDef(
-        "conv",
-        "convolution (cross-correlation) with stride, padding, dilations, groups",
-        "contraction",
-        _conv_infer,
-        rule=conv_rule,
-        pull=_conv_pull,
-        flops=2,
-        attrs=(
-            "stride: ints",
-            "low: ints",
-            "high: ints",
-            "lhs_dilation: ints",
-            "rhs_dilation: ints",
-            "groups: int",
-        ),
-        arity=2,
     )
 )

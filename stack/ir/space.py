@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from stack.ir import special
 from stack.ir.array_space import Array, ArraySpace, Run, einsum_text, identity
-from stack.ir.axes import LETTERS
+from stack.ir.axes import LETTERS, Rule
+from stack.ir.bounds import check_index
 from stack.ir.data import Data, round_bf16
 from stack.ir.node import Node
 from stack.ir.types import BF16, F16, DType, TensorType, TupleType
@@ -92,6 +94,11 @@ class NumpySpace(ArraySpace):
             return np.where(y < 0, unit, safe)
         return np.power(x, y)
 
+    def grid(self, rule: Rule, frame: Any, x: Array, indices: Sequence[Array]) -> tuple[Array, ...]:
+        place = super().grid(rule, frame, x, indices)
+        check_index(place, x.shape, "an index")
+        return place
+
     def scatter(self, x: Array, place: tuple[Array, ...], updates: Array, kind: str) -> Array:
         # 16-bit floats combine in f32; the frame has the axes of the updates, so shapes agree
         out = x.astype(np.float32) if x.dtype == np.float16 else x.copy()
@@ -110,11 +117,9 @@ class NumpySpace(ArraySpace):
         # sums start from 0, as in `reduce`: -0.0 alone gives 0.0
         return out + out.dtype.type(0) if kind == "sum" else out
 
-    def op_conv(self, node: Node, x: Array, w: Array) -> Array:
+    def convolve(self, node: Node, x: Array, w: Array) -> Array:
         at = node.attrs
         rank = x.ndim - 2
-        if not node.tensor.size or not x.size or not w.size:
-            return np.zeros(node.shape, dtype=node.dtype.numpy)
         spread = [(s - 1) * d + 1 for s, d in zip(x.shape[2:], at["lhs_dilation"], strict=True)]
         sizes = [s + lo + hi for s, lo, hi in zip(spread, at["low"], at["high"], strict=True)]
         # negative padding crops
@@ -142,7 +147,7 @@ class NumpySpace(ArraySpace):
         tap = LETTERS[4 + rank : 4 + 2 * rank]
         text = f"abc{where}{tap},bdc{tap}->abd{where}"
         out = np.einsum(text, views, kernel, optimize=True, dtype=self.wide(node.dtype))
-        return out.reshape(node.shape)
+        return out.reshape(x.shape[0], w.shape[0], *out.shape[3:])
 
 
 def _to_storage(x: Array, dtype: DType) -> Array:

@@ -12,6 +12,9 @@ l * exp(m_old - m_new). So a running pass over tiles of k is, for each state in 
 
 from the identity of R on. Two partial results merge in the same way. Block `finish` takes the
 states, then the arguments, and returns what the node returns.
+
+With `part`, an axis of parts of that many elements is the first of each result: every part has
+states of its own, and `finish` takes those. Who merges them does it by `correct`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
-from stack.ir.types import TupleType, Type
+from stack.ir.types import TensorType, TupleType, Type
 
 
 def streamed_axes(state: Node) -> tuple[tuple[Node, int], ...]:
@@ -70,7 +73,16 @@ def _infer(site: Site) -> Type:
     _match(site, "finish", [p.type for p in finish.params], [*types, *taken])
     if list(correct.type) != types:
         raise site.fail("block `correct` returns the states that it takes")
-    return result_type(finish.type)
+    part = site.attrs.get("part")
+    if part is None:
+        return result_type(finish.type)
+    (extent,) = extents
+    if not isinstance(part, int) or part < 1 or not isinstance(extent, int):
+        raise site.fail("has parts of one element or more, of an axis whose size is known")
+    count = -(-extent // part)
+    return result_type(
+        tuple(t.with_shape((count, *t.shape)) for t in finish.type if isinstance(t, TensorType))
+    )
 
 
 def _match(site: Site, block: str, given: Sequence[Type], expected: Sequence[Type]) -> None:
@@ -81,8 +93,9 @@ def _match(site: Site, block: str, given: Sequence[Type], expected: Sequence[Typ
 def _evaluate(
     space: Any, node: Node, run: Callable[..., tuple[Any, ...]], *args: Any
 ) -> tuple[Any, ...] | Any:
-    states = run(node.blocks[0], args)
-    results = run(node.blocks[2], (*states, *args))
+    from stack.ir.streaming import expanded
+
+    results = run(expanded(node), args)
     return results if isinstance(node.type, TupleType) else results[0]
 
 
@@ -93,7 +106,7 @@ define(
         "control",
         _infer,
         evaluate=_evaluate,
-        attrs=("name: str", "tiles?"),
+        attrs=("name: str", "part?: int", "tiles?", "refused?"),
         at_least=1,
     )
 )

@@ -15,7 +15,7 @@ from stack.errors import RuleError
 from stack.ir import ops
 from stack.ir.builder import constant, make, param
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, topological
 from stack.ir.space import Array, NumpySpace, identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.ir.types import TensorType
@@ -110,6 +110,52 @@ def operand_axes(node: Node, axis: int) -> list[int | None]:
             raise RuleError(f"axis {axis} of {node!r} does not pass through")
         found.append(here[0] if here else None)
     return found
+
+
+def expanded(stream: Node) -> Block:
+    """The plain meaning of a stream: a pass over the axis, or a part of it, for each state."""
+    params = stream.blocks[0].params
+    part = stream.attrs.get("part")
+    if part is None:
+        return Block(params, _finished(stream, _inlined(stream.blocks[0], params)))
+    extent = streamed_extent(stream)
+    assert isinstance(extent, int)
+    found: list[list[Node]] = []
+    for start in range(0, extent, part):
+        tiled = Tiled(stream, start, min(part, extent - start))
+        views = [v if axis is None else _sliced(v, axis, tiled) for v, axis in tiled.views]
+        states: list[Node] = []
+        for partial in tiled.partials:
+            states.extend(_inlined(partial, [*views, *states]))
+        found.append(_finished(stream, states))
+    return Block(params, [_stacked(results) for results in zip(*found, strict=True)])
+
+
+def _finished(stream: Node, states: Sequence[Node]) -> list[Node]:
+    return _inlined(stream.blocks[2], [*states, *stream.blocks[0].params])
+
+
+def _inlined(block: Block, values: Sequence[Node]) -> list[Node]:
+    """The results of a block with values for its parameters."""
+    done = dict(zip(block.params, values, strict=True))
+    for node in topological(block.results, lambda n: n not in done):
+        done[node] = Node(node.op, [done[a] for a in node.args], node.attrs, node.type, node.blocks)
+    return [done[r] for r in block.results]
+
+
+def _sliced(value: Node, axis: int, tiled: Tiled) -> Node:
+    """The elements of the streamed axis that a part has."""
+    start, limit = [0] * value.tensor.rank, list(value.shape)
+    start[axis], limit[axis] = tiled.start, tiled.start + tiled.size
+    step = (1,) * value.tensor.rank
+    return make("slice", (value,), {"start": tuple(start), "limit": tuple(limit), "step": step})
+
+
+def _stacked(values: Sequence[Node]) -> Node:
+    """Values of one type along a new first axis."""
+    type_ = values[0].tensor
+    rows = [make("reshape", (v,), hint=type_.with_shape((1, *type_.shape))) for v in values]
+    return make("concat", rows, {"axis": 0})
 
 
 def run_states(stream: Node, args: Sequence[Array], start: int, stop: int, tile: int) -> list[Any]:

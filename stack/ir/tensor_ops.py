@@ -7,6 +7,7 @@ that other levels and passes use are here.
 from __future__ import annotations
 
 from stack.ir.control_ops import result_type
+from stack.ir.conv_op import conv_rule
 from stack.ir.elementwise_ops import (
     BINARY,
     COMPARE,
@@ -17,7 +18,7 @@ from stack.ir.elementwise_ops import (
 )
 from stack.ir.movement_ops import SCATTER_KINDS
 from stack.ir.ops import OPS
-from stack.ir.reduction_ops import REDUCE_KINDS, SCAN_KINDS, conv_rule
+from stack.ir.reduction_ops import REDUCE_KINDS, SCAN_KINDS
 from stack.ir.stream_op import streamed_axes, streamed_extent
 
 __all__ = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stack.errors import RuleError, VerifyError
 from stack.ir import ops
+from stack.ir.bounds import LARGEST_LOCAL, Bounds
 from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.printer import print_node
@@ -21,7 +22,7 @@ def verify(func: Func) -> None:
         raise VerifyError(f"{where} is at level {func.level!r}, which is not one of {levels}")
     if func.body.is_open:
         raise VerifyError(f"{where} has loop variables for parameters")
-    _Verifier(func.level, func.body, frozenset(), 1).block(func.body, where)
+    _Verifier(func.level, func.body, frozenset(), 1, Bounds()).block(func.body, where)
     for result in func.results:
         if isinstance(result.type, TupleType):
             raise VerifyError(f"{where} returns a tuple; pick items first")
@@ -37,11 +38,21 @@ def verify(func: Func) -> None:
 class _Verifier:
     """Checks one block; what is around an open block is visible in it."""
 
-    def __init__(self, level: str, table: Block, around: frozenset[str], depth: int) -> None:
+    def __init__(
+        self,
+        level: str,
+        table: Block,
+        around: frozenset[str],
+        depth: int,
+        bounds: Bounds,
+        is_certain: bool = True,
+    ) -> None:
         self.level = level
         self.table = table  # has the names and source lines
         self.around = around  # names of parameters of the enclosing blocks
         self.depth = depth
+        self.bounds = bounds
+        self.is_certain = is_certain  # whether the block runs with all values of its indices
 
     def fail(self, rule: str, node: Node) -> VerifyError:
         return VerifyError(rule, print_node(node, self.table), self.table.locs.get(node, ()))
@@ -95,6 +106,14 @@ class _Verifier:
             raise self.fail(str(error), node) from error
         if inferred != node.type:
             raise self.fail(f"the axis rule gives {inferred}, the node says {node.type}", node)
+        if self.is_certain:
+            outside = self.bounds.outside(node)
+            if outside:
+                raise self.fail(outside, node)
+        if node.op == "alloc" and node.tensor.space == "local":
+            if not isinstance(node.tensor.bytes, int) or node.tensor.bytes > LARGEST_LOCAL:
+                raise self.fail(f"memory in local has at most {LARGEST_LOCAL} bytes", node)
+        is_certain = self.is_certain and not node.attrs.get("limited")
         level = "tensor" if node.op in _TENSOR_BLOCKS else self.level
         if node.op == "kernel":
             level = str(node.attrs["level"])
@@ -103,5 +122,5 @@ class _Verifier:
                 raise self.fail(f"{node.op} takes closed blocks", node)
             table = self.table if block.is_open else block
             around = self.around if block.is_open else frozenset[str]()
-            inner = _Verifier(level, table, around, self.depth + 1)
+            inner = _Verifier(level, table, around, self.depth + 1, self.bounds, is_certain)
             inner.block(block, f"block of {node.op}", node)

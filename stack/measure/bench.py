@@ -15,17 +15,18 @@ from stack.explore.target import Program as TargetProgram
 from stack.explore.target import resolve
 from stack.measure.cold import OWN, cold_compile
 from stack.measure.compare import Comparison, compare, device_text
+from stack.measure.reproduce import Failure
 from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
 from stack.measure.suite import Case
 from stack.measure.systems import Program, Say, capture_program, parse_peers
-from stack.measure.timing import ROUNDS
+from stack.measure.timing import ROUNDS, is_noisy
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import versions
 
 SCHEMA = "stack.bench/1"
 COLUMNS = (
     *("row", "case", "system", "kind", "ms", "spread", "ratio_to_best_peer", "share_of_limit"),
-    *("compile_s", "error"),
+    *("compile_s", "error", "note"),
 )
 OURS = ("generated", "hand")
 Row = dict[str, Any]
@@ -35,8 +36,8 @@ Row = dict[str, Any]
 class Bench:
     """Everything a bench found. `rows` have the keys of COLUMNS.
 
-    `problems` are systems that failed or disagreed and times below the floor; `missing` are peers
-    that are not installed; `notes` say how each system was set up.
+    `problems` are systems that failed or disagreed (`failures`) and times below the floor;
+    `missing` are peers that are not installed; `notes` say how each system was set up.
     """
 
     device: str
@@ -45,6 +46,12 @@ class Bench:
     problems: list[str] = field(default_factory=list[str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
     notes: dict[str, str] = field(default_factory=dict[str, str])
+    failures: list[Failure] = field(default_factory=list[Failure])
+
+    def fail(self, case: Case, system: str, problem: str) -> None:
+        """A system that failed on a case, or disagreed."""
+        self.failures.append(Failure(case, system, problem))
+        self.problems.append(f"{case.row} {case.title}: {system}: {problem}")
 
     @property
     def exit_code(self) -> int:
@@ -142,14 +149,14 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         if row["note"]:
             found.notes[name] = row["note"]
         if not row["ok"]:
-            found.problems.append(f"{case.row} {case.title}: {name}: {row['note']}")
+            found.fail(case, name, row["note"])
         if system.via == "own":
             kind = "library" if row["library_calls"] else "generated"
         else:
             kind = "library" if system.label == "eager" else "peer"
         entry = entry_of(case.row, case.case, name, kind)
         entry.update(ms=row["run_ms"], spread=row["run_ms_spread"], compile_s=row["compile_s"])
-        entry["error"] = row["max_error"] if row["ok"] else None
+        entry.update(error=row["max_error"] if row["ok"] else None, note=row["note"])
         entry["limit_ms"] = limit
         entry["is_ours"] = system.via == "own"
         if not row["ok"]:
@@ -181,10 +188,7 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
         if cold.problem and "no way of its own" in cold.problem:
             continue
         if cold.problem:
-            found.problems.append(f"{case.row} {case.title}: {label}: {cold.problem}")
-        if peer is None and cold.seconds:
-            parts = ", ".join(f"{s:.2f} s" for s in cold.captured)
-            found.notes[f"{label}, {case.title}"] = f"of it capture in the framework: {parts}"
+            found.fail(case, label, cold.problem)
         kind = "peer" if peer else "generated"
         graphs = ("first", "second") if case.second else ("first",)
         for graph, seconds in zip(graphs, [*cold.seconds, *[None] * 2], strict=False):
@@ -194,14 +198,21 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
             found.rows.append(entry)
 
 
-def finish_rows(found: Bench) -> None:
-    """Ratios and shares, once all rows and the final ceilings are there."""
-    for rows in by_case(found.rows):
-        times = [r["ms"] for r in rows if not r["is_ours"] and r["ms"]]
-        best = min(times, default=None)
-        for row in rows:
+def finish_rows(found: Bench, rows: Sequence[Row] | None = None) -> None:
+    """Ratios and shares of rows (default: all), once they and the ceilings are there.
+
+    A ratio whose time, or that of the best other, spreads over more than NOISY is none: the note
+    of its row says how much.
+    """
+    held = found.rows if rows is None else rows
+    for case in by_case(held):
+        timed = [r for r in case if not r["is_ours"] and r["ms"]]
+        best = min(timed, key=lambda r: r["ms"], default=None)
+        for row in case:
             if row["ms"] and best:
-                row["ratio_to_best_peer"] = best / row["ms"]
+                noisy = _noisy(row, best)
+                row["ratio_to_best_peer"] = None if noisy else best["ms"] / row["ms"]
+                row["note"] = "; ".join(filter(None, (row.get("note"), noisy)))
             limit = row.pop("limit_ms", None)
             if row["ms"] and limit:
                 row["share_of_limit"] = limit / row["ms"]
@@ -209,8 +220,23 @@ def finish_rows(found: Bench) -> None:
                     what = f"{row['row']} {row['case']}: {row['system']} took {row['ms']:.3g} ms"
                     floor = f"below the floor of {limit:.3g} ms"
                     found.problems.append(f"{what}, {floor}: impossible, do not report it")
-    for row in found.rows:
+    for row in held:
         row.pop("is_ours", None)
+
+
+def spread_of(row: Row) -> float:
+    """Its spread as a share of its time."""
+    return float(row["spread"] or 0.0) / float(row["ms"])
+
+
+def _noisy(row: Row, other: Row) -> str:
+    """Why two times make no ratio, "" where they do."""
+    if not any(is_noisy(r["ms"], r["spread"]) for r in (row, other)):
+        return ""
+    text = f"noisy: spread {100 * spread_of(row):.0f} %"
+    if other is row:
+        return text
+    return f"{text}, that of {other['system']} {100 * spread_of(other):.0f} %"
 
 
 def by_case(rows: Sequence[Row]) -> list[list[Row]]:
@@ -267,7 +293,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
             for system, cell in zip(
                 (*others, "best"), (*cells, row["ratio_to_best_peer"]), strict=True
             ):
-                if cell is not None:
+                if isinstance(cell, float):
                     ratios.setdefault(system, []).append(cell)
             label = [title] if len(ours) == 1 else [title, own]
             shares = row["share_of_limit"]
@@ -277,7 +303,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
                     *(_times(c) for c in cells),
-                    _times(row["ratio_to_best_peer"]),
+                    "noisy" if "noisy" in cells else _times(row["ratio_to_best_peer"]),
                     "-" if shares is None else f"{100 * shares:.0f} %",
                 ]
             )
@@ -291,11 +317,14 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
     )
 
 
-def _ratio(row: Row | None, own: Row) -> float | None:
+def _ratio(row: Row | None, own: Row) -> float | str | None:
+    """How many times as long as ours; "noisy" where the times make no ratio."""
     if row is None or not row["ms"] or not own["ms"]:
         return None
-    return float(row["ms"] / own["ms"])
+    return "noisy" if _noisy(own, row) else float(row["ms"] / own["ms"])
 
 
-def _times(value: float | None) -> str:
+def _times(value: float | str | None) -> str:
+    if isinstance(value, str):
+        return value
     return "-" if value is None or math.isnan(value) else f"{value:.2f}x"

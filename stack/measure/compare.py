@@ -19,7 +19,7 @@ from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
 from stack.measure.systems import Peer, Program, Say, System, own_system, peer_systems
-from stack.measure.timing import ROUNDS, Timing, interleave
+from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, is_noisy
 from stack.rewrite.check import TOLERANCE
 from stack.run import plugins
 from stack.run.record import Run
@@ -212,11 +212,11 @@ def _row(system: System, timing: Timing | None, checks: Checks) -> dict[str, Any
 
 def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
     """The rows for a terminal; times also as ratios to our own."""
-    own = next((r["run_ms"] for r in comparison.rows if r["via"] == "own"), None)
+    own = next((r for r in comparison.rows if r["via"] == "own"), None)
     rows: list[list[object]] = []
     for row in comparison.rows:
         times = row["run_ms"]
-        ratio = f"{times / own:.2f}x" if ratios and own and times else "-"
+        ratio = _ratio(own, row) if ratios and own is not None else "-"
         rows.append(
             [
                 row["system"],
@@ -238,6 +238,15 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
     return table([*head, "peak", "error", "vs eager", "note"], rows)
 
 
+def _ratio(own: dict[str, Any], row: dict[str, Any]) -> str:
+    """How many times as long as ours, where both times hold still."""
+    if not own["run_ms"] or not row["run_ms"]:
+        return "-"
+    if any(is_noisy(r["run_ms"], r["run_ms_spread"]) for r in (own, row)):
+        return "noisy"
+    return f"{row['run_ms'] / own['run_ms']:.2f}x"
+
+
 def _error_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.1e}"
 
@@ -251,8 +260,10 @@ def describe(comparison: Comparison) -> str:
     )
     legend = (
         "error: largest difference from a double precision run, relative to the largest value."
-        " compile s: capture left out,\nfirst call included, caches as they were."
-        " via ir: our function replayed; native: the user's own program."
+        " compile s: from the\nuser's program (via ir: from our function) to the end of the first"
+        " call, caches empty for each system.\nvs ours: noisy where a spread is above"
+        f" {100 * NOISY:.0f} % of its time. via ir: our function replayed; native: the user's\n"
+        "own program; own: ours, called as its user calls it."
     )
     return "\n\n".join(
         [

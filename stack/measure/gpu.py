@@ -33,7 +33,7 @@ def gpu_cases(quick: bool = False) -> list[Case]:
     return [
         *_attention("G1", 128),
         *_attention("G2", 64),
-        *_derived(),
+        *_derived(quick),
         *_products(quick),
         *_epilogues(quick),
         *_norms(),
@@ -65,7 +65,12 @@ def _attention(row: str, width: int) -> list[Case]:
     ]
 
 
-def _derived() -> list[Case]:
+def _tuned(quick: bool) -> str:
+    """Inductor in its best mode, beside its default."""
+    return "" if quick else f",{TUNED}"
+
+
+def _derived(quick: bool) -> list[Case]:
     options = {"batch": 4, "heads": 16, "seq": 4096, "width": 128}
     return [
         _case(
@@ -73,7 +78,7 @@ def _derived() -> list[Case]:
             {"attention": variant, "shape": "4x16x4096x128"},
             ATTENTION,
             {"variant": variant, **options},
-            "eager,inductor,xla,rivals",
+            "eager,inductor,xla,rivals" + _tuned(quick),
             quick=True,
         )
         for variant in VARIANTS
@@ -102,7 +107,7 @@ def _epilogues(quick: bool) -> list[Case]:
             {"product": name, "M": 8192},
             f"{ROWS}:epilogue",
             {"name": name},
-            "eager,inductor,xla" + (f",{TUNED}" if name == "bias_gelu" and not quick else ""),
+            "eager,inductor,xla" + _tuned(quick),
             quick=name in ("bias_gelu", "swiglu_pair"),
         )
         for name in ("bias_gelu", "swiglu_pair", "residual_norm", "row_quantize")
@@ -182,8 +187,7 @@ def _blocks(quick: bool) -> list[Case]:
             {"model": model, "mode": mode},
             BLOCK,
             {"model": model, "mode": mode},
-            "eager,inductor,xla,rivals"
-            + (f",{TUNED}" if (model, mode, quick) == ("llama3-8b", "forward", False) else ""),
+            "eager,inductor,xla,rivals" + _tuned(quick),
             quick=model == "llama3-8b",
         )
         for model in MODELS

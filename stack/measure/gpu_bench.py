@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -16,7 +10,8 @@ from typing import Any
 from stack.errors import StackError
 from stack.explore.table import number, scaled, table
 from stack.measure.bench import Bench, by_case, entry_of, finish_rows
-from stack.measure.cold import empty_caches
+from stack.measure.caches import empty_caches
+from stack.measure.child import Lost, Worker
 from stack.measure.gpu_ceilings import COPY, load_torch
 from stack.measure.gpu_program import EXP_RATE
 from stack.measure.roofline import Ceilings
@@ -25,99 +20,6 @@ from stack.measure.systems import Say
 from stack.measure.timing import ROUNDS
 
 OWN = "triton"
-JAX_SHARE = {
-    "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
-    "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.4",
-}
-PATIENCE = 240.0  # seconds without a word after which a worker hangs
-
-
-class Lost(StackError):
-    """A worker ended, or does not answer. `at` says what it was about to do: for a system its name
-    (under "at"), its kind, and whether it is ours."""
-
-    def __init__(self, why: str, at: Mapping[str, Any]) -> None:
-        super().__init__(f"{why} at {at['at']}" if at else why)
-        self.at = at
-
-
-class Worker:
-    """A process that runs cases on the device."""
-
-    def __init__(self, say: Say, environment: Mapping[str, str] | None = None) -> None:
-        self.say = say
-        self.at: dict[str, Any] = {}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "stack.measure.gpu_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            # JAX keeps what it once took: it shall leave most of the device to torch
-            env={**JAX_SHARE, **(environment or os.environ)},
-        )
-        self.lines: queue.Queue[str] = queue.Queue()
-        self.errors: list[str] = []
-        threading.Thread(target=self._read, daemon=True).start()
-        threading.Thread(target=self._read_errors, daemon=True).start()
-        self.device = str(self._next()["device"])
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.lines.put(line)
-        self.lines.put("")
-
-    def _read_errors(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.errors = [*self.errors[-20:], line.strip()]
-
-    def _next(self) -> dict[str, Any]:
-        try:
-            line = self.lines.get(timeout=PATIENCE)
-        except queue.Empty:
-            self.close()
-            raise Lost(f"no word for {PATIENCE:.0f} seconds", self.at) from None
-        if not line:
-            code = self.process.wait()
-            last = next((e for e in reversed(self.errors) if e), "no message")
-            raise Lost(f"the process ended with {code} ({last[:200]})", self.at)
-        return json.loads(line)
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """The reply to a request. Raises Lost, or StackError for a case that cannot be run."""
-        assert self.process.stdin is not None
-        self.at = {}
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except OSError as error:
-            raise Lost(f"the process does not listen: {error}", self.at) from error
-        while True:
-            message = self._next()
-            if "at" in message:
-                self.at = message
-            elif "note" in message:
-                self.say(str(message["note"]))
-            elif "failed" in message:
-                if message["lost"]:
-                    raise Lost(str(message["failed"]), self.at)
-                raise StackError(str(message["failed"]))
-            else:
-                return message["done"]
-
-    def close(self, patience: float = 20) -> None:
-        """End the process, after so many seconds by force."""
-        if self.process.stdin is not None:
-            self.process.stdin.close()
-        try:
-            self.process.wait(patience)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-
-
 COLD_RUNS = 2  # fresh processes of a system; the first writes what Python's bytecode lacks
 
 
@@ -188,8 +90,7 @@ class GpuBench:
         )
         row.update({key: reply[key] for key in ("flops", "bytes", "exps")})
         if entry["problem"]:
-            what = f"{case.row} {case.title}: {entry['system']}: {entry['problem']}"
-            self.found.problems.append(what)
+            self.found.fail(case, entry["system"], entry["problem"])
             row["note"] = entry["problem"]
         self.found.rows.append(row)
 
@@ -217,7 +118,7 @@ class GpuBench:
                     asked = {**request, "own": own, "peers": peer, "cold": True}
                     times[name].append(_cold_seconds(asked))
                 except StackError as error:
-                    self.found.problems.append(f"{case.row} {case.title}: {name}: {error}")
+                    self.found.fail(case, name, str(error))
                     continue
                 rows[name].update(_fastest(times[name]))
 
@@ -279,9 +180,9 @@ def limit_of(row: Mapping[str, Any], ceilings: Ceilings) -> float:
 
 def _fastest(times: Sequence[float]) -> dict[str, Any]:
     """What a row says of compile times in fresh processes."""
-    best, worst = min(times), max(times)
+    best = min(times)
     note = "fastest of fresh processes: " + ", ".join(f"{s:.2f} s" for s in times)
-    return {"compile_s": best, "ms": best * 1e3, "spread": (worst - best) * 1e3, "note": note}
+    return {"compile_s": best, "ms": best * 1e3, "note": note}
 
 
 def _cold_seconds(request: dict[str, Any]) -> float:

@@ -14,7 +14,8 @@ from stack.measure.gpu_program import GpuProgram, Rival
 from stack.measure.systems import Peer, parse_peers
 from stack.run import plugins
 from stack.run.backend import Backend, Executable
-from stack.run.compile import compile_captured, find_backend, find_frontend, lower, warm
+from stack.run.compile import find_backend, find_frontend, lower
+from stack.run.compiled import compile
 from stack.run.record import Run
 
 RIVALS = "rivals"
@@ -59,7 +60,7 @@ class Way:
 
 def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
     """All systems of a program. `peers` as `--with` spells them, "rivals" for the case's own."""
-    found = [_own_way(program, peer, device) for peer in parse_peers(own)]
+    found = [_own_way(program, peer) for peer in parse_peers(own)]
     names = [p.strip() for p in peers.split(",")]
     compilers = ",".join(p for p in peers.split(",") if p.strip() != RIVALS)
     for peer in parse_peers(compilers):
@@ -74,10 +75,10 @@ def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
     return found
 
 
-def _own_way(program: GpuProgram, peer: Peer, device: str) -> Way:
+def _own_way(program: GpuProgram, peer: Peer) -> Way:
     name = f"stack-{peer.label}"
     if program.mode == "forward":
-        return Way(name, "generated", lambda: _own(program, peer, name, device), True)
+        return Way(name, "generated", lambda: _own(program, peer, name), True)
     return Way(name, "generated", lambda: _own_training(program, peer, name), True)
 
 
@@ -194,16 +195,13 @@ def retained() -> Any:
     return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)
 
 
-def _own(program: GpuProgram, peer: Peer, name: str, device: str) -> GpuSystem:
-    frontend = find_frontend(program.fn, program.args)
-    warm(peer.backend)
-    captured = frontend.capture(program.fn, program.args)
-    options = {"device": device, "graph": False, **peer.options}
-    graph = compile_captured(captured, frontend, peer.backend, options=options, target=name)
-    executable = graph.executable_for(graph.ready(captured.flatten(*program.args)))
-    system = _through(name, "generated", executable, captured)
+def _own(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
+    options: dict[str, Any] = {"graph": False, **peer.options}
+    with _torch().no_grad():
+        fn = compile(program.fn, *program.args, backend=peer.backend, target=name, **options)
+    system = _called(name, "generated", fn, program)
     system.is_ours = True
-    _count(system, executable.kernels)
+    _count(system, fn.run.kernels)
     return system
 
 

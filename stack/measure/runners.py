@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import importlib
 import json
 import os
 import signal
@@ -21,8 +23,11 @@ from stack.ir.files import save_constants
 from stack.ir.node import Func
 from stack.measure.timing import repeat
 from stack.run.backend import Executable, Kernel
+from stack.run.frontend import Captured, Frontend
 
 L2_BYTES = 2 << 20
+# where a framework has the function that gives the arrays of a result, in order
+LEAVES = {"torch": ("torch.utils._pytree", "tree_leaves"), "jax": ("jax.tree_util", "tree_leaves")}
 
 
 class Runner(Protocol):
@@ -57,7 +62,7 @@ class LocalRunner:
     def __init__(self, executable: Executable, storage: Sequence[np.ndarray]) -> None:
         self.executable = executable
         size = sum(a.nbytes for a in storage)
-        copies = 1 if size > 2 * L2_BYTES else min(8, 2 + 2 * L2_BYTES // max(size, 1))
+        copies = copies_of(size)
         prepare: Callable[[Sequence[np.ndarray]], Any] = executable.prepare or list
         sets = [list(storage), *([a.copy() for a in storage] for _ in range(copies - 1))]
         self.sets: list[Any] = [prepare(arrays) for arrays in sets]
@@ -103,6 +108,59 @@ class LocalRunner:
 
     def close(self) -> None:
         self.sets, self.newest = [], None
+
+
+class UserRunner(LocalRunner):
+    """A callable on its user's arguments: arrays of the framework in and out, guards included."""
+
+    def __init__(
+        self,
+        compiled: Callable[..., Any],
+        captured: Captured,
+        frontend: Frontend,
+        executable: Executable,
+        storage: Sequence[np.ndarray],
+    ) -> None:
+        self.executable, self.captured, self.frontend = executable, captured, frontend
+        self.storage = storage
+        size = sum(a.nbytes for a in captured.flatten(*captured.args))
+        # weights have one place, arguments take turns
+        self.sets: list[Any] = [captured.args]
+        self.sets += [copy.deepcopy(captured.args) for _ in range(copies_of(size) - 1)]
+        self.call = _without_gradients(compiled, frontend.name)
+        self.at = 0
+        self.newest: Any = None
+        self._repeat = repeat(self._once)
+
+    def results(self) -> list[np.ndarray]:
+        if self.newest is None:
+            self._once()
+        module, name = LEAVES[self.frontend.name]
+        found = getattr(importlib.import_module(module), name)(self.newest)
+        arrays = [x for x in found if hasattr(x, "dtype")]
+        kinds = [r.dtype for r in self.captured.func.results]
+        if len(arrays) != len(kinds):  # it also sets state, which is no result of the user's
+            return self.executable.run(self.storage)
+        pairs = zip(arrays, kinds, strict=True)
+        return [np.array(self.frontend.to_numpy(x, kind), order="C") for x, kind in pairs]
+
+
+def _without_gradients(compiled: Callable[..., Any], framework: str) -> Callable[[Any], Any]:
+    """A call on a tuple of arguments, as the peers are called."""
+    if framework != "torch":
+        return lambda args: compiled(*args)
+    no_grad: Any = importlib.import_module("torch").no_grad
+
+    def call(args: Any) -> Any:
+        with no_grad():
+            return compiled(*args)
+
+    return call
+
+
+def copies_of(size: int) -> int:
+    """How many sets of arrays take turns, so that none is in the caches when its turn comes."""
+    return 1 if size > 2 * L2_BYTES else min(8, 2 + 2 * L2_BYTES // max(size, 1))
 
 
 class WorkerDied(StackError):

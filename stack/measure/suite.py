@@ -47,7 +47,7 @@ class Case:
 def select(
     cases: Sequence[Case], rows: str | None, only: Sequence[str] = (), quick: bool = False
 ) -> list[Case]:
-    """The cases of some rows, and of those the ones that `only` allows (`seq=128`).
+    """The cases of some rows, and of those the ones that `only` allows (`seq=128`, `seq=128,512`).
 
     Raises UsageError with what there is where nothing is left.
     """
@@ -64,7 +64,8 @@ def select(
         keys = sorted({k for c in chosen for k in c.case})
         if key not in keys:
             raise UsageError(f"no case has {key!r}; they have: {', '.join(keys)}")
-        chosen = [c for c in chosen if str(c.case.get(key, value)) == value]
+        values = value.split(",")
+        chosen = [c for c in chosen if str(c.case.get(key, value)) in (value, *values)]
     if not chosen:
         raise UsageError("no case is left; leave out --only, --rows or --quick")
     return chosen

@@ -11,13 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from stack.errors import BackendMissing, StackError, UsageError
+from stack.errors import BackendMissing, StackError, UsageError, unknown_name
 from stack.ir.node import Func
-from stack.measure.runners import LocalRunner, Runner, WorkerDied, WorkerRunner
+from stack.measure.caches import fresh_caches
+from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
 from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.compile import CompiledGraph, compile_captured, lower
+from stack.run.compiled import compile
 from stack.run.frontend import Captured, Frontend
+from stack.run.options import check_options
 from stack.run.record import Run
 
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\{(?P<options>[^}]*)\})?")
@@ -80,13 +83,14 @@ def parse_peers(text: str) -> list[Peer]:
         if match is None:
             raise UsageError(f"{spec!r} is no peer; write tvm or tvm{{seconds=30, trials=64}}")
         if match["name"] not in known:
-            raise UsageError(f"no peer {match['name']!r}; there are: {', '.join(known)}")
+            raise unknown_name("no peer", match["name"], known)
         options: dict[str, Any] = {}
         for item in filter(None, (i.strip() for i in (match["options"] or "").split(","))):
             key, equals, value = item.partition("=")
             if not equals:
                 raise UsageError(f"{spec!r}: an option is written key=value, found {item!r}")
             options[key.strip()] = _value(value.strip())
+        check_options(plugins.load("stack.backends", match["name"]), options)
         peers.append(Peer(spec, match["name"], options))
     return peers
 
@@ -118,13 +122,38 @@ def program_of(captured: Captured, frontend: Frontend) -> Program:
 
 
 def own_system(program: Program, backend: str | None, passes: str, target: str) -> System:
-    """Our compiler. Errors are the caller's: they are what the command is about."""
-    start = time.perf_counter()
-    graph = compile_captured(program.captured, program.frontend, backend, passes, target=target)
-    executable = graph.executable_for(program.storage)
-    runner = LocalRunner(executable, program.storage)
-    runner.run(1)
-    taken = time.perf_counter() - start
+    """Our compiler, called as its user calls it; IR text has no user, it is run as it is.
+
+    Errors are the caller's: they are what the command is about.
+    """
+    captured, frontend = program.captured, program.frontend
+    if not frontend.accepts(captured.original, captured.args):
+        return _own_text(program, backend, passes, target)
+    with fresh_caches():
+        start = time.perf_counter()
+        compiled = compile(
+            captured.original,
+            *captured.args,
+            backend=backend,
+            passes=passes,
+            frontend=frontend.name,
+            target=target,
+        )
+        compiled(*captured.args)
+        taken = time.perf_counter() - start
+    graph = compiled.graph
+    executable = graph.executable_for(graph.ready(captured.flatten(*captured.args)))
+    runner = UserRunner(compiled, captured, frontend, executable, program.storage)
+    return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
+
+
+def _own_text(program: Program, backend: str | None, passes: str, target: str) -> System:
+    with fresh_caches():
+        start = time.perf_counter()
+        graph = compile_captured(program.captured, program.frontend, backend, passes, target=target)
+        runner = LocalRunner(graph.executable_for(program.storage), program.storage)
+        runner.run(1)
+        taken = time.perf_counter() - start
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
 
 
@@ -171,12 +200,14 @@ def first_line(error: BaseException) -> str:
 
 def _through_ir(program: Program, peer: Peer, backend: Backend) -> System:
     if backend.isolate:
-        worker = WorkerRunner(peer.backend, program.func, program.storage, peer.options)
+        with fresh_caches():
+            worker = WorkerRunner(peer.backend, program.func, program.storage, peer.options)
         return System(peer.label, "ir", worker, worker.compile_s)
-    start = time.perf_counter()
     options = {**peer.options, "call_opaque": program.frontend.call_opaque}
-    executable = backend.compile(lower(program.func, backend, Run()), options)
-    return _running(peer, "ir", executable, program, start)
+    with fresh_caches():
+        start = time.perf_counter()
+        executable = backend.compile(lower(program.func, backend, Run()), options)
+        return _running(peer, "ir", executable, program, start)
 
 
 class _NotForThisFramework(Exception):
@@ -184,16 +215,19 @@ class _NotForThisFramework(Exception):
 
 
 def _native(program: Program, peer: Peer, native: Callable[..., Executable]) -> System:
-    start = time.perf_counter()
-    try:
-        executable = native(program.captured, dict(peer.options))
-    except StackError as error:
-        if "natively" in str(error):
-            raise _NotForThisFramework from error
-        return System(peer.label, "native", problem=first_line(error))
-    except Exception as error:
-        return System(peer.label, "native", problem=first_line(error))
-    return _guarded(peer, "native", lambda: _running(peer, "native", executable, program, start))
+    with fresh_caches():
+        start = time.perf_counter()
+        try:
+            executable = native(program.captured, dict(peer.options))
+        except StackError as error:
+            if "natively" in str(error):
+                raise _NotForThisFramework from error
+            return System(peer.label, "native", problem=first_line(error))
+        except Exception as error:
+            return System(peer.label, "native", problem=first_line(error))
+        return _guarded(
+            peer, "native", lambda: _running(peer, "native", executable, program, start)
+        )
 
 
 def _running(

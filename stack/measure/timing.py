@@ -13,6 +13,7 @@ LEAST = 5
 WINDOW = 0.02  # seconds that one measurement lasts at least
 WARM = 0.25  # seconds of warm-up for each system
 REST = 0.01  # seconds between two systems
+NOISY = 0.05  # spread of a time, as a share of it, above which it makes no ratio
 SLOW = 2.0  # seconds for a call after which LEAST rounds have to do
 
 
@@ -31,6 +32,11 @@ class Timing:
     def spread(self) -> float:
         """Distance between the quartiles of the rounds."""
         return quantile(self.rounds, 0.75) - quantile(self.rounds, 0.25)
+
+
+def is_noisy(time: float, spread: float | None) -> bool:
+    """Whether a time moves too much to make a ratio."""
+    return (spread or 0.0) > NOISY * time
 
 
 def quantile(values: Sequence[float], share: float) -> float:

@@ -135,9 +135,9 @@ def on(*roots: str) -> Callable[[Function], Simple]:
     return wrap
 
 
-def enter_all_but_fusions(node: Node) -> bool:
-    """Rewrite inside calls, loops and branches, not inside groups that are formed already."""
-    return node.op not in ("fusion", "stream")
+def enter_control_flow(node: Node) -> bool:
+    """Rewrite inside calls, loops and branches, not inside groups and kernels that are formed."""
+    return node.op not in ("fusion", "stream", "kernel")
 
 
 def rewrite(
@@ -145,7 +145,7 @@ def rewrite(
     rules: Sequence[Rule],
     log: Log,
     *,
-    enter: Callable[[Node], bool] = enter_all_but_fusions,
+    enter: Callable[[Node], bool] = enter_control_flow,
     limit: int | None = None,
 ) -> Func:
     """Apply rules until none applies.

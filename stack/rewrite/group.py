@@ -117,31 +117,30 @@ class Group:
         """Scalar operations of all elementwise members, for one element of each."""
         return sum(flops_of(n) for n in self.members)
 
+    def reach(self, node: Node) -> list[Node]:
+        """Members that a node reads, directly or through cheap nodes, whose axes are known."""
+        found: list[Node] = []
+        pending = list(node.args)
+        seen: set[Node] = set()
+        while pending:
+            arg = pending.pop()
+            if arg in seen:
+                continue
+            seen.add(arg)
+            if arg in self.held:
+                found.append(arg)
+            elif arg in self.axes:
+                pending.extend(arg.args)
+        return found
+
     @cached_property
     def after_reduction(self) -> frozenset[Node]:
         """Members that depend on a reduction of the group."""
         found: set[Node] = set()
         for node in self.members:
-            if node.op == "reduce" or any(a in found for a in reach(node, self.held)):
+            if node.op == "reduce" or any(a in found for a in self.reach(node)):
                 found.add(node)
         return frozenset(found)
-
-
-def reach(node: Node, held: frozenset[Node]) -> list[Node]:
-    """Members that a node reads, directly or through nodes that are no members."""
-    found: list[Node] = []
-    pending = list(node.args)
-    seen: set[Node] = set()
-    while pending:
-        arg = pending.pop()
-        if arg in seen:
-            continue
-        seen.add(arg)
-        if arg in held:
-            found.append(arg)
-        else:
-            pending.extend(arg.args)
-    return found
 
 
 def single(

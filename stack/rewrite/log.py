@@ -109,6 +109,14 @@ class Log:
         if found not in self.notes:
             self.notes.append(found)
 
+    def extend(self, other: Log) -> None:
+        """Take over what another log says; its fuel was spent there."""
+        self.rewrites += other.rewrites
+        self.misses += other.misses
+        self.formed += other.formed
+        self.refused += other.refused
+        self.notes += other.notes
+
     @property
     def by_rule(self) -> Counter[str]:
         """How often each rule applied."""

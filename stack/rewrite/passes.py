@@ -10,7 +10,7 @@ import typing
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from stack.errors import UsageError
+from stack.errors import UsageError, unknown_name
 from stack.ir.node import Func
 from stack.rewrite.log import Log
 
@@ -82,10 +82,7 @@ def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:
-            listed = ", ".join(f"{s.name}={option_text(_default(s))}" for s in known.values())
-            raise UsageError(
-                f"pass {cls.name!r} has no option {name!r}; it has: {listed or 'none'}"
-            )
+            raise unknown_name(f"pass {cls.name!r} has no option", name, known)
         try:
             values[name] = _convert(text, hints[name])
         except (ValueError, TypeError):

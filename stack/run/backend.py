@@ -95,9 +95,12 @@ class Backend:
             whose `run` takes the same storage arrays; None for our own backends.
         warm: starts what takes a while to start, and returns at once: called where it can run, as
             a program begins to be captured.
+        options: names of the options that `compile` takes from a user; None lets any pass.
         artifacts: names of the later stages that `Executable.artifacts` holds.
         proposal: passes that name several tiles for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
+        retreat: passes that give groups marked `refused` another way to be computed; "" where a
+            refused kernel is an error.
         identify: the device that `options` name and the versions that a measurement holds for.
         isolate: whether it may take the process down: measured in a process of its own.
         balance: flops that it does in the time of one byte of memory, where a product that goes
@@ -112,10 +115,12 @@ class Backend:
     native: Callable[[Any, dict[str, Any]], Executable] | None = None
     inspect: Callable[[Func, dict[str, Any]], Inspected] | None = None
     warm: Callable[[], None] | None = None
+    options: tuple[str, ...] | None = None
     artifacts: tuple[str, ...] = ()
     is_peer: bool = False
     doc: str = ""
     proposal: str = ""
+    retreat: str = ""
     identify: Callable[[dict[str, Any]], str] | None = None
     isolate: bool = False
     balance: float = 0.0

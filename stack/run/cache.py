@@ -1,7 +1,8 @@
 """Compiled code on disk, found by the hash of what it was made from.
 
 An entry is its own digest followed by the bytes. Entries appear by an atomic rename, so that a
-reader sees a whole one or none, and whatever does not match its digest is a miss.
+reader sees a whole one or none, and whatever does not match its digest is a miss. So is what
+another user wrote or may have written: entries are run as code, and a digest is no signature.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ import os
 import tempfile
 from pathlib import Path
 
+from stack.ir.trusted import read_bytes
+
 MAGIC = b"stack.obj/1\n"
+MOST_BYTES = 1 << 28  # of an entry
 HEAD = len(MAGIC) + hashlib.sha256().digest_size
 
 
@@ -35,9 +39,9 @@ class Cache:
         return self.folder / key[:2] / f"{key}.obj"
 
     def get(self, key: str) -> bytes | None:
-        """The bytes stored under a key, or None."""
+        """The bytes stored under a key, or None; nor what another user may have written."""
         try:
-            entry = self.path(key).read_bytes()
+            entry = read_bytes(self.path(key), MOST_BYTES, own=True)
         except OSError:
             return None
         body = entry[HEAD:]

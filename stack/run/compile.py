@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
 from stack.ir.interpreter import bind_shapes
@@ -18,11 +18,16 @@ from stack.run.backend import Backend, Executable
 from stack.run.collector import held_back
 from stack.run.coverage import walk
 from stack.run.frontend import Captured, Frontend
+from stack.run.options import check_options
 from stack.run.record import Run, Stage
+from stack.run.retreat import compile_or_retreat
 
 DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays that are on a GPU
 LOWERING_STAGES = ("tiled", "loop")
+
+Stages = Sequence[tuple[str, str]]
+Made = TypeVar("Made")
 
 
 def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
@@ -81,24 +86,52 @@ def check_native(func: Func) -> None:
         raise UnsupportedOp(sorted(missing.items()), hint)
 
 
+def stages_of(
+    backend: Backend, passes: str = "default", rounds: bool = False
+) -> tuple[Stages, Stages]:
+    """The stages that form groups, and those that bring groups to the level of the backend."""
+    forming = [s for s in backend.stages if s[0] not in LOWERING_STAGES]
+    lowering = [s for s in backend.stages if s[0] in LOWERING_STAGES]
+    forming = forming if passes == "default" else [("passes", passes)]
+    return ([("rounded", "rounding"), *forming] if rounds else forming), lowering
+
+
 def lower(
-    func: Func,
-    backend: Backend,
-    run: Run,
-    passes: str = "default",
-    tune: dict[str, Any] | None = None,
+    func: Func, backend: Backend, run: Run, passes: str = "default", rounds: bool = False
 ) -> Func:
     """Walk a tensor-level function down to what the backend takes; each stage is recorded.
 
-    `tune`: options of the backend for measuring tiles before the last stage; None measures none.
+    `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
     """
-    stages = backend.stages
-    if passes != "default":
-        kept = [s for s in stages if s[0] in LOWERING_STAGES]
-        stages = (("passes", passes), *kept)
+    forming, lowering = stages_of(backend, passes, rounds)
+    return walk_stages(func, [*forming, *lowering], run)
+
+
+def build(
+    func: Func,
+    backend: Backend,
+    run: Run,
+    make: Callable[[Func], Made],
+    passes: str = "default",
+    tune: dict[str, Any] | None = None,
+    rounds: bool = False,
+) -> Made:
+    """What `make`, the backend's compiler, builds of a function; each stage is recorded.
+
+    Groups whose kernels it refuses are computed in another way, see `stack.run.retreat`.
+    `tune`: options of the backend for measuring tiles of groups; None measures none.
+    `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
+    """
+    forming, lowering = stages_of(backend, passes, rounds)
+    groups = walk_stages(func, forming, run)
+    if tune is not None:
+        groups = _tuned(groups, backend, run, tune)
+    return compile_or_retreat(groups, backend, run, lambda f: walk_stages(f, lowering, run), make)
+
+
+def walk_stages(func: Func, stages: Stages, run: Run) -> Func:
+    """Run the pipelines of some stages one after the other, and record each."""
     for name, spec in stages:
-        if tune is not None and (name, spec) == stages[-1]:
-            func = _tuned(func, backend, run, tune)
         start = time.perf_counter()
         result = Pipeline(spec).run(func)
         rewrites: dict[str, int] = {}
@@ -152,15 +185,24 @@ def compile_func(
 
     Options are those of the backend, and `tune`: True measures tiles where the backend has a
     choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
+    `excess_precision`: False rounds 16-bit floats after each op, as eager frameworks do, where
+    kernels keep f32 between the ops that they fuse.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)
     start = time.perf_counter()
     run = run if run is not None else Run(func.name, "", backend.name)
     given = dict(options or {})
-    tune = given.pop("tune", False)
-    lowered = lower(func, backend, run, passes, given if tune else None)
-    executable = backend.compile(lowered, given)
+    tune, excess = given.pop("tune", False), given.pop("excess_precision", True)
+    executable = build(
+        func,
+        backend,
+        run,
+        lambda f: backend.compile(f, given),
+        passes,
+        given if tune else None,
+        rounds=not excess,
+    )
     run.kernels = executable.kernels
     for name, text in executable.artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text
@@ -193,6 +235,7 @@ class CompiledGraph:
         self.backend = find_backend(backend or default_backend(captured.device))
         self.passes = passes
         self.options = options or {}
+        check_options(self.backend, self.options)
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
         self.target = target

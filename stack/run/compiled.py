@@ -143,8 +143,10 @@ def compile(
         passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" in place of the backend's own.
         strict: refuse ops that would fall back to the framework.
         dynamic: make sizes symbolic where the framework can.
+        options: of the backend, see `stackc backends NAME`.
 
     Raises:
+        UsageError: for an option that nobody takes, with the nearest name.
         UnsupportedOp: with strict, every op without a native lowering.
         BackendMissing: naming the extra to install or the device needed.
     """
@@ -154,8 +156,8 @@ def compile(
         backend=backend,
         passes=passes,
         strict=strict,
-        options=options,
         target=target,
+        **options,
     )
     compiled.prepare(*args)
     return compiled
@@ -163,4 +165,5 @@ def compile(
 
 def jit(fn: Callable[..., Any], **options: Any) -> Compiled:
     """`jax.jit` by this compiler: traces at the first call and for each new signature."""
-    return Compiled(fn, {"frontend": "jax"}, **options)
+    dynamic = options.pop("dynamic", False)
+    return Compiled(fn, {"frontend": "jax", "dynamic": dynamic}, **options)

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from stack.errors import UsageError
+from stack.errors import unknown_name
 
 GROUPS = ("stack.frontends", "stack.backends", "stack.passes", "stack.ops")
 
@@ -27,5 +27,5 @@ def load(group: str, name: str) -> Any:
     points = _points(group)
     if name not in points:
         kind = group.removeprefix("stack.").removesuffix("es" if group.endswith("passes") else "s")
-        raise UsageError(f"no {kind} {name!r}; there are: {', '.join(sorted(points)) or 'none'}")
+        raise unknown_name(f"no {kind}", name, points)
     return points[name].load()

@@ -77,6 +77,11 @@ class Stage:
         return sum(node.op in ("fusion", "stream", "kernel") for node in nodes)
 
 
+def _file_name(title: str) -> str:
+    """A name that stays in its folder."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in title)
+
+
 def versions() -> dict[str, str]:
     """Installed versions of what takes part."""
     found = {"python": platform.python_version()}
@@ -140,7 +145,7 @@ class Run:
         kernels = [
             {
                 "name": k.name,
-                "file": f"kernels/{k.name}.{k.extension}" if k.text else "",
+                "file": f"kernels/{_file_name(k.name)}.{k.extension}" if k.text else "",
                 "stage_node": k.stage_node,
                 "source": list(k.source),
                 "ops": list(k.ops),
@@ -166,25 +171,24 @@ class Run:
 
     def save(self, folder: str | Path) -> Path:
         """Write every stage, kernel and note, and manifest.json last. Returns the folder."""
-        from stack.ir.files import save_constants
+        from stack.ir.files import replace_file, save_constants
 
         root = Path(folder)
         (root / "kernels").mkdir(parents=True, exist_ok=True)
         manifest = self.manifest()
         for stage, entry in zip(self.records, manifest["stages"], strict=True):
-            (root / entry["file"]).write_text(stage.text, encoding="utf-8")
+            replace_file(root / entry["file"], stage.text.encode())
         for kernel, entry in zip(self.kernels, manifest["kernels"], strict=True):
             if entry["file"]:
-                (root / entry["file"]).write_text(kernel.text, encoding="utf-8")
+                replace_file(root / entry["file"], kernel.text.encode())
         save_constants([s.func for s in self.records if s.func is not None], root)
         told = {s.name: "\n\n".join(s.notes) + "\n" for s in self.records if s.notes}
         if self.notes or told:
             (root / "notes").mkdir(exist_ok=True)
             for title, text in (*self.notes.items(), *told.items()):
-                name = "".join(c if c.isalnum() or c in "-_." else "-" for c in title)
-                (root / "notes" / f"{name}.txt").write_text(text, encoding="utf-8")
-        text = json.dumps(manifest, indent=2) + "\n"
-        (root / "manifest.json").write_text(text, encoding="utf-8")
+                path = root / "notes" / f"{_file_name(title)}.txt"
+                replace_file(path, text.encode())
+        replace_file(root / "manifest.json", (json.dumps(manifest, indent=2) + "\n").encode())
         return root
 
 

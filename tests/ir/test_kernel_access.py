@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from stack.errors import StackError
+from stack.errors import StackError, VerifyError
 from stack.ir import Func, parse, verify
 
 SUM = """
@@ -89,7 +89,83 @@ def test_past_the_end_reads_0_and_writes_nothing(rng: np.random.Generator) -> No
     np.testing.assert_allclose(checked(COPY).interpret(x), want, rtol=1e-5, atol=1e-6)
 
 
-def test_without_clip_past_the_end_is_an_error(rng: np.random.Generator) -> None:
-    x = rng.standard_normal((5, 7)).astype(np.float32)
-    with pytest.raises(IndexError):
-        checked(COPY.replace(" {clip=true}", "")).interpret(x)
+def test_without_clip_past_the_end_is_an_error() -> None:
+    with pytest.raises(VerifyError, match=r"axis 0 of f32\[5, 7\] in global .* from 0 to 7"):
+        checked(COPY.replace(" {clip=true}", ""))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "where"),
+    [
+        ("mul(%p, 4:i32)", "add(%p, 4:i32)", "from 4 to 8"),
+        ("mul(%p, 4:i32)", "sub(%p, 1:i32)", "from -1 to 3"),
+        ("load(%x, %row, 0:i32)", "load(%x, %row, 1:i32)", "axis 1 .* from 1 to 8"),
+        ("load(%x, %row, 0:i32)", "load(%x, 7:i32, 0:i32)", "axis 0 .* from 7 to 10"),
+        ("< 2: i32", "< 2000000: i32", "axis 0"),
+    ],
+)
+def test_an_index_that_is_known_stays_inside(old: str, new: str, where: str) -> None:
+    text = COPY.replace(" {clip=true}", "").replace("f32[5, 7]", "f32[8, 8]")
+    checked(text)
+    with pytest.raises(VerifyError, match=where):
+        checked(text.replace(old, new))
+
+
+@pytest.mark.parametrize("op", ["sub", "mul", "add"])
+def test_what_may_cancel_is_not_called_wrong(op: str) -> None:
+    """Of p - p neither end of what ranges allow is reached."""
+    text = COPY.replace("mul(%p, 4:i32)", f"{op}(%p, %p)")
+    checked(text.replace(" {clip=true}", "").replace("f32[5, 7]", "f32[6, 8]"))
+
+
+@pytest.mark.parametrize("index", [-1, 12])
+def test_an_index_from_data_is_looked_at_when_it_is_read(index: int) -> None:
+    """NumPy would count a negative one from the end; machine code does not."""
+    func = checked("""
+func @main(%x: f32[12], %i: i32[]) -> (f32[]) at tensor {
+  %k = kernel(%x, %i) {level="loop", name="k"} : f32[] {(%x: f32[12] in global,
+    %i: i32[] in global, %o: f32[] in global)
+    %at = load(%i) : i32[]
+    %v = load(%x, %at) : f32[]
+    %store = store(%o, %v) : f32[] in global
+    return %store
+  }
+  return %k
+}
+""")
+    x = np.arange(12, dtype=np.float32)
+    assert func.interpret(x, np.int32(11)) == 11
+    with pytest.raises(IndexError, match=f"index {index}"):
+        func.interpret(x, np.int32(index))
+
+
+@pytest.mark.parametrize("index", ["-1:i64", "5:i64"])
+def test_constant_indices_of_a_gather_stay_inside(index: str) -> None:
+    text = """
+func @main(%x: f32[5, 7]) -> (f32[7]) at tensor {
+  %y = gather(%x, 4:i64) {rule="a! b,  -> b"} : f32[7]
+  return %y
+}
+"""
+    checked(text)
+    with pytest.raises(VerifyError, match="axis 0"):
+        checked(text.replace("4:i64", index))
+
+
+def test_memory_of_a_thread_has_a_limit() -> None:
+    text = """
+func @main(%x: f32[5]) -> (f32[5]) at tensor {
+  %k = kernel(%x) {level="loop", name="k"} : f32[5] {(%x: f32[5] in global, %o: f32[5] in global)
+    %m = alloc() {name="m"} : f32[64] in local
+    %v = load(%x, 0:i64) : f32<5>
+    %n = store(%m, %v, 0:i64) : f32[64] in local
+    %w = load(%n, 0:i64) : f32<5>
+    %store = store(%o, %w, 0:i64) : f32[5] in global
+    return %store
+  }
+  return %k
+}
+"""
+    checked(text)
+    with pytest.raises(VerifyError, match="at most"):
+        checked(text.replace("f32[64]", "f32[64000000]"))

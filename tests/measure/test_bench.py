@@ -39,7 +39,7 @@ def program(tmp_path: Path) -> str:
 
 def entry(system: str, ms: float | None, ours: bool = False, limit: float | None = None) -> Any:
     row = dict.fromkeys(COLUMNS)
-    row.update(row="C1", case={"seq": 1}, system=system, ms=ms, spread=0.1, is_ours=ours)
+    row.update(row="C1", case={"seq": 1}, system=system, ms=ms, spread=0.01, is_ours=ours)
     row["limit_ms"] = limit
     return row
 
@@ -67,6 +67,23 @@ def test_ratios_shares_and_floors() -> None:
     assert "1.50x" in text
     assert "geometric mean" in text
     assert odd["share_of_limit"] == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_no_ratio_where_a_time_moves(who: int) -> None:
+    found = Bench("here", CEILINGS)
+    found.rows = [entry("stack-mlir", 2.0, True), entry("xla", 4.0), entry("eager", 8.0)]
+    found.rows[who]["spread"] = 0.051 * found.rows[who]["ms"]
+    finish_rows(found)
+    ours, _, eager = found.rows
+    assert ours["ratio_to_best_peer"] is None
+    assert "noisy: spread" in ours["note"]
+    assert ("that of xla 5 %" in ours["note"]) == (who == 1)
+    assert (eager["ratio_to_best_peer"] is None) == (who == 1)
+    text = describe(found)
+    line = next(one for one in text.splitlines() if one.startswith("1 "))
+    assert line.count("noisy") == (3 if who == 0 else 2)
+    assert ("4.00x" in line) == (who == 1)  # against eager, which holds still
 
 
 def test_geomean() -> None:

@@ -185,8 +185,8 @@ def test_a_case_times_and_checks_all_that_can_run(name: str, options: dict[str, 
 def test_blocks_run_forward(model: str) -> None:
     found = entries(run("stack.demos.gpu_blocks:block", "eager", model=model, device="cpu", **TINY))
     assert found["eager"]["error"] < 0.15
-    # ours of the CPU takes no arrays of a device: a row that says so
-    assert "takes no arrays of a device" in found["stack-mlir"]["problem"]
+    assert not found["stack-mlir"]["problem"]
+    assert "0 fallback" in found["stack-mlir"]["note"]
 
 
 def test_training_step_of_ours_and_of_eager() -> None:
@@ -308,7 +308,7 @@ class FakeWorker:
         made = [
             {
                 "system": name, "kind": "hand" if "hand" in name else "peer", "ms": ms,
-                "spread": 0.1, "compile_s": 1.0, "error": 0.0, "problem": "", "note": "",
+                "spread": 0.01, "compile_s": 1.0, "error": 0.0, "problem": "", "note": "",
                 "is_ours": name in ("stack-triton", "hand-kernel"), "peak_bytes": 8,
             }
             for name, ms in times.items()

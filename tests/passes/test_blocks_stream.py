@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from stream_blocks import array_of, check, limited, loops, lowered, wide
 from stream_harness import prepared, streamed
 from stream_inputs import DOT_PROGRAMS, ROW_PROGRAMS, inputs
 from stream_variants import (
@@ -22,62 +23,11 @@ from stream_variants import (
 )
 
 import stack
-from stack.ir import Func, Node, parse, verify
 from stack.ir.node import walk
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")
 Tensor = Any
-
-
-def lowered(
-    program: Callable[..., Any], args: list[Tensor], options: str = "", balance: float = 0
-) -> Func:
-    """The kernels of a program, verified and printed losslessly."""
-    pricing = f"min_axis=2,balance={balance}"
-    func, notes = streamed(prepared(stack.trace(program, *args)), pricing)
-    assert any(n.op == "stream" for n in func.nodes), notes
-    result = Pipeline(f"fuse,blocks{options}").run(func, verbose=True)
-    notes = [note for record in result.records for note in record.notes]
-    assert not any("stays as it is" in n for n in notes), notes
-    verify(result.func)
-    assert parse(str(result.func)) is result.func
-    return result.func
-
-
-def wide(program: Callable[..., Any], args: list[Tensor]) -> list[np.ndarray]:
-    out = program(*(a.double() if a.is_floating_point() else a for a in args))
-    return [o.numpy() for o in (out if isinstance(out, tuple) else (out,))]
-
-
-def check(
-    program: Callable[..., Any], args: list[Tensor], rtol: float = 1e-5, balance: float = 0
-) -> Func:
-    func = lowered(program, args, balance=balance)
-    with np.errstate(all="ignore"):
-        made = func.interpret(*(_array(a) for a in args))
-    for got, want in zip(
-        made if isinstance(made, tuple) else (made,), wide(program, args), strict=True
-    ):
-        largest = np.max(np.abs(want[np.isfinite(want)]), initial=1e-30)
-        np.testing.assert_allclose(
-            got.astype(np.float64), want, rtol=rtol, atol=rtol * float(largest)
-        )
-    return func
-
-
-def _array(a: Tensor) -> np.ndarray:
-    return (a.float() if a.dtype == torch.bfloat16 else a).numpy()
-
-
-def loops(func: Func, kind: str = "serial") -> list[Node]:
-    """Loops of all kernels."""
-    return [n for _, n in walk(func.body) if n.op == "loop" and n.attrs.get("kind") == kind]
-
-
-def limited(func: Func) -> int:
-    """How many loops leave steps out."""
-    return sum(bool(n.attrs.get("limited")) for n in loops(func))
 
 
 # ---- values
@@ -101,7 +51,7 @@ def test_variants(name: str, seq: int, rng: np.random.Generator) -> None:
     if seq == 1:
         func = Pipeline("fuse,blocks").run(streamed(prepared(stack.trace(program, *args)))[0]).func
         (want,) = wide(program, args)
-        got = func.interpret(*(_array(a) for a in args))
+        got = func.interpret(*(array_of(a) for a in args))
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
         return
     func = check(program, args)
@@ -287,7 +237,7 @@ def test_an_infinity_that_is_hidden_counts_as_nothing(rng: np.random.Generator) 
     args[1][:, 129] = math.inf
     func = lowered(masked(LIMITS["lower"]), args)
     with np.errstate(all="ignore"):
-        got = func.interpret(*(_array(a) for a in args))
+        got = func.interpret(*(array_of(a) for a in args))
     assert np.isfinite(got[:, :129]).all()
 
 

@@ -166,3 +166,32 @@ def test_several_results() -> None:
     )
     (group,) = (n for n in made.nodes if n.op == "fusion")
     assert str(group.type) == "(f32[15, 8], f32[15])"
+
+
+STREAMED = """func @f(%x: X, %w: f32[6, 4], %v: f32[3, 6]) -> (f32[2, 3, 5, 3]) at tensor {
+  %d = dot(%x, %w) {rule="a b s k, n k -> a b s n"} : f32[2, 3, 5, 6]
+  %e = exp(%d) : f32[2, 3, 5, 6]
+  %y = dot(%e, %v) {rule="a b s n, o n -> a b s o"} : f32[2, 3, 5, 3]
+  %z = neg(%y) : f32[2, 3, 5, 3]
+  return %z
+}
+""".replace("X", "f32[2, 3, 5, 4]")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "shape"),
+    [
+        ("", "", (30, 3)),
+        # heads that keys have too stay an axis of their own
+        ("%w: f32[6, 4]", "%w: f32[2, 6, 4]", (2, 15, 3)),
+    ],
+    ids=["rows", "batches"],
+)
+def test_rows_of_a_stream(old: str, new: str, shape: tuple[int, ...]) -> None:
+    text = STREAMED.replace(old, new) if old else STREAMED
+    text = text.replace("a b s k, n k", "a b s k, a n k") if old else text
+    result = Pipeline("stream{min_axis=2},collapse").run(parse(text), check=True).func
+    (stream,) = (n for n in result.nodes if n.op == "stream")
+    assert stream.shape == shape
+    assert result.results[0].shape == (2, 3, 5, 3)
+    assert Pipeline("collapse").run(result).func is result

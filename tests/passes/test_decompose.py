@@ -10,11 +10,22 @@ IMAGE = "%x: f32[1, 3, 8, 8], %w: f32[5, 3, 4, 4]"
 
 
 def conv(
-    shape: str, w: str = "%w", stride: int = 4, low: int = 0, groups: int = 1, dilation: int = 1
+    shape: str,
+    w: str = "%w",
+    stride: int = 4,
+    low: int = 0,
+    groups: int = 1,
+    dilation: int = 1,
+    *,
+    x: str = "%x",
+    z: str = "%z",
+    high: int = 0,
+    last: bool = False,
 ) -> str:
+    form = "channels_last=true, " if last else ""
     return (
-        f"%z = conv(%x, {w}) {{groups={groups}, high=[0, 0], lhs_dilation=[1, 1],"
-        f" low=[{low}, {low}], rhs_dilation=[{dilation}, {dilation}],"
+        f"{z} = conv({x}, {w}) {{{form}groups={groups}, high=[{high}, {high}],"
+        f" lhs_dilation=[1, 1], low=[{low}, {low}], rhs_dilation=[{dilation}, {dilation}],"
         f" stride=[{stride}, {stride}]}} : {shape}"
     )
 
@@ -76,7 +87,115 @@ REWRITES: Rewrites = {
         '%z = dot(%a, %w) {rule="n c p0 t0 p1 t1, o c t0 t1 -> n o p0 p1"} : f32[1, 5, 2, 2]',
     ),
 }
+LAST = "%a = transpose(%x) {perm=[0, 2, 3, 1]} : bf16[1, 8, 8, 4]\n"
+# what a GPU computes fast
+CONVOLUTIONS: Rewrites = {
+    "channels last": (
+        "%x: bf16[1, 4, 8, 8], %w: bf16[5, 4, 3, 3]",
+        conv("bf16[1, 5, 8, 8]", stride=1, low=1, high=1),
+        f"{LAST}%b = transpose(%w) {{perm=[0, 2, 3, 1]}} : bf16[5, 3, 3, 4]\n"
+        f"{conv('bf16[1, 8, 8, 5]', '%b', x='%a', z='%c', stride=1, low=1, high=1, last=True)}\n"
+        "%z = transpose(%c) {perm=[0, 3, 1, 2]} : bf16[1, 5, 8, 8]",
+    ),
+    "channels last, one place": (
+        "%x: bf16[1, 4, 8, 8], %w: bf16[5, 4, 1, 1]",
+        conv("bf16[1, 5, 8, 8]", stride=1),
+        f"{LAST}%b = transpose(%w) {{perm=[0, 2, 3, 1]}} : bf16[5, 1, 1, 4]\n"
+        "%r = reshape(%b) : bf16[5, 4]\n"
+        '%c = dot(%a, %r) {rule="n p0 p1 c, o c -> n p0 p1 o"} : bf16[1, 8, 8, 5]\n'
+        "%z = transpose(%c) {perm=[0, 3, 1, 2]} : bf16[1, 5, 8, 8]",
+    ),
+    "as it comes": (
+        "%x: f32[1, 8, 8, 4], %w: f32[5, 4, 3, 3]",
+        "%a = transpose(%x) {perm=[0, 3, 1, 2]} : f32[1, 4, 8, 8]\n"
+        + conv("f32[1, 5, 6, 6]", x="%a", stride=1),
+        "%b = transpose(%w) {perm=[0, 2, 3, 1]} : f32[5, 3, 3, 4]\n"
+        f"{conv('f32[1, 6, 6, 5]', '%b', z='%c', stride=1, last=True)}\n"
+        "%z = transpose(%c) {perm=[0, 3, 1, 2]} : f32[1, 5, 6, 6]",
+    ),
+    "single channels": (
+        "%x: bf16[1, 4, 8], %w: bf16[4, 1, 2]",
+        "%z = conv(%x, %w) {groups=4, high=[0], lhs_dilation=[1], low=[1], rhs_dilation=[3],"
+        " stride=[2]} : bf16[1, 4, 3]",
+        "%p = pad(%x, 0.0:bf16) {high=[0, 0, 0], interior=[0, 0, 0], low=[0, 0, 1]}"
+        " : bf16[1, 4, 9]\n"
+        "%s0 = slice(%p) {limit=[1, 4, 5], start=[0, 0, 0], step=[1, 1, 2]} : bf16[1, 4, 3]\n"
+        "%x0 = cast(%s0) : f32[1, 4, 3]\n"
+        "%f = reshape(%w) : bf16[4, 2]\n"
+        "%v0 = slice(%f) {limit=[4, 1], start=[0, 0], step=[1, 1]} : bf16[4, 1]\n"
+        "%r0 = reshape(%v0) : bf16[4]\n"
+        "%c0 = cast(%r0) : f32[4]\n"
+        "%w0 = broadcast(%c0) {axes=[1]} : f32[1, 4, 3]\n"
+        "%m0 = mul(%x0, %w0) : f32[1, 4, 3]\n"
+        "%s1 = slice(%p) {limit=[1, 4, 8], start=[0, 0, 3], step=[1, 1, 2]} : bf16[1, 4, 3]\n"
+        "%x1 = cast(%s1) : f32[1, 4, 3]\n"
+        "%v1 = slice(%f) {limit=[4, 2], start=[0, 1], step=[1, 1]} : bf16[4, 1]\n"
+        "%r1 = reshape(%v1) : bf16[4]\n"
+        "%c1 = cast(%r1) : f32[4]\n"
+        "%w1 = broadcast(%c1) {axes=[1]} : f32[1, 4, 3]\n"
+        "%m1 = mul(%x1, %w1) : f32[1, 4, 3]\n"
+        "%t = add(%m0, %m1) : f32[1, 4, 3]\n"
+        "%z = cast(%t) : bf16[1, 4, 3]",
+    ),
+}
+ROWS = 'rule="d0! d1, b n, b n d1 -> d0! d1"'
+FEW_ROWS: Rewrites = {
+    "the gradient of an embedding": (
+        "%i: i64[2, 3], %u: f32[2, 3, 4]",
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 4]\n"
+        f'%s = scatter(%o, %i, %u) {{kind="add", {ROWS}}} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+        "%n = broadcast(-1:i32) {axes=[]} : i32[9]\n"
+        "%f = reshape(%i) : i64[6]\n"
+        "%l = iota() {axis=0} : i32[6]\n"
+        '%slots = scatter(%n, %f, %l) {kind="set", rule="v!, n, n -> v!"} : i32[9]\n'
+        "%there = ge(%slots, 0:i32) : bool[9]\n"
+        "%named = broadcast(%there) {axes=[0]} : bool[9, 4]\n"
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[6, 4]\n"
+        '%g = gather(%slots, %f) {rule="v!, n -> n"} : i32[6]\n'
+        "%own = reshape(%g) : i32[2, 3]\n"
+        f'%s = scatter(%o, %own, %u) {{kind="add", {ROWS}}} : f32[6, 4]\n'
+        "%first = max(%slots, 0:i32) : i32[9]\n"
+        '%r = gather(%s, %first) {rule="d0! d1, v -> v d1"} : f32[9, 4]\n'
+        "%c = cast(%r) : bf16[9, 4]\n"
+        "%z = select(%named, %c, 0.0:bf16) : bf16[9, 4]",
+    ),
+}
+MANY_ROWS: Kept = {
+    "as many rows as places": (
+        "%i: i64[9], %u: f32[9, 4]",
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 4]\n"
+        '%s = scatter(%o, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+    ),
+    "added to something": (
+        "%o: f32[9, 4], %i: i64[2], %u: f32[2, 4]",
+        '%s = scatter(%o, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+    ),
+    "elements of rows": (
+        "%i: i64[2], %j: i64[2], %u: f32[2]",
+        "%o = broadcast(0.0:f32) {axes=[]} : f32[9, 4]\n"
+        '%s = scatter(%o, %i, %j, %u) {kind="add", rule="a! b!, n, n, n -> a! b!"} : f32[9, 4]\n'
+        "%z = cast(%s) : bf16[9, 4]",
+    ),
+}
+KEPT_CONVOLUTIONS: Kept = {
+    "of f32": ("%x: f32[1, 4, 8, 8], %w: f32[5, 4, 3, 3]", conv("f32[1, 5, 6, 6]", stride=1)),
+    "products of two channels": (
+        "%x: f32[1, 4, 8, 8], %w: f32[4, 2, 3, 3]",
+        conv("f32[1, 4, 6, 6]", stride=1, groups=2),
+    ),
+    "many taps": (
+        "%x: f32[1, 4, 8, 8], %w: f32[4, 1, 7, 7]",
+        conv("f32[1, 4, 2, 2]", stride=1, groups=4),
+    ),
+}
 KEPT: Kept = {
+    "rounded to TF32": (
+        "%x: f32[1, 3, 8, 8], %w: f32[5, 3, 4, 4]",
+        conv("f32[1, 5, 2, 2]").replace("rhs_dilation", 'precision="tf32", rhs_dilation'),
+    ),
     "updates of 32 bits": (
         "%x: f32[4, 3], %i: i64[5], %u: f32[5, 3]",
         '%z = scatter(%x, %i, %u) {kind="add", rule="v! d, n, n d -> v! d"} : f32[4, 3]',
@@ -133,3 +252,23 @@ def test_rewrites(name: str) -> None:
 @pytest.mark.parametrize("name", KEPT)
 def test_kept(name: str) -> None:
     check_kept("decompose", KEPT[name])
+
+
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(name: str) -> None:
+    check_rewrite("decompose{gpu=true}", CONVOLUTIONS[name])
+
+
+@pytest.mark.parametrize("name", KEPT_CONVOLUTIONS)
+def test_kept_convolutions(name: str) -> None:
+    check_kept("decompose{gpu=true}", KEPT_CONVOLUTIONS[name])
+
+
+@pytest.mark.parametrize("name", FEW_ROWS)
+def test_sums_of_few_rows(name: str) -> None:
+    check_rewrite("decompose{gpu=true}", FEW_ROWS[name])
+
+
+@pytest.mark.parametrize("name", MANY_ROWS)
+def test_sums_of_many_rows(name: str) -> None:
+    check_kept("decompose{gpu=true}", MANY_ROWS[name])

@@ -200,7 +200,6 @@ def test_equal_dots_are_one_kernel_and_few_rows_are_not_packed() -> None:
 @pytest.mark.parametrize(
     ("rule", "first", "second", "why"),
     [
-        ("m k, k n -> m n", (8, 8), (8, 5), "less than a vector"),
         ("m, n -> m n", (8,), (16,), "nothing is contracted"),
         ("b m, b m -> m b", (8, 16), (8, 16), "batch axis"),
         ("m j k, k n -> m n", (8, 2, 8), (8, 16), "summed on its own"),
@@ -231,5 +230,8 @@ def test_a_dot_that_is_returned_cannot_leave_its_group() -> None:
 
 def test_sizes_of_tiles() -> None:
     f32 = tensor("f32").dtype
-    assert [pick_lanes(n, f32) for n in (768, 64, 48, 100, 33, 16)] == [64, 64, 48, 64, 16, 16]
+    assert [pick_lanes(n, f32) for n in (768, 64, 48, 100, 33, 16)] == [64, 64, 16, 64, 16, 16]
+    assert [pick_lanes(n, f32) for n in (96, 288, 192)] == [32, 32, 64]
+    assert all(pick_lanes(n, f32).bit_count() == 1 for n in range(1, 300))
+    assert [pick_lanes(n, f32) for n in (15, 8, 5, 2, 1)] == [8, 8, 4, 2, 1]
     assert [pick_rows(m, 64, f32) for m in (1, 3, 4, 5, 128, 127)] == [1, 3, 4, 5, 4, 4]

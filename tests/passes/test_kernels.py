@@ -49,29 +49,6 @@ def test_softmax_is_three_sweeps_and_keeps_exp() -> None:
     assert text.count("alloc()") == 1
 
 
-def serial_loops(dtype: str, kind: str, *shape: int) -> int:
-    x = param("x", tensor(dtype, *shape))
-    node = Builder().reduce(x, kind=kind, axes=(0,))
-    return str(program(tile_group(alone(node)))).count('kind="serial"')
-
-
-@pytest.mark.parametrize("dtype", ["f32", "bf16"])
-def test_a_long_sum_is_a_sum_of_shorter_ones(dtype: str) -> None:
-    assert serial_loops(dtype, "sum", 4096, 3) == 2
-    assert serial_loops(dtype, "max", 4096, 3) == 1
-    assert serial_loops(dtype, "sum", 500, 3) == 1
-    assert serial_loops(dtype, "sum", 4099, 3) == 1  # a prime
-    assert serial_loops("i32", "sum", 4096, 3) == 1
-
-
-def test_roundings_of_a_long_sum_stay_small() -> None:
-    values = np.full((4096, 2), 0.1, np.float32)  # one accumulator is off by 1e-5 of the sum
-    node = Builder().reduce(param("x", tensor("f32", 4096, 2)), kind="sum", axes=(0,))
-    for kernel in (tile_group(alone(node)), distribute_kernel(tile_group(alone(node)))):
-        found = program(kernel).interpret(values)
-        np.testing.assert_allclose(found, values.astype(np.float64).sum(0), rtol=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["max", "min"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_argreduce_takes_the_first_and_nan_wins(kind: str, axis: int) -> None:

@@ -52,6 +52,21 @@ REWRITES: Rewrites = {
         T + '%z = dot(%t, %y) {rule="m k, k n -> m n"} : f32[6, 5]',
         '%z = dot(%x, %y) {rule="k m, k n -> m n"} : f32[6, 5]',
     ),
+    "operand of a dot past an axis of size 1": (
+        "%x: f32[8, 6, 5], %y: f32[1, 4, 6]",
+        "%u = reshape(%x) : f32[8, 6, 5, 1]\n"
+        "%t = transpose(%u) {perm=[1, 0, 2, 3]} : f32[6, 8, 5, 1]\n"
+        "%w = reshape(%t) : f32[1, 6, 8, 5]\n"
+        '%z = dot(%y, %w) {rule="a m k, a k b c -> a m b c"} : f32[1, 4, 8, 5]',
+        '%z = dot(%y, %x) {rule="a m k, b k c -> a m b c"} : f32[1, 4, 8, 5]',
+    ),
+    "result of a dot past an axis of size 1": (
+        "%x: f32[4, 6], %y: f32[6, 5]",
+        '%d = dot(%x, %y) {rule="m k, k n -> m n"} : f32[4, 5]\n'
+        "%u = reshape(%d) : f32[4, 1, 5]\n"
+        "%z = transpose(%u) {perm=[2, 1, 0]} : f32[5, 1, 4]",
+        '%d = dot(%x, %y) {rule="m k, k n -> n m"} : f32[5, 4]\n%z = reshape(%d) : f32[5, 1, 4]',
+    ),
     "result of a dot": (
         "%x: f32[4, 6], %y: f32[6, 5]",
         '%d = dot(%x, %y) {rule="m k, k n -> m n"} : f32[4, 5]\n'

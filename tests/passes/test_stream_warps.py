@@ -100,5 +100,5 @@ def test_rows_that_stay_in_registers_are_not_walked_twice(
 
 def test_unknown_loops_are_named(rng: np.random.Generator) -> None:
     func = prepared(stack.trace(lse, normal(rng, 4, 300)))
-    with pytest.raises(UsageError, match="there are: cpu, warps"):
+    with pytest.raises(UsageError, match="there are: blocks, cpu, warps"):
         Pipeline("stream{loops=waves,min_axis=2}").run(func)

@@ -23,9 +23,13 @@ from gpu_cases import (
     several,
 )
 from kernel_cases import CASES, Spec, group_of, layernorm, program, random_array, softmax
+from rounding_cases import chain, in_f32, numbers
 
+from stack.backends.cuda import BACKEND
 from stack.ir import Node
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
+from stack.run.compile import lower
+from stack.run.record import Run
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 COLLIDING = ("scatter_rows", "scatter_set")
@@ -154,3 +158,15 @@ def test_a_missing_wait_shows(
     (found,) = emulate(gpu_kernel(product_of(rule, first, second, "bf16")), arrays, tmp_path)
     with pytest.raises(AssertionError):
         assert_near(found, einsum(rule, *arrays), "bf16")
+
+
+@pytest.mark.parametrize("rounds", [True, False], ids=["rounded", "excess precision"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_precision_between_ops(
+    rounds: bool, dtype: str, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    func, arrays = chain(dtype), numbers(dtype, rng)
+    want = func.interpret(*arrays) if rounds else in_f32(func, arrays, dtype)
+    run = Run("", "", "cuda")
+    (kernel,) = (n for n in lower(func, BACKEND, run, rounds=rounds).nodes if n.op == "kernel")
+    np.testing.assert_array_equal(emulate(kernel, arrays, tmp_path)[0], want[0])

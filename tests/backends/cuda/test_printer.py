@@ -96,7 +96,7 @@ def test_pipelined_products_have_one_barrier_for_each_block_of_depth() -> None:
 
 def test_reductions_are_shuffles_then_shared_memory() -> None:
     short = print_kernel(gpu_kernel(group_of(softmax, [("f32", 4, 8, 128), ("f32", 8, 128)])), "k")
-    assert short.text.count("= over_warp(") == 2
+    assert short.text.count("= over_warp<") == 2
     assert "__shared__" not in short.text
     long = print_kernel(gpu_kernel(group_of(softmax, [("f32", 4, 8, 4096), ("f32", 8, 4096)])), "k")
     assert long.text.count("__syncthreads();") == 2

@@ -35,12 +35,12 @@ class FakeReplays(Replays):
         super().__init__(program)
         self.problem = ""
 
-    def _capture(self, inputs) -> Captured:  # type: ignore[no-untyped-def]
+    def _capture(self, inputs, private) -> Captured:  # type: ignore[no-untyped-def]
         self.captures += 1
         graph = FakeGraph(self.program, list(inputs))
         results = self.program.run(inputs)
         graph.results = results
-        return Captured(graph, results)
+        return Captured(graph, results, private)
 
 
 def program() -> Program:
@@ -64,7 +64,48 @@ def test_a_graph_is_captured_when_addresses_repeat_and_results_stay_the_callers(
     for value, (e, n) in kept:
         torch.testing.assert_close(e, value.exp())
         torch.testing.assert_close(n, -value.view(8, 8))
-    assert runner.captures == replay.TURNS
+    assert runner.captures == replay.TURNS + 1  # the last one's results are copied
+    assert not runner.places
+
+
+def test_a_small_input_that_moves_is_copied_into_place() -> None:
+    runner = FakeReplays(program())
+    inputs = [torch.randn(64) for _ in range(3 * replay.SETS)]
+    for x in inputs:
+        e, n = runner.run([x])
+        torch.testing.assert_close(e, x.exp())
+        torch.testing.assert_close(n, -x.view(8, 8))
+    assert runner.captures <= replay.TURNS
+    assert list(runner.places) == [0]
+    assert len(runner.known) == 1
+
+
+def test_an_input_that_moves_late_is_read_where_it_is_then() -> None:
+    b = Builder()
+    x, y = param("x", tensor("f32", 64)), param("y", tensor("f32", 64))
+    func = b.func("main", [x, y], [b.sub(x, b.exp(y))])
+    runner = FakeReplays(Program(func.body, load, None, "cpu"))
+    first, second = torch.randn(64), torch.randn(64)
+    for step in range(18):
+        if step == 6:
+            first = torch.randn(64)
+        if step == 12:
+            second = torch.randn(64)
+        second.add_(0.5)
+        (found,) = runner.run([first, second])
+        torch.testing.assert_close(found, first - second.exp())
+    assert list(runner.places) == [0, 1]
+
+
+def test_places_are_made_for_every_mode() -> None:
+    runner = FakeReplays(program())
+    with torch.inference_mode():
+        for _ in range(2):
+            runner.run([torch.randn(64)])
+    x = torch.randn(64)
+    for _ in range(4):
+        e, _ = runner.run([x])
+        torch.testing.assert_close(e, x.exp())
 
 
 def test_two_graphs_take_turns_in_a_loop() -> None:
@@ -97,7 +138,10 @@ def test_numpy_views_hold_a_result_too() -> None:
     np.testing.assert_array_equal(array, before)
 
 
-def test_addresses_that_never_repeat_are_forgotten() -> None:
+def test_addresses_of_large_inputs_that_never_repeat_are_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(replay, "COPIED", 64)
     runner = FakeReplays(program())
     inputs = [torch.randn(64) for _ in range(3 * replay.SETS)]
     for x in inputs:
@@ -109,7 +153,8 @@ def test_addresses_that_never_repeat_are_forgotten() -> None:
 def test_large_results_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay, "KEEP", 256)
     assert Replays(program()).turns == 0
-    monkeypatch.setattr(replay, "KEEP", 4 * 512)
+    monkeypatch.setattr(replay, "COPIED", 64)
+    monkeypatch.setattr(replay, "KEEP", (replay.TURNS + 1) * 2 * 512)
     runner = FakeReplays(program())
     for x in [torch.randn(64) for _ in range(3)] * 5:
         runner.run([x])

@@ -75,6 +75,36 @@ def test_limits(name: str, rows: int, columns: int, rng: np.random.Generator) ->
     check(masked(LIMITS[name]), args)
 
 
+@pytest.mark.parametrize("name", ["lower", "window", "half a sum", "columns alone"])
+def test_large_numbers_limit_the_loop(name: str, rng: np.random.Generator) -> None:
+    """Rows that are hidden take the mean over all columns: panels that were left out count."""
+    q, k, v = (normal(rng, 2, n, 16) for n in (90, 197, 197))
+    for fill in (torch.finfo(torch.float32).min, -1e4):
+        check(masked(LIMITS[name], fill), [q, k, v + 10])
+
+
+def test_rows_without_a_visible_place(rng: np.random.Generator) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor, pad: Tensor) -> Tensor:
+        line = torch.arange(300)
+        hidden = (line[None, :] > line[:, None]) | pad[:, None, :]
+        return torch.softmax((q @ k.mT).masked_fill(hidden, -1e9), -1) @ v
+
+    pad = torch.zeros(2, 300, dtype=torch.bool)
+    pad[1, :100] = True
+    q, k, v = (normal(rng, 2, 300, 16) for _ in range(3))
+    check(program, [q, k, v + 10, pad])
+
+
+def test_an_element_beside_each_row(rng: np.random.Generator) -> None:
+    def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        line = torch.arange(300)
+        scores = (q @ k.mT).masked_fill(line[None, :] > line[:, None], HIDDEN)
+        rows = torch.nn.functional.pad(scores, (0, 1), value=2.0)
+        return torch.softmax(rows, -1)[..., :-1] @ v
+
+    check(program, [normal(rng, 2, 300, 16) for _ in range(3)])
+
+
 @pytest.mark.parametrize("name", list(KEPT))
 def test_what_may_not_be_left_out(name: str, rng: np.random.Generator) -> None:
     hide, fill = KEPT[name]
@@ -161,3 +191,15 @@ def test_programs_agree_whatever_is_chosen(name: str, rng: np.random.Generator) 
     pairs = zip(*(o if isinstance(o, tuple) else (o,) for o in (out, wide)), strict=True)
     for got, want in pairs:
         _close(got.double().numpy(), want.numpy(), 1e-5)
+
+
+def test_results_whose_rows_are_apart_in_memory(rng: np.random.Generator) -> None:
+    """An MLP over channels between permutations, as in ConvNeXt: lanes of the kernel are rows of
+    the picture, which the result keeps last but one."""
+
+    def program(x: Tensor, first: Tensor, second: Tensor, y: Tensor) -> Tensor:
+        h = torch.relu(x.permute(0, 2, 3, 1) @ first) @ second
+        return h.permute(0, 3, 1, 2) + y
+
+    x, y = (normal(rng, 1, 8, 40, 40) for _ in range(2))
+    check(program, [x, normal(rng, 8, 16), normal(rng, 16, 8), y])

@@ -17,9 +17,11 @@ import torch
 import triton_interpreter  # noqa: F401
 from gpu_cases import EPILOGUES, JOINED, PRODUCTS, TURNED, epilogue_of, floats, product_of, several
 from kernel_cases import CASES, Spec, group_of, program, random_array
+from rounding_cases import chain, in_f32, numbers
 
 import stack
 from stack.backends.mlir.library import decode, encode
+from stack.backends.triton import BACKEND
 from stack.ir import Builder, Func, Node, parse
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.run.compile import compile_func
@@ -168,6 +170,17 @@ def kernels() -> Iterator[tuple[str, float, bool]]:
         yield name, worst, all(k.kind == "generated" for k in run.kernels)
 
 
+def precisions() -> Iterator[tuple[str, float, bool]]:
+    """What is between the ops of a kernel, to the last bit; of bf16 the interpreter cuts it off."""
+    func, arrays = chain("f16"), numbers("f16", np.random.default_rng(9))
+    for excess in (False, True):
+        run = compile_func(func, "triton", options={**OPTIONS, "excess_precision": excess})
+        found = run.run(arrays)[0]
+        want = in_f32(func, arrays, "f16") if excess else func.interpret(*arrays)
+        is_ours = [k.kind for k in run.kernels] == ["generated"]
+        yield f"excess precision: {excess}", error(found, want[0]), is_ours
+
+
 def streams() -> Iterator[tuple[str, float, bool]]:
     from stack.demos.gpu_attention import VARIANTS
 
@@ -195,10 +208,41 @@ def streams() -> Iterator[tuple[str, float, bool]]:
             )
 
 
+def few_rows(q: Any, k: Any, v: Any) -> Any:
+    """One query for each of two heads of keys."""
+    return torch.softmax(q @ k.mT / 4, -1) @ v
+
+
+def beside_rows(q: Any, k: Any, v: Any) -> Any:
+    """One more element for each row, and a mask that is finite; some rows see nothing else."""
+    i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
+    scores = (q @ k.mT).masked_fill((j > i) | (i % 50 == 3), -1e9)
+    rows = torch.nn.functional.pad(scores, (0, 1), value=-1e9)
+    return torch.softmax(rows, -1)[..., :-1] @ v
+
+
+def in_parts() -> Iterator[tuple[str, float, bool]]:
+    torch.manual_seed(9)
+    passes = ",".join(p for name, p in BACKEND.stages if name in ("canonical", "laid-out"))
+    passes += ",stream,split_reductions{parts=3},fuse,collapse,tiles"
+    for program_, rows in ((few_rows, 1), (beside_rows, 100)):
+        q, k, v = (torch.randn(1, 2, n, 32) for n in (rows, 200, 200))
+        for spec in (passes, passes.replace(",split_reductions{parts=3}", "")):
+            made = stack.compile(program_, q, k, v, backend="triton", passes=spec, **OPTIONS)
+            want = program_(*(a.double() for a in (q, k, v)))
+            kinds = {kernel.kind for kernel in made.run.kernels}
+            is_split = "split" in spec
+            few = len(made.run.kernels) == 1 + is_split
+            found = made(q, k, v).double().numpy()
+            name = f"{program_.__name__} {'parts' if is_split else 'whole'}"
+            yield name, error(found, want.numpy()), few and kinds == {"generated"}
+
+
 def main() -> int:
     warnings.simplefilter("ignore")  # nan and overflow are meant
     with np.errstate(all="ignore"):
-        found = {name: [worst, ours] for name, worst, ours in (*kernels(), *streams())}
+        checked = (*kernels(), *precisions(), *streams(), *in_parts())
+        found = {name: [worst, ours] for name, worst, ours in checked}
     print(json.dumps(found))
     return 0
 

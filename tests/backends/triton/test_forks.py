@@ -10,15 +10,19 @@ from typing import Any
 import pytest
 from kernel_cases import group_of
 
+from stack.errors import StackError
+from stack.explore.lowering import Settings, inspect_target
+from stack.explore.target import Program
 from stack.ir import Builder, Node
 from stack.passes.blocking.tiler import BlockTiler
 from stack.run.cache import Cache
 
 pytest.importorskip("triton")
-from stack.backends.triton import build, forks
+from stack.backends.device import forks
+from stack.backends.triton import build
 from stack.backends.triton.printer import Source, print_kernel
-from stack.errors import StackError
 
+torch = pytest.importorskip("torch")
 CRASH = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n"
 
 
@@ -46,27 +50,101 @@ def test_a_crash_and_an_error_are_replies() -> None:
     good, wrong = (build.request(s, "sm_90") for s in kernels())
     crash = {**good, "text": CRASH}
     wrong["text"] = wrong["text"].replace("tl.store", "tl.nothing")
-    found = forks.compile_side_by_side([crash, good, wrong])
+    found = build.forks().compile([crash, good, wrong])
     assert "SIGSEGV" in found[0]["error"]
     assert found[1]["cubin"]
     assert "nothing" in found[2]["error"]
 
 
+@pytest.mark.parametrize(
+    ("harm", "why"),
+    [
+        ("while True:\n    pass\n", "did not come to an end in time"),
+        ("held = [bytearray(1 << 24) for _ in range(1 << 20)]\n", "MemoryError"),
+        (CRASH, "SIGSEGV"),
+        ("raise ValueError('nothing for me')\n", "nothing for me"),
+    ],
+)
+def test_what_a_kernel_does_to_its_compiler_is_bounded(harm: str, why: str) -> None:
+    good = build.request(kernels()[0], "sm_90")
+    seconds = 2.0 if "time" in why else 60.0
+    bad = {**good, "text": harm, "seconds": seconds, "bytes": 1 << 28}
+    first, second = build.forks().compile([bad, good])
+    assert why in first["error"]
+    assert second["cubin"]
+
+
+def test_tools_that_a_compiler_starts_end_with_it(tmp_path: Path) -> None:
+    """A hung assembler does not outlive the fork that waits for it."""
+    note = tmp_path / "pid"
+    harm = (
+        "import subprocess\np = subprocess.Popen(['sleep', '600'])\n"
+        f"open({str(note)!r}, 'w').write(str(p.pid))\np.wait()\n"
+    )
+    good = build.request(kernels()[0], "sm_90")
+    (reply,) = build.forks().compile([{**good, "text": harm, "seconds": 2.0}])
+    assert "in time" in reply["error"]
+    state = Path(f"/proc/{note.read_text()}/stat")
+    assert not state.exists() or state.read_text().split(")")[1].split()[0] == "Z"
+
+
+def test_what_ended_its_compiler_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hang = {**build.request(kernels()[0], "sm_90"), "text": "while 1: pass\n", "seconds": 1.0}
+    own = build.forks()
+    first = own.compile([hang])
+
+    def ask(requests: list[Any]) -> list[Any]:
+        assert not requests
+        return []
+
+    monkeypatch.setattr(own, "_ask", ask)
+    assert own.compile([hang]) == first
+
+
+def test_each_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the interpreter of IR computes after a crash, a hang and a lack of memory."""
+    real = build.request
+    harm = iter(
+        (CRASH, "while True:\n    pass\n", "held = [bytes(1 << 24) for _ in range(1 << 20)]\n")
+    )
+
+    def request(source: Source, *rest: Any) -> dict[str, Any]:
+        asked = real(source, *rest)
+        if "tanh" not in source.text:
+            return asked
+        return {**asked, "text": next(harm), "seconds": 4.0, "bytes": 1 << 28}
+
+    def fn(x: Any) -> Any:
+        return torch.tanh(x.exp()).sum(1), torch.sqrt(x)
+
+    monkeypatch.setattr(build, "request", request)
+    run = inspect_target(
+        Program("p", fn, (torch.ones(8, 16),), "torch"), Settings("triton"), "sm_90"
+    )
+    kinds = {op: k.kind for k in run.kernels for op in k.ops}
+    assert (kinds["sqrt"], kinds["tanh"]) == ("generated", "library")
+    notes = "\n".join(run["retreat"].notes)
+    assert "SIGSEGV" in notes
+    assert "in time" in notes
+    assert run.coverage["library"] >= 1
+
+
 def test_a_lost_sidecar_is_started_again() -> None:
-    forks.warm()
-    client = forks._client
+    own = build.forks()
+    own.warm()
+    client = own.client
     assert client is not None
     os.kill(client.process.pid, signal.SIGKILL)
     client.process.wait()
     assert len(build.build_all(kernels(), "sm_90", build.UNLIMITED, None)) == 2
-    assert forks._client is not client
+    assert own.client is not client
 
 
 def test_one_that_cannot_be_started_is_done_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    def lost(_: Any) -> list[dict[str, Any]]:
-        raise StackError("no processes")
+    def lost(_: Any) -> Any:
+        raise OSError("no processes")
 
-    monkeypatch.setattr(build, "compile_side_by_side", lost)
+    monkeypatch.setattr(forks.Forks, "_running", lost)
     with pytest.warns(UserWarning, match="no processes"):
         replies = build.build_all(kernels(), "sm_90", build.UNLIMITED, None)
     assert all("cubin" in r for r in replies)
@@ -79,8 +157,7 @@ def test_the_cache_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(_: Any) -> list[dict[str, Any]]:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(build, "compile_side_by_side", refuse)
-    monkeypatch.setattr(build, "answer", refuse)
+    monkeypatch.setattr(build.forks(), "_ask", lambda asked: refuse(asked) if asked else [])
     again = build.build_all(sources, "sm_90", build.UNLIMITED, store)
     assert [r["cubin"] for r in again] == [r["cubin"] for r in first]
     with pytest.raises(AssertionError, match="compiled again"):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch_harness import capture, to_array, to_tensor
 
+import stack
 from stack.demos import models
 from stack.frontends.torch_space import callable_of, replay
 from stack.ir.builder import Builder, param
@@ -183,6 +184,20 @@ def test_scatter(kind: str, dtype: str) -> None:
     func = one(lambda b, x, i, u: b.scatter(x, i, u, rule=rule, kind=kind), *types)
     places = np.array([2, 0, 3] if kind == "set" else [2, 0, 2])
     check(func, values(types[0]), places, values(types[2]))
+
+
+@pytest.mark.parametrize("kind", ["set", "add"])
+def test_scatter_into_one_number(kind: str) -> None:
+    """Inductor writes into an expanded tensor as if it were dense: it must not be given one."""
+
+    def program(x: torch.Tensor, i: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        zeros = torch.zeros_like(x)
+        return zeros.scatter(-1, i, w) if kind == "set" else zeros.scatter_add(-1, i, w)
+
+    rows = torch.arange(64)[:, None]
+    args = torch.zeros(64, 8), (rows + torch.tensor([0, 3])) % 8, torch.rand(64, 2)
+    compiled = stack.compile(program, *args, backend="inductor")
+    torch.testing.assert_close(compiled(*args), program(*args), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("kind", ["sum", "prod", "max", "min"])

@@ -1,26 +1,32 @@
-"""The process that compiles: it has Triton loaded, and forks once for each kernel.
+"""The process that compiles: it has a compiler loaded, and forks once for each kernel.
 
 A fork of this small process costs milliseconds, and one of the process that has a GPU is not safe.
-What a kernel does to its compiler (a crash, a hang) ends that fork alone. Requests come as lines of
-JSON on stdin and are answered on stdout, in any order; the end of stdin ends it.
+What a kernel does to its compiler (a crash, a hang, all memory) ends that fork alone. Requests come
+as lines of JSON on stdin and are answered on stdout, in any order; the end of stdin ends it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import resource
 import selectors
 import signal
 import sys
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any
 
-from . import build
-
-LONGEST = 300  # seconds for one kernel
+LONGEST = 120.0  # seconds for one kernel
+MOST_BYTES = 8 << 30  # of memory for one kernel
+SHARE = 0.5  # of the machine's memory that one kernel may take, where that is less
 CHUNK = 1 << 16
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
 
 @dataclass
@@ -31,12 +37,14 @@ class Fork:
     pid: int
     end: float
     reply: bytearray = field(default_factory=bytearray)
+    is_late: bool = False
 
 
 class Sidecar:
     """Reads requests, forks, gathers replies."""
 
-    def __init__(self, requests: int, replies: int) -> None:
+    def __init__(self, answer: Answer, requests: int, replies: int) -> None:
+        self.answer = answer
         self.requests, self.replies = requests, replies
         self.selector = selectors.DefaultSelector()
         self.selector.register(requests, selectors.EVENT_READ)
@@ -63,7 +71,8 @@ class Sidecar:
             now = time.monotonic()
             for fork in self.forks.values():
                 if now > fork.end:
-                    os.kill(fork.pid, signal.SIGKILL)
+                    fork.is_late = True
+                    _end(fork)
 
     def _ask(self, data: bytes) -> None:
         *lines, self.text = (self.text + data).split(b"\n")
@@ -73,12 +82,15 @@ class Sidecar:
         ours, theirs = os.pipe()
         pid = os.fork()
         if not pid:
+            os.setpgid(0, 0)  # it ends with the tools that it starts
             os.close(self.requests)
+            _limit_memory(int(request.get("bytes", MOST_BYTES)))
             with os.fdopen(theirs, "w") as pipe:
-                json.dump(build.answer(request), pipe, default=vars)
+                json.dump(self.answer(request), pipe, default=vars)
             os._exit(0)
         os.close(theirs)
-        self.forks[ours] = Fork(request["number"], pid, time.monotonic() + LONGEST)
+        end = time.monotonic() + float(request.get("seconds", LONGEST))
+        self.forks[ours] = Fork(request["number"], pid, end)
         self.selector.register(ours, selectors.EVENT_READ)
 
     def _finish(self, pipe: int) -> None:
@@ -86,12 +98,10 @@ class Sidecar:
         self.selector.unregister(pipe)
         os.close(pipe)
         _, status = os.waitpid(fork.pid, 0)
-        code = os.waitstatus_to_exitcode(status)
         try:
             reply = json.loads(fork.reply)
         except ValueError:
-            why = signal.Signals(-code).name if code < 0 else f"exit {code}"
-            reply = {"error": f"its compiler ended with {why}"}
+            reply = {"error": _why(fork, os.waitstatus_to_exitcode(status)), "fatal": True}
         self._write(json.dumps({**reply, "number": fork.number}).encode() + b"\n")
 
     def _write(self, data: bytes) -> None:
@@ -100,15 +110,38 @@ class Sidecar:
 
     def _stop(self) -> None:
         for fork in self.forks.values():
-            os.kill(fork.pid, signal.SIGKILL)
+            _end(fork)
+
+
+def _end(fork: Fork) -> None:
+    """A fork, and what it started."""
+    for end in (os.killpg, os.kill):  # it may not have a group yet
+        with contextlib.suppress(ProcessLookupError):
+            end(fork.pid, signal.SIGKILL)
+
+
+def _why(fork: Fork, code: int) -> str:
+    if fork.is_late:
+        return "its compiler did not come to an end in time"
+    why = signal.Signals(-code).name if code < 0 else f"exit {code}"
+    return f"its compiler ended with {why}"
+
+
+def _limit_memory(most: int) -> None:
+    """Bound what this process, and each that it starts, may allocate."""
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = min(most, int(there * SHARE))
+    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
 
 
 def main() -> None:
     """Serve on stdin and stdout; what compilers print goes to stderr."""
     replies = os.dup(1)
     os.dup2(2, 1)
-    build.load()
-    Sidecar(sys.stdin.fileno(), replies).serve()
+    service = import_module(sys.argv[1])
+    service.load()
+    Sidecar(service.answer, sys.stdin.fileno(), replies).serve()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,72 @@
+"""Vision models of Hugging Face with their default attention."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import transformers
+from torch import nn
+
+from stack.demos.suite import Setting
+from stack.demos.suite_text import LAYERS, VOCABULARY, Output, Target, make_config
+
+
+def _pictures(setting: Setting, large: int = 64) -> torch.Tensor:
+    return torch.randn(large if setting.large else 1, 3, 224, 224)
+
+
+def _transformer(family: str) -> Callable[[Setting], Target]:
+    """The base size: the defaults of the config."""
+
+    def make(setting: Setting) -> Target:
+        config = make_config(f"{family}Config", {"num_hidden_layers": LAYERS})
+        model = getattr(transformers, f"{family}Model")(config)
+        return Output(model), (_pictures(setting),)
+
+    return make
+
+
+def swin(setting: Setting) -> Target:
+    """Swin-T, two blocks in each of its four stages."""
+    config = make_config("SwinConfig", {"depths": [2, 2, 2, 2]})
+    return Output(transformers.SwinModel(config)), (_pictures(setting),)
+
+
+def convnext(setting: Setting) -> Target:
+    """ConvNeXt-T, two blocks in each of its four stages."""
+    config = make_config("ConvNextConfig", {"depths": [2, 2, 2, 2]})
+    return Output(transformers.ConvNextModel(config)), (_pictures(setting),)
+
+
+class Clip(nn.Module):
+    """How well each text goes with each picture."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: Any, pictures: Any) -> Any:
+        return self.model(input_ids=tokens, pixel_values=pictures).logits_per_image
+
+
+def clip(setting: Setting) -> Target:
+    """CLIP ViT-B/32: a tower for texts, one for pictures."""
+    text = {"num_hidden_layers": LAYERS, "vocab_size": VOCABULARY, "eos_token_id": VOCABULARY - 1}
+    config = transformers.CLIPConfig(
+        text_config={**text, "attention_dropout": 0.0},
+        vision_config={"num_hidden_layers": LAYERS, "attention_dropout": 0.0},
+    )
+    pictures = _pictures(setting)
+    tokens = torch.randint(3, VOCABULARY - 1, (pictures.shape[0], 77))
+    return Clip(transformers.CLIPModel(config)), (tokens, pictures)
+
+
+PROGRAMS: dict[str, Callable[[Setting], Target]] = {
+    "vit": _transformer("ViT"),
+    "deit": _transformer("DeiT"),
+    "swin": swin,
+    "convnext": convnext,
+    "clip": clip,
+}

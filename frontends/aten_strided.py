@@ -1,0 +1,51 @@
+"""Reading and writing memory by strides, where it is the flat storage of a dense value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.frontends.aten import Context, NotLowered
+from stack.ir.dim import Dim, add, equal, less_equal, mul
+from stack.ir.node import Node
+from stack.ir.types import I64
+
+
+def read_strided(
+    cx: Context, flat: Node, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim
+) -> Node:
+    """The elements of a flat storage at offset + sum of position times stride.
+
+    Raises NotLowered where they are known to lie past its end.
+    """
+    if not size:
+        return cx.reshape(cx.slice(flat, 0, offset, add(offset, 1)), ())
+    axes = " ".join(f"i{i}" for i in range(len(size)))
+    place = _places(cx, flat.tensor.size, size, stride, offset)
+    return cx.b.gather(flat, place, rule=f"n!, {axes} -> {axes}")
+
+
+def write_strided(
+    cx: Context, flat: Node, source: Node, stride: Sequence[Dim], offset: Dim
+) -> Node:
+    """A flat storage with a value written over the elements that `read_strided` gives."""
+    place = _places(cx, flat.tensor.size, source.shape, stride, offset)
+    axes = " ".join(f"i{i}" for i in range(source.tensor.rank))
+    return cx.b.scatter(flat, place, source, rule=f"n!, {axes}, {axes} -> n!", kind="set")
+
+
+def _places(
+    cx: Context, count: Dim, size: Sequence[Dim], stride: Sequence[Dim], offset: Dim
+) -> Node:
+    """Where each element lies. Sizes that are not known may not lead past the end either."""
+    last = add(count, -1)
+    reach = offset
+    for extent, step in zip(size, stride, strict=True):
+        reach = add(reach, mul(add(extent, -1), step))
+    is_empty = any(equal(s, 0) is True for s in size)
+    is_inside = less_equal(reach, last)
+    if is_inside is False and not is_empty:
+        raise NotLowered("as_strided past the end of its operand")
+    place = cx.full(offset, cx.iota(size, 0).tensor) if size else cx.scalar(offset, I64)
+    for axis, step in enumerate(stride):
+        place = cx.elementwise("add", place, cx.elementwise("mul", cx.iota(size, axis), step))
+    return place if is_inside else cx.elementwise("min", place, last)

@@ -1,0 +1,129 @@
+"""Attention as it is written out: products, scale, mask, softmax, products.
+
+Torch's own decomposition of `scaled_dot_product_attention` computes in f32 throughout. Here the
+operands keep their type and the scores are f32: what a person writes, and what streams.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_NARROW = (torch.bfloat16, torch.float16)
+
+
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:  # fmt: skip
+    """What `F.scaled_dot_product_attention` says, of shapes `[..., m, d]` and `[..., n, d]`.
+
+    Rows without an unmasked column are 0.
+
+    Raises:
+        RuntimeError: for both a mask and `is_causal`.
+    """
+    if is_causal and attn_mask is not None:
+        raise RuntimeError("attention takes a mask or is_causal=True, not both")
+    kind = query.device.type
+    if torch.is_autocast_enabled(kind):
+        low = torch.get_autocast_dtype(kind)
+        query, key, value = (x.to(low) if x.is_floating_point() else x for x in (query, key, value))
+    with torch.autocast(kind, enabled=False):
+        if enable_gqa:
+            key, value = (_repeated(x, query.shape[-3]) for x in (key, value))
+        weights = weights_of(query, key, attn_mask, is_causal, scale)
+        weights = torch.dropout(weights, dropout_p, train=dropout_p > 0)
+        return weights.to(value.dtype) @ value
+
+
+def weights_of(
+    query: Tensor, key: Tensor, mask: Tensor | None, is_causal: bool = False,
+    scale: float | None = None,
+) -> Tensor:  # fmt: skip
+    """What each row gives to each column, `[..., m, n]`; f32 for 16-bit floats."""
+    scores = _scores(query, key)
+    scores = scores * (1 / torch.sym_sqrt(query.shape[-1]) if scale is None else scale)
+    if is_causal:
+        row, column = (torch.arange(n, device=scores.device) for n in scores.shape[-2:])
+        scores = scores.masked_fill(column > row[:, None], -math.inf)
+    softmax: Any = torch.softmax
+    if mask is not None:
+        scores, softmax = _masked(scores, mask), torch.ops.aten._safe_softmax
+    return softmax(scores, -1)
+
+
+def safe_softmax(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+    """The decomposition of `aten._safe_softmax`: softmax, but 0 where all of a row is -inf."""
+    if x.numel() == 0:
+        return torch.softmax(x, dim, dtype)
+    wide = x.float() if x.dtype in _NARROW else x
+    highest = wide.amax(dim, keepdim=True)
+    powers = (wide - highest.masked_fill(highest == -math.inf, 0)).exp()
+    total = powers.sum(dim, keepdim=True)
+    return (powers / total.masked_fill(total == 0, 1)).to(dtype or x.dtype)
+
+
+def _repeated(x: Tensor, heads: Any) -> Tensor:
+    """Each head as often as it takes to have `heads` of them."""
+    return (
+        x.unsqueeze(-3).expand(*x.shape[:-2], heads // x.shape[-3], *x.shape[-2:]).flatten(-4, -3)
+    )
+
+
+def _masked(scores: Tensor, mask: Tensor) -> Tensor:
+    return scores.masked_fill(~mask, -math.inf) if mask.dtype is torch.bool else scores + mask
+
+
+def _scores(query: Tensor, key: Tensor) -> Tensor:
+    return _wide_product(query, key) if query.dtype in _NARROW else query @ key.mT
+
+
+def _wide_product(x: Tensor, y: Tensor) -> Tensor:
+    batch = torch.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+    made: Any = _WideProduct.apply(*(v.expand(*batch, *v.shape[-2:]) for v in (x, y)))
+    return made
+
+
+class _WideProduct(torch.autograd.Function):
+    """`x @ y.mT` of 16-bit floats, in f32; its gradients are products of 16-bit floats."""
+
+    @staticmethod
+    def forward(x: Tensor, y: Tensor) -> Tensor:
+        count = math.prod(x.shape[:-2])
+        sides = (v.reshape(count, *v.shape[-2:]) for v in (x, y.mT))
+        return torch.bmm(*sides, out_dtype=torch.float32).view(*x.shape[:-1], y.shape[-2])
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor]:
+        x, y = ctx.saved_tensors
+        grad = grads[0].to(x.dtype)
+        return grad @ y, grad.mT @ x
+
+    @staticmethod
+    def vmap(info: Any, axes: tuple[int | None, ...], x: Tensor, y: Tensor) -> tuple[Tensor, int]:
+        sides = (
+            v.unsqueeze(0) if axis is None else v.movedim(axis, 0)
+            for v, axis in zip((x, y), axes, strict=True)
+        )
+        return _wide_product(*sides), 0
+
+
+WRITTEN: dict[Any, Callable[..., Any]] = dict.fromkeys(
+    (
+        F.scaled_dot_product_attention,
+        torch.ops.aten.scaled_dot_product_attention,
+        torch.ops.aten.scaled_dot_product_attention.default,
+    ),
+    attention,
+)

@@ -1,0 +1,140 @@
+"""A convolution of the IR as one call of torch: plain, or transposed where the IR spreads it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from stack.errors import StackError
+from stack.ir.conv_op import channels_second, sums_over_images
+from stack.ir.node import Node
+
+Tensor = torch.Tensor
+
+
+class Window(NamedTuple):
+    """The numbers of `torch.convolution`."""
+
+    stride: list[int]
+    padding: list[int]
+    dilation: list[int]
+    transposed: bool
+    output_padding: list[int]
+    groups: int
+
+
+Call = Callable[[Tensor, Tensor, Window], Tensor]
+_WEIGHT = [False, True, False]  # of three gradients
+_ONE_ROW = {"stride": 1, "low": 0, "high": 0, "lhs_dilation": 1, "rhs_dilation": 1}
+
+
+def library(x: Tensor, w: Tensor, window: Window) -> Tensor:
+    """Torch's own choice of a kernel."""
+    if not x.is_floating_point():
+        raise StackError(f"torch has no convolution of {x.dtype}")
+    return torch.convolution(x, w, None, *window)
+
+
+def convolution(node: Node, x: Tensor, w: Tensor, call: Call = library) -> Tensor:
+    """The value of a `conv` node whose result has elements; channels stay where they are."""
+    at = node.attrs
+    if not 1 <= x.dim() - 2 <= 3:
+        raise StackError(f"torch has no convolution over {x.dim() - 2} axes")
+    if not at.get("channels_last"):
+        return _channels_second(node, at, x, w, call)
+    is_line = x.dim() == 3
+    if is_line:  # torch copies a line whose channels stand last, an image it takes as it is
+        at = {**at, **{k: (v, *at[k]) for k, v in _ONE_ROW.items()}}
+        x, w = x.unsqueeze(1), w.unsqueeze(1)
+    y = _channels_second(node, at, x.movedim(-1, 1), w.movedim(-1, 1), call).movedim(1, -1)
+    return y.squeeze(1) if is_line else y
+
+
+def _channels_second(node: Node, at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
+    if sums_over_images(node):
+        sizes = channels_second(node.shape, node.attrs)[2:]
+        y = _weight_gradient(at, x, w, (*[1] * (x.dim() - 2 - len(sizes)), *sizes))
+        if y is not None:
+            return y
+    is_spread = any(d != 1 for d in at["lhs_dilation"])
+    is_turned = bool(at.get("transposed"))
+    if (is_spread or is_turned) and x.is_floating_point() and all(s == 1 for s in at["stride"]):
+        return _transposed(at, x, w if is_turned else turned(w, at["groups"]), call)
+    return _plain(at, x, turned(w, at["groups"]) if is_turned else w, call)
+
+
+def turned(w: Tensor, groups: int) -> Tensor:
+    """`[g * a, b, k...]` as `[g * b, a, k...]`, taps reversed: the weight of the transpose."""
+    split = w.reshape(groups, w.shape[0] // groups, *w.shape[1:]).transpose(1, 2)
+    split = split.flip(tuple(range(3, split.dim())))
+    return split.reshape(groups * w.shape[1], w.shape[0] // groups, *w.shape[2:])
+
+
+def _plain(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
+    low, high = list(at["low"]), list(at["high"])
+    gaps = list(at["lhs_dilation"])
+    if any(g != 1 for g in gaps):
+        x = _spread(x, gaps)
+    none = [0] * len(low)
+    if low != high or min(low) < 0 or not x.is_floating_point():
+        x, low = padded(x, low, high), none
+    dilation, stride = list(at["rhs_dilation"]), list(at["stride"])
+    return call(x, w, Window(stride, low, dilation, False, none, at["groups"]))
+
+
+def _transposed(at: Any, x: Tensor, w: Tensor, call: Call) -> Tensor:
+    """The transposed call adds `k - 1` dilated taps on both sides, less its padding."""
+    stride, dilation = list(at["lhs_dilation"]), list(at["rhs_dilation"])
+    padding, extra, low, high = [], [], [], []
+    sides = zip(at["low"], at["high"], w.shape[2:], stride, dilation, strict=True)
+    for lo, hi, taps, step, gap in sides:
+        reach = (taps - 1) * gap
+        fits = lo <= reach and 0 <= hi - lo < max(step, gap)
+        padding.append(reach - lo if fits else 0)
+        extra.append(hi - lo if fits else 0)
+        low.append(0 if fits else lo - reach)
+        high.append(0 if fits else hi - reach)
+    y = call(x, w, Window(stride, padding, dilation, True, extra, at["groups"]))
+    return padded(y, low, high)
+
+
+def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Tensor | None:
+    """Images `[c, g n, s...]` and windows `[g o, n, t...]` as the gradient of `[g o, c, k...]`.
+
+    Steps of the window are steps of the result there, and the other way round. None where the
+    convolution that it is the gradient for would not end with the last window.
+    """
+    groups = at["groups"]
+    stride, dilation, low = list(at["rhs_dilation"]), list(at["stride"]), list(at["low"])
+    sides = zip(x.shape[2:], w.shape[2:], sizes, stride, dilation, low, strict=True)
+    ends = all(
+        (s + 2 * lo - gap * (k - 1) - 1) // step + 1 == t for s, t, k, step, gap, lo in sides
+    )
+    if not ends or min(low) < 0 or not x.is_floating_point():
+        return None
+    images = x.reshape(x.shape[0], groups, -1, *x.shape[2:]).transpose(0, 2)
+    images = images.reshape(images.shape[0], -1, *x.shape[2:])
+    weight = x.new_empty(1).expand(w.shape[0], x.shape[0], *sizes)  # only its shape counts
+    window = (stride, low, dilation, False, [0] * len(low), groups)
+    grads = torch.ops.aten.convolution_backward.default(
+        w.transpose(0, 1), images, weight, None, *window, _WEIGHT
+    )
+    return grads[1].transpose(0, 1)
+
+
+def padded(x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:
+    """Zeros around the spatial axes; negative amounts crop."""
+    pads = [v for pair in reversed(list(zip(low, high, strict=True))) for v in pair]
+    return F.pad(x, pads) if any(pads) else x
+
+
+def _spread(x: Tensor, gaps: Sequence[int]) -> Tensor:
+    """Neighbours `gap` apart, with zeros between."""
+    for axis, gap in enumerate(gaps, 2):
+        zeros = [torch.zeros_like(x)] * (gap - 1)
+        wide = torch.stack([x, *zeros], dim=axis + 1).flatten(axis, axis + 1)
+        x = wide.narrow(axis, 0, (x.shape[axis] - 1) * gap + 1)
+    return x

@@ -1,0 +1,77 @@
+"""What stands against one graph of a torch program, in words of the program: op and source line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import GraphModule
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
+
+from stack.errors import StackError, UnsupportedOp
+
+PARTS = "torch.compile(fn, backend='stack') compiles the parts around it"
+_ITEM = "aten._local_scalar_dense.default"  # of `.item()`, `int(x)`, `float(x)`
+# of Dynamo's messages: what is for those who work on Dynamo
+_INTERNAL = ("Developer debug context", "For more details about", "Set TORCHDYNAMO_VERBOSE")
+
+
+@contextmanager
+def naming_ops(gm: GraphModule) -> Iterator[None]:
+    """Errors of an import as one that names the ops whose results have a size that data decides.
+
+    Raises UnsupportedOp in the place of what a size that nobody knows leads to.
+    """
+    try:
+        yield
+    except StackError as error:
+        found = sized_by_data(gm)
+        if not found:
+            raise
+        raise UnsupportedOp(found, f"what it gives depends on data; {PARTS}") from error
+
+
+def sized_by_data(gm: GraphModule) -> list[tuple[str, tuple[str, ...]]]:
+    """Ops of a graph that give a number, or an array of a size, which only a run can tell."""
+    from stack.frontends.fx_import import source_line
+
+    seen: set[Any] = set()
+    found: list[tuple[str, tuple[str, ...]]] = []
+    for node in gm.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload):
+            continue
+        new = _unknown(node.meta.get("val")) - seen
+        seen |= new
+        if new:
+            name = str(node.target)
+            found.append((".item()" if name == _ITEM else name, source_line(node)))
+    return list(dict.fromkeys(found))
+
+
+def _unknown(value: Any) -> set[Any]:
+    """Sizes and numbers in a traced value that are known only at run time."""
+    found: set[Any] = set()
+    for leaf in pytree.tree_leaves(value):
+        if isinstance(leaf, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+            found |= free_unbacked_symbols(leaf)
+    return found
+
+
+def break_text(error: Exception) -> str:
+    """Why a function does not make one graph, where, and what to do instead."""
+    said = [part for part in str(error).split("\n\n") if part.strip()]
+    kept = [p.rstrip() for p in said if not p.strip().startswith((*_INTERNAL, "from user code"))]
+    return f"the function does not make one graph{_place(error)}; {PARTS}.\n" + "\n".join(kept)
+
+
+def _place(error: Exception) -> str:
+    """Where the user's code stands that cannot be traced."""
+    frames = list(getattr(error, "real_stack", None) or ())
+    if not frames:
+        return ""
+    frame = frames[-1]
+    return f", at {os.path.basename(frame.filename)}:{frame.lineno}: `{(frame.line or '').strip()}`"

@@ -1,0 +1,69 @@
+"""Arguments that overlap in memory where a graph was traced with others that do not.
+
+A graph that writes to its inputs is traced for inputs that overlap in one way. Dynamo guards that
+no input is another one, but not that two views of one storage stay apart: AOTAutograd's graph is
+then wrong without a word. Such calls run op by op, and say so.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch._C._dynamo.guards import compute_overlapping_tensors
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+Pairs = frozenset[tuple[int, int]]
+
+
+def guarded(
+    call: Callable[..., Any], gm: GraphModule, examples: Sequence[Any], watched: Sequence[int]
+) -> Callable[..., Any]:
+    """`call`, where no input is written to; else `call` for inputs that overlap as traced.
+
+    Args:
+        gm: the graph of Dynamo, which torch can run as it is.
+        watched: positions of inputs that are no weights: those may come from anywhere.
+    """
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context is not None else None
+    infos = metadata.input_info if metadata is not None else ()
+    written = {i for i, info in enumerate(infos) if info.mutates_data}
+    tensors = [i for i in watched if isinstance(examples[i], torch.Tensor)]
+    if len(tensors) < 2 or written.isdisjoint(tensors):
+        return call
+    # a graph is compiled for the inputs of the call that follows
+    traced: list[Pairs] = []
+
+    def checked(*args: Any) -> Any:
+        pairs = _overlaps(args, tensors, written)
+        if not traced:
+            traced.append(pairs)
+        if pairs == traced[0]:
+            return call(*args)
+        warnings.warn(
+            f"arguments overlap in memory in a new way, and {gm.__class__.__name__} writes to"
+            " them: this call runs op by op; pass copies of them",
+            stacklevel=2,
+        )
+        return gm(*args)
+
+    return checked
+
+
+def _overlaps(args: Sequence[Any], tensors: Sequence[int], written: set[int]) -> Pairs:
+    """Pairs of inputs that share memory of which one is written to."""
+    places: dict[int, list[int]] = {}
+    for i in tensors:
+        places.setdefault(args[i].untyped_storage().data_ptr(), []).append(i)
+    found: set[tuple[int, int]] = set()
+    for group in places.values():
+        for n, i in enumerate(group):
+            for j in group[n + 1 :]:
+                touched = i in written or j in written
+                if touched and compute_overlapping_tensors([args[i], args[j]]):
+                    found.add((i, j))
+    return frozenset(found)

@@ -1,0 +1,73 @@
+"""In how many parts a stream runs on a GPU: where its rows give too few programs, each has more.
+
+A program walks along the whole axis for a tile of rows, and few rows keep few processors busy.
+Parts of the axis are programs too; merging their states is one more kernel.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from stack.ir.cost import cost
+from stack.ir.dim import symbols
+from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
+from stack.passes.blocking.reduce import APART
+from stack.passes.blocking.stream import StreamTiler
+from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.tile_choice import HIDDEN, MEMORY, PROCESSORS, PRODUCTS
+from stack.passes.tiling.frame import CannotTile, static
+
+SLOTS = 3 * PROCESSORS  # programs that read at a time
+SATURATE = 200  # programs that together reach the bandwidth
+RATE = 0.5  # of the products of a processor that a stream reaches
+MERGE = 4e-6  # seconds of one more kernel
+READ_GAIN = 0.96  # of the time of one pass: what parts may take, where they wait for memory
+GAIN = 0.8  # likewise, where they wait for products
+UNIT = 128  # elements of an axis with a product that a part has a multiple of
+LEAST = 2  # of those, that a part keeps at least
+MOST = 64  # parts: merging reads them all at once
+
+
+def has_parts(stream: Node) -> bool:
+    """Whether each part of the axis may run by itself: no result is as long as the axis."""
+    try:
+        places = stream_places(*stream.blocks)
+    except CannotTile:
+        return False
+    kept = {s for place in places.states.values() for d in place for s in symbols(d)}
+    return all(symbols(d) <= kept for place in places.results for d in place)
+
+
+def best_part(stream: Node) -> int:
+    """Elements of a part with which a stream is fastest; 0 where it is best as it is."""
+    extent = streamed_extent(stream)
+    try:
+        tiler = StreamTiler(stream)
+        tiler.kernel()
+    except CannotTile:
+        return 0  # `blocks` says why
+    if not isinstance(extent, int):
+        return 0
+    programs = prod(count for _, count in tiler.grid)
+    found = cost(stream)
+    reading, summing = static(found.read) / MEMORY, static(found.flops) / (RATE * PRODUCTS)
+    waits = reading > summing
+    held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
+
+    def time(count: int) -> float:
+        running = programs * count
+        if waits:
+            turns, left = divmod(running, SLOTS)
+            own = turns * SLOTS + (max(left, SATURATE) if left else 0)
+            spent = reading * own / running + turns * HIDDEN
+        else:
+            spent = summing * -(-running // PROCESSORS) * PROCESSORS / running
+        return spent + (MERGE + 2 * held * count / MEMORY if count > 1 else 0.0)
+
+    unit = UNIT if tiler.has_dot else APART.block
+    most = min(MOST, extent // (unit * LEAST))
+    best = min(range(1, most + 1), key=time, default=1)
+    if best == 1 or time(best) > (READ_GAIN if waits else GAIN) * time(1):
+        return 0
+    return -(-extent // (best * unit)) * unit

@@ -1,0 +1,72 @@
+"""Long sums of floats as sums of blocks: rounding grows with a block, not with the whole length.
+
+A loop that adds many numbers one after another becomes a loop over blocks, each of which starts
+from zero, and that one a loop over blocks of blocks: pairwise summation by a tree of high degree,
+which costs one more addition in `BLOCK`. The upper levels decide on the error: they have a lower
+degree, and cost nothing. N. J. Higham, "The accuracy of floating point summation" (1993).
+"""
+
+from __future__ import annotations
+
+from stack.ir.builder import Builder, constant, rebuild_block
+from stack.ir.node import Block, Node
+from stack.passes.summation import added
+
+BLOCK = 32  # numbers that are added one after another
+DEGREE = 8  # blocks that are
+
+
+def sum_in_blocks(block: Block) -> Block:
+    """A kernel's block in which no sum is long."""
+    return rebuild_block(block, _Blocks().visit)
+
+
+class _Blocks:
+    def __init__(self) -> None:
+        self.b = Builder()
+        self.count = 0
+
+    def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+        """The copy of a node; of a loop that sums, a loop over blocks."""
+        if node.op == "loop" and not node.attrs.get("limited"):
+            sums = added(node.attrs["kind"], blocks[0], 2 * BLOCK)
+            if sums:
+                return self._split(node, args, blocks[0], set(sums), BLOCK)
+        if args == node.args and blocks == node.blocks:
+            return node
+        return Node(node.op, args, node.attrs, node.type, blocks)
+
+    def _split(
+        self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int
+    ) -> Node:
+        """The loop as one over blocks of so many turns."""
+        b = self.b
+        index, *carried = block.params
+        extent = int(index.attrs["extent"])
+        count = -(-extent // length)
+        self.count += 1
+        outer = Node("var", (), {"name": f"block{self.count}", "extent": count}, index.type)
+        held = [
+            Node("var", (), {"name": f"{c.attrs['name']}_b{self.count}"}, c.type) for c in carried
+        ]
+        first = b.mul(outer, length)
+        last = b.add(first, length)
+        if extent % length:
+            last = b.min(last, extent)
+        starts = [_zero(b, h) if i in sums else h for i, h in enumerate(held)]
+        attrs = {**node.attrs, "limited": True}
+        part = Node("loop", (first, last, *starts), attrs, node.type, (block,))
+        parts = [part] if len(held) == 1 else [b.item(part, index=i) for i in range(len(held))]
+        results = [
+            b.add(h, p) if i in sums else p
+            for i, (h, p) in enumerate(zip(held, parts, strict=True))
+        ]
+        over = Block((outer, *held), results)
+        if count < 2 * DEGREE:
+            return Node("loop", args, node.attrs, node.type, (over,))
+        return self._split(node, args, over, sums, DEGREE)
+
+
+def _zero(b: Builder, like: Node) -> Node:
+    zero = constant(0.0, like.dtype)
+    return b.broadcast(zero, axes=(), type=like.type) if like.tensor.rank else zero

@@ -1,0 +1,170 @@
+"""Masks of a large negative number, such as the least that a type has, taken as masks of -inf.
+
+What such a number is added to, or stands in place of, adds nothing to sums of exp(x - m) in a row
+whose max m is far above it: exp rounds to 0. With -inf in its place the same sums come out, and
+whole tiles need not be computed. Where m is not above `floor` in some row, as where all of the row
+is masked, the assumption does not hold for it: what was assumed is computed again as it is written.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.ir.stream_op import streamed_axes
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.pattern import splat
+
+MOVED = ("broadcast", "reshape", "transpose", "cast")
+ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
+UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
+
+
+@dataclass(frozen=True)
+class Assumed:
+    """The states of a stream with -inf for large negative numbers.
+
+    Attributes:
+        states: the block, with the parameters of the original one.
+        floors: positions of states that are maxima, each with the number that it has to be above.
+        origin: selects of the block, and those of the original one.
+    """
+
+    states: Block
+    floors: Mapping[int, float]
+    origin: Mapping[Node, Node]
+
+
+def assumed(states: Block) -> Assumed | None:
+    """What may be assumed; None where no mask of a large negative number hides from all states."""
+    floors: dict[int, float] = {}
+    changed: dict[Node, Replacement] = {}
+    for select in states.nodes:
+        side = _filled(select)
+        found = _Hidden(states, select, _number(select.args[side])).floors() if side else None
+        if side and found:
+            for state, level in found.items():
+                floors[state] = max(level / 2, floors.get(state, -math.inf))
+            lowest = constant(-math.inf, select.dtype)
+            args = [lowest if i == side else a for i, a in enumerate(select.args)]
+            changed[select] = Replacement(make("select", args, hint=select.type))
+    if not changed:
+        return None
+    made = replace(states, changed)
+    return Assumed(made, floors, _origin(states, made))
+
+
+def as_hidden(states: Block) -> Block:
+    """The states of a stream as its masks hide elements from them, in all rows but few."""
+    found = assumed(states)
+    return found.states if found is not None else states
+
+
+def _origin(old: Block, new: Block) -> dict[Node, Node]:
+    """Selects of a block by those that took their place; both are in one order."""
+    kinds = [[n for n in block.nodes if n.op == "select"] for block in (new, old)]
+    return dict(zip(*kinds, strict=True))
+
+
+def _filled(select: Node) -> int:
+    """The operand of a select that is a large negative number; 0 where none is."""
+    if select.op != "select" or not select.tensor.rank or not select.dtype.is_float:
+        return 0
+    sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
+    return sides[0] if len(sides) == 1 else 0
+
+
+def _number(node: Node) -> float:
+    while node.op == "cast":
+        node = node.args[0]
+    value = splat(node)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+class _Hidden:
+    """What becomes of a hidden element.
+
+    Attributes:
+        level: values that are no greater than such a number.
+        below: values that are no greater than this, where every max is above half its level.
+        zero: values that are 0 then.
+    """
+
+    def __init__(self, states: Block, select: Node, fill: float) -> None:
+        self.states = states
+        self.level: dict[Node, float] = {select: fill}
+        self.below: dict[Node, float] = {}
+        self.zero: set[Node] = set()
+        self.maxima: dict[Node, float] = {}
+        for node in states.nodes:
+            if node is not select:
+                self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        args = node.args
+        if node.op in MOVED:
+            for found in (self.level, self.below):
+                if args[0] in found:
+                    found[node] = found[args[0]]
+            if args[0] in self.zero:
+                self.zero.add(node)
+        elif node in self.states.results and node.attrs.get("kind") == "max":
+            if args[0] in self.level:
+                self.maxima[node] = self.level[args[0]]
+        elif node.op == "select":
+            if all(a in self.zero or splat(a) == 0 for a in args[1:]):
+                self.zero.add(node)
+            levels = [self.level.get(a, _number(a)) for a in args[1:]]
+            if max(levels) < UNDERFLOW:
+                self.level[node] = max(levels)
+        elif node.op in ("exp", "exp2"):
+            if self.below.get(args[0], 0.0) <= UNDERFLOW:
+                self.zero.add(node)
+        elif len(args) == 2:
+            self._combine(node, *args)
+
+    def _combine(self, node: Node, a: Node, b: Node) -> None:
+        if node.op in ("mul", "div") and _positive(b):
+            factor = _number(b) if node.op == "mul" else 1 / _number(b)
+            for found in (self.level, self.below):
+                if a in found:
+                    found[node] = found[a] * factor
+        elif node.op == "sub" and a in self.level and _bound_of(b) in self.maxima:
+            self.below[node] = self.level[a] - self.maxima[_bound_of(b)] / 2
+        if node.op in ("add", "sub") and node not in self.below:
+            masked = [x for x in (a, b) if x in self.level and (x is a or node.op == "add")]
+            if masked and self.level[masked[0]] <= ABSORBS:
+                self.level[node] = self.level[masked[0]]
+        is_nothing = a in self.zero or (node.op == "mul" and b in self.zero)
+        if node.op in ("mul", "div") and is_nothing:
+            self.zero.add(node)
+        if node.op in ("add", "sub") and a in self.zero and b in self.zero:
+            self.zero.add(node)
+
+    def floors(self) -> dict[int, float] | None:
+        """The level of each max that is a state; None where some state takes a hidden element."""
+        found: dict[int, float] = {}
+        for i, state in enumerate(self.states.results):
+            operands = [operand for operand, _ in streamed_axes(state)]
+            if state in self.maxima:
+                found[i] = self.maxima[state]
+            elif state.attrs.get("kind", "sum") != "sum" or self.zero.isdisjoint(operands):
+                return None
+        return found
+
+
+def _positive(node: Node) -> bool:
+    return not node.tensor.rank and 0 < _number(node) < math.inf
+
+
+def _bound_of(node: Node) -> Node:
+    """The max behind a row, past moves and what replaces infinities."""
+    while node.op in MOVED or (node.op == "select" and splat(node.args[1]) == 0):
+        node = node.args[2 if node.op == "select" else 0]
+    return node
+
+
+__all__ = ["Assumed", "as_hidden", "assumed"]

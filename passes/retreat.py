@@ -1,0 +1,115 @@
+"""retreat: another way to compute a group whose kernel was refused by its compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import Builder, param
+from stack.ir.node import Block, Func, Node
+from stack.ir.types import TupleType
+from stack.passes.control import changed_bodies
+from stack.passes.fuse import Fuse
+from stack.passes.inline import Unfuse
+from stack.passes.tiles import Tiles
+from stack.rewrite.engine import Replacement, inline_block, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class Retreat(Pass):
+    """Give every group that is marked `refused` its next tile, smaller groups, or to a library.
+
+    A group comes to an end of this: tiles are named in order, groups hold fewer ops each time.
+
+    Attributes:
+        tiles: how many tiles of a product are tried before its group is split; 0 where the
+            backend takes no tile that a group names.
+    """
+
+    name: ClassVar[str] = "retreat"
+    tiles: int = 0
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        for node in block.nodes:
+            why, lines = node.attrs.get("refused"), block.locs.get(node, ())
+            if why is None or not log.spend("retreat", lines):
+                continue
+            way, found = self._next(node, block)
+            changed |= found
+            log.note(f"{block.names.get(node, node.op)} takes {way}: {why}", lines)
+        return replace(block, changed) if changed else block
+
+    def _next(self, node: Node, block: Block) -> tuple[str, dict[Node, Replacement]]:
+        """What a group takes, in words, and what it replaces in its block."""
+        tile = self._tile(node)
+        if tile:
+            return f"tile {tile}", {node: Replacement(_with(node, tiles=(tile,)))}
+        parts = self._parts(node)
+        if parts is None:
+            new = _with(node, kind="library", why="its compiler refused a kernel", tiles=None)
+            return "the library", {node: Replacement(new)}
+        groups = [n for n in parts.nodes if n.op not in ("const", "item")]
+        return f"{len(groups)} groups", _instead(node, parts, block)
+
+    def _tile(self, node: Node) -> str:
+        """The tile behind the one that was refused; "" where there is none."""
+        named = node.attrs.get("tiles")
+        if not self.tiles or not named:
+            return ""
+        known = Tiles(most=self.tiles).named(node)
+        after = known[known.index(named[0]) + 1 :] if named[0] in known else known
+        return after[0] if after else ""
+
+    def _parts(self, node: Node) -> Func | None:
+        """The group as a function of smaller ones; None where it cannot be split."""
+        params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
+        group = _with(Node(node.op, params, node.attrs, node.type, node.blocks))
+        alone = Func("parts", Block(params, _results(group)))
+        plain = Unfuse().run(alone, Log())
+        limit = len(plain.nodes) // 2
+        if node.op == "stream":
+            return self._tiled(Fuse().run(plain, Log()))
+        while limit:
+            parts = Fuse(max_nodes=limit).run(plain, Log())
+            if all(_size(n) < _size(node) for n in parts.nodes) and len(parts.nodes) > 1:
+                return self._tiled(parts)
+            limit //= 2
+        return None
+
+    def _tiled(self, func: Func) -> Func:
+        return Tiles().run(func, Log()) if self.tiles else func
+
+
+def _size(node: Node) -> int:
+    """How many ops a group holds."""
+    return len(node.blocks[0].nodes) if node.op == "fusion" else 0
+
+
+def _with(node: Node, **more: object) -> Node:
+    """The group without its mark, and with other attributes; None takes one away."""
+    attrs = {**node.attrs, "refused": None, **more}
+    held = {k: v for k, v in attrs.items() if v is not None}
+    return Node(node.op, node.args, held, node.type, node.blocks)
+
+
+def _results(node: Node) -> Sequence[Node]:
+    if not isinstance(node.type, TupleType):
+        return [node]
+    return [Node("item", (node,), {"index": i}, t) for i, t in enumerate(node.type.items)]
+
+
+def _instead(node: Node, parts: Func, block: Block) -> dict[Node, Replacement]:
+    """The results of the parts in the place of those of the group."""
+    b = Builder()
+    found = inline_block(parts.body, node.args, b)
+    if not isinstance(node.type, TupleType):
+        return {node: Replacement(found[0], (), b.names, b.locs)}
+    items = (n for n in block.nodes if n.op == "item" and n.args[0] is node)
+    return {n: Replacement(found[int(n.attrs["index"])], (node,), b.names, b.locs) for n in items}

@@ -1,0 +1,63 @@
+"""rounding: what an op of 16-bit floats gives is rounded to 16 bits, as in eager frameworks.
+
+Kernels widen 16-bit floats as they load them and keep f32 between the ops of a kernel: excess
+precision, as C's FLT_EVAL_METHOD and XLA's `xla_allow_excess_precision` allow it. Where results
+are to be those of one op after another, whatever is fused, this pass says so in the IR: each op
+computes in f32, and a cast rounds its result. Casts are exact rules for every backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir import ops
+from stack.ir.builder import make, rebuild
+from stack.ir.node import Block, Func, Node
+from stack.ir.types import F32, DType, TensorType
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+# what they give is one of their operands, or as short
+WHOLE = ("ceil", "floor", "round", "trunc")
+EXACT = ("abs", "bitcast", "cast", "max", "min", "neg", "select", "sign", *WHOLE)
+
+
+@dataclass(frozen=True)
+class Rounding(Pass):
+    """Round after each elementwise op of 16-bit floats; kernels then keep no more than memory."""
+
+    name: ClassVar[str] = "rounding"
+
+    def run(self, func: Func, log: Log) -> Func:
+        def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+            if _rounds(node) and log.spend("rounding", func.body.locs.get(node, ())):
+                wide = Node(node.op, [_widened(a) for a in args], node.attrs, _wide(node.tensor))
+                return make("cast", (wide,), hint=node.tensor)
+            if args == node.args and blocks == node.blocks:
+                return node
+            return Node(node.op, args, node.attrs, node.type, blocks)
+
+        return rebuild(func, visit)
+
+
+def _rounds(node: Node) -> bool:
+    return (
+        ops.lookup(node.op).kind == "elementwise"
+        and node.op not in EXACT
+        and isinstance(node.type, TensorType)
+        and _is_short(node.dtype)
+    )
+
+
+def _is_short(dtype: DType) -> bool:
+    return dtype.kind == "f" and dtype.bits == 16
+
+
+def _wide(type_: TensorType) -> TensorType:
+    return type_.with_dtype(F32) if _is_short(type_.dtype) else type_
+
+
+def _widened(node: Node) -> Node:
+    wide = _wide(node.tensor)
+    return node if wide == node.type else make("cast", (node,), hint=wide)

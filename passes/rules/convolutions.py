@@ -1,0 +1,111 @@
+"""Rules that give a convolution the form that a GPU computes fast.
+
+- one on tensor cores has its channels last, as the fast kernels of a library want them: transposes
+  around it say so, and `layout` cancels them against each other;
+- one of single channels is no product of matrices but a sum over the taps, which fuses with what
+  surrounds it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from math import prod
+from typing import Any
+
+from stack.ir.builder import Builder, constant, make
+from stack.ir.conv_op import sums_over_images
+from stack.ir.node import Node
+from stack.ir.types import F32
+from stack.passes.rules.dot_layout import reshaped
+from stack.passes.rules.transposes import for_free, inverse, transposed
+from stack.rewrite.engine import Scope, on
+
+MOST_TAPS = 27  # of a window that is summed here: each is a load
+
+
+@on("conv")
+def single_channels(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """As many groups as channels, a result for each: taps times their places, added up."""
+    x, w = node.args
+    at = node.attrs
+    sizes = (*x.shape, *w.shape)
+    if not all(isinstance(s, int) for s in sizes) or not node.dtype.is_float:
+        return None
+    is_plain = all(d == 1 for d in at["lhs_dilation"]) and min(*at["low"], *at["high"]) >= 0
+    is_single = at["groups"] == x.shape[1] == w.shape[0] and w.shape[1] == 1
+    other = at.get("channels_last") or at.get("transposed")
+    window: Any = w.shape[2:]
+    if other or not is_plain or not is_single or prod(window) > MOST_TAPS or not node.tensor.size:
+        return None
+    padded = _padded(x, at)
+    flat = reshaped(w, (w.shape[0], prod(window)))
+    wide = F32 if node.dtype.bits < 32 else node.dtype
+    total: Node | None = None
+    for number, tap in enumerate(itertools.product(*map(range, window))):
+        part = _cast(_places(padded, node, tap), wide)
+        factor = _column(flat, number, node, wide)
+        term = make("mul", (part, factor))
+        total = term if total is None else make("add", (total, term))
+    assert total is not None
+    return make("cast", (total,), hint=node.type) if total.dtype != node.dtype else total
+
+
+def _padded(x: Node, at: Any) -> Node:
+    low, high = (0, 0, *at["low"]), (0, 0, *at["high"])
+    if not any((*low, *high)):
+        return x
+    none = (0,) * x.tensor.rank
+    return make("pad", (x, constant(0, x.dtype)), {"low": low, "high": high, "interior": none})
+
+
+def _places(padded: Node, node: Node, tap: tuple[int, ...]) -> Node:
+    """What one tap of the window meets, for each place of the result."""
+    at, sizes = node.attrs, node.shape[2:]
+    start = tuple(t * d for t, d in zip(tap, at["rhs_dilation"], strict=True))
+    reach: list[Any] = [
+        s + (n - 1) * step + 1  # pyright: ignore[reportOperatorIssue]
+        for s, n, step in zip(start, sizes, at["stride"], strict=True)
+    ]
+    attrs = {
+        "start": (0, 0, *start),
+        "limit": (*padded.shape[:2], *reach),
+        "step": (1, 1, *at["stride"]),
+    }
+    return make("slice", (padded,), attrs)
+
+
+def _column(flat: Node, number: int, node: Node, wide: Any) -> Node:
+    """One tap of each channel's weight, as the result is."""
+    channels = flat.shape[0]
+    attrs = {"start": (0, number), "limit": (channels, number + 1), "step": (1, 1)}
+    column = _cast(reshaped(make("slice", (flat,), attrs), (channels,)), wide)
+    return make("broadcast", (column,), {"axes": (1,)}, hint=node.tensor.with_dtype(wide))
+
+
+def _cast(x: Node, dtype: Any) -> Node:
+    return x if x.dtype == dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
+
+
+@on("conv")
+def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Where tensor cores compute it, or where its operand comes that way."""
+    x, w = node.args
+    rank = x.tensor.rank
+    if node.attrs.get("channels_last") or rank < 3 or not node.dtype.is_float:
+        return None
+    if sums_over_images(node):
+        return None
+    last = (0, *range(2, rank), 1)
+    comes_so = x.op == "transpose" and for_free(x, last) is not None
+    if not comes_so and not _on_tensor_cores(node):
+        return None
+    attrs = {**node.attrs, "channels_last": True}
+    moved = make("conv", (transposed(x, last), transposed(w, last)), attrs)
+    return transposed(moved, inverse(last))
+
+
+def _on_tensor_cores(node: Node) -> bool:
+    return node.dtype.bits <= 16 or node.attrs.get("precision") == "tf32"
+
+
+CONV_RULES = (single_channels, channels_last)

@@ -1,0 +1,120 @@
+"""Products with a diagonal matrix scale rows or columns: nothing is summed.
+
+sum over k of [i = k] v b_k is v b_i. What is off the diagonal counts as nothing: an infinity of the
+other operand, which 0 would turn into a nan, does not reach other rows. Part of decompose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir import ops
+from stack.ir.axes import Index
+from stack.ir.builder import Builder, constant, make
+from stack.ir.dim import Dim, symbol
+from stack.ir.node import Node
+from stack.passes.positions.affine import affine
+from stack.passes.rules.dot_layout import Axes, dot_axes
+from stack.rewrite.engine import Scope, on
+from stack.rewrite.pattern import splat
+
+MOVED = ("broadcast", "reshape", "transpose")
+
+
+@on("dot")
+def diagonal_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """dot(select(i = k, v, 0), b) is v times b, read at i."""
+    inputs, output = dot_axes(node)
+    sizes = {
+        n: s
+        for names, a in zip(inputs, node.args, strict=True)
+        for n, s in zip(names, a.shape, strict=True)
+    }
+    contracted = [n for n in inputs[0] if n in inputs[1] and n not in output]
+    if len(contracted) != 1:
+        return None
+    (k,) = contracted
+    for side in (0, 1):
+        other, names = inputs[1 - side], inputs[side]
+        for i in names:
+            if i in other or i not in output or sizes[i] != sizes[k]:
+                continue
+            marks = {n: symbol(f"d{j}", 0, _last(sizes[n])) for j, n in enumerate(names)}
+            value = _on_diagonal(
+                node.args[side], tuple(marks[n] for n in names), marks[i], marks[k]
+            )
+            row = None if value is None else _row(value, names, i, k)
+            if row is None:
+                continue
+            moved = [i if n == k else n for n in other]
+            factors = [
+                _spread(part, own, output, node)
+                for part, own in (row, (node.args[1 - side], moved))
+            ]
+            return make("mul", factors)
+    return None
+
+
+def _last(size: Dim) -> int:
+    return size - 1 if isinstance(size, int) and size > 1 else 1
+
+
+def _on_diagonal(node: Node, index: Index, i: Dim, k: Dim) -> Node | None:
+    """What a matrix has where i = k, over all of its axes; None where it has more than that."""
+    if node.op == "cast" and node.args[0].dtype.kind == "b":
+        if _is_diagonal(node.args[0], index, i, k):
+            one = constant(1, node.dtype)
+            return make("broadcast", (one,), {"axes": ()}, hint=node.type)
+        return None
+    if node.op == "select" and splat(node.args[2]) == 0:
+        return _full(node.args[1], node) if _is_diagonal(node.args[0], index, i, k) else None
+    if node.op == "mul":
+        for part, other in (node.args, node.args[::-1]):
+            found = _on_diagonal(part, index, i, k) if part.tensor.rank else None
+            if found is not None and splat(found) == 1:
+                return _full(other, node)
+    return None
+
+
+def _full(value: Node, like: Node) -> Node:
+    if value.tensor.rank:
+        return value
+    return make("broadcast", (value,), {"axes": ()}, hint=like.type)
+
+
+def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
+    """Whether a condition is i = k."""
+    while test.op in MOVED:
+        index = ops.pull(test, index)[0]
+        test = test.args[0]
+    if test.op != "eq" or not test.tensor.rank:
+        return False
+    sides = [affine(a, index if a.tensor.rank else ()) for a in test.args]
+    return sides in ([i, k], [k, i])
+
+
+def _row(value: Node, names: Axes, i: str, k: str) -> tuple[Node, Axes] | None:
+    """A value without axis k, or without i and with k in its place; None where it has both."""
+    if value.op != "broadcast":
+        return None
+    axes: Sequence[int] = value.attrs["axes"]
+    own = [names[a] for a in axes]
+    if i in own and k in own:
+        return None
+    return value.args[0], [i if n == k else n for n in own]
+
+
+def _spread(value: Node, names: Axes, output: Axes, like: Node) -> Node:
+    """A value with axes of these names, in the order and the shape of the result."""
+    order = sorted(range(len(names)), key=lambda j: output.index(names[j]))
+    if order != list(range(len(names))):
+        value = make("transpose", (value,), {"perm": tuple(order)})
+    if value.dtype != like.dtype:
+        value = make("cast", (value,), hint=value.tensor.with_dtype(like.dtype))
+    if value.shape == like.shape:
+        return value
+    axes = tuple(sorted(output.index(n) for n in names))
+    return make("broadcast", (value,), {"axes": axes}, hint=like.type)
+
+
+__all__ = ["diagonal_operand"]

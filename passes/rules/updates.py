@@ -1,0 +1,68 @@
+"""Rules for sums of rows at given places."""
+
+from __future__ import annotations
+
+from stack.ir.builder import Builder, constant, make
+from stack.ir.dim import Dim
+from stack.ir.node import Node
+from stack.ir.types import I32, DType, TensorType
+from stack.ir.updates import updated_rows
+from stack.passes.rules.dot_layout import reshaped
+from stack.rewrite.engine import Scope, on
+from stack.rewrite.pattern import splat
+
+
+@on("cast")
+def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """Fewer rows than there are places, added to zeros and rounded to 16 bits: the gradient of an
+    embedding.
+
+    Each place that is named takes one of as many slots as there are rows. Sums are in the slots;
+    every place reads its own, or is 0. So the wide sums of all places are never in memory.
+    """
+    total = node.args[0]
+    if total.op != "scatter" or total.attrs["kind"] != "add" or not _is_narrowing(node):
+        return None
+    rows = updated_rows(total)
+    if rows is None or scope.used_outside(total, (node,)):
+        return None
+    base, index, updates = total.args
+    count, places = index.tensor.size, base.shape[rows.axis]
+    if splat(base) != 0 or not isinstance(count, int) or not isinstance(places, int):
+        return None
+    if not 0 < count < places:
+        return None
+    flat = reshaped(index, (count,))
+    line = make("iota", (), {"axis": 0}, hint=TensorType(I32, (count,)))
+    none = _full(-1, I32, (places,))
+    slots = make("scatter", (none, flat, line), {"rule": "v!, n, n -> v!", "kind": "set"})
+    own = reshaped(make("gather", (slots, flat), {"rule": "v!, n -> n"}), index.shape)
+    shape = (*base.shape[: rows.axis], count, *base.shape[rows.axis + 1 :])
+    sums = make("scatter", (_full(0, total.dtype, shape), own, updates), total.attrs)
+    first = make("max", (slots, constant(0, I32)))
+    read = make("gather", (sums, first), {"rule": _reading(len(shape), rows.axis)})
+    is_named = make("ge", (slots, constant(0, I32)))
+    named = make(
+        "broadcast",
+        (is_named,),
+        {"axes": (rows.axis,)},
+        hint=is_named.tensor.with_shape(node.shape),
+    )
+    value = make("cast", (read,), hint=node.type)
+    return make("select", (named, value, constant(0, node.dtype)))
+
+
+def _is_narrowing(node: Node) -> bool:
+    return node.dtype.is_float and node.dtype.bits <= 16 and node.args[0].dtype.is_float
+
+
+def _full(value: int, dtype: DType, shape: tuple[Dim, ...]) -> Node:
+    return make("broadcast", (constant(value, dtype),), {"axes": ()}, hint=TensorType(dtype, shape))
+
+
+def _reading(rank: int, axis: int) -> str:
+    """Rows of an axis at the places of a line: `a n! b, v -> a v b`."""
+    names = [f"d{i}" for i in range(rank)]
+    source = [f"{n}!" if i == axis else n for i, n in enumerate(names)]
+    result = ["v" if i == axis else n for i, n in enumerate(names)]
+    return f"{' '.join(source)}, v -> {' '.join(result)}"

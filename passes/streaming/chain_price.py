@@ -1,0 +1,71 @@
+"""What a chain of products costs on a GPU as one loop, and one product after another.
+
+Without a correction, as in `f(x a) b`, the loop saves nothing but the traffic of what is between.
+It holds as many sums of each row as the last product has columns, to a power of two, and what is
+between keeps its tensor cores waiting. Where rows meet rows, as in attention without a softmax,
+that traffic is much; where rows meet a few columns, it is little.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from stack.ir.axes import parse_rule
+from stack.ir.node import Node
+from stack.passes.blocking.tile_choice import (
+    LAUNCH,
+    PROCESSORS,
+    PRODUCTS,
+    Product,
+    best_seconds,
+    tiles_of,
+)
+from stack.passes.streaming.terms import Refusal
+from stack.passes.tiling.frame import power_of_two, static
+
+RATE = 0.65  # of its products' that a loop reaches
+ROWS = 128  # of a program, which has a processor alone
+
+
+def check_chain(stream: Node) -> str:
+    """What a chain costs, in words; empty for a stream with corrections, which is always taken.
+
+    Raises:
+        Refusal: the loop costs more than its products.
+    """
+    states, correct, _ = stream.blocks
+    inner = [n for n in states.nodes if n.op == "dot" and n not in states.results]
+    sums = [n for n in states.results if n.op == "dot"]
+    is_plain = correct.results == correct.params[: len(correct.results)]
+    if not is_plain or not inner or len(sums) < len(states.results):
+        return ""
+    dots = [*inner, *sums]
+    apart = sum(best_seconds(_product(d), d.args[0].dtype) for d in dots)
+    streamed = LAUNCH + sum(_seconds(d, d in sums) for d in dots)
+    text = f"it costs {streamed * 1e6:.3g} us as one loop, {apart * 1e6:.3g} us apart"
+    if streamed >= apart:
+        raise Refusal(text)
+    return text
+
+
+def _seconds(dot: Node, is_sum: bool) -> float:
+    """Of a product in the loop."""
+    product, dtype = _product(dot), dot.args[0].dtype
+    width = power_of_two(product.width) if is_sum else product.width
+    programs = product.apart * -(-product.height // ROWS)
+    turns = -(-programs // PROCESSORS)
+    flops = 2.0 * turns * PROCESSORS * ROWS * product.depth * width
+    return flops / (PRODUCTS * RATE * max(t.rate for t in tiles_of(product, dtype)))
+
+
+def _product(dot: Node) -> Product:
+    rule = parse_rule(dot.attrs["rule"])
+    sizes = rule.sizes([a.shape for a in dot.args])
+    left, right, made = ({a.names[0] for a in o} for o in (*rule.inputs, *rule.outputs))
+
+    def size(names: Sequence[str] | set[str]) -> int:
+        return prod(static(sizes[n]) for n in names)
+
+    apart = size(left & right & made)
+    return Product(size(left - right), size(right - left), size((left & right) - made), apart)

@@ -1,0 +1,245 @@
+"""Reductions of rows that single elements were added to: those of the row, and one more operation.
+
+Where a concat puts elements beside a long axis, elementwise ops on it are ops on its parts, a
+reduction is that of the long part joined with the elements, and a slice back to the long part is
+that part. So the rows keep their length, and what was added is a value for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stack.ir.builder import make
+from stack.ir.dim import Dim, add, less_equal
+from stack.ir.node import Block, Node
+from stack.passes.streaming.graph import Graph, is_elementwise
+from stack.passes.streaming.terms import Refusal
+from stack.passes.tiling.frame import COMBINE
+from stack.rewrite.engine import Replacement, replace
+
+JOINS = ("concat", "pad")
+
+
+def split_rows(block: Block, spend: Callable[[tuple[str, ...]], bool]) -> Block:
+    """The block with such concats taken apart. `spend` is asked before each, with its lines."""
+    refused: set[Node] = set()
+    while True:
+        found = next((n for n in block.nodes if n.op in JOINS and n not in refused), None)
+        if found is None:
+            return block
+        refused.add(found)
+        graph = Graph(block)
+        try:
+            changed = _Split(graph, found).replacements()
+        except Refusal:
+            continue
+        if spend(graph.lines([found])):
+            block = _without_shifts(replace(block, changed))
+
+
+class _Split:
+    """The values along a concat or pad, each as its long part and the single elements beside it.
+
+    A single element has the shape of the rows: without the axis.
+    """
+
+    def __init__(self, graph: Graph, concat: Node) -> None:
+        self.graph = graph
+        self.concat = concat
+        self.axis, self.pieces = _pieces(concat)
+        sizes = [p.shape[self.axis] for p in self.pieces]
+        long = [i for i, size in enumerate(sizes) if size != 1]
+        if len(long) != 1:
+            raise Refusal("not one long part and single elements")
+        (self.long,) = long
+        self.parts: dict[Node, list[Node]] = {
+            concat: [arg if i == self.long else self._row(arg) for i, arg in enumerate(self.pieces)]
+        }
+        start: Dim = 0
+        for size in sizes[: self.long]:
+            start = add(start, size)
+        self.start, self.size = start, sizes[self.long]
+
+    def replacements(self) -> dict[Node, Replacement]:
+        """What ends the values along the concat, from the parts. Raises Refusal."""
+        changed: dict[Node, Replacement] = {}
+        reduces = False
+        pending = [self.concat]
+        members = {self.concat}
+        while pending:
+            node = pending.pop()
+            if node in self.graph.results:
+                raise Refusal(f"{self.graph.name(node)} is needed as it is")
+            for user in self.graph.users.get(node, ()):
+                if user in members or user in changed:
+                    continue
+                if is_elementwise(user) and user.shape == self.concat.shape:
+                    members.add(user)
+                    pending.append(user)
+                elif user.op == "reduce" and user.attrs["axes"] == (self.axis,):
+                    changed[user] = Replacement(user)
+                    reduces = True
+                elif user.op == "slice" and self._is_long(user):
+                    changed[user] = Replacement(user)
+                else:
+                    raise Refusal(f"{self.graph.name(user)} needs the whole of it")
+        if not reduces:
+            raise Refusal("nothing is reduced")
+        for node in self.graph.nodes:
+            if node in members and node is not self.concat:
+                self.parts[node] = self._elementwise(node)
+        return {n: Replacement(self._end(n)) for n in changed}
+
+    def _is_long(self, user: Node) -> bool:
+        """Whether a slice takes the long part, and all of it that the other axes have."""
+        start, limit = user.attrs["start"][self.axis], user.attrs["limit"][self.axis]
+        end = add(self.start, self.size)
+        return less_equal(self.start, start) is True and less_equal(limit, end) is True
+
+    def _end(self, node: Node) -> Node:
+        parts = self.parts[node.args[0]]
+        if node.op == "slice":
+            moved = {k: list(node.attrs[k]) for k in ("start", "limit", "step")}
+            for key in ("start", "limit"):
+                moved[key][self.axis] = add(moved[key][self.axis], -int(str(self.start)))
+            made = make("slice", (parts[self.long],), {k: tuple(v) for k, v in moved.items()})
+            return parts[self.long] if made.type == parts[self.long].type else made
+        kind = str(node.attrs["kind"])
+        if kind not in COMBINE or (kind in ("sum", "prod") and node.dtype.bits < 32):
+            raise Refusal(f"parts of a {kind} of {node.dtype}")
+        total = make("reduce", (parts[self.long],), {"kind": kind, "axes": (self.axis,)})
+        for i, part in enumerate(parts):
+            if i != self.long:
+                total = make(COMBINE[kind], (total, part))
+        return total
+
+    def _elementwise(self, node: Node) -> list[Node]:
+        found: list[Node] = []
+        for i in range(len(self.pieces)):
+            args = [self._part(a, i) for a in node.args]
+            shape = self.parts[self.concat][i].shape
+            hint = node.tensor.with_shape(shape if any(a.tensor.rank for a in args) else ())
+            found.append(make(node.op, args, node.attrs, hint=hint))
+        return found
+
+    def _part(self, value: Node, i: int) -> Node:
+        """Part `i` of an operand."""
+        if value in self.parts:
+            return self.parts[value][i]
+        if not value.tensor.rank:
+            return value
+        if value.op == "broadcast" and self.axis not in value.attrs["axes"]:
+            if i != self.long:
+                return self._spread(value, self.axis)
+            shape = self.parts[self.concat][i].shape
+            return make("broadcast", value.args, value.attrs, hint=value.tensor.with_shape(shape))
+        begin: Dim = 0
+        for arg in self.pieces[:i]:
+            begin = add(begin, arg.shape[self.axis])
+        rank = value.tensor.rank
+        start, limit = [0] * rank, list(value.shape)
+        start[self.axis] = begin  # pyright: ignore[reportArgumentType, reportCallIssue]
+        limit[self.axis] = add(begin, self.pieces[i].shape[self.axis])
+        attrs = {"start": tuple(start), "limit": tuple(limit), "step": (1,) * rank}
+        made = make("slice", (value,), attrs)
+        return made if i == self.long else self._row(made)
+
+    def _row(self, value: Node) -> Node:
+        """A single element of each row, without its axis."""
+        if value.op == "broadcast" and self.axis not in value.attrs["axes"]:
+            return self._spread(value, self.axis)
+        shape = tuple(s for i, s in enumerate(value.shape) if i != self.axis)
+        return shaped(value, shape)
+
+    def _spread(self, value: Node, axis: int) -> Node:
+        """A broadcast without one of the axes that it repeats along."""
+        shape = tuple(s for i, s in enumerate(value.shape) if i != axis)
+        inner = value.args[0]
+        if inner.tensor.size == value.tensor.with_shape(shape).size:
+            return shaped(inner, shape)
+        axes = tuple(int(a) - (int(a) > axis) for a in value.attrs["axes"])
+        hint = value.tensor.with_shape(shape)
+        return make("broadcast", (inner,), {"axes": axes}, hint=hint)
+
+
+def _pieces(node: Node) -> tuple[int, list[Node]]:
+    """The axis of a concat, and what lies along it; a pad adds its number."""
+    if node.op == "concat":
+        return int(node.attrs["axis"]), list(node.args)
+    value, fill = node.args
+    low, high, interior = (list(node.attrs[k]) for k in ("low", "high", "interior"))
+    moved = [i for i in range(len(low)) if low[i] or high[i] or interior[i]]
+    if len(moved) != 1 or any(interior) or not {low[moved[0]], high[moved[0]]} <= {0, 1}:
+        raise Refusal("more than single elements are added")
+    (axis,) = moved
+    shape = tuple(1 if i == axis else s for i, s in enumerate(value.shape))
+    one = make("broadcast", (fill,), {"axes": ()}, hint=value.tensor.with_shape(shape))
+    return axis, [*[one] * low[axis], value, *[one] * high[axis]]
+
+
+def shaped(value: Node, shape: Sequence[Dim]) -> Node:
+    """A value in another shape, of as many elements."""
+    while value.op == "reshape":
+        value = value.args[0]
+    if value.shape == tuple(shape):
+        return value
+    return make("reshape", (value,), hint=value.tensor.with_shape(tuple(shape)))
+
+
+# ---- a max of what it was subtracted from
+
+
+def _without_shifts(block: Block) -> Block:
+    """The block with max(x - r) as r - r, where r is the max of x."""
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        found = _shifted(node) if node.op == "max" else None
+        if found is None:
+            continue
+        base, moved = found
+        if base is not moved:
+            continue
+        row = shaped(moved, node.shape)
+        made = make("sub", (row, row))
+        if made.dtype != node.dtype:
+            made = make("cast", (made,), hint=node.type)
+        changed[node] = Replacement(made)
+    return replace(block, changed) if changed else block
+
+
+def _shifted(node: Node) -> tuple[Node, Node] | None:
+    """x and r of a row that is x - r, or the max of such."""
+    node = _plain(node)
+    if node.op == "reduce" and node.attrs["kind"] == "max":
+        inner = node.args[0]
+        while inner.op == "cast":
+            inner = inner.args[0]
+        if inner.op != "sub":
+            return None
+        x, r = inner.args
+        axes = {int(a) for a in node.attrs["axes"]}
+        if r.op != "broadcast" or not axes.isdisjoint(r.attrs["axes"]):
+            return None
+        return make("reduce", (x,), node.attrs), _plain(r.args[0])
+    if node.op == "sub":
+        return _plain(node.args[0]), _plain(node.args[1])
+    if node.op == "max":
+        found = [_shifted(a) for a in node.args]
+        first, second = found
+        if first is None or second is None or first[1] is not second[1]:
+            return None
+        parts = [first[0], second[0]]
+        if parts[0].type != parts[1].type:
+            return None
+        return make("max", parts), first[1]
+    return None
+
+
+def _plain(node: Node) -> Node:
+    """A row without casts, and in the shape that it was made in."""
+    while node.op in ("reshape", "cast"):
+        node = node.args[0]
+    return node
+
+
+__all__ = ["split_rows"]

@@ -1,0 +1,81 @@
+"""Masks that are added to scores, as selects of scores: those say where elements are hidden.
+
+x + (c ? 0 : v) is c ? x : v where v is -inf, or so large that no digit of x is left in the sum.
+What is hidden counts as nothing: an infinity there does not become a nan.
+"""
+
+from __future__ import annotations
+
+from stack.ir.builder import constant, make
+from stack.ir.node import Block, Node
+from stack.ir.types import BOOL
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.pattern import splat
+
+MOVES = ("broadcast", "reshape", "transpose")
+ABSORBS = -(2.0**120)  # less half a digit of it is more than 2 ** 95, of the floats of 32 bits
+Mask = tuple[Node | bool, float | None]  # where it is 0, and what it is elsewhere
+
+
+def masks_as_selects(block: Block) -> Block:
+    """The block with masks that are added as selects."""
+    changed: dict[Node, Replacement] = {}
+    for node in block.nodes:
+        if node.op != "add" or node.dtype.bits > 32:
+            continue
+        for value, other in (node.args, node.args[::-1]):
+            mask = _mask(other)
+            if mask is None or mask[1] is None or isinstance(mask[0], bool):
+                continue
+            fill = constant(mask[1], node.dtype)
+            changed[node] = Replacement(make("select", (mask[0], value, fill), hint=node.type))
+            break
+    return replace(block, changed) if changed else block
+
+
+def _mask(node: Node) -> Mask | None:
+    """A value of 0 and one other number, by a condition; None where it is anything else."""
+    number = splat(node)
+    if isinstance(number, int | float):
+        if number == 0:
+            return True, None
+        return (False, float(number)) if number < ABSORBS else None
+    if node.op == "cast" and node.dtype.is_float:
+        return _mask(node.args[0])
+    if node.op in MOVES:
+        found = _mask(node.args[0])
+        return None if found is None else (_moved(node, found[0]), found[1])
+    if node.op != "select":
+        return None
+    yes, no = _mask(node.args[1]), _mask(node.args[2])
+    fills = {m[1] for m in (yes, no) if m is not None} - {None}
+    if yes is None or no is None or len(fills) != 1:
+        return None
+    return _chosen(node.args[0], yes[0], no[0]), fills.pop()
+
+
+def _moved(move: Node, test: Node | bool) -> Node | bool:
+    if isinstance(test, bool):
+        return test
+    return make(move.op, (test,), move.attrs, hint=move.tensor.with_dtype(BOOL))
+
+
+def _chosen(test: Node, yes: Node | bool, no: Node | bool) -> Node | bool:
+    """test ? yes : no."""
+    if yes is no:
+        return yes
+    first = _both("and", test, yes)
+    second = _both("and", make("not", (test,)), no)
+    return _both("or", first, second)
+
+
+def _both(op: str, a: Node | bool, b: Node | bool) -> Node | bool:
+    """`and` or `or`, one side of which may be known."""
+    decides = op == "or"
+    if isinstance(a, bool) or isinstance(b, bool):
+        known, other = (a, b) if isinstance(a, bool) else (b, a)
+        return decides if known is decides else other
+    return make(op, (a, b))
+
+
+__all__ = ["masks_as_selects"]

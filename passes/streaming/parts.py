@@ -1,0 +1,78 @@
+"""Streams in parts: where one pass would keep most of a GPU idle, each part of its axis has one.
+
+The states of two parts merge as those of two tiles do: the block `correct` gives what the states
+of a part would be with the final values of earlier ones, and a reduction over the parts adds them
+up. For a product over a long axis of few rows this is known as split-K or split-KV; nothing here
+knows of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from stack.ir.builder import Builder, make, param
+from stack.ir.dim import Dim
+from stack.ir.node import Block, Node, topological
+from stack.ir.ops import lookup
+from stack.rewrite.engine import inline_block
+
+
+def in_parts(stream: Node, part: int) -> Node:
+    """What stands for a stream: it runs on parts of `part` elements, and one group merges them."""
+    states, correct, finish = stream.blocks
+    count = len(states.results)
+    ends = Block(finish.params, finish.params[:count], finish.names, finish.locs)
+    attrs = {k: v for k, v in stream.attrs.items() if k != "tiles"}
+    apart = make("stream", stream.args, {**attrs, "part": part}, (states, correct, ends))
+    found = [make("item", (apart,), {"index": i}) for i in range(count)] if count > 1 else [apart]
+    held = [param(f"s{i}", f.type) for i, f in enumerate(found)]
+    merged: list[Node] = []
+    for j, state in enumerate(states.results):
+        # `correct` of a state reads earlier ones alone: the others are not there yet
+        new = [_repeated(m, h.shape[0]) for m, h in zip(merged, held)] + held[len(merged) :]
+        kept = with_parts(correct.results[j], dict(zip(correct.params, [*held, *new], strict=True)))
+        kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+        merged.append(make("reduce", (kept,), {"kind": kind, "axes": (0,)}))
+    builder = Builder()
+    results = inline_block(finish, [*merged, *finish.params[count:]], builder)
+    needed = set(topological(results))
+    read = [p for p in finish.params[count:] if p in needed]
+    body = Block([*held, *read], results, builder.names, builder.locs)
+    args = [*found, *(stream.args[finish.params.index(p) - count] for p in read)]
+    return make("fusion", args, {"kind": "reduction", "name": "merge"}, (body,))
+
+
+def with_parts(root: Node, known: Mapping[Node, Node]) -> Node:
+    """A value of elementwise ops and moves for all parts at once: their axis is the first."""
+    done = dict(known)
+    for node in topological([root], lambda n: n not in done):
+        done[node] = _batched(node, [done[a] for a in node.args])
+    return done[root]
+
+
+def _batched(node: Node, args: Sequence[Node]) -> Node:
+    if all(new is old for new, old in zip(args, node.args, strict=True)):
+        return node  # the same for all parts
+    parts = next(n.shape[0] for n, o in zip(args, node.args, strict=True) if n is not o)
+    type_ = node.tensor.with_shape((parts, *node.shape))
+    if node.op == "broadcast":
+        axes = (0, *(int(a) + 1 for a in node.attrs["axes"]))
+        return make("broadcast", args, {"axes": axes}, hint=type_)
+    if node.op == "reshape":
+        return make("reshape", args, hint=type_)
+    if node.op == "transpose":
+        return make("transpose", args, {"perm": (0, *(int(p) + 1 for p in node.attrs["perm"]))})
+    if lookup(node.op).kind != "elementwise":
+        raise ValueError(f"no parts of {node.op}")
+    whole = [
+        _repeated(new, parts) if new is old and old.tensor.rank else new
+        for new, old in zip(args, node.args, strict=True)
+    ]
+    return make(node.op, whole, node.attrs, hint=type_)
+
+
+def _repeated(value: Node, parts: Dim) -> Node:
+    """A value for each part."""
+    axes = tuple(range(1, value.tensor.rank + 1))
+    hint = value.tensor.with_shape((parts, *value.shape))
+    return make("broadcast", (value,), {"axes": axes}, hint=hint)

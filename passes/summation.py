@@ -1,0 +1,34 @@
+"""Which loops are long sums of floats, whose rounding errors would grow with their length."""
+
+from __future__ import annotations
+
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+
+
+def added(kind: object, block: Block, least: int) -> dict[int, Node]:
+    """Carried values of a serial loop that are sums, and what each turn adds to them.
+
+    Args:
+        kind: of the loop.
+        least: turns from which a sum is long.
+    """
+    index, *carried = block.params
+    extent = index.attrs.get("extent")
+    found: dict[int, Node] = {}
+    if kind != "serial" or not isinstance(extent, int) or extent < least:
+        return found
+    for i, (held, result) in enumerate(zip(carried, block.results, strict=True)):
+        if not isinstance(held.type, TensorType) or not held.dtype.is_float or result.op != "add":
+            continue
+        others = [a for a in result.args if a is not held]
+        if len(others) == 1 and _uses(block, held) == 1 and _uses(block, result) == 1:
+            found[i] = others[0]
+    return found
+
+
+def _uses(block: Block, node: Node) -> int:
+    """How often a value is an operand or a result: of a sum that nothing looks at, once."""
+    inner = [r for n in block.nodes for b in n.blocks for r in b.results]
+    operands = [a for n in block.nodes for a in n.args]
+    return sum(a is node for a in (*operands, *inner, *block.results))

@@ -1,0 +1,142 @@
+"""Whether what is read and written lies inside: certain violations, and where nothing is certain.
+
+An access is certainly wrong where the values that an index takes are known exactly: constants, loop
+indices, and sums of them. Other indices depend on data or on masks; the interpreter looks at those
+when it runs, see `check_index`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.ir.axes import parse_rule
+from stack.ir.dim import Dim
+from stack.ir.integers import Range, combine
+from stack.ir.node import Node
+from stack.ir.types import TensorType
+
+# memory, indices of all its axes, and the extents of the block that begins there
+Access = tuple[TensorType, Sequence[Node], tuple[Dim, ...]]
+LARGEST_LOCAL = 1 << 20  # bytes of one buffer on the stack of a thread
+
+
+class Bounds:
+    """Exact ranges of integers, each node looked at once."""
+
+    def __init__(self) -> None:
+        self.known: dict[Node, Range | None] = {}
+
+    def exact(self, node: Node) -> Range | None:
+        """The least and the largest value that a node takes; None where that is not certain."""
+        if node not in self.known:
+            is_integer = isinstance(node.type, TensorType) and node.dtype.is_integer
+            self.known[node] = self._exact(node) if is_integer else None
+        return self.known[node]
+
+    def _exact(self, node: Node) -> Range | None:
+        if node.op == "const":
+            values: Any = node.attrs["value"].array
+            return (int(values.min()), int(values.max())) if values.size else None
+        if node.op == "var":
+            extent = node.attrs.get("extent")
+            return (0, extent - 1) if isinstance(extent, int) and extent > 0 else None
+        if node.op == "iota":
+            size = node.shape[int(node.attrs["axis"])]
+            return (0, size - 1) if isinstance(size, int) and size > 0 else None
+        if node.op in ("broadcast", "cast", "reshape", "transpose"):
+            found = self.exact(node.args[0]) if node.args[0].dtype.is_integer else None
+        elif node.op in ("add", "sub", "mul", "min", "max"):
+            found = self._combined(node)
+        else:
+            return None
+        limits = np.iinfo(node.dtype.numpy)
+        is_there = found is not None and limits.min <= found[0] and found[1] <= limits.max
+        return found if is_there else None
+
+    def _combined(self, node: Node) -> Range | None:
+        """Both ends are reached where nothing varies in both operands, or one does not vary."""
+        first, second = (self.exact(a) for a in node.args)
+        if first is None or second is None:
+            return None
+        fixed = first[0] == first[1] or second[0] == second[1]
+        if not fixed and (any(a.tensor.rank for a in node.args) or _shared(*node.args)):
+            return None
+        return combine(node.op, first, second)
+
+    def outside(self, node: Node) -> str:
+        """Which axis an access leaves, and where; "" where that is not certain."""
+        for memory, index, tile in accesses(node):
+            for axis, (at, size) in enumerate(zip(index, memory.shape, strict=True)):
+                found = self.exact(at)
+                more = tile[axis - memory.rank] if axis >= memory.rank - len(tile) else 1
+                if found is None or not isinstance(size, int) or not isinstance(more, int):
+                    continue
+                first, last = found[0], found[1] + more - 1
+                if more and (first < 0 or last >= size):
+                    return f"axis {axis} of {memory} is indexed from {first} to {last}"
+        return ""
+
+
+def _shared(a: Node, b: Node) -> bool:
+    return not a.vars.isdisjoint(b.vars)
+
+
+def accesses(node: Node) -> list[Access]:
+    """What a node reads or writes for certain: nothing that a mask or `clip` may leave out."""
+    if node.attrs.get("clip"):
+        return []
+    if node.op in ("load", "store"):
+        first = 1 if node.op == "load" else 2
+        memory = node.args[0].tensor
+        index = node.args[first : first + memory.rank]
+        if len(node.args) > first + memory.rank:
+            return []
+        tile = node.tensor if node.op == "load" else node.args[1].tensor
+        return [(memory, index, () if any(i.tensor.rank for i in index) else tile.shape)]
+    if node.op == "async_copy":
+        return _copied(node)
+    if node.op in ("gather", "scatter"):
+        return _gathered(node)
+    return []
+
+
+def _copied(node: Node) -> list[Access]:
+    target, source = node.args[0].tensor, node.args[1].tensor
+    middle = 2 + target.rank
+    end = middle + source.rank
+    lanes = (int(node.attrs["lanes"]),)
+    found: list[Access] = [(target, node.args[2:middle], lanes)]
+    if len(node.args) == end:
+        found.append((source, node.args[middle:end], lanes))
+    return found
+
+
+def _gathered(node: Node) -> list[Access]:
+    """The axes that are read at indices, as memory of these axes alone."""
+    rule = parse_rule(node.attrs["rule"])
+    source = node.args[0].tensor
+    sizes = [s for a, s in zip(rule.inputs[0], source.shape, strict=True) if a.mark == "!"]
+    indices = node.args[1 : 1 + len(sizes)]
+    if any(isinstance(size, int) and size == 0 for i in indices for size in i.shape):
+        return []
+    return [(TensorType(source.dtype, tuple(sizes)), indices, ())]
+
+
+def check_index(place: Sequence[Any], shape: Sequence[int], what: str, mask: Any = None) -> None:
+    """Raise IndexError where an index array leaves its axis, at what the mask lets through."""
+    arrays = [np.asarray(index) for index in place]
+    if not all(held.size for held in arrays):
+        return  # nothing is read
+    for axis, (held, size) in enumerate(zip(arrays, shape, strict=True)):
+        wrong = (held < 0) | (held >= size)
+        if not wrong.any():
+            continue
+        if mask is not None:
+            wrong = wrong & mask
+            if not wrong.any():
+                continue
+        seen = np.broadcast_to(held, wrong.shape)[wrong]
+        raise IndexError(f"{what} leaves axis {axis} of {list(shape)}: index {int(seen.flat[0])}")

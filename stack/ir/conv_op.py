@@ -1,0 +1,145 @@
+"""Convolution: its type, its axis rule, and the index map of what it reads.
+
+Of `n` images with `c` channels, `o` results and `g` groups, and spatial axes `s`, windows `k`:
+
+- plain: `[n, c, s...]` by `[o, c / g, k...]` is `[n, o, s...]`;
+- `transposed`: the weight is `[c, o / g, k...]` and its taps are read backwards. That is the
+  weight of the convolution whose gradient this is, as the transposed kernels of libraries take it;
+- `channels_last`: the second axis of each of the three stands last instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from stack.errors import RuleError
+from stack.ir.axes import Axis, Index, Rule, plain
+from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul, product
+from stack.ir.node import Node
+from stack.ir.ops import OpDef, Site, define
+from stack.ir.types import Type
+
+PRECISIONS = ("tf32",)
+T = TypeVar("T")
+
+
+def channels_second(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
+    """One entry for each axis of an operand or the result, in the order of channels first."""
+    return (axes[0], axes[-1], *axes[1:-1]) if attrs.get("channels_last") else tuple(axes)
+
+
+def as_stored(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
+    """The inverse of `channels_second`."""
+    return (axes[0], *axes[2:], axes[1]) if attrs.get("channels_last") else tuple(axes)
+
+
+def sums_over_images(node: Node) -> bool:
+    """Whether windows are far larger than the result: so is the gradient of a weight made, where
+    channels are images and the window is the gradient of the result."""
+    at = node.attrs
+    window = channels_second(node.args[1].shape, at)[2:]
+    result = channels_second(node.shape, at)[2:]
+    plain = not at.get("transposed") and all(d == 1 for d in at["lhs_dilation"])
+    taps, places = product(window), product(result)
+    return plain and isinstance(taps, int) and isinstance(places, int) and taps >= 4 * places
+
+
+def conv_rule(node: Node) -> Rule:
+    """`n (g c) h^ w^, (g o) c kh kw -> n (g o) h w`, without g when there is one group."""
+    at = node.attrs
+    spatial = [f"s{i}" for i in range(node.tensor.rank - 2)]
+    grouped = at["groups"] != 1
+    channels = Axis(("g", "c") if grouped else ("c",))
+    out = Axis(("g", "o") if grouped else ("o",))
+    window = tuple(Axis((s,), "^") for s in spatial)
+    taps = plain([f"k{i}" for i in range(len(spatial))])
+    weight = (channels, Axis(("o",))) if at.get("transposed") else (out, Axis(("c",)))
+    return Rule(
+        (as_stored((Axis(("n",)), channels, *window), at), as_stored((*weight, *taps), at)),
+        (as_stored((Axis(("n",)), out, *plain(spatial)), at),),
+    )
+
+
+def _infer(site: Site) -> Type:
+    at, ranks = site.attrs, {a.tensor.rank for a in site.args}
+    if len(ranks) != 1 or min(ranks) < 2:
+        raise site.fail("operands are [n, c, spatial...] and [o, c / groups, window...]")
+    x, w = (a.tensor.with_shape(channels_second(a.shape, at)) for a in site.args)
+    stride, low, high, ldil, rdil, groups = (
+        at[k] for k in ("stride", "low", "high", "lhs_dilation", "rhs_dilation", "groups")
+    )
+    rank = x.rank - 2
+    lists = (stride, low, high, ldil, rdil)
+    if any(len(v) != rank for v in lists):
+        raise site.fail(f"one stride, padding and dilation for each of {rank} axes")
+    if any(v < 1 for v in (*stride, *ldil, *rdil, groups)):
+        raise site.fail("stride, dilations and groups are positive")
+    if at.get("precision", PRECISIONS[0]) not in PRECISIONS:
+        raise site.fail(f"precision {at['precision']!r} is not one of {', '.join(PRECISIONS)}")
+    ins, outs = (w.shape[0], mul(w.shape[1], groups))
+    if not at.get("transposed"):
+        ins, outs = outs, ins
+    if x.dtype != w.dtype or equal(x.shape[1], ins) is False:
+        raise site.fail(f"a weight of {ins} channels, {groups} group(s), for {x.shape[1]}")
+    if any(isinstance(v, int) and v % groups for v in (ins, outs)):
+        raise site.fail(f"{ins} channels and {outs} results do not make {groups} groups")
+    shape: list[Dim] = [x.shape[0], outs]
+    for i in range(rank):
+        spread = maximum(add(mul(add(x.shape[2 + i], -1), ldil[i]), 1), 0)
+        size = add(spread, add(low[i], high[i]))
+        window = add(mul(add(w.shape[2 + i], -1), rdil[i]), 1)
+        shape.append(maximum(add(floordiv(add(size, mul(window, -1)), stride[i]), 1), 0))
+    return x.with_shape(as_stored(shape, at))
+
+
+def _pull(node: Node, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
+    at = node.attrs
+    if any(d != 1 for d in at["lhs_dilation"]):
+        raise RuleError("conv with a dilated input reads what no index map describes")
+    rank = len(at["stride"])
+    missing = [n for n in ("c", *(f"k{i}" for i in range(rank))) if n not in reduced]
+    if missing:
+        raise RuleError(f"conv needs an index for {', '.join(missing)}")
+    place = channels_second(index, at)
+    taps = tuple(reduced[f"k{i}"] for i in range(rank))
+    x, w = (channels_second(a.shape, at) for a in node.args)
+    result = channels_second(node.shape, at)[1]
+    group = floordiv(place[1], floordiv(result, at["groups"]))
+    channel = add(mul(group, floordiv(x[1], at["groups"])), reduced["c"])
+    window = tuple(
+        add(add(mul(i, s), mul(k, d)), -lo)
+        for i, s, k, d, lo in zip(
+            place[2:], at["stride"], taps, at["rhs_dilation"], at["low"], strict=True
+        )
+    )
+    weight: tuple[Dim, ...] = (place[1], reduced["c"], *taps)
+    if at.get("transposed"):
+        turned = (add(add(k, -1), mul(t, -1)) for k, t in zip(w[2:], taps, strict=True))
+        weight = (channel, add(place[1], mul(mul(group, w[1]), -1)), *turned)
+    return [as_stored((place[0], channel, *window), at), as_stored(weight, at)]
+
+
+define(
+    OpDef(
+        "conv",
+        "convolution (cross-correlation) with stride, padding, dilations, groups",
+        "contraction",
+        _infer,
+        rule=conv_rule,
+        pull=_pull,
+        flops=2,
+        attrs=(
+            "stride: ints",
+            "low: ints",
+            "high: ints",
+            "lhs_dilation: ints",
+            "rhs_dilation: ints",
+            "groups: int",
+            "transposed?: bool",
+            "channels_last?: bool",
+            "precision?: str",
+        ),
+        arity=2,
+    )
+)

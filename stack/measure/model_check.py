@@ -1,0 +1,108 @@
+"""Results of a model in double precision, and how far others are from them."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from stack.measure.gpu_systems import error_of
+from stack.measure.model_systems import (
+    ModelProgram,
+    eager_jax,
+    eager_torch,
+    torch_module,
+)
+from stack.measure.systems import Peer
+from stack.rewrite.check import TOLERANCE
+
+SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
+EAGER = Peer("eager", "eager")
+USUAL = 4  # times the error of eager that others may have
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A program with its arguments in double precision."""
+
+    framework: str
+    fn: Any
+    args: tuple[Any, ...]
+    train: bool
+
+
+def exact_results(program: ModelProgram, device: str) -> list[Any]:
+    """Results of the source in double precision, op by op.
+
+    Where a model casts to f32 itself, as norms do, it is single precision there; so is a 16-bit
+    model with an op that knows no double precision.
+    """
+    if program.framework == "torch":
+        try:
+            return _exact_torch(program, device, "float64")
+        except RuntimeError:
+            names = {str(p.dtype) for p in program.fn.parameters()}  # pyright: ignore
+            if not names & {"torch.bfloat16", "torch.float16"}:
+                raise
+            return [x.double() for x in _exact_torch(program, device, "float32")]
+    jax = importlib.import_module("jax")
+
+    def widen(x: Any) -> Any:
+        floats = hasattr(x, "dtype") and jax.numpy.issubdtype(x.dtype, jax.numpy.floating)
+        return x.astype("float64") if floats else x
+
+    with jax.enable_x64(True):
+        args = jax.tree.map(widen, program.args)
+        system = eager_jax(Wide("jax", jax.jit(program.fn), args, program.train), EAGER, device)
+        return [x.clone() for x in system.leaves(system.call())]
+
+
+def _exact_torch(program: ModelProgram, device: str, dtype: str) -> list[Any]:
+    torch = torch_module()
+    kind = getattr(torch, dtype)
+    wide: Any = copy.deepcopy(program.fn)
+    args = tuple(
+        a.to(kind) if isinstance(a, torch.Tensor) and a.is_floating_point() else a
+        for a in program.args
+    )
+    system = eager_torch(Wide("torch", wide.to(kind), args, program.train), EAGER, device)
+    return system.leaves(system.call())
+
+
+def usual_results(program: ModelProgram, device: str) -> list[Any]:
+    """Results of the source as its framework runs it op by op."""
+    make = eager_torch if program.framework == "torch" else eager_jax
+    system = make(program, EAGER, device)
+    return system.leaves(system.call())
+
+
+def errors_of(expected: Sequence[Any], found: Sequence[Any]) -> list[float]:
+    """The largest error of each result, relative to the largest value of that result."""
+    if len(expected) != len(found):
+        return [math.inf]
+    return [
+        error_of([a], [b.to(a.device) if b.dim() else b.to(a.device).reshape(a.shape)])
+        for a, b in zip(expected, found, strict=True)
+    ]
+
+
+def judge(errors: Sequence[float], usual: Sequence[float], names: Sequence[str]) -> str:
+    """What is wrong with results, "" if nothing: each may be off by what its element type costs,
+    or by four times what it is off by where the framework runs op by op.
+
+    A gradient that is zero but for rounding has no error of its own; eager's says so.
+    """
+    for number, (error, known, name) in enumerate(zip(errors, usual, names, strict=True)):
+        allowed = max(TOLERANCE.get(SHORT.get(name, name), 0.0), USUAL * known)
+        if not error <= allowed:
+            return f"disagrees: result {number} is off by {error:.2g}, allowed {allowed:.2g}"
+    return ""
+
+
+def worst(errors: Sequence[float], usual: Sequence[float]) -> float:
+    """The largest error of the results that have one in eager below 1."""
+    known = [e for e, u in zip(errors, usual, strict=True) if u < 1]
+    return max(known, default=max(errors, default=0.0))

@@ -1,0 +1,394 @@
+"""The systems of a model, each called as its user calls it: framework arrays in and out."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+from unittest import mock
+
+from stack.errors import StackError, UsageError
+from stack.measure.caches import fresh_caches
+from stack.measure.systems import Peer, parse_peers
+from stack.run import plugins
+from stack.run.backend import Backend, Executable, Kernel
+from stack.run.compile import CompiledGraph, find_frontend, lower
+from stack.run.compiled import jit
+from stack.run.frontend import Captured
+from stack.run.record import Run
+
+REPLAYS = ("reduce-overhead", "max-autotune")  # modes of Inductor that replay CUDA graphs
+WARMED = 16  # rows of what is compiled before the clock runs
+
+
+class ModelProgram(Protocol):
+    """What a factory of the suite gives: see `stack.demos.suite.ModelProgram`."""
+
+    @property
+    def framework(self) -> str: ...
+    @property
+    def fn(self) -> Callable[..., Any]: ...
+    @property
+    def args(self) -> tuple[Any, ...]: ...
+    @property
+    def train(self) -> bool: ...
+
+
+@dataclass
+class Counts:
+    """What a call runs; None where nobody counts."""
+
+    kernels: int | None = None
+    library: int | None = None
+    fallback: int | None = None
+    fallback_ops: str = ""
+
+
+@dataclass
+class ModelSystem:
+    """One system on one program.
+
+    Attributes:
+        call: one call on the program's arguments; on a GPU it may return while that is at work.
+        leaves: the arrays of a result as torch tensors.
+        wait: returns when all calls are done.
+        count: what a call runs; asked for after the first one.
+        peak: bytes that a call holds at most, where the system itself knows.
+        compiling: the context of the first call: caches that are empty.
+    """
+
+    name: str
+    kind: str
+    call: Callable[[], Any]
+    leaves: Callable[[Any], list[Any]]
+    wait: Callable[[], None]
+    is_ours: bool = False
+    count: Callable[[], Counts] = Counts
+    peak: Callable[[], int | None] = lambda: None
+    compiling: Callable[[], AbstractContextManager[Any]] = fresh_caches
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A system to be."""
+
+    name: str
+    kind: str
+    make: Callable[[], ModelSystem]
+    is_ours: bool = False
+
+
+def ways(
+    program: ModelProgram, peers: str, own: str, device: str, capture: Callable[[], Captured]
+) -> list[Way]:
+    """All systems of a program, ours first; peers as `--with` spells them.
+
+    `capture` gives the program as our frontend found it, for replays.
+    """
+    makers = _torch_ways if program.framework == "torch" else _jax_ways
+    found = [
+        Way(f"stack-{p.label}", "generated", lambda p=p: makers["stack"](program, p, device), True)
+        for p in parse_peers(own)
+    ]
+    for peer in parse_peers(peers):
+        make = makers.get(peer.backend)
+        kind = "library" if peer.backend == "eager" else "peer"
+        if make is not None:
+            found.append(Way(peer.label, kind, lambda p=peer, m=make: m(program, p, device)))
+        elif not program.train:
+            name = f"{peer.label}/ir"
+            found.append(
+                Way(name, "peer", lambda p=peer, n=name: _replayed(capture(), p, n, device))
+            )
+    return found
+
+
+def torch_module() -> Any:
+    """torch, imported where it is used."""
+    return importlib.import_module("torch")
+
+
+def _waiter(device: str) -> Callable[[], None]:
+    return (lambda: None) if device == "cpu" else torch_module().cuda.synchronize
+
+
+# ---- programs of torch
+
+
+def parameters(program: ModelProgram) -> list[Any]:
+    """What a training step of a torch module has gradients for."""
+    fn: Any = program.fn
+    return [p for p in fn.parameters() if p.requires_grad]
+
+
+def torch_call(program: ModelProgram, fn: Callable[..., Any]) -> Callable[[], Any]:
+    """A call of a module, compiled or not; in training its loss, then all gradients."""
+    torch = torch_module()
+    args = program.args
+    if program.train:
+        wanted = parameters(program)
+        return lambda: torch.autograd.grad(fn(*args), wanted, allow_unused=True)
+
+    def forward() -> Any:
+        with torch.no_grad():
+            return fn(*args)
+
+    return forward
+
+
+def torch_leaves(found: Any) -> list[Any]:
+    """The tensors of a result, in order; a gradient that there is not is left out."""
+    torch = torch_module()
+    tree = importlib.import_module("torch.utils._pytree")
+    return [x.detach() for x in tree.tree_leaves(found) if isinstance(x, torch.Tensor)]
+
+
+def eager_torch(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+    """The module as it is."""
+    call = torch_call(program, program.fn)
+    return ModelSystem(peer.label, "library", call, torch_leaves, _waiter(device))
+
+
+def _inductor_torch(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+    torch = torch_module()
+    options = dict(peer.options)
+    mode = options.pop("mode", None)
+    if options:
+        raise UsageError(f"inductor takes mode= here, not {', '.join(options)}")
+    inner = torch_call(program, torch.compile(program.fn, mode=mode, dynamic=False))
+    call = inner
+    if mode in REPLAYS:
+
+        def call() -> Any:
+            torch.compiler.cudagraph_mark_step_begin()
+            return inner()
+
+    code: list[str] = []
+    return ModelSystem(
+        peer.label,
+        "peer",
+        call,
+        torch_leaves,
+        _waiter(device),
+        count=lambda: _inductor_counts(code),
+        compiling=lambda: _empty_inductor(code),
+    )
+
+
+@contextmanager
+def _empty_inductor(code: list[str]) -> Generator[None]:
+    """Empty caches for what is compiled in it; keeps the wrappers that Inductor writes."""
+    graph = importlib.import_module("torch._inductor.graph").GraphLowering
+    with fresh_caches(), contextlib.ExitStack() as stack:
+        if hasattr(graph, "save_output_code"):
+            stack.enter_context(mock.patch.object(graph, "save_output_code", code.append))
+        yield
+
+
+_WRAPPER = re.compile(r"^(?:def call|    def call)\(.*?(?=^\S|\Z)", re.MULTILINE | re.DOTALL)
+_GENERATED = re.compile(r"\b(?:triton|cpp_fused)\w*(?:\.run)?\(")
+_LIBRARY = re.compile(r"\b(?:extern_kernels|torch\.ops)\.\S+?\(")
+
+
+def _inductor_counts(code: Sequence[str]) -> Counts:
+    """Launches in the wrappers that Inductor wrote."""
+    calls = [m[0] for text in dict.fromkeys(code) for m in _WRAPPER.finditer(text)]
+    if not calls:
+        return Counts()
+    text = "\n".join(calls)
+    return Counts(len(_GENERATED.findall(text)), len(_LIBRARY.findall(text)), 0)
+
+
+def _own_torch(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+    torch = torch_module()
+    options = {"backend": peer.backend, **peer.options}
+    fn = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
+    frontend = importlib.import_module("stack.frontends.dynamo")
+    graphs: Sequence[CompiledGraph] = importlib.import_module(
+        "stack.frontends.dynamo_backend"
+    ).GRAPHS
+    known, first = len(frontend.runs()), len(graphs)
+    call = torch_call(program, fn)
+    return ModelSystem(
+        f"stack-{peer.label}",
+        "generated",
+        call,
+        torch_leaves,
+        _waiter(device),
+        is_ours=True,
+        count=lambda: _own_counts(frontend.runs()[known:]),
+        peak=lambda: _own_peak(list(graphs)[first:]) if device == "cpu" else None,
+        note="torch.compile(backend='stack')",
+    )
+
+
+def _own_counts(runs: Sequence[Run]) -> Counts:
+    kernels: list[Kernel] = [k for run in runs for k in run.kernels]
+    if not runs:
+        return Counts()
+    names = [op for run in runs for op in run.coverage.get("fallback_ops", {})]
+    return Counts(
+        sum(k.kind == "generated" for k in kernels),
+        sum(k.kind == "library" for k in kernels),
+        sum(k.kind == "fallback" for k in kernels),
+        ", ".join(dict.fromkeys(names)),
+    )
+
+
+def _own_peak(graphs: Sequence[CompiledGraph]) -> int | None:
+    """What the newest executable of each graph holds; None where one does not know."""
+    held = [next(reversed(g.executables.values())).peak_bytes for g in graphs if g.executables]
+    known = [h for h in held if h is not None]
+    return sum(known) if known and len(known) == len(held) else None
+
+
+# ---- programs of JAX
+
+
+def _jax_leaves(found: Any) -> list[Any]:
+    jax, torch = importlib.import_module("jax"), torch_module()
+    return [torch.from_dlpack(x) for x in jax.tree.leaves(found)]
+
+
+def _called_jax(
+    name: str, kind: str, fn: Callable[..., Any], program: ModelProgram, note: str = ""
+) -> ModelSystem:
+    jax = importlib.import_module("jax")
+    newest: list[Any] = []
+
+    def call() -> Any:
+        newest[:] = [fn(*program.args)]
+        return newest[0]
+
+    def wait() -> None:
+        jax.block_until_ready(newest)
+
+    return ModelSystem(name, kind, call, _jax_leaves, wait, note=note)
+
+
+def eager_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+    """The function without `jit`."""
+    return _called_jax(peer.label, "library", program.fn, program, "without jit")
+
+
+def _xla_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+    jax = importlib.import_module("jax")
+    fn = jax.jit(program.fn)
+    system = _called_jax(peer.label, "peer", fn, program, "jax.jit")
+
+    def peak() -> int | None:
+        found = fn.lower(*program.args).compile().memory_analysis()
+        return int(found.temp_size_in_bytes + found.output_size_in_bytes) if found else None
+
+    system.peak = peak
+    return system
+
+
+def _own_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+    fn = jit(program.fn, backend=peer.backend, options=dict(peer.options))
+    system = _called_jax(f"stack-{peer.label}", "generated", fn, program, "stack.jit")
+    system.is_ours = True
+    system.count = lambda: _own_counts([fn.run])
+    system.peak = lambda: _own_peak([fn.graph])
+    return system
+
+
+# ---- programs of the other framework, through our function
+
+
+def _replayed(captured: Captured, peer: Peer, name: str, device: str) -> ModelSystem:
+    backend: Backend = plugins.load("stack.backends", peer.backend)
+    need = backend.missing()
+    if need is not None:
+        raise StackError(need)
+    frontend = find_frontend(captured.original, captured.args)
+    options = {"device": device, "call_opaque": frontend.call_opaque, **peer.options}
+    held: list[tuple[Executable, Any]] = []
+
+    def call() -> Any:
+        if not held:  # compiling is part of the first call, capturing is not
+            made = backend.compile(lower(captured.func, backend, Run()), options)
+            held.append((made, _arrays_for(made, captured)))
+        executable, prepared = held[0]
+        assert executable.call is not None
+        return executable.call(prepared)
+
+    def wait() -> None:
+        if held and held[0][0].wait is not None:
+            held[0][0].wait()
+
+    def leaves(found: Any) -> list[Any]:
+        torch = torch_module()
+        flat = [x if isinstance(x, torch.Tensor) else torch.from_dlpack(x) for x in found]
+        tree = importlib.import_module("torch.utils._pytree").tree_leaves
+        # what a graph gives besides the user's results (state that it sets) falls away
+        return [x.detach() for x in tree(captured.unflatten(flat)) if hasattr(x, "detach")]
+
+    def count() -> Counts:
+        kernels = held[0][0].kernels
+        generated = sum(k.kind == "generated" for k in kernels)
+        return Counts(generated, len(kernels) - generated, 0)
+
+    return ModelSystem(
+        name,
+        "peer",
+        call,
+        leaves,
+        wait,
+        count=count,
+        peak=lambda: held[0][0].peak_bytes,
+        note="our function replayed; its capture is left out of the first result",
+    )
+
+
+def _arrays_for(executable: Executable, captured: Captured) -> Any:
+    """Weights and inputs as the system's own arrays, once."""
+    arrays = [*captured.bound, *captured.flatten(*captured.args)]
+    if executable.device != "cpu" and executable.accept is not None:
+        return executable.accept(arrays)
+    frontend = find_frontend(captured.original, captured.args)
+    pairs = zip(arrays, captured.func.params, strict=True)
+    storage = [frontend.to_numpy(a, p.dtype) for a, p in pairs]
+    return executable.prepare(storage) if executable.prepare is not None else storage
+
+
+Make = Callable[[ModelProgram, Peer, str], ModelSystem]
+_torch_ways: dict[str, Make] = {
+    "stack": _own_torch,
+    "eager": eager_torch,
+    "inductor": _inductor_torch,
+}
+_jax_ways: dict[str, Make] = {"stack": _own_jax, "eager": eager_jax, "xla": _xla_jax}
+
+
+def settle(framework: str, peers: str, own: str, device: str) -> None:
+    """What a process pays once for each compiler, on a program of one op.
+
+    After it a first result is one of a process that has compiled before.
+    """
+    backends = {p.backend for p in parse_peers(peers)}
+    torch = torch_module()
+    x = torch.ones(WARMED, WARMED, device=device)
+
+    def tiny(x: Any) -> Any:
+        return (x @ x).tanh() + 1.0
+
+    if "inductor" in backends and framework == "torch":
+        torch.compile(tiny, dynamic=False)(x)
+    for peer in parse_peers(own):
+        if framework == "torch":
+            options = {"backend": peer.backend, **peer.options}
+            torch.compile(tiny, backend="stack", dynamic=False, options=options)(x)
+    if framework == "jax" or "xla" in backends:
+        jax = importlib.import_module("jax")
+        numpy = importlib.import_module("jax.numpy")
+        y = numpy.asarray(1.0)
+        jax.block_until_ready(jax.jit(numpy.tanh)(y))
+        if framework == "jax":
+            for peer in parse_peers(own):
+                jit(numpy.tanh, backend=peer.backend)(y)

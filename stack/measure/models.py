@@ -1,0 +1,64 @@
+"""The suite of models: as people write them, forward (M1) and training step (M2)."""
+
+from __future__ import annotations
+
+from stack.measure.suite import Case
+
+SPEC = "stack.demos.suite:program"
+PEERS = {
+    "cpu": "eager,inductor,xla",
+    "cuda": "eager,inductor,inductor{mode=reduce-overhead},xla",
+}
+TUNED = {
+    "cpu": "inductor{mode=max-autotune-no-cudagraphs}",
+    "cuda": "inductor{mode=max-autotune}",
+}
+# by family; the programs are those of `stack.demos.suite`
+MODELS: dict[str, tuple[str, ...]] = {
+    "text": (
+        *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "gpt2", "neox", "opt"),
+        *("falcon", "bloom", "t5", "bert", "roberta", "distilbert", "olmoe", "mamba", "mamba2"),
+    ),
+    "vision": ("vit", "deit", "swin", "convnext", "clip"),
+    "conv": ("resnet18", "resnet50", "mobilenet", "vgg", "unet"),
+    "speech": ("whisper_encoder", "wav2vec2", "conformer"),
+    "torch": ("transformer", "encoder", "lstm", "gru", "mixer", "dlrm"),
+    "jax": ("rnn_scan", "vmap_attention", "gpt2_jax", "ode_while", "ssm_scan", "mlp_vmap"),
+}
+COLD = ("llama", "gpt2", "resnet50", "rnn_scan")
+
+
+def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -> list[Case]:
+    """Every model on a device. `quick` leaves out Inductor's search, and the cold processes."""
+    kind = device.partition(":")[0]
+    peers = PEERS[kind] if quick else f"{PEERS[kind]},{TUNED[kind]}"
+    row = "M2" if train else "M1"
+    cases = [
+        Case(
+            row,
+            {"family": family, "model": name},
+            SPEC,
+            {"name": name, "device": device, "train": train},
+            frontend="jax" if family == "jax" else "torch",
+            peers=peers,
+            quick=True,
+        )
+        for family, names in MODELS.items()
+        for name in names
+    ]
+    return cases if train else [*cases, *_cold(device, kind)]
+
+
+def _cold(device: str, kind: str) -> list[Case]:
+    """First results, every system in a process of its own."""
+    return [
+        Case(
+            "M3",
+            {"model": name, "process": "cold"},
+            SPEC,
+            {"name": name, "device": device, "train": False},
+            peers=PEERS[kind],
+            kind="cold",
+        )
+        for name in COLD
+    ]

@@ -1,0 +1,146 @@
+"""What takes the place of a kernel that its compiler refuses: the next tile, then smaller groups,
+then a library step.
+
+The group that a refused kernel was made from is marked, and the pipeline that the backend names
+(`Backend.retreat`) gives it another way to be computed; then all is lowered again. Each round
+takes a marked group closer to a library step, which nobody compiles: it comes to an end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from stack.errors import KernelRefused
+from stack.ir.builder import Builder, param
+from stack.ir.node import Block, Func, Node, walk
+from stack.ir.types import TupleType
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.pipeline import Pipeline
+from stack.run.backend import Backend
+from stack.run.record import Run, Stage
+
+STAGE = "retreat"
+MOST_TEXT = 400  # of what a compiler says
+CONTROL = ("call", "cond", "while")
+NO_KERNEL = ("const", "custom", "item", "opaque", "param", "reshape")
+Made = TypeVar("Made")
+
+
+def compile_or_retreat(
+    groups: Func,
+    backend: Backend,
+    run: Run,
+    lower: Callable[[Func], Func],
+    make: Callable[[Func], Made],
+) -> Made:
+    """What `make` builds of the lowered groups of a function.
+
+    Args:
+        groups: what `lower` takes, a function of fusion groups.
+        run: gets the stages of the last round, and a stage that says what was refused before.
+        lower: to the level of the backend; records its stages.
+        make: the backend's compiler. Either may raise KernelRefused.
+
+    Raises:
+        KernelRefused: a kernel that no group is known for.
+    """
+    start = len(run.records)
+    stage = Stage(STAGE, passes=backend.retreat)
+    while True:
+        try:
+            return make(lower(groups))
+        except KernelRefused as refused:
+            if not backend.retreat:
+                raise
+            begin = time.perf_counter()
+            del run.records[start:]
+            marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
+            result = Pipeline(backend.retreat).run(marked)
+            groups = stage.func = result.func
+            stage.notes += [str(note) for record in result.records for note in record.notes]
+            stage.ms += (time.perf_counter() - begin) * 1e3
+            run.add(stage)
+
+
+def _quietly(lower: Callable[[Func], Func], func: Func, run: Run) -> Func:
+    """A function lowered, without a record."""
+    count = len(run.records)
+    try:
+        return lower(func)
+    finally:
+        del run.records[count:]
+
+
+def _mark(func: Func, refused: KernelRefused, lower: Callable[[Func], Func]) -> Func:
+    """The function with `refused` on every group that a refused kernel comes from."""
+    whys = {_code(node): why for node, why in refused.kernels.items()}
+    found: dict[str, str] = {}
+
+    def why(node: Node) -> str:
+        """Why a kernel of a group was refused; "" where none was."""
+        program = _alone(node)
+        text = str(program)
+        if text not in found:
+            found[text] = _why(program, whys, lower)
+        return found[text]
+
+    def visit(block: Block) -> Block:
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op in CONTROL:
+                blocks = [visit(b) for b in node.blocks]
+                if tuple(blocks) != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+            elif node.op not in NO_KERNEL and node.attrs.get("kind") != "library":
+                reason = why(node)
+                if reason:
+                    changed[node] = Replacement(_marked(node, reason))
+        return replace(block, changed) if changed else block
+
+    body = visit(func.body)
+    if not any(found.values()):
+        raise refused
+    return Func(func.name, body, func.level)
+
+
+def _why(program: Func, whys: Mapping[Any, str], lower: Callable[[Func], Func]) -> str:
+    try:
+        lowered = lower(program)
+    except KernelRefused as refused:
+        return next(iter(refused.kernels.values()))
+    made = (node for _, node in walk(lowered.body) if node.op == "kernel")
+    return next((whys[_code(node)] for node in made if _code(node) in whys), "")
+
+
+def _code(kernel: Node) -> Any:
+    """What the code of a kernel is made from: not its operands, nor where its results go."""
+    attrs = tuple((k, v) for k, v in kernel.attrs.items() if k != "at")
+    return kernel.blocks[0].params, kernel.blocks[0].results, attrs
+
+
+def _alone(node: Node) -> Func:
+    """A function that only does what a node does."""
+    params = {a: param(f"x{i}", a.type) for i, a in enumerate(dict.fromkeys(node.args))}
+    args = [a if a.op == "const" else params[a] for a in node.args]
+    again = Node(node.op, args, node.attrs, node.type, node.blocks)
+    results = [again]
+    if isinstance(node.type, TupleType):
+        results = [Node("item", (again,), {"index": i}, t) for i, t in enumerate(node.type.items)]
+    used = [p for a, p in params.items() if a.op != "const"]
+    return Func("group", Block(used, results))
+
+
+def _marked(node: Node, why: str) -> Node:
+    """The group with the reason on it; an op on its own becomes a group of one."""
+    if node.op not in ("fusion", "stream"):
+        b = Builder()
+        params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
+        inner = Node(node.op, params, node.attrs, node.type, node.blocks)
+        node = b.op(
+            "fusion", node.args, {"kind": "loop", "name": node.op}, (b.block(params, [inner]),)
+        )
+    attrs = {**node.attrs, "refused": " ".join(why.split())[:MOST_TEXT]}
+    return Node(node.op, node.args, attrs, node.type, node.blocks)

@@ -1,0 +1,152 @@
+"""Every form of a convolution: what torch is called with, against sums over the window."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from device_backend import BACKEND
+from kernel_cases import Spec, random_array
+from test_programs import check, func_of
+
+from stack.backends.device.program import Program
+from stack.ir import Builder, Node
+from stack.run.compile import compile_func
+
+FORMS = [
+    {"stride": (2, 1), "low": (1, 0), "high": (0, 2)},
+    {"stride": (1, 1), "low": (2, 2), "high": (2, 2), "rhs_dilation": (2, 1)},
+    {"stride": (1, 2), "low": (-1, 0), "high": (1, -1)},
+    {"stride": (1, 1), "low": (1, 1), "high": (2, 1), "lhs_dilation": (2, 3)},
+    {"stride": (1, 1), "low": (4, 0), "high": (0, 4), "lhs_dilation": (2, 1)},
+    {"stride": (2, 1), "low": (1, 1), "high": (1, 1), "lhs_dilation": (3, 1)},
+]
+LAST = {"plain": {}, "transposed": {"transposed": True}, "last": {"channels_last": True}}
+LAST["both"] = LAST["transposed"] | LAST["last"]
+
+
+def reference(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    """Each product added to its place, in f64."""
+    at = node.attrs
+    if at.get("channels_last"):
+        x, w = np.moveaxis(x, -1, 1), np.moveaxis(w, -1, 1)
+    shape = [int(s) for s in node.shape]  # pyright: ignore[reportArgumentType]
+    shape = [shape[0], shape[-1], *shape[1:-1]] if at.get("channels_last") else shape
+    groups, out = at["groups"], np.zeros(shape)
+    ins, outs = x.shape[1] // groups, shape[1] // groups
+    for place in itertools.product(*map(range, shape[2:])):
+        for tap in itertools.product(*map(range, w.shape[2:])):
+            at_x = [
+                p * s + t * d - lo
+                for p, s, t, d, lo in zip(
+                    place, at["stride"], tap, at["rhs_dilation"], at["low"], strict=True
+                )
+            ]
+            spread = at["lhs_dilation"]
+            if any(v % g or not 0 <= v // g < n for v, g, n in zip(at_x, spread, x.shape[2:])):
+                continue
+            image = x[(..., *(v // g for v, g in zip(at_x, spread)))]
+            turned = tuple(n - 1 - t for n, t in zip(w.shape[2:], tap))
+            for g in range(groups):
+                part = image[:, g * ins : (g + 1) * ins]
+                if at.get("transposed"):
+                    weight = w[(slice(g * ins, (g + 1) * ins), slice(None), *turned)]
+                else:
+                    weight = w[(slice(g * outs, (g + 1) * outs), slice(None), *tap)].T
+                out[(slice(None), slice(g * outs, (g + 1) * outs), *place)] += part @ weight
+    return np.moveaxis(out, 1, -1) if at.get("channels_last") else out
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("form", range(len(FORMS)))
+@pytest.mark.parametrize("name", LAST)
+def test_forms(name: str, form: int, groups: int, rng: np.random.Generator) -> None:
+    """Four channels to six, as the interpreter and as torch compute them."""
+    ones = {"lhs_dilation": (1, 1), "rhs_dilation": (1, 1), "groups": groups}
+    attrs = {**ones, **FORMS[form], **LAST[name]}
+    image, weight = [2, 4, 7, 6], [6, 4 // groups, 3, 2]
+    if attrs.get("transposed"):
+        weight = [4, 6 // groups, 3, 2]
+    if attrs.get("channels_last"):
+        image, weight = (([v[0], *v[2:], v[1]]) for v in (image, weight))
+    specs: list[Spec] = [("f32", *image), ("f32", *weight)]
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        return b.conv(x, w, **attrs)
+
+    func = func_of(build, specs)
+    arrays = [random_array(s, rng) for s in specs]
+    wanted = reference(func.results[0], *arrays)
+    np.testing.assert_allclose(func.interpret(*arrays), wanted, rtol=1e-5, atol=1e-5)
+    check(func, arrays)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("rank", [1, 3])
+def test_ranks(rank: int, last: bool, rng: np.random.Generator) -> None:
+    attrs = {k: (1,) * rank for k in ("low", "high", "lhs_dilation", "rhs_dilation")}
+    image, weight = [2, 4, *(5, 6, 4)[:rank]], [6, 4, *(2, 3, 2)[:rank]]
+    if last:
+        image, weight = (([v[0], *v[2:], v[1]]) for v in (image, weight))
+    specs: list[Spec] = [("f32", *image), ("f32", *weight)]
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        return b.conv(x, w, stride=(2,) * rank, groups=1, **attrs, channels_last=last)
+
+    func = func_of(build, specs)
+    arrays = [random_array(s, rng) for s in specs]
+    np.testing.assert_allclose(
+        func.interpret(*arrays), reference(func.results[0], *arrays), rtol=1e-5, atol=1e-5
+    )
+    check(func, arrays)
+
+
+def test_what_the_library_allocates_is_kept_no_longer_than_it_is_read() -> None:
+    specs: list[Spec] = [("f32", 1, 4, 8, 8), ("f32", 4, 4, 3, 3)]
+    window = {k: (1, 1) for k in ("stride", "low", "high", "lhs_dilation", "rhs_dilation")}
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        for _ in range(3):
+            x = b.exp(b.neg(b.conv(x, w, **window, groups=1)))
+        return x
+
+    func = func_of(build, specs)
+    stages = (*BACKEND.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
+    held: list[int] = []
+    programs: list[Program] = []
+    backend = replace(BACKEND, stages=stages, compile=_noting(programs))
+    executable = compile_func(func, backend)
+    (program,) = programs
+    inner = [v for v in program.all if v.source == "made"]
+    assert len(inner) == 3
+    assert program.arena_bytes == 4 * 4 * 8 * 8  # of one exp: another is not alive beside it
+    launches = list(program.launches)
+
+    def counting(launch: object) -> object:
+        def run(stream: int) -> None:
+            held.append(sum(v.tensor is not None for v in inner))
+            launch(stream)  # pyright: ignore
+
+        return run
+
+    program.launches = [counting(launch) for launch in launches]  # pyright: ignore
+    rng = np.random.default_rng(0)
+    arrays = [random_array(s, rng) * 0.1 for s in specs]
+    (found,) = executable.run(arrays)
+    np.testing.assert_allclose(found, func.interpret(*arrays), rtol=1e-4)
+    assert held == [0, 1] * 3
+
+
+def _noting(programs: list[Program]) -> object:
+    def compile_program(func: object, options: dict[str, object]) -> object:
+        from stack.backends.device.executable import executable
+
+        program = Program(func.body, device_load, None, "cpu")  # pyright: ignore
+        programs.append(program)
+        return executable(func, program, [], {}, graph=False)  # pyright: ignore
+
+    from device_backend import load as device_load
+
+    return compile_program

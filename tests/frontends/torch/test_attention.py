@@ -1,0 +1,174 @@
+"""`F.scaled_dot_product_attention`: what eager gives, in the kernels of what is written out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import stack
+from stack.explore.lowering import Settings
+from stack.explore.target import Program
+from stack.explore.training import train_runs
+from stack.rewrite import Pipeline
+from stack.run import plugins
+
+Inputs = tuple[Tensor, ...]
+SIZE = 128
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+
+
+def repeated(x: Tensor, count: int) -> Tensor:
+    """As Hugging Face's models repeat heads."""
+    b, h, n, d = x.shape
+    return x[:, :, None].expand(b, h, count, n, d).reshape(b, h * count, n, d)
+
+
+def written(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    scores = (q @ k.mT) * q.shape[-1] ** -0.5
+    if mask is None:
+        row, column = (torch.arange(n) for n in scores.shape[-2:])
+        mask = column <= row[:, None]
+    scores = scores + mask if mask.is_floating_point() else scores.masked_fill(~mask, -math.inf)
+    return torch.softmax(scores, -1) @ v
+
+
+def by_repeated(call: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    return lambda q, k, v: call(q, repeated(k, 4), repeated(v, 4))
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+
+def grouped(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+
+
+def rows(heads: int, dtype: torch.dtype, length: int = SIZE, width: int = 64) -> Tensor:
+    return torch.randn(1, heads, length, width).to(dtype)
+
+
+def own_and_written(name: str) -> tuple[Callable[..., Tensor], Callable[..., Tensor], Inputs]:
+    q, k, v = (rows(4, torch.bfloat16, 2048) for _ in range(3))
+    if name == "causal":
+        return causal, written, (q, k, v)
+    if name in ("grouped", "repeated"):
+        own = grouped if name == "grouped" else by_repeated(causal)
+        return own, by_repeated(written), (q, k[:, :1], v[:, :1])
+    mask = torch.randn(1, 1, 2048, 2048) > 0
+    given = mask if name == "bool" else mask.bfloat16()
+    return F.scaled_dot_product_attention, written, (q, k, v, given)
+
+
+STAGES = ",".join(p for _, p in plugins.load("stack.backends", "triton").stages[:-1])
+
+
+def kernels(func: stack.Func) -> list[list[str]]:
+    """The products, powers and reductions in each kernel for a GPU."""
+    heavy = {"dot", "exp", "reduce"}
+    made = [n for n in Pipeline(STAGES).run(func).func.nodes if n.blocks or n.op in heavy]
+    inner = [[m.op for b in n.blocks for m in b.nodes] or [n.op] for n in made]
+    return sorted(sorted(op for op in ops if op in heavy) for ops in inner)
+
+
+@pytest.mark.parametrize("name", ["causal", "bool", "float", "grouped", "repeated"])
+def test_kernels_are_those_of_what_is_written_out(name: str) -> None:
+    own, plain, given = own_and_written(name)
+    mine = kernels(stack.trace(own, *given))
+    assert len(mine) == 1
+    assert mine == kernels(stack.trace(plain, *given))
+
+
+def trained(fn: Callable[..., Tensor], given: Inputs) -> dict[str, list[list[str]]]:
+    args = tuple(t.requires_grad_(t.is_floating_point()) for t in given)
+    runs = train_runs(Program("program", fn, args, "torch"), Settings(backend="triton"))
+    return {role: kernels(stack.parse(run["imported"].text)) for role, run in runs.items()}
+
+
+@pytest.mark.parametrize("name", ["causal", "bool", "grouped"])
+def test_kernels_of_training_are_those_of_what_is_written_out(name: str) -> None:
+    own, plain, given = own_and_written(name)
+    mine = trained(own, given)
+    assert len(mine["forward"]) == 1
+    assert mine == trained(plain, given)
+
+
+@pytest.mark.parametrize("name", ["Llama", "Gemma3Text"])
+def test_models_are_what_their_written_attention_makes_of_them(name: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {
+        "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "head_dim": 32,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 64,
+    }  # fmt: skip
+    tokens = torch.arange(512)[None] % 64
+    found = []
+    for attention in ("sdpa", "eager"):
+        config = getattr(transformers, f"{name}Config")(**sizes, attn_implementation=attention)
+        module = getattr(transformers, f"{name}Model")(config).to(torch.bfloat16).eval()
+        found.append(kernels(stack.trace(lambda t, m=module: m(t, use_cache=False)[0], tokens)))
+    assert found[0] == found[1]
+
+
+# ---- values
+
+
+def case(name: str, kind: torch.dtype) -> tuple[Callable[..., Tensor], list[Tensor]]:
+    torch.manual_seed(0)
+    draw = lambda *shape: torch.randn(shape).to(kind)
+    q, k, v = draw(2, 4, 9, 16), draw(2, 4, 13, 16), draw(2, 4, 13, 8)
+    empty = torch.rand(9, 13) > 0.5
+    empty[3], empty[5, 1:] = False, False
+    added = torch.zeros(9, 13).masked_fill(~empty, -math.inf)
+    call = F.scaled_dot_product_attention
+    return {
+        "full": (call, [q, k, v]),
+        "causal": (causal, [q, k, v]),
+        "causal, more rows": (causal, [k, q, q]),
+        "bool": (lambda q, k, v: call(q, k, v, empty), [q, k, v]),
+        "infinite": (lambda q, k, v: call(q, k, v, added.to(q.dtype), scale=0.3), [q, k, v]),
+        "learned": (call, [q, k, v, draw(4, 1, 13)]),
+        "large": (call, [q * 6, k * 3, v]),
+        "grouped": (grouped, [q, k[:, :2], v[:, 1:2]]),
+        "one batch axis": (call, [q[0], k[0], v[0]]),
+        "no batch axis": (call, [q[0, 0], k[0, 0], v[0, 0]]),
+        "vmap": (lambda q, k, v: torch.func.vmap(causal)(q, k, v), [q, k, v]),
+        "no keys": (lambda q, k, v: call(q, k, v, empty[:, :0]), [q, k[:, :, :0], v[:, :, :0]]),
+    }[name]
+
+
+CASES = [
+    "full", "causal", "causal, more rows", "bool", "infinite", "learned", "large", "grouped",
+    "one batch axis", "no batch axis", "vmap", "no keys",
+]  # fmt: skip
+
+
+def run(call: Callable[..., Tensor], given: list[Tensor]) -> list[Tensor]:
+    """The result, and the gradient of each argument."""
+    args = [t.detach().clone().requires_grad_() for t in given]
+    out = call(*args)
+    weight = torch.linspace(-1, 2, out.numel(), dtype=torch.float64).view(out.shape).to(out.dtype)
+    return [out.detach(), *torch.autograd.grad((out * weight).sum(), args)]
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name: str, kind: torch.dtype) -> None:
+    fn, given = case(name, kind)
+    mine = run(torch.compile(fn, backend="stack"), given)
+    eager = run(fn, given)
+    exact = run(fn, [t.double() for t in given])
+    for own, other, true in zip(mine, eager, exact, strict=True):
+        assert own.dtype == other.dtype and own.shape == other.shape
+        unit = torch.finfo(kind).eps * float(true.double().norm())
+        allowed = (2 if kind is torch.float32 else 3) * float((other - true).norm()) + unit
+        assert float((own - true).norm()) <= allowed

@@ -1,0 +1,273 @@
+"""The call border: what a call leaves behind is what eager leaves behind, in values and memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from border_programs import Program, arguments, copied, difference, draw, world
+
+import stack
+from stack.errors import StackError
+
+ENTRIES = ("stack", "torch")
+Entry = Callable[..., Any]
+
+
+def entry(name: str, fn: Any, example: Any, dynamic: bool) -> Any:
+    """A callable under our compiler by either way in."""
+    torch._dynamo.reset()
+    if name == "stack":
+        return stack.compile(fn, *example, dynamic=dynamic)
+    return torch.compile(fn, backend="stack", dynamic=dynamic)
+
+
+class Buffered(torch.nn.Module):
+    """State that a call reads, writes and gives away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
+        self.register_buffer("h", torch.zeros(4, 6))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        old = self.h.clone()
+        self.h.add_(x)
+        return old, self.w.T, self.h[1:]
+
+
+def leaky(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x.add_(1)
+    return x.T, x.flatten()[2:], x * 2
+
+
+# A call gives memory of its arguments only where eager does.
+PROGRAMS: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
+    "T": lambda x: (x.T, x + 1),
+    "mT": lambda x: (x.mT, x.mH),
+    "data": lambda x: (x.data, x.detach()),
+    "in place on a view": lambda x: (x.T.add_(1), x * 2),
+    "in place": leaky,
+    "clone": lambda x: (x.clone(),),
+    "clone and add": lambda x: (x.clone().add_(1), x),
+    "sum of a scalar": lambda x: (x[0, 0].sum(),),
+    "pad by 0": lambda x: (F.pad(x, (0, 0)),),
+    "roll by n": lambda x: (x.roll(x.shape[0], 0),),
+    "repeat by 1": lambda x: (x.repeat(1, 1),),
+    "cat of one": lambda x: (torch.cat([x]),),
+    "to copy": lambda x: (x.to(x.dtype, copy=True), x.to(x.dtype)),
+    "whole": lambda x: (x[:].clone(), x[:]),
+    "twice": lambda x: (x.sin(), x.sin(), x + 0),
+    "half": lambda x: (x[x.shape[0] // 2 :],),
+    "narrow": lambda x: (x.narrow(0, x.shape[0] - 2, 2),),
+    "chunk": lambda x: tuple(torch.chunk(x, 2, 0)),
+    "chunk of a sum": lambda x: tuple(torch.chunk(x + 1, 2, 1)),
+    "tensor_split": lambda x: (torch.tensor_split(x, 3, 0)[2],),
+    "unflatten": lambda x: (x.unflatten(0, (-1, 1)), torch.exp(x).unflatten(1, (-1, 1))),
+    "last": lambda x: (x[x.shape[0] - 1], x[-1]),
+    "tril": lambda x: (torch.tril(x, x.shape[0] - 6),),
+    "contiguous": lambda x: (x.contiguous(), x + 1 if x.is_contiguous() else x - 1),
+    "stride": lambda x: (x * x.stride(0),),
+    "strided": lambda x: (x.as_strided((2, 2), (1, 2)) + 1, x[1:].as_strided((3, 2), (2, 1))),
+    "strided part": lambda x: (x[:, 1:3].as_strided((2, 2), (2, 1), 1) + 0,),
+    "written by strides": lambda x: (x.clone().as_strided((2, 2), (3, 1)).add_(1), x),
+    "expand": lambda x: (x.sum().expand(3, 2), x[:, :1].expand(-1, 4)),
+    "transposed result": lambda x: ((x * 2).t(), (x.t() * 2).relu()),
+}
+LAYOUTS: dict[str, Callable[[int, int], torch.Tensor]] = {
+    "dense": lambda a, b: torch.randn(a, b),
+    "transposed": lambda a, b: torch.randn(b, a).t(),
+    "step": lambda a, b: torch.randn(a, 2 * b)[:, ::2],
+    "offset": lambda a, b: torch.randn(a + 1, b + 2)[1:, 2:],
+}
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_memory(program: str, name: str, dynamic: bool) -> None:
+    fn = PROGRAMS[program]
+    made = None
+    for layout, sizes in (("dense", (4, 6)), ("transposed", (4, 6)), ("dense", (6, 8))):
+        x = LAYOUTS[layout](*sizes)
+        made = made or entry(name, fn, copied([x], False), dynamic)
+        mine = world(made, copied([x], False), False)
+        assert not difference(mine, world(fn, copied([x], False), False)), (layout, sizes)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("program", ["T", "chunk of a sum", "in place", "strided", "unflatten"])
+def test_memory_of_all_layouts(program: str, layout: str, name: str) -> None:
+    x = LAYOUTS[layout](4, 6)
+    made = entry(name, PROGRAMS[program], copied([x], False), False)
+    mine = world(made, copied([x], False), False)
+    assert not difference(mine, world(PROGRAMS[program], copied([x], False), False))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+@pytest.mark.parametrize(
+    "program", ["T", "clone", "cat of one", "chunk of a sum", "strided", "expand", "twice", "half"]
+)
+def test_gradients(program: str, name: str) -> None:
+    x = torch.randn(4, 6)
+    made = entry(name, PROGRAMS[program], copied([x], True), False)
+    mine = world(made, copied([x], True), True)
+    assert not difference(mine, world(PROGRAMS[program], copied([x], True), True))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_state_that_is_given_away(name: str) -> None:
+    mine, eager = Buffered(), Buffered()
+    call = entry(name, mine, [torch.ones(4, 6)], False)
+    kept = []
+    for _ in range(3):
+        got, want = call(torch.ones(4, 6)), eager(torch.ones(4, 6))
+        kept.append((got[0], want[0].clone()))
+        torch.testing.assert_close(list(got), list(want))
+        assert got[1].data_ptr() == mine.w.data_ptr()
+        assert got[1].requires_grad
+        assert got[2].untyped_storage().data_ptr() == mine.h.untyped_storage().data_ptr()
+    for got, want in kept:
+        torch.testing.assert_close(got, want)
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_the_same_tensor_twice_and_tensors_that_overlap(name: str) -> None:
+    def fn(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a.add_(1)
+        return a * b, b
+
+    base = torch.arange(12.0)
+    cases = [[base[:4], base[6:10]], [base[:4]] * 2, [base[:4], base[2:6]], [base[2:6], base[:4]]]
+    call = entry(name, fn, copied(cases[0], False), False)
+    for case in (*cases, *cases):
+        mine, eager = copied(case, False), copied(case, False)
+        assert not difference(world(call, mine, False), world(fn, eager, False))
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_gradients_are_asked_for_later(name: str) -> None:
+    w = torch.ones(3, requires_grad=True)
+    call = entry(name, lambda t: (t * w).sum(), [torch.ones(3)], False)
+    with torch.no_grad():
+        assert not call(torch.ones(3)).requires_grad
+    y = call(torch.full((3,), 2.0))
+    assert y.requires_grad
+    y.backward()
+    assert w.grad is not None
+    assert w.grad.tolist() == [2, 2, 2]
+    x = torch.ones(3, requires_grad=True)
+    call(x).backward()
+    assert x.grad is not None
+
+
+@pytest.mark.parametrize("name", ENTRIES)
+def test_effects_in_python_happen_at_each_call(name: str) -> None:
+    seen: list[int] = []
+    counts = [0]
+
+    def fn(t: torch.Tensor) -> torch.Tensor:
+        counts[0] += 1
+        seen.append(counts[0])
+        return t * counts[0]
+
+    call = entry(name, fn, [torch.ones(1)], False)
+    assert counts == [0]
+    assert [call(torch.ones(1)).item() for _ in range(3)] == [1, 2, 3]
+    assert (counts, seen) == ([3], [1, 2, 3])
+
+
+def test_preparing_runs_nothing() -> None:
+    module = torch.nn.BatchNorm1d(3)
+    compiled = stack.compile(module, torch.randn(4, 3))
+    assert module.num_batches_tracked == 0
+    assert compiled.run.coverage["ops"] > 0
+    compiled(torch.randn(4, 3))
+    assert module.num_batches_tracked == 1
+
+
+def test_the_forward_pass_is_the_program_as_it_stands() -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.GELU(), torch.nn.Linear(8, 2))
+    x = torch.randn(3, 4)
+    compiled = stack.compile(module, x)
+    assert len(compiled.func.results) == 1
+    with torch.no_grad():
+        assert str(stack.compile(module, x).run["fused"].text) == compiled.run["fused"].text
+    compiled(x).square().sum().backward()
+    mine = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    module.zero_grad()
+    module(x).square().sum().backward()
+    torch.testing.assert_close(mine, [p.grad for p in module.parameters()])
+    assert [g.target for g in compiled.gradients] == ["backward"]
+    assert len(compiled.graphs) == 1
+
+
+def test_many_shapes_and_many_closures() -> None:
+    compiled = stack.compile(lambda x: x * 2, torch.ones(1))
+    for size in range(1, 14):
+        assert compiled(torch.ones(size)).tolist() == [2.0] * size
+    made = [stack.compile((lambda n: lambda x: x * n)(float(i)), torch.ones(2)) for i in range(12)]
+    assert [c(torch.ones(2))[0].item() for c in made] == list(range(12))
+
+
+def test_a_program_without_work_on_tensors() -> None:
+    with pytest.raises(StackError, match="nothing to compile"):
+        stack.compile(lambda x: 3, torch.ones(2))
+
+
+# ---- random programs
+
+
+def disagrees(seed: int, name: str) -> str:
+    """What is not the same between a random program and eager, over three calls."""
+    rng = random.Random(seed)
+    sizes = rng.randint(2, 5), rng.randint(2, 5)
+    args = arguments(random.Random(seed), sizes)
+    other = arguments(random.Random(seed), (sizes[0] + 1, sizes[1] + 2))
+    dynamic, grad = bool(seed & 1), bool(seed & 2)
+    program = draw(rng, copied(args, False), not grad)
+    calls = [args, args, other]
+    if not program.steps or _is_torchs_own(program, calls, dynamic, grad):
+        return ""
+    call = entry(name, program, copied(args, grad), dynamic)
+    for i, given in enumerate(calls):
+        try:
+            eager = world(program, copied(given, grad), grad)
+        except (RuntimeError, IndexError):
+            continue
+        why = difference(world(call, copied(given, grad), grad), eager)
+        if why:
+            return f"seed {seed}, {name}, call {i}: {why}\n{program.text}"
+    return ""
+
+
+def _is_torchs_own(program: Program, calls: Any, dynamic: bool, grad: bool) -> bool:
+    """Whether torch's own tracing fails, or is wrong with no compiler behind it."""
+    torch._dynamo.reset()
+    call = torch.compile(program, backend="aot_eager", dynamic=dynamic)
+    try:
+        for given in calls:
+            mine = world(call, copied(given, grad), grad)
+            if difference(mine, world(program, copied(given, grad), grad)):
+                return True
+    except Exception:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("chunk", range(4))
+def test_random_programs(chunk: int) -> None:
+    for seed in range(12 * chunk, 12 * chunk + 12):
+        assert not disagrees(seed, ENTRIES[seed % 2])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("chunk", range(100))
+def test_many_random_programs(chunk: int) -> None:
+    found = [disagrees(s, ENTRIES[s // 4 % 2]) for s in range(50 * chunk, 50 * chunk + 50)]
+    assert not [f for f in found if f]

@@ -1,0 +1,75 @@
+"""Programs whose sizes data decides: stack.compile names the op, torch.compile runs the parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import stack
+from stack.errors import StackError, UnsupportedOp
+
+torch = pytest.importorskip("torch")
+X = torch.tensor([[1.0, -2.0, 4.0], [3.0, 0.0, -1.0]])
+Program = Callable[[Any], Any]
+
+
+def positive(x: Any) -> Any:
+    return x[x > 0] * 2
+
+
+def counted(x: Any) -> Any:
+    return torch.arange(int(x.abs().max()))
+
+
+def branching(x: Any) -> Any:
+    if x.sum() > 0:
+        return x * 2
+    return x
+
+
+def listed(x: Any) -> Any:
+    return torch.tensor(x.tolist()) + 1
+
+
+SIZED: list[tuple[Program, str]] = [
+    (torch.nonzero, "aten.nonzero"),
+    (lambda x: torch.where(x > 0), "aten.nonzero"),
+    (positive, "aten.index.Tensor"),
+    (lambda x: torch.masked_select(x, x > 0).sum(), "aten.masked_select"),
+    (lambda x: torch.unique(x) + 1, "aten._unique2"),
+    (lambda x: torch.bincount(x.abs().long().view(-1)), "aten.bincount"),
+    (lambda x: x.repeat_interleave(torch.tensor([1, 2]), 0), "aten.repeat_interleave"),
+    (lambda x: x * int(x.sum()), r"\.item\(\)"),
+    (counted, r"\.item\(\)"),
+]
+
+
+@pytest.mark.parametrize(("program", "op"), SIZED)
+def test_the_op_and_its_line_are_named(program: Program, op: str) -> None:
+    with pytest.raises(UnsupportedOp, match=rf"{op}.*  \(\w+\.py:\d+\)") as raised:
+        stack.compile(program, X)
+    assert "<built-in" not in str(raised.value)
+    assert "torch.compile(fn, backend='stack')" in str(raised.value)
+
+
+@pytest.mark.parametrize(("program", "code"), [(branching, "if x.sum"), (listed, "x.tolist")])
+def test_what_breaks_a_graph_is_shown(program: Program, code: str) -> None:
+    with pytest.raises(StackError, match=rf"at test_errors.py:\d+: `.*{code}") as raised:
+        stack.compile(program, X)
+    assert "TORCHDYNAMO_VERBOSE" not in str(raised.value)
+
+
+@pytest.mark.parametrize("program", [p for p, _ in SIZED] + [branching, listed])
+def test_through_torch_the_parts_run(program: Program) -> None:
+    torch._dynamo.reset()
+    compiled = torch.compile(program, backend="stack")
+    for x in (X, -X, X * 2):
+        torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_a_number_that_is_read_back_is_no_error() -> None:
+    compiled = stack.compile(lambda x: x * x.sum().item(), X)
+    for x in (X, X + 1):
+        torch.testing.assert_close(compiled(x), x * x.sum().item())

@@ -1,0 +1,40 @@
+"""Chains of products on a GPU: one loop where that costs less than the products."""
+
+from __future__ import annotations
+
+import pytest
+
+from stack.ir import parse
+from stack.rewrite import Pipeline
+
+CHAIN = """func @f(%x: bf16[X], %w: bf16[W], %v: bf16[V]) -> (f32[Y]) at tensor {
+  %d = dot(%x, %w) {rule="AB s k, Bn k -> AB s n"} : f32[D]
+  %e = exp(%d) : f32[D]
+  %c = cast(%e) : bf16[D]
+  %z = dot(%c, %v) {rule="AB s n, Bo n -> AB s o"} : f32[Y]
+  return %z
+}
+"""
+CASES = {
+    # a linear layer, an activation, a linear layer
+    "few columns": ((25088, 192), (768, 192), (192, 768), False),
+    # attention without its softmax: what is between is rows by rows
+    "rows by rows": ((64, 4096, 128), (64, 4096, 128), (64, 128, 4096), True),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_chains(name: str) -> None:
+    x, w, v, streams = CASES[name]
+    batch = "a" if len(x) == 3 else ""
+    shapes = {"X": x, "W": w, "V": v, "D": (*x[:-1], w[-2]), "Y": (*x[:-1], v[-2])}
+    text = CHAIN.replace("AB", batch).replace("B", f"{batch} ").replace('" ', '"')
+    for letter, shape in shapes.items():
+        text = text.replace(f"[{letter}]", str(list(shape)))
+    func = parse(text)
+    result = Pipeline("stream{loops=blocks}").run(func, verbose=True)
+    assert any(n.op == "stream" for n in result.func.nodes) == streams
+    notes = " ".join(str(note) for record in result.records for note in record.notes)
+    assert " us apart" in notes
+    plain = Pipeline("stream").run(func).func
+    assert any(n.op == "stream" for n in plain.nodes)

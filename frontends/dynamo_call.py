@@ -7,6 +7,7 @@ aliases, mutation and gradients. Ours is what they call: the compiled graphs.
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,6 +20,7 @@ from torch._dynamo import exc
 
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
+from stack.frontends.dynamo_capture import one_at_a_time
 from stack.frontends.torch_errors import break_text
 from stack.frontends.torch_recurrent import in_scans
 from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
@@ -42,7 +44,7 @@ class TorchCalls:
         self.made: list[Any] = []
         self.reason = ""  # the guard that failed last
         self.changes = 0
-        self._until_return = ExitStack()
+        self._here = threading.local()  # `until_return`: what ends with this thread's call
         known = inspect.signature(torch._dynamo.eval_frame._optimize).parameters
         count = {k: v for k, v in _OWN_COUNT.items() if k in known}
         self._call = torch._dynamo.optimize(
@@ -59,32 +61,41 @@ class TorchCalls:
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Compile for these arguments; nothing runs, and no side effect happens."""
-        self._watch_hooks()
         with preparing():
             try:
-                self(*args, **kwargs)
+                self._called(args, kwargs, watch=True)
             except Prepared:
                 return
         raise StackError(f"{self.fn!r} does no work on tensors: there is nothing to compile")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return self._call(*args, **kwargs)
-        except exc.FailOnRecompileLimitHit:
-            with torch._dynamo.config.patch(_LIMITS):
+        return self._called(args, kwargs, watch=False)
+
+    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any], watch: bool) -> Any:
+        with ExitStack() as self._here.until_return:
+            if watch:
+                self._watch_hooks()
+            try:
                 return self._call(*args, **kwargs)
-        except exc.TorchDynamoException as error:
-            self._explain(error, args, kwargs)
-            raise
-        finally:
-            self._until_return.close()
+            except exc.FailOnRecompileLimitHit:
+                with torch._dynamo.config.patch(_LIMITS):
+                    return self._call(*args, **kwargs)
+            except exc.TorchDynamoException as error:
+                self._explain(error, args, kwargs)
+                raise
+            finally:
+                self._here.until_return = None
 
     def _watch_hooks(self) -> None:
         """For captures until the end of this call: a module's hooks are guarded, and recurrent
         modules traced, which Dynamo leaves out by default."""
+        rest = getattr(self._here, "until_return", None)
+        if rest is None:
+            return  # a guard of ours failed in the call of another program with the same code
+        rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
         watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False, allow_rnn=True)
-        self._until_return.enter_context(watched)
-        self._until_return.enter_context(in_scans())
+        rest.enter_context(watched)
+        rest.enter_context(in_scans())
 
     # ---- what Dynamo calls
 

@@ -191,7 +191,7 @@ class Program:
 
 
 def random_jax(seed: int, steps: int = 10) -> Program | None:
-    """The program of a seed; None where no result of it is fit."""
+    """The program of a seed; None where no result of it is fit, or JAX cannot run it."""
     rng = random.Random(seed)
     data = np.random.default_rng(seed)
     args: list[Any] = []
@@ -225,7 +225,10 @@ def random_jax(seed: int, steps: int = 10) -> Program | None:
     def everything(*given: Any) -> Any:
         return grower.run(Types(False), given)[grower.count :]
 
-    normal = [np.asarray(r) for r in jax.jit(everything)(*args)]
+    try:
+        normal = [np.asarray(r) for r in jax.jit(everything)(*args)]
+    except jax.errors.JaxRuntimeError:
+        return None  # XLA's own verifier refuses what XLA made
     with jax.enable_x64(True):
         wide = [np.asarray(a, np.float64) if is_float(a.dtype) else a for a in args]
         true = [

@@ -2,7 +2,7 @@
 
 Without a correction, as in `f(x a) b`, the loop saves nothing but the traffic of what is between.
 It holds as many sums of each row as the last product has columns, to a power of two, and what is
-between keeps its tensor cores waiting. Where rows meet rows, as in attention without a softmax,
+between keeps its tensor cores waiting. Where rows meet as many other rows,
 that traffic is much; where rows meet a few columns, it is little.
 """
 

@@ -6,7 +6,6 @@ aliases, mutation and gradients. Ours is what they call: the compiled graphs.
 
 from __future__ import annotations
 
-import inspect
 import threading
 import warnings
 from collections.abc import Mapping, Sequence
@@ -25,10 +24,14 @@ from stack.frontends.torch_errors import break_text
 from stack.frontends.torch_recurrent import in_scans
 from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
 
-# A program has as many graphs as its calls need: each caller keeps its own count.
-_UNLIMITED = 1 << 20
-_OWN_COUNT = {"recompile_limit": _UNLIMITED, "isolate_recompiles": True}
-_LIMITS = {"recompile_limit": _UNLIMITED, "accumulated_recompile_limit": _UNLIMITED}
+# How Dynamo captures for us: hooks of modules are guarded and recurrent modules traced, which it
+# leaves out by default, and a program has as many graphs as its calls need.
+_SETTINGS = {
+    "skip_nnmodule_hook_guards": False,
+    "allow_rnn": True,
+    "recompile_limit": 1 << 20,
+    "accumulated_recompile_limit": 1 << 20,
+}
 
 
 class TorchCalls:
@@ -45,10 +48,8 @@ class TorchCalls:
         self.reason = ""  # the guard that failed last
         self.changes = 0
         self._here = threading.local()  # `until_return`: what ends with this thread's call
-        known = inspect.signature(torch._dynamo.eval_frame._optimize).parameters
-        count = {k: v for k, v in _OWN_COUNT.items() if k in known}
         self._call = torch._dynamo.optimize(
-            self._compile, nopython=True, dynamic=dynamic, guard_fail_fn=self._failed, **count
+            self._compile, nopython=True, dynamic=dynamic, guard_fail_fn=self._failed
         )(traceable(fn))
 
     @property
@@ -63,38 +64,31 @@ class TorchCalls:
         """Compile for these arguments; nothing runs, and no side effect happens."""
         with preparing():
             try:
-                self._called(args, kwargs, watch=True)
+                self._called(args, kwargs, captures=True)
             except Prepared:
                 return
         raise StackError(f"{self.fn!r} does no work on tensors: there is nothing to compile")
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._called(args, kwargs, watch=False)
+        return self._called(args, kwargs, captures=False)
 
-    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any], watch: bool) -> Any:
+    def _called(self, args: Sequence[Any], kwargs: Mapping[str, Any], captures: bool) -> Any:
         with ExitStack() as self._here.until_return:
-            if watch:
-                self._watch_hooks()
+            if captures:
+                self._set_up()
             try:
                 return self._call(*args, **kwargs)
-            except exc.FailOnRecompileLimitHit:
-                with torch._dynamo.config.patch(_LIMITS):
-                    return self._call(*args, **kwargs)
             except exc.TorchDynamoException as error:
                 self._explain(error, args, kwargs)
                 raise
             finally:
                 self._here.until_return = None
 
-    def _watch_hooks(self) -> None:
-        """For captures until the end of this call: a module's hooks are guarded, and recurrent
-        modules traced, which Dynamo leaves out by default."""
-        rest = getattr(self._here, "until_return", None)
-        if rest is None:
-            return  # a guard of ours failed in the call of another program with the same code
+    def _set_up(self) -> None:
+        """Our settings, for captures until the end of this call."""
+        rest: ExitStack = self._here.until_return
         rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
-        watched = torch._dynamo.config.patch(skip_nnmodule_hook_guards=False, allow_rnn=True)
-        rest.enter_context(watched)
+        rest.enter_context(torch._dynamo.config.patch(_SETTINGS))
         rest.enter_context(in_scans())
 
     # ---- what Dynamo calls
@@ -112,7 +106,7 @@ class TorchCalls:
 
     def _failed(self, failure: Any) -> None:
         """A guard did not hold: the program is captured again."""
-        self._watch_hooks()
+        self._set_up()
         text = str(failure.reason).split("\n")[0].partition("  # ")[0]
         self.reason = text.partition(": ")[2].strip() or text
         if self.reason.startswith("tensor "):  # an argument's type or layout: that is expected
@@ -141,12 +135,25 @@ class TorchCalls:
 
 
 def traceable(fn: Any) -> Any:
-    """A function for Dynamo to read: a module's hooks are read with it, and so guarded."""
-    if isinstance(fn, FunctionType | MethodType):
-        return fn
+    """A function for Dynamo to read: a module's hooks are read with it, and so guarded.
+
+    Dynamo keeps its graphs with the code: each callable gets code of its own.
+    """
+    if isinstance(fn, MethodType):
+        return MethodType(traceable(fn.__func__), fn.__self__)
+    if isinstance(fn, FunctionType):
+        return _with_own_code(fn)
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return fn(*args, **kwargs)
 
-    # Dynamo keeps its graphs with the code: each callable has its own
-    return FunctionType(called.__code__.replace(), globals(), closure=called.__closure__)
+    return _with_own_code(called)
+
+
+def _with_own_code(fn: FunctionType) -> FunctionType:
+    code, closure = fn.__code__.replace(), fn.__closure__
+    twin = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure)
+    twin.__kwdefaults__ = fn.__kwdefaults__
+    twin.__qualname__ = fn.__qualname__
+    twin.__dict__.update(fn.__dict__)
+    return twin

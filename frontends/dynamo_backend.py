@@ -30,15 +30,14 @@ from stack.frontends.fx_import import Imported, import_graph, variable_name
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
 from stack.frontends.torch_calls import (
     TorchCaptured,
-    asked_index,
     check_text,
     kept_promises,
-    lone_symbol,
     program_name,
 )
-from stack.frontends.torch_index import into_range, may_wait
+from stack.frontends.torch_index import Checks
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
+from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
@@ -84,7 +83,6 @@ def preparing() -> Iterator[None]:
 
 # Options that are ours; the others go to the backend.
 _OWN = ("backend", "passes", "strict")
-_AHEAD = "cuda"  # where work goes on while indices are asked for: wrong ones must do no harm
 _CUT_FOR = "cut_for"  # the backend that training graphs are cut for, where another one runs them
 
 
@@ -304,17 +302,14 @@ class _Graph:
         self.views = Replay(views, holders) if views else None
         func = imported.func
         self.places = {p: i for i, p in enumerate(func.params)}
-        self.checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
+        checks = [(self.places[c.param], c) for c in imported.checks if c.param in self.places]
+        self.check_indices = Checks(checks, func.params)
         # what is computed once, and is no input as it came
         promises = func.results[len(imported.outputs) :]
         results = [*dict.fromkeys(o for o in imported.outputs if o not in self.places), *promises]
         self.numbers = {r: i for i, r in enumerate(results)}
         body = Block(func.params, results, func.body.names, func.body.locs)
         self.func = Func(func.name, body, func.level)
-        wanted = [c for _, c in self.checks]
-        self.is_late = captured.device.startswith(_AHEAD) and bool(wanted) and may_wait(wanted)
-        if self.is_late:
-            self.func = into_range(self.func, wanted)
         if not self.loose and self.func.results:
             self._compiled({})
 
@@ -325,13 +320,8 @@ class _Graph:
             if self.func.results:
                 self._compiled(sizes).prepare(arrays)
             raise Prepared
-        params = self.imported.func.params
-        judges = [asked_index(check, arrays[i], arrays, params) for i, check in self.checks]
-        if not self.is_late:
-            _judge(judges)
+        self.check_indices(arrays)
         found = self._compiled(sizes).call_flat(arrays) if self.func.results else ()
-        if self.is_late:
-            _judge(judges)
         return self.border.results(args, self._fresh(found, arrays))
 
     def _arrays(self, args: Sequence[Any]) -> list[Any]:
@@ -382,12 +372,6 @@ class _Graph:
                 )
         self.made.append(graph)
         return graph
-
-
-def _judge(judges: Sequence[Callable[[], None]]) -> None:
-    """Wait for what was asked. Raises IndexError."""
-    for judge in judges:
-        judge()
 
 
 def _loose_sizes(imported: Imported) -> dict[str, int]:

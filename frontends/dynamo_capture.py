@@ -44,12 +44,12 @@ from stack.frontends.torch_calls import (
     Template,
     TorchCaptured,
     check_text,
-    lone_symbol,
     program_name,
 )
 from stack.frontends.torch_draws import draws_as_eager
 from stack.frontends.torch_errors import break_text
 from stack.frontends.torch_recurrent import in_scans
+from stack.frontends.torch_sizes import lone_symbol
 from stack.frontends.torch_written import WrittenOut
 from stack.ir.builder import param
 from stack.ir.dim import Expr

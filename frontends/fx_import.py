@@ -77,7 +77,8 @@ class Imported:
         func: results are the tensors among `outputs`, in order.
         inputs: for each parameter, the position of its placeholder, a lifted constant tensor, or
             a node of the graph that is a view of placeholders.
-        orders: for each parameter, the order of its placeholder's axes in memory.
+        orders: for each parameter, the order of its placeholder's axes in memory, where that is
+            another one.
         outputs: what the graph returns: a node, a size, a number or None.
         checks: bounds of index inputs.
         sizes: placeholders that are sizes: position to size expression.
@@ -88,7 +89,7 @@ class Imported:
 
     func: Func
     inputs: list[int | torch.Tensor | FxNode]
-    orders: list[Order]
+    orders: list[Order | None]
     outputs: list[Any]
     checks: list[IndexCheck]
     sizes: dict[int, Dim]
@@ -148,7 +149,8 @@ class _Importer:
             if isinstance(value, Node):
                 params.append(value)
                 inputs.append(place)
-                value = self.cx.transpose(value, inverse(self.orders[value]))
+                if value in self.orders:
+                    value = self.cx.transpose(value, inverse(self.orders[value]))
             elif isinstance(value, int | Expr):
                 sizes[place] = value
             self.env[holders[place]] = value
@@ -157,7 +159,7 @@ class _Importer:
                 self.env[node] = self._node(node)
         params = [p for p, _ in self.lifted.values()] + params + list(self.views.values())
         inputs = [*(t for _, t in self.lifted.values()), *inputs, *self.views]
-        orders = [self.orders.get(p, tuple(range(p.tensor.rank))) for p in params]
+        orders = [self.orders.get(p) for p in params]
         outputs = self._outputs()
         results = [o for o in outputs if isinstance(o, Node)]
         promises = list(dict.fromkeys(self.cx.promises))
@@ -209,7 +211,8 @@ class _Importer:
             name = unique_name(hint, self.names, self.counts)
             type_ = self._tensor_type(value)
             order = physical_order(value) if self.border is not None else None
-            order = order or tuple(range(type_.rank))
+            if order is None or order == tuple(range(type_.rank)):
+                return param(name, type_)
             made = param(name, type_.with_shape(tuple(type_.shape[i] for i in order)))
             self.orders[made] = order
             return made

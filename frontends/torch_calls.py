@@ -16,8 +16,8 @@ from torch.utils import _pytree as pytree
 from stack.frontends.aten import IndexCheck, Promise
 from stack.frontends.fx_dims import Sizes
 from stack.frontends.torch_arrays import TORCH_DTYPE
-from stack.frontends.torch_index import ask
-from stack.ir.dim import Expr, Symbol, substitute
+from stack.frontends.torch_index import assert_on_device, check_index
+from stack.frontends.torch_sizes import size_values
 from stack.ir.node import Func, Node
 from stack.run.frontend import Captured
 
@@ -119,15 +119,6 @@ def _leaf_name(names: Sequence[str], path: Any) -> str:
 # ---- a call
 
 
-def lone_symbol(size: Any) -> str | None:
-    """The name of a size that is one symbol."""
-    if isinstance(size, Expr) and len(size.terms) == 1:
-        monomial, coefficient = size.terms[0]
-        if coefficient == 1 and len(monomial) == 1 and isinstance(monomial[0], Symbol):
-            return monomial[0].name
-    return None
-
-
 def program_name(fn: Any) -> str:
     """A user's callable as the name of a function of the IR."""
     name = getattr(fn, "__name__", type(fn).__name__)
@@ -220,62 +211,6 @@ def check_text(check: IndexCheck) -> str:
     return f"{check.what}: {name} is between {check.low} and {check.high}{besides}"
 
 
-def check_index(
-    check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
-) -> None:
-    """Look at an index before a call. Raises IndexError as eager does."""
-    asked_index(check, index, tensors, params)()
-
-
-def asked_index(
-    check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
-) -> Callable[[], None]:
-    """Ask what an index holds. What is returned waits, and raises IndexError as eager does."""
-    if not index.numel():
-        return _nothing
-    low, high = (_number(v, tensors, params) for v in (check.low, check.high))
-    for ignored in check.besides:
-        index = index[index != ignored]
-    if not index.numel():
-        return _nothing
-    answer = ask(index)
-
-    def judge() -> None:
-        least, most = answer()
-        if least < low or most > high:
-            name = check.param.attrs["name"]
-            bad = least if least < low else most
-            raise IndexError(
-                f"index out of range: {bad} in argument {name!r}, which {check.what} reads at"
-                f" {low} to {high}"
-            )
-
-    return judge
-
-
-def _nothing() -> None:
-    """An index without elements is in range."""
-
-
-def _number(size: Any, tensors: Sequence[torch.Tensor], params: Sequence[Node]) -> int:
-    if isinstance(size, int):
-        return size
-    found = substitute(size, {**size_values(tensors, params)})
-    assert isinstance(found, int)
-    return found
-
-
-def size_values(tensors: Sequence[torch.Tensor], params: Sequence[Node]) -> dict[str, int]:
-    """Values of size symbols that stand alone in a shape."""
-    values: dict[str, int] = {}
-    for p, tensor in zip(params, tensors, strict=True):
-        for dim, length in zip(p.shape, tensor.shape, strict=True):
-            name = lone_symbol(dim)
-            if name is not None:
-                values[name] = int(length)
-    return values
-
-
 _ERRORS: dict[str, type[Exception]] = {
     "IndexError": IndexError,
     "RuntimeError": RuntimeError,
@@ -287,7 +222,9 @@ def kept_promises(results: Sequence[Any], promises: Sequence[Promise]) -> Sequen
     """The results without the promises at their end. Raises what a broken one says."""
     count = len(results) - len(promises)
     for holds, promise in zip(results[count:], promises, strict=True):
-        if not bool(holds):
+        if promise.error == "IndexError" and holds.device.type == "cuda":
+            assert_on_device(holds, promise.text)
+        elif not bool(holds):
             raise _ERRORS[promise.error](promise.text)
     return results[:count]
 

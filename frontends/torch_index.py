@@ -1,65 +1,80 @@
-"""Indices that a program is given: looked at before a call, and told of as late as that is safe.
+"""Indices that a program is given: looked at before a call, as eager looks at them.
 
-On a GPU an answer takes as long as all work that was queued before the question. A graph whose
-indices are brought into range first may be queued behind the question: it is at work while the
-answer comes, and what it made of a wrong index is never given to anyone.
+On a CPU a wrong one raises IndexError. On a GPU the device itself asserts, in the order of its
+work: nobody waits for the answer, and a wrong index ends what the device is doing, as in eager.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from stack.frontends.aten import IndexCheck
-from stack.ir.builder import Builder, constant
-from stack.ir.node import Block, Func, Node
-from stack.rewrite.engine import inline_block
+from stack.frontends.torch_sizes import size_number
+from stack.ir.node import Node
 
-Answer = Callable[[], tuple[int, int]]
-
-
-def ask(index: torch.Tensor) -> Answer:
-    """The least and the most element of an index that has any, once the answer is called."""
-    found = torch.stack(torch.aminmax(index))
-    if found.device.type != "cuda":
-        return lambda: _pair(found)
-    held = torch.empty(2, dtype=found.dtype, pin_memory=True)
-    held.copy_(found, non_blocking=True)
-    event = torch.cuda.Event()
-    event.record()
-
-    def answer() -> tuple[int, int]:
-        event.synchronize()
-        return _pair(held)
-
-    return answer
+_ASSERTS = "cuda"  # devices that assert by themselves
+# a scalar and a message; nobody waits for it
+assert_on_device: Any = torch._assert_async  # pyright: ignore[reportPrivateImportUsage]
 
 
-def _pair(found: torch.Tensor) -> tuple[int, int]:
-    least, most = found.tolist()
-    return int(least), int(most)
+class Checks:
+    """The index inputs of one graph, and the bounds that each has to keep.
+
+    Args:
+        checks: the number of a parameter, and what must hold of its tensor.
+        params: all parameters, whose shapes bounds may depend on.
+    """
+
+    def __init__(self, checks: Sequence[tuple[int, IndexCheck]], params: Sequence[Node]) -> None:
+        self.checks = checks
+        self.params = params
+        self.sound: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Look at the tensors of a call. Raises IndexError; on a GPU the device asserts."""
+        for i, check in self.checks:
+            index = tensors[i]
+            if not self._is_known(i, index):
+                check_index(check, index, tensors, self.params)
+        self._remember(tensors)
+
+    def _is_known(self, i: int, index: torch.Tensor) -> bool:
+        """Whether it is the tensor of the call before, and nothing was written to it since."""
+        known = self.sound.get(i)
+        return known is not None and known[0]() is index and known[1] == index._version
+
+    def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
+        if any(isinstance(b, int) is False for _, c in self.checks for b in (c.low, c.high)):
+            return  # bounds that differ from call to call
+        for i, _ in self.checks:
+            if not tensors[i].is_inference():
+                self.sound[i] = weakref.ref(tensors[i]), tensors[i]._version
 
 
-def may_wait(checks: Sequence[IndexCheck]) -> bool:
-    """Whether all checks are for fixed bounds, with nothing allowed besides."""
-    return all(isinstance(c.low, int) and isinstance(c.high, int) and not c.besides for c in checks)
-
-
-def into_range(func: Func, checks: Sequence[IndexCheck]) -> Func:
-    """The function with its checked parameters brought into their ranges."""
-    b = Builder()
-    given: list[Node] = []
-    for p in func.params:
-        held = p
-        for check in checks:
-            if check.param is p and isinstance(check.low, int) and isinstance(check.high, int):
-                least, most = constant(check.low, p.dtype), constant(check.high, p.dtype)
-                held = b.min(b.max(held, least), most)
-        given.append(held)
-    results = inline_block(func.body, given, b)
-    names, locs = {**func.body.names, **b.names}, {**func.body.locs, **b.locs}
-    return Func(func.name, Block(func.params, results, names, locs), func.level)
-
-
-__all__ = ["Answer", "ask", "into_range", "may_wait"]
+def check_index(
+    check: IndexCheck, index: torch.Tensor, tensors: Sequence[torch.Tensor], params: Sequence[Node]
+) -> None:
+    """Hold one index against its bounds."""
+    if not index.numel():
+        return
+    low, high = (size_number(v, tensors, params) for v in (check.low, check.high))
+    name = check.param.attrs["name"]
+    place = f"argument {name!r}, which {check.what} reads at {low} to {high}"
+    if index.device.type == _ASSERTS:
+        inside = (index >= low) & (index <= high)
+        for ignored in check.besides:
+            inside |= index == ignored
+        assert_on_device(inside.all(), f"index out of range in {place}")
+        return
+    for ignored in check.besides:
+        index = index[index != ignored]
+    if not index.numel():
+        return
+    least, most = (int(v) for v in torch.aminmax(index))
+    if least < low or most > high:
+        bad = least if least < low else most
+        raise IndexError(f"index out of range: {bad} in {place}")

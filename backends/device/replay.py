@@ -22,7 +22,8 @@ Tensor = torch.Tensor
 WARM = 2  # calls with the same addresses before a capture
 TURNS = 2  # graphs of one set of addresses whose results are given out
 SETS = 32  # sets of addresses that are remembered
-KEEP = 1 << 28  # bytes of results that all graphs together keep alive
+KEEP = 1 << 28  # bytes of results that a program's graphs together keep alive, and on a GPU
+SHARE = 16  # the part of its memory: a training step keeps what its backward pass reads
 COPIED = 1 << 22  # bytes of an input that are copied for less than launches cost
 
 
@@ -55,6 +56,12 @@ class Captured:
         return [r.detach() for r in self.results]
 
 
+def _budget(device: torch.device) -> int:
+    if device.type != "cuda":
+        return KEEP
+    return max(KEEP, torch.cuda.get_device_properties(device).total_memory // SHARE)
+
+
 class Replays:
     """Runs a program through graphs where it can, step by step where it cannot.
 
@@ -68,7 +75,8 @@ class Replays:
         self.key: tuple[int, ...] = ()  # where those were that are read from there
         self.places: dict[int, Tensor] = {}  # of inputs that moved, by number
         size = sum(v.bytes for v, _ in program.outputs)
-        self.turns = KEEP // ((TURNS + 1) * max(size, 1))  # sets of addresses that memory allows
+        # sets of addresses that memory allows
+        self.turns = _budget(program.device) // ((TURNS + 1) * max(size, 1))
         self.pool: Any = None
         self.problem = "" if program.capturable else "a step needs the host"
         if not self.problem and not self.turns:

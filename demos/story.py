@@ -19,7 +19,7 @@ from stack.measure.roofline import measure_ceilings
 from stack.measure.systems import Program, capture_program, parse_peers
 from stack.measure.timing import NOISY
 from stack.run.backend import Executable
-from stack.run.compile import find_frontend
+from stack.run.compile import compile_captured, find_frontend
 from stack.run.record import Run
 
 Target = tuple[Any, tuple[Any, ...]]
@@ -70,20 +70,19 @@ def say(text: str) -> None:
 
 def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Path) -> int:
     """Dump one program, print its tables, check its stages. Returns how many checks failed."""
-    compiled = stack.compile(fn, *example, frontend=frontend, target=f"{name} ({frontend})")
-    folder = compiled.run.save(output / f"{name}-{frontend}")
-    graph = compiled.graph
-    storage = graph.match(example)
-    assert storage is not None
-    result = fn(*example)
-    eager = graph.frontend.to_numpy(result, compiled.func.results[0].dtype)
-    wrong = check_stages(compiled.run, storage, eager)
+    source = find_frontend(fn, example, frontend)
+    captured = source.capture(fn, example)
+    graph = compile_captured(captured, source, target=f"{name} ({frontend})")
+    folder = graph.run.save(output / f"{name}-{frontend}")
+    storage = graph.ready(captured.flatten(*example))
+    eager = source.to_numpy(fn(*example), graph.func.results[0].dtype)
+    wrong = check_stages(graph.run, storage, eager)
     print(f"\n==== {name} from {frontend}: {folder}\n")
-    print(stage_table(compiled.run.manifest()))
+    print(stage_table(graph.run.manifest()))
     print("\n".join(wrong) or "every IR stage parses back to the same object and agrees with eager")
     print()
-    print(timed_kernels(graph.executable_for(storage), compiled.func, storage))
-    print(coverage_line(compiled.run.coverage))
+    print(timed_kernels(graph.executable_for(storage), graph.func, storage))
+    print(coverage_line(graph.run.coverage))
     return len(wrong)
 
 

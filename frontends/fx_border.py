@@ -89,6 +89,10 @@ def _hint(size: Any) -> int:
     return int(hint) if hint is not None else 2
 
 
+def _bytes(value: torch.Tensor) -> int:
+    return _hint(value.numel()) * value.element_size()
+
+
 def _equal(a: Any, b: Any) -> bool:
     return a == b if isinstance(a, int) and isinstance(b, int) else statically_known_true(a == b)
 
@@ -122,7 +126,7 @@ class Border:
         whole, part = example_of(root), output.meta["val"]
         others = {o for o in self.outputs if example_of(o) is not None and o is not output}
         is_shared = any(storage_root(o) is root for o in others)
-        if whole is None or (not is_shared and _hint(part.nbytes) < _hint(whole.nbytes)):
+        if whole is None or (not is_shared and _bytes(part) < _bytes(whole)):
             return output  # the part alone: nobody sees the rest
         return root
 

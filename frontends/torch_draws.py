@@ -80,7 +80,8 @@ def native_dropout_backward(grad: torch.Tensor, mask: torch.Tensor, scale: float
     """The derivative, rounded as `native_dropout` is."""
     if grad.device.type != "cpu":
         return grad * (mask.type_as(grad) * scale)
-    return grad * (mask.type_as(grad).div(1 / scale if scale else 1.0))
+    kept = mask.type_as(grad)
+    return grad * (kept.div(1 / scale) if scale else kept * 0.0)
 
 
 def _memory_order(x: torch.Tensor) -> tuple[list[int], list[int]]:

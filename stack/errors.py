@@ -114,11 +114,17 @@ class UsageError(StackError):
     exit_code = 2
 
 
-def unknown_name(what: str, name: str, known: Collection[str]) -> UsageError:
-    """The error for a name that does not exist: the nearest one, and all that there are."""
+def unknown_name(
+    what: str, name: str, known: Collection[str], shown: Collection[str] = ()
+) -> UsageError:
+    """The error for a name that does not exist: the nearest one, and all that there are.
+
+    `shown` lists them in another form, such as with their defaults.
+    """
     near = difflib.get_close_matches(name, known, 1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    return UsageError(f"{what} {name!r}; {hint}there are: {', '.join(sorted(known)) or 'none'}")
+    listed = ", ".join(sorted(shown or known)) or "none"
+    return UsageError(f"{what} {name!r}; {hint}there are: {listed}")
 
 
 POISONED = 3  # exit code of a process that has lost its device

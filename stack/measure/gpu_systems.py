@@ -195,8 +195,15 @@ def retained() -> Any:
     return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)
 
 
+def _one_by_one(peer: Peer) -> dict[str, Any]:
+    """A backend's options, without graphs of its own: those are captured around all systems."""
+    taken = plugins.load("stack.backends", peer.backend).options
+    graph = {} if taken is not None and "graph" not in taken else {"graph": False}
+    return {**graph, **peer.options}
+
+
 def _own(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
-    options: dict[str, Any] = {"graph": False, **peer.options}
+    options = _one_by_one(peer)
     with _torch().no_grad():
         fn = compile(program.fn, *program.args, backend=peer.backend, target=name, **options)
     system = _called(name, "generated", fn, program)
@@ -252,7 +259,7 @@ def _ir(program: GpuProgram, peer: Peer, device: str) -> GpuSystem:
 def _own_training(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
     torch = _torch()
     find_backend(peer.backend)
-    options = {"backend": peer.backend, "graph": False, **peer.options}
+    options = {"backend": peer.backend, **_one_by_one(peer)}
     compiled = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
     frontend = importlib.import_module("stack.frontends.dynamo")
     known = len(frontend.runs())

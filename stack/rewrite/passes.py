@@ -82,7 +82,8 @@ def build(cls: type[Pass], options: dict[str, str | tuple[str, ...]]) -> Pass:
     values: dict[str, Any] = {}
     for name, text in options.items():
         if name not in known:
-            raise unknown_name(f"pass {cls.name!r} has no option", name, known)
+            shown = [f"{s.name}={option_text(_default(s))}" for s in known.values()]
+            raise unknown_name(f"pass {cls.name!r} has no option", name, known, shown)
         try:
             values[name] = _convert(text, hints[name])
         except (ValueError, TypeError):

@@ -33,7 +33,8 @@ class Compiled:
         self.fn = fn
         self.frontend_name: str = capture_options.get("frontend", "auto")
         self.dynamic: bool = capture_options.get("dynamic", False)
-        self.options = options
+        # options of the backend may stand in a dict, as in torch.compile
+        self.options = {**options, **options.pop("options", {})}
         self._calls: Calls | None = None
 
     @property

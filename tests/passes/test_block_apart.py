@@ -13,7 +13,7 @@ import stack
 from stack.ir import Func, parse, verify
 from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
-from stack.passes.blocking import stream as block_stream
+from stack.passes.blocking import stream_grid
 from stack.passes.blocking.reduce import Walk
 from stack.passes.blocking.stream_apart import runs_apart
 from stack.rewrite import Pipeline
@@ -24,8 +24,8 @@ Tensor = Any
 
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(block_stream, "ONCE", Walk(16, 1))
-    monkeypatch.setattr(block_stream, "APART", Walk(32, 1, 0, True))
+    monkeypatch.setattr(stream_grid, "ONCE", Walk(16, 1))
+    monkeypatch.setattr(stream_grid, "APART", Walk(32, 1, 0, True))
     monkeypatch.setattr(block_reduce, "MAX_HELD", 0)  # no row is held whole
 
 

@@ -13,7 +13,7 @@ from stack.ir import Func, Node, parse, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
-from stack.passes.blocking import stream as block_stream
+from stack.passes.blocking import stream_grid
 from stack.passes.blocking import tiler as block_tiler
 from stack.passes.blocking.reduce import Walk
 from stack.rewrite import Pipeline
@@ -25,7 +25,7 @@ Tensor = Any
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
-    for module in (block_stream, block_tiler):
+    for module in (stream_grid, block_tiler):
         monkeypatch.setattr(module, "TWICE", Walk(64, 1, 0, True))
     monkeypatch.setattr(block_reduce, "MAX_HELD", 0)  # no row is held whole
 

@@ -152,6 +152,5 @@ def test_few_rows_of_many_places_are_split() -> None:
 
 
 def test_what_fills_the_device_stays_whole() -> None:
-    assert parts_of(64, 1, 4096, 8) == 1
     assert parts_of(4, 2048, 2048) == 1
     assert parts_of(1, 1, 64) == 1

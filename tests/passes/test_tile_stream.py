@@ -67,7 +67,8 @@ def test_one_pass_with_the_correction_outside_of_the_sweeps(rng: np.random.Gener
     inner = panels.blocks[0].nodes
     ops = [n.op for n in inner if n.op in ("loop", "exp", "max")]
     assert ops.count("loop") == 4 and ops.count("exp") == 1  # the correction
-    swept = [n for n in inner if n.op == "loop" and any(m.op == "exp" for m in n.blocks[0].nodes)]
+    loops = [n for n in inner if n.op == "loop"]
+    swept = [n for n in loops if any(m.op == "exp" for _, m in walk(n.blocks[0]))]
     assert len(swept) == 1
 
 

@@ -66,7 +66,7 @@ def test_inputs_of_any_layout(module: Any, backend: str, graph: bool) -> None:
             x = LAYOUTS[turn % len(LAYOUTS)]()
             kept.append((compiled(x), module(x)))
             x.fill_(float("nan"))
-    assert len(compiled.graphs) == 1
+    assert len(compiled.graphs) <= len(LAYOUTS)  # one for each order of axes
     for have, want in kept:
         torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-3)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -71,29 +69,26 @@ def test_gradients(name: str) -> None:
         torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
 
 
-@pytest.fixture
-def cudnn() -> Iterator[object]:
-    before = torch.backends.cudnn.allow_tf32
-    yield torch.backends.cudnn
-    torch.backends.cudnn.allow_tf32 = before
+def rounding(allowed: bool) -> Any:
+    return torch.backends.cudnn.flags(enabled=True, allow_tf32=allowed)
 
 
-def test_precision_is_that_of_torch(cudnn: object) -> None:
+def test_precision_is_that_of_torch() -> None:
     with FakeTensorMode():
         single, half = torch.empty(2, device="cuda"), torch.empty(2, device="cuda").bfloat16()
         host = torch.empty(2)
-    torch.backends.cudnn.allow_tf32 = True
-    assert [conv_precision(x) for x in (single, half, host)] == ["tf32", None, None]
-    torch.backends.cudnn.allow_tf32 = False
-    assert conv_precision(single) is None
+    with rounding(True):
+        assert [conv_precision(x) for x in (single, half, host)] == ["tf32", None, None]
+    with rounding(False):
+        assert conv_precision(single) is None
 
 
-def test_another_precision_is_another_program(cudnn: object) -> None:
-    torch.backends.cudnn.allow_tf32 = True
+def test_another_precision_is_another_program() -> None:
     x, w = torch.randn(1, 2, 5), torch.randn(3, 2, 3)
-    compiled = stack.compile(F.conv1d, x, w)
-    compiled(x, w)
+    with rounding(True):
+        compiled = stack.compile(F.conv1d, x, w)
+        compiled(x, w)
     assert len(compiled.graphs) == 1
-    torch.backends.cudnn.allow_tf32 = False
-    compiled(x, w)
+    with rounding(False):
+        compiled(x, w)
     assert len(compiled.graphs) == 2

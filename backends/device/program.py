@@ -235,7 +235,9 @@ class Program:
             held = [self.space.enter(x, t) for x, t in zip(values, entering, strict=True)]
             found = self.space.op_opaque(node, *held)
             results = found if isinstance(found, tuple) else (found,)
-            return [self.space.leave(r, t) for r, t in zip(results, leaving, strict=True)]
+            # what is asked for in host memory goes on here: kernels read this device's memory
+            here = [r.to(self.device) if isinstance(r, Tensor) else r for r in results]
+            return [self.space.leave(r, t) for r, t in zip(here, leaving, strict=True)]
 
         # torch works where the tensors are, and draws from that device's generator
         return run_here if target.startswith("torch:") else run

@@ -34,7 +34,8 @@ class Compiled:
         self.frontend_name: str = capture_options.get("frontend", "auto")
         self.dynamic: bool = capture_options.get("dynamic", False)
         # options of the backend may stand in a dict, as in torch.compile
-        self.options = {**options, **options.pop("options", {})}
+        given = options.pop("options", {})
+        self.options = {**options, **given}
         self._calls: Calls | None = None
 
     @property

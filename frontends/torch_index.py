@@ -32,6 +32,8 @@ class Checks:
     def __init__(self, checks: Sequence[tuple[int, IndexCheck]], params: Sequence[Node]) -> None:
         self.checks = checks
         self.params = params
+        # bounds that are the same in every call
+        self.are_fixed = all(isinstance(b, int) for _, c in checks for b in (c.low, c.high))
         self.sound: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -40,7 +42,8 @@ class Checks:
             index = tensors[i]
             if not self._is_known(i, index):
                 check_index(check, index, tensors, self.params)
-        self._remember(tensors)
+        if self.are_fixed:
+            self._remember(tensors)
 
     def _is_known(self, i: int, index: torch.Tensor) -> bool:
         """Whether it is the tensor of the call before, and nothing was written to it since."""
@@ -48,8 +51,6 @@ class Checks:
         return known is not None and known[0]() is index and known[1] == index._version
 
     def _remember(self, tensors: Sequence[torch.Tensor]) -> None:
-        if any(isinstance(b, int) is False for _, c in self.checks for b in (c.low, c.high)):
-            return  # bounds that differ from call to call
         for i, _ in self.checks:
             if not tensors[i].is_inference():
                 self.sound[i] = weakref.ref(tensors[i]), tensors[i]._version

@@ -134,6 +134,16 @@ def test_tiles_of_a_loop_are_widened_by_one_instruction(dtype: Any) -> None:
         assert build(source, "sm_90").stages["ptx"].count("and.b32") >= 32
 
 
+@pytest.mark.parametrize("rounds", [False, True])
+def test_a_product_that_is_rounded_is_not_contracted(rounds: bool) -> None:
+    stages = ["rounding"] * rounds + [spec for _, spec in BACKEND.stages]
+    x = narrow(4096)
+    func = Pipeline(",".join(stages)).run(stack.trace(lambda x, y: (x * y - x) * y + x, x, x)).func
+    (kernel,) = (n for n in func.nodes if n.op == "kernel")
+    source = Compiler(func, "sm_90").source(kernel)
+    assert ("fma.rn" in build(source, "sm_90").stages["ptx"]) is not rounds
+
+
 @pytest.mark.slow
 @needs_tools
 @pytest.mark.parametrize("width", [64, 128])

@@ -15,7 +15,7 @@ def compare(rank: int, ranks: int, store: str) -> None:
     dist.init_process_group(
         "nccl", init_method=f"file://{store}", rank=rank, world_size=ranks, device_id=device
     )
-    peers = PeerMemory(1 << 22)
+    peers = PeerMemory(1 << 24)
     drawn = torch.Generator(device).manual_seed(rank)
     for turn in range(60):
         elements = (8, 24, 4096, 100_008, 1 << 20)[turn % 5] * ranks // 8 * 8

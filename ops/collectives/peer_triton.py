@@ -25,48 +25,59 @@ import triton.language as tl
 from stack.errors import UsageError
 
 Tensor = torch.Tensor
-MOST: tl.constexpr = tl.constexpr(64)  # programs, which wait for others: all must run at once
+MOST: tl.constexpr = tl.constexpr(128)  # programs, which wait for others: all must run at once
 WARPS = 16
-LANE = 16  # bytes that a thread moves at once
+LANE = 32  # bytes that a thread has on its way
 
 
 @triton.jit
-def _meet(flags, pid, phase, RANK: tl.constexpr, WORLD: tl.constexpr):
-    """Wait until the programs of this number on all ranks are here."""
+def _meet(flags, pid, phase, turn, RANK: tl.constexpr, WORLD: tl.constexpr, PEERS: tl.constexpr):
+    """Wait until the programs of this number on all ranks have come to this turn.
+
+    A flag holds the last turn that its rank has come to, so none is ever taken back. Peers are
+    told all at once, a thread for each.
+    """
     tl.debug_barrier()  # all threads have written
-    own = tl.load(flags + RANK).to(tl.pointer_type(tl.int32))
+    peers = tl.arange(0, PEERS)
+    there = peers < WORLD
     place = (phase * MOST + pid) * WORLD
-    for step in tl.static_range(1, WORLD):  # pyright: ignore
-        peer = (RANK + step) % WORLD
-        told = tl.load(flags + peer).to(tl.pointer_type(tl.int32)) + place + RANK
-        while tl.atomic_cas(told, 0, 1, sem="release", scope="sys") != 0:
-            pass
-    for step in tl.static_range(1, WORLD):  # pyright: ignore
-        peer = (RANK + step) % WORLD
-        while tl.atomic_cas(own + place + peer, 1, 0, sem="acquire", scope="sys") != 1:
-            pass
+    tables = tl.load(flags + peers, mask=there, other=0).to(tl.pointer_type(tl.int32))
+    now = turn + tl.zeros_like(peers)
+    tl.atomic_xchg(tables + place + RANK, now, mask=there, sem="release", scope="sys")
+    own = tl.load(flags + RANK).to(tl.pointer_type(tl.int32)) + place
+    late = 1
+    while late > 0:
+        seen = tl.atomic_add(own + peers, 0, mask=there, sem="acquire", scope="sys")
+        late = tl.max(tl.where(there & (seen - now < 0), 1, 0), 0)
     tl.debug_barrier()
+
+
+@triton.jit
+def _memory(data, rank, kind):
+    """Where a rank's data begins, which is aligned."""
+    return tl.multiple_of(tl.load(data + rank).to(kind), 16)
 
 
 @triton.jit
 def _publish(
     x, data, flags, turns, pid, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """Copy the input, cut into parts, to where all see it; gives where this call's half begins."""
     turn = tl.load(turns + pid)
-    begin = tl.cast(turn % 2, tl.int64) * half
-    own = tl.load(data + RANK).to(tl.pointer_type(x.dtype.element_ty)) + begin
+    begin = tl.multiple_of(tl.cast(turn % 2, tl.int64) * half, 16)
+    own = _memory(data, RANK, tl.pointer_type(x.dtype.element_ty)) + begin
     for piece in tl.static_range(PARTS):  # pyright: ignore
+        first = piece * tl.cast(part, tl.int64)
         for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
             at = start + tl.arange(0, BLOCK)
-            place = piece * tl.cast(part, tl.int64) + at
-            tl.store(own + place, tl.load(x + place, mask=at < part), mask=at < part)
+            value = tl.load(x + first + at, mask=at < part)
+            tl.store(own + first + at, value, mask=at < part)
     tl.debug_barrier()
     # for those that this call does without, too: all halves alternate together
     counters = pid + PROGRAMS * tl.arange(0, MOST // PROGRAMS)
     tl.store(turns + counters, turn + 1 + tl.zeros_like(counters))
-    _meet(flags, pid, 0, RANK, WORLD)
+    _meet(flags, pid, 0, turn + 1, RANK, WORLD, PEERS)
     return begin
 
 
@@ -75,7 +86,7 @@ def _sum(data, place, seen, kind, WORLD: tl.constexpr, BLOCK: tl.constexpr):
     """The sum over all ranks at some places, in the order of ranks: the same bits everywhere."""
     total = tl.zeros((BLOCK,), tl.float32)
     for peer in tl.static_range(WORLD):  # pyright: ignore
-        memory = tl.load(data + peer).to(kind)
+        memory = _memory(data, peer, kind)
         total += tl.load(memory + place, mask=seen, other=0).to(tl.float32)
     return total
 
@@ -83,11 +94,13 @@ def _sum(data, place, seen, kind, WORLD: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def reduce_part(
     x, out, data, flags, turns, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """One part, summed: with one part a one-shot all-reduce, with one a rank a reduce-scatter."""
     pid = tl.program_id(0)
-    begin = _publish(x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, BLOCK, PROGRAMS)
+    begin = _publish(
+        x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, PEERS, BLOCK, PROGRAMS
+    )
     kind = tl.pointer_type(x.dtype.element_ty)
     offset = begin + (RANK % PARTS) * tl.cast(part, tl.int64)
     for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
@@ -99,16 +112,18 @@ def reduce_part(
 @triton.jit
 def collect(
     x, out, data, flags, turns, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """A part of every rank: with one part an all-gather, with one a rank an all-to-all."""
     pid = tl.program_id(0)
-    begin = _publish(x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, BLOCK, PROGRAMS)
+    begin = _publish(
+        x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, PEERS, BLOCK, PROGRAMS
+    )
     kind = tl.pointer_type(x.dtype.element_ty)
     offset = begin + (RANK % PARTS) * tl.cast(part, tl.int64)
     for step in tl.static_range(WORLD):  # pyright: ignore
         peer = (RANK + step) % WORLD  # not all read from one
-        memory = tl.load(data + peer).to(kind) + offset
+        memory = _memory(data, peer, kind) + offset
         target = out + peer * tl.cast(part, tl.int64)
         for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
             at = start + tl.arange(0, BLOCK)
@@ -118,22 +133,24 @@ def collect(
 @triton.jit
 def two_shot(
     x, out, data, flags, turns, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
-    WORLD: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
+    WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
 ):  # fmt: skip
     """An all-reduce: this rank's part is summed into its own copy, then all parts are collected."""
     pid = tl.program_id(0)
-    begin = _publish(x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, BLOCK, PROGRAMS)
+    begin = _publish(
+        x, data, flags, turns, pid, part, half, PARTS, RANK, WORLD, PEERS, BLOCK, PROGRAMS
+    )
     kind = tl.pointer_type(x.dtype.element_ty)
     wide = tl.cast(part, tl.int64)
-    own = tl.load(data + RANK).to(kind) + begin + RANK * wide
+    own = _memory(data, RANK, kind) + begin + RANK * wide
     for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
         at = start + tl.arange(0, BLOCK)
         total = _sum(data, begin + RANK * wide + at, at < part, kind, WORLD, BLOCK)
         tl.store(own + at, total.to(x.dtype.element_ty), mask=at < part)
-    _meet(flags, pid, 1, RANK, WORLD)
+    _meet(flags, pid, 1, tl.load(turns + pid), RANK, WORLD, PEERS)
     for step in tl.static_range(WORLD):  # pyright: ignore
         peer = (RANK + step) % WORLD
-        memory = tl.load(data + peer).to(kind) + begin + peer * wide
+        memory = _memory(data, peer, kind) + begin + peer * wide
         for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
             at = start + tl.arange(0, BLOCK)
             tl.store(out + peer * wide + at, tl.load(memory + at, mask=at < part), mask=at < part)
@@ -213,6 +230,7 @@ class PeerMemory:
             PARTS=parts,
             RANK=self.rank,
             WORLD=self.world,
+            PEERS=triton.next_power_of_2(self.world),
             BLOCK=block,
             PROGRAMS=programs,
             num_warps=WARPS,

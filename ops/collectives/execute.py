@@ -76,7 +76,8 @@ def run(
     buffer = tensor.new_zeros(schedule.slots, size)
     padded = buffer.new_zeros(schedule.chunks * size)
     padded[: tensor.numel()] = tensor.reshape(-1)
-    buffer[list(schedule.inputs[rank])] = padded.view(schedule.chunks, size)
+    own = Transfer(rank, rank, tuple(range(schedule.chunks)), schedule.inputs[rank])
+    _put(buffer, own, padded.view(schedule.chunks, size))
     for number, step in enumerate(schedule.steps, start=1):
         try:
             _take(step, buffer, rank, group, limit)
@@ -87,7 +88,7 @@ def run(
                 f" {len(schedule.steps)}: rank {rank} waits for ranks {peers} in vain: {error}"
             ) from error
     length = result_size(schedule, tensor.numel())
-    made = buffer[list(schedule.results[rank])].view(-1)[:length]
+    made = _rows(buffer, schedule.results[rank]).reshape(-1)[:length]
     return made.view(tensor.shape) if length == tensor.numel() else made
 
 
@@ -100,7 +101,7 @@ def _take(
     parts: list[tuple[Transfer, Tensor]] = []
     for t in mine:
         if t.source == rank:
-            part = buffer[list(t.reads)]
+            part = _rows(buffer, t.reads)
             if t.is_local:
                 parts.append((t, part))
             else:
@@ -112,9 +113,30 @@ def _take(
     if messages:
         for work in dist.batch_isend_irecv(messages):
             work.wait(limit)
-    for t, part in parts:
-        places = list(t.writes)
-        buffer[places] = buffer[places] + part if t.adds else part
+    # what is local is read before anything is written, too
+    for t, part in [(t, part.clone() if t.is_local else part) for t, part in parts]:
+        _put(buffer, t, part)
+
+
+def _put(buffer: Tensor, transfer: Transfer, part: Tensor) -> None:
+    if not _is_run(transfer.writes):
+        places = list(transfer.writes)
+        buffer[places] = buffer[places] + part if transfer.adds else part
+    elif transfer.adds:
+        _rows(buffer, transfer.writes).add_(part)
+    else:
+        _rows(buffer, transfer.writes).copy_(part)
+
+
+def _is_run(slots: Sequence[int]) -> bool:
+    return list(slots) == list(range(slots[0], slots[0] + len(slots)))
+
+
+def _rows(buffer: Tensor, slots: Sequence[int]) -> Tensor:
+    """Slots of the buffer: a view where they are neighbours, which no index has to travel for."""
+    if _is_run(slots):
+        return buffer[slots[0] : slots[0] + len(slots)]
+    return buffer[list(slots)]
 
 
 def _agree(schedule: Schedule, tensor: Tensor, ranks: int, group: Any) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from stack.frontends.torch_conv import convolution
+from stack.frontends.torch_ragged import ragged_product
 from stack.frontends.torch_space import TorchSpace
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
@@ -57,6 +58,8 @@ def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
         if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
             product = dot_into(only)
             return (lambda ins, outs: product(ins[0], ins[1], outs[0])), "torch.matmul"
+        if only.op == "ragged_dot":
+            return _ragged(only, space), "torch.grouped_mm"
         update = row_sums(only) if only.op == "scatter" else None
         if update is not None:
             return (lambda ins, outs: update(ins, outs[0])), "torch.index_add"
@@ -84,6 +87,15 @@ def _alone(node: Node) -> Block:
         return Block(params, [inner])
     items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.type.items)]
     return Block(params, items)
+
+
+def _ragged(node: Node, space: DeviceSpace) -> Launch:
+    kind = space.dtype(node.dtype)
+
+    def run(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        ragged_product(node, inputs[0], inputs[1], inputs[2], kind, outputs[0])
+
+    return run
 
 
 def _evaluated(body: Block, space: DeviceSpace) -> Launch:

@@ -35,8 +35,8 @@ def _embedding_bag(
     if offsets is None:
         made = _of_lines(rows, seen, mode)
     else:
-        count = offsets.shape[0] - include_last_offset
-        made = _of_ranges(rows, seen, _bags(offsets, input.shape[0]), offsets.shape[0], mode)[:count]
+        bags, count = _bags(offsets, input.shape[0]), offsets.shape[0]
+        made = _of_ranges(rows, seen, bags, count, mode)[: count - include_last_offset]
     return made.to(weight.dtype)
 
 

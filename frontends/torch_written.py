@@ -10,10 +10,7 @@ from torch.overrides import TorchFunctionMode
 from stack.frontends import torch_attention, torch_bags, torch_encoder, torch_recurrent
 
 WRITTEN = (
-    torch_attention.WRITTEN
-    | torch_bags.WRITTEN
-    | torch_encoder.WRITTEN
-    | torch_recurrent.WRITTEN
+    torch_attention.WRITTEN | torch_bags.WRITTEN | torch_encoder.WRITTEN | torch_recurrent.WRITTEN
 )
 
 

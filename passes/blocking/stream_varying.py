@@ -56,5 +56,5 @@ def _dims(node: Node, known: Mapping[Node, Dims], is_root: bool = False) -> Dims
         }
         return frozenset(i for i, a in enumerate(rule.outputs[0]) if a.names[0] in names)
     if ops.lookup(node.op).kind == "elementwise":
-        return frozenset().union(*(_dims(a, known) for a in node.args if a.tensor.rank))
+        return frozenset(d for a in node.args if a.tensor.rank for d in _dims(a, known))
     return frozenset(range(node.tensor.rank))

@@ -1,6 +1,6 @@
 """Lowerings of grouped products: rows sorted by group, one matrix for each group.
 
-`offs` holds the end of each group.
+`offs` holds the end of each group. Torch leaves open what rows past the last end become.
 """
 
 from __future__ import annotations
@@ -46,4 +46,5 @@ def _aten_grouped_mm(
         (2, 2): ((x, weight), SUMS),
         (3, 2): ((weight, x), COLUMNS),
     }[ranks]
-    return cx.cast(cx.b.ragged_dot(*args, offs, rule=rule), cx.want.dtype)
+    loose = {} if rule == SUMS else {"loose": True}
+    return cx.cast(cx.b.ragged_dot(*args, offs, rule=rule, **loose), cx.want.dtype)

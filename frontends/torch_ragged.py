@@ -15,24 +15,20 @@ Tensor = torch.Tensor
 ALIGNMENT = 16  # bytes from line to line of an operand, of which the library wants multiples
 
 
-def ragged_product(
-    node: Node, x: Tensor, y: Tensor, ends: Tensor, kind: torch.dtype, out: Tensor | None = None
-) -> Tensor:
-    """The value of a `ragged_dot` in an element type; in `out`, where that is given.
+def ragged_product(node: Node, x: Tensor, y: Tensor, ends: Tensor, kind: torch.dtype) -> Tensor:
+    """The value of a `ragged_dot` in an element type.
 
     Nothing waits for the device: only there it is known which rows a group has.
     """
     axes = ragged_axes(node)
     made = _of_library(axes, x, y, ends, kind)
-    if made is not None and not axes.sums_rows:
-        # it leaves rows of no group as they were in memory
-        inside = torch.arange(x.shape[axes.left.index(axes.rows)], device=x.device) < ends[-1]
-        zero = torch.zeros((), dtype=kind, device=x.device)
-        shown = _along(inside, axes.result, axes.rows)
-        return torch.where(shown, made, zero, **({} if out is None else {"out": out}))
     if made is None:
-        made = _one_by_one(axes, x.to(kind), y.to(kind), ends)
-    return made if out is None else out.copy_(made)
+        return _one_by_one(axes, x.to(kind), y.to(kind), ends)
+    if axes.sums_rows or node.attrs.get("loose"):
+        return made
+    # the library leaves rows of no group as they were in memory
+    inside = torch.arange(x.shape[axes.left.index(axes.rows)], device=x.device) < ends[-1]
+    return torch.where(_along(inside, axes.result, axes.rows), made, 0)
 
 
 def _of_library(

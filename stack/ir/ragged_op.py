@@ -4,7 +4,8 @@
 group `g` where `ends[g - 1] <= s < ends[g]`. Rows past the last end meet none. The rule marks the
 rows `!` and the groups `^`:
 
-- `s! k, g^ k n, g^ -> s! n`: each row times the matrix of its group; 0 for a row of none;
+- `s! k, g^ k n, g^ -> s! n`: each row times the matrix of its group; 0 for a row of none, where
+  `loose` does not leave open what it is;
 - `s! k, s! n, g^ -> g^ k n`: for each group the product of its rows, summed over them.
 
 It is the grouped GEMM of CUTLASS and torch, and the ragged dot of JAX.
@@ -94,7 +95,7 @@ define(
         _infer,
         rule=rule_attr,
         flops=2,
-        attrs=("rule: str",),
+        attrs=("rule: str", "loose?: bool"),
         arity=3,
     )
 )

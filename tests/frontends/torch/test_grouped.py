@@ -88,3 +88,23 @@ def test_the_value_in_the_interpreter() -> None:
     x, weight = operands()
     captured = check(grouped, x, weight, torch.tensor([3, 4, 9], dtype=torch.int32), rtol=1e-2)
     assert [n.op for n in captured.func.nodes if n.op == "ragged_dot"]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32], ids=str)
+def test_rows_of_none_on_a_gpu(dtype: torch.dtype) -> None:
+    """By the library, which leaves them open, and where it has no kernel."""
+    import stack.ir as ir
+    from stack.frontends.torch_ragged import ragged_product
+
+    ends = [0, 40, 70]
+    x, weight = torch.randn(96, 64).to(dtype), torch.randn(3, 64, 32).to(dtype)
+    kind = {torch.bfloat16: "bf16", torch.float16: "f16", torch.float32: "f32"}[dtype]
+    types = (ir.tensor(kind, 96, 64), ir.tensor(kind, 3, 64, 32), ir.tensor("i64", 3))
+    params = [ir.param(f"p{i}", t) for i, t in enumerate(types)]
+    node = ir.Builder().ragged_dot(*params, rule="s! k, g^ k n, g^ -> s! n")
+    got = ragged_product(node, x.cuda(), weight.cuda(), torch.tensor(ends).cuda(), dtype)
+    limit = 1e-2 if dtype is torch.bfloat16 else 2e-3
+    np.testing.assert_allclose(
+        got.cpu().double(), one_by_one(x, weight, ends), rtol=limit, atol=10 * limit
+    )

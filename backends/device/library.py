@@ -20,6 +20,9 @@ from .updates import row_sums
 Tensor = torch.Tensor
 # reads the first, writes the second
 Launch = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+Make = Callable[[Sequence[Tensor]], list[Tensor]]
+# ops whose results libraries allocate, and how the calls are named
+MADE = {"conv": "torch.conv", "ragged_dot": "torch.grouped_mm"}
 
 
 class DeviceSpace(TorchSpace):
@@ -64,17 +67,18 @@ def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
     return _evaluated(body, space), "torch"
 
 
-def allocating(node: Node, space: DeviceSpace) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
-    """The call of a library that allocates its result, for a convolution alone; None elsewhere.
+def allocating(node: Node, space: DeviceSpace) -> tuple[Make, str] | None:
+    """A library call that allocates its result, and its name, for a node in `MADE`; else None.
 
     It would take a copy to have the result in a place of ours.
     """
-    body = node.blocks[0] if node.op == "fusion" else _alone(node) if node.op == "conv" else None
-    if body is None or [n.op for n in body.nodes] != ["conv"]:
+    body = node.blocks[0] if node.op == "fusion" else _alone(node) if node.op in MADE else None
+    if body is None or len(body.nodes) != 1 or body.nodes[0].op not in MADE:
         return None
-    conv = body.nodes[0]
-    places = [list(body.params).index(a) for a in conv.args]
-    return lambda inputs: [space.op_conv(conv, *(inputs[i] for i in places)).contiguous()]
+    (made,) = body.nodes
+    call = getattr(space, f"op_{made.op}")
+    places = [list(body.params).index(a) for a in made.args]
+    return lambda inputs: [call(made, *(inputs[i] for i in places)).contiguous()], MADE[made.op]
 
 
 def _alone(node: Node) -> Block:

@@ -79,7 +79,7 @@ BACKEND = Backend(
         ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
         (
             "tiled",
-            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv],updated=[scatter]}}",
+            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv,ragged_dot],updated=[scatter]}}",
         ),
     ),
     proposal="tiles{most=8}",

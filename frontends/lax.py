@@ -64,6 +64,12 @@ def load_lowerings() -> Mapping[str, Lowering]:
     return LOWERINGS
 
 
+@cache
+def on_pairs() -> Lowering:
+    """What lowers equations with complex numbers; loaded on first use, as the table is."""
+    return importlib.import_module("stack.frontends.lax_complex").complex_equation
+
+
 def dtype_of(dtype: Any) -> DType:
     """The IR's element type for JAX's."""
     name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
@@ -191,12 +197,10 @@ class Importer:
         return nodes
 
     def _lower(self, name: str, site: Site, args: Sequence[Node]) -> Node | Sequence[Node]:
-        from stack.frontends.lax_complex import complex_equation
-
         rule, eqn = load_lowerings().get(name), site.eqn
         if not getattr(rule, "handles_words", False):
             if any(is_complex(v.aval) for v in (*eqn.invars, *eqn.outvars)):
-                return complex_equation(site, rule, args)
+                return on_pairs()(site, rule, args)
             if rule is not None and any(is_key(v.aval) for v in eqn.invars):
                 return site.over_words(args)
         if rule is None:

@@ -44,7 +44,7 @@ BACKEND = Backend(
     level="loop",
     doc="CUDA C++ through NVRTC: warps, shared memory, tensor cores",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose{gpu=true},canonicalize"),
+        ("canonical", "inline,canonicalize,roll,fold,decompose{gpu=true},canonicalize"),
         ("laid-out", "layout,canonicalize"),
         ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
         ("split", "split_reductions"),

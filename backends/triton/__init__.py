@@ -68,7 +68,7 @@ BACKEND = Backend(
     level="tile",
     doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose{gpu=true},diagonals,canonicalize"),
+        ("canonical", "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",

@@ -326,5 +326,14 @@ def is_given_to_library(group: Node) -> bool:
 
 
 def is_lone(body: Block, dot: Node) -> bool:
-    """Whether a group is nothing but a product of floats, which a library computes as well."""
-    return list(body.nodes) == [dot] and dot.dtype.kind == "f"
+    """Whether a group is nothing but a product of floats, which a library computes as well.
+
+    A library reads slices of its operands where they are.
+    """
+    others = [n for n in body.nodes if n is not dot and not is_slice_of(n, body.params)]
+    return not others and dot.dtype.kind == "f"
+
+
+def is_slice_of(node: Node, arrays: Sequence[Node]) -> bool:
+    """Whether a node is a part of one of some arrays, without gaps."""
+    return node.op == "slice" and node.args[0] in arrays and set(node.attrs["step"]) == {1}

@@ -68,6 +68,8 @@ class BlockTiler(BlockValues):
         """Inputs in memory: parameters, then tables."""
         for i, p in enumerate((*params, *arrays)):
             self.inputs[p] = self.memory(f"p{i}", p.tensor)
+            if i in self.group.attrs.get("padded", ()):
+                self.padded.add(self.inputs[p])
 
     def memory(self, name: str, type_: TensorType) -> Node:
         return Node("param", (), {"name": name}, TensorType(type_.dtype, type_.shape, "global"))

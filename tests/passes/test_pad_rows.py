@@ -14,7 +14,7 @@ RULES = {"k": "m k, k n -> m n", "m": "k m, k n -> m n", "n": "m k, k n -> m n"}
 
 def product(axis: str, size: int, dtype: str = "bf16", **sizes: int) -> Func:
     """A product whose `axis` has some size, as the last one of an operand."""
-    m, n, k = (size if a == axis else sizes.get(a, 256) for a in "mnk")
+    m, n, k = (size if a == axis else sizes.get(a, 512) for a in "mnk")
     x = param("x", tensor(dtype, *((k, m) if axis == "m" else (m, k))))
     w = param("w", tensor(dtype, k, n))
     b = Builder()
@@ -88,7 +88,7 @@ def test_a_library_reads_the_copy_in_place(rng: np.random.Generator) -> None:
     step = Node(group.op, group.args, attrs, group.type, group.blocks)
     launch, name = library_step(step, DeviceSpace(torch.device("cpu")))
     x, w = (torch.randn(*map(int, a.shape)) for a in group.args)
-    out = torch.empty(256, 256)
+    out = torch.empty(512, 512)
     launch([x, w], [out])
     assert name == "torch.matmul"
     torch.testing.assert_close(out, x[:, :515] @ w)

@@ -14,7 +14,6 @@ from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
 
-
 MOST_COVERS = 16  # windows over a place whose gradients are read there: else they are scattered
 
 

@@ -12,6 +12,7 @@ from stack.frontends import dynamo_backend
 from stack.frontends.dynamo_backend import GRAPHS
 
 Tensor = torch.Tensor
+Window = tuple[int, int, int, int, bool]
 F = nn.functional
 
 WINDOWS = [

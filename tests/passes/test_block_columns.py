@@ -53,4 +53,4 @@ def test_a_tile_holds_pieces_of_lines() -> None:
     (kernel, *_) = Pipeline("fuse,blocks").run(func).func.nodes
     tiles = [n for n in all_nodes(kernel.blocks[0]) if n.op == "load" and n.tensor.rank > 1]
     assert tiles
-    assert all(64 in n.shape and np.prod(n.shape) <= 4096 for n in tiles)
+    assert all(32 in n.shape and np.prod(n.shape) <= 4096 for n in tiles)

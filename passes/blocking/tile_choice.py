@@ -175,7 +175,8 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
     sizes = roles.sizes
     inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
-    reads = any(p.tensor.size == size and p not in inputs for p in body.params)
+    rows = [n for n in body.nodes if n.op == "gather"]  # rows that data picks are read so too
+    reads = any(n.tensor.size == size and n not in inputs for n in (*body.params, *rows))
     return Product(
         height=sizes[roles.row] if roles.row else 1,
         width=sizes[roles.lane],

@@ -106,7 +106,7 @@ def _channels_last(forward: GraphModule, image: Node) -> Node:
     order = [0, *range(2, value.dim()), 1]
     with forward.graph.inserting_before(forward.graph.output_node()):
         view = forward.graph.call_function(aten.permute.default, (image, order))
-        form = {"memory_format": torch.contiguous_format}
+        form: dict[str, Any] = {"memory_format": torch.contiguous_format}
         copy = forward.graph.call_function(aten.clone.default, (view,), form)
     view.meta["val"] = value.permute(order)
     copy.meta["val"] = view.meta["val"].clone(**form)

@@ -54,17 +54,42 @@ class DeviceSpace(TorchSpace):
 def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
     """What runs a library group or a bare tensor op, and the name of the library call."""
     body = node.blocks[0] if node.op == "fusion" else _alone(node)
-    inner = [n for n in body.nodes if n.op != "item"]
-    if len(inner) == 1 and list(inner[0].args) == list(body.params):
+    inner = [n for n in body.nodes if n.op not in ("item", "slice")]
+    if len(inner) == 1 and inner[0].op == "dot":
+        product = _product(inner[0], body)
+        if product is not None:
+            return product, "torch.matmul"
+    if len(inner) == len(body.nodes) == 1 and list(inner[0].args) == list(body.params):
         only = inner[0]
-        if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
-            product = dot_into(only)
-            return (lambda ins, outs: product(ins[0], ins[1], outs[0])), "torch.matmul"
         update = row_sums(only) if only.op == "scatter" else None
         if update is not None:
             return (lambda ins, outs: update(ins, outs[0])), "torch.index_add"
         return _evaluated(body, space), f"torch.{only.op}"
     return _evaluated(body, space), "torch"
+
+
+def _product(dot: Node, body: Block) -> Launch | None:
+    """A dot of operands, or of parts of them, as one matrix product; None where it is none."""
+    places: list[tuple[int, tuple[slice, ...]]] = []
+    for arg in dot.args:
+        whole = arg.args[0] if arg.op == "slice" else arg
+        if whole not in body.params:
+            return None
+        places.append((body.params.index(whole), _cuts(arg) if arg.op == "slice" else ()))
+    if dot.dtype.kind not in "fc" or not is_product(dot):
+        return None
+    product = dot_into(dot)
+
+    def run(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        left, right = (inputs[i][cuts] for i, cuts in places)
+        product(left, right, outputs[0])
+
+    return run
+
+
+def _cuts(node: Node) -> tuple[slice, ...]:
+    at = node.attrs
+    return tuple(map(slice, at["start"], at["limit"], at["step"]))
 
 
 def allocating(node: Node, space: DeviceSpace) -> tuple[Make, str] | None:

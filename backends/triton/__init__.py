@@ -76,7 +76,7 @@ BACKEND = Backend(
             f"refuse=[{','.join(REFUSED)}]}},stream_limits",
         ),
         ("split", "split_reductions"),
-        ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
+        ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
         (
             "tiled",
             f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv,ragged_dot],updated=[scatter]}}",

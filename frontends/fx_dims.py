@@ -89,6 +89,8 @@ class Sizes:
             return mod(parts[0], parts[1])
         if isinstance(expr, F.ModularIndexing):
             return mod(floordiv(parts[0], parts[1]), parts[2])
+        if isinstance(expr, sympy.Abs):
+            return maximum(parts[0], mul(parts[0], -1))
         if isinstance(expr, F.Max):
             return _fold(maximum, parts)
         if isinstance(expr, F.Min):

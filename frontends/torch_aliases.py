@@ -7,9 +7,11 @@ input: of what the graph returns for those it reads only where in memory it lies
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch._functorch import config
 from torch._functorch._aot_autograd.schemas import OutputType
 from torch._guards import TracingContext
@@ -43,9 +45,12 @@ def traced_aliases() -> Aliases:
     return Aliases(written, views)
 
 
-def from_geometry() -> Any:
-    """While it is entered, AOTAutograd makes such results by what the graph returns for them.
+def remade_by_place(examples: Sequence[Any]) -> AbstractContextManager[Any]:
+    """While it is entered, AOTAutograd makes such results by where those of the graph lie.
 
-    By default it replays the views that it recorded, and stops where their sizes were others.
+    By default it replays the views that it has recorded, which stops where sizes are others; but
+    gradients are those of the recorded views.
     """
+    if torch.is_grad_enabled() and any(getattr(x, "requires_grad", False) for x in examples):
+        return nullcontext()
     return config.patch(view_replay_for_aliased_outputs=False)  # pyright: ignore

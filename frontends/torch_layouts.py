@@ -11,8 +11,17 @@ aten = torch.ops.aten
 
 
 def constant_pad(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> Any:
-    """Padding by nothing copies its operand as that lies; an amount that is a symbol is guarded."""
-    return x.clone() if all(amount == 0 for amount in pad) else NotImplemented
+    """Padding by no more than nothing copies a part of its operand, as that lies in memory.
+
+    Amounts that are symbols are guarded: those of a graph are either such amounts, or not.
+    """
+    if any(amount > 0 for amount in pad):
+        return NotImplemented
+    for number in range(len(pad) // 2):
+        low, high = pad[2 * number : 2 * number + 2]
+        axis = x.dim() - 1 - number
+        x = x.narrow(axis, -low, x.shape[axis] + low + high)
+    return x.clone()
 
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {aten.constant_pad_nd.default: constant_pad}

@@ -68,6 +68,10 @@ def _overlaps(
     args: Sequence[Any], tensors: Sequence[int], written: set[int], fixed: set[int]
 ) -> Pairs:
     """Pairs of inputs that share memory of which one is written to."""
+
+    def start(i: int) -> int | None:
+        return args[i].storage_offset() if i in fixed else None
+
     places: dict[int, list[int]] = {}
     for i in tensors:
         places.setdefault(args[i].untyped_storage().data_ptr(), []).append(i)
@@ -77,6 +81,5 @@ def _overlaps(
             for j in group[n + 1 :]:
                 touched = i in written or j in written
                 if touched and compute_overlapping_tensors([args[i], args[j]]):
-                    starts = [args[k].storage_offset() if k in fixed else None for k in (i, j)]
-                    found.add((i, j, *starts))
+                    found.add((i, j, start(i), start(j)))
     return frozenset(found)

@@ -114,6 +114,7 @@ class Border:
     Attributes:
         fresh: the nodes that the compiled program computes, each once.
         orders: for each of them, how it lies in memory (see `physical_order`).
+        late: views that nothing but results are made of: torch makes them after the program.
     """
 
     def __init__(self, graph: Graph, aliases: Aliases | None = None) -> None:
@@ -128,6 +129,12 @@ class Border:
         views = [o for o in self._own if isinstance(o, FxNode) and self._is_view(o)]
         self._views = list(dict.fromkeys(views))
         self._program = Replay(self._views, [*self._inputs, *self.fresh]) if views else None
+        self.late: set[FxNode] = set()
+        for node in reversed(graph.nodes):
+            is_view = node.op == "call_function" and _viewed(node) is not None
+            if is_view and node not in self.fresh:
+                if all(user.op == "output" or user in self.late for user in node.users):
+                    self.late.add(node)
 
     def _remade(self, aliases: Aliases) -> list[tuple[int, list[int], Replay]]:
         """Inputs with new values, the results that are views of them, and how those are made."""

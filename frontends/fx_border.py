@@ -70,7 +70,7 @@ def physical_order(value: torch.Tensor) -> Order | None:
     strides = [_hint(s) for s in value.stride()]
     sizes = [_hint(s) for s in value.shape]
     rank = value.dim()
-    if 0 in sizes:
+    if any(_equal(s, 0) for s in value.shape):
         return tuple(range(rank))
     # an axis of one element stays where it is: its stride says nothing
     loose = [i for i in range(rank) if sizes[i] == 1]

@@ -143,12 +143,18 @@ def written_and_kept(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return made[1:], x[1:], made
 
 
+def written_and_strided(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    x[0].fill_(1)
+    return x.as_strided((2, 2), (2, 1), 3), torch.cat([x])
+
+
 # Views of an input that was written to lie where that input lies.
 WRITTEN: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
     "row": written_row,
     "chunk": written_chunk,
     "unflattened": written_and_unflattened,
     "kept": written_and_kept,
+    "strided": written_and_strided,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from stack.run.backend import Backend
+from stack.target import cpu_at_hand
 
 from .compiler import compile_program
 
@@ -33,6 +34,7 @@ BACKEND = Backend(
     retreat="retreat",
     compile=compile_program,
     missing=_missing,
-    options=("cache", "excess_precision", "tune"),
+    at_hand=lambda _: cpu_at_hand(),
+    options=("cache", "excess_precision", "target", "tune"),
     artifacts=("mlir", "llvm", "asm"),
 )

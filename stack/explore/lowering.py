@@ -166,7 +166,7 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
             backend=settings.backend,
             passes=settings.passes,
             strict=settings.strict,
-            target=target.spec,
+            label=target.spec,
         )
         compiled.prepare(*target.args)
         return compiled.graph
@@ -177,7 +177,7 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
         settings.backend,
         settings.passes,
         settings.strict,
-        target=label(target),
+        label=label(target),
     )
 
 

@@ -205,7 +205,7 @@ def _one_by_one(peer: Peer) -> dict[str, Any]:
 def _own(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
     options = _one_by_one(peer)
     with _torch().no_grad():
-        fn = compile(program.fn, *program.args, backend=peer.backend, target=name, **options)
+        fn = compile(program.fn, *program.args, backend=peer.backend, label=name, **options)
     system = _called(name, "generated", fn, program)
     system.is_ours = True
     _count(system, fn.run.kernels)

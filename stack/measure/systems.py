@@ -137,7 +137,7 @@ def own_system(program: Program, backend: str | None, passes: str, target: str) 
             backend=backend,
             passes=passes,
             frontend=frontend.name,
-            target=target,
+            label=target,
         )
         compiled(*captured.args)
         taken = time.perf_counter() - start
@@ -150,7 +150,7 @@ def own_system(program: Program, backend: str | None, passes: str, target: str) 
 def _own_text(program: Program, backend: str | None, passes: str, target: str) -> System:
     with fresh_caches():
         start = time.perf_counter()
-        graph = compile_captured(program.captured, program.frontend, backend, passes, target=target)
+        graph = compile_captured(program.captured, program.frontend, backend, passes, label=target)
         runner = LocalRunner(graph.executable_for(program.storage), program.storage)
         runner.run(1)
         taken = time.perf_counter() - start

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import platform
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,8 +31,16 @@ def name_of(machine: str, flags: frozenset[str]) -> str:
     return next((name for name, needs in NEEDS.items() if needs <= flags), "generic")
 
 
+def missing_here(cpu: Cpu) -> list[str]:
+    """Features of a CPU that the one at hand does not list; none where it lists nothing."""
+    here = {re.sub("[_-]", "", flag) for flag in _flags()}
+    return [f for f in cpu.features if here and re.sub("[_-]", "", f) not in here]
+
+
 def _flags() -> frozenset[str]:
+    """What Linux says that the CPU can do; Arm calls NEON Advanced SIMD."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
-    found = next((line for line in lines if line.startswith("flags")), "")
-    return frozenset(found.partition(":")[2].split())
+    found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    flags = frozenset(found.partition(":")[2].split())
+    return flags | {"neon"} if "asimd" in flags else flags

@@ -48,6 +48,9 @@ class Distribute(Pass):
     width: int = 0
 
     def run(self, func: Func, log: Log) -> Func:
+        width = self.width or 4 * log.cpu.lanes
+        log.note(f"vectors of {width} elements; a register has {log.cpu.vector_bytes} bytes")
+
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
             new = node
             if args != node.args or blocks != node.blocks:
@@ -56,7 +59,7 @@ class Distribute(Pass):
                 return new
             if not log.spend("distribute"):
                 return new
-            return distribute_kernel(new, self.width, log.cpu)
+            return distribute_kernel(new, width, log.cpu)
 
         return rebuild(func, visit)
 

@@ -86,7 +86,8 @@ class SplitReductions(Pass):
             return None
         total = math.prod(split)
         scope.log.note(
-            f"{_name(node, scope)}: {extent} elements for each of {kept} in {total} parts"
+            f"{_name(node, scope)}: {extent} elements for each of {kept} in {total} parts,"
+            f" for {scope.log.gpu.processors} processors"
         )
         return _in_stages(node, dict(zip(axes, split, strict=True)))
 
@@ -111,7 +112,8 @@ class SplitReductions(Pass):
             return None
         scope.log.note(
             f"{_name(node, scope)}: a contracted axis of {depth} for"
-            f" {math.prod(sizes[n] for n in output)} elements in {parts} parts"
+            f" {math.prod(sizes[n] for n in output)} elements in {parts} parts,"
+            f" for {scope.log.gpu.processors} processors"
         )
         return _split_dot(node, inputs, output, contracted[0], parts)
 
@@ -125,7 +127,10 @@ class SplitReductions(Pass):
         part = asked or best_part(node, scope.log.gpu)
         if not part or part >= extent:
             return None
-        scope.log.note(f"{_name(node, scope)}: an axis of {extent} in parts of {part}")
+        scope.log.note(
+            f"{_name(node, scope)}: an axis of {extent} in parts of {part},"
+            f" for {scope.log.gpu.processors} processors"
+        )
         return in_parts(node, part)
 
 

@@ -10,7 +10,8 @@ from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import I64, TensorType
 from stack.passes.control import changed_bodies
-from stack.passes.tiling.frame import CannotTile
+from stack.passes.cpu_loops.gemm import find_dot
+from stack.passes.tiling.frame import CannotTile, static
 from stack.passes.tiling.gemm import check_worth, split_dot, tile_gemm
 from stack.passes.tiling.serial import SerialTiler
 from stack.passes.tiling.stream import StreamTiler
@@ -55,6 +56,9 @@ class Tile(Pass):
                 if kernel is None:
                     continue
             if log.spend("tile", block.locs.get(node, ())):
+                dot = find_dot(kernel.blocks[0])
+                if dot is not None and dot.tensor.rank:
+                    self._tell(dot, block.names.get(node, node.op), log)
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 
@@ -66,6 +70,12 @@ class Tile(Pass):
             if node.op == "dot" and group.op != "stream":
                 check_worth(node)
         return tile_group(group, log.cpu)
+
+    def _tell(self, dot: Node, name: str, log: Log) -> None:
+        """Note what tile a product has, and what it goes by."""
+        cpu, shape = log.cpu, " x ".join(map(str, dot.shape))
+        vectors = -(-static(dot.tensor.bytes) // cpu.vector_bytes)
+        log.note(f"{name}: {shape} sums in {vectors} of {cpu.registers} registers")
 
     def _without_dot(self, group: Node, log: Log) -> Node | None:
         """The kernel of what follows a dot, when the dot is left to a library."""

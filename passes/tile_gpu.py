@@ -49,6 +49,10 @@ class TileGpu(Tile):
             raise CannotTile(str(why)) from why
         return kernel
 
+    def _tell(self, dot: Node, name: str, log: Log) -> None:
+        shape = " x ".join(map(str, dot.shape))
+        log.note(f"{name}: tiles of {shape}, for {log.gpu.processors} processors")
+
 
 def tile_gpu_group(
     group: Node, rows: int = 0, columns: int = 0, target: Target | None = None

@@ -28,7 +28,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.target import Target
+from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -94,5 +94,13 @@ class Tiles(Pass):
         best = sorted(expected, key=lambda t: expected[t] * margin.get(t, 1))
         shown = dict.fromkeys([*best[: max(self.most, 2)], *expected.keys() & {APART}])
         told = [f"{t}: {expected[t] * 1e6:.1f} us" for t in shown]
-        log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)}")
+        log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)} ({_reach(gpu)})")
         return best[: self.most]
+
+
+def _reach(gpu: Gpu) -> str:
+    """The numbers that the model goes by, in words."""
+    return (
+        f"{gpu.processors} processors, {gpu.bf16_rate / 1e12:.0f} Tflop/s,"
+        f" {gpu.memory_rate / 1e12:.3g} TB/s, {gpu.shared_bytes >> 10} KiB shared"
+    )

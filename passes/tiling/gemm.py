@@ -113,7 +113,7 @@ def pick_lanes(extent: int, dtype: DType, cpu: Cpu) -> int:
 def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     """Rows of a tile: as few as keep the multipliers busy, so that little is done twice."""
     vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
-    most = min(int(SUMS * cpu.registers) // vectors, 12)
+    most = max(1, min(int(SUMS * cpu.registers) // vectors, 12))
     if extent <= most:
         return extent
     preferred = min(PREFERRED_ROWS[vectors], most)

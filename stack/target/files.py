@@ -157,7 +157,7 @@ def _entry(key: str, entry: Any, spec: Any, where: str) -> tuple[float, str]:
 
 
 def _meaning(metadata: Mapping[str, Any]) -> str:
-    unit = f" in {metadata['unit']}" if metadata["unit"] else ""
+    unit = f", in {metadata['unit']}" if metadata["unit"] else ""
     return f"{metadata['doc']}{unit}"
 
 

@@ -39,8 +39,8 @@ def test_dump_prints_for_a_cpu_that_is_not_here(
 ) -> None:
     pytest.importorskip("torch_mlir")
     folder = tmp_path / "r"
-    argv = ["dump", model, "-i", "f32[8,100]", "--target", name, "-o", str(folder), "--json"]
-    assert main(argv) == 0
+    argv = ["dump", model, "-i", "f32[8,100]", "--frontend", "torch", "--target", name, "--json"]
+    assert main([*argv, "-o", str(folder)]) == 0
     manifest = json.loads(capsys.readouterr().out)
     assert manifest["machine"] == name
     stages = {s["name"]: (folder / s["file"]).read_text() for s in manifest["stages"]}
@@ -60,8 +60,8 @@ def test_a_target_that_this_cpu_does_not_run_is_refused(
     path = tmp_path / "odd.toml"
     save(text, path)
     path.write_text(path.read_text().replace('"fma"', '"fma", "no-such-thing"'))
-    argv = ["compare", model, "-i", "f32[8,100]", "--with", "eager", "--target", str(path)]
-    assert main(argv) == 2
+    argv = ["compare", model, "-i", "f32[8,100]", "--frontend", "torch", "--with", "eager"]
+    assert main([*argv, "--target", str(path)]) == 2
     assert "it has no no-such-thing" in capsys.readouterr().err
 
 

@@ -20,7 +20,8 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 
 SLOTS = 3  # programs of a processor that read at a time
-SATURATE = 1.5  # programs for each processor that together reach the bandwidth
+SATURATE = 1.515  # programs for each processor that together reach the bandwidth
+RATE = 0.5  # of the products of a processor that a stream of few rows reaches
 STAGE = 1.5  # launches in the time of one more kernel that waits for the one before it
 READ_GAIN = 0.96  # of the time of one pass: what parts may take, where they wait for memory
 GAIN = 0.8  # likewise, where they wait for products
@@ -52,7 +53,7 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
-    summing = static(found.flops) / gpu.stream_rate
+    summing = static(found.flops) / (RATE * gpu.bf16_rate)
     waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 

@@ -35,9 +35,8 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
-# of an H100: what the reductions may take of the time of the stream
 KERNELS = 4  # small ones that test a mask
-SHARE = 0.1
+SHARE = 0.1  # of the time of the stream, which they may take
 SIDE = 64  # of a square: rows and places of a tile divide it
 
 

@@ -17,7 +17,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import TensorType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
@@ -32,7 +32,6 @@ from stack.passes.gpu_loops.frame import CannotDistribute, Threads, index, threa
 from stack.passes.tiling.frame import COMBINE
 from stack.target import Gpu
 
-VECTOR_BYTES = 16
 MOST_LANES = 8  # elements of a vector
 BUSY = 256  # threads of a processor from which it is kept busy
 BLOCK_WARPS = 4  # warps of a block whose warps work alone

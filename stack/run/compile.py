@@ -223,7 +223,7 @@ def compile_func(
         rounds=not excess,
         target=target_of(backend, given),
     )
-    run.kernels = executable.kernels
+    run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text
         run.add(Stage(name, make_text=maker))

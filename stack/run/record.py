@@ -106,6 +106,7 @@ class Run:
     notes: dict[str, str] = field(default_factory=dict)
     compile_s: float = 0.0
     machine: str = ""  # the target that it was lowered for
+    stepwise: Callable[[], str] = str  # see `Executable.stepwise`
 
     @property
     def stages(self) -> list[str]:

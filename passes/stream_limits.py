@@ -33,12 +33,10 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Gpu
 
-# of an H100: what the reductions may take of the time of the stream
-TESTS = 3e12  # elements of a mask a second
-PRODUCTS = 700e12  # flops a second
-LAUNCH = 8e-6  # seconds, of four small kernels
-SHARE = 0.1
+KERNELS = 4  # small ones that test a mask
+SHARE = 0.1  # of the time of the stream, which they may take
 SIDE = 64  # of a square: rows and places of a tile divide it
 
 
@@ -62,7 +60,7 @@ class StreamLimits(Pass):
             if mask is None:
                 continue
             squares, span = _squares(node, mask)
-            if not (self.always or _pays(node, squares.read)):
+            if not (self.always or _pays(node, squares.read, log.gpu)):
                 continue
             if log.spend("stream_limits", func.body.locs.get(node, ())):
                 name = func.body.names.get(node, "stream")
@@ -161,10 +159,10 @@ def _squares(stream: Node, mask: Mask) -> tuple[Squares, Span]:
     return squares, squares.span(source, index)
 
 
-def _pays(stream: Node, read: int) -> bool:
+def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
     work = total(stream.blocks[0].nodes).flops
-    tested = read / TESTS + LAUNCH
-    return isinstance(work, int | float) and tested < SHARE * work / PRODUCTS
+    tested = read / gpu.memory_rate + KERNELS * gpu.launch
+    return isinstance(work, int | float) and tested < SHARE * work / gpu.bf16_rate
 
 
 def _limited(stream: Node, mask: Mask, squares: Squares, span: Span) -> Node:

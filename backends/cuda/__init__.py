@@ -9,6 +9,7 @@ from stack.errors import BackendMissing
 from stack.ir.node import Func
 from stack.run.backend import Backend, Executable
 
+from ..device.machine import gpu_at_hand
 from . import nvrtc
 from .compiler import compile_program, inspect_program
 
@@ -55,8 +56,9 @@ BACKEND = Backend(
     retreat="retreat",
     compile=_compile,
     missing=_missing,
+    at_hand=gpu_at_hand,
     inspect=inspect_program,
     warm=lambda: nvrtc.forks().warm(),
-    options=("cache", "device", "excess_precision", "graph", "tune"),
+    options=("cache", "device", "excess_precision", "graph", "target", "tune"),
     artifacts=("cuda", "ptx", "sass"),
 )

@@ -13,6 +13,7 @@ from stack.ir.types import TensorType, TupleType
 from stack.run.backend import Executable, Kernel
 from stack.run.cache import Cache, cache_folder
 
+from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..peer import files
 from . import nvrtc
@@ -22,7 +23,6 @@ from .values import Source
 if TYPE_CHECKING:
     from ..device.launch import Loaded
 
-DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
 
 
@@ -162,12 +162,12 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
     """Kernels and later stages of a lowered function, without a device.
 
     Options:
-        target: the GPU, as "sm_90".
+        target: the GPU, as "sm_90", or the file of one.
         cache: False to keep nothing on disk.
     """
     from ..device.executable import describe
 
-    compiler = Compiler(func, options.get("target") or DEFAULT_TARGET, _store(options))
+    compiler = Compiler(func, arch_of(options), _store(options))
     compiler.build_all()
     kernels: list[Kernel] = []
     for _, node in walk(func.body):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import importlib.util
 
 from stack.run.backend import Backend
+from stack.target import cpu_at_hand
 
-from .compiler import compile_program
+from .compiler import compile_program, inspect_program
 
 # no code for these yet: their groups run through NumPy and are labelled library
 REFUSED = "erfinv,digamma"
@@ -32,7 +33,9 @@ BACKEND = Backend(
     ),
     retreat="retreat",
     compile=compile_program,
+    inspect=inspect_program,
     missing=_missing,
-    options=("cache", "excess_precision", "tune"),
+    at_hand=lambda _: cpu_at_hand(),
+    options=("cache", "excess_precision", "target", "tune"),
     artifacts=("mlir", "llvm", "asm"),
 )

@@ -10,10 +10,8 @@ from stack.errors import BackendMissing
 from stack.ir.node import Func
 from stack.run.backend import Backend, Executable, Inspected
 
+from ..device.machine import gpu_at_hand
 from .expressions import REFUSED
-
-# flops of bf16 products in a stream of an H100, by the bytes that it copies meanwhile
-BALANCE = 150.0
 
 
 def _missing() -> str | None:
@@ -72,8 +70,7 @@ BACKEND = Backend(
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",
-            f"stream{{min_axis=32769,balance={BALANCE},loops=blocks,"
-            f"refuse=[{','.join(REFUSED)}]}},stream_limits",
+            f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
         ),
         ("split", "split_reductions"),
         ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
@@ -89,7 +86,8 @@ BACKEND = Backend(
     missing=_missing,
     inspect=_inspect,
     warm=_warm,
-    balance=BALANCE,
-    options=("assembled", "cache", "device", "excess_precision", "graph", "tune"),
+    at_hand=gpu_at_hand,
+    recomputes=True,
+    options=("assembled", "cache", "device", "excess_precision", "graph", "target", "tune"),
     artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
 )

@@ -19,6 +19,7 @@ from stack.passes.streaming.price import choose
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
+from stack.rewrite.log import Log
 
 
 class Options(Protocol):
@@ -46,13 +47,14 @@ class Candidate:
     def __init__(
         self,
         options: Options,
+        log: Log,
         graph: Graph,
         sink: Node,
         asked: set[Node],
         shared: frozenset[Node] = frozenset(),
         siblings: Sequence[Node] = (),
     ) -> None:
-        self.options = options
+        self.options, self.log = options, log
         self.asked = asked
         self.graph = graph
         self.sink = sink
@@ -179,7 +181,7 @@ class Candidate:
         if foreign:
             raise Refusal(f"no code for {', '.join(sorted(foreign))}")
         if self.options.loops:
-            self.price = choose(made.node, self.options.loops)
+            self.price = choose(made.node, self.options.loops, self.log)
         return self._replacements(made.node)
 
     def _leave_out(self, refusal: Refusal) -> None:

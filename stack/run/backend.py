@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from stack.ir.node import Func
+from stack.target import Target
 
 
 @dataclass(frozen=True)
@@ -92,8 +93,10 @@ class Backend:
         stages: `(stage name, pass pipeline)` that bring a tensor-level function there.
         missing: None when it can run here, else what is needed (an extra, a device).
         compile: function to executable; `options` are backend-specific and documented by it.
-        inspect: kernels and later stages of a lowered function for `options["target"]`, a device
+        inspect: kernels and later stages of a lowered function for `options["target"]`, a machine
             that need not be here; None for backends that compile for this machine.
+        at_hand: the target that `options` name by their device: what is here, and where nothing
+            is, the reference. None for peers, which know their machine.
         native: a peer's own path on the user's callable: `(captured, options) -> Executable`
             whose `run` takes the same storage arrays; None for our own backends.
         warm: starts what takes a while to start, and returns at once: called where it can run, as
@@ -106,8 +109,8 @@ class Backend:
             refused kernel is an error.
         identify: the device that `options` name and the versions that a measurement holds for.
         isolate: whether it may take the process down: measured in a process of its own.
-        balance: flops that it does in the time of one byte of memory, where a product that goes
-            into reductions stays out of memory: what recomputing costs against keeping. 0: no such.
+        recomputes: whether a product that goes into reductions stays out of memory, so that a
+            backward pass computes it again where that costs less than keeping it.
     """
 
     name: str
@@ -126,4 +129,5 @@ class Backend:
     retreat: str = ""
     identify: Callable[[dict[str, Any]], str] | None = None
     isolate: bool = False
-    balance: float = 0.0
+    at_hand: Callable[[Mapping[str, Any]], Target] | None = None
+    recomputes: bool = False

@@ -5,18 +5,19 @@
 
 A name on both sides passes through; a name missing from the outputs is reduced; a name missing
 from an input is broadcast along it. `(h d)` is one dim made of two axes, major first. `k!` needs
-the whole axis in one place, `s~` is carried in order, `x^` is read through a window or offset.
+the whole axis in one place, `s~` is carried in order, `x^` is read through a window or offset:
+which, the record of the op says (`stack.ir.relation.Window`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from stack.errors import RuleError
-from stack.ir.dim import Dim, add, equal, floordiv, mod, mul, product
+from stack.ir.dim import Dim, equal, floordiv, mul, product
 
 Index = tuple[Dim, ...]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -141,43 +142,6 @@ class Rule:
             for operand in self.outputs
         ]
 
-    def pull(
-        self, index: Index, sizes: Mapping[str, Dim], reduced: Mapping[str, Dim]
-    ) -> list[Index]:
-        """Index of every input that an output element reads.
-
-        `index` is the index of output 0; `reduced` gives an index for each reduced axis.
-        """
-        place: dict[str, Dim] = dict(reduced)
-        for axis, position in zip(self.outputs[0], index, strict=True):
-            place.update(_unravel(axis, position, sizes))
-        missing = [n for o in self.inputs for a in o for n in a.names if n not in place]
-        if missing:
-            raise RuleError(f"rule '{self}' needs an index for {', '.join(dict.fromkeys(missing))}")
-        return [tuple(_ravel(axis, place, sizes) for axis in operand) for operand in self.inputs]
-
-
-def _unravel(axis: Axis, position: Dim, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
-    if len(axis.names) == 1:
-        return {axis.names[0]: position}
-    out: dict[str, Dim] = {}
-    inner: Dim = 1
-    for depth, name in enumerate(reversed(axis.names)):
-        part = floordiv(position, inner)
-        is_outermost = depth == len(axis.names) - 1
-        out[name] = part if is_outermost else mod(part, sizes[name])
-        inner = mul(inner, sizes[name])
-    return out
-
-
-def _ravel(axis: Axis, place: Mapping[str, Dim], sizes: Mapping[str, Dim]) -> Dim:
-    if len(axis.names) == 1:
-        return place[axis.names[0]]
-    total: Dim = 0
-    for name in axis.names:
-        total = add(mul(total, sizes[name]), place[name])
-    return total
-
 
 _TOKEN = re.compile(r"\s*(->|,|\(|\)|[A-Za-z_][A-Za-z_0-9]*|1)([!~^]?)")
 
@@ -292,29 +256,3 @@ def reshape_rule(source: Index, target: Index) -> Rule:
             left.extend(whole if width == 1 else plain(axes))
             right.extend(whole if height == 1 else plain(axes))
     return Rule((tuple(left),), (tuple(right),))
-
-
-def reshape_pull(index: Index, source: Index, target: Index) -> Index:
-    """Where a reshape reads, from where it writes."""
-    out: list[Dim] = []
-    for read, made in reshape_groups(source, target):
-        out.extend(delinearize(linearize(index[made], target[made]), source[read]))
-    return tuple(out)
-
-
-def linearize(index: Index, shape: tuple[Dim, ...]) -> Dim:
-    """Row-major offset of an index."""
-    total: Dim = 0
-    for position, size in zip(index, shape, strict=True):
-        total = add(mul(total, size), position)
-    return total
-
-
-def delinearize(offset: Dim, shape: tuple[Dim, ...]) -> Index:
-    """Index of a row-major offset."""
-    out: list[Dim] = []
-    for axis, size in enumerate(shape):
-        inner = product(shape[axis + 1 :])
-        part = floordiv(offset, inner) if inner != 0 else 0
-        out.append(part if axis == 0 or size == 0 else mod(part, size))
-    return tuple(out)

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from stack.errors import RuleError
 from stack.ir.axes import (
     Axis,
-    Index,
     Operand,
     Rule,
     names,
     operand_text,
     parse_rule,
     plain,
-    reshape_pull,
+    reshape_groups,
     reshape_rule,
 )
-from stack.ir.dim import Dim, add, equal, floordiv, less_equal, maximum, mul
+from stack.ir.dim import Dim, add, equal, floordiv, less_equal, maximum, mul, product
 from stack.ir.elementwise_ops import EVERYWHERE, hinted
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
+from stack.ir.relation import Equation, Linear, Relation, Window, Windows, related, row_major
 from stack.ir.types import TensorType, Type
 
 SCATTER_KINDS = ("set", "add", "mul", "max", "min")
-Reduced = Mapping[str, Dim]
 
 
 def _const_infer(site: Site) -> Type:
@@ -90,8 +88,19 @@ def _reshape_rule(node: Node) -> Rule:
     return reshape_rule(node.args[0].shape, node.shape)
 
 
-def _reshape_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
-    return [reshape_pull(index, node.args[0].shape, node.shape)]
+def _reshape_relation(node: Node) -> Relation:
+    """Both shapes number the elements of each group of dims in the same, row-major, order."""
+    source, target = node.args[0].shape, node.shape
+    sizes: dict[str, Dim] = {}
+    read: list[Equation] = []
+    made: list[Equation] = []
+    for group, (left, right) in enumerate(reshape_groups(source, target)):
+        flat = f"f{group}"
+        sizes[flat] = product(source[left])
+        for found, dims, shape in ((read, left, source), (made, right, target)):
+            terms = row_major(range(len(shape))[dims], shape[dims])
+            found.append(Equation(terms, ((flat, 1),)))
+    return Linear(sizes, ((source, tuple(read)),), ((target, tuple(made)),))
 
 
 def _transpose_infer(site: Site) -> Type:
@@ -156,10 +165,11 @@ def _windowed(node: Node) -> Rule:
     return Rule((read, *extra), (plain(axes),))
 
 
-def _slice_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+def _slice_windows(node: Node) -> Windows:
     start: tuple[Dim, ...] = node.attrs["start"]
     step: tuple[int, ...] = node.attrs["step"]
-    return [tuple(add(s, mul(i, k)) for i, s, k in zip(index, start, step, strict=True))]
+    axes = zip(names(len(start)), start, step)
+    return {(0, dim): Window(((a, k),), s) for dim, (a, s, k) in enumerate(axes)}
 
 
 def _reverse_infer(site: Site) -> Type:
@@ -169,14 +179,10 @@ def _reverse_infer(site: Site) -> Type:
     return source
 
 
-def _reverse_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
-    axes = node.attrs["axes"]
-    return [
-        tuple(
-            add(add(size, -1), mul(i, -1)) if axis in axes else i
-            for axis, (i, size) in enumerate(zip(index, node.shape, strict=True))
-        )
-    ]
+def _reverse_windows(node: Node) -> Windows:
+    axes = names(node.tensor.rank)
+    flipped: tuple[int, ...] = node.attrs["axes"]
+    return {(0, d): Window(((axes[d], -1),), add(node.shape[d], -1)) for d in flipped}
 
 
 def _pad_infer(site: Site) -> Type:
@@ -195,11 +201,13 @@ def _pad_infer(site: Site) -> Type:
     return source.with_shape(tuple(shape))
 
 
-def _pad_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
-    if any(gap != 0 for gap in node.attrs["interior"]):
-        raise RuleError("pad with interior padding reads what no index map describes")
-    low: tuple[Dim, ...] = node.attrs["low"]
-    return [tuple(add(i, mul(lo, -1)) for i, lo in zip(index, low, strict=True)), ()]
+def _pad_windows(node: Node) -> Windows:
+    low, interior = node.attrs["low"], node.attrs["interior"]
+    axes = zip(names(len(low)), low, interior)
+    return {
+        (0, dim): Window(((a, 1),), mul(lo, -1), add(gap, 1))
+        for dim, (a, lo, gap) in enumerate(axes)
+    }
 
 
 def _concat_infer(site: Site) -> Type:
@@ -229,12 +237,13 @@ def _concat_rule(node: Node) -> Rule:
     return Rule(operands, (plain(axes),))
 
 
-def _concat_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+def _concat_windows(node: Node) -> Windows:
     at: int = node.attrs["axis"]
-    found: list[Index] = []
+    axis = names(node.tensor.rank)[at]
+    found: dict[tuple[int, int], Window] = {}
     start: Dim = 0
-    for arg in node.args:
-        found.append((*index[:at], add(index[at], mul(start, -1)), *index[at + 1 :]))
+    for operand, arg in enumerate(node.args):
+        found[operand, at] = Window(((axis, 1),), mul(start, -1))
         start = add(start, arg.shape[at])
     return found
 
@@ -297,6 +306,14 @@ def _scatter_infer(site: Site) -> Type:
     return site.args[0].type
 
 
+def _scatter_relation(node: Node) -> Relation:
+    """An element of operand 0 stays where it is; an update goes anywhere along the marked axes."""
+    rule = rule_attr(node)
+    sides = [tuple(Axis(a.names) for a in operand) for operand in (*rule.inputs, *rule.outputs)]
+    unmarked = Rule(tuple(sides[:-1]), tuple(sides[-1:]))
+    return related(unmarked, [a.shape for a in node.args], [node.shape], {})
+
+
 def _movement(
     name: str,
     doc: str,
@@ -312,7 +329,7 @@ _movement(
     "same elements in row-major order, another shape",
     _reshape_infer,
     _reshape_rule,
-    pull=_reshape_pull,
+    relation=_reshape_relation,
     arity=1,
     levels=EVERYWHERE,
 )
@@ -339,7 +356,7 @@ _movement(
     "elements start, start+step, ... below limit",
     _slice_infer,
     _windowed,
-    pull=_slice_pull,
+    windows=_slice_windows,
     arity=1,
     attrs=("start: dims", "limit: dims", "step: ints"),
 )
@@ -348,7 +365,7 @@ _movement(
     "flip the axes",
     _reverse_infer,
     _windowed,
-    pull=_reverse_pull,
+    windows=_reverse_windows,
     arity=1,
     attrs=("axes: ints",),
 )
@@ -357,7 +374,7 @@ _movement(
     "put `low`, `high` and, between elements, `interior` copies of the scalar operand",
     _pad_infer,
     _windowed,
-    pull=_pad_pull,
+    windows=_pad_windows,
     arity=2,
     attrs=("low: dims", "high: dims", "interior: dims"),
 )
@@ -366,7 +383,7 @@ _movement(
     "operands one after another along an axis",
     _concat_infer,
     _concat_rule,
-    pull=_concat_pull,
+    windows=_concat_windows,
     at_least=1,
     attrs=("axis: int",),
 )
@@ -384,6 +401,7 @@ _movement(
     "combine updates into operand 0 at data-dependent positions; indices in range",
     _scatter_infer,
     rule_attr,
+    relation=_scatter_relation,
     at_least=2,
     attrs=("rule: str", "kind: str"),
 )

@@ -7,13 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from stack.errors import RuleError
 from stack.ir.axes import Index, Rule
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr
 from stack.ir.node import Block, Node, plain_attr
-from stack.ir.types import Type
+from stack.ir.region import Region, element
+from stack.ir.relation import Everything, Linear, Relation, Windows, related
+from stack.ir.types import TensorType, TupleType, Type
 
 LEVELS = ("tensor", "tile", "loop")
 BLOCK_KINDS = ("control", "foreign")  # kinds of ops that may hold blocks
@@ -62,8 +65,8 @@ class OpDef:
     Attributes:
         infer: type of the result from a `Site`; raises RuleError.
         rule: axis rule of a node, or None where the op has no axes (constants, calls).
-        pull: `(node, index, reduced) -> indices`, see the function `pull`; derived from the rule
-            where not given.
+        windows: how dims that the rule marks `^` or `~` are read.
+        relation: access relation of a node, where no rule states it.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
         kind: "elementwise", "movement", "reduction", "contraction", "leaf", "control", "memory"
             or "foreign"; what fusion and backends dispatch on first.
@@ -81,8 +84,9 @@ class OpDef:
     kind: str
     infer: Callable[[Site], Type]
     evaluate: Callable[..., Any] | None = None
-    rule: Callable[[Node], Rule | None] | None = None
-    pull: Callable[[Node, Index, Mapping[str, Dim]], list[Index]] | None = None
+    rule: Callable[[Node], Rule] | None = None
+    windows: Callable[[Node], Windows] | None = None
+    relation: Callable[[Node], Relation] | None = None
     flops: float = 0
     attrs: tuple[str, ...] = ()
     arity: int | None = None
@@ -167,6 +171,37 @@ def rule_of(node: Node) -> Rule | None:
     return op.rule(node) if op.rule else None
 
 
+def result_types(node: Node) -> tuple[TensorType, ...]:
+    """The types of the results of a node."""
+    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
+
+
+_LINEAR: WeakKeyDictionary[Node, Linear] = WeakKeyDictionary()  # those that hold no nodes
+
+
+def relation_of(node: Node) -> Relation:
+    """The access relation of a node: its own, that of its axis rule, or everything."""
+    found = _LINEAR.get(node)
+    if found is not None:
+        return found
+    made = _relation(node)
+    if isinstance(made, Linear):
+        _LINEAR[node] = made
+    return made
+
+
+def _relation(node: Node) -> Relation:
+    op = lookup(node.op)
+    if op.relation is not None:
+        return op.relation(node)
+    operands = tuple(a.shape for a in node.args)
+    results = tuple(t.shape for t in result_types(node))
+    if op.rule is None:
+        return Everything(operands, results)
+    rule = op.rule(node)
+    return related(rule, operands, results, op.windows(node) if op.windows else {})
+
+
 def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> list[Index]:
     """Which element of every operand the output element `index` reads.
 
@@ -175,12 +210,17 @@ def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> 
     means that the operand is not read. Raises RuleError for ops whose reads no index map
     describes: those depend on data, or need a whole axis.
     """
-    op = lookup(node.op)
-    if op.pull is not None:
-        return op.pull(node, index, reduced or {})
-    rule = rule_of(node)
-    marks = {a.mark for operand in rule.inputs for a in operand} if rule else {"!"}
-    if rule is None or marks - {""}:
-        raise RuleError(f"{node.op} reads its operands in a way that no index map describes")
-    sizes = rule.sizes([a.shape for a in node.args])
-    return rule.pull(index, sizes, reduced or {})
+    try:
+        return relation_of(node).pull(index, reduced or {})
+    except RuleError as error:
+        raise RuleError(f"{node.op}: {error}") from error
+
+
+def push(node: Node, operand: int, index: Index) -> list[Region | None]:
+    """Which part of every result the element `index` of an operand can reach; None for none."""
+    return relation_of(node).push(operand, element(index))
+
+
+def footprint(node: Node, index: Index, result: int = 0) -> list[Region | None]:
+    """Which part of every operand the element `index` of a result may depend on."""
+    return relation_of(node).footprint(element(index), result)

@@ -7,6 +7,7 @@ from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
+from stack.ir.relation import Window, Windows
 from stack.ir.types import TensorType, TupleType, Type
 
 # kind: the element types that it takes
@@ -65,6 +66,14 @@ def _carried_rule(node: Node) -> Rule:
     axes = names(node.tensor.rank)
     marked = tuple(Axis((a,), "~" if i == node.attrs["axis"] else "") for i, a in enumerate(axes))
     return Rule((marked,), (marked,))
+
+
+def _carried_windows(node: Node) -> Windows:
+    """An element reads itself and those before it, in a reversed scan those after it."""
+    at: int = node.attrs["axis"]
+    lag = 1 if node.attrs["reverse"] else -1
+    axis = names(node.tensor.rank)[at]
+    return {(0, at): Window(((axis, 1), ("~", lag)), free=(("~", node.shape[at]),))}
 
 
 def _scan_infer(site: Site) -> Type:
@@ -143,6 +152,7 @@ define(
         "reduction",
         _scan_infer,
         rule=_carried_rule,
+        windows=_carried_windows,
         flops=1,
         attrs=("kind: str", "axis: int", "reverse: bool"),
         levels=EVERYWHERE,

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from stack.ir.algebra import Algebra
 from stack.ir.axes import Axis, Rule, plain
 from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul, product
 from stack.ir.node import Node
@@ -118,6 +119,7 @@ define(
         _infer,
         rule=conv_rule,
         windows=_windows,
+        algebra=Algebra(((0,), (1,))),
         flops=2,
         attrs=(
             "stride: ints",

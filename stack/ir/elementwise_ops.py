@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from stack.ir.algebra import ELEMENTWISE, NOTHING
 from stack.ir.axes import Rule, names, plain
 from stack.ir.dim import Dim
 from stack.ir.node import Node
@@ -137,6 +138,7 @@ def _elementwise(
             "elementwise",
             infer,
             rule=elementwise_rule,
+            algebra=ELEMENTWISE.get(name, NOTHING),
             flops=flops,
             arity=arity,
             attrs=attrs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from stack.ir.algebra import INF, NOTHING, RISING, Algebra
 from stack.ir.axes import (
     Axis,
     Operand,
@@ -23,6 +24,7 @@ from stack.ir.ops import OpDef, Site, define
 from stack.ir.relation import Equation, Linear, Relation, Window, Windows, related, row_major
 from stack.ir.types import TensorType, Type
 
+MOVED = Algebra(((0,),), (RISING,), exact=True)
 SCATTER_KINDS = ("set", "add", "mul", "max", "min")
 
 
@@ -63,6 +65,7 @@ _leaf(
     "position along one axis: 0, 1, 2, ...",
     _iota_infer,
     rule=_leaf_rule,
+    algebra=Algebra(range=(0, INF), exact=True),
     attrs=("axis: int",),
 )
 _leaf(
@@ -70,6 +73,7 @@ _leaf(
     "the value of a size expression, as an integer",
     _size_infer,
     rule=_leaf_rule,
+    algebra=Algebra(range=(0, INF), exact=True),
     attrs=("value: dim",),
 )
 
@@ -248,6 +252,11 @@ def _concat_windows(node: Node) -> Windows:
     return found
 
 
+def _concat_algebra(node: Node) -> Algebra:
+    count = len(node.args)
+    return Algebra((tuple(range(count)),), (RISING,) * count, exact=True)
+
+
 # ---- gather and scatter
 
 
@@ -319,9 +328,10 @@ def _movement(
     doc: str,
     infer: Callable[[Site], Type],
     rule: Callable[[Node], Rule],
+    algebra: Algebra | Callable[[Node], Algebra] = MOVED,
     **more: Any,
 ) -> None:
-    define(OpDef(name, doc, "movement", infer, rule=rule, **more))
+    define(OpDef(name, doc, "movement", infer, rule=rule, algebra=algebra, **more))
 
 
 _movement(
@@ -375,6 +385,7 @@ _movement(
     _pad_infer,
     _windowed,
     windows=_pad_windows,
+    algebra=Algebra(((0, 1),), (RISING, RISING), exact=True),
     arity=2,
     attrs=("low: dims", "high: dims", "interior: dims"),
 )
@@ -384,6 +395,7 @@ _movement(
     _concat_infer,
     _concat_rule,
     windows=_concat_windows,
+    algebra=_concat_algebra,
     at_least=1,
     attrs=("axis: int",),
 )
@@ -402,6 +414,7 @@ _movement(
     _scatter_infer,
     rule_attr,
     relation=_scatter_relation,
+    algebra=NOTHING,
     at_least=2,
     attrs=("rule: str", "kind: str"),
 )

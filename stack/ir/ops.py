@@ -10,6 +10,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from stack.errors import RuleError
+from stack.ir.algebra import NOTHING, Algebra
 from stack.ir.axes import Index, Rule
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr
@@ -67,6 +68,7 @@ class OpDef:
         rule: axis rule of a node, or None where the op has no axes (constants, calls).
         windows: how dims that the rule marks `^` or `~` are read.
         relation: access relation of a node, where no rule states it.
+        algebra: what holds of it whatever its operands are; of a node, where attributes decide.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
         kind: "elementwise", "movement", "reduction", "contraction", "leaf", "control", "memory"
             or "foreign"; what fusion and backends dispatch on first.
@@ -87,12 +89,23 @@ class OpDef:
     rule: Callable[[Node], Rule] | None = None
     windows: Callable[[Node], Windows] | None = None
     relation: Callable[[Node], Relation] | None = None
+    algebra: Algebra | Callable[[Node], Algebra] = NOTHING
     flops: float = 0
     attrs: tuple[str, ...] = ()
     arity: int | None = None
     at_least: int = 0
     levels: frozenset[str] = field(default_factory=lambda: frozenset({"tensor"}))
     closed: bool = True
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it shows elements of one operand at other places, as an index map tells."""
+        return self.kind == "movement" and self.arity == 1
+
+    @property
+    def is_whole_view(self) -> bool:
+        """Whether it is a view that leaves none of them out, and no order changes."""
+        return self.is_view and self.windows is None
 
     @cached_property
     def signature(self) -> dict[str, tuple[str, bool]]:
@@ -163,6 +176,22 @@ def infer_type(
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         what = f"missing {error}" if isinstance(error, LookupError) else f"{error}"
         raise RuleError(f"{name} does not take these operands or attributes: {what}") from error
+
+
+def algebra_of(node: Node) -> Algebra:
+    """What holds of a node whatever its operands are."""
+    facts = lookup(node.op).algebra
+    return facts if isinstance(facts, Algebra) else facts(node)
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node shows elements of its operand at other places, as an index map tells."""
+    return lookup(node.op).is_view
+
+
+def is_whole_view(node: Node) -> bool:
+    """Whether a node is a view that leaves no element out: broadcast, reshape, transpose."""
+    return lookup(node.op).is_whole_view
 
 
 def rule_of(node: Node) -> Rule | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr
@@ -29,6 +30,10 @@ def _check_kind(site: Site, kinds: tuple[str, ...]) -> None:
         raise site.fail(f"kind {kind!r} is not one of {', '.join(kinds)}")
     if dtype.kind not in REDUCE_TYPES[kind]:
         raise site.fail(f"no {kind} of {dtype}")
+
+
+def _kind_algebra(node: Node) -> Algebra:
+    return reduction(node.attrs["kind"])
 
 
 def _reduce_infer(site: Site) -> Type:
@@ -127,6 +132,7 @@ define(
         "reduction",
         _reduce_infer,
         rule=_reduce_rule,
+        algebra=_kind_algebra,
         flops=1,
         attrs=("kind: str", "axes: ints"),
         arity=1,
@@ -153,6 +159,7 @@ define(
         _scan_infer,
         rule=_carried_rule,
         windows=_carried_windows,
+        algebra=_kind_algebra,
         flops=1,
         attrs=("kind: str", "axis: int", "reverse: bool"),
         levels=EVERYWHERE,
@@ -178,6 +185,7 @@ define(
         "contraction",
         _dot_infer,
         rule=rule_attr,
+        algebra=Algebra(((0,), (1,))),
         flops=2,
         attrs=("rule: str",),
         arity=2,

@@ -27,7 +27,7 @@ from typing import Any
 
 from stack.errors import RuleError
 from stack.ir.axes import Axis, Index, Rule
-from stack.ir.dim import Dim, add, floordiv, mod, mul, product
+from stack.ir.dim import Dim, add, floordiv, less_equal, mod, mul, product
 from stack.ir.region import Range, Region, whole
 
 Shape = tuple[Dim, ...]
@@ -37,11 +37,16 @@ Terms = tuple[tuple[Variable, Dim], ...]  # each with its coefficient, the major
 
 @dataclass(frozen=True)
 class Equation:
-    """`sum(coefficient * dim) = sum(coefficient * axis) + offset`."""
+    """`sum(coefficient * dim) = sum(coefficient * axis) + offset`.
+
+    With `is_exact` each side numbers the same elements, so that one gives the other; through a
+    window several elements, or none, may belong to one.
+    """
 
     dims: Terms
     axes: Terms
     offset: Dim = 0
+    is_exact: bool = True
 
     def solve(self, known: dict[Variable, Range], sizes: Mapping[Variable, Dim]) -> None:
         """Narrow what is not given: every variable takes what the others leave it."""
@@ -151,45 +156,108 @@ class Linear(Relation):
             equation.solve(known, sizes)
 
     def pull(self, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
-        axes = dict(reduced)
-        totals: dict[Terms, Dim] = {}  # what is made and read as a whole is not taken apart
-        for equation in self.results[0][1]:
-            total = _total(equation.dims, index)
-            totals[equation.axes] = total
-            found = _digits(total, equation.axes, self.sizes)
-            axes.update((str(name), i) for (name, _), i in zip(equation.axes, found, strict=True))
-        return [self._index(*value, axes, totals) for value in self.operands]
+        point = _point(self.results[0][1], index, self.sizes)
+        point.axes.update(reduced)
+        for _, access in self.operands:
+            for equation in access:
+                _check_known(equation, point)
+        return [_index(*value, point) for value in self.operands]
 
-    def _index(
-        self, shape: Shape, access: Access, axes: Mapping[str, Dim], totals: Mapping[Terms, Dim]
-    ) -> Index:
-        place: dict[Variable, Dim] = {}
-        for equation in access:
-            total = totals.get(equation.axes)
-            if total is None:
-                _check_known(equation, axes)
-                total = _total(equation.axes, axes)
-            if equation.dims and equation.dims[-1][1] != 1:
-                raise RuleError("no index map describes what it reads: not every place is read")
-            found = _digits(add(total, equation.offset), equation.dims, shape)
-            place.update((d, i) for (d, _), i in zip(equation.dims, found, strict=True))
-        return tuple([place[d] for d in range(len(shape))])
+    def reads(self, index: Index) -> list[Index | None]:
+        """Index of each operand at one element of result 0; None where that is not one element."""
+        point = _point(self.results[0][1], index, self.sizes)
+        return [
+            _index(shape, access, point) if self._is_one(shape, access, point) else None
+            for shape, access in self.operands
+        ]
+
+    def place(self, operand: int, index: Index) -> Index | None:
+        """Index of result 0 that one element of an operand goes to; None where it is not one."""
+        _, access = self.operands[operand]
+        if not all(equation.is_exact for equation in access):
+            return None
+        point = _point(access, index, self.sizes)
+        value = self.results[0]
+        return _index(*value, point) if self._is_one(*value, point) else None
+
+    def _is_one(self, shape: Shape, access: Access, point: Point) -> bool:
+        """Whether a point of some axes names one element, which is inside for all points."""
+        return all(
+            point.knows(equation) and (equation.is_exact or self._is_inside(equation, shape))
+            for equation in access
+        )
+
+    def _is_inside(self, equation: Equation, shape: Shape) -> bool:
+        """Whether a window stays in its dim wherever it is."""
+        ((dim, spread),) = equation.dims
+        low = high = equation.offset
+        for name, coefficient in equation.axes:
+            ends = _scaled(Range(0, self.sizes[str(name)]), coefficient)
+            low, high = add(low, ends[0]), add(high, ends[1])
+        inside = less_equal(0, low) and less_equal(add(high, 1), shape[int(dim)])
+        return spread == 1 and bool(inside)
 
 
-def _check_known(equation: Equation, axes: Mapping[str, Dim]) -> None:
-    missing = [str(name) for name, _ in equation.axes if name not in axes]
-    if any(not name.isidentifier() for name in missing):
-        raise RuleError("no index map describes what it reads")
-    if missing:
+@dataclass
+class Point:
+    """Some axes of a domain as index expressions.
+
+    Attributes:
+        totals: numbers that several axes make, as they were found: not to be taken apart again.
+    """
+
+    axes: dict[str, Dim]
+    totals: dict[Terms, Dim]
+
+    def knows(self, equation: Equation) -> bool:
+        """Whether all axes of an equation are known."""
+        return equation.axes in self.totals or all(n in self.axes for n, _ in equation.axes)
+
+
+def _point(access: Access, index: Index, sizes: Mapping[str, Dim]) -> Point:
+    """The axes that an element of a value gives."""
+    point = Point({}, {})
+    for equation in access:
+        total = _total(equation.dims, index)
+        point.totals[equation.axes] = total
+        found = _digits(total, equation.axes, sizes)
+        point.axes.update((str(n), i) for (n, _), i in zip(equation.axes, found, strict=True))
+    return point
+
+
+def _index(shape: Shape, access: Access, point: Point) -> Index:
+    """The element of a value at a point."""
+    place: dict[Variable, Dim] = {}
+    for equation in access:
+        total = point.totals.get(equation.axes)
+        if total is None:
+            total = _total(equation.axes, point.axes)
+        if equation.offset != 0:
+            total = add(total, equation.offset)
+        found = _digits(total, equation.dims, shape)
+        place.update((d, i) for (d, _), i in zip(equation.dims, found, strict=True))
+    return tuple([place[d] for d in range(len(shape))])
+
+
+def _check_known(equation: Equation, point: Point) -> None:
+    """Raise RuleError where an operand's dim is no expression of a point."""
+    if equation.dims and equation.dims[-1][1] != 1:
+        raise RuleError("no index map describes what it reads: not every place is read")
+    if point.knows(equation):
+        return
+    missing = [str(name) for name, _ in equation.axes if name not in point.axes]
+    if all(name.isidentifier() for name in missing):
         raise RuleError(f"it needs an index for {', '.join(missing)}")
+    raise RuleError("no index map describes what it reads")
 
 
 def _total(terms: Terms, values: Any) -> Dim:
     """The sum of terms whose values stand under their variables."""
+    if len(terms) == 1 and terms[0][1] == 1:
+        return values[terms[0][0]]
     total: Dim = 0
     for variable, coefficient in terms:
-        held = values[variable]
-        total = add(total, held if coefficient == 1 else mul(held, coefficient))
+        total = add(total, mul(values[variable], coefficient))
     return total
 
 
@@ -262,7 +330,8 @@ def related(
                 window = windows.get((value, dim))
                 if window is None:
                     raise RuleError(f"operand {value} of '{rule}' has no window for {axis}")
-                found.append(Equation(((dim, window.spread),), window.terms, window.offset))
+                dims = ((dim, window.spread),)
+                found.append(Equation(dims, window.terms, window.offset, is_exact=False))
             else:
                 found.append(
                     Equation(

@@ -12,9 +12,9 @@ which, the record of the op says (`stack.ir.relation.Window`).
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from stack.errors import RuleError
 from stack.ir.dim import Dim, equal, floordiv, mul, product
@@ -50,6 +50,13 @@ class Rule:
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.inputs, self.outputs))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         left = ", ".join(map(operand_text, self.inputs))
@@ -131,16 +138,22 @@ class Rule:
 
     def output_shapes(self, shapes: Sequence[tuple[Dim, ...]]) -> list[tuple[Dim, ...]]:
         """Shapes of the outputs from the shapes of the inputs."""
-        sizes = self.sizes(shapes)
-        for operand in self.outputs:
-            for axis in operand:
-                for name in axis.names:
-                    if name not in sizes:
-                        raise RuleError(f"axis {name!r} of rule '{self}' is in no operand")
-        return [
-            tuple(product([sizes[n] for n in axis.names]) for axis in operand)
-            for operand in self.outputs
-        ]
+        return list(_output_shapes(self, tuple(shapes)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _output_shapes(rule: Rule, shapes: tuple[Index, ...]) -> tuple[Index, ...]:
+    sizes = rule.sizes(shapes)
+    try:
+        return tuple(tuple(_length(axis, sizes) for axis in operand) for operand in rule.outputs)
+    except KeyError as error:
+        raise RuleError(f"axis {error} of rule '{rule}' is in no operand") from error
+
+
+def _length(axis: Axis, sizes: Mapping[str, Dim]) -> Dim:
+    if len(axis.names) == 1:
+        return sizes[axis.names[0]]
+    return product([sizes[n] for n in axis.names])
 
 
 _TOKEN = re.compile(r"\s*(->|,|\(|\)|[A-Za-z_][A-Za-z_0-9]*|1)([!~^]?)")
@@ -195,7 +208,12 @@ def names(rank: int) -> tuple[str, ...]:
 
 def plain(axes: Sequence[str], mark: str = "") -> Operand:
     """An operand of single-name axes."""
-    return tuple(Axis((name,), mark) for name in axes)
+    return tuple([_single(name, mark) for name in axes])
+
+
+@lru_cache(maxsize=1 << 10)
+def _single(name: str, mark: str) -> Axis:
+    return Axis((name,), mark)
 
 
 def reshape_groups(source: Index, target: Index) -> list[tuple[slice, slice]]:

@@ -7,12 +7,14 @@ else needs to know).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 
+from stack.errors import RuleError
 from stack.ir.algebra import ELEMENTWISE, NOTHING
 from stack.ir.axes import Rule, names, plain
 from stack.ir.dim import Dim
 from stack.ir.node import Node
-from stack.ir.ops import LEVELS, OpDef, Site, define
+from stack.ir.ops import LEVELS, Applied, OpDef, Site, define
 from stack.ir.types import BOOL, TensorType, Type
 
 EVERYWHERE = frozenset(LEVELS)
@@ -106,7 +108,15 @@ def _same_dtype(site: Site, args: tuple[Node, ...], kinds: str) -> TensorType:
     dtype = args[0].dtype
     if dtype.kind not in kinds:
         raise site.fail(f"does not take {dtype}")
-    return TensorType(dtype, common_shape(site, args), result_space(site))
+    return TensorType(dtype, _shape(site), result_space(site))
+
+
+def _shape(site: Site) -> tuple[Dim, ...]:
+    try:
+        return site.shape()
+    except RuleError as error:
+        why = "operands of an elementwise op have one shape, or rank 0"
+        raise site.fail(why) from error
 
 
 def _elementwise_infer(kinds: str) -> Callable[[Site], Type]:
@@ -117,10 +127,16 @@ def _bool_infer(kinds: str) -> Callable[[Site], Type]:
     return lambda site: _same_dtype(site, site.args, kinds).with_dtype(BOOL)
 
 
-def elementwise_rule(node: Node) -> Rule:
+def elementwise_rule(node: Applied) -> Rule:
     """`a b, , a b -> a b`: every operand has all axes, or none."""
-    axes = names(node.tensor.rank)
-    return Rule(tuple(plain(axes) if a.tensor.rank else () for a in node.args), (plain(axes),))
+    ranks = [a.tensor.rank for a in node.args]
+    return _aligned(max(ranks), tuple([bool(rank) for rank in ranks]))
+
+
+@lru_cache(maxsize=1 << 8)
+def _aligned(rank: int, is_full: tuple[bool, ...]) -> Rule:
+    axes = plain(names(rank))
+    return Rule(tuple(axes if full else () for full in is_full), (axes,))
 
 
 def _elementwise(
@@ -159,8 +175,7 @@ for _name, _doc in COMPARE.items():
 def _select_infer(site: Site) -> Type:
     if site.args[0].dtype != BOOL:
         raise site.fail("the condition is bool")
-    chosen = _same_dtype(site, site.args[1:], "biufc")
-    return chosen.with_shape(common_shape(site, site.args))
+    return _same_dtype(site, site.args[1:], "biufc")
 
 
 def hinted(site: Site) -> TensorType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
 from stack.ir.algebra import INF, NOTHING, RISING, Algebra
@@ -20,7 +21,7 @@ from stack.ir.axes import (
 from stack.ir.dim import Dim, add, equal, floordiv, less_equal, maximum, mul, product
 from stack.ir.elementwise_ops import EVERYWHERE, hinted
 from stack.ir.node import Node
-from stack.ir.ops import OpDef, Site, define
+from stack.ir.ops import Applied, OpDef, Site, define
 from stack.ir.relation import Equation, Linear, Relation, Window, Windows, related, row_major
 from stack.ir.types import TensorType, Type
 
@@ -112,12 +113,16 @@ def _transpose_infer(site: Site) -> Type:
     source = site.args[0].tensor
     if sorted(perm) != list(range(source.rank)):
         raise site.fail(f"perm {list(perm)} is not a permutation of its {source.rank} axes")
-    return source.with_shape(tuple(source.shape[p] for p in perm))
+    return source.with_shape(site.shape())
 
 
-def _transpose_rule(node: Node) -> Rule:
-    axes = names(node.tensor.rank)
-    perm: tuple[int, ...] = node.attrs["perm"]
+def _transpose_rule(node: Applied) -> Rule:
+    return _permuted(tuple(node.attrs["perm"]))
+
+
+@lru_cache(maxsize=1 << 8)
+def _permuted(perm: tuple[int, ...]) -> Rule:
+    axes = names(len(perm))
     return Rule((plain(axes),), (plain([axes[p] for p in perm]),))
 
 
@@ -260,7 +265,7 @@ def _concat_algebra(node: Node) -> Algebra:
 # ---- gather and scatter
 
 
-def rule_attr(node: Node) -> Rule:
+def rule_attr(node: Applied) -> Rule:
     """The axis rule of an op that carries it as an attribute."""
     return parse_rule(node.attrs["rule"])
 
@@ -298,7 +303,7 @@ def _gather_infer(site: Site) -> Type:
     loose = [a.names[0] for a in frame if a.names[0] not in sizes]
     if loose or any(a.names[0] in rule.whole for a in frame):
         raise site.fail(f"rule {str(rule)!r}: the result has the plain axes of the operands")
-    return site.args[0].tensor.with_shape(tuple(sizes[a.names[0]] for a in frame))
+    return site.args[0].tensor.with_shape(site.shape())
 
 
 def _scatter_infer(site: Site) -> Type:

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
 from weakref import WeakKeyDictionary
 
 from stack.errors import RuleError
@@ -44,6 +44,17 @@ ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
+class Applied(Protocol):
+    """An op on operands: a node, or one that is being made and has no type yet."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def args(self) -> tuple[Node, ...]: ...
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+
+
 @dataclass(frozen=True)
 class Site:
     """What type inference sees of a node that is being made."""
@@ -57,6 +68,19 @@ class Site:
     def fail(self, why: str) -> RuleError:
         shown = ", ".join(str(a.type) for a in self.args)
         return RuleError(f"{self.op}({shown}): {why}")
+
+    def shapes(self) -> list[tuple[Dim, ...]]:
+        """Shapes of the results, by an axis rule that does not look at them. Raises RuleError."""
+        rule = cast("Callable[[Applied], Rule]", OPS[self.op].rule)
+        try:
+            return rule(self).output_shapes([a.shape for a in self.args])
+        except RuleError as error:
+            raise self.fail(str(error)) from error
+
+    def shape(self) -> tuple[Dim, ...]:
+        """Shape of the one result, by the axis rule."""
+        (shape,) = self.shapes()
+        return shape
 
 
 @dataclass(frozen=True)

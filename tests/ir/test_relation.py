@@ -14,6 +14,7 @@ import pytest
 from op_instances import LEAVES, Array, instance
 from random_programs import random_program
 
+from stack.errors import RuleError
 from stack.ir import Block, Builder, Func, Node, ops, param, tensor
 from stack.ir.axes import Rule, names, plain
 from stack.ir.data import round_bf16
@@ -194,6 +195,30 @@ def test_every_op_has_a_relation() -> None:
     for name in NAMES:
         op = OPS[name]
         assert op.rule is not None or op.relation is not None, name
+
+
+# results that the axis rule alone does not size: it does not say how long a window or a copy is
+SIZED_OTHERWISE = {"reshape", "broadcast", "slice", "pad", "concat", "conv"}
+
+
+@pytest.mark.parametrize("op", [n for n in NAMES if OPS[n].rule is not None])
+def test_shapes_follow_from_the_rule(op: str) -> None:
+    rng = random.Random(f"shapes of {op}")
+    agreed = tried = 0
+    while tried < 8:
+        made = instance(op, rng)
+        if made is None:
+            continue
+        tried += 1
+        node, _ = made
+        rule = ops.rule_of(node)
+        assert rule is not None
+        try:
+            shapes = rule.output_shapes([a.shape for a in node.args])
+        except RuleError:
+            continue
+        agreed += shapes == [t.shape for t in ops.result_types(node)]
+    assert agreed == tried or op in SIZED_OTHERWISE, op
 
 
 def test_regions_of_single_elements() -> None:

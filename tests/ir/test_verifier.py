@@ -175,7 +175,7 @@ BROKEN: dict[str, tuple[Node, str]] = {
     ),
     "sort shapes": (
         node("sort", x, i, axis=0, num_keys=1, descending=False),
-        "operands have one shape",
+        "its value has shape [5]",
     ),
     "dot sizes": (node("dot", x, y, rule="a b, b c -> a c"), "has two sizes: 3 and 2"),
     "dot rule": (node("dot", x, y, rule="a b!, a b! -> a"), "plain axes and one result"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import Any
 
 from stack.errors import RuleError
 from stack.ir.algebra import ELEMENTWISE, NOTHING
@@ -139,6 +140,12 @@ def _aligned(rank: int, is_full: tuple[bool, ...]) -> Rule:
     return Rule(tuple(axes if full else () for full in is_full), (axes,))
 
 
+# how rare ones are spelled with the ops that every backend has
+SPELLED: dict[str, Callable[[Any, Node], Node]] = {
+    "isnan": lambda b, node: b.ne(node.args[0], node.args[0]),  # the one number that is not itself
+}
+
+
 def _elementwise(
     name: str,
     doc: str,
@@ -155,6 +162,7 @@ def _elementwise(
             infer,
             rule=elementwise_rule,
             algebra=ELEMENTWISE.get(name, NOTHING),
+            spelled=SPELLED.get(name),
             flops=flops,
             arity=arity,
             attrs=attrs,

@@ -96,6 +96,7 @@ class OpDef:
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
         kind: "elementwise", "movement", "reduction", "contraction", "leaf", "control", "memory"
             or "foreign"; what fusion and backends dispatch on first.
+        spelled: `(builder, node) -> node`, with the ops that every backend has; for `decompose`.
         flops: scalar operations for each output element (each reduced element for reductions).
         attrs: what it takes, as "axes: ints"; the kinds are those of `ATTRIBUTES`, a name alone
             takes anything, a "?" after the name marks an optional one.
@@ -114,6 +115,7 @@ class OpDef:
     windows: Callable[[Node], Windows] | None = None
     relation: Callable[[Node], Relation] | None = None
     algebra: Algebra | Callable[[Node], Algebra] = NOTHING
+    spelled: Callable[[Any, Node], Node] | None = None
     flops: float = 0
     attrs: tuple[str, ...] = ()
     arity: int | None = None

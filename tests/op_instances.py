@@ -92,6 +92,9 @@ def conv(rng: random.Random) -> Instance:
     is_last, is_transposed = rng.random() < 0.3, rng.random() < 0.4
     own = (groups * ins, outs) if is_transposed else (groups * outs, ins)
     shapes = [(2, groups * ins, *(rng.choice([3, 4, 5]) for _ in taps)), (*own, *taps)]
+    over_images = groups == 1 and rng.random() < 0.3
+    if over_images:
+        shapes = [(second, first, *rest) for first, second, *rest in shapes]
     if is_last:
         shapes = [(first, *rest, second) for first, second, *rest in shapes]
     x, w = (param(n, tensor("f64", *shape)) for n, shape in zip("xw", shapes, strict=True))
@@ -99,9 +102,22 @@ def conv(rng: random.Random) -> Instance:
         "stride": (1, 2, 3), "low": (-1, 0, 1, 2), "high": (-1, 0, 1, 2),
         "lhs_dilation": (1, 1, 2), "rhs_dilation": (1, 1, 2),
     }  # fmt: skip
-    attrs = {k: tuple(rng.choice(v) for _ in taps) for k, v in numbers.items()}
+    attrs: dict[str, Any] = {k: tuple(rng.choice(v) for _ in taps) for k, v in numbers.items()}
+    attrs |= {"over_images": over_images}
     node = b.conv(x, w, groups=groups, transposed=is_transposed, channels_last=is_last, **attrs)
     return with_values(node, rng)
+
+
+def ragged_dot(rng: random.Random) -> Instance:
+    rows, groups, depth, width = (rng.choice(SIZES) for _ in range(4))
+    x = param("x", tensor("f64", rows, depth))
+    ends = param("ends", tensor("i64", groups))
+    if rng.random() < 0.5:
+        y, rule = tensor("f64", groups, depth, width), "s! k, g^ k n, g^ -> s! n"
+    else:
+        y, rule = tensor("f64", rows, width), "s! k, s! n, g^ -> g^ k n"
+    node, arrays = with_values(b.ragged_dot(x, param("y", y), ends, rule=rule), rng)
+    return node, [*arrays[:2], np.sort(np.array([rng.randint(0, rows) for _ in range(groups)]))]
 
 
 def item(rng: random.Random) -> Instance | None:
@@ -141,6 +157,7 @@ MAKERS: dict[str, Callable[[random.Random], Instance | None]] = {
     **{n: elementwise(n, "biuf", 2) for n in COMPARE},
     "select": select,
     "conv": conv,
+    "ragged_dot": ragged_dot,
     "item": item,
     "stream": stream,
 }

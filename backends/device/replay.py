@@ -9,6 +9,7 @@ both are held a third one's results are copied. No result is ever overwritten un
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -60,6 +61,18 @@ def _budget(device: torch.device) -> int:
     if device.type != "cuda":
         return KEEP
     return max(KEEP, torch.cuda.get_device_properties(device).total_memory // SHARE)
+
+
+def _release_generators(device: torch.device) -> None:
+    """Let torch draw random numbers again.
+
+    A capture that fails leaves torch's generators in capturing mode; one that ends well, even of
+    nothing, takes them out of it.
+    """
+    with warnings.catch_warnings(), torch.cuda.device(device), contextlib.suppress(RuntimeError):
+        warnings.simplefilter("ignore")  # an empty graph
+        with torch.cuda.graph(torch.cuda.CUDAGraph(), capture_error_mode="thread_local"):
+            pass
 
 
 class Replays:
@@ -140,11 +153,13 @@ class Replays:
         try:
             with torch.inference_mode(False), torch.cuda.device(self.program.device):
                 graph = torch.cuda.CUDAGraph()
-                if self.pool is None:
+                # torch refuses a pool whose graphs are all gone
+                if not any(graphs for _, graphs in self.known.values()):
                     self.pool = torch.cuda.graph_pool_handle()
                 with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                     results = self.program.run(inputs)
         except Exception as error:  # of any library: the steps still run one by one
+            _release_generators(self.program.device)
             self.problem = str(error).strip().split("\n")[0]
             warnings.warn(
                 f"no CUDA graph, its steps are launched one by one: {self.problem}", stacklevel=2

@@ -36,6 +36,7 @@ NOTHING = {
     "kinds": [],
     "warps": 1,
     "stages": 1,
+    "contracts": True,
 }
 POINTERS = {
     **{kind: f"*{kind}" for kind in TYPES},
@@ -96,6 +97,7 @@ def request(source: Source, target: str, limit: int = UNLIMITED) -> dict[str, An
         "kinds": [*(POINTERS[k] for k in source.kinds), *described],
         "warps": source.warps,
         "stages": source.stages,
+        "contracts": source.contracts,
         "capability": capability(target),
         "limit": limit,
     }
@@ -160,7 +162,11 @@ def _compile(asked: dict[str, Any], stages: int) -> Any:
     return triton.compile(
         ASTSource(fn=kernel, signature=kinds, constexprs={}, attrs=aligned),
         target=GPUTarget("cuda", asked["capability"], 32),
-        options={"num_warps": asked["warps"], "num_stages": stages},
+        options={
+            "num_warps": asked["warps"],
+            "num_stages": stages,
+            "enable_fp_fusion": asked["contracts"],
+        },
     )
 
 

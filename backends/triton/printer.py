@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.kernel_ops import access_parts, loop_parts
-from stack.ir.node import Block, Node, topological
+from stack.ir.node import Block, Node, topological, walk
 from stack.ir.types import TensorType
 
 from .access import Access, Descriptor, access_of
@@ -60,7 +60,7 @@ def _multiplies(nodes: Sequence[Node]) -> bool:
 
 
 # what machine code is made from: `Source.code`
-Code = tuple[str, tuple[str, ...], tuple[Descriptor, ...], int, int]
+Code = tuple[str, tuple[str, ...], tuple[Descriptor, ...], int, int, bool]
 
 
 def _is_line(node: Node) -> bool:
@@ -77,6 +77,7 @@ class Source:
         name: the kernel in it.
         programs: size of the launch grid.
         stages: steps of its loops that are to be loaded ahead.
+        contracts: whether a product and a sum may be rounded once.
         parameters: arrays in memory, by name.
         kinds: their element types.
         descriptors: tensor descriptors that follow the pointers as arguments.
@@ -87,6 +88,7 @@ class Source:
     programs: int
     warps: int
     stages: int
+    contracts: bool
     parameters: tuple[str, ...]
     kinds: tuple[str, ...]
     descriptors: tuple[Descriptor, ...]
@@ -94,7 +96,7 @@ class Source:
     @property
     def code(self) -> Code:
         """All that machine code for a GPU is made from: where it is equal, the code is."""
-        return self.text, self.kinds, self.descriptors, self.warps, self.stages
+        return self.text, self.kinds, self.descriptors, self.warps, self.stages, self.contracts
 
 
 def print_kernel(node: Node, name: str, readable: bool = False) -> Source:
@@ -119,6 +121,21 @@ def _extents(chain: Sequence[Node]) -> list[int]:
     return [int(v.attrs["extent"]) for v in chain]
 
 
+def _rounds(body: Block) -> bool:
+    """Whether values are rounded to 16 bits for the sake of rounding: read in f32 again.
+
+    LLVM computes what stands between two such casts in 16 bits, and contracts it.
+    """
+    return any(
+        node.op == "cast" and _narrows(node.args[0]) and node.dtype.bits > 16
+        for _, node in walk(body)
+    )
+
+
+def _narrows(node: Node) -> bool:
+    return node.op == "cast" and node.dtype.kind == "f" and node.dtype.bits == 16
+
+
 class _Printer(Values):
     def source(self) -> Source:
         parameters = [self._fresh(str(p.attrs["name"])) for p in self.body.params]
@@ -136,6 +153,7 @@ class _Printer(Values):
             programs,
             int(attrs.get("warps") or 4),
             int(attrs.get("stages") or 2),
+            not _rounds(self.body),
             tuple(parameters),
             tuple(p.dtype.name for p in self.body.params),
             tuple(self.descriptors),

@@ -156,6 +156,12 @@ def _length(axis: Axis, sizes: Mapping[str, Dim]) -> Dim:
     return product([sizes[n] for n in axis.names])
 
 
+def unmarked(rule: Rule) -> Rule:
+    """The rule without marks: a name is one axis wherever it stands."""
+    sides = (tuple(tuple(Axis(a.names) for a in o) for o in s) for s in (rule.inputs, rule.outputs))
+    return Rule(*sides)
+
+
 _TOKEN = re.compile(r"\s*(->|,|\(|\)|[A-Za-z_][A-Za-z_0-9]*|1)([!~^]?)")
 
 

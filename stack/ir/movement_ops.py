@@ -17,6 +17,7 @@ from stack.ir.axes import (
     plain,
     reshape_groups,
     reshape_rule,
+    unmarked,
 )
 from stack.ir.dim import Dim, add, equal, floordiv, less_equal, maximum, mul, product
 from stack.ir.elementwise_ops import EVERYWHERE, hinted
@@ -322,10 +323,7 @@ def _scatter_infer(site: Site) -> Type:
 
 def _scatter_relation(node: Node) -> Relation:
     """An element of operand 0 stays where it is; an update goes anywhere along the marked axes."""
-    rule = rule_attr(node)
-    sides = [tuple(Axis(a.names) for a in operand) for operand in (*rule.inputs, *rule.outputs)]
-    unmarked = Rule(tuple(sides[:-1]), tuple(sides[-1:]))
-    return related(unmarked, [a.shape for a in node.args], [node.shape], {})
+    return related(unmarked(rule_attr(node)), [a.shape for a in node.args], [node.shape], {})
 
 
 def _movement(

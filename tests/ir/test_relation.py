@@ -17,7 +17,7 @@ from stack.ir import Builder, Node, ops, param, tensor
 from stack.ir.axes import Rule, names, plain
 from stack.ir.dim import Dim, symbol
 from stack.ir.ops import OPS
-from stack.ir.region import Range
+from stack.ir.region import Range, holds
 from stack.ir.relation import Everything, Window, Windows
 from stack.ir.tensor_ops import TENSOR_OPS
 
@@ -52,6 +52,32 @@ def test_only_places_that_push_names_change(op: str) -> None:
         f"{op}: {done} instances, {COUNTS['changes']} changes, {COUNTS['tight']} tight,"
         f" {COUNTS['seen']} of {COUNTS['named']} named places seen"
     )
+
+
+# a box of a body is the hull of boxes of its nodes, one way and the other
+BODIES = {n for n in NAMES if OPS[n].kind == "control"}
+
+
+@pytest.mark.parametrize("op", [n for n in NAMES if n not in BODIES])
+def test_both_directions_are_one_relation(op: str) -> None:
+    """An element reaches a place where the place may depend on the element."""
+    rng = random.Random(f"both ways {op}")
+    done = 0
+    while done < 8:
+        made = instance(op, rng)
+        types = ops.result_types(made[0]) if made is not None else ()
+        if made is None or not all(a.size for a in made[1]) or not all(t.size for t in types):
+            continue
+        done += 1
+        node, arrays = made
+        for operand, array in enumerate(arrays):
+            index = tuple(rng.randrange(n) for n in array.shape)
+            reached = ops.push(node, operand, index)
+            for result, type_ in enumerate(types):
+                for _ in range(10):
+                    place = tuple(rng.randrange(int(n)) for n in type_.shape)
+                    read = ops.footprint(node, place, result)[operand]
+                    assert holds(read, index) == holds(reached[result], place), (str(node), place)
 
 
 @pytest.mark.parametrize("seed", range(12))

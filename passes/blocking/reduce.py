@@ -153,6 +153,7 @@ class BlockReduce(BlockFrame):
         whole: dict[int, Axis] = {}
         looped: list[tuple[int, int]] = []
         moved = {name for d in index for name in self.tile_axes(d)}
+        needed = {*moved, *(guard.axes if guard is not None else ())}
         room = self.long_step(index) if moved else MAX_WHOLE
         extents = [static(operand.shape[a]) for a in axes]
         if moved and in_a_row(axes) and prod(map(power_of_two, extents)) > room:
@@ -162,7 +163,7 @@ class BlockReduce(BlockFrame):
         for axis in reversed(axes):
             extent = static(operand.shape[axis])
             known = self.reduced_axis.get((node, axis))
-            if known is not None and known.name not in moved:
+            if known is not None and known.name not in needed:
                 whole[axis] = known
             elif extent <= room and power_of_two(extent) <= room:
                 whole[axis] = self.axis("r", extent, max(2, power_of_two(extent)))

@@ -27,7 +27,7 @@ from stack.ir.types import I32, TensorType
 from stack.passes.blocking.limits import index_in_pass
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.positions.affine import affine
-from stack.passes.positions.squares import COMPARED, MOVED, Part, Span, Squares
+from stack.passes.positions.squares import Part, Span, Squares
 from stack.passes.positions.visible import data_limit, hiding_selects
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
@@ -107,7 +107,7 @@ def _mask(stream: Node) -> Mask | None:
 
 def _source(node: Node, index: Index) -> tuple[Node, Index]:
     """A condition without the movement around it, and where it is read."""
-    while node.op in MOVED:
+    while ops.is_whole_view(node):
         index = ops.pull(node, index)[0]
         node = node.args[0]
     return node, index
@@ -133,7 +133,7 @@ def _is_data(source: Node, place: Index) -> bool:
         return False
     if source.op == "param":
         return True
-    compared = [n for n in nodes if n.op in COMPARED]
+    compared = [n for n in nodes if ops.algebra_of(n).negated]
     if any(n.shape != source.shape for n in compared):
         return True
     return not all(_is_told(n, place) for n in compared)

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from stack.ir.axes import Index, delinearize
+from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
+from stack.ir.relation import delinearize
 from stack.ir.space import identity
 from stack.ir.types import I32, DType
 from stack.ir.warp_ops import WARP

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from stack.ir.axes import Index, delinearize, parse_rule
+from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
+from stack.ir.relation import delinearize
 from stack.ir.types import DType, TensorType, TupleType
 from stack.passes.blocking.frame import Axis, Held, index_type
 from stack.passes.blocking.joined import products_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from stack.ir import ops
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
@@ -13,7 +14,7 @@ from stack.passes.streaming.action import describe
 from stack.passes.streaming.alongside import alongside
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.expand import expands
-from stack.passes.streaming.graph import MOVES, Graph, finishes, is_elementwise, reduced_value
+from stack.passes.streaming.graph import Graph, finishes, is_elementwise, reduced_value
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.region import Region
@@ -338,7 +339,7 @@ class Candidate:
 
 
 def _moves(node: Node) -> bool:
-    return is_elementwise(node) or node.op in MOVES
+    return is_elementwise(node) or ops.is_whole_view(node)
 
 
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:

@@ -15,9 +15,9 @@ from stack.run.record import Run
 def train_runs(target: Target, settings: Settings, device: str = "") -> dict[str, Run]:
     """Compile results and gradients of a program, and give the record of each graph by its role.
 
-    torch programs make a forward and a backward graph for each graph that Dynamo finds, JAX
-    programs one graph in all. A GPU's backend compiles what is only recorded here: no GPU is
-    needed, and `device` says for which.
+    torch programs make a joint graph for each graph that Dynamo finds, which is cut into a forward
+    and a backward graph; JAX programs make one graph in all. A GPU's backend compiles what is only
+    recorded here: no GPU is needed, and `device` says for which.
     """
     if not isinstance(target, Program):
         raise UsageError("--train is for programs: a function from text has no gradient to ask for")
@@ -35,5 +35,5 @@ def train_runs(target: Target, settings: Settings, device: str = "") -> dict[str
         role = run.target.split(" ")[-1] or "train"
         name = role if role not in found else f"{role}-{len(found)}"
         run.target = f"{target.spec} ({name})"
-        found[name] = run if is_here else inspect_again(run, settings, device)
+        found[name] = run if is_here or role == "joint" else inspect_again(run, settings, device)
     return found

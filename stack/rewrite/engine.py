@@ -368,10 +368,18 @@ def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[N
 
     Names and source lines of the block are noted in `builder`.
     """
-    done: dict[Node, Node] = dict(zip(block.params, args, strict=True))
-    for node in topological(block.results):
-        if node in done:
-            continue
+    return copied(block, block.results, dict(zip(block.params, args, strict=True)), builder)
+
+
+def copied(
+    block: Block, results: Sequence[Node], known: Mapping[Node, Node], builder: Builder
+) -> list[Node]:
+    """Values of a closed block again, with other nodes in place of those that are `known`.
+
+    Names and source lines of the block are noted in `builder`.
+    """
+    done = dict(known)
+    for node in topological(results, lambda n: n not in known):
         blocks = [_inline_open(b, done) if b.is_open else b for b in node.blocks]
         operands = [done[a] for a in node.args]
         new = Node(node.op, operands, node.attrs, node.type, blocks)
@@ -381,7 +389,7 @@ def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[N
         if node in block.locs:
             merged = (*builder.locs.get(new, ()), *block.locs[node])
             builder.locs[new] = tuple(dict.fromkeys(merged))
-    return [done[r] for r in block.results]
+    return [done[r] for r in results]
 
 
 def _inline_open(block: Block, outer: Mapping[Node, Node]) -> Block:

@@ -73,16 +73,16 @@ def tables(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def test_a_table_is_computed_again(fn: Callable[..., Tensor]) -> None:
     shapes = train(fn, 8, 150.0, 1 if fn is shared else 2)
     assert not tables(shapes)
-    rows = [s for s in shapes if s[-1] == 1]
+    rows = [s for s in shapes if len(s) == 3]
     assert len(rows) == (0 if fn is gated else 2)  # max and sum of each row are kept
 
 
 def test_operands_are_kept_as_they_are() -> None:
     """Not the repeated ones, and no transposed copies."""
     shapes = train(shared, 8, 150.0, 1)
-    held = sorted(s for s in shapes if s[-1] > 1)
+    held = sorted(s for s in shapes if len(s) > 3)
     own = [(2, 1, 35, 8), (2, 1, 35, 8), (2, 2, 35, 8), (2, 2, 35, 8)]
-    assert held == [*own, (4, 35, 8)]  # and the result, for the sum of a row
+    assert held == [*own, (2, 2, 35, 8)]  # and the result, for the sum of a row
 
 
 @pytest.mark.parametrize("fn", [mixed, gated], ids=lambda f: f.__name__)
@@ -119,7 +119,7 @@ def gradient(fn: Callable[[Tensor, Tensor], Tensor], size: int) -> int:
 
 def test_exponentials_of_logits_are_computed_again() -> None:
     assert gradient(entropy, 20000) == 0
-    assert gradient(entropy, 3000) > 0  # too few bytes to matter
+    assert gradient(entropy, 3000) == 0
 
 
 @pytest.mark.parametrize("fn", [shown, sorted_rows], ids=lambda f: f.__name__)

@@ -1,0 +1,142 @@
+"""What it costs to keep a value for the backward pass, and to compute it again there.
+
+Both in bytes of memory traffic. What is kept is read once more, and written too if the forward pass
+would not have had it in memory: then an elementwise op would have been fused with its readers. What
+is computed again costs its operations, at the target's rate; where a kernel of its own must hold it
+(the operand of a product), it is written and read.
+
+A product much larger than its operands, which reductions take in, may never be in memory: a stream
+computes it. Keeping it then means to write and read a table; its operations may cost less.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from stack.ir import ops
+from stack.ir.cost import cost
+from stack.ir.node import Node
+from stack.ir.types import TensorType
+from stack.passes.training.joint import APART, Joint
+from stack.passes.training.min_cut import INFINITE
+from stack.rewrite.group import bytes_of, estimate
+
+RATE = 16.0  # scalar operations outside of products in the time of one byte
+VIEWS = frozenset({"reshape", "transpose", "broadcast", "item"})
+MAPPED = ("elementwise", "movement")
+STREAMED = frozenset({"reduce", "dot"})  # what takes in a product that is never in memory
+
+
+class Prices:
+    """Prices of the values of a joint function.
+
+    Args:
+        balance: operations of products in the time of one byte; 0 where a product always goes
+            through memory, and is never computed twice.
+    """
+
+    def __init__(self, joint: Joint, balance: float) -> None:
+        self.joint = joint
+        self.balance = balance
+
+    def keep(self, node: Node) -> int:
+        """What it costs to give a value to the backward pass.
+
+        Views are not kept, what they view is; nor is what is known without any data.
+        """
+        if not isinstance(node.type, TensorType) or node.op in VIEWS - {"item"}:
+            return INFINITE
+        if node in self.known:
+            return INFINITE
+        return bytes_of(node) * (1 if self.in_memory(node) else 2)
+
+    def again(self, node: Node) -> int:
+        """What it costs to compute a value in the backward pass, where its operands are there."""
+        kind = ops.lookup(node.op).kind
+        if node.op in VIEWS or node in self.known:
+            return 0
+        if node.op == "param" or kind in ("control", "foreign"):
+            return INFINITE
+        flops = estimate(cost(node).flops)
+        if kind == "contraction":
+            if not self.balance:
+                return INFINITE
+            price = flops / self.balance
+        else:
+            price = flops / RATE
+        if kind == "reduction":
+            price += sum(bytes_of(a) for a in node.args)
+        elif node.op in APART and node not in self.streamed:
+            price += bytes_of(node)
+        return 1 + int(price) + (2 * bytes_of(node) if self._is_stored_again(node) else 0)
+
+    def in_memory(self, node: Node) -> bool:
+        """Whether the forward pass has a value in memory, kept or not."""
+        if node.op == "param" or node in self.joint.outputs:
+            return True
+        if node in self.streamed:
+            return False
+        if node.op in APART - {"dot"}:
+            return True
+        users = [u for u in self.joint.users.get(node, ()) if u in self.joint.forward]
+        if any(u.op in APART or (node.op == "dot" and u.op == "reduce") for u in users):
+            return True
+        return len({self.joint.barriers[u] for u in users}) > 1
+
+    def _is_stored_again(self, node: Node) -> bool:
+        """Whether the backward pass needs a value in memory."""
+        if node in self.streamed:
+            return False
+        users = self.joint.users.get(node, ())
+        late = [u for u in users if u in self.joint.late]
+        return any(u.op in APART for u in late) or ops.lookup(node.op).kind == "contraction"
+
+    def is_unique(self, node: Node) -> bool:
+        """Whether a value could not be computed again: inputs, and what was drawn at random."""
+        if node.op == "item":
+            return self.is_unique(node.args[0])
+        return node.op == "param" or "effect" in node.attrs
+
+    @cached_property
+    def known(self) -> frozenset[Node]:
+        """Values that are made of no data, such as a mask of positions: formulas, to a kernel."""
+        found: set[Node] = set()
+        for node in self.joint.open:
+            kind = ops.lookup(node.op).kind
+            is_formula = kind in MAPPED and node.op not in APART and found.issuperset(node.args)
+            if is_formula or (kind == "leaf" and node.op != "param"):
+                found.add(node)
+        return frozenset(found)
+
+    @cached_property
+    def streamed(self) -> frozenset[Node]:
+        """Products, and what is made of them element by element, that end in reductions."""
+        found: set[Node] = set()
+        for node in self.joint.open:
+            if self.balance and node.op == "dot" and node in self.joint.forward:
+                found |= self._chain(node)
+        return frozenset(found)
+
+    def _chain(self, product: Node) -> set[Node]:
+        """A product and what follows it, up to reductions; nothing where it ends in else."""
+        size = estimate(product.tensor.size)
+        if size <= sum(estimate(a.tensor.size) for a in product.args):
+            return set()
+        if estimate(cost(product).flops) >= self.balance * 2 * bytes_of(product):
+            return set()
+        chain, pending = {product}, [product]
+        while pending:
+            for user in self.joint.users.get(pending.pop(), ()):
+                if user not in self.joint.forward or user in chain:
+                    continue
+                if _is_mapped(user) and estimate(user.tensor.size) == size:
+                    chain.add(user)
+                    pending.append(user)
+                elif user.op not in STREAMED:
+                    return set()
+        return set() if chain & {*self.joint.outputs} else chain
+
+
+def _is_mapped(node: Node) -> bool:
+    """Whether each element of a node comes from one of each of its operands."""
+    return ops.lookup(node.op).kind == "elementwise" or node.op in ("reshape", "transpose")

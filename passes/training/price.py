@@ -23,6 +23,7 @@ from stack.rewrite.group import bytes_of, estimate
 
 RATE = 16.0  # scalar operations outside of products in the time of one byte
 VIEWS = frozenset({"reshape", "transpose", "broadcast", "item"})
+READ_THROUGH = VIEWS | {"slice"}  # what reads these reads what they view
 MAPPED = ("elementwise", "movement")
 STREAMED = frozenset({"reduce", "dot"})  # what takes in a product that is never in memory
 
@@ -53,7 +54,7 @@ class Prices:
     def again(self, node: Node) -> int:
         """What it costs to compute a value in the backward pass, where its operands are there."""
         kind = ops.lookup(node.op).kind
-        if node.op in VIEWS or node in self.known:
+        if node.op in READ_THROUGH or node in self.known:
             return 0
         if node.op == "param" or kind in ("control", "foreign"):
             return INFINITE
@@ -78,7 +79,7 @@ class Prices:
             return False
         if node.op in APART - {"dot"}:
             return True
-        users = [u for u in self.joint.users.get(node, ()) if u in self.joint.forward]
+        users = [u for u in self._readers(node) if u in self.joint.forward]
         if any(u.op in APART or (node.op == "dot" and u.op == "reduce") for u in users):
             return True
         return len({self.joint.barriers[u] for u in users}) > 1
@@ -87,9 +88,20 @@ class Prices:
         """Whether the backward pass needs a value in memory."""
         if node in self.streamed:
             return False
-        users = self.joint.users.get(node, ())
-        late = [u for u in users if u in self.joint.late]
+        late = [u for u in self._readers(node) if u in self.joint.late]
         return any(u.op in APART for u in late) or ops.lookup(node.op).kind == "contraction"
+
+    def _readers(self, node: Node) -> list[Node]:
+        """What reads a value, through views of it."""
+        found: list[Node] = []
+        pending = [node]
+        while pending:
+            for user in self.joint.users.get(pending.pop(), ()):
+                if user.op in READ_THROUGH:
+                    pending.append(user)
+                else:
+                    found.append(user)
+        return found
 
     def is_unique(self, node: Node) -> bool:
         """Whether a value could not be computed again: inputs, and what was drawn at random."""

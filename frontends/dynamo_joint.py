@@ -188,6 +188,8 @@ def calls_of(func: ir.Func) -> Callable[..., Any]:
 
 def _of_forward(value: ir.Node, forward: ir.Block) -> ir.Node:
     """An argument of the backward pass as a value of the forward pass, or a parameter."""
+    if value.op == "call":
+        return forward.results[0]
     return forward.results[int(value.attrs["index"])] if value.op == "item" else value
 
 

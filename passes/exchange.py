@@ -21,7 +21,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Func, Node, topological
-from stack.ir.types import F32
+from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
@@ -189,7 +189,7 @@ def _rows(node: Node, b: Entry, other: Node, place: Index, kept: Sequence[Dim]) 
     return _cast(total, node.dtype)
 
 
-def _cast(x: Node, dtype: object) -> Node:
+def _cast(x: Node, dtype: DType) -> Node:
     return x if x.dtype is dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
 
 

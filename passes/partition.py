@@ -1,8 +1,8 @@
 """partition: cut a training step into a forward and a backward pass, at the least price.
 
-The cut is the smallest one of a network (after Jain et al., "Checkmate", MLSys 2020, and the
-partitioner of functorch): each value is kept for the backward pass or computed there again, and
-what is computed again needs its operands there too. The prices are those of `training/price.py`.
+The backward pass keeps a value of the forward pass, or recomputes it, and then needs its operands:
+the cheapest choice is a smallest cut of the network of values (as functorch's partitioner and
+Checkmate, Jain et al., MLSys 2020, have it). The prices are those of `training/price.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stack.errors import StackError
 from stack.ir.builder import Builder, make, param
 from stack.ir.node import Block, Func, Node, deps, topological, unique_name
 from stack.passes.training.joint import Joint
-from stack.passes.training.min_cut import INFINITE, Network
+from stack.passes.training.min_cut import INFINITE, SINK, SOURCE, Network
 from stack.passes.training.price import Prices
 from stack.rewrite.engine import copied
 from stack.rewrite.log import Log
@@ -31,81 +31,89 @@ class Partition(Pass):
         tangents: how many of the parameters, the last, are incoming gradients.
         balance: flops of a product that the target does in the time of one byte; 0 where a product
             always goes through memory, and is never computed twice.
-        again: values that the program wants computed again, where they can be (checkpoints).
-        inputs: whether nothing is kept but inputs and what cannot be computed again.
+        recompute: values that the program wants recomputed, where they can be (checkpoints).
+        inputs: whether nothing is kept but inputs and what cannot be recomputed.
     """
 
     name: ClassVar[str] = "partition"
     results: int = 1
     tangents: int = 0
     balance: float = 0.0
-    again: tuple[str, ...] = ()
+    recompute: tuple[str, ...] = ()
     inputs: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
         joint = Joint(func, self.results, self.tangents)
         if not joint.gradients or not log.spend(self.name, joint.lines(joint.gradients)):
             return func
-        prices = Prices(joint, self.balance)
-        kept = self._cheapest(joint, prices)
+        prices = Prices(joint, self.balance, self._is_asked)
+        kept = _cheapest(joint, prices)
         _explain(joint, prices, kept, log)
         return _cut(joint, kept)
 
-    def _cheapest(self, joint: Joint, prices: Prices) -> list[Node]:
-        """The values that the backward pass is given."""
-        numbers = {node: 2 * i + 2 for i, node in enumerate(joint.open)}
-        network = Network(2 * len(numbers) + 2)
-        wanted = {*self.again}
-        for node, at in numbers.items():
-            again, keep = prices.again(node), prices.keep(node)
-            asked = self.inputs or joint.name(node)[1:] in wanted
-            if asked and not prices.is_unique(node):
-                again, keep = 0, INFINITE
-            network.add(0, at, again)
-            network.add(at, at + 1, keep)
-            if node in joint.wanted:
-                network.add(at + 1, 1, INFINITE)
-            for dep in deps(node):
-                network.add(numbers[dep] + 1, at, INFINITE)
-        try:
-            near = network.source_side()
-        except ValueError as error:
-            raise StackError(f"@{joint.func.name} has no cut: {error}") from error
-        return [n for n, at in numbers.items() if at in near and at + 1 not in near]
+    def _is_asked(self, name: str) -> bool:
+        """Whether the program wants a value recomputed."""
+        return self.inputs or name in self.recompute
+
+
+def _cheapest(joint: Joint, prices: Prices) -> list[Node]:
+    """The values that the backward pass is given: each has an edge, and so has computing it."""
+    numbers = {node: 2 * i + 2 for i, node in enumerate(joint.open)}
+    network = Network(2 * len(numbers) + 2)
+    for node, at in numbers.items():
+        network.add(SOURCE, at, prices.recompute(node))
+        network.add(at, at + 1, prices.keep(node))
+        if node in joint.wanted:
+            network.add(at + 1, SINK, INFINITE)
+        for dep in deps(node):
+            network.add(numbers[dep] + 1, at, INFINITE)
+    try:
+        near = network.source_side()
+    except ValueError as error:
+        raise StackError(f"@{joint.func.name} has no cut: {error}") from error
+    return [n for n, at in numbers.items() if at in near and at + 1 not in near]
 
 
 def _explain(joint: Joint, prices: Prices, kept: Sequence[Node], log: Log) -> None:
-    """Say what is kept and what is computed again, and the price of either."""
+    """Say what is kept and what is recomputed, and the price of either."""
     given = {*kept}
-    again = topological([n for n in joint.open if n in joint.wanted], lambda n: n not in given)
-    fresh = [n for n in again if prices.again(n)]
-    written = sum(prices.keep(n) for n in kept)
-    repeated = sum(prices.again(n) for n in fresh)
+    inside = topological([n for n in joint.open if n in joint.wanted], lambda n: n not in given)
+    again = [n for n in inside if not prices.is_free(n)]
+    made = [n for n in kept if n.op != "param"]
     log.note(
-        f"{len(kept)} values are kept for the backward pass ({_bytes(written)} of traffic),"
-        f" {len(fresh)} are computed again ({_bytes(repeated)})"
+        f"kept for the backward pass: {_count(kept, made, 'input')},"
+        f" {_count(made, (), 'value')} more ({_bytes(sum(map(prices.keep, made)))} of traffic);"
+        f" recomputed: {_count(again, (), 'value')} ({_bytes(sum(map(prices.recompute, again)))})"
     )
-    for node in kept:
-        if node.op != "param":
-            more = _again_without(node, prices, given - {node})
-            how = "read" if prices.in_memory(node) else "write and read"
-            log.note(
-                f"{joint.name(node)} is kept: {_bytes(prices.keep(node))} to {how},"
-                f" computed again {more}",
-                joint.lines([node]),
-            )
-    for node in fresh:
-        price = _bytes(prices.again(node))
+    for node in made:
+        other = _without(node, prices, given - {node})
+        how = "read" if prices.in_memory(node) else "write and read"
+        log.note(
+            f"{joint.name(node)} is kept: {_bytes(prices.keep(node))} to {how}, recomputed {other}",
+            joint.lines([node]),
+        )
+    for node in again:
         keep = prices.keep(node)
-        other = "" if keep >= INFINITE else f", kept {_bytes(keep)}"
-        log.note(f"{joint.name(node)} is computed again: {price}{other}", joint.lines([node]))
+        other = f", kept {_bytes(keep)}" if keep < INFINITE else ", as the program says"
+        log.note(
+            f"{joint.name(node)} is recomputed: {_bytes(prices.recompute(node))}{other}",
+            joint.lines([node]),
+        )
 
 
-def _again_without(node: Node, prices: Prices, given: Iterable[Node]) -> str:
-    """What it would cost to compute a kept value from the others."""
-    known = frozenset(given)
-    total = sum(prices.again(n) for n in topological([node], lambda n: n not in known))
-    return "cannot be done" if total >= INFINITE else _bytes(total)
+def _without(node: Node, prices: Prices, given: Iterable[Node]) -> str:
+    """What it would cost to recompute a kept value from the others, and from what it needs too."""
+    if prices.recompute(node) >= INFINITE:
+        return "never"
+    known = {*given, *(n for n in prices.joint.open if prices.recompute(n) >= INFINITE)}
+    chain = topological([node], lambda n: n not in known)
+    read = {d for n in chain for d in deps(n)} & known - {*given}
+    return _bytes(sum(map(prices.recompute, chain)) + sum(map(prices.keep, read)))
+
+
+def _count(nodes: Sequence[Node], without: Sequence[Node], what: str) -> str:
+    count = len(nodes) - len(without)
+    return f"{count} {what}" + "s" * (count != 1)
 
 
 def _bytes(count: int) -> str:
@@ -121,16 +129,14 @@ def _bytes(count: int) -> str:
 def _cut(joint: Joint, kept: Sequence[Node]) -> Func:
     """A call of the forward pass, and one of the backward pass on what it keeps."""
     func = joint.func
-    early = [p for p in func.params if p not in joint.tangents]
-    made = [n for n in kept if n.op != "param"]
     builder = Builder()
     builder.names.update(func.body.names)
     builder.locs.update(func.body.locs)
-    results = [*joint.outputs, *made]
+    early = [p for p in func.params if p not in joint.tangents]
+    made = [n for n in kept if n.op != "param"]
+    results = list(dict.fromkeys([*joint.outputs, *made]))
     forward = _call("forward", Block(early, results, func.body.names, func.body.locs), early)
-    values = _items(forward, results, builder, func.body)
-    first = len(joint.outputs)
-    at_hand = dict(zip(made, values[first:], strict=True))
+    values = dict(zip(results, _items(forward, results, builder, func.body), strict=True))
     taken = {str(p.attrs["name"]) for p in func.params}
     counts: dict[str, int] = {}
     inside = {n: param(unique_name(joint.name(n)[1:], taken, counts), n.type) for n in made}
@@ -138,9 +144,10 @@ def _cut(joint: Joint, kept: Sequence[Node]) -> Func:
     body = Builder()
     gradients = copied(func.body, joint.gradients, {p: p for p in func.params} | inside, body)
     block = Block([inside.get(n, n) for n in given], gradients, body.names, body.locs)
-    backward = _call("backward", block, [at_hand.get(n, n) for n in given])
+    backward = _call("backward", block, [n if n.op == "param" else values[n] for n in given])
     found = _items(backward, joint.gradients, builder, func.body)
-    body_of = Block(func.params, [*values[:first], *found], builder.names, builder.locs)
+    whole = [*(values[n] for n in joint.outputs), *found]
+    body_of = Block(func.params, whole, builder.names, builder.locs)
     return Func(func.name, body_of, func.level)
 
 

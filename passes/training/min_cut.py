@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections import deque
 
 INFINITE = 1 << 60
+SOURCE, SINK = 0, 1
 
 
 class Network:
-    """Nodes by number, 0 the source and 1 the sink, with edges of integer capacities."""
+    """Nodes by number, SOURCE and SINK among them, with edges of integer capacities."""
 
     def __init__(self, size: int) -> None:
         self.edges: list[list[int]] = [[] for _ in range(size)]  # numbers of outgoing edges
@@ -31,7 +32,7 @@ class Network:
         Raises ValueError where every cut goes through an edge without a price.
         """
         total = 0
-        while (levels := self._levels())[1] >= 0:
+        while (levels := self._levels())[SINK] >= 0:
             total += self._fill(levels)
             if total >= INFINITE:
                 raise ValueError("no cut has a price")
@@ -40,8 +41,8 @@ class Network:
     def _levels(self) -> list[int]:
         """How far each node is from the source, through edges with room; -1: not to be reached."""
         levels = [-1] * len(self.edges)
-        levels[0] = 0
-        pending = deque([0])
+        levels[SOURCE] = 0
+        pending = deque([SOURCE])
         while pending:
             node = pending.popleft()
             for edge in self.edges[node]:
@@ -56,9 +57,9 @@ class Network:
         total = 0
         tried = [0] * len(self.edges)
         path: list[int] = []
-        node = 0
+        node = SOURCE
         while True:
-            if node == 1:
+            if node == SINK:
                 amount = min(self.room[e] for e in path)
                 for edge in path:
                     self.room[edge] -= amount

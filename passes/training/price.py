@@ -1,4 +1,4 @@
-"""What it costs to keep a value for the backward pass, and to compute it again there.
+"""What it costs to keep a value for the backward pass, and to recompute it there.
 
 Both in bytes of memory traffic. What is kept is read once more, and written too if the forward pass
 would not have had it in memory: then an elementwise op would have been fused with its readers. What
@@ -11,6 +11,7 @@ computes it. Keeping it then means to write and read a table; its operations may
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 
 from stack.ir import ops
@@ -34,11 +35,21 @@ class Prices:
     Args:
         balance: operations of products in the time of one byte; 0 where a product always goes
             through memory, and is never computed twice.
+        is_asked: whether the program wants a value of this name recomputed: it is, at no price.
+
+    Attributes:
+        asked: what the program wants recomputed, and can be; and what the gradients make of it.
     """
 
-    def __init__(self, joint: Joint, balance: float) -> None:
+    def __init__(self, joint: Joint, balance: float, is_asked: Callable[[str], bool]) -> None:
         self.joint = joint
         self.balance = balance
+        found: set[Node] = set()
+        for node in joint.open:
+            follows = node not in joint.forward and not found.isdisjoint(node.args)
+            if not _is_unique(node) and (follows or is_asked(joint.name(node)[1:])):
+                found.add(node)
+        self.asked = frozenset(found)
 
     def keep(self, node: Node) -> int:
         """What it costs to give a value to the backward pass.
@@ -47,14 +58,14 @@ class Prices:
         """
         if not isinstance(node.type, TensorType) or node.op in VIEWS - {"item"}:
             return INFINITE
-        if node in self.known:
+        if node in self.known or node in self.asked:
             return INFINITE
         return bytes_of(node) * (1 if self.in_memory(node) else 2)
 
-    def again(self, node: Node) -> int:
+    def recompute(self, node: Node) -> int:
         """What it costs to compute a value in the backward pass, where its operands are there."""
         kind = ops.lookup(node.op).kind
-        if node.op in READ_THROUGH or node in self.known:
+        if self.is_free(node) or node in self.asked:
             return 0
         if node.op == "param" or kind in ("control", "foreign"):
             return INFINITE
@@ -69,7 +80,11 @@ class Prices:
             price += sum(bytes_of(a) for a in node.args)
         elif node.op in APART and node not in self.streamed:
             price += bytes_of(node)
-        return 1 + int(price) + (2 * bytes_of(node) if self._is_stored_again(node) else 0)
+        return 1 + int(price) + (2 * bytes_of(node) if self._is_stored_later(node) else 0)
+
+    def is_free(self, node: Node) -> bool:
+        """Whether a value is no work: a view, or a formula."""
+        return node.op in READ_THROUGH or node in self.known
 
     def in_memory(self, node: Node) -> bool:
         """Whether the forward pass has a value in memory, kept or not."""
@@ -84,7 +99,7 @@ class Prices:
             return True
         return len({self.joint.barriers[u] for u in users}) > 1
 
-    def _is_stored_again(self, node: Node) -> bool:
+    def _is_stored_later(self, node: Node) -> bool:
         """Whether the backward pass needs a value in memory."""
         if node in self.streamed:
             return False
@@ -102,12 +117,6 @@ class Prices:
                 else:
                     found.append(user)
         return found
-
-    def is_unique(self, node: Node) -> bool:
-        """Whether a value could not be computed again: inputs, and what was drawn at random."""
-        if node.op == "item":
-            return self.is_unique(node.args[0])
-        return node.op == "param" or "effect" in node.attrs
 
     @cached_property
     def known(self) -> frozenset[Node]:
@@ -152,3 +161,10 @@ class Prices:
 def _is_mapped(node: Node) -> bool:
     """Whether each element of a node comes from one of each of its operands."""
     return ops.lookup(node.op).kind == "elementwise" or node.op in ("reshape", "transpose")
+
+
+def _is_unique(node: Node) -> bool:
+    """Whether a value could not be recomputed: inputs, and what was drawn at random."""
+    if node.op == "item":
+        return _is_unique(node.args[0])
+    return node.op == "param" or "effect" in node.attrs

@@ -52,9 +52,10 @@ def kernel_table(manifest: Manifest) -> str:
 
 
 def derivations(manifest: Manifest) -> list[str]:
-    """What the stage of streams derived, step by step."""
+    """What the stage of streams derived, step by step; what a training step keeps, in a line."""
     notes = [n for s in manifest["stages"] if "stream" in s["rewrites"] for n in s.get("notes", ())]
-    return list(dict.fromkeys(str(n) for n in notes))
+    cuts = [s["notes"][0] for s in manifest["stages"] if "partition" in s["rewrites"]]
+    return list(dict.fromkeys(map(str, (*notes, *cuts))))
 
 
 def retreats(manifest: Manifest) -> list[str]:

@@ -24,10 +24,12 @@ from stack.ir.node import Func, Node, topological
 from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes
 from stack.rewrite.engine import Scope, on, rewrite
+from stack.rewrite.group import estimate
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.rewrite.verdict import Why
 
-MOVES = ("broadcast", "reshape", "transpose", "cast")
+MOVES = ("broadcast", "reshape", "transpose")
 Entry = tuple[Node, Index]  # a value, and where it is read
 
 
@@ -42,16 +44,19 @@ class Exchange(Pass):
 
 
 @on("reduce")
-def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | None:
+def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """sum over k of P_mk (B C^T)_mk is sum over n of B_mn O_mn, where O = P C is there."""
     factors = node.args[0]
     axes: Sequence[int] = node.attrs["axes"]
     if node.attrs["kind"] != "sum" or len(axes) != 1 or factors.op != "mul":
         return None
+    if not node.dtype.is_float:
+        return None
     marks = _marks(factors, "i")
     along = marks[axes[0]]
     if not isinstance(along, Expr):
         return None
+    near: Why | None = None
     for table, weights in (factors.args, factors.args[::-1]):
         if table.tensor.rank != len(marks) or weights.tensor.rank != len(marks):
             continue
@@ -63,18 +68,16 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | None:
                 continue
             found = _other_product(node, _source((weights, marks)), _source(c), b, scope)
             if found is None:
-                scope.log.miss(
-                    "exchanged_sum", "no product sums its operands the other way", node, scope.block
-                )
-            elif b[0].tensor.bytes >= product.tensor.bytes:  # pyright: ignore[reportOperatorIssue]
-                scope.log.miss("exchanged_sum", "it would read no less", product, scope.block)
+                near = Why("nothing sums the weights times the other operand", product)
+            elif estimate(b[0].tensor.size) >= estimate(product.tensor.size):
+                near = Why("it would read no less", product)
             else:
                 return _rows(node, b, *found, [m for m in marks if m is not along])
-    return None
+    return near
 
 
 @on("reduce")
-def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | None:
+def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """sum over k of d_m E_mk is d_m times the sum of E, where that is there."""
     axes: Sequence[int] = node.attrs["axes"]
     product, sign = node.args[0], 1
@@ -82,6 +85,7 @@ def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | None:
         product, sign = product.args[0], -sign
     if node.attrs["kind"] != "sum" or product.op != "mul" or not node.dtype.is_float:
         return None
+    near: Why | None = None
     for row, table in (product.args, product.args[::-1]):
         if table.tensor.rank != product.tensor.rank:
             continue
@@ -92,9 +96,8 @@ def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | None:
         if total is not None:
             made = make("mul", (total, small))
             return made if sign > 0 else make("neg", (made,))
-        scope.log.miss("multiple_of_sum", "the sum of its other factor is not there", node,
-                       scope.block)  # fmt: skip
-    return None
+        near = Why("the sum of its other factor is not there", table)
+    return near
 
 
 # ---- places
@@ -109,12 +112,17 @@ def _marks(node: Node, name: str) -> Index:
 
 
 def _source(entry: Entry) -> Entry:
-    """What movement and casts read at a place, and where."""
+    """What movement and casts of floats read at a place, and where."""
     node, index = entry
-    while node.op in MOVES:
+    while node.op in MOVES or _is_rounding(node):
         index = ops.pull(node, index)[0]
         node = node.args[0]
     return node, index
+
+
+def _is_rounding(node: Node) -> bool:
+    """Whether a node is a float in another type."""
+    return node.op == "cast" and node.dtype.is_float and node.args[0].dtype.is_float
 
 
 def _sides(dot: Node, place: Index) -> Iterator[tuple[Entry, Entry]]:

@@ -16,7 +16,7 @@ from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 MOVED = ("broadcast", "reshape", "transpose", "cast")
 ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it

@@ -16,7 +16,7 @@ from stack.ir.node import Node
 from stack.passes.streaming.graph import MOVES
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 # results are never -inf
 _BOUNDED = ("exp", "exp2", "sigmoid", "tanh", "sin", "cos", "erf", "iota", "size", "abs")

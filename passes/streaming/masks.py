@@ -10,7 +10,7 @@ from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 MOVES = ("broadcast", "reshape", "transpose")
 ABSORBS = -(2.0**120)  # less half a digit of it is more than 2 ** 95, of the floats of 32 bits

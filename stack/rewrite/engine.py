@@ -18,6 +18,7 @@ from stack.ir.builder import Builder
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.printer import print_node
 from stack.rewrite.log import Lines, Log
+from stack.rewrite.verdict import Why
 
 Uses = Mapping[Node, tuple[Node, ...]]
 
@@ -95,7 +96,7 @@ def _collect(block: Block, found: list[Node]) -> None:
 
 
 class Rule(Protocol):
-    """What the engine runs. `Pattern` is one; `Simple` wraps a function."""
+    """What the engine runs: `Simple` wraps a function."""
 
     @property
     def name(self) -> str: ...
@@ -108,12 +109,15 @@ class Rule(Protocol):
     def apply(self, node: Node, scope: Scope) -> Replacement | None: ...
 
 
-Function = Callable[[Node, Builder, Scope], Node | None]
+Function = Callable[[Node, Builder, Scope], Node | Why | None]
 
 
 @dataclass(frozen=True)
 class Simple:
-    """A rule that is one function: `(node, builder, scope) -> new node or None`."""
+    """A rule that is one function: `(node, builder, scope)` to what takes the place of the node.
+
+    None where the rule is about something else, `Why` where it nearly applies: see `Log.miss`.
+    """
 
     name: str
     roots: tuple[str, ...]
@@ -123,6 +127,9 @@ class Simple:
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
         builder = Builder()
         new = self.function(node, builder, scope)
+        if isinstance(new, Why):
+            scope.log.miss(self.name, new.reason, new.node or node, scope.block)
+            return None
         return None if new is None else Replacement(new, (), builder.names, builder.locs)
 
 

@@ -63,9 +63,7 @@ def partition_fn(
         try:
             cut.decide(balance, whole, target)
         except StackError as error:
-            run = Run(target, "torch", notes={"cut by torch": str(error)})
-            run.add(Stage("captured", make_text=_text(joint)))
-            JOINTS.append(run)
+            JOINTS.append(Run(target, "torch", notes={"cut by torch": str(error)}))
             return min_cut_rematerialization_partition(
                 joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
             )
@@ -109,7 +107,6 @@ class _Cut:
             inputs=whole,
         )
         run = Run(target, "torch")
-        run.add(Stage("captured", make_text=_text(self.joint)))
         run.add(Stage("joint", func=func))
         stages = [("exchanged", "exchange")] if balance else []
         made = walk_stages(func, [*stages, ("partitioned", str(cut))], run)
@@ -224,11 +221,6 @@ def _meta(node: ir.Node, like: torch.Tensor) -> dict[str, Any]:
     shape = [int(s) for s in node.shape]  # pyright: ignore[reportArgumentType]
     with like.fake_mode:  # pyright: ignore[reportAttributeAccessIssue]
         return {"val": torch.empty(shape, dtype=TORCH_DTYPE[node.dtype], device=like.device)}
-
-
-def _text(graph: GraphModule) -> Callable[[], str]:
-    text = graph.print_readable(print_output=False, colored=False)
-    return lambda: text
 
 
 __all__ = ["JOINTS", "calls_of", "partition_fn"]

@@ -105,9 +105,9 @@ def _without(node: Node, prices: Prices, given: Iterable[Node]) -> str:
     """What it would cost to recompute a kept value from the others, and from what it needs too."""
     if prices.recompute(node) >= INFINITE:
         return "never"
-    known = {*given, *(n for n in prices.joint.open if prices.recompute(n) >= INFINITE)}
-    chain = topological([node], lambda n: n not in known)
-    read = {d for n in chain for d in deps(n)} & known - {*given}
+    known = frozenset(given)
+    chain = topological([node], lambda n: n not in known and prices.recompute(n) < INFINITE)
+    read = {d for n in chain for d in deps(n)}.difference(chain, known)
     return _bytes(sum(map(prices.recompute, chain)) + sum(map(prices.keep, read)))
 
 

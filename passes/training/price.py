@@ -12,7 +12,7 @@ computes it. Keeping it then means to write and read a table; its operations may
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cache
 
 from stack.ir import ops
 from stack.ir.cost import cost
@@ -38,6 +38,8 @@ class Prices:
         is_asked: whether the program wants a value of this name recomputed: it is, at no price.
 
     Attributes:
+        known: values that are made of no data, such as a mask of positions: formulas, to a kernel.
+        streamed: products, and what is made of them element by element, that end in reductions.
         asked: what the program wants recomputed, and can be; and what the gradients make of it.
     """
 
@@ -50,8 +52,12 @@ class Prices:
             if not _is_unique(node) and (follows or is_asked(joint.name(node)[1:])):
                 found.add(node)
         self.asked = frozenset(found)
+        self.known = self._known()
+        self.streamed = self._streamed()
+        self.keep = cache(self._keep)
+        self.recompute = cache(self._recompute)
 
-    def keep(self, node: Node) -> int:
+    def _keep(self, node: Node) -> int:
         """What it costs to give a value to the backward pass.
 
         Views are not kept, what they view is; nor is what is known without any data.
@@ -62,7 +68,7 @@ class Prices:
             return INFINITE
         return bytes_of(node) * (1 if self.in_memory(node) else 2)
 
-    def recompute(self, node: Node) -> int:
+    def _recompute(self, node: Node) -> int:
         """What it costs to compute a value in the backward pass, where its operands are there."""
         kind = ops.lookup(node.op).kind
         if self.is_free(node) or node in self.asked:
@@ -118,9 +124,7 @@ class Prices:
                     found.append(user)
         return found
 
-    @cached_property
-    def known(self) -> frozenset[Node]:
-        """Values that are made of no data, such as a mask of positions: formulas, to a kernel."""
+    def _known(self) -> frozenset[Node]:
         found: set[Node] = set()
         for node in self.joint.open:
             kind = ops.lookup(node.op).kind
@@ -129,9 +133,7 @@ class Prices:
                 found.add(node)
         return frozenset(found)
 
-    @cached_property
-    def streamed(self) -> frozenset[Node]:
-        """Products, and what is made of them element by element, that end in reductions."""
+    def _streamed(self) -> frozenset[Node]:
         found: set[Node] = set()
         for node in self.joint.open:
             if self.balance and node.op == "dot" and node in self.joint.forward:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import operator
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from functorch.compile import min_cut_rematerialization_partition
+from torch._functorch import config
 from torch._functorch.partitioners import (
     _extract_fwd_bwd_modules,
     cleanup_recompute_tags,
@@ -21,16 +22,17 @@ from torch._functorch.partitioners import (
 )
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointPolicy
 
 from stack.errors import StackError
 from stack.frontends.fx_border import physical_order, storage_root
 from stack.frontends.fx_import import import_values
 from stack.frontends.torch_arrays import TORCH_DTYPE
-from stack.frontends.torch_draws import keep_draws
+from stack.frontends.torch_draws import draws, keep_draws
 from stack.ir import node as ir
 from stack.ir.builder import Builder, param
-from stack.passes.partition import Partition, parts
 from stack.rewrite.engine import copied
+from stack.run import plugins
 from stack.run.compile import walk_stages
 from stack.run.record import Run, Stage
 
@@ -64,12 +66,42 @@ def partition_fn(
             cut.decide(balance, whole, target)
         except StackError as error:
             JOINTS.append(Run(target, "torch", notes={"cut by torch": str(error)}))
-            return min_cut_rematerialization_partition(
-                joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
-            )
+            return _cut_by_torch(joint, inputs, num_fwd_outputs, whole, options)
         return cut.modules()
 
     return partition
+
+
+def _cut_by_torch(
+    joint: GraphModule, inputs: Any, num_fwd_outputs: int, whole: bool, options: dict[str, Any]
+) -> Modules:
+    """What torch's partitioner makes of a graph that is not for us."""
+    if whole:
+        for node in _before(pytree.arg_tree_leaves(*_outputs(joint.graph))[:num_fwd_outputs]):
+            if node.op == "call_function" and not draws(node.target):
+                node.meta["recompute"] = CheckpointPolicy.MUST_RECOMPUTE
+                node.meta["ac_graph_id"] = 0  # as if one checkpoint held all of them
+    # torch keeps a view as strides; to us a transposed copy would be work
+    with config.patch(recompute_views=not whole):  # pyright: ignore[reportAttributeAccessIssue]
+        return min_cut_rematerialization_partition(
+            joint, inputs, num_fwd_outputs=num_fwd_outputs, **options
+        )
+
+
+def _outputs(graph: Graph) -> Any:
+    return graph.output_node().args
+
+
+def _before(outputs: Iterable[Any]) -> set[Node]:
+    """The nodes that outputs are computed from."""
+    found: set[Node] = set()
+    pending = [n for n in outputs if isinstance(n, Node)]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            pending.extend(node.all_input_nodes)
+    return found
 
 
 class _Cut:
@@ -85,7 +117,7 @@ class _Cut:
         """Import the graph and cut the function. Raises StackError where that is not for us."""
         _check(self.graph)
         cleanup_recompute_tags(self.joint, is_default_partition=False)
-        outs = pytree.arg_tree_leaves(*self.graph.output_node().args)
+        outs = pytree.arg_tree_leaves(*_outputs(self.graph))
         results = list(dict.fromkeys(o for o in outs[: self.num_fwd_outputs] if _is_value(o)))
         tangents = [n for n in self.graph.find_nodes(op="placeholder") if "tangents" in n.name]
         self.gradients = [
@@ -98,12 +130,11 @@ class _Cut:
         func, self.values = import_values(
             self.joint, "joint", self.names, [*results, *self.gradients]
         )
-        again = [v for n in self.graph.nodes if must_recompute(n) for v in self._inside(n)]
-        cut = Partition(
-            len(results),
-            len(tangents),
-            balance,
-            tuple(dict.fromkeys(func.body.names[n] for n in again if n in func.body.names)),
+        cut = plugins.load("stack.passes", "partition")(
+            results=len(results),
+            tangents=len(tangents),
+            balance=balance,
+            recompute=tuple(dict.fromkeys(func.body.names[v] for v in self._checkpointed())),
             inputs=whole,
         )
         run = Run(target, "torch")
@@ -112,15 +143,20 @@ class _Cut:
         made = walk_stages(func, [*stages, ("partitioned", str(cut))], run)
         run.cover(func)
         JOINTS.append(run)
-        self.backward = parts(made)["backward"]
-        self.forward = parts(made)["forward"].blocks[0]
+        calls = {n.attrs["name"]: n for n in made.nodes if n.op == "call"}
+        self.backward = calls["backward"]
+        self.forward = calls["forward"].blocks[0]
         self.given = [_of_forward(a, self.forward) for a in self.backward.args]
 
-    def _inside(self, node: Node) -> list[ir.Node]:
-        """The values that a node of torch's became, its operands left out."""
-        given = {id(self.values[n]) for n in node.all_input_nodes}
-        made = [v for v in pytree.tree_leaves(self.values[node]) if isinstance(v, ir.Node)]
-        return ir.topological(made, lambda v: id(v) not in given)
+    def _checkpointed(self) -> list[ir.Node]:
+        """What nodes became that the program wants recomputed, and what is between them."""
+        made: dict[bool, dict[ir.Node, None]] = {True: {}, False: {}}
+        for node, value in self.values.items():
+            inside = [v for v in pytree.tree_leaves(value) if isinstance(v, ir.Node)]
+            made[must_recompute(node)] |= dict.fromkeys(inside)
+        others = made[False].keys() - made[True].keys()
+        found = ir.topological(made[True], lambda v: v not in others)
+        return [v for v in found if v.op not in ("param", "const")]
 
     def modules(self) -> Modules:
         """Torch's two graphs."""
@@ -136,7 +172,7 @@ class _Cut:
             body = ir.Func("backward", self.backward.blocks[0])
             found = self._call(body, given, [_dense(g) for g in self.gradients])
         made = dict(zip(self.gradients, found, strict=True))
-        outs = pytree.arg_tree_leaves(*last.args)
+        outs = pytree.arg_tree_leaves(*_outputs(self.graph))
         ours = range(self.num_fwd_outputs, len(outs))
         last.args = ([made.get(o, o) if i in ours else o for i, o in enumerate(outs)],)
         kept = [n for n in given if n.op != "get_attr" and "tangents" not in n.name]
@@ -154,7 +190,7 @@ class _Cut:
         inside = {n: param(f"p{i}", n.type) for i, n in enumerate(given)}
         results = copied(self.forward, wanted, inside, b)
         func = b.func("kept", list(inside.values()), results)
-        like = next(n.meta["val"] for n in self.graph.nodes if _is_value(n))
+        like = self.gradients[0].meta["val"]
         return self._call(func, [known[n] for n in given], [_meta(n, like) for n in wanted])
 
     def _call(

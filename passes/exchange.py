@@ -120,6 +120,13 @@ def _source(entry: Entry) -> Entry:
     return node, index
 
 
+def _origin(node: Node) -> Node:
+    """What movement and casts of floats read."""
+    while node.op in MOVES or _is_rounding(node):
+        node = node.args[0]
+    return node
+
+
 def _is_rounding(node: Node) -> bool:
     """Whether a node is a float in another type."""
     return node.op == "cast" and node.dtype.is_float and node.args[0].dtype.is_float
@@ -143,10 +150,12 @@ def _other_product(
     for dot in scope.nodes:
         if dot.op != "dot" or dot.tensor.size != b[0].tensor.size:
             continue
+        if {_origin(a) for a in dot.args} != {weights[0], c[0]}:
+            continue
         marks = _marks(dot, "o")
         for p, other in _sides(dot, marks):
             p, other = _source(p), _source(other)
-            if p[0] is not weights[0] or other[0] is not c[0]:
+            if p[0] is not weights[0]:
                 continue
             known = _unified((*p[1], *other[1]), (*weights[1], *c[1]))
             place = None if known is None else _at(marks, known)

@@ -7,7 +7,7 @@ Checkmate, Jain et al., MLSys 2020, have it). The prices are those of `training/
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -165,8 +165,3 @@ def _items(call: Node, old: Sequence[Node], builder: Builder, block: Block) -> l
         builder.names.setdefault(item, block.names.get(node, "") or str(node.attrs.get("name", "")))
         builder.locs.setdefault(item, block.locs.get(node, ()))
     return found
-
-
-def parts(func: Func) -> Mapping[str, Node]:
-    """The calls that a function was cut into, by name."""
-    return {str(n.attrs["name"]): n for n in func.nodes if n.op == "call"}

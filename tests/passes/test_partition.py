@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from stack.errors import StackError
-from stack.ir import Func, parse
-from stack.passes.partition import parts
+from stack.ir import Func, Node, parse
 from stack.passes.training.min_cut import INFINITE, SINK, SOURCE, Network
 from stack.rewrite import Pipeline
 
@@ -43,6 +42,11 @@ CUT = """func @joint(%x: f32[32, 64], %w: f32[64, 64], %tangents_1: f32[32, 64])
   return %forward, %backward
 }
 """
+
+
+def parts(func: Func) -> dict[str, Node]:
+    """The calls that a function was cut into, by name."""
+    return {str(n.attrs["name"]): n for n in func.nodes if n.op == "call"}
 
 
 def cut(text: str, options: str = "tangents=1") -> tuple[list[str], list[str]]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import stack
 from stack.frontends import dynamo_backend
 from stack.frontends.dynamo_backend import GRAPHS
 from stack.frontends.dynamo_joint import JOINTS
@@ -279,3 +280,12 @@ def test_what_is_not_for_us_is_cut_by_torch() -> None:
     call(x).sum().backward()
     torch.testing.assert_close(x.grad, (x.cos() * x + x.sin()).detach())
     assert "symbolic" in JOINTS[-1].notes["cut by torch"] or "SymInt" in str(JOINTS[-1].notes)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_forward_pass_of_a_whole_program_keeps_nothing(dynamic: bool) -> None:
+    x = torch.randn(5, 3, requires_grad=True)
+    compiled = stack.compile(lambda x: x.sin().cos() * 2, x, dynamic=dynamic, backend="mlir")
+    compiled(x).sum().backward()
+    torch.testing.assert_close(x.grad, -2 * x.sin().sin().detach() * x.cos().detach())
+    assert len(compiled.func.results) == 1

@@ -32,6 +32,7 @@ READING = 3e-6  # of a tile that reads another array after its last product
 HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
 ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
 SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
+LEAST_LANES = 16  # that tensor cores take
 MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
 _TEXT = re.compile(
@@ -277,7 +278,8 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     if product.joined > 1:
-        tiles = tuple(_halved(t, product.joined) for t in tiles)
+        parts = (_part(t, product.joined) for t in tiles)
+        tiles = tuple(t for t in parts if t.lanes >= (LEAST_LANES if t.rows > 1 else 1))
     elif dtype.bits <= 16 and product.beside == 1:
         tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product)))
     return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))
@@ -288,7 +290,7 @@ def best_seconds(product: Product, dtype: DType) -> float:
     return min(seconds(t, product, dtype) for t in ranked(product, dtype))
 
 
-def _halved(tile: Tile, count: int) -> Tile:
+def _part(tile: Tile, count: int) -> Tile:
     """The tile that several products have each, so that their sums take the registers of one.
 
     Triton keeps only one product under way where a loop over tiles has several sums: 0.72 of the

@@ -49,7 +49,7 @@ class Partition(Pass):
         prices = Prices(joint, self.balance, self._is_asked)
         kept = _cheapest(joint, prices)
         _explain(joint, prices, kept, log)
-        return _cut(joint, kept)
+        return _cut(joint, [_as_read(joint, n) for n in kept])
 
     def _is_asked(self, name: str) -> bool:
         """Whether the program wants a value recomputed."""
@@ -72,6 +72,18 @@ def _cheapest(joint: Joint, prices: Prices) -> list[Node]:
     except ValueError as error:
         raise StackError(f"@{joint.func.name} has no cut: {error}") from error
     return [n for n, at in numbers.items() if at in near and at + 1 not in near]
+
+
+def _as_read(joint: Joint, node: Node) -> Node:
+    """A value that is kept, with its axes as its readers have them where all have the same."""
+    while node.op != "param":
+        users = [u for u in joint.users.get(node, ()) if u in joint.forward or u in joint.needed]
+        if len(users) != 1 or users[0].op not in ("reshape", "transpose"):
+            break
+        if users[0] in joint.late or node in joint.outputs:
+            break
+        (node,) = users
+    return node
 
 
 def _explain(joint: Joint, prices: Prices, kept: Sequence[Node], log: Log) -> None:

@@ -20,7 +20,8 @@ class Joint:
         outputs, gradients: the results of the two passes.
         late: values with an incoming gradient in them: only the backward pass can compute them.
         forward: values that the results of the forward pass are computed from.
-        open: values that either pass may compute, of those that gradients are computed from.
+        needed: values that gradients are computed from.
+        open: those of them that either pass may compute.
         wanted: those of them that something late reads, or that are gradients.
         users: the nodes that read a value, for each value.
     """
@@ -39,6 +40,7 @@ class Joint:
         if not self.late.isdisjoint(self.forward):
             raise StackError(f"a result of the forward pass of @{func.name} reads a gradient")
         needed = topological(self.gradients)
+        self.needed = frozenset(needed)
         self.open = [n for n in needed if n not in self.late]
         self.wanted = {d for n in needed if n in self.late for d in deps(n)} | {*self.gradients}
         self.wanted -= self.late

@@ -183,6 +183,28 @@ def test_what_no_gradient_is_in_may_be_computed_by_the_forward_pass() -> None:
     assert [n.op for n in forward.nodes].count("reduce") == 2
 
 
+TURNED = """func @joint(%x: f32[8, 16, 32], %w: f32[256, 64], %tangents_1: f32[16, 64]) \
+-> (f32[16, 64], f32[256, 64]) at tensor {
+  %e = opaque(%x) {call="[]", effect=0, target="torch:aten.bernoulli.p"} : f32[8, 16, 32]
+  %t = transpose(%e) {perm=[1, 0, 2]} : f32[16, 8, 32]
+  %r = reshape(%t) : f32[16, 256]
+  %y = dot(%r, %w) {rule="m k, k n -> m n"} : f32[16, 64]
+  %d = dot(%r, %tangents_1) {rule="m k, m n -> k n"} : f32[256, 64]
+  return %y, %d
+}
+"""
+
+
+def test_what_is_kept_has_its_axes_as_its_readers_have_them() -> None:
+    def given(text: str) -> str:
+        result = Pipeline("partition{tangents=1}").run(parse(text))
+        return str(parts(result.func)["backward"].blocks[0].params[0].attrs["name"])
+
+    assert given(TURNED) == "r"
+    other = TURNED.replace("%y = dot(%r", "%q = reshape(%e) : f32[16, 256]\n  %y = dot(%q")
+    assert given(other) == "e"  # in memory as another reader has it
+
+
 @pytest.mark.parametrize("options", ["results=3", "results=0", "tangents=4"])
 def test_a_cut_that_is_none(options: str) -> None:
     with pytest.raises(StackError, match="has 2 results and 3 parameters"):

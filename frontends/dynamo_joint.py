@@ -160,10 +160,7 @@ class _Cut:
 
     def modules(self) -> Modules:
         """Torch's two graphs."""
-        known: dict[ir.Node, Node] = {}
-        for node, value in self.values.items():
-            if isinstance(value, ir.Node):
-                known.setdefault(value, node)
+        known = self._known()
         last = self.graph.output_node()
         with self.graph.inserting_before(last):
             fresh = [v for v in self.given if v not in known]
@@ -179,6 +176,16 @@ class _Cut:
         return _extract_fwd_bwd_modules(
             self.joint, kept, saved_sym_nodes=[], num_fwd_outputs=self.num_fwd_outputs
         )
+
+    def _known(self) -> dict[ir.Node, Node]:
+        """Torch's node for a value: of copies the one whose axes are in the order of memory."""
+        known: dict[ir.Node, Node] = {}
+        for node, value in self.values.items():
+            if isinstance(value, ir.Node):
+                first = known.setdefault(value, node)
+                if value.op != "param" and not _is_row_major(first) and _is_row_major(node):
+                    known[value] = node
+        return known
 
     def _computed(self, wanted: Sequence[ir.Node], known: Mapping[ir.Node, Node]) -> list[Node]:
         """Nodes for values of the forward pass that torch has none for."""
@@ -238,6 +245,11 @@ def _check(graph: Graph) -> None:
                 raise StackError(f"{node.name} has symbolic sizes")
             if value.is_complex():
                 raise StackError(f"{node.name} is complex")
+
+
+def _is_row_major(node: Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and value.is_contiguous()
 
 
 def _is_value(output: Any) -> bool:

@@ -65,7 +65,9 @@ def partition_fn(
         try:
             cut.decide(balance, whole, target)
         except StackError as error:
-            JOINTS.append(Run(target, "torch", notes={"cut by torch": str(error)}))
+            run = Run(target, "torch")
+            run.add(Stage("captured", make_text=_text(joint), notes=[f"cut by torch: {error}"]))
+            JOINTS.append(run)
             return _cut_by_torch(joint, inputs, num_fwd_outputs, whole, options)
         return cut.modules()
 
@@ -245,6 +247,10 @@ def _check(graph: Graph) -> None:
                 raise StackError(f"{node.name} has symbolic sizes")
             if value.is_complex():
                 raise StackError(f"{node.name} is complex")
+
+
+def _text(graph: GraphModule) -> Callable[[], str]:
+    return lambda: graph.print_readable(print_output=False, colored=False)
 
 
 def _is_row_major(node: Node) -> bool:

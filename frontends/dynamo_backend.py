@@ -27,6 +27,7 @@ from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.fx_border import Border, Replay
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph, variable_name
+from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
 from stack.frontends.torch_calls import (
     TorchCaptured,
@@ -99,7 +100,7 @@ def compile_graph(
             forward pass keeps is weighed.
         target: what the record calls the program.
     """
-    device = device_of(example_inputs)
+    device = _device(gm, example_inputs)
     guard_precision(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
@@ -115,8 +116,15 @@ def compile_graph(
         ),
         keep_inference_input_mutations=False,
     )
-    with plain_tracing(), held_back():
+    with plain_tracing(), remade_by_place(example_inputs), held_back():
         return guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
+
+
+def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
+    """Where a graph runs: where its arguments are, or what it makes where it takes none."""
+    if any(isinstance(x, torch.Tensor) for x in example_inputs):
+        return device_of(example_inputs)
+    return device_of(n.meta.get("example_value") for n in gm.graph.nodes)
 
 
 def _balance(options: dict[str, Any], device: str) -> float:
@@ -158,7 +166,7 @@ class _Maker:
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
         check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
         real_border(graph)
-        border = Border(graph.graph)
+        border = Border(graph.graph, None if role == "backward" else traced_aliases())
         given = self._given(graph)
         imported = import_graph(
             graph,

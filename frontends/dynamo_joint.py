@@ -26,6 +26,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from stack.errors import StackError
 from stack.frontends.fx_border import physical_order, storage_root
+from stack.frontends.fx_images import with_images
 from stack.frontends.fx_import import import_values
 from stack.frontends.torch_arrays import TORCH_DTYPE
 from stack.frontends.torch_draws import draws, keep_draws
@@ -69,7 +70,7 @@ def partition_fn(
             run.add(Stage("captured", make_text=_text(joint), notes=[f"cut by torch: {error}"]))
             JOINTS.append(run)
             return _cut_by_torch(joint, inputs, num_fwd_outputs, whole, options)
-        return cut.modules()
+        return with_images(cut.modules(), num_fwd_outputs) if balance else cut.modules()
 
     return partition
 

@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.experimental.buffer_callback import buffer_callback
 
 from stack.errors import UsageError
 from stack.frontends.lax import jax_dtype
@@ -22,6 +23,7 @@ from stack.ir.axes import Rule, parse_rule
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
+from stack.ir.ragged_op import ragged_axes
 from stack.ir.space import Array, ArraySpace, Run, identity
 from stack.ir.types import F32, F64, DType, TensorType, TupleType
 
@@ -185,6 +187,24 @@ class JaxSpace(ArraySpace):
         target = [axis.names[0] for axis in rule.outputs[0]]
         return jnp.transpose(out, [names.index(n) for n in target])
 
+    def op_ragged_dot(self, node: Node, x: Array, y: Array, ends: Array) -> Array:
+        axes = ragged_axes(node)
+        rows, groups = axes.left.index(axes.rows), axes.right
+        summed = [n for n in axes.left if n in axes.right and n not in axes.result]
+        contracted = tuple(tuple(o.index(n) for n in summed) for o in (axes.left, axes.right))
+        numbers = lax.RaggedDotDimensionNumbers(
+            dot_dimension_numbers=(contracted, ((), ())),
+            lhs_ragged_dimensions=[rows],
+            rhs_group_dimensions=[] if axes.sums_rows else [groups.index(axes.groups)],
+        )
+        made = lax.ragged_dot_general(
+            x, y, jnp.diff(ends, prepend=0), numbers, precision=_precision(node.dtype),
+            preferred_element_type=self.wide(node.dtype),
+        )  # fmt: skip
+        free = [n for o in (axes.left, axes.right) for n in o if n in axes.result]
+        names = [axes.groups, *free] if axes.sums_rows else free
+        return jnp.transpose(made, [names.index(n) for n in axes.result])
+
     def convolve(self, node: Node, x: Array, w: Array) -> Array:
         at = node.attrs
         return lax.conv_general_dilated(
@@ -320,7 +340,16 @@ def _call_back(node: Node, target: str, call: Any, args: Sequence[Array]) -> lis
             for r, s in zip(results, specs, strict=True)
         ]
 
-    return list(jax.pure_callback(host, specs, *args))
+    def fill(_context: Any, outs: Sequence[Any], *arrays: Any) -> None:
+        for out, result in zip(outs, host(*arrays), strict=True):
+            np.asarray(out)[...] = result
+
+    # `pure_callback` copies its operands on a thread of XLA's own: with one, it waits for itself
+    return lax.platform_dependent(
+        *args,
+        cpu=buffer_callback(fill, specs),
+        default=lambda *xs: jax.pure_callback(host, specs, *xs),
+    )
 
 
 # ---- whole functions

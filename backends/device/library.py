@@ -20,6 +20,9 @@ from .updates import row_sums
 Tensor = torch.Tensor
 # reads the first, writes the second
 Launch = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+Make = Callable[[Sequence[Tensor]], list[Tensor]]
+# ops whose results libraries allocate, and how the calls are named
+MADE = {"conv": "torch.conv", "ragged_dot": "torch.grouped_mm"}
 
 
 class DeviceSpace(TorchSpace):
@@ -51,12 +54,13 @@ class DeviceSpace(TorchSpace):
 def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
     """What runs a library group or a bare tensor op, and the name of the library call."""
     body = node.blocks[0] if node.op == "fusion" else _alone(node)
-    inner = [n for n in body.nodes if n.op != "item"]
-    if len(inner) == 1 and list(inner[0].args) == list(body.params):
+    inner = [n for n in body.nodes if n.op not in ("item", "slice")]
+    if len(inner) == 1 and inner[0].op == "dot":
+        product = _product(inner[0], body)
+        if product is not None:
+            return product, "torch.matmul"
+    if len(inner) == len(body.nodes) == 1 and list(inner[0].args) == list(body.params):
         only = inner[0]
-        if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
-            product = dot_into(only)
-            return (lambda ins, outs: product(ins[0], ins[1], outs[0])), "torch.matmul"
         update = row_sums(only) if only.op == "scatter" else None
         if update is not None:
             return (lambda ins, outs: update(ins, outs[0])), "torch.index_add"
@@ -64,17 +68,42 @@ def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
     return _evaluated(body, space), "torch"
 
 
-def allocating(node: Node, space: DeviceSpace) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
-    """The call of a library that allocates its result, for a convolution alone; None elsewhere.
+def _product(dot: Node, body: Block) -> Launch | None:
+    """A dot of operands, or of parts of them, as one matrix product; None where it is none."""
+    places: list[tuple[int, tuple[slice, ...]]] = []
+    for arg in dot.args:
+        whole = arg.args[0] if arg.op == "slice" else arg
+        if whole not in body.params:
+            return None
+        places.append((body.params.index(whole), _cuts(arg) if arg.op == "slice" else ()))
+    if dot.dtype.kind not in "fc" or not is_product(dot):
+        return None
+    product = dot_into(dot)
+
+    def run(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        left, right = (inputs[i][cuts] for i, cuts in places)
+        product(left, right, outputs[0])
+
+    return run
+
+
+def _cuts(node: Node) -> tuple[slice, ...]:
+    at = node.attrs
+    return tuple(map(slice, at["start"], at["limit"], at["step"]))
+
+
+def allocating(node: Node, space: DeviceSpace) -> tuple[Make, str] | None:
+    """A library call that allocates its result, and its name, for a node in `MADE`; else None.
 
     It would take a copy to have the result in a place of ours.
     """
-    body = node.blocks[0] if node.op == "fusion" else _alone(node) if node.op == "conv" else None
-    if body is None or [n.op for n in body.nodes] != ["conv"]:
+    body = node.blocks[0] if node.op == "fusion" else _alone(node) if node.op in MADE else None
+    if body is None or len(body.nodes) != 1 or body.nodes[0].op not in MADE:
         return None
-    conv = body.nodes[0]
-    places = [list(body.params).index(a) for a in conv.args]
-    return lambda inputs: [space.op_conv(conv, *(inputs[i] for i in places)).contiguous()]
+    (made,) = body.nodes
+    call = getattr(space, f"op_{made.op}")
+    places = [list(body.params).index(a) for a in made.args]
+    return lambda inputs: [call(made, *(inputs[i] for i in places)).contiguous()], MADE[made.op]
 
 
 def _alone(node: Node) -> Block:

@@ -124,10 +124,10 @@ class Program:
             return
         if node.op == "custom":
             raise StackError(f"no kernel was chosen for the operator {node.attrs.get('target')!r}")
-        call = allocating(node, self.space)
-        if call is not None:
+        library = allocating(node, self.space)
+        if library is not None:
             made = [self._value(node, 0, node.tensor, "made")]
-            self.steps.append(MakingStep(node, args, made, call, "torch.conv", True))
+            self.steps.append(MakingStep(node, args, made, *library, True))
             return
         places = node.attrs.get("at") or (None,) * len(result_types(node))
         outs = [

@@ -93,17 +93,21 @@ class MakingStep(Step):
 
     def _run(self, cells: Cells) -> None:
         inputs = [v.get() for v in self.args]
-        held = {t.data_ptr() for t in inputs}
-        seen: set[int] = set()
+        taken = {_memory(t) for t in inputs}
         try:
             results = self.call(inputs)
         except torch.OutOfMemoryError as error:
             raise _no_memory(self, error) from error
         for value, made in zip(self.outs, results, strict=True):
-            # a loop of no turns gives back its operands, whose places others take
-            shared = made.data_ptr() in held or made.data_ptr() in seen
-            seen.add(made.data_ptr())
-            value.put(made.clone() if shared else made.view(value.shape), cells)
+            # views, and what a loop of no turns gives back: others take the places of operands
+            is_shared = _memory(made) in taken
+            taken.add(_memory(made))
+            own = made.clone(memory_format=torch.contiguous_format) if is_shared else made
+            value.put(own.contiguous().view(value.shape), cells)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 def releasing(launch: Bound, values: Sequence[Value]) -> Bound:

@@ -23,7 +23,7 @@ BACKEND = Backend(
     level="loop",
     doc="vectorized, multi-threaded CPU code through MLIR and LLVM, in process",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
+        ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
         ("fused", "fuse"),

@@ -68,7 +68,7 @@ BACKEND = Backend(
     level="tile",
     doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
     stages=(
-        ("canonical", "inline,canonicalize,fold,decompose{gpu=true},diagonals,canonicalize"),
+        ("canonical", "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize"),
         ("laid-out", "layout,canonicalize"),
         (
             "streamed",
@@ -76,10 +76,10 @@ BACKEND = Backend(
             f"refuse=[{','.join(REFUSED)}]}},stream_limits",
         ),
         ("split", "split_reductions"),
-        ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
+        ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
         (
             "tiled",
-            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv],updated=[scatter]}}",
+            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv,ragged_dot],updated=[scatter]}}",
         ),
     ),
     proposal="tiles{most=8}",

@@ -69,15 +69,18 @@ class Joint:
         """How many kernels at least come before a value: products and the like on the way to it."""
         found: dict[Node, int] = {}
         for node in topological(self.func.results):
-            before = [found[d] + (d.op in APART) for d in deps(node)]
+            before = [found[d] + (d.op in READ_APART) for d in deps(node)]
             found[node] = max(before, default=0)
         return found
 
 
 # ops whose operands are in memory
-APART = frozenset({
-    "dot", "conv", "sort", "scan", "gather", "scatter", "while", "cond", "call", "opaque", "custom",
+READ_APART = frozenset({
+    "dot", "ragged_dot", "conv", "sort", "scan", "scatter", "while", "cond", "call", "opaque",
+    "custom",
 })  # fmt: skip
+# ops whose results are: a gather may be taken before what its operand is made by
+APART = READ_APART | {"gather"}
 
 
 def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:

@@ -18,7 +18,7 @@ from stack.ir import ops
 from stack.ir.cost import cost
 from stack.ir.node import Node
 from stack.ir.types import TensorType
-from stack.passes.training.joint import APART, Joint
+from stack.passes.training.joint import APART, READ_APART, Joint
 from stack.passes.training.min_cut import INFINITE
 from stack.rewrite.group import bytes_of, estimate
 
@@ -96,12 +96,13 @@ class Prices:
         """Whether the forward pass has a value in memory, kept or not."""
         if node.op == "param" or node in self.joint.outputs:
             return True
-        if node in self.streamed:
+        if node in self.streamed or node not in self.joint.forward:
             return False
-        if node.op in APART - {"dot"}:
+        is_product = ops.lookup(node.op).kind == "contraction"
+        if node.op in APART and not is_product:
             return True
         users = [u for u in self._readers(node) if u in self.joint.forward]
-        if any(u.op in APART or (node.op == "dot" and u.op == "reduce") for u in users):
+        if any(u.op in READ_APART or (is_product and u.op == "reduce") for u in users):
             return True
         return len({self.joint.barriers[u] for u in users}) > 1
 
@@ -110,7 +111,7 @@ class Prices:
         if node in self.streamed:
             return False
         late = [u for u in self._readers(node) if u in self.joint.late]
-        return any(u.op in APART for u in late) or ops.lookup(node.op).kind == "contraction"
+        return any(u.op in READ_APART for u in late) or ops.lookup(node.op).kind == "contraction"
 
     def _readers(self, node: Node) -> list[Node]:
         """What reads a value, through views of it."""

@@ -22,8 +22,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
+from stack.frontends.dynamo_joint import partition_fn
 from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
-from stack.frontends.dynamo_partition import keep_inputs, partition_fn
 from stack.frontends.fx_border import Border, Replay
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph, variable_name
@@ -113,7 +113,9 @@ def compile_graph(
         bw_compiler=maker.backward,
         inference_compiler=maker.inference,
         decompositions=decompositions(cut=not whole, split=not whole and balance > 0),
-        partition_fn=keep_inputs if whole else partition_fn(balance),
+        partition_fn=partition_fn(
+            0.0 if whole else balance, whole, maker.param_names, maker.target_of("joint")
+        ),
         keep_inference_input_mutations=False,
     )
     with plain_tracing(), remade_by_place(example_inputs), held_back():
@@ -174,7 +176,7 @@ class _Maker:
         imported = import_graph(
             graph,
             self._name(role),
-            {n.name: self.names[i] for n, i in given.items()},
+            self.param_names(graph),
             self._order(graph, given),
             trusted=role == "backward",
             border=border,
@@ -194,7 +196,7 @@ class _Maker:
             text=lambda: graph.print_readable(print_output=False, colored=False),
             arguments=tuple(self.names[i] for i in given.values() if self.ranks[i]),
         )  # fmt: skip
-        target = self._target(role)
+        target = self.target_of(role)
         return make_boxed_func(
             _Graph(graph, border, imported, captured, self.options, target, self.made)
         )
@@ -205,10 +207,16 @@ class _Maker:
         name = program_name(self.fn)
         return f"{name}_backward" if role == "backward" else name
 
-    def _target(self, role: str) -> str:
+    def target_of(self, role: str) -> str:
+        """What the record of a graph calls it."""
         if self.fn is None:
             return f"graph {self.number} {role}"
-        return f"{self.target} backward".strip() if role == "backward" else self.target
+        named = role in ("backward", "joint")
+        return f"{self.target} {role}".strip() if named else self.target
+
+    def param_names(self, graph: GraphModule) -> dict[str, str]:
+        """Readable names for placeholders."""
+        return {n.name: self.names[i] for n, i in self._given(graph).items()}
 
     def _given(self, graph: GraphModule) -> dict[FxNode, int]:
         """Which of Dynamo's inputs AOT's `primals_3` is, where it says so."""

@@ -12,8 +12,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from stack.frontends.dynamo_elementwise import is_elementwise
-from stack.frontends.fx_values import example_of
 from stack.frontends.torch_precision import conv_precision
 
 aten = torch.ops.aten
@@ -21,6 +19,10 @@ aten = torch.ops.aten
 MAPS = frozenset({
     aten.max_pool2d_with_indices, aten.max_pool3d_with_indices, aten.avg_pool2d, aten.avg_pool3d,
     aten.constant_pad_nd, aten.cat, aten.upsample_nearest2d, aten.upsample_bilinear2d,
+})  # fmt: skip
+VIEWS = frozenset({
+    aten.view, aten._unsafe_view, aten.reshape, aten.expand, aten.squeeze, aten.unsqueeze,
+    aten.detach, aten.alias, aten.clone, aten._to_copy,
 })  # fmt: skip
 Modules = tuple[GraphModule, GraphModule]
 
@@ -82,7 +84,19 @@ def _sources(node: Any) -> set[Node]:
 def _is_map(node: Node) -> bool:
     if node.target is operator.getitem:
         return True
-    return is_elementwise(node) or getattr(node.target, "overloadpacket", None) in MAPS
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return False
+    tags = node.target.tags
+    is_elementwise = torch.Tag.pointwise in tags and torch.Tag.nondeterministic_seeded not in tags
+    return is_elementwise or node.target.overloadpacket in MAPS | VIEWS
+
+
+def example_of(node: Node) -> torch.Tensor | None:
+    """The example of a node, where all its sizes are numbers."""
+    found = node.meta.get("val")
+    if isinstance(found, torch.Tensor) and all(isinstance(s, int) for s in found.shape):
+        return found
+    return None
 
 
 def _alike(operand: Node, node: Node) -> bool:

@@ -50,6 +50,7 @@ from stack.ir.builder import Builder, constant, param
 from stack.ir.dim import Dim, Expr, equal
 from stack.ir.node import Func, Node, unique_name
 from stack.ir.types import TensorType, TupleType
+from stack.rewrite.engine import inline_block
 
 # imported for their entries in the table
 _ = (
@@ -119,6 +120,17 @@ def import_graph(
         return _Importer(gm, param_names or {}, trusted, border).run(name, order)
 
 
+def import_values(
+    gm: GraphModule, name: str, param_names: Mapping[str, str], wanted: Sequence[FxNode]
+) -> tuple[Func, dict[FxNode, Any]]:
+    """Some values of a functional graph of ATen ops as a function, and what each node became."""
+    with naming_ops(gm):
+        importer = _Importer(gm, param_names, True, None)
+        params = importer.values()
+        results = [importer.env[n] for n in wanted]
+        return importer.b.func(name, params, results), importer.env
+
+
 class _Importer:
     def __init__(
         self, gm: GraphModule, param_names: Mapping[str, str], trusted: bool, border: Border | None
@@ -169,6 +181,16 @@ class _Importer:
         return Imported(
             func, inputs, orders, outputs, checks, sizes, self.sizes, self.why, promises
         )
+
+    def values(self) -> list[Node]:
+        """Import all nodes; gives the parameters."""
+        for node in self.gm.graph.nodes:
+            if node.op == "placeholder":
+                self.env[node] = self._placeholder(node)
+            elif node.op != "output":
+                self.env[node] = self._node(node)
+        given = [self.env[n] for n in self.gm.graph.find_nodes(op="placeholder")]
+        return [p for p, _ in self.lifted.values()] + given
 
     # ---- graphs inside of graphs
 
@@ -296,6 +318,9 @@ class _Importer:
         if node.target is operator.getitem:
             source, index = (self._value(a) for a in node.args)
             return source[index]
+        func = getattr(node.target, "func", None)
+        if isinstance(func, Func):
+            return inline_block(func.body, self._value(node.args), self.b)
         if is_size(value):
             return self.sizes.dim(value)
         self.b.loc = source_line(node)

@@ -10,11 +10,12 @@ from torch.utils import _pytree as pytree
 
 from stack.errors import UsageError
 from stack.frontends.dynamo import runs
+from stack.frontends.dynamo_joint import JOINTS
 
 
 def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-    """Records of the forward and the backward graphs; see `Frontend.train_runs`."""
-    known = len(runs())
+    """Records of the joint, the forward and the backward graphs; see `Frontend.train_runs`."""
+    known, joints = len(runs()), len(JOINTS)
     torch._dynamo.reset()
     compiled = torch.compile(fn, backend="stack", options=options)
     leaves = pytree.tree_map_only(torch.Tensor, _leaf, tuple(args))
@@ -23,7 +24,7 @@ def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[An
     if not floats:
         raise UsageError("no result depends on a float that could have a gradient")
     torch.autograd.backward(floats, [torch.ones_like(r) for r in floats])
-    return runs()[known:]
+    return [*list(JOINTS)[joints:], *runs()[known:]]
 
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:

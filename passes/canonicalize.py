@@ -22,7 +22,10 @@ from stack.passes.rules.movement import MOVEMENT_RULES, unit_reshape
 from stack.rewrite.engine import Scope, Simple, inline_block, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.rewrite.pattern import COMMUTATIVE, splat
+from stack.rewrite.splat import splat
+from stack.rewrite.verdict import Why
+
+COMMUTATIVE = ("add", "and", "eq", "max", "min", "mul", "ne", "or", "xor")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ def _or_broadcast(node: Node, value: Node) -> Node:
     return make("broadcast", (value,), {"axes": ()}, hint=node.type)
 
 
-@on(*sorted(COMMUTATIVE))
+@on(*COMMUTATIVE)
 def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Constants are the second operand of what commutes."""
     a, b = node.args
@@ -63,7 +66,7 @@ def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 @on("add", "sub", "mul", "div", "or", "xor", "shl", "shr")
-def neutral(node: Node, op: Builder, scope: Scope) -> Node | None:
+def neutral(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """An operand that changes nothing: x * 1, x / 1, x - 0, x + -0.0."""
     x, c = node.args
     value = splat(c)
@@ -78,15 +81,19 @@ def neutral(node: Node, op: Builder, scope: Scope) -> Node | None:
         keeps = _same(value, 0.0, node.dtype)
     else:
         keeps = value == 0 and kind in "iub"
+    if not keeps and node.op in ("add", "sub") and value == 0:
+        return Why("it makes 0.0 of -0.0")
     return x if keeps else None
 
 
 @on("mul", "and")
-def absorbing(node: Node, op: Builder, scope: Scope) -> Node | None:
+def absorbing(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """x * 0 and x & 0 of integers and bools."""
-    if node.dtype.kind in "iub" and splat(node.args[1]) == 0:
-        return _or_broadcast(node, constant(0, node.dtype))
-    return None
+    if splat(node.args[1]) != 0:
+        return None
+    if node.dtype.kind not in "iub":
+        return Why("0 times an infinity is a nan, and 0 times -1 is -0.0")
+    return _or_broadcast(node, constant(0, node.dtype))
 
 
 @on("and")
@@ -106,13 +113,13 @@ def times_minus_one(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 @on("div")
-def divide_by_power_of_two(node: Node, op: Builder, scope: Scope) -> Node | None:
+def divide_by_power_of_two(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """x / 8.0 is x * 0.125: both round the same real number."""
     value = splat(node.args[1])
     if node.dtype.kind != "f" or not isinstance(value, float) or not math.isfinite(value):
         return None
     if value == 0.0 or abs(math.frexp(float(value))[0]) != 0.5:
-        return None
+        return Why(f"1 / {value:g} is no float: a product rounds twice")
     limits = np.finfo(node.dtype.numpy)
     if not float(limits.tiny) <= abs(1 / value) <= float(limits.max):
         return None
@@ -145,19 +152,23 @@ def same_operands(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 @on("sub", "xor")
-def cancels(node: Node, op: Builder, scope: Scope) -> Node | None:
+def cancels(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """x - x of integers."""
-    if node.args[0] is node.args[1] and node.dtype.kind in "iub":
-        return _or_broadcast(node, constant(0, node.dtype))
-    return None
+    if node.args[0] is not node.args[1]:
+        return None
+    if node.dtype.kind not in "iub":
+        return Why("an infinity minus itself is a nan")
+    return _or_broadcast(node, constant(0, node.dtype))
 
 
 @on("eq", "ne", "le", "ge", "lt", "gt")
-def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | None:
+def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """x == x of integers."""
-    if node.args[0] is node.args[1] and node.args[0].dtype.kind in "iub":
-        return _or_broadcast(node, constant(bool(ops.algebra_of(node).reflexive), BOOL))
-    return None
+    if node.args[0] is not node.args[1]:
+        return None
+    if node.args[0].dtype.kind not in "iub":
+        return Why("a nan is not equal to itself")
+    return _or_broadcast(node, constant(bool(ops.algebra_of(node).reflexive), BOOL))
 
 
 @on("sub")
@@ -215,14 +226,16 @@ def holds_all(wide: DType, narrow: DType) -> bool:
 
 
 @on("cast")
-def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | None:
+def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """A cast to the same type, and a cast through a type that loses nothing."""
     inner = node.args[0]
     if inner.type == node.type:
         return inner
     if inner.op == "cast" and node.dtype.kind != "b":
         source = inner.args[0]
-        if holds_all(inner.dtype, source.dtype) and source.dtype.kind != "b":
+        if not holds_all(inner.dtype, source.dtype):
+            return Why(f"{inner.dtype} does not hold every value of {source.dtype}", inner)
+        if source.dtype.kind != "b":
             return source if source.type == node.type else make("cast", (source,), hint=node.type)
     return None
 
@@ -252,11 +265,14 @@ def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 @on("reduce")
-def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
+def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """Two of one kind in a row are one over both axes (kinds whose order does not matter)."""
     inner, kind = node.args[0], node.attrs["kind"]
-    exact = kind in ("max", "min", "and", "or") or node.dtype.is_integer
-    if inner.op != "reduce" or inner.attrs["kind"] != kind or not exact or node.dtype.bits < 32:
+    if inner.op != "reduce" or inner.attrs["kind"] != kind:
+        return None
+    if kind not in ("max", "min", "and", "or") and not node.dtype.is_integer:
+        return Why(f"a {kind} of {node.dtype} depends on its order", inner)
+    if node.dtype.bits < 32:
         return None
     first: tuple[int, ...] = inner.attrs["axes"]
     second: tuple[int, ...] = node.attrs["axes"]

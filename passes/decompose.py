@@ -31,7 +31,7 @@ from stack.passes.rules.updates import sums_of_few_rows
 from stack.rewrite.engine import Function, Scope, Simple, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from stack.ir.types import TensorType
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.rewrite.verdict import Why
 
 # These make a value larger, or are as cheap to compute as to load.
 _KEPT = frozenset({"const", "param", "var", "iota", "size", "broadcast", "opaque", "custom"})
@@ -45,7 +46,7 @@ class Fold(Pass):
         )
         return rewrite(func, (Simple("fold", roots, self._fold),), log)
 
-    def _fold(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+    def _fold(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         if not node.args or any(_source(a) is None for a in node.args):
             return None
         if not isinstance(node.type, TensorType) or not isinstance(node.type.size, int):
@@ -57,8 +58,7 @@ class Fold(Pass):
         try:
             (value,) = evaluate(Block((), (node,)), (), NumpySpace())
         except (StackError, ValueError, TypeError, ZeroDivisionError, IndexError) as error:
-            scope.log.miss("fold", f"the interpreter refuses: {error}", node, scope.block)
-            return None
+            return Why(f"the interpreter refuses: {error}")
         return constant(np.asarray(value), node.dtype)
 
 

@@ -7,8 +7,8 @@ stay bare. Kinds of groups and what a backend may rely on:
 - "loop": every result is one loop space in row-major order; each element is computed on its own.
 - "reduction": all reductions run over the same axes (the row) of one space; results are the space,
   or one value for each row.
-- "gemm": one dot, or with `join` two of one left operand, whose result is the loop space, and an
-  elementwise epilogue.
+- "gemm": one dot, or with `join` several of one left operand, whose result is the loop space, and
+  an elementwise epilogue.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Rows(FusionRule):
 
 
 class Joined(FusionRule):
-    """Two products of one left operand that an elementwise op joins: `f(x @ a) * (x @ b)`."""
+    """Products of one left operand that elementwise ops join: `f(x @ a) * (x @ b)`."""
 
     stage = 1
 
@@ -146,7 +146,7 @@ class Fuse(Pass):
         epilogue: whether dots take in the elementwise ops that follow them.
         max_epilogue: most scalar operations of these on an element, where they read another array
             of the size of the dot; 0 for any number. More takes the registers of a GPU's sums.
-        join: whether two dots of one left operand may be one group, with what joins them.
+        join: whether dots of one left operand may be one group, with what joins them.
     """
 
     name: ClassVar[str] = "fuse"

@@ -119,13 +119,19 @@ def kept(b: Builder, x: Node, first: Node, second: Node, r: Node) -> tuple[Node,
     return g, u, b.add(b.mul(g, u), r)
 
 
-# two products of one left operand
+def thrice(b: Builder, x: Node, *others: Node) -> Node:
+    g, u, v = (b.dot(x, y, rule="m k, n k -> m n") for y in others)
+    return b.add(b.mul(g, b.sigmoid(u)), v)
+
+
+# products of one left operand
 JOINED: list[tuple[Build, list[Shape]]] = [
     (gated, [(70, 300), (33, 300), (33, 300)]),
     (gated, [(1, 37), (130, 37), (130, 37)]),
     (gated, [(1, 700), (50, 700), (50, 700)]),
     (gated, [(53, 1), (67, 1), (67, 1)]),
     (mixed, [(2, 19, 257), (40, 257), (257, 40)]),
+    (thrice, [(70, 100), (33, 100), (33, 100), (33, 100)]),
     (kept, [(33, 512), (512, 64), (512, 64), (33, 64)]),
 ]
 

@@ -49,13 +49,15 @@ def _item(group: Node, index: int, count: int, like: Node) -> Node:
 
 
 def _joined_apart(group: Node, body: Block) -> list[Node]:
-    """The second product is alone; the first has what follows, which reads the second."""
-    second = products_of(body)[1]
+    """All products but the first are alone; that has what follows, which reads the others."""
     outside = dict(zip(body.params, group.args, strict=True))
-    bare = alone(Node("dot", [outside[a] for a in second.args], second.attrs, second.type))
-    others = [r for r in body.results if r is not second]
-    args, block = rest_of(group, second, bare, others)
+    bare = {
+        dot: alone(Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type))
+        for dot in products_of(body)[1:]
+    }
+    others = [r for r in body.results if r not in bare]
+    args, block = rest_of(group, bare, others)
     rest = Node("fusion", args, untiled(group), result_type(block.type), (block,))
     return [
-        bare if r is second else _item(rest, others.index(r), len(others), r) for r in body.results
+        bare[r] if r in bare else _item(rest, others.index(r), len(others), r) for r in body.results
     ]

@@ -1,9 +1,9 @@
 """Products of one left operand in one kernel: it is read once, and what they join to is all that is
 written.
 
-`f(x @ a) * (x @ b)` then neither writes nor reads the two products. Their sums share the registers
-of a program, which leaves each half a tile: as much work for each byte as one product with both
-right operands side by side.
+`f(x @ a) * (x @ b)` then neither writes nor reads the products. Their sums share the registers of a
+program, which leaves each its part of a tile: as much work for each byte as one product with all
+right operands side by side. Whether that is faster than a kernel for each, `tiles` says.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.node import Block, Node, topological
 from stack.passes.tiling.frame import CannotTile
 
-MOST = 2
+MOST = 8  # a part of a tile of 128 columns has at least the 16 that tensor cores take
 
 
 def left_of(dot: Node) -> tuple[Node, tuple[int, ...]] | None:

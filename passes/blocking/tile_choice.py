@@ -27,6 +27,7 @@ PIECES = 0.85  # of its rate where what is read at a time is shorter than a line
 TURN, READING, HIDDEN = 1, 2, 1 / 3
 ACROSS_WAITS = 2  # likewise of a row, where lines are summed across: each element changes threads
 ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
+LEAST_LANES = 16  # that tensor cores take
 MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
 _TEXT = re.compile(
@@ -293,7 +294,8 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     if product.joined > 1:
-        tiles = tuple(_halved(t, product.joined) for t in tiles)
+        parts = (_part(t, product.joined) for t in tiles)
+        tiles = tuple(t for t in parts if t.lanes >= (LEAST_LANES if t.rows > 1 else 1))
     elif dtype.bits <= 16 and product.beside == 1:
         tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product, gpu)))
     if product.height > 1:
@@ -306,7 +308,7 @@ def best_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     return min(seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu))
 
 
-def _halved(tile: Tile, count: int) -> Tile:
+def _part(tile: Tile, count: int) -> Tile:
     """The tile that several products have each, so that their sums take the registers of one.
 
     Triton keeps only one product under way where a loop over tiles has several sums: 0.72 of the

@@ -17,7 +17,7 @@ from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
 UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types

@@ -19,7 +19,7 @@ from stack.ir.space import NumpySpace
 from stack.ir.stream_op import streamed_axes
 from stack.ir.types import TensorType
 from stack.passes.positions.affine import affine
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 @dataclass(frozen=True)

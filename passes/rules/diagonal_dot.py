@@ -16,7 +16,7 @@ from stack.ir.node import Node
 from stack.passes.positions.affine import affine
 from stack.passes.rules.dot_layout import Axes, dot_axes
 from stack.rewrite.engine import Scope, on
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 @on("dot")

@@ -9,7 +9,7 @@ from stack.ir.types import I32, DType, TensorType
 from stack.ir.updates import updated_rows
 from stack.passes.rules.dot_layout import reshaped
 from stack.rewrite.engine import Scope, on
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 @on("cast")

@@ -17,7 +17,7 @@ from stack.ir.node import Node
 from stack.passes.streaming.graph import shows
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 def find_anchor(

@@ -11,7 +11,7 @@ from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL
 from stack.rewrite.engine import Replacement, replace
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 ABSORBS = -(2.0**120)  # less half a digit of it is more than 2 ** 95, of the floats of 32 bits
 Mask = tuple[Node | bool, float | None]  # where it is 0, and what it is elsewhere

@@ -31,7 +31,7 @@ from stack.passes.streaming.terms import (
     Term,
     Value,
 )
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 class Normal(Sums):

@@ -29,7 +29,7 @@ from stack.passes.streaming.terms import (
     Tie,
     Value,
 )
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 def wide(dtype: DType) -> DType:

@@ -30,7 +30,7 @@ from stack.passes.streaming.terms import (
     negative,
     product,
 )
-from stack.rewrite.pattern import splat
+from stack.rewrite.splat import splat
 
 
 class Sums:

@@ -12,7 +12,7 @@ memory of inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir.axes import Index, parse_rule
@@ -159,17 +159,17 @@ def as_reduction(group: Node, dot: Node) -> Node:
     if total.dtype != dot.dtype:
         total = b.cast(total, type=dot.type)
     body = group.blocks[0]
-    known = _replaced(body, dot, total)
+    known = _replaced(body, {dot: total})
     results = [known.get(r, r) for r in body.results]
     block = Block(body.params, results, *_tables(body, known))
     return Node("fusion", group.args, group.attrs, group.type, (block,))
 
 
-def _replaced(body: Block, old: Node, new: Node) -> dict[Node, Node]:
-    """What becomes of nodes when one is replaced."""
-    known = {old: new}
+def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
+    """What becomes of nodes when some are replaced."""
+    known = dict(by)
     for node in body.nodes:
-        if node is not old and not known.keys().isdisjoint(node.args):
+        if node not in by and not known.keys().isdisjoint(node.args):
             args = [known.get(a, a) for a in node.args]
             known[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
     return known
@@ -191,23 +191,24 @@ def split_dot(group: Node) -> tuple[Node, Node]:
     if any(a not in outside for a in dot.args) or dot in body.results:
         raise CannotTile("its dot cannot stand alone")
     bare = Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type)
-    args, rest = rest_of(group, dot, bare, body.results)
+    args, rest = rest_of(group, {dot: bare}, body.results)
     attrs = {**group.attrs, "kind": "loop"}
     return bare, Node("fusion", args, attrs, group.type, (rest,))
 
 
 def rest_of(
-    group: Node, dot: Node, made: Node, results: Sequence[Node]
+    group: Node, made: Mapping[Node, Node], results: Sequence[Node]
 ) -> tuple[list[Node], Block]:
-    """What makes some results of a group whose dot is `made` outside: arguments, and a body."""
+    """What makes some results of a group whose dots are `made` outside: arguments, and a body."""
     body = group.blocks[0]
     outside = dict(zip(body.params, group.args, strict=True))
-    held = param("dot", dot.type)
-    known = _replaced(body, dot, held)
+    held = {d: param(f"dot{i or ''}", d.type) for i, d in enumerate(made)}
+    known = _replaced(body, held)
     results = [known.get(r, r) for r in results]
     used = topological(results)
-    params = [p for p in (*body.params, held) if p in used]
-    args = [{**outside, held: made}[p] for p in params]
+    params = [p for p in (*body.params, *held.values()) if p in used]
+    outside |= {held[d]: value for d, value in made.items()}
+    args = [outside[p] for p in params]
     return args, Block(params, results, *_tables(body, known))
 
 

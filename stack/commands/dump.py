@@ -43,7 +43,7 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --profile
       stackc dump model.py:net -i 'f32[8,128]' --backend cuda --target sm_90    no GPU needed
       stackc dump model.py:net -i 'f32[8,128]' --target avx2    as that CPU would have it
-      stackc dump demos/transformer.py:gpt2 --train -o r3    r3/forward, r3/backward
+          stackc dump demos/transformer.py:gpt2 --train -o r3    r3/joint, r3/forward, r3/backward
       stackc show r1 fused            what the stage says
       stackc diff r1:canonical r1:fused
 """

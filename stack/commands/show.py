@@ -55,6 +55,7 @@ EXPLAIN = """
     examples:
       stackc explain r1 transformer.py:42
       stackc explain r1 softmax --stage fused
+      stackc explain r3/joint block.py:42    of a training step: kept or recomputed, at what price
 """
 
 

@@ -8,6 +8,7 @@ from stack.explore.table import cut, number, scaled, table
 from stack.run.retreat import STAGE
 
 Manifest = dict[str, Any]
+CAPTURED = "captured"  # a stage that says so where our passes do not cut a training step
 
 
 def stage_table(manifest: Manifest) -> str:
@@ -52,9 +53,11 @@ def kernel_table(manifest: Manifest) -> str:
 
 
 def derivations(manifest: Manifest) -> list[str]:
-    """What the stage of streams derived, step by step."""
+    """What the stage of streams derived, step by step; what a training step keeps, in a line."""
     notes = [n for s in manifest["stages"] if "stream" in s["rewrites"] for n in s.get("notes", ())]
-    return list(dict.fromkeys(str(n) for n in notes))
+    cuts = [s for s in manifest["stages"] if "partition" in s["rewrites"] or s["name"] == CAPTURED]
+    told = (*notes, *(n for s in cuts for n in s.get("notes", ())[:1]))
+    return list(dict.fromkeys(map(str, told)))
 
 
 def retreats(manifest: Manifest) -> list[str]:

@@ -15,9 +15,9 @@ from stack.run.record import Run
 def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
     """Compile results and gradients of a program, and give the record of each graph by its role.
 
-    torch programs make a forward and a backward graph for each graph that Dynamo finds, JAX
-    programs one graph in all. Graphs for a GPU, or for a machine that is named, are only recorded
-    and then compiled for it: it need not be here.
+    torch programs make a joint graph for each graph that Dynamo finds, which is cut into a forward
+    and a backward graph; JAX programs make one graph in all. Graphs for a GPU, or for a machine
+    that is named, are only recorded and then compiled for it: it need not be here.
     """
     if not isinstance(target, Program):
         raise UsageError("--train is for programs: a function from text has no gradient to ask for")
@@ -35,5 +35,5 @@ def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
         role = run.target.split(" ")[-1] or "train"
         name = role if role not in found else f"{role}-{len(found)}"
         run.target = f"{target.spec} ({name})"
-        found[name] = run if is_here else inspect_again(run, settings)
+        found[name] = run if is_here or role == "joint" else inspect_again(run, settings)
     return found

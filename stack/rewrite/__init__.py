@@ -1,4 +1,4 @@
-"""Patterns, the rewrite engine, passes and pipelines."""
+"""The rewrite engine, passes and pipelines."""
 
 from __future__ import annotations
 
@@ -6,22 +6,18 @@ from stack.rewrite.check import CheckError, random_inputs
 from stack.rewrite.engine import CycleError, Scope, on, replace, rewrite
 from stack.rewrite.log import Fuel, Log
 from stack.rewrite.passes import Pass
-from stack.rewrite.pattern import Match, Pattern, PatternOps, splat
 from stack.rewrite.pipeline import Pipeline, Record, Result
-from stack.rewrite.verdict import NOT_MINE, Fail, Ok, Why, Yes
+from stack.rewrite.splat import splat
+from stack.rewrite.verdict import NOT_MINE, Ok, Why, Yes
 
 __all__ = [
     "NOT_MINE",
     "CheckError",
     "CycleError",
-    "Fail",
     "Fuel",
     "Log",
-    "Match",
     "Ok",
     "Pass",
-    "Pattern",
-    "PatternOps",
     "Pipeline",
     "Record",
     "Result",

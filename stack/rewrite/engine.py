@@ -18,6 +18,7 @@ from stack.ir.builder import Builder
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.printer import print_node
 from stack.rewrite.log import Lines, Log
+from stack.rewrite.verdict import Why
 
 Uses = Mapping[Node, tuple[Node, ...]]
 
@@ -95,7 +96,7 @@ def _collect(block: Block, found: list[Node]) -> None:
 
 
 class Rule(Protocol):
-    """What the engine runs. `Pattern` is one; `Simple` wraps a function."""
+    """What the engine runs: `Simple` wraps a function."""
 
     @property
     def name(self) -> str: ...
@@ -108,12 +109,15 @@ class Rule(Protocol):
     def apply(self, node: Node, scope: Scope) -> Replacement | None: ...
 
 
-Function = Callable[[Node, Builder, Scope], Node | None]
+Function = Callable[[Node, Builder, Scope], Node | Why | None]
 
 
 @dataclass(frozen=True)
 class Simple:
-    """A rule that is one function: `(node, builder, scope) -> new node or None`."""
+    """A rule that is one function: `(node, builder, scope)` to what takes the place of the node.
+
+    None where the rule is about something else, `Why` where it nearly applies: see `Log.miss`.
+    """
 
     name: str
     roots: tuple[str, ...]
@@ -123,6 +127,9 @@ class Simple:
     def apply(self, node: Node, scope: Scope) -> Replacement | None:
         builder = Builder()
         new = self.function(node, builder, scope)
+        if isinstance(new, Why):
+            scope.log.miss(self.name, new.reason, new.node or node, scope.block)
+            return None
         return None if new is None else Replacement(new, (), builder.names, builder.locs)
 
 
@@ -368,10 +375,18 @@ def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[N
 
     Names and source lines of the block are noted in `builder`.
     """
-    done: dict[Node, Node] = dict(zip(block.params, args, strict=True))
-    for node in topological(block.results):
-        if node in done:
-            continue
+    return copied(block, block.results, dict(zip(block.params, args, strict=True)), builder)
+
+
+def copied(
+    block: Block, results: Sequence[Node], known: Mapping[Node, Node], builder: Builder
+) -> list[Node]:
+    """Values of a closed block again, with other nodes in place of those that are `known`.
+
+    Names and source lines of the block are noted in `builder`.
+    """
+    done = dict(known)
+    for node in topological(results, lambda n: n not in known):
         blocks = [_inline_open(b, done) if b.is_open else b for b in node.blocks]
         operands = [done[a] for a in node.args]
         new = Node(node.op, operands, node.attrs, node.type, blocks)
@@ -381,7 +396,7 @@ def inline_block(block: Block, args: Sequence[Node], builder: Builder) -> list[N
         if node in block.locs:
             merged = (*builder.locs.get(new, ()), *block.locs[node])
             builder.locs[new] = tuple(dict.fromkeys(merged))
-    return [done[r] for r in block.results]
+    return [done[r] for r in results]
 
 
 def _inline_open(block: Block, outer: Mapping[Node, Node]) -> Block:

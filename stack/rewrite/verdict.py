@@ -20,19 +20,8 @@ Ok: Final = Yes()
 
 
 @dataclass(frozen=True)
-class Fail:
-    """A pattern matched, but may not be rewritten. Counts as False."""
-
-    reason: str
-    node: Node | None = None
-
-    def __bool__(self) -> bool:
-        return False
-
-
-@dataclass(frozen=True)
 class Why:
-    """Two groups may not be fused. Counts as False."""
+    """Why a rule that nearly applies does not, and the value that it is about. Counts as False."""
 
     reason: str
     node: Node | None = None

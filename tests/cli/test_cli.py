@@ -184,20 +184,51 @@ def test_dump_of_a_training_step(
     assert [str(r.type) for r in func.results] == ["f32[4, 16]", "f32[8, 16]", "f32[4, 8]"]
 
 
-def test_dump_of_a_torch_training_step_has_two_graphs(
+def test_dump_of_a_torch_training_step_shows_the_cut(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "torch_net.py"
     path.write_text(
         "import torch\nnet = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Tanh())\n"
     )
-    argv = ("dump", f"{path}:net", "-i", "f32[2,8]", "--train", "-o", str(tmp_path / "t"))
+    folder = tmp_path / "t"
+    argv = ("dump", f"{path}:net", "-i", "f32[2,8]", "--train", "-o", str(folder))
     code, out, _ = run(capsys, *argv)
     assert code == 0
-    assert "(forward)" in out
-    assert "(backward)" in out
-    assert (tmp_path / "t" / "forward" / "manifest.json").is_file()
-    assert (tmp_path / "t" / "backward" / "manifest.json").is_file()
+    for role in ("joint", "forward", "backward"):
+        assert f"({role})" in out
+        assert (folder / role / "manifest.json").is_file()
+    assert "kept for the backward pass: 2 inputs, 1 value more" in out
+    joint, forward, backward = (
+        stack.parse(next((folder / d).glob(f"*-{s}.stack")).read_text())
+        for d, s in (("joint", "joint"), ("forward", "imported"), ("backward", "imported"))
+    )
+    assert len(joint.results) == 4
+    assert len(forward.results) == 1
+    assert len(backward.results) == 3
+    partitioned = stack.parse(next((folder / "joint").glob("*-partitioned.stack")).read_text())
+    assert [n.attrs["name"] for n in partitioned.nodes if n.op == "call"] == ["forward", "backward"]
+
+
+def test_explain_says_what_was_kept_at_what_price(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "gate.py"
+    path.write_text(
+        "import torch\n\n\ndef gate(x, w):\n    h = x @ w\n    return (torch.sigmoid(h) * h) @ w\n"
+    )
+    folder = tmp_path / "t"
+    inputs = ("-i", "f32[16,32]", "-i", "f32[32,32]", "--frontend", "torch")
+    code, _, err = run(capsys, "dump", f"{path}:gate", *inputs, "--train", "-o", str(folder))
+    assert code == 0, err
+    code, out, _ = run(capsys, "explain", str(folder / "joint"), "gate.py:5")
+    assert code == 0
+    assert "%mm is kept: 4.1 kB to write and read, recomputed never" in out
+    code, out, _ = run(capsys, "explain", str(folder / "joint"), "sigmoid")
+    assert code == 0
+    assert "%mul is kept: 2.05 kB to read, recomputed" in out
+    assert "%sigmoid is recomputed:" in out
+    assert ", kept 4.1 kB" in out
 
 
 def test_dump_with_a_profile(text_file: str, capsys: pytest.CaptureFixture[str]) -> None:

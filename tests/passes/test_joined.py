@@ -14,6 +14,7 @@ from gpu_cases import (
     gated,
     kept,
     several,
+    thrice,
 )
 from rule_cases import func
 
@@ -93,6 +94,7 @@ def test_layouts_of_either_side(params: str, rules: tuple[str, str]) -> None:
 
 G = '%g = dot(%x, %a) {rule="m k, k n -> m n"} : f32[32, 32]\n'
 U = '%u = dot(%x, %b) {rule="m k, k n -> m n"} : f32[32, 32]\n'
+S = "f32[32, 32]"
 SQUARE = "%x: f32[32, 32], %a: f32[32, 32], %b: f32[32, 32], %y: f32[32, 32]"
 TWINS = {
     "different left operands": (
@@ -154,12 +156,17 @@ def test_what_is_not_joined(name: str) -> None:
     assert not why or any(why in r.reason for r in record.refused), record.refused
 
 
-def test_three_products_are_two_kernels() -> None:
-    third = '%v = dot(%x, %y) {rule="m k, k n -> m n"} : f32[32, 32]\n'
-    join = "%t = mul(%g, %u) : f32[32, 32]\n%z = add(%t, %v) : f32[32, 32]"
-    record = fused(func(SQUARE, G + U + third + join))
-    assert kernels(record) == 2
-    assert any("share the registers" in r.reason for r in record.refused)
+@pytest.mark.parametrize(("count", "groups"), [(3, 1), (8, 1), (9, 2)])
+def test_any_number_of_products_is_one_kernel_as_far_as_tensor_cores_go(
+    count: int, groups: int
+) -> None:
+    lines = [f'%d{i} = dot(%x, %y{i}) {{rule="m k, k n -> m n"}} : {S}' for i in range(count)]
+    lines += [f"%z{i} = add(%{'d' if i == 1 else 'z'}{i - 1}, %d{i}) : {S}"
+              for i in range(1, count)]  # fmt: skip
+    params = ", ".join([f"%x: {S}", *(f"%y{i}: {S}" for i in range(count))])
+    record = fused(func(params, "\n".join(lines)))
+    assert kernels(record) == groups
+    assert any("share the registers" in r.reason for r in record.refused) == (groups > 1)
 
 
 def test_products_that_are_needed_elsewhere_are_results_too() -> None:
@@ -273,10 +280,10 @@ def test_apart_stands_among_the_tiles() -> None:
     assert "apart" in note
 
 
-@pytest.mark.parametrize("build", [gated, kept])
+@pytest.mark.parametrize("build", [gated, kept, thrice])
 def test_set_apart(build: Build, rng: np.random.Generator) -> None:
-    """Two kernels, the same values; a product that is a result is written once."""
-    shapes = JOINED[0][1] if build is gated else JOINED[-1][1]
+    """A kernel for each, the same values; a product that is a result is written once."""
+    shapes = next(s for b, s in JOINED if b is build)
     group = epilogue_of(build, shapes, "f32")
     attrs = {**group.attrs, "tiles": ("apart",)}
     group = Node(group.op, group.args, attrs, group.type, group.blocks)
@@ -286,9 +293,10 @@ def test_set_apart(build: Build, rng: np.random.Generator) -> None:
     source = b.func("main", group.args, results)
     lowered = Pipeline("blocks").run(source).func
     made = [n for n in lowered.nodes if n.op == "kernel"]
-    assert [n.attrs["ops"].count("dot") for n in made] == [1, 1]
+    products = sum(n.op == "dot" for n in group.blocks[0].nodes)
+    assert [n.attrs["ops"].count("dot") for n in made] == [1] * products
     written = [len(n.blocks[0].params) - len(n.args) for n in made]
-    assert sum(written) == (3 if build is kept else 2)
+    assert sum(written) == (2 if build is gated else 3)
     arrays = [floats(s, "f32", rng) for s in shapes]
     for got, want in zip(several(lowered.interpret(*arrays)), exact(group, arrays), strict=True):
         assert_near(got, want, "f32")

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
+import stack
 from stack.frontends import dynamo_backend
 from stack.frontends.dynamo_backend import GRAPHS
+from stack.frontends.dynamo_joint import JOINTS
 from stack.rewrite import Pipeline
 
 Tensor = torch.Tensor
@@ -73,16 +75,16 @@ def tables(shapes: list[tuple[int, ...]]) -> list[tuple[int, ...]]:
 def test_a_table_is_computed_again(fn: Callable[..., Tensor]) -> None:
     shapes = train(fn, 8, 150.0, 1 if fn is shared else 2)
     assert not tables(shapes)
-    rows = [s for s in shapes if s[-1] == 1]
+    rows = [s for s in shapes if len(s) == 3]
     assert len(rows) == (0 if fn is gated else 2)  # max and sum of each row are kept
 
 
 def test_operands_are_kept_as_they_are() -> None:
     """Not the repeated ones, and no transposed copies."""
     shapes = train(shared, 8, 150.0, 1)
-    held = sorted(s for s in shapes if s[-1] > 1)
+    held = sorted(s for s in shapes if len(s) > 3)
     own = [(2, 1, 35, 8), (2, 1, 35, 8), (2, 2, 35, 8), (2, 2, 35, 8)]
-    assert held == [*own, (4, 35, 8)]  # and the result, for the sum of a row
+    assert held == [*own, (2, 2, 35, 8)]  # and the result, for the sum of a row
 
 
 @pytest.mark.parametrize("fn", [mixed, gated], ids=lambda f: f.__name__)
@@ -120,7 +122,7 @@ def gradient(fn: Callable[[Tensor, Tensor], Tensor], size: int) -> int:
 def test_exponentials_of_logits_are_computed_again() -> None:
     assert gradient(entropy, 20000) == 0
     assert gradient(torch.nn.functional.cross_entropy, 20000) == 0  # it makes zeros of that shape
-    assert gradient(entropy, 3000) > 0  # too few bytes to matter
+    assert gradient(entropy, 3000) == 0
 
 
 @pytest.mark.parametrize("fn", [shown, sorted_rows], ids=lambda f: f.__name__)
@@ -201,3 +203,90 @@ def test_tables_of_positions_are_known(balance: float) -> None:
     before, after = (Pipeline(p).run(func).func for p in ("canonicalize", passes))
     assert any(n.op == "scatter" for n in before.nodes)
     assert not any(n.op == "scatter" for n in after.nodes)
+
+
+def total(x: Tensor, weight: Tensor) -> Tensor:
+    """The maximum has a gradient too, shared out among ties."""
+    top = x.amax(-1, keepdim=True)
+    return (((x - top).exp().sum(-1).log() + top[:, 0]) * weight[:, 0]).sum()
+
+
+def weighted(x: Tensor, weight: Tensor) -> Tensor:
+    """The sums of its gradient have the incoming gradients in them."""
+    return (torch.softmax(x, -1) * weight).sum(-1).exp().sum()
+
+
+def rows(fn: Callable[[Tensor, Tensor], Tensor], width: int, balance: float) -> tuple[int, int]:
+    """Sums and maxima of rows in the forward and the backward pass; gradients are compared."""
+    exact = [torch.randn(16, width).mul(2).round().double(), torch.randn(16, width).double()]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dynamo_backend, "_balance", lambda options, device: balance)
+        torch._dynamo.reset()
+        call = torch.compile(fn, backend="stack", options={"backend": "interpreter"})
+        leaves = [x.float().requires_grad_() for x in exact]
+        call(*leaves).backward()
+    wanted = [x.clone().requires_grad_() for x in exact]
+    fn(*wanted).backward()
+    for got, want in zip(leaves, wanted, strict=True):
+        assert got.grad is not None
+        assert want.grad is not None
+        assert torch.allclose(got.grad.double(), want.grad, rtol=1e-4, atol=1e-5)
+    counts = [
+        sum(n.op == "reduce" and n.args[0].shape[-1] == width for n in g.func.nodes)
+        for g in (GRAPHS[-2], GRAPHS[-1])
+    ]
+    return counts[0], counts[1]
+
+
+def test_ties_are_counted_in_the_forward_pass() -> None:
+    assert rows(total, 2000, 150.0) == (3, 0)
+
+
+def test_sums_of_incoming_gradients_stay() -> None:
+    forward, backward = rows(weighted, 2000, 150.0)
+    assert forward == 3
+    assert backward >= 1
+
+
+def checkpointed(x: Tensor, weight: Tensor) -> Tensor:
+    def layer(x: Tensor) -> Tensor:
+        return torch.dropout((x @ weight).tanh(), 0.5, True) @ weight
+
+    return torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False).sum()
+
+
+def test_a_checkpoint_keeps_its_inputs_and_what_was_drawn() -> None:
+    torch._dynamo.reset()
+    call = torch.compile(checkpointed, backend="stack", options={"backend": "interpreter"})
+    leaves = [torch.randn(6, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)]
+    torch.manual_seed(0)
+    call(*leaves).backward()
+    twins = [x.detach().clone().requires_grad_() for x in leaves]
+    torch.manual_seed(0)
+    checkpointed(*twins).backward()
+    for got, want in zip(leaves, twins, strict=True):
+        torch.testing.assert_close(got.grad, want.grad, rtol=1e-5, atol=1e-5)
+    backward = GRAPHS[-1].func
+    shapes = [tuple(map(int, p.shape)) for p in backward.params]
+    assert shapes.count((6, 8)) == 2  # the input and the draw
+    assert not any(n.op == "opaque" for n in backward.nodes)
+
+
+def test_what_is_not_for_us_is_cut_by_torch() -> None:
+    torch._dynamo.reset()
+    call = torch.compile(
+        lambda x: x.sin() * x, backend="stack", dynamic=True, options={"backend": "interpreter"}
+    )
+    x = torch.randn(5, 3, requires_grad=True)
+    call(x).sum().backward()
+    torch.testing.assert_close(x.grad, (x.cos() * x + x.sin()).detach())
+    assert JOINTS[-1]["captured"].notes == ["cut by torch: primals_1 is a SymInt"]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_the_forward_pass_of_a_whole_program_keeps_nothing(dynamic: bool) -> None:
+    x = torch.randn(5, 3, requires_grad=True)
+    compiled = stack.compile(lambda x: x.sin().cos() * 2, x, dynamic=dynamic, backend="mlir")
+    compiled(x).sum().backward()
+    torch.testing.assert_close(x.grad, -2 * x.sin().sin().detach() * x.cos().detach())
+    assert len(compiled.func.results) == 1

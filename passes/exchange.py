@@ -1,0 +1,236 @@
+"""exchange: sums of products in another order, where that reads less.
+
+Gradients are full of sums along a row that another sum has made already. With a product
+T_mk = sum_n B_mn C_kn, and O_mn = sum_k P_mk C_kn computed anyway,
+
+    sum_k P_mk T_mk = sum_n B_mn O_mn          reads rows of n elements, and no table
+    sum_k d_m E_mk  = d_m sum_k E_mk           reads nothing, where the right sum is there
+
+The first is what is left of the gradient of a weighted mean (attention), the second of a softmax
+that is written out. Both round in another order than the sum they replace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir import ops
+from stack.ir.axes import Index
+from stack.ir.builder import Builder, make
+from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.node import Func, Node, topological
+from stack.ir.types import F32, DType
+from stack.passes.rules.dot_layout import dot_axes
+from stack.rewrite.engine import Scope, on, rewrite
+from stack.rewrite.group import estimate
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+from stack.rewrite.verdict import Why
+
+MOVES = ("broadcast", "reshape", "transpose")
+Entry = tuple[Node, Index]  # a value, and where it is read
+
+
+@dataclass(frozen=True)
+class Exchange(Pass):
+    """Take sums of products in the order that reads less, where other sums are there already."""
+
+    name: ClassVar[str] = "exchange"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return rewrite(func, (exchanged_sum, multiple_of_sum), log)
+
+
+@on("reduce")
+def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
+    """sum over k of P_mk (B C^T)_mk is sum over n of B_mn O_mn, where O = P C is there."""
+    factors = node.args[0]
+    axes: Sequence[int] = node.attrs["axes"]
+    if node.attrs["kind"] != "sum" or len(axes) != 1 or factors.op != "mul":
+        return None
+    if not node.dtype.is_float:
+        return None
+    marks = _marks(factors, "i")
+    along = marks[axes[0]]
+    if not isinstance(along, Expr):
+        return None
+    near: Why | None = None
+    for table, weights in (factors.args, factors.args[::-1]):
+        if table.tensor.rank != len(marks) or weights.tensor.rank != len(marks):
+            continue
+        product, place = _source((table, marks))
+        if product.op != "dot":
+            continue
+        for b, c in _sides(product, place):
+            if along in b[1] or along not in c[1]:
+                continue
+            found = _other_product(node, _source((weights, marks)), _source(c), b, scope)
+            if found is None:
+                near = Why("nothing sums the weights times the other operand", product)
+            elif estimate(b[0].tensor.size) >= estimate(product.tensor.size):
+                near = Why("it would read no less", product)
+            else:
+                return _rows(node, b, *found, [m for m in marks if m is not along])
+    return near
+
+
+@on("reduce")
+def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
+    """sum over k of d_m E_mk is d_m times the sum of E, where that is there."""
+    axes: Sequence[int] = node.attrs["axes"]
+    product, sign = node.args[0], 1
+    while product.op == "neg":
+        product, sign = product.args[0], -sign
+    if node.attrs["kind"] != "sum" or product.op != "mul" or not node.dtype.is_float:
+        return None
+    near: Why | None = None
+    for row, table in (product.args, product.args[::-1]):
+        if table.tensor.rank != product.tensor.rank:
+            continue
+        small = _constant_along(row, axes, node)
+        if small is None:
+            continue
+        total = _sum_of(table, node, scope)
+        if total is not None:
+            made = make("mul", (total, small))
+            return made if sign > 0 else make("neg", (made,))
+        near = Why("the sum of its other factor is not there", table)
+    return near
+
+
+# ---- places
+
+
+def _marks(node: Node, name: str) -> Index:
+    """A place of a value: a symbol for each axis, 0 where it has one element."""
+    return tuple(
+        symbol(f"{name}{i}", 0, s - 1) if isinstance(s, int) and s > 1 else 0
+        for i, s in enumerate(node.shape)
+    )
+
+
+def _source(entry: Entry) -> Entry:
+    """What movement and casts of floats read at a place, and where."""
+    node, index = entry
+    while node.op in MOVES or _is_rounding(node):
+        index = ops.pull(node, index)[0]
+        node = node.args[0]
+    return node, index
+
+
+def _origin(node: Node) -> Node:
+    """What movement and casts of floats read."""
+    while node.op in MOVES or _is_rounding(node):
+        node = node.args[0]
+    return node
+
+
+def _is_rounding(node: Node) -> bool:
+    """Whether a node is a float in another type."""
+    return node.op == "cast" and node.dtype.is_float and node.args[0].dtype.is_float
+
+
+def _sides(dot: Node, place: Index) -> Iterator[tuple[Entry, Entry]]:
+    """The operands of a product of matrices at a place, in both orders; `n` is summed over."""
+    (left, right), output = dot_axes(dot)
+    summed = [(n, s) for n, s in zip(left, dot.args[0].shape, strict=True) if n not in output]
+    if len(summed) == 1 and summed[0][0] in right and isinstance(summed[0][1], int):
+        n = symbol("n", 0, max(summed[0][1] - 1, 1))
+        first, second = zip(dot.args, ops.pull(dot, place, {summed[0][0]: n}), strict=True)
+        yield first, second
+        yield second, first
+
+
+def _other_product(
+    node: Node, weights: Entry, c: Entry, b: Entry, scope: Scope
+) -> tuple[Node, Index] | None:
+    """A product of `weights` and `c` with a place for each of `b`; and its place."""
+    for dot in scope.nodes:
+        if dot.op != "dot" or dot.tensor.size != b[0].tensor.size:
+            continue
+        if {_origin(a) for a in dot.args} != {weights[0], c[0]}:
+            continue
+        marks = _marks(dot, "o")
+        for p, other in _sides(dot, marks):
+            p, other = _source(p), _source(other)
+            if p[0] is not weights[0]:
+                continue
+            known = _unified((*p[1], *other[1]), (*weights[1], *c[1]))
+            place = None if known is None else _at(marks, known)
+            if place is None or {*map(str, place)} != {*map(str, b[1])}:
+                continue
+            if node not in topological([dot]):
+                return dot, place
+    return None
+
+
+def _unified(pattern: Index, wanted: Index) -> Mapping[str, Dim] | None:
+    """What the symbols of one place are for it to be another."""
+    known: dict[str, Dim] = {}
+    for here, there in zip(pattern, wanted, strict=True):
+        names = [s.name for s in symbols(here)]
+        if len(names) == 1 and here == symbol_of(here):
+            known.setdefault(names[0], there)
+    return known if _at(pattern, known) == wanted else None
+
+
+def symbol_of(dim: Dim) -> Dim | None:
+    """The symbol that an expression is made of, as an expression; None where there are more."""
+    (found, *more) = symbols(dim) or [None]
+    return None if found is None or more else symbol(found.name, found.low, found.high)
+
+
+def _at(place: Index, known: Mapping[str, Dim]) -> Index:
+    return tuple(substitute(d, known) for d in place)
+
+
+# ---- what takes the place of a sum
+
+
+def _rows(node: Node, b: Entry, other: Node, place: Index, kept: Sequence[Dim]) -> Node:
+    """sum over n of B_mn O_mn, with the axes of a sum, in a type that is wide enough."""
+    wide = node.dtype if node.dtype.bits >= 32 else F32
+    order = tuple(place.index(d) for d in b[1])
+    turned = other if order == tuple(range(len(order))) else make(
+        "transpose", (other,), {"perm": order}
+    )  # fmt: skip
+    factors = [_cast(x, wide) for x in (b[0], turned)]
+    summed = tuple(i for i, d in enumerate(b[1]) if d not in kept)
+    total = make("reduce", (make("mul", factors),), {"kind": "sum", "axes": summed})
+    left = [d for d in b[1] if d in kept]
+    perm = tuple(left.index(d) for d in kept)
+    if perm != tuple(range(len(perm))):
+        total = make("transpose", (total,), {"perm": perm})
+    return _cast(total, node.dtype)
+
+
+def _cast(x: Node, dtype: DType) -> Node:
+    return x if x.dtype is dtype else make("cast", (x,), hint=x.tensor.with_dtype(dtype))
+
+
+def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
+    """A value that is the same along some axes, without them; None where it is not."""
+    if not row.tensor.rank:
+        return row
+    if row.op != "broadcast":
+        return None
+    own: Sequence[int] = row.attrs["axes"]
+    if not {*own}.isdisjoint(axes):
+        return None
+    kept = [i for i in range(row.tensor.rank) if i not in axes]
+    places = tuple(kept.index(a) for a in own)
+    small = row.args[0]
+    if small.shape == like.shape or not small.tensor.rank:
+        return small
+    return make("broadcast", (small,), {"axes": places}, hint=like.type)
+
+
+def _sum_of(table: Node, like: Node, scope: Scope) -> Node | None:
+    """The sum of a value along the axes of another sum, where the block has it."""
+    for user in scope.users(table):
+        if user.op == "reduce" and user.attrs == like.attrs and user.type == like.type:
+            if user is not like and like not in topological([user]):
+                return user
+    return None

@@ -1,0 +1,91 @@
+"""A training step as one function: its results come first, then its gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+
+from stack.errors import StackError
+from stack.ir.node import Func, Node, deps, topological
+
+
+class Joint:
+    """Which values of a function belong to the forward pass, and which to the backward pass.
+
+    Args:
+        results: how many of the results, the first, are those of the forward pass.
+        tangents: how many of the parameters, the last, are incoming gradients.
+
+    Attributes:
+        outputs, gradients: the results of the two passes.
+        late: values with an incoming gradient in them: only the backward pass can compute them.
+        forward: values that the results of the forward pass are computed from.
+        needed: values that gradients are computed from.
+        open: those of them that either pass may compute.
+        wanted: those of them that something late reads, or that are gradients.
+        users: the nodes that read a value, for each value.
+    """
+
+    def __init__(self, func: Func, results: int, tangents: int) -> None:
+        if not 0 < results <= len(func.results) or not 0 <= tangents <= len(func.params):
+            raise StackError(
+                f"@{func.name} has {len(func.results)} results and {len(func.params)} parameters:"
+                f" not {results} results of a forward pass and {tangents} incoming gradients"
+            )
+        self.func = func
+        self.outputs, self.gradients = func.results[:results], func.results[results:]
+        self.tangents = func.params[len(func.params) - tangents :]
+        self.forward = frozenset(topological(self.outputs))
+        self.late = self._late()
+        if not self.late.isdisjoint(self.forward):
+            raise StackError(f"a result of the forward pass of @{func.name} reads a gradient")
+        needed = topological(self.gradients)
+        self.needed = frozenset(needed)
+        self.open = [n for n in needed if n not in self.late]
+        self.wanted = {d for n in needed if n in self.late for d in deps(n)} | {*self.gradients}
+        self.wanted -= self.late
+        self.users = _users(topological(func.results))
+
+    def _late(self) -> frozenset[Node]:
+        found = set(self.tangents)
+        for node in topological(self.func.results):
+            if not found.isdisjoint(deps(node)):
+                found.add(node)
+        return frozenset(found)
+
+    def name(self, node: Node) -> str:
+        """`%x`, as the text of the function has it."""
+        if node.op == "param":
+            return f"%{node.attrs['name']}"
+        return f"%{self.func.body.names.get(node, node.op)}"
+
+    def lines(self, nodes: Iterable[Node]) -> tuple[str, ...]:
+        """Source lines of nodes, each once."""
+        locs = self.func.body.locs
+        return tuple(dict.fromkeys(line for n in nodes for line in locs.get(n, ())))
+
+    @cached_property
+    def barriers(self) -> dict[Node, int]:
+        """How many kernels at least come before a value: products and the like on the way to it."""
+        found: dict[Node, int] = {}
+        for node in topological(self.func.results):
+            before = [found[d] + (d.op in READ_APART) for d in deps(node)]
+            found[node] = max(before, default=0)
+        return found
+
+
+# ops whose operands are in memory
+READ_APART = frozenset({
+    "dot", "ragged_dot", "conv", "sort", "scan", "scatter", "while", "cond", "call", "opaque",
+    "custom",
+})  # fmt: skip
+# ops whose results are: a gather may be taken before what its operand is made by
+APART = READ_APART | {"gather"}
+
+
+def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for dep in dict.fromkeys(deps(node)):
+            found.setdefault(dep, []).append(node)
+    return found

@@ -1,0 +1,84 @@
+"""The cheapest cut of a network: Dinic's algorithm (Dinitz 1970) for the largest flow.
+
+What the largest flow fills is the cheapest cut (Ford and Fulkerson 1956).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+INFINITE = 1 << 60
+SOURCE, SINK = 0, 1
+
+
+class Network:
+    """Nodes by number, SOURCE and SINK among them, with edges of integer capacities."""
+
+    def __init__(self, size: int) -> None:
+        self.edges: list[list[int]] = [[] for _ in range(size)]  # numbers of outgoing edges
+        self.ends: list[int] = []
+        self.room: list[int] = []  # what an edge still takes; edge `e ^ 1` is the way back
+
+    def add(self, start: int, end: int, capacity: int) -> None:
+        """An edge, and its way back, which is empty."""
+        for a, b, room in ((start, end, capacity), (end, start, 0)):
+            self.edges[a].append(len(self.ends))
+            self.ends.append(b)
+            self.room.append(room)
+
+    def source_side(self) -> set[int]:
+        """The nodes on the source's side of a cheapest cut, the smallest such set.
+
+        Raises ValueError where every cut goes through an edge without a price.
+        """
+        total = 0
+        while (levels := self._levels())[SINK] >= 0:
+            total += self._fill(levels)
+            if total >= INFINITE:
+                raise ValueError("no cut has a price")
+        return {node for node, level in enumerate(levels) if level >= 0}
+
+    def _levels(self) -> list[int]:
+        """How far each node is from the source, through edges with room; -1: not to be reached."""
+        levels = [-1] * len(self.edges)
+        levels[SOURCE] = 0
+        pending = deque([SOURCE])
+        while pending:
+            node = pending.popleft()
+            for edge in self.edges[node]:
+                end = self.ends[edge]
+                if self.room[edge] and levels[end] < 0:
+                    levels[end] = levels[node] + 1
+                    pending.append(end)
+        return levels
+
+    def _fill(self, levels: list[int]) -> int:
+        """Send all that goes along shortest paths."""
+        total = 0
+        tried = [0] * len(self.edges)
+        path: list[int] = []
+        node = SOURCE
+        while True:
+            if node == SINK:
+                amount = min(self.room[e] for e in path)
+                for edge in path:
+                    self.room[edge] -= amount
+                    self.room[edge ^ 1] += amount
+                total += amount
+                full = next(i for i, e in enumerate(path) if not self.room[e])
+                node = self.ends[path[full] ^ 1]
+                del path[full:]
+                continue
+            out = self.edges[node]
+            while tried[node] < len(out):
+                edge = out[tried[node]]
+                if self.room[edge] and levels[self.ends[edge]] == levels[node] + 1:
+                    path.append(edge)
+                    node = self.ends[edge]
+                    break
+                tried[node] += 1
+            else:
+                if not path:
+                    return total
+                levels[node] = -1
+                node = self.ends[path.pop() ^ 1]

@@ -1,0 +1,25 @@
+"""Values that are one number everywhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from stack.ir.data import Data
+from stack.ir.node import Node
+
+
+def splat(node: Node) -> Any:
+    """The value of a constant whose elements are all equal, through broadcasts; else None."""
+    while node.op in ("broadcast", "reshape", "transpose"):
+        node = node.args[0]
+    if node.op != "const":
+        return None
+    data: Data = node.attrs["value"]
+    if not data.size:
+        return None
+    flat = data.array.reshape(-1)
+    if data.size > 1 and not bool(np.all(flat == flat[0])):
+        return None
+    return flat[0].item()

@@ -108,7 +108,13 @@ _control(
     relation=Branches,
     at_least=1,
 )
-_control("while", "repeat the body while the condition holds", _while_infer, relation=Repeat)
+_control(
+    "while",
+    "repeat the body while the condition holds; `trip_count`: how often that is, where known",
+    _while_infer,
+    relation=Repeat,
+    attrs=("trip_count?: int",),
+)
 define(
     OpDef(
         "opaque",

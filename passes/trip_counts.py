@@ -1,0 +1,63 @@
+"""trip_counts: how often a loop runs, where that is known, is written on it.
+
+A loop whose end is computed on a device keeps the host waiting in every turn, and no CUDA graph
+can hold it. One that counts from a number to a number needs neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import rebuild
+from stack.ir.node import Block, Func, Node
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class TripCounts(Pass):
+    """Write `trip_count` on each `while` that counts in steps of a number up to a number."""
+
+    name: ClassVar[str] = "trip_counts"
+
+    def run(self, func: Func, log: Log) -> Func:
+        def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+            new = node
+            if args != node.args or blocks != node.blocks:
+                new = Node(node.op, args, node.attrs, node.type, blocks)
+            count = trip_count(new) if new.op == "while" else None
+            if count is None or not log.spend("trip_counts", func.body.locs.get(node, ())):
+                return new
+            return Node(new.op, new.args, {**new.attrs, "trip_count": count}, new.type, new.blocks)
+
+        return rebuild(func, visit)
+
+
+def trip_count(loop: Node) -> int | None:
+    """The turns of a `while`, or None where they are not known."""
+    test, body = loop.blocks
+    (holds,) = test.results
+    if holds.op != "lt" or holds.args[0] not in test.params:
+        return None
+    place = test.params.index(holds.args[0])
+    start, end = _number(loop.args[place]), _number(holds.args[1])
+    step = _step(body.results[place], body.params[place])
+    if start is None or end is None or not step:
+        return None
+    return max(0, -(-(end - start) // step))
+
+
+def _step(after: Node, before: Node) -> int | None:
+    """What a turn adds to a counter; None where it is not a number above 0."""
+    if after.op != "add" or before not in after.args:
+        return None
+    left, right = after.args
+    step = _number(right if left is before else left)
+    return step if step is not None and step > 0 else None
+
+
+def _number(node: Node) -> int | None:
+    if node.op != "const" or node.tensor.rank or node.dtype.kind not in "iu":
+        return None
+    return int(node.attrs["value"].array)

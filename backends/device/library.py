@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -13,13 +13,13 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.types import TupleType
 
+from ..runtime.device import Fill, Library, Make
 from .convolutions import convolution_call
 from .products import dot_into, integer_dot, is_product
 from .updates import row_sums
 
 Tensor = torch.Tensor
-# reads the first, writes the second
-Launch = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
+ON_HOST = frozenset({"cond", "while", "opaque"})  # they look at values there
 
 
 class DeviceSpace(TorchSpace):
@@ -48,33 +48,36 @@ class DeviceSpace(TorchSpace):
         return convolution(node, x, w, convolution_call(node))
 
 
-def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
-    """What runs a library group or a bare tensor op, and the name of the library call."""
+def library_of(node: Node, space: DeviceSpace) -> Library:
+    """What runs a library group or a bare tensor op."""
     body = node.blocks[0] if node.op == "fusion" else _alone(node)
     inner = [n for n in body.nodes if n.op != "item"]
-    if len(inner) == 1 and list(inner[0].args) == list(body.params):
-        only = inner[0]
-        if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
-            product = dot_into(only)
-            return (lambda ins, outs: product(ins[0], ins[1], outs[0])), "torch.matmul"
-        update = row_sums(only) if only.op == "scatter" else None
-        if update is not None:
-            return (lambda ins, outs: update(ins, outs[0])), "torch.index_add"
-        return _evaluated(body, space), f"torch.{only.op}"
-    return _evaluated(body, space), "torch"
+    on_device = not {n.op for n in inner} & ON_HOST
+    if len(inner) != 1:
+        return Library("torch", _evaluated(body, space), capturable=on_device)
+    only = inner[0]
+    name = f"torch.{only.op}"
+    if only.op == "conv":
+        return Library(name, make=_convolution(body, only, space))
+    if list(only.args) != list(body.params):
+        return Library("torch", _evaluated(body, space), capturable=on_device)
+    if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
+        product = dot_into(only)
+        return Library("torch.matmul", lambda ins, outs: product(ins[0], ins[1], outs[0]))
+    update = row_sums(only) if only.op == "scatter" else None
+    if update is not None:
+        return Library("torch.index_add", lambda ins, outs: update(ins, outs[0]))
+    return Library(name, _evaluated(body, space), capturable=on_device)
 
 
-def allocating(node: Node, space: DeviceSpace) -> Callable[[Sequence[Tensor]], list[Tensor]] | None:
-    """The call of a library that allocates its result, for a convolution alone; None elsewhere.
-
-    It would take a copy to have the result in a place of ours.
-    """
-    body = node.blocks[0] if node.op == "fusion" else _alone(node) if node.op == "conv" else None
-    if body is None or [n.op for n in body.nodes] != ["conv"]:
-        return None
-    conv = body.nodes[0]
+def _convolution(body: Block, conv: Node, space: DeviceSpace) -> Make:
+    """It would take a copy to have the result in a place of ours."""
     places = [list(body.params).index(a) for a in conv.args]
-    return lambda inputs: [space.op_conv(conv, *(inputs[i] for i in places)).contiguous()]
+
+    def run(inputs: Sequence[Tensor], _: int) -> list[Tensor]:
+        return [space.op_conv(conv, *(inputs[i] for i in places)).contiguous()]
+
+    return run
 
 
 def _alone(node: Node) -> Block:
@@ -82,11 +85,11 @@ def _alone(node: Node) -> Block:
     inner = Node(node.op, params, node.attrs, node.type, node.blocks)
     if not isinstance(node.type, TupleType):
         return Block(params, [inner])
-    items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.type.items)]
+    items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.types)]
     return Block(params, items)
 
 
-def _evaluated(body: Block, space: DeviceSpace) -> Launch:
+def _evaluated(body: Block, space: DeviceSpace) -> Fill:
     entering = [p.tensor for p in body.params]
     leaving = [r.tensor for r in body.results]
 

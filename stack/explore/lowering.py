@@ -12,9 +12,9 @@ import numpy as np
 from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
-from stack.ir.data import round_bf16
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
+from stack.ir.storage import encode
 from stack.ir.types import BF16, DType
 from stack.rewrite.check import random_inputs
 from stack.run import plugins
@@ -97,26 +97,11 @@ def captured_of(func: Func) -> Captured:
     )
 
 
-def to_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What backends take: bf16 as bit patterns."""
-    if dtype is not BF16:
-        return array
-    wide = round_bf16(np.asarray(array, dtype=np.float32))
-    return (wide.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def from_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What the interpreter holds: bf16 as float32."""
-    if dtype is not BF16:
-        return array
-    return (np.ascontiguousarray(array).astype(np.uint32) << 16).view(np.float32)
-
-
 def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
     """The same program with example arguments drawn for it; for functions from text."""
     drawn = random_inputs(captured.func, seed)
     params = captured.func.params
-    args = tuple(to_storage(a, p.dtype) for a, p in zip(drawn, params, strict=True))
+    args = tuple(encode(a, p.dtype) for a, p in zip(drawn, params, strict=True))
     return replace(captured, args=args)
 
 

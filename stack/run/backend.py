@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +33,11 @@ class Kernel:
     bytes: float = 0
     resources: dict[str, int] = field(default_factory=dict)
     warning: str = ""
+
+
+def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """`block.py:42 Attn.wq` to `block.py:42`, each once."""
+    return tuple(dict.fromkeys(line.split(" ")[0] for line in lines))
 
 
 @dataclass

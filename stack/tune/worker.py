@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from stack.errors import POISONED, StackError, is_device_lost
-from stack.explore.lowering import to_storage
 from stack.ir.node import Func
 from stack.ir.parser import parse
+from stack.ir.storage import encode
 from stack.ir.types import TensorType
 from stack.rewrite.check import random_array
 from stack.rewrite.pipeline import Pipeline
@@ -37,7 +37,7 @@ def fill(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
     if type_.dtype.kind not in "fc":
         return np.zeros(shape, type_.dtype.numpy)
     drawn = random_array(TensorType(type_.dtype, (min(DRAWN, max(1, math.prod(shape))),)), rng)
-    return np.resize(to_storage(drawn, type_.dtype), shape)
+    return np.resize(encode(drawn, type_.dtype), shape)
 
 
 def seconds(executable: Executable, func: Func) -> float:

@@ -10,8 +10,8 @@ import pytest
 from random_programs import Program, random_program
 
 from stack.backends.mlir import BACKEND
-from stack.backends.mlir.library import decode, encode
 from stack.ir import Func, parse, verify
+from stack.ir.storage import decode, encode
 from stack.rewrite import Pipeline, random_inputs
 from stack.run import plugins
 from stack.run.compile import compile_func

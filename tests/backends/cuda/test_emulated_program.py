@@ -16,6 +16,7 @@ import stack
 from stack.backends.cuda import BACKEND, nvrtc
 from stack.backends.cuda.compiler import compile_program
 from stack.backends.cuda.values import Source
+from stack.backends.runtime.steps import OnArrays
 from stack.rewrite import Pipeline
 
 jax = pytest.importorskip("jax")
@@ -40,12 +41,12 @@ def test_a_training_step(
 
     sources: list[Source] = []
 
-    def load(source: Source, *_: Any) -> launch.Launch:
+    def load(source: Source, *_: Any) -> OnArrays:
         folder = tmp_path / str(len(sources))
         os.mkdir(folder)
         sources.append(source)
         run = emulated(source, folder)
-        return lambda ins, outs: run([t.data_ptr() for t in (*ins, *outs)])
+        return OnArrays(lambda ins, outs: run([t.data_ptr() for t in (*ins, *outs)]))
 
     monkeypatch.setattr(launch, "device_target", lambda _: "sm_90")
     monkeypatch.setattr(launch, "loaded", load)

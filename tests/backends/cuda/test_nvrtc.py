@@ -24,6 +24,7 @@ from stack.backends.cuda import BACKEND, nvrtc
 from stack.backends.cuda.compiler import compile_program
 from stack.backends.cuda.printer import print_kernel
 from stack.backends.cuda.values import Source
+from stack.backends.runtime.steps import OnArrays
 from stack.cli import main
 from stack.errors import StackError, UsageError
 from stack.ir import DTYPES, Builder, Node, parse
@@ -203,8 +204,9 @@ def test_equal_code_is_launched_on_its_own_grid(monkeypatch: pytest.MonkeyPatch)
 
     ran: list[tuple[int, int]] = []
 
-    def recorded(source: Source, *_: Any) -> launch.Launch:
-        return lambda _, outs: ran.append((outs[0].numel(), source.blocks * source.threads))
+    def recorded(source: Source, *_: Any) -> OnArrays:
+        threads = source.blocks * source.threads
+        return OnArrays(lambda _, outs: ran.append((outs[0].numel(), threads)))
 
     monkeypatch.setattr(launch, "device_target", lambda _: TARGET)
     monkeypatch.setattr(launch, "loaded", recorded)

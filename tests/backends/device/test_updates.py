@@ -11,9 +11,9 @@ from device_backend import BACKEND
 from kernel_cases import Spec, random_array
 from test_programs import func_of
 
-from stack.backends.mlir.library import decode, encode
 from stack.ir import Builder, Node
 from stack.ir.node import Func
+from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run
 

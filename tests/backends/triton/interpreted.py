@@ -20,10 +20,10 @@ from kernel_cases import CASES, Spec, group_of, program, random_array
 from rounding_cases import chain, in_f32, numbers
 
 import stack
-from stack.backends.mlir.library import decode, encode
 from stack.backends.triton import BACKEND
 from stack.ir import Builder, Func, Node, parse
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
+from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
 
 OPTIONS = {"device": "cpu", "graph": False}

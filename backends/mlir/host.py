@@ -19,6 +19,7 @@ from stack.run.cache import Cache
 from ..runtime.device import CallOpaque, Library, Make
 from ..runtime.program import Program
 from ..runtime.steps import KernelStep
+from .address import address
 from .library import library_of
 from .loops import Loop
 
@@ -52,13 +53,8 @@ class Host:
     def shortage(self, error: BaseException, asked: int, what: str) -> str:
         return f"out of memory: {what} needs {asked} bytes ({error})"
 
-    @staticmethod
-    def address(array: np.ndarray) -> int:
-        return array.__array_interface__["data"][0]
-
-    @staticmethod
-    def copy(array: np.ndarray) -> np.ndarray:
-        return array.copy()
+    address = staticmethod(address)
+    copy = staticmethod(np.ndarray.copy)
 
     def constant(self, node: Node) -> np.ndarray:
         return np.ascontiguousarray(encode(node.attrs["value"].array, node.dtype))

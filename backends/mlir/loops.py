@@ -19,6 +19,7 @@ from ..runtime.program import Program
 from ..runtime.steps import KernelStep
 from ..runtime.values import Value
 from . import jit
+from .address import address
 
 Table = ctypes.Array[ctypes.c_int64]
 
@@ -185,7 +186,7 @@ class Loop:
             state[slot] if slot in self.kept else np.empty(shape, dtype)
             for slot, (shape, dtype) in enumerate(self.types)
         ]
-        places = [a.__array_interface__["data"][0] for a in (*state, *other)]
+        places = [address(a) for a in (*state, *other)]
         for table, slot, place in self.patches:
             table[slot] = places[place]
         self.turns.raw(ctypes.addressof(self.table))

@@ -34,7 +34,8 @@ class Program:
         plan = Plan(block, device, load, call_opaque, self._control)
         self.inputs, self.steps, self.arena_bytes = plan.inputs, plan.steps, plan.arena_bytes
         self.results = plan.results
-        self.own, self.kept = _ownership(self.results)
+        self.shared = _shared(self.results, ("output", "made"))
+        self.shared_in_loops = _shared(self.results, ("output", "made", "input"))
         self.fresh = [
             (v, device.allocator(v.shape, v.dtype, v.what))
             for v in plan.all
@@ -75,24 +76,25 @@ class Program:
         """Seconds of every step of one run, on the device."""
         marks: list[Any] = []
         with self.lock:
-            self.device.within(partial(self._work, self.own, marks=marks), arrays)
+            self.device.within(partial(self.work, marks=marks), arrays)
             return self.device.seconds(marks)
-
-    def work(self, arrays: Sequence[Array], stream: int) -> list[Array]:
-        """As `run`, on a stream of the device, which is the current one and no other thread's."""
-        return self._work(self.own, arrays, stream)
 
     def turn(self, arrays: Sequence[Array], stream: int) -> list[Array]:
         """As `work`, for a loop: writes into what is `updated`, gives back what it passes on."""
-        return self._work(self.kept, arrays, stream)
+        return self.work(arrays, stream, self.shared_in_loops)
 
-    def _work(
+    def work(
         self,
-        own: Sequence[bool],
         arrays: Sequence[Array],
         stream: int,
+        shared: Sequence[int] | None = None,
         marks: list[Any] | None = None,
     ) -> list[Array]:
+        """As `run`, on a stream of the device, which is the current one.
+
+        `shared`: numbers of the results to copy; by default those that are not the caller's alone.
+        `marks` gets the time before the steps, and after each.
+        """
         try:
             for value, array in zip(self.inputs, arrays, strict=True):
                 value.put(array)
@@ -103,11 +105,10 @@ class Program:
                     launch(stream)
             else:
                 self._mark_steps(stream, marks)
-            copy = self.device.copy
-            return [
-                v.get() if is_own else copy(v.get())
-                for v, is_own in zip(self.results, own, strict=True)
-            ]
+            results = [v.get() for v in self.results]
+            for number in self.shared if shared is None else shared:
+                results[number] = self.device.copy(results[number])
+            return results
         finally:
             # what the caller owns must not be held, let alone written again
             for value in self.passing:
@@ -120,15 +121,13 @@ class Program:
             marks.append(self.device.mark())
 
 
-def _ownership(results: Sequence[Value]) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Which results are nobody else's; which of them are so where inputs may be given back."""
-    own: list[bool] = []
-    kept: list[bool] = []
+def _shared(results: Sequence[Value], own: Sequence[str]) -> tuple[int, ...]:
+    """The results that must be copied: those of no `own` source, or given before."""
     given: set[Value] = set()
-    for result in results:
+    found: list[int] = []
+    for number, result in enumerate(results):
         root = result.root
-        is_first = root not in given
+        if root in given or root.source not in own:
+            found.append(number)
         given.add(root)
-        own.append(is_first and root.source in ("output", "made"))
-        kept.append(is_first and root.source in ("output", "made", "input"))
-    return tuple(own), tuple(kept)
+    return tuple(found)

@@ -36,15 +36,18 @@ class Program:
         self.results = plan.results
         self.shared = _shared(self.results, ("output", "made"))
         self.shared_in_loops = _shared(self.results, ("output", "made", "input"))
-        self.fresh = [
-            (v, device.allocator(v.shape, v.dtype, v.what))
-            for v in plan.all
-            if v.source == "output"
-        ]
+        self.fresh = [v for v in plan.all if v.source == "output"]
+        self.given = [*self.inputs, *self.fresh]
+        self.allocators = [device.allocator(v.shape, v.dtype, v.what) for v in self.fresh]
         self.passing = [v for v in plan.all if v.source != "static"]
         self.launches = [step.bind(device) for step in self.steps]
         for last, values in plan.last_readers().items():
             self.launches[last] = releasing(self.launches[last], values)
+        self.patches = [
+            (table, slot, number)
+            for number, value in enumerate(self.given)
+            for table, slot in value.slots
+        ]
 
     @property
     def capturable(self) -> bool:
@@ -54,7 +57,7 @@ class Program:
     @property
     def peak_bytes(self) -> int:
         """Bytes of the arena and of the results."""
-        return self.arena_bytes + sum(v.bytes for v, _ in self.fresh)
+        return self.arena_bytes + sum(v.bytes for v in self.fresh)
 
     @property
     def updated(self) -> set[int]:
@@ -96,10 +99,12 @@ class Program:
         `marks` gets the time before the steps, and after each.
         """
         try:
-            for value, array in zip(self.inputs, arrays, strict=True):
-                value.put(array)
-            for value, allocate in self.fresh:
-                value.put(allocate())
+            held = [*arrays, *[allocate() for allocate in self.allocators]]
+            for value, array in zip(self.given, held, strict=True):
+                value.array = array
+            addresses = list(map(self.device.address, held))
+            for table, slot, number in self.patches:
+                table[slot] = addresses[number]
             if marks is None:
                 for launch in self.launches:
                     launch(stream)

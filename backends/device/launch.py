@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ctypes import addressof
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from stack.ir.node import Node
 
 from ..runtime.device import Bound
 from ..runtime.values import Table, Value
-from .driver import DriverError, Function, LaunchConfig, TensorMap, check, library
+from .driver import DriverError, Function, TensorMap, check, driver, launch_config
 
 
 def stream_of(device: torch.device) -> int:
@@ -95,19 +96,21 @@ class Loaded:
                 maps.append((made, cells[argument.array]))
                 given[number] = made.address
             elif isinstance(argument, int):
-                given[number] = ctypes.addressof(cells[argument])
+                given[number] = addressof(cells[argument])
             else:
-                given[number] = ctypes.addressof(argument)
-        config = LaunchConfig((self.blocks, 1, 1), self.threads, self.function.shared)
-        at_config, at_given = ctypes.addressof(config), ctypes.addressof(given)
-        launch, handle = library().cuLaunchKernelEx, self.function.handle
+                given[number] = addressof(argument)
+        config = launch_config((self.blocks, 1, 1), self.threads, self.function.shared)
+        last = -1  # the stream that the description names
+        launch, handle, at_given = driver().cuLaunchKernelEx, self.function.handle, addressof(given)
 
         def run(stream: int, keep: object = (self, given, cells)) -> None:
             for made, cell in maps:
                 if made.pointer != cell[0]:
                     made.point(cell[0])
-            config.stream = stream
-            status = launch(at_config, handle, at_given, None)
+            nonlocal last
+            if stream != last:
+                config.hStream = last = stream
+            (status,) = launch(config, handle, at_given, 0)
             if status:
                 check(status, f"launching kernel {self.function.name}")
 

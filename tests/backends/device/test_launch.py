@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import device_backend
 import numpy as np
@@ -45,14 +46,18 @@ class FakeDriver:
         self.encoded: list[int] = []
         self.status = 0
 
-    def cuLaunchKernelEx(self, config: int, handle: int, arguments: int, extra: None) -> int:
-        self.streams.append(driver.LaunchConfig.from_address(config).stream)
+    CUlaunchConfig = SimpleNamespace
+
+    def cuLaunchKernelEx(
+        self, config: SimpleNamespace, handle: int, arguments: int, extra: int
+    ) -> tuple[int]:
+        self.streams.append(config.hStream)
         count, kernel = self.kernels[handle]
         places = (ctypes.c_void_p * count).from_address(arguments)
         kernel([ctypes.c_uint64.from_address(p).value for p in places if p is not None])
-        return self.status
+        return (self.status,)
 
-    def cuTensorMapEncodeTiled(self, place: int, *rest: object) -> int:
+    def encode(self, place: int, *rest: object) -> int:
         """The fake map is the address of its array."""
         pointer = rest[2]
         assert isinstance(pointer, int)
@@ -60,15 +65,16 @@ class FakeDriver:
         self.encoded.append(pointer)
         return 0
 
-    def cuGetErrorString(self, status: int, text: object) -> None:
-        """No words."""
+    def cuGetErrorString(self, status: int) -> tuple[int, bytes]:
+        return 0, b"out of order"
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     made = FakeDriver()
-    monkeypatch.setattr(driver, "library", lambda: made)
-    monkeypatch.setattr(launch, "library", lambda: made)
+    monkeypatch.setattr(driver, "driver", lambda: made)
+    monkeypatch.setattr(driver, "encode", lambda: made.encode)
+    monkeypatch.setattr(launch, "driver", lambda: made)
     monkeypatch.setattr(launch, "stream_of", lambda device: STREAM)
     return made
 
@@ -219,7 +225,7 @@ def test_a_launch_that_the_driver_refuses(fake: FakeDriver) -> None:
     program = Program(func.body, TorchDevice("cpu"), loader(fake))
     x, w = torch.randn(8, 12), torch.randn(12, 12)
     fake.status = REFUSES
-    with pytest.raises(StackError, match="launching kernel fake"):
+    with pytest.raises(StackError, match=r"error 1 \(out of order\) while launching kernel fake"):
         program.run([x, w])
     assert all(v.array is None for v in program.passing)
     fake.status = 0

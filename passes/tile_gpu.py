@@ -9,9 +9,10 @@ from typing import ClassVar
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
+from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.gpu_loops.stream import WarpStream
 from stack.passes.tile import CannotTile, Tile, tile_group
-from stack.passes.tiling.gemm import roles_of, tile_gemm
+from stack.passes.tiling.contraction import roles_of
 
 MULTIPROCESSORS = 132  # of the GPUs that tiles are picked for
 EDGE_COST = 48  # of a row or column of a tile, in products at one depth

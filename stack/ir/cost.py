@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from stack.ir import ops
 from stack.ir.axes import Rule
 from stack.ir.dim import Dim, add, maximum, minimum, mul, product
 from stack.ir.kernel_ops import turns
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
+from stack.ir.ops import lookup, rule_of
 from stack.ir.types import TensorType, TupleType, Type
 
 
@@ -129,7 +129,7 @@ def _with_open_blocks(block: Block) -> Iterator[Node]:
 
 def axis_sizes(node: Node) -> dict[str, Dim]:
     """Sizes of the axes of a node's rule; a windowed axis has the size of the result's."""
-    rule = ops.rule_of(node)
+    rule = rule_of(node)
     if rule is None:
         return {}
     types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
@@ -144,7 +144,7 @@ def axis_sizes(node: Node) -> dict[str, Dim]:
 
 
 def _flops(node: Node) -> Dim:
-    op = ops.lookup(node.op)
+    op = lookup(node.op)
     if op.kind in ("reduction", "contraction"):
         steps = product(list(axis_sizes(node).values()))
         if node.op == "sort":

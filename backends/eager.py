@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable, Kernel, source_lines
+from stack.run.backend import Backend, Executable, Kernel, Peer, source_lines
 
 from .peer import Origins, PeerExecutable, is_from, need, quiet, refuse, user_line, zeros
 
@@ -116,11 +116,8 @@ def _dispatched(run: Any, inputs: Any) -> list[tuple[str, str]]:
 
 BACKEND = Backend(
     name="eager",
-    level="tensor",
-    doc="no compiler: torch op by op; natively the user's framework as it is",
     compile=compile_eager,
-    native=native_eager,
     missing=need("torch", "torch"),
     options=("device",),
-    is_peer=True,
+    peer=Peer(native_eager),
 )

@@ -189,7 +189,7 @@ def refuse(peer: str, takes: str) -> StackError:
 
 def is_from(framework: str, captured: Any) -> bool:
     """Whether a captured program is one of this framework's."""
-    from stack.run import plugins
+    import stack.plugins as plugins
 
     frontend = plugins.load("stack.frontends", framework)
     return bool(frontend.accepts(captured.original, captured.args))

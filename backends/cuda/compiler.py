@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Func, Node, walk
-from stack.run.backend import Executable, Kernel
+from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
 from ..device.symbols import ENTRY, symbol_of
@@ -110,14 +110,7 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Compile a function whose kernels are at the loop level, and plan it on a device.
-
-    Options:
-        device: "cuda" or "cuda:1".
-        cache: False to keep nothing on disk (default: `cache_folder()`).
-        call_opaque: what runs `opaque` nodes.
-        graph: False to launch step by step instead of replaying CUDA graphs.
-    """
+    """Plan a function whose kernels are at the loop level on a device; see `compile_cuda`."""
     import torch
 
     from ..device.executable import executable
@@ -148,7 +141,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
-def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], Artifacts]:
+def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:

@@ -26,9 +26,7 @@ def driver() -> Any:
     try:
         return import_module("cuda.bindings.driver")
     except ImportError as error:
-        raise StackError(
-            f"launching needs cuda.bindings: pip install cuda-bindings ({error})"
-        ) from (error)
+        raise StackError(f"launching needs `pip install cuda-bindings`: {error}") from error
 
 
 @cache

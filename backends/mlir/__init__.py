@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from stack.run.backend import Backend
+from stack.run.backend import Backend, Lowering
 
 from .compiler import compile_program
 
@@ -20,19 +20,20 @@ def _missing() -> str | None:
 
 BACKEND = Backend(
     name="mlir",
-    level="loop",
-    doc="vectorized, multi-threaded CPU code through MLIR and LLVM, in process",
-    stages=(
-        ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
-        ("laid-out", "layout,canonicalize"),
-        ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
-        ("fused", "fuse"),
-        ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
-        ("loop", "distribute,memory{update=true}"),
-    ),
-    retreat="retreat",
     compile=compile_program,
     missing=_missing,
+    lowering=Lowering(
+        level="loop",
+        stages=(
+            ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
+            ("laid-out", "layout,canonicalize"),
+            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
+            ("fused", "fuse"),
+            ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
+            ("loop", "distribute,memory{update=true}"),
+        ),
+        artifacts=("mlir", "llvm", "asm"),
+        retreat="retreat",
+    ),
     options=("cache", "excess_precision", "tune"),
-    artifacts=("mlir", "llvm", "asm"),
 )

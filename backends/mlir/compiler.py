@@ -79,7 +79,7 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Compile a function whose kernels are at the loop level.
+    """Vectorized, multi-threaded CPU code through MLIR and LLVM, in process.
 
     Options:
         cache: False to keep nothing on disk (default: `cache_folder()`).

@@ -56,13 +56,12 @@ class Library:
 
 
 class Device(Protocol):
-    """Where a program runs, and how. One program, with those inside of it, has one device.
+    """Where a program runs, and how. One program, with those inside of it, has one device."""
 
-    Attributes:
-        out_of_memory: what its library raises.
-    """
-
-    out_of_memory: type[Exception]
+    @property
+    def out_of_memory(self) -> type[Exception]:
+        """What its library raises."""
+        ...
 
     def dtype(self, dtype: DType) -> Any:
         """The element type of arrays that hold an element type of the IR; has an `itemsize`."""
@@ -76,11 +75,11 @@ class Device(Protocol):
         """What gives a dense array without values. Raises StackError as `memory` does."""
         ...
 
-    def address(self, array: Array) -> int:
+    def address(self, array: Array, /) -> int:
         """Where the first element is."""
         ...
 
-    def copy(self, array: Array) -> Array:
+    def copy(self, array: Array, /) -> Array:
         """The same values in memory of their own."""
         ...
 

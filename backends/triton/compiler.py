@@ -10,7 +10,7 @@ import torch
 from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
-from stack.run.backend import Executable, Kernel
+from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, executable
@@ -123,15 +123,7 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Plan a function whose kernels are at the tile level on a device.
-
-    Options:
-        device: "cuda" or "cuda:1"; "cpu" under TRITON_INTERPRET=1.
-        call_opaque: what runs `opaque` nodes.
-        cache: False to keep nothing on disk (default: `cache_folder()`).
-        graph: False to launch step by step instead of replaying CUDA graphs.
-        assembled: True to note what the assembler made of each kernel.
-    """
+    """Plan a function whose kernels are at the tile level on a device; see `compile_triton`."""
     device = torch.device(options.get("device") or default_device())
     compiler = _for_device(func, device, _store(options))
     launches: dict[Source, Runnable] = {}
@@ -174,7 +166,7 @@ def _launcher(compiler: Compiler, node: Node, device: torch.device) -> Runnable:
     return made or interpreted(source)
 
 
-def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], Artifacts]:
+def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
@@ -17,7 +18,6 @@ from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.storage import encode
 from stack.ir.types import BF16, DType
 from stack.rewrite.check import random_inputs
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import (
     DEFAULT_BACKEND,
@@ -170,7 +170,7 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     """The stages up to one of them, without the backend's compiler; it need not be installed."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     names = stage_names(backend, settings.passes)
-    if stage in backend.artifacts:
+    if stage in backend.lowering.artifacts:
         raise UsageError(
             f"stage {stage!r} comes from the {backend.name} backend's own compiler: leave out"
             f" --to, then look at it with `stackc show RUN {stage}`"
@@ -189,13 +189,13 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
         return run
     if settings.passes == "default":
         keep = names.index(stage) - 1
-        backend = replace(backend, stages=backend.stages[:keep])
+        backend = backend.with_stages(backend.lowering.stages[:keep])
     elif stage == "passes":
-        backend = replace(backend, stages=())
+        backend = backend.with_stages(())
     else:
-        lowering = [s for s in backend.stages if s[0] in LOWERING_STAGES]
+        lowering = [s for s in backend.lowering.stages if s[0] in LOWERING_STAGES]
         keep = [s[0] for s in lowering].index(stage) + 1
-        backend = replace(backend, stages=tuple(lowering[:keep]))
+        backend = backend.with_stages(lowering[:keep])
     lower(captured.func, backend, run, settings.passes)
     return run
 
@@ -238,8 +238,8 @@ def _inspect(run: Run, backend: Backend, settings: Settings, device: str) -> Run
 def stage_names(backend: Backend, passes: str = "default") -> list[str]:
     """Names of the stages before the backend's own compiler."""
     if passes == "default":
-        return ["captured", "imported", *(name for name, _ in backend.stages)]
-    lowering = [name for name, _ in backend.stages if name in LOWERING_STAGES]
+        return ["captured", "imported", *(name for name, _ in backend.lowering.stages)]
+    lowering = [name for name, _ in backend.lowering.stages if name in LOWERING_STAGES]
     return ["captured", "imported", "passes", *lowering]
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir import special
 from stack.ir.array_space import Array, ArraySpace, Run, einsum_text, identity
 from stack.ir.axes import LETTERS, Rule
 from stack.ir.bounds import check_index
 from stack.ir.data import Data, round_bf16
 from stack.ir.node import Node
+from stack.ir.special import digamma, each, erf, erfinv, lgamma
 from stack.ir.storage import decode, encode
 from stack.ir.types import BF16, F16, DType, TensorType, TupleType
 
@@ -65,7 +65,7 @@ class NumpySpace(ArraySpace):
 
     def op_opaque(self, node: Node, *args: Array) -> Array | tuple[Array, ...]:
         """The framework that the target names (`jax:fft`) runs it on storage arrays."""
-        from stack.run import plugins
+        import stack.plugins as plugins
 
         target = str(node.attrs["target"])
         frontend = plugins.load("stack.frontends", target.partition(":")[0])
@@ -75,16 +75,16 @@ class NumpySpace(ArraySpace):
         return held if isinstance(node.type, TupleType) else held[0]
 
     def op_erf(self, node: Node, x: Array) -> Array:
-        return special.each(special.erf, x)
+        return each(erf, x)
 
     def op_lgamma(self, node: Node, x: Array) -> Array:
-        return special.each(special.lgamma, x)
+        return each(lgamma, x)
 
     def op_digamma(self, node: Node, x: Array) -> Array:
-        return special.each(special.digamma, x)
+        return each(digamma, x)
 
     def op_erfinv(self, node: Node, x: Array) -> Array:
-        return special.each(special.erfinv, x)
+        return each(erfinv, x)
 
     def op_pow(self, node: Node, x: Array, y: Array) -> Array:
         if node.dtype.kind == "i":

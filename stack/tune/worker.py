@@ -67,7 +67,7 @@ def seconds(executable: Executable, func: Func) -> float:
 def compiled(func: Func, backend: Backend, options: dict[str, Any]) -> Executable | str:
     """The program, or why there is none."""
     try:
-        lowered = Pipeline(backend.stages[-1][1]).run(func).func
+        lowered = Pipeline(backend.lowering.stages[-1][1]).run(func).func
         made = backend.compile(lowered, {**options, "assembled": True})
         return next((k.warning for k in made.kernels if k.warning), made)
     except Exception as error:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from rounding_cases import chain, in_f32, numbers
 
+import stack.plugins as plugins
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.passes.rounding import Rounding
 from stack.rewrite.pipeline import Pipeline
-from stack.run import plugins
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run
 

@@ -57,7 +57,7 @@ def test_a_training_step(
     tokens = rng.integers(0, VOCAB, (2, SEQ)).astype(np.int32)
     step = jax.value_and_grad(loss)
     func = stack.trace(step, jax.tree.map(jax.numpy.asarray, params), jax.numpy.asarray(tokens))
-    for _, passes in BACKEND.stages:
+    for _, passes in BACKEND.lowering.stages:
         func = Pipeline(passes).run(func).func
     arrays = [params["place"], params["token"], tokens]
     found: Sequence[np.ndarray] = compile_program(func, {"device": "cpu"}).run(arrays)

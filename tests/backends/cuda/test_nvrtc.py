@@ -108,7 +108,7 @@ def test_every_elementwise_op(kind: str) -> None:
 def test_random_programs_keep_their_meaning_and_compile(seed: int) -> None:
     program = random_program(30_000 + seed, small=True)
     func = program.func
-    for _, spec in BACKEND.stages:
+    for _, spec in BACKEND.lowering.stages:
         func = Pipeline(spec).run(func).func
     wrong = program.compare(func.interpret(*program.inputs))
     assert not wrong, f"{wrong}\n{program.func}"
@@ -214,7 +214,7 @@ def test_equal_code_is_launched_on_its_own_grid(monkeypatch: pytest.MonkeyPatch)
     types = "f32[96, 128], f32[128, 128]"
     body = "\n".join([*lines, "  return %z96, %z128"])
     func = parse(f"func @zeros() -> ({types}) at tensor {{\n{body}\n}}\n")
-    for _, spec in BACKEND.stages:
+    for _, spec in BACKEND.lowering.stages:
         func = Pipeline(spec).run(func).func
     compile_program(func, {"device": "cpu", "cache": False}).run([])
     assert sorted(ran) == [(96 * 128, 96 * 128), (128 * 128, 128 * 128)]

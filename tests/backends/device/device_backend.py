@@ -20,7 +20,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace
 from stack.ir.storage import decode, encode
 from stack.ir.types import TupleType
-from stack.run.backend import Backend, Executable
+from stack.run.backend import Backend, Executable, Lowering
 
 STAGES = (
     ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
@@ -63,8 +63,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
 
 BACKEND = Backend(
     name="device-test",
-    level="tile",
-    stages=STAGES,
     compile=compile_program,
     missing=lambda: None,
+    lowering=Lowering("tile", STAGES),
 )

@@ -114,10 +114,10 @@ def test_what_the_library_allocates_is_kept_no_longer_than_it_is_read() -> None:
         return x
 
     func = func_of(build, specs)
-    stages = (*BACKEND.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
+    stages = (*BACKEND.lowering.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
     held: list[int] = []
     programs: list[Program] = []
-    backend = replace(BACKEND, stages=stages, compile=_noting(programs))
+    backend = replace(BACKEND.with_stages(stages), compile=_noting(programs))
     executable = compile_func(func, backend)
     (program,) = programs
     inner = [v for v in program.passing if v.source == "made"]

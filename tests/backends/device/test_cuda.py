@@ -10,6 +10,7 @@ import pytest
 import torch
 from device_backend import BACKEND, compile_program
 
+import stack.plugins as plugins
 from stack.backends.device.executable import executable
 from stack.backends.device.replay import Replays
 from stack.backends.device.torch_device import TorchDevice
@@ -20,14 +21,13 @@ from stack.ir import Builder, Func, param, tensor
 from stack.ir.node import Node
 from stack.rewrite.pipeline import Pipeline
 from stack.run import compile as run_compile
-from stack.run import plugins
 from stack.run.compile import compile_captured, compile_func
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 # every op is a library call: nothing here waits for a kernel in the interpreter
-LIBRARY = replace(BACKEND, stages=(("canonical", "canonicalize"), ("tiled", "library,memory")))
+LIBRARY = BACKEND.with_stages((("canonical", "canonicalize"), ("tiled", "library,memory")))
 
 
 def no_kernel(node: Node) -> None:
@@ -43,7 +43,7 @@ def mlp(rows: int = 64) -> Func:
 
 
 def lowered(func: Func) -> Func:
-    for _, spec in LIBRARY.stages:
+    for _, spec in LIBRARY.lowering.stages:
         func = Pipeline(spec).run(func).func
     return func
 

@@ -223,7 +223,7 @@ def beside_rows(q: Any, k: Any, v: Any) -> Any:
 
 def in_parts() -> Iterator[tuple[str, float, bool]]:
     torch.manual_seed(9)
-    passes = ",".join(p for name, p in BACKEND.stages if name in ("canonical", "laid-out"))
+    passes = ",".join(p for name, p in BACKEND.lowering.stages if name in ("canonical", "laid-out"))
     passes += ",stream,split_reductions{parts=3},fuse,collapse,tiles"
     for program_, rows in ((few_rows, 1), (beside_rows, 100)):
         q, k, v = (torch.randn(1, 2, n, 32) for n in (rows, 200, 200))

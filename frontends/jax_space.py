@@ -22,6 +22,7 @@ from stack.ir.axes import Rule, parse_rule
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
+from stack.ir.ragged_op import ragged_axes
 from stack.ir.space import Array, ArraySpace, Run, identity
 from stack.ir.types import F32, F64, DType, TensorType, TupleType
 
@@ -184,6 +185,24 @@ class JaxSpace(ArraySpace):
         out, names = contract(rule, a, b, wide, _precision(node.dtype))
         target = [axis.names[0] for axis in rule.outputs[0]]
         return jnp.transpose(out, [names.index(n) for n in target])
+
+    def op_ragged_dot(self, node: Node, x: Array, y: Array, ends: Array) -> Array:
+        axes = ragged_axes(node)
+        rows, groups = axes.left.index(axes.rows), axes.right
+        summed = [n for n in axes.left if n in axes.right and n not in axes.result]
+        contracted = tuple(tuple(o.index(n) for n in summed) for o in (axes.left, axes.right))
+        numbers = lax.RaggedDotDimensionNumbers(
+            dot_dimension_numbers=(contracted, ((), ())),
+            lhs_ragged_dimensions=[rows],
+            rhs_group_dimensions=[] if axes.sums_rows else [groups.index(axes.groups)],
+        )
+        made = lax.ragged_dot_general(
+            x, y, jnp.diff(ends, prepend=0), numbers, precision=_precision(node.dtype),
+            preferred_element_type=self.wide(node.dtype),
+        )  # fmt: skip
+        free = [n for o in (axes.left, axes.right) for n in o if n in axes.result]
+        names = [axes.groups, *free] if axes.sums_rows else free
+        return jnp.transpose(made, [names.index(n) for n in axes.result])
 
     def convolve(self, node: Node, x: Array, w: Array) -> Array:
         at = node.attrs

@@ -36,6 +36,33 @@ def _dot_general(s: Site, x: Node, y: Node, *, dimension_numbers: Any, **_: Any)
     return s.b.op("dot", (x, y), {"rule": str(rule)}, hint=s.type, named=name)
 
 
+@lower("ragged_dot_general")
+def _ragged_dot(
+    s: Site, x: Node, y: Node, sizes: Node, *, ragged_dot_dimension_numbers: Any,
+    group_offset: Any = None, **_: Any,
+) -> Node:  # fmt: skip
+    numbers = ragged_dot_dimension_numbers
+    (x_sum, y_sum), (batch, _) = numbers.dot_dimension_numbers
+    (rows,) = numbers.lhs_ragged_dimensions
+    if batch or group_offset is not None or sizes.tensor.rank != 1:
+        raise NoLowering("a ragged product with batches or an offset")
+    left = [f"m{a}" for a in range(x.tensor.rank)]
+    right = [f"n{a}" for a in range(y.tensor.rank)]
+    for a, c in zip(x_sum, y_sum, strict=True):
+        right[c] = left[a]
+    left = [f"{n}!" if n == f"m{rows}" else n for n in left]
+    right = [f"{n}!" if n == f"m{rows}" else n for n in right]
+    for axis in numbers.rhs_group_dimensions:
+        right[axis] = "g^"
+    summed = {left[a] for a in x_sum}
+    free = [n for n in (*left, *right) if n not in summed and n != "g^"]
+    made = ["g^", *free] if rows in x_sum else free
+    rule = f"{' '.join(left)}, {' '.join(right)}, g^ -> {' '.join(made)}"
+    ends = s.b.scan(sizes, kind="sum", axis=0, reverse=False)
+    x, y = s.cast(x, s.type.dtype), s.cast(y, s.type.dtype)
+    return s.b.op("ragged_dot", (x, y, ends), {"rule": rule}, hint=s.type, named=weight_name(y))
+
+
 def weight_name(node: Node) -> str | None:
     """`attn.wq` for a product with the parameter `params.attn.wq.weight`."""
     while node.op in ("transpose", "reshape", "cast"):

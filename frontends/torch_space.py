@@ -18,6 +18,7 @@ from stack.errors import StackError
 from stack.frontends.torch_arrays import TORCH_DTYPE, decode_call, find_operator
 from stack.frontends.torch_conv import convolution
 from stack.frontends.torch_elementwise import TOP, Tensor, TorchElementwise
+from stack.frontends.torch_ragged import ragged_product
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
@@ -224,6 +225,9 @@ class TorchSpace(TorchElementwise):
         if not node.tensor.size or not x.numel() or not w.numel():
             return torch.zeros(sizes(node), dtype=self.dtype(node.dtype), device=x.device)
         return convolution(node, x, w)
+
+    def op_ragged_dot(self, node: Node, x: Tensor, y: Tensor, ends: Tensor) -> Tensor:
+        return ragged_product(node, x, y, ends, self.dtype(node.dtype))
 
     # ---- control
 

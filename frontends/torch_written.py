@@ -7,9 +7,11 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from stack.frontends import torch_attention, torch_encoder, torch_recurrent
+from stack.frontends import torch_attention, torch_bags, torch_encoder, torch_recurrent
 
-WRITTEN = torch_attention.WRITTEN | torch_encoder.WRITTEN | torch_recurrent.WRITTEN
+WRITTEN = (
+    torch_attention.WRITTEN | torch_bags.WRITTEN | torch_encoder.WRITTEN | torch_recurrent.WRITTEN
+)
 
 
 class WrittenOut(TorchFunctionMode):

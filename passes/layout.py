@@ -20,6 +20,7 @@ _STEPS: dict[str, tuple[Rule, ...]] = {
     "sink": (*_BASE, *SINK_RULES),
     "hoist": (*_BASE, *HOIST_RULES),
 }
+_WHOLE = ("dot", "ragged_dot", "conv")  # what takes arrays as they lie
 # what is tried, simplest first: a later one must move fewer bytes to be taken
 _PLANS: tuple[tuple[str, ...], ...] = (
     ("absorb",),
@@ -80,7 +81,7 @@ def transposed_bytes(block: Block) -> int:
     for node in block.nodes:
         if node.op == "transpose":
             must_exist = node in block.results or not readers.get(node, set()).isdisjoint(
-                ("dot", "conv", "reshape", "sort", "scan", "opaque", "gather", "scatter")
+                (*_WHOLE, "reshape", "sort", "scan", "opaque", "gather", "scatter")
             )
             total += bytes_of(node) * (2 if must_exist else 1)
     return total

@@ -60,7 +60,7 @@ BACKEND = Backend(
             ("split", "split_reductions"),
             ("fused", "fuse"),
             ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
-            ("loop", "distribute_gpu,memory{made=[conv],updated=[scatter]}"),
+            ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
         ),
         artifacts=("cuda", "ptx", "sass"),
         retreat="retreat",

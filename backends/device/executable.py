@@ -78,4 +78,5 @@ def executable(
         arrays="torch",
         peak_bytes=program.peak_bytes,
         profile=profile,
+        stepwise=lambda: replays.problem if graph else "graph=False asks for it",
     )

@@ -20,6 +20,8 @@ from .updates import row_sums
 
 Tensor = torch.Tensor
 ON_HOST = frozenset({"cond", "while", "opaque"})  # they look at values there
+# ops whose results libraries allocate, and how the calls are named
+MADE = {"conv": "torch.conv", "ragged_dot": "torch.grouped_mm"}
 
 
 class DeviceSpace(TorchSpace):
@@ -56,9 +58,8 @@ def library_of(node: Node, space: DeviceSpace) -> Library:
     if len(inner) != 1:
         return Library("torch", _evaluated(body, space), capturable=on_device)
     only = inner[0]
-    name = f"torch.{only.op}"
-    if only.op == "conv":
-        return Library(name, make=_convolution(body, only, space))
+    if only.op in MADE:
+        return Library(MADE[only.op], make=_allocating(body, only, space))
     if list(only.args) != list(body.params):
         return Library("torch", _evaluated(body, space), capturable=on_device)
     if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
@@ -67,15 +68,16 @@ def library_of(node: Node, space: DeviceSpace) -> Library:
     update = row_sums(only) if only.op == "scatter" else None
     if update is not None:
         return Library("torch.index_add", lambda ins, outs: update(ins, outs[0]))
-    return Library(name, _evaluated(body, space), capturable=on_device)
+    return Library(f"torch.{only.op}", _evaluated(body, space), capturable=on_device)
 
 
-def _convolution(body: Block, conv: Node, space: DeviceSpace) -> Make:
+def _allocating(body: Block, node: Node, space: DeviceSpace) -> Make:
     """It would take a copy to have the result in a place of ours."""
-    places = [list(body.params).index(a) for a in conv.args]
+    call = getattr(space, f"op_{node.op}")
+    places = [list(body.params).index(a) for a in node.args]
 
     def run(inputs: Sequence[Tensor], _: int) -> list[Tensor]:
-        return [space.op_conv(conv, *(inputs[i] for i in places)).contiguous()]
+        return [call(node, *(inputs[i] for i in places)).contiguous()]
 
     return run
 

@@ -91,7 +91,7 @@ BACKEND = Backend(
             (
                 "tiled",
                 f"blocks{{refuse=[{','.join(REFUSED)}]}},library,"
-                "memory{made=[conv],updated=[scatter]}",
+                "memory{made=[conv,ragged_dot],updated=[scatter]}",
             ),
         ),
         artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),

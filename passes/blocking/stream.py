@@ -23,6 +23,7 @@ from stack.passes.blocking.reduce import ONCE
 from stack.passes.blocking.stream_grid import GridTiler
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.stream_varying import varying
 from stack.passes.blocking.tile_choice import Tile
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.visible import hidden, hiding_selects
@@ -87,9 +88,11 @@ class StreamTiler(GridTiler):
     def _start(self, at: Mapping[Node, Index]) -> list[Held]:
         """All states before the first element."""
         held: list[Held] = []
+        along = varying(self.states, self.correct)
         for j, state in enumerate(self.states.results):
             kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
-            axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]])
+            dims = [at[state][i] for i in along[state]]
+            axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in dims])
             start = self.identity(kind, wide(state.dtype))
             held.append(Held(self.spread(start, axes), axes))
             if j in self.loose:

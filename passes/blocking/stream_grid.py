@@ -144,7 +144,10 @@ class GridTiler(WholeTiler):
     def _row(
         self, places: Mapping[Node, Index], marks: Sequence[str], extents: Mapping[str, int]
     ) -> str:
-        """The mark of the rows of a tile: the longest that the operand in memory does not have."""
+        """The mark of the rows of a tile: the longest that the operand in memory does not have.
+
+        A result may group axes of a state: its mark is then part of several of them.
+        """
         if not self.has_dot:
             return ""
         own: set[str] = set()
@@ -153,9 +156,12 @@ class GridTiler(WholeTiler):
                 rule = parse_rule(state.attrs["rule"])
                 names = [{a.names[0] for a in operand} for operand in rule.inputs]
                 other = 0 if self._memory_side(state) else 1
+                rows: set[str] = set()
+                others: set[str] = set()
                 for axis, dim in zip(rule.outputs[0], place, strict=True):
-                    if axis.names[0] in names[other] - names[1 - other]:
-                        own.add(str(dim))
+                    is_own = axis.names[0] in names[other] - names[1 - other]
+                    (rows if is_own else others).update(str(m) for m in symbols(dim))
+                own |= rows - others
         kept = {str(d) for place in places.values() for d in place}
         found = [m for m in marks if m in own] or [m for m in marks if m in kept]
         return max(found, key=lambda m: extents[m], default="")

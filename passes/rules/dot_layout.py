@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stack.ir.axes import LETTERS, parse_rule, reshape_rule
+from stack.ir.axes import LETTERS, Rule, parse_rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, product
 from stack.ir.node import Node
@@ -33,22 +33,21 @@ def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
     return make("reshape", (x,), hint=x.tensor.with_shape(tuple(shape)))
 
 
-@on("dot")
+@on("dot", "ragged_dot")
 def operand_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
     """dot(transpose(x), y): name x's axes in its own order."""
     if not any(a.op == "transpose" for a in node.args):
         return None
-    inputs, output = dot_axes(node)
+    rule = parse_rule(node.attrs["rule"])
+    inputs = list(rule.inputs)
     args = list(node.args)
     for i, arg in enumerate(node.args):
         if arg.op == "transpose":
             perm: Sequence[int] = arg.attrs["perm"]
-            own = [""] * len(perm)
-            for j, p in enumerate(perm):
-                own[p] = inputs[i][j]
-            inputs[i] = own
+            inputs[i] = tuple(inputs[i][perm.index(p)] for p in range(len(perm)))
             args[i] = arg.args[0]
-    return make_dot(args, inputs, output, node)
+    attrs = {**node.attrs, "rule": str(Rule(tuple(inputs), rule.outputs))}
+    return make(node.op, args, attrs, hint=node.type)
 
 
 @on("transpose")

@@ -59,6 +59,9 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     "scan": lambda: _b.scan(_x, kind="sum", axis=1, reverse=False),
     "sort": lambda: _b.sort(_x, axis=1, num_keys=1, descending=False),
     "dot": lambda: _b.dot(_x, _y, rule="m k, k n -> m n"),
+    "ragged_dot": lambda: _b.ragged_dot(
+        _x, param("w", tensor("f32", 5, 3, 4)), _i, rule="s! k, g^ k n, g^ -> s! n"
+    ),
     "conv": lambda: _b.conv(
         param("x", tensor("f32", 1, 4, 9)), param("w", tensor("f32", 6, 2, 3)), **_window, groups=2
     ),

@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from stack.ir.array_space import Array, ArraySpace, Run, einsum_text, identity
-from stack.ir.axes import LETTERS, Rule
+from stack.ir.axes import LETTERS, Rule, parse_rule
 from stack.ir.bounds import check_index
 from stack.ir.data import Data, round_bf16
 from stack.ir.node import Node
+from stack.ir.ragged_op import ragged_axes
 from stack.ir.special import digamma, each, erf, erfinv, lgamma
 from stack.ir.storage import decode, encode
 from stack.ir.types import BF16, F16, DType, TensorType, TupleType
@@ -73,6 +74,22 @@ class NumpySpace(ArraySpace):
         results = frontend.call_opaque(target, node.attrs["call"], storage)
         held = tuple(decode(r, t.dtype) for r, t in zip(results, node.types, strict=True))
         return held if isinstance(node.type, TupleType) else held[0]
+
+    def op_ragged_dot(self, node: Node, x: Array, y: Array, ends: Array) -> Array:
+        axes = ragged_axes(node)
+        text, wide = einsum_text(parse_rule(axes.plain_rule)), self.wide(node.dtype)
+        out = np.zeros(node.shape, wide)
+        first = 0
+        for group, end in enumerate(ends):
+            rows = slice(int(first), max(int(end), 0))
+            at = {axes.rows: rows, axes.groups: group}
+            left, right, made = (
+                array[tuple(at.get(n, slice(None)) for n in names)]
+                for array, names in ((x, axes.left), (y, axes.right), (out, axes.result))
+            )
+            made[...] = np.einsum(text, left, right, dtype=wide, optimize=True)
+            first = max(int(end), 0)
+        return out
 
     def op_erf(self, node: Node, x: Array) -> Array:
         return each(erf, x)

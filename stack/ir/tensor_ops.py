@@ -18,6 +18,7 @@ from stack.ir.elementwise_ops import (
 )
 from stack.ir.movement_ops import SCATTER_KINDS
 from stack.ir.ops import OPS
+from stack.ir.ragged_op import RaggedAxes, ragged_axes
 from stack.ir.reduction_ops import REDUCE_KINDS, SCAN_KINDS
 from stack.ir.stream_op import streamed_axes, streamed_extent
 
@@ -30,9 +31,11 @@ __all__ = [
     "SCATTER_KINDS",
     "TENSOR_OPS",
     "UNARY",
+    "RaggedAxes",
     "common_shape",
     "conv_rule",
     "elementwise_rule",
+    "ragged_axes",
     "result_type",
     "streamed_axes",
     "streamed_extent",

@@ -46,6 +46,7 @@ class Counts:
     library: int | None = None
     fallback: int | None = None
     fallback_ops: str = ""
+    stepwise: tuple[str, ...] = ()  # why a program launches its steps one by one, for each such
 
 
 @dataclass
@@ -237,6 +238,7 @@ def _own_counts(runs: Sequence[Run]) -> Counts:
         sum(k.kind == "library" for k in kernels),
         sum(k.kind == "fallback" for k in kernels),
         ", ".join(dict.fromkeys(names)),
+        tuple(why for run in runs if (why := run.stepwise())),
     )
 
 

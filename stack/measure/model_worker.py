@@ -147,6 +147,9 @@ class ModelRun:
             entry["note"] += "; no graph of it was compiled, the framework ran it"
         if found.fallback_ops:
             entry["note"] += f"; fallback: {found.fallback_ops}"
+        if found.stepwise:
+            whys = ", ".join(dict.fromkeys(found.stepwise))
+            entry["note"] += f"; {len(found.stepwise)} launched step by step: {whys}"
         if system.is_ours and not found.kernels:
             entry["kind"] = "library"
 

@@ -64,6 +64,8 @@ class Executable:
             who passes it waits for the call before giving it back.
         peak_bytes: most memory held for intermediates and results, or None where unknown.
         note: how it was tuned, what is missing.
+        stepwise: why calls launch their steps one by one; empty where they replay a graph of the
+            device, and where there is no such thing.
     """
 
     run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
@@ -80,6 +82,7 @@ class Executable:
     peak_bytes: int | None = None
     note: str = ""
     profile: Callable[[Sequence[np.ndarray]], list[float]] | None = None  # seconds per kernel
+    stepwise: Callable[[], str] = str
 
 
 # kernels, and later stages by name as text or as what makes it

@@ -204,7 +204,7 @@ def compile_func(
         given if tune else None,
         rounds=not excess,
     )
-    run.kernels = executable.kernels
+    run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text
         run.add(Stage(name, make_text=maker))

@@ -105,6 +105,7 @@ class Run:
     coverage: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     compile_s: float = 0.0
+    stepwise: Callable[[], str] = str  # see `Executable.stepwise`
 
     @property
     def stages(self) -> list[str]:

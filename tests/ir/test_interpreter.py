@@ -782,6 +782,34 @@ def test_dot_of_nothing() -> None:
     assert np.isnan(got).tolist() == [[True, True], [False, True]]
 
 
+@pytest.mark.parametrize("ends", [[2, 2, 5], [0, 7, 9], [9, 9, 9]], ids=str)
+@pytest.mark.parametrize(
+    "rule",
+    ["s! k, g^ k n, g^ -> s! n", "k s!, g^ n k, g^ -> n s!", "s! k, s! n, g^ -> g^ k n",
+     "k s!, n s!, g^ -> n g^ k"],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", ["f32", "f64", "bf16", "i32"])
+def test_ragged_dot(rule: str, dtype: str, ends: list[int]) -> None:
+    """A dot with the matrix that says which row is in which group; here of 7 rows."""
+    sizes = {"s": 7, "k": 4, "n": 5, "g": 3}
+    text = rule.replace("!", "").replace("^", "").replace(" ", "")
+    left, right, _ = text.split("->")[0].split(",")
+    x, y = (
+        numbers(dtype, *(sizes[c] for c in side), seed=k) for k, side in enumerate((left, right))
+    )
+    rows, starts = np.arange(7), np.array([0, *ends[:-1]])
+    member = (rows >= starts[:, None]) & (rows < np.array(ends)[:, None])
+    got = run("ragged_dot", x, y, np.array(ends), dtypes=(dtype, dtype, "i64"), rule=rule)
+    made = text.partition("->")[2]
+    wide = np.float64 if dtype in FLOATS else np.int64
+    expected = np.einsum(f"{left},{right},gs->{made}", *(a.astype(wide) for a in (x, y, member)))
+    if dtype not in FLOATS:
+        assert same(got, expected.astype(DTYPES[dtype].numpy))
+        return
+    limit = 20 * TOLERANCE[dtype]
+    np.testing.assert_allclose(got.astype(np.float64), expected, rtol=limit, atol=limit)
+
+
 def conv_attrs(rank: int, **change: Any) -> dict[str, Any]:
     plain: dict[str, Any] = {
         "stride": (1,) * rank, "low": (0,) * rank, "high": (0,) * rank,

@@ -177,6 +177,10 @@ BROKEN: dict[str, tuple[Node, str]] = {
         node("sort", x, i, axis=0, num_keys=1, descending=False),
         "operands have one shape",
     ),
+    "rows in groups": (
+        node("ragged_dot", x, y, i, rule="s k, g k n, g -> s n"),
+        "is not of rows (!) in groups (^)",
+    ),
     "dot sizes": (node("dot", x, y, rule="a b, b c -> a c"), "has two sizes: 3 and 2"),
     "dot rule": (node("dot", x, y, rule="a b!, a b! -> a"), "plain axes and one result"),
     "dot axis": (

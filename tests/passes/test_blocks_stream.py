@@ -379,3 +379,18 @@ def test_a_short_axis_is_taken_in_one_step(
     func = check(program, [normal(rng, 2, length, 16) for _ in range(3)])
     loop = loops(func)[0]
     assert loop.blocks[0].params[0].attrs["extent"] == -(-length // step)
+
+
+def test_rows_that_the_result_groups_otherwise(rng: np.random.Generator) -> None:
+    """Attention in windows of 5 x 5: its rows are two axes of the queries, one of the result."""
+
+    def program(x: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+        windows = x.view(2, 3, 5, 3, 5, 2, 8).permute(0, 1, 3, 5, 2, 4, 6)
+        q = (2 * windows).reshape(18, 2, 25, 8)
+        pooled = torch.softmax(q @ k.mT + bias, -1) @ v
+        return pooled.transpose(1, 2).reshape(18, 25, 16)
+
+    x, bias = normal(rng, 2, 15, 15, 16), normal(rng, 2, 25, 25)
+    func = check(program, [x, *(normal(rng, 18, 2, 25, 8) for _ in range(2)), bias])
+    inside = [n for loop in loops(func) for n in loop.blocks[0].nodes]
+    assert sum(n.op == "dot" for n in inside) == 2

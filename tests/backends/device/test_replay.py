@@ -8,10 +8,11 @@ import torch
 from device_backend import load
 
 from stack.backends.device import replay
+from stack.backends.device.executable import executable
 from stack.backends.device.replay import Captured, Replays
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import Program
-from stack.ir import Builder, param, tensor
+from stack.ir import Builder, Func, param, tensor
 
 
 class FakeGraph:
@@ -44,15 +45,23 @@ class FakeReplays(Replays):
         return Captured(graph, results, private)
 
 
-def program() -> Program:
+def source() -> Func:
     b = Builder()
     x = param("x", tensor("f32", 64))
-    func = b.func("main", [x], [b.exp(x), b.reshape(b.neg(x), type=tensor("f32", 8, 8))])
-    return Program(func.body, TorchDevice("cpu"), load)
+    return b.func("main", [x], [b.exp(x), b.reshape(b.neg(x), type=tensor("f32", 8, 8))])
+
+
+def program() -> Program:
+    return Program(source().body, TorchDevice("cpu"), load)
 
 
 def test_no_graph_on_the_cpu() -> None:
     assert "host" in Replays(program()).problem
+
+
+def test_who_launches_step_by_step_says_why() -> None:
+    for asked, why in ((True, "a step needs the host"), (False, "graph=False asks for it")):
+        assert executable(source(), program(), [], {}, asked).stepwise() == why
 
 
 def test_a_graph_is_captured_when_addresses_repeat_and_results_stay_the_callers() -> None:

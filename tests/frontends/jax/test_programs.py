@@ -27,6 +27,20 @@ def test_demo_blocks(factory: Any) -> None:
     check(fn, *args, tolerance=1e-3, replay_too=False)
 
 
+@pytest.mark.parametrize("counts", [(1, 2, 3), (0, 6, 0), (2, 0, 1)], ids=str)
+def test_ragged_products(counts: tuple[int, ...]) -> None:
+    """Rows in groups, and the gradients by the rows and by the matrices."""
+    w = jnp.linspace(-1, 1, 60, dtype=jnp.float32).reshape(3, 4, 5)
+    x, sizes = jnp.cos(jnp.arange(24.0)).reshape(6, 4), jnp.array(counts, jnp.int32)
+    check(lambda x, w, sizes: lax.ragged_dot(x, w, sizes), x, w, sizes)
+
+    def square(x: Any, w: Any, sizes: Any) -> Any:
+        return (lax.ragged_dot(x, w, sizes) ** 2).sum()
+
+    captured = check(jax.grad(square, (0, 1)), x, w, sizes)
+    assert sum(n.op == "ragged_dot" for n in all_nodes(captured.func)) == 3
+
+
 @pytest.mark.slow
 def test_training_follows_jax() -> None:
     loss, (params, *data) = transformer.gpt2(frontend="jax")

@@ -220,6 +220,20 @@ def test_reduce_bits(dtype: str) -> None:
         check_op(lambda b, x, k=kind: b.reduce(x, kind=k, axes=(0, 1)), tensor(dtype, 2, 3, 4))
 
 
+@pytest.mark.parametrize(
+    ("rule", "left", "right"),
+    [
+        ("s! k, g^ n k, g^ -> n s!", (7, 4), (3, 5, 4)),
+        ("k s!, s! n, g^ -> n g^ k", (4, 7), (7, 5)),
+    ],
+)
+def test_ragged_dot(rule: str, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    types = (tensor("f32", *left), tensor("f32", *right), tensor("i64", 3))
+    func = one(lambda b, *args: b.op("ragged_dot", args, {"rule": rule}), *types)
+    for ends in ([2, 2, 5], [0, 7, 9]):
+        check(func, *map(values, types[:2]), np.array(ends))
+
+
 def test_order() -> None:
     x = tensor("f32", 3, 5)
     hint = tensor("i32", 3)

@@ -1,0 +1,172 @@
+"""Schedules on real processes: point-to-point messages of torch.distributed, or NumPy in one.
+
+Inputs are flat runs of elements. A chunk is as long as the longest one: what does not divide is
+padded with zeros, which no result shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from stack.errors import StackError, UsageError
+from stack.ops.collectives.schedule import Schedule, Step, Transfer, play
+
+Tensor = torch.Tensor
+LIMIT = timedelta(seconds=60)  # that a step may wait for the other ranks
+
+
+def simulate(schedule: Schedule, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """What every rank gets, computed in this process.
+
+    `inputs`: an array for each rank, of one shape and dtype. Results have the input's shape where
+    they have its size (all-reduce, broadcast, permute, all-to-all), else they are flat. Raises
+    UsageError for inputs that do not fit the schedule.
+    """
+    shapes = {(a.shape, a.dtype) for a in inputs}
+    if len(inputs) != schedule.ranks or len(shapes) != 1:
+        raise UsageError(f"{schedule.ranks} ranks need as many arrays of one shape, got {shapes}")
+    size = check_size(schedule, inputs[0].size)
+    state: list[list[Any]] = [[None] * schedule.slots for _ in inputs]
+    for rank, array in enumerate(inputs):
+        padded = np.zeros(size * schedule.chunks, array.dtype)
+        padded[: array.size] = array.ravel()
+        for slot, part in zip(schedule.inputs[rank], padded.reshape(-1, size), strict=True):
+            state[rank][slot] = part
+    play(schedule, state, np.add)
+    found: list[np.ndarray] = []
+    for rank, array in enumerate(inputs):
+        joined = np.concatenate([state[rank][slot] for slot in schedule.results[rank]])
+        length = result_size(schedule, array.size)
+        made = joined[:length]
+        found.append(made.reshape(array.shape) if length == array.size else made)
+    return found
+
+
+def run(
+    schedule: Schedule,
+    tensor: Tensor,
+    group: dist.ProcessGroup | None = None,
+    limit: timedelta = LIMIT,
+    agrees: bool = True,
+) -> Tensor:
+    """This rank's result, by messages between the ranks of a process group.
+
+    Args:
+        tensor: this rank's input, of the shape and dtype of all ranks; any device that the
+            group's backend sends from. It is not written to.
+        limit: that a step may wait; then every rank that waits raises.
+        agrees: whether ranks first compare what they were called with. Without it a rank that was
+            called with something else is found by the time limit only.
+
+    Raises UsageError where ranks disagree or the schedule is for another number of them, and
+    StackError where a rank does not answer.
+    """
+    ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+    if ranks != schedule.ranks:
+        raise UsageError(f"the schedule is for {schedule.ranks} ranks, the group has {ranks}")
+    if agrees:
+        _agree(schedule, tensor, ranks, group)
+    size = check_size(schedule, tensor.numel())
+    buffer = tensor.new_zeros(schedule.slots, size)
+    padded = buffer.new_zeros(schedule.chunks * size)
+    padded[: tensor.numel()] = tensor.reshape(-1)
+    own = Transfer(rank, rank, tuple(range(schedule.chunks)), schedule.inputs[rank])
+    _put(buffer, own, padded.view(schedule.chunks, size))
+    for number, step in enumerate(schedule.steps, start=1):
+        try:
+            _take(step, buffer, rank, group, limit)
+        except RuntimeError as error:  # of the transport
+            peers = sorted({r for t in step for r in (t.source, t.target)} - {rank})
+            raise StackError(
+                f"{schedule.collective} {schedule.algorithm}, step {number} of"
+                f" {len(schedule.steps)}: rank {rank} waits for ranks {peers} in vain: {error}"
+            ) from error
+    length = result_size(schedule, tensor.numel())
+    made = _rows(buffer, schedule.results[rank]).reshape(-1)[:length]
+    return made.view(tensor.shape) if length == tensor.numel() else made
+
+
+def _take(
+    step: Step, buffer: Tensor, rank: int, group: dist.ProcessGroup | None, limit: timedelta
+) -> None:
+    """One step: all is read before anything is written."""
+    mine = [t for t in step if rank in (t.source, t.target)]
+    messages: list[dist.P2POp] = []
+    parts: list[tuple[Transfer, Tensor]] = []
+    for t in mine:
+        if t.source == rank:
+            part = _rows(buffer, t.reads)
+            if t.is_local:
+                parts.append((t, part))
+            else:
+                messages.append(dist.P2POp(dist.isend, part, group=group, group_peer=t.target))
+        else:
+            part = buffer.new_empty(len(t.writes), buffer.shape[1])
+            parts.append((t, part))
+            messages.append(dist.P2POp(dist.irecv, part, group=group, group_peer=t.source))
+    if messages:
+        for work in dist.batch_isend_irecv(messages):
+            work.wait(limit)
+    # what is local is read before anything is written, too
+    for t, part in [(t, part.clone() if t.is_local else part) for t, part in parts]:
+        _put(buffer, t, part)
+
+
+def _put(buffer: Tensor, transfer: Transfer, part: Tensor) -> None:
+    if not _is_run(transfer.writes):
+        places = list(transfer.writes)
+        buffer[places] = buffer[places] + part if transfer.adds else part
+    elif transfer.adds:
+        _rows(buffer, transfer.writes).add_(part)
+    else:
+        _rows(buffer, transfer.writes).copy_(part)
+
+
+def _is_run(slots: Sequence[int]) -> bool:
+    return list(slots) == list(range(slots[0], slots[0] + len(slots)))
+
+
+def _rows(buffer: Tensor, slots: Sequence[int]) -> Tensor:
+    """Slots of the buffer: a view where they are neighbours, which no index has to travel for."""
+    if _is_run(slots):
+        return buffer[slots[0] : slots[0] + len(slots)]
+    return buffer[list(slots)]
+
+
+def _agree(schedule: Schedule, tensor: Tensor, ranks: int, group: Any) -> None:
+    """Raise on every rank where one was called with something else."""
+    own = (schedule.collective, schedule.algorithm, tuple(tensor.shape), str(tensor.dtype))
+    told: list[Any] = [None] * ranks
+    dist.all_gather_object(told, own, group=group)
+    if len(set(told)) > 1:
+        text = "; ".join(
+            f"rank {r}: {name} {algorithm} of {dtype}{list(shape)}"
+            for r, (name, algorithm, shape, dtype) in enumerate(told)
+        )
+        raise UsageError(f"ranks disagree on what they do: {text}")
+
+
+def check_size(schedule: Schedule, elements: int) -> int:
+    """Elements of a chunk. Raises UsageError where chunks would mix what belongs to ranks."""
+    is_cut = schedule.collective in ("reduce_scatter", "all_to_all")
+    if is_cut and elements % schedule.ranks:
+        raise UsageError(
+            f"{schedule.collective} cuts {elements} elements among {schedule.ranks} ranks, which"
+            " does not divide"
+        )
+    return max(1, -(-elements // schedule.chunks))
+
+
+def result_size(schedule: Schedule, elements: int) -> int:
+    """Elements of a rank's result."""
+    if schedule.collective == "all_gather":
+        return elements * schedule.ranks
+    if schedule.collective == "reduce_scatter":
+        return elements // schedule.ranks
+    return elements

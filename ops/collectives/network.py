@@ -1,0 +1,137 @@
+"""What a schedule costs: the alpha-beta model, in one tier or two, and its fit to measurements.
+
+Hockney, "The communication challenge for MPP" (1994): a message of b bytes takes alpha + b * beta.
+A step takes as long as its busiest rank: a port sends and receives at once, and all messages of a
+step share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stack.errors import UsageError
+from stack.ops.collectives.algorithms import algorithms_of, build
+from stack.ops.collectives.schedule import Schedule, Step
+
+
+@dataclass(frozen=True)
+class Link:
+    """One tier of a network.
+
+    Attributes:
+        alpha: seconds that a message takes however short it is.
+        beta: seconds per byte of a rank's port, in each direction.
+    """
+
+    alpha: float
+    beta: float
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.beta < 0:
+            raise UsageError(f"a link has alpha, beta >= 0, not {self.alpha}, {self.beta}")
+
+
+@dataclass(frozen=True)
+class Network:
+    """Ranks that see each other through `inner` within groups, and through `outer` beyond.
+
+    Attributes:
+        inner: the link of ranks of one group.
+        outer: the link between groups; None where all ranks are one group.
+        group: ranks of a group, neighbours by number.
+        gamma: seconds per byte that a rank adds up or copies inside.
+    """
+
+    inner: Link
+    outer: Link | None = None
+    group: int = 0
+    gamma: float = 0.0
+
+    def __post_init__(self) -> None:
+        if (self.outer is None) != (self.group == 0):
+            raise UsageError("a network has an outer link and the size of a group, or neither")
+
+    def seconds(self, schedule: Schedule, size: int) -> float:
+        """The time of a schedule for an input of `size` bytes on each rank."""
+        chunk = -(-size // schedule.chunks)
+        return sum(self._step(step, chunk) for step in schedule.steps)
+
+    def _step(self, step: Step, chunk: int) -> float:
+        ports: dict[tuple[int, bool, bool], int] = {}  # (rank, sends, beyond its group): bytes
+        inside: dict[int, int] = {}
+        for t in step:
+            size = chunk * len(t.reads)
+            if t.is_local or t.adds:
+                inside[t.target] = inside.get(t.target, 0) + size
+            if t.is_local:
+                continue
+            beyond = self.group > 0 and t.source // self.group != t.target // self.group
+            for port in ((t.source, True, beyond), (t.target, False, beyond)):
+                ports[port] = ports.get(port, 0) + size
+        times = [self._link(beyond, size) for (_, _, beyond), size in ports.items()]
+        return max(times, default=0.0) + self.gamma * max(inside.values(), default=0)
+
+    def _link(self, beyond: bool, size: int) -> float:
+        link = self.outer if beyond and self.outer is not None else self.inner
+        return link.alpha + link.beta * size
+
+    def predicted(self, collective: str, ranks: int, size: int) -> dict[str, float]:
+        """Seconds of every algorithm that takes so many ranks, fastest first."""
+        found: dict[str, float] = {}
+        for name in algorithms_of(collective):
+            options = {"group": self.group} if name == "hierarchical" and self.group else {}
+            try:
+                schedule = build(collective, name, ranks, **options)
+            except UsageError:
+                continue  # not for this number of ranks
+            found[name] = self.seconds(schedule, size)
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+
+def fitted(times: Mapping[int, float]) -> Link:
+    """The link that best tells measured seconds by bytes, in relative error.
+
+    Raises UsageError for fewer than two sizes.
+    """
+    if len(times) < 2:
+        raise UsageError(f"a fit needs two sizes at least, not {len(times)}")
+    sizes, seconds = np.array(list(times)), np.array(list(times.values()))
+    terms = np.stack([np.ones(len(sizes)), sizes], axis=1) / seconds[:, None]
+    alpha, beta = _least_squares(terms, np.ones(len(sizes)))
+    return Link(alpha, beta)
+
+
+def _least_squares(terms: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
+    """Two coefficients, neither below 0."""
+    both = np.linalg.lstsq(terms, wanted, rcond=None)[0]
+    if both.min() >= 0:
+        return float(both[0]), float(both[1])
+    alone = [float(column @ wanted / (column @ column)) for column in terms.T]
+    errors = [float(np.square(c * t - wanted).sum()) for c, t in zip(alone, terms.T, strict=True)]
+    return (alone[0], 0.0) if errors[0] < errors[1] else (0.0, alone[1])
+
+
+def bus_bandwidth(collective: str, ranks: int, size: int, seconds: float) -> float:
+    """Bytes per second that each port must have carried at least, as NCCL's tests count them."""
+    shares: dict[str, float] = {
+        "all_reduce": 2 * (ranks - 1) / ranks,
+        "reduce_scatter": (ranks - 1) / ranks,
+        "all_gather": ranks - 1,
+        "all_to_all": (ranks - 1) / ranks,
+    }
+    return size * shares.get(collective, 1.0) / seconds
+
+
+def table(network: Network, collective: str, ranks: int, sizes: Sequence[int]) -> str:
+    """Predicted microseconds of all algorithms by size; the fastest of each size is marked."""
+    rows = {size: network.predicted(collective, ranks, size) for size in sizes}
+    names = list(dict.fromkeys(name for row in rows.values() for name in sorted(row)))
+    lines = [f"{'bytes':>12}" + "".join(f"{name:>18}" for name in names)]
+    for size, row in rows.items():
+        best = next(iter(row))
+        cells = [f"{row[n] * 1e6:.1f}{'*' if n == best else ' '}" for n in names]
+        lines.append(f"{size:>12}" + "".join(f"{cell:>18}" for cell in cells))
+    return "\n".join(lines)

@@ -1,0 +1,47 @@
+"""Schedules on gloo processes: torch's own results, and errors in place of hangs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.multiprocessing as mp  # noqa: E402
+from gloo_ranks import compare, misuse  # noqa: E402
+
+from stack.ops.collectives import ALGORITHMS  # noqa: E402
+
+
+@pytest.mark.parametrize("ranks", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
+def test_results_are_those_of_torch(ranks: int, tmp_path: Path) -> None:
+    names = sorted(ALGORITHMS)
+    mp.start_processes(
+        compare, (ranks, str(tmp_path / "store"), names), ranks, start_method="spawn"
+    )
+
+
+SAID = {
+    "shape": r"ranks disagree .*rank 2: all_reduce ring of torch.float64\[8\]",
+    "dtype": r"ranks disagree .*rank 2: all_reduce ring of torch.float32",
+    "algorithm": r"ranks disagree .*rank 2: all_reduce two_shot",
+    "dies": r"StackError: all_reduce ring, step .* in vain",
+    "skips": r"StackError: all_reduce ring, step .* in vain",
+}
+
+
+@pytest.mark.parametrize("kinds", [["shape", "dtype", "algorithm"], ["dies"], ["skips"]])
+def test_a_rank_that_does_something_else_is_named_and_nobody_hangs(
+    kinds: list[str], tmp_path: Path
+) -> None:
+    args = (3, str(tmp_path / "store"), kinds, str(tmp_path))
+    context = mp.start_processes(misuse, args, 3, join=False, start_method="spawn")
+    for process in context.processes:
+        process.join(60)
+        assert process.exitcode is not None, "a rank hangs"
+    is_apart = kinds in (["dies"], ["skips"])
+    for rank in range(2 if is_apart else 3):
+        told = (tmp_path / str(rank)).read_text().splitlines()
+        for kind, line in zip(kinds, told, strict=True):
+            assert re.search(SAID[kind], line), line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -30,7 +31,7 @@ pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a G
 LIBRARY = BACKEND.with_stages((("canonical", "canonicalize"), ("tiled", "library,memory")))
 
 
-def no_kernel(node: Node) -> None:
+def no_kernel(node: Node) -> NoReturn:
     raise AssertionError("no kernels here")
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch._guards import TracingContext, tracing
 
 from stack.errors import StackError
 from stack.ir.node import Func
@@ -177,7 +178,7 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
     origins, watch = Origins(func), Watch()
     graph = pt.graph_of(func, origins, device)
     inputs = pt.prepare_for([p.tensor for p in func.params], device)(zeros(func))
-    with compiling(options, watch):
+    with compiling(options, watch), tracing(TracingContext(pt.fake_mode())):
         run: Any = torch._inductor.compile(graph, list(inputs), options=settings(options))
 
     def kernels() -> list[Kernel]:

@@ -13,8 +13,9 @@ import numpy as np
 from stack.errors import StackError
 from stack.frontends import jax_space
 from stack.frontends.jax_device import from_device
+from stack.frontends.jax_words import is_key
 from stack.frontends.jaxpr import FRONTEND
-from stack.frontends.lax import is_key, jax_dtype
+from stack.frontends.lax import jax_dtype
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Func, Node
 from stack.run.backend import Executable, Kernel

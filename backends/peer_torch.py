@@ -127,12 +127,17 @@ def callable_of(func: Func, space: OriginSpace) -> Callable[..., Tensors]:
     return run
 
 
-def fakes(func: Func, device: str = "cpu") -> Tensors:
-    """Tensors of the parameters' types without storage."""
+def fake_mode() -> Any:
+    """For tensors of fixed sizes without storage; loops need a table of symbols all the same."""
     from torch._subclasses import FakeTensorMode
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-    with FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv()):
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=ShapeEnv(), static_shapes=True)
+
+
+def fakes(func: Func, device: str = "cpu") -> Tensors:
+    """Tensors of the parameters' types without storage."""
+    with fake_mode():
         return tuple(
             torch.empty(fixed_shape(p.tensor), dtype=TORCH_DTYPE[p.dtype], device=device)
             for p in func.params

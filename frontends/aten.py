@@ -16,7 +16,7 @@ import numpy as np
 
 from stack.ir.axes import names
 from stack.ir.builder import Builder, constant
-from stack.ir.dim import Dim, Expr, product
+from stack.ir.dim import Dim, Expr, add, maximum, mul, product
 from stack.ir.node import Node
 from stack.ir.types import BF16, BOOL, DTYPES, F16, F32, F64, I64, DType, TensorType
 
@@ -193,11 +193,9 @@ class Context:
     def pad(self, x: Node, low: Sequence[Dim], high: Sequence[Dim], value: Any) -> Node:
         """Padding; negative amounts crop."""
         for axis, (lo, hi) in enumerate(zip(low, high, strict=True)):
-            cut_low = -lo if isinstance(lo, int) and lo < 0 else 0
-            cut_high = -hi if isinstance(hi, int) and hi < 0 else 0
-            x = self.slice(x, axis, cut_low, x.shape[axis] - cut_high)
-        low = tuple(0 if isinstance(v, int) and v < 0 else v for v in low)
-        high = tuple(0 if isinstance(v, int) and v < 0 else v for v in high)
+            cut_low, cut_high = (maximum(mul(v, -1), 0) for v in (lo, hi))
+            x = self.slice(x, axis, cut_low, add(x.shape[axis], mul(cut_high, -1)))
+        low, high = (tuple(maximum(v, 0) for v in amounts) for amounts in (low, high))
         if all(isinstance(v, int) and v == 0 for v in (*low, *high)):
             return x
         zeros = (0,) * x.tensor.rank

@@ -1,4 +1,4 @@
-"""Complex numbers as two real values: an op on them is ops on their parts.
+"""Complex numbers of torch as two real values: an op on them is ops on their parts (see `pairs`).
 
 What is linear and needs no rule of its own, such as a movement or a sum, is done to each part.
 """
@@ -6,26 +6,14 @@ What is linear and needs no rule of its own, such as a movement or a sum, is don
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from stack.frontends import pairs
 from stack.frontends.aten import LOWERINGS, Context, NotLowered
+from stack.frontends.pairs import C64, C128, PART, WHOLE, Pair
 from stack.frontends.torch_arrays import encode_call
 from stack.ir.node import Node
-from stack.ir.types import DTYPES, F32, F64, DType, TensorType
-
-C64, C128 = DTYPES["c64"], DTYPES["c128"]
-_PART = {C64: F32, C128: F64}
-_WHOLE = {F32: C64, F64: C128}
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A complex value: its real and its imaginary part, of one shape."""
-
-    re: Node
-    im: Node
-
+from stack.ir.types import DType, TensorType
 
 Rule = Callable[..., "Pair | Node"]
 RULES: dict[str, Rule] = {}
@@ -48,8 +36,8 @@ def part_type(type_: Any) -> Any:
     """The type of the parts of what has a complex type."""
     if isinstance(type_, tuple):
         return tuple(map(part_type, type_))
-    is_whole = isinstance(type_, TensorType) and type_.dtype in _PART
-    return type_.with_dtype(_PART[type_.dtype]) if is_whole else type_
+    is_whole = isinstance(type_, TensorType) and type_.dtype in PART
+    return type_.with_dtype(PART[type_.dtype]) if is_whole else type_
 
 
 def is_complex(value: Any) -> bool:
@@ -59,7 +47,7 @@ def is_complex(value: Any) -> bool:
     if isinstance(value, Node):
         value = value.type
     if isinstance(value, TensorType):
-        return value.dtype in _PART
+        return value.dtype in PART
     return isinstance(value, Pair | complex) or value in (C64, C128)
 
 
@@ -68,7 +56,7 @@ def is_complex(value: Any) -> bool:
 
 def parts(cx: Context, x: Node) -> Pair:
     """The parts of a complex array of the framework's own."""
-    shape, part = x.shape, _PART[x.dtype]
+    shape, part = x.shape, PART[x.dtype]
     return _halves(cx, _foreign(cx, "view_as_real", x, TensorType(part, (*shape, 2))))
 
 
@@ -80,7 +68,7 @@ def joined(cx: Context, value: Any) -> Any:
         return value
     type_ = value.re.tensor
     return _foreign(
-        cx, "view_as_complex", _stacked(cx, value), type_.with_dtype(_WHOLE[type_.dtype])
+        cx, "view_as_complex", _stacked(cx, value), type_.with_dtype(WHOLE[type_.dtype])
     )
 
 
@@ -150,7 +138,7 @@ def _side(cx: Context, value: Any, i: int) -> Any:
         return cx.full(0, value.tensor)
     if i and isinstance(value, float):
         return 0.0
-    return _PART.get(value, value) if isinstance(value, DType) else value
+    return PART.get(value, value) if isinstance(value, DType) else value
 
 
 def _pair(cx: Context, value: Any) -> Pair:
@@ -191,13 +179,12 @@ def _view_as_real(cx: Context, x: Pair) -> Node:
 
 @rule("complex")
 def _complex(cx: Context, re: Node, im: Node) -> Pair:
-    shape = cx.shape_of(re, im)
-    return Pair(cx.broadcast(re, shape), cx.broadcast(im, shape))
+    return Pair(*_full_shape(cx, re, im))
 
 
 @rule("polar")
 def _polar(cx: Context, size: Node, angle: Node) -> Pair:
-    return Pair(*(_op(cx, "mul", size, _op(cx, f, angle)) for f in ("cos", "sin")))
+    return pairs.polar(cx.b, *_full_shape(cx, size, angle))
 
 
 @rule("real")
@@ -212,8 +199,7 @@ def _imag(cx: Context, x: Pair) -> Node:
 
 @rule("_conj", "conj", "_conj_physical", "conj_physical")
 def _conj(cx: Context, x: Any) -> Pair:
-    pair = _pair(cx, x)
-    return Pair(pair.re, _op(cx, "neg", pair.im))
+    return pairs.conjugate(cx.b, _pair(cx, x))
 
 
 @rule("resolve_conj", "resolve_neg", "contiguous", "lift_fresh")
@@ -223,7 +209,7 @@ def _same(cx: Context, x: Pair, **_: Any) -> Pair:
 
 @rule("_neg_view")
 def _neg(cx: Context, x: Pair) -> Pair:
-    return Pair(_op(cx, "neg", x.re), _op(cx, "neg", x.im))
+    return pairs.each(cx.b, "neg", x)
 
 
 @rule("_to_copy")
@@ -257,16 +243,31 @@ def _padded(cx: Context, x: Pair, amounts: Any, value: Any = 0) -> Pair:
 # ---- arithmetic
 
 
-def _op(cx: Context, name: str, *values: Any) -> Node:
-    return cx.elementwise(name, *values)
+def _full_shape(cx: Context, *values: Node) -> list[Node]:
+    shape = cx.shape_of(*values)
+    return [cx.broadcast(v, shape) for v in values]
+
+
+def _aligned(cx: Context, x: Any, y: Any) -> tuple[Pair, Pair]:
+    """Two operands as pairs of one shape."""
+    a, b = _pair(cx, x), _pair(cx, y)
+    re, other_re = _full_shape(cx, a.re, b.re)
+    im, other_im = _full_shape(cx, a.im, b.im)
+    return Pair(re, im), Pair(other_re, other_im)
+
+
+def _scaled(cx: Context, op: str, x: Any, by: Any) -> Pair:
+    """By a real factor: 0 times an infinite part it has not is nothing."""
+    pair = _pair(cx, x)
+    re, im, scale = _full_shape(cx, pair.re, pair.im, cx.scalar(by, _kind(cx)))
+    return pairs.scaled(cx.b, op, Pair(re, im), scale)
 
 
 def _by_term(name: str) -> Rule:
     def run(cx: Context, x: Any, y: Any, *, alpha: Any = 1) -> Pair:
-        a, b = _pair(cx, x), _pair(cx, y)
         if alpha != 1:
-            b = _times(cx, b, _pair(cx, alpha))
-        return Pair(_op(cx, name, a.re, b.re), _op(cx, name, a.im, b.im))
+            y = pairs.product(cx.b, *_aligned(cx, y, alpha))
+        return pairs.each(cx.b, name, *_aligned(cx, x, y))
 
     return run
 
@@ -275,51 +276,30 @@ RULES["add"], RULES["sub"] = _by_term("add"), _by_term("sub")
 RULES["rsub"] = lambda cx, x, y, *, alpha=1: RULES["sub"](cx, y, x, alpha=alpha)
 
 
-def _times(cx: Context, a: Pair, b: Pair, of: Callable[[Node, Node], Node] | None = None) -> Pair:
-    """A product, of elements or by another function that is linear in both."""
-    of = of or (lambda x, y: _op(cx, "mul", x, y))
-    re = _op(cx, "sub", of(a.re, b.re), of(a.im, b.im))
-    return Pair(re, _op(cx, "add", of(a.re, b.im), of(a.im, b.re)))
-
-
 @rule("mul")
 def _mul(cx: Context, x: Any, y: Any) -> Pair:
-    """A real factor scales both parts: 0 times an infinite part it has not is nothing."""
     for one, other in ((x, y), (y, x)):
         if not isinstance(one, Pair | complex):
-            scale, pair = cx.scalar(one, _kind(cx)), _pair(cx, other)
-            return Pair(_op(cx, "mul", pair.re, scale), _op(cx, "mul", pair.im, scale))
-    return _times(cx, _pair(cx, x), _pair(cx, y))
+            return _scaled(cx, "mul", other, one)
+    return pairs.product(cx.b, *_aligned(cx, x, y))
 
 
 @rule("div", "true_divide")
 def _div(cx: Context, x: Any, y: Any) -> Pair:
-    a = _pair(cx, x)
     if not isinstance(y, Pair | complex):
-        scale = cx.scalar(y, _kind(cx))
-        return Pair(_op(cx, "div", a.re, scale), _op(cx, "div", a.im, scale))
-    return _quotient(cx, a, _pair(cx, y))
+        return _scaled(cx, "div", x, y)
+    return pairs.quotient(cx.b, *_aligned(cx, x, y))
 
 
 @rule("reciprocal")
 def _reciprocal(cx: Context, x: Pair) -> Pair:
-    return _quotient(cx, _pair(cx, 1), x)
-
-
-def _quotient(cx: Context, a: Pair, b: Pair) -> Pair:
-    """By b scaled by its larger part, so that no square overflows."""
-    larger = _op(cx, "max", _op(cx, "abs", b.re), _op(cx, "abs", b.im))
-    c = Pair(_op(cx, "div", b.re, larger), _op(cx, "div", b.im, larger))
-    size = _op(cx, "add", _op(cx, "mul", c.re, c.re), _op(cx, "mul", c.im, c.im))
-    size = _op(cx, "mul", size, larger)
-    top = _times(cx, a, Pair(c.re, _op(cx, "neg", c.im)))
-    return Pair(_op(cx, "div", top.re, size), _op(cx, "div", top.im, size))
+    return pairs.quotient(cx.b, *_aligned(cx, 1, x))
 
 
 @rule("mm", "bmm", "mv", "dot")
 def _product(cx: Context, x: Pair, y: Pair) -> Pair:
     lowering, cx.want = LOWERINGS[cx.name], part_type(cx.want)
-    return _times(cx, x, y, lambda a, b: lowering(cx, a, b))
+    return pairs.product(cx.b, x, y, lambda a, b: lowering(cx, a, b))  # pyright: ignore
 
 
 @rule("addmm")
@@ -333,10 +313,8 @@ def _addmm(cx: Context, bias: Any, x: Pair, y: Pair, *, beta: Any = 1, alpha: An
 @rule("eq", "ne")
 def _compare(cx: Context, x: Any, y: Any) -> Node:
     cx.want = next(v for v in (x, y) if isinstance(v, Pair)).re.type
-    a, b = _pair(cx, x), _pair(cx, y)
-    is_equal = cx.name.startswith("aten.eq")
-    same = [_op(cx, "eq" if is_equal else "ne", p, q) for p, q in ((a.re, b.re), (a.im, b.im))]
-    return _op(cx, "and" if is_equal else "or", *same)
+    same = pairs.equal(cx.b, *_aligned(cx, x, y))
+    return same if cx.name.startswith("aten.eq") else cx.b.not_(same)
 
 
 # ---- functions
@@ -344,48 +322,22 @@ def _compare(cx: Context, x: Any, y: Any) -> Node:
 
 @rule("abs")
 def _abs(cx: Context, x: Pair) -> Node:
-    cx.want = x.re.type
-    return LOWERINGS["aten.hypot.default"](cx, x.re, x.im)
+    return pairs.magnitude(cx.b, x)
 
 
 @rule("angle")
 def _angle(cx: Context, x: Pair) -> Node:
-    return _op(cx, "atan2", x.im, x.re)
+    return pairs.angle(cx.b, x)
 
 
 @rule("sgn")
 def _sgn(cx: Context, x: Pair) -> Pair:
-    size = _abs(cx, x)
-    is_zero = _op(cx, "eq", size, 0.0)
-    size = cx.select(is_zero, 1.0, size, x.re.dtype)  # pyright: ignore[reportArgumentType]
-    return Pair(_op(cx, "div", x.re, size), _op(cx, "div", x.im, size))
+    return pairs.direction(cx.b, x)
 
 
-@rule("exp")
-def _exp(cx: Context, x: Pair) -> Pair:
-    return _polar(cx, _op(cx, "exp", x.re), x.im)  # pyright: ignore[reportReturnType]
-
-
-@rule("log")
-def _log(cx: Context, x: Pair) -> Pair:
-    return Pair(_op(cx, "log", _abs(cx, x)), _angle(cx, x))  # pyright: ignore
-
-
-@rule("cos", "sin", "cosh", "sinh")
-def _circular(cx: Context, x: Pair) -> Pair:
-    """By cosh(a + bi) = cosh a cos b + i sinh a sin b, and its kin."""
-    name = cx.name.split(".")[1]
-    is_real_first = name in ("cosh", "sinh")
-    a, b = (x.re, x.im) if is_real_first else (x.im, x.re)
-    cosh, sinh = _op(cx, "cosh", a), _op(cx, "sinh", a)
-    cos, sin = _op(cx, "cos", b), _op(cx, "sin", b)
-    if name == "cosh":
-        return Pair(_op(cx, "mul", cosh, cos), _op(cx, "mul", sinh, sin))
-    if name == "sinh":
-        return Pair(_op(cx, "mul", sinh, cos), _op(cx, "mul", cosh, sin))
-    if name == "cos":
-        return Pair(_op(cx, "mul", cosh, cos), _op(cx, "neg", _op(cx, "mul", sinh, sin)))
-    return Pair(_op(cx, "mul", cosh, sin), _op(cx, "mul", sinh, cos))
+@rule(*pairs.FUNCTIONS)
+def _function(cx: Context, x: Pair) -> Pair:
+    return pairs.FUNCTIONS[cx.name.split(".")[1]](cx.b, x)
 
 
 @rule("pow")
@@ -393,7 +345,4 @@ def _pow(cx: Context, x: Any, power: Any) -> Pair:
     """A small whole power is products."""
     if not isinstance(power, int | float) or power != int(power) or not 1 <= power <= 8:
         raise NotLowered("a complex power other than of 1 to 8")
-    base = found = _pair(cx, x)
-    for _ in range(int(power) - 1):
-        found = _times(cx, found, base)
-    return found
+    return pairs.power(cx.b, _pair(cx, x), int(power))

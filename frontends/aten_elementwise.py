@@ -7,6 +7,7 @@ from typing import Any
 
 from stack.frontends.aten import Context, NotLowered, Promise, lowers, need_float
 from stack.frontends.aten_bounds import nonzero
+from stack.frontends.pairs import hypotenuse
 from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.types import BOOL, DTYPES, F32, DType
@@ -217,18 +218,10 @@ def _copysign(cx: Context, x: Any, y: Any) -> Node:
 @lowers("hypot.default", "prims.hypot.default")
 def _hypot(cx: Context, x: Any, y: Any) -> Node:
     out: DType = cx.want.dtype
-    (a, b), _ = cx.align([x, y], F32 if out.bits == 16 else out)  # one rounding to 16 bits
-    a, b = cx.elementwise("abs", a), cx.elementwise("abs", b)
-    infinite = cx.elementwise(
-        "or", cx.elementwise("eq", a, math.inf), cx.elementwise("eq", b, math.inf)
-    )
-    large = cx.elementwise("max", a, b)
-    small = cx.elementwise("min", a, b)
-    ratio = cx.elementwise("div", small, large)
-    length = cx.elementwise("sqrt", cx.elementwise("add", cx.elementwise("mul", ratio, ratio), 1.0))
-    scaled = cx.elementwise("mul", large, length)
-    finite = cx.select(cx.elementwise("eq", small, 0.0), large, scaled)
-    return cx.cast(cx.select(infinite, math.inf, finite, finite.dtype), out)  # beside a nan, too
+    shape = cx.shape_of(x, y)
+    kind = F32 if out.bits == 16 else out  # one rounding to 16 bits
+    a, b = (cx.broadcast(cx.scalar(v, kind), shape) for v in (x, y))
+    return cx.cast(hypotenuse(cx.b, a, b), out)
 
 
 @lowers("angle.default")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import reduce
 from typing import Any
 
@@ -12,6 +13,8 @@ from stack.ir.dim import Expr
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import I64, DType, TensorType
+
+MOST_COVERS = 16  # windows over a place whose gradients are read there: else they are scattered
 
 
 def _window_sizes(x: Node, rank: int, out: TensorType) -> None:
@@ -85,7 +88,7 @@ def _max_places(
             start = k * dilation[i]
             last = start + (counts[i] - 1) * stride[i] + 1
             part = cx.slice(part, lead + i, start, last, stride[i])
-            line = cx.elementwise("mul", cx.iota(best.shape, lead + i), stride[i])
+            line = cx.elementwise("mul", cx.iota(counts, i), stride[i])
             line = cx.elementwise("add", line, start - padding[i])
             inner = math.prod(x.shape[lead + i + 1 :])
             line = cx.elementwise("mul", line, inner)
@@ -94,6 +97,7 @@ def _max_places(
         if x.dtype.is_float:
             holds = cx.elementwise("or", holds, cx.elementwise("isnan", part))
         assert place is not None
+        place = cx.b.broadcast(place, axes=tuple(range(lead, lead + rank)), type=first.tensor)
         first = cx.elementwise("min", first, cx.select(holds, place, size, I64))
     return cx.elementwise("min", first, size - 1)
 
@@ -110,9 +114,66 @@ for _rank in (2, 3):
 
 
 @lowers("max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default")
-def _max_pool_backward(cx: Context, grad: Node, x: Node, *rest: Any) -> Node:
-    places = rest[-1]
+def _max_pool_backward(
+    cx: Context, grad: Node, x: Node, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints,
+    ceil_mode: bool, places: Node,
+) -> Node:  # fmt: skip
     rank = 3 if "pool3d" in cx.name else 2
+    kernel, padding, dilation = (each(v, rank) for v in (kernel, padding, dilation))
+    stride = each(stride, rank) if len(stride) else kernel
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True)]
+    covers = [-(-r // s) for r, s in zip(reach, stride, strict=True)]
+    if math.prod(covers) > MOST_COVERS:
+        return _scattered(cx, grad, x, places, rank)
+    _window_sizes(x, rank, grad.tensor)
+    lead = x.tensor.rank - rank
+    sizes = x.shape[lead:]
+    own = cx.reshape(cx.iota([math.prod(sizes)], 0), sizes)
+    own = cx.b.broadcast(own, axes=tuple(range(lead, lead + rank)), type=x.tensor.with_dtype(I64))
+    total: Node | None = None
+    for back in _grid(covers):
+        place, share = (
+            _covering(cx, v, sizes, stride, padding, back, outside)
+            for v, outside in ((places, -1), (cx.cast(grad, wide(grad.dtype)), 0))
+        )
+        share = cx.select(cx.elementwise("eq", place, own), share, 0, share.dtype)
+        total = share if total is None else cx.elementwise("add", total, share)
+    assert total is not None
+    return cx.cast(total, grad.dtype)
+
+
+def _covering(
+    cx: Context, values: Node, sizes: Sequence[Any], stride: Ints, padding: Ints, back: Ints,
+    outside: float,
+) -> Node:  # fmt: skip
+    """For each place, the value of the window that starts last before it, or of one further back.
+
+    Axis by axis that is window `(place + padding) // stride - back`; `outside` where none is.
+    """
+    lead = values.tensor.rank - len(sizes)
+    low, high = [0] * lead, [0] * lead
+    shape, kept = list(values.shape[:lead]), list(range(lead))
+    for size, step, pad, far, count in zip(
+        sizes, stride, padding, back, values.shape[lead:], strict=True
+    ):
+        first, last = pad // step - far, (size - 1 + pad) // step - far
+        low.append(-first)
+        high.append(last - (count - 1))
+        kept.append(len(shape))
+        shape += [last - first + 1, step]
+    values = cx.pad(values, low, high, outside)
+    each_place = cx.b.broadcast(
+        values, axes=tuple(kept), type=values.tensor.with_shape(tuple(shape))
+    )
+    merged = [shape[i] * shape[i + 1] for i in range(lead, len(shape), 2)]
+    found = cx.reshape(each_place, (*shape[:lead], *merged))
+    for axis, (size, step, pad) in enumerate(zip(sizes, stride, padding, strict=True), lead):
+        found = cx.slice(found, axis, pad % step, pad % step + size)
+    return found
+
+
+def _scattered(cx: Context, grad: Node, x: Node, places: Node, rank: int) -> Node:
+    """Each gradient added at the place that its window took."""
     lead = x.shape[: x.tensor.rank - rank]
     size = math.prod(x.shape[-rank:])
     flat = cx.full(0, x.tensor.with_shape((math.prod(lead), size)))

@@ -28,6 +28,7 @@ from stack.frontends.dynamo_partition import keep_inputs, partition_fn
 from stack.frontends.fx_border import Border, Replay
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph, variable_name
+from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
 from stack.frontends.torch_calls import (
     TorchCaptured,
@@ -113,7 +114,7 @@ def compile_graph(
         partition_fn=keep_inputs if whole else partition_fn(balance),
         keep_inference_input_mutations=False,
     )
-    with plain_tracing(), held_back():
+    with plain_tracing(), remade_by_place(example_inputs), held_back():
         return guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
 
 
@@ -156,7 +157,7 @@ class _Maker:
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
         check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
         real_border(graph)
-        border = Border(graph.graph)
+        border = Border(graph.graph, None if role == "backward" else traced_aliases())
         given = self._given(graph)
         imported = import_graph(
             graph,

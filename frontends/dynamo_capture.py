@@ -30,7 +30,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from stack.errors import StackError
-from stack.frontends import torch_draws
+from stack.frontends import torch_draws, torch_layouts
 from stack.frontends.aten import LOWERINGS
 from stack.frontends.aten_complex import MADE_OF_PARTS
 from stack.frontends.dynamo_notes import Notes, graph_notes
@@ -87,7 +87,7 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
         for op, fn in table.items()
         if isinstance(op, torch._ops.OpOverload) and str(op) not in kept and draws_as_eager(op)
     }
-    return {**found, **torch_draws.DECOMPOSITIONS}
+    return {**found, **torch_draws.DECOMPOSITIONS, **torch_layouts.DECOMPOSITIONS}
 
 
 @contextmanager

@@ -21,6 +21,7 @@ FOLDS = frozenset({
     aten.amax, aten.amin, aten.sum, aten.mean, aten.any, aten.gather, aten.select,
 })  # fmt: skip
 MADE = frozenset({aten.arange, aten.full, aten.zeros, aten.ones, torch.ops.prims.iota})
+LIKE = frozenset({aten.zeros_like, aten.ones_like, aten.full_like})  # read a shape, no elements
 LEAST = 1 << 20  # bytes: smaller values may stay
 MOST = 1.1  # of a value's bytes: what its sources may take, statistics of rows among them
 
@@ -39,7 +40,7 @@ def rebuilt(graph: Graph, num_fwd_outputs: int) -> list[Node]:
         if node not in outputs
         and _bytes(node) >= LEAST
         and sum(map(_bytes, read)) <= MOST * _bytes(node)
-        and all(u in sources or _is_fold(u) or is_elementwise(u) for u in node.users)
+        and all(u in sources or _is_read_along(u) or is_elementwise(u) for u in node.users)
     ]
 
 
@@ -77,5 +78,6 @@ def is_elementwise(node: Node) -> bool:
     return target.overloadpacket in VIEWS or torch.Tag.pointwise in target.tags
 
 
-def _is_fold(node: Node) -> bool:
-    return getattr(node.target, "overloadpacket", None) in FOLDS
+def _is_read_along(node: Node) -> bool:
+    """Whether a node reduces its operand, or does not read its elements."""
+    return getattr(node.target, "overloadpacket", None) in FOLDS | LIKE

@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from stack.frontends.dynamo_elementwise import of_positions, rebuilt
 from stack.frontends.fx_early import early, take_out_rows, with_early
 from stack.frontends.fx_exchange import exchange_sums
+from stack.frontends.fx_images import with_images
 from stack.frontends.fx_values import example_of, forward_pass
 from stack.frontends.torch_draws import keep_draws
 
@@ -69,7 +70,8 @@ def partition_fn(balance: float) -> Callable[..., tuple[GraphModule, GraphModule
                     joint, inputs, num_fwd_outputs=count, **options
                 )
 
-        return with_early(joint, num_fwd_outputs, folds, cut)
+        passes = with_early(joint, num_fwd_outputs, folds, cut)
+        return with_images(passes, num_fwd_outputs) if balance else passes
 
     return partition
 

@@ -3,18 +3,22 @@
 A graph's results are either views (of an input, or of a value that several results share), or
 fresh arrays. Views are made by torch itself, by the chain of view ops that the trace holds; what is
 fresh is computed by the compiled program, in the order of axes that torch would have given it.
+A view of an input that was written to is traced as one of its new value, and is one of the input:
+AOTAutograd writes the value there, and reads of such a result only where it lies (`Aliases`).
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule
 from torch.fx import Node as FxNode
 from torch.fx.experimental.symbolic_shapes import statically_known_true
+
+from stack.frontends.torch_aliases import Aliases
 
 Order = tuple[int, ...]
 
@@ -28,12 +32,16 @@ def example_of(node: Any) -> torch.Tensor | None:
 
 def storage_root(node: FxNode) -> FxNode:
     """Where the memory of a node's value was made: an input, or what no view op gave."""
-    while node.op == "call_function":
-        source = _viewed(node)
-        if source is None:
-            return node
-        node = source
-    return node
+    *_, root = _viewed_by(node)
+    return root
+
+
+def _viewed_by(node: FxNode) -> Iterator[FxNode]:
+    """A node, what it is a view of, what that is a view of, and so on."""
+    source: FxNode | None = node
+    while source is not None:
+        yield source
+        source = _viewed(source) if source.op == "call_function" else None
 
 
 def _viewed(node: FxNode) -> FxNode | None:
@@ -62,7 +70,7 @@ def physical_order(value: torch.Tensor) -> Order | None:
     strides = [_hint(s) for s in value.stride()]
     sizes = [_hint(s) for s in value.shape]
     rank = value.dim()
-    if 0 in sizes:
+    if any(_equal(s, 0) for s in value.shape):
         return tuple(range(rank))
     # an axis of one element stays where it is: its stride says nothing
     loose = [i for i in range(rank) if sizes[i] == 1]
@@ -106,17 +114,39 @@ class Border:
     Attributes:
         fresh: the nodes that the compiled program computes, each once.
         orders: for each of them, how it lies in memory (see `physical_order`).
+        late: views that nothing but results are made of: torch makes them after the program.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, aliases: Aliases | None = None) -> None:
         self.outputs: list[Any] = list(graph.output_node().args[0])  # pyright: ignore
         self._inputs = {n: i for i, n in enumerate(graph.find_nodes(op="placeholder"))}
-        roots = {o: self._source(o) for o in self.outputs if example_of(o) is not None}
+        self._of_inputs = self._remade(aliases or Aliases())
+        remade = {place for _, places, _ in self._of_inputs for place in places}
+        self._own = [o for place, o in enumerate(self.outputs) if place not in remade]
+        roots = {o: self._source(o) for o in self._own if example_of(o) is not None}
         self.fresh = list(dict.fromkeys(r for r in roots.values() if r not in self._inputs))
         self.orders = [physical_order(f.meta["val"]) for f in self.fresh]
-        views = [o for o in self.outputs if isinstance(o, FxNode) and self._is_view(o)]
+        views = [o for o in self._own if isinstance(o, FxNode) and self._is_view(o)]
         self._views = list(dict.fromkeys(views))
         self._program = Replay(self._views, [*self._inputs, *self.fresh]) if views else None
+        self.late: set[FxNode] = set()
+        for node in reversed(graph.nodes):
+            is_view = node.op == "call_function" and _viewed(node) is not None
+            if is_view and node not in self.fresh:
+                if all(user.op == "output" or user in self.late for user in node.users):
+                    self.late.add(node)
+
+    def _remade(self, aliases: Aliases) -> list[tuple[int, list[int], Replay]]:
+        """Inputs with new values, the results that are views of them, and how those are made."""
+        found: list[tuple[int, list[int], Replay]] = []
+        for number, source in enumerate(aliases.written):
+            value = self.outputs[number]
+            views = (place for place, base in aliases.views.items() if base == source)
+            places = [place for place in views if value in _viewed_by(self.outputs[place])]
+            if places:
+                wanted = [self.outputs[place] for place in places]
+                found.append((source, places, Replay(wanted, [*self._inputs, value])))
+        return found
 
     def _source(self, output: FxNode) -> FxNode:
         """The fresh value or the input that an output is, or is a view of."""
@@ -124,7 +154,7 @@ class Border:
         if root is output or root in self._inputs:
             return root
         whole, part = example_of(root), output.meta["val"]
-        others = {o for o in self.outputs if example_of(o) is not None and o is not output}
+        others = {o for o in self._own if example_of(o) is not None and o is not output}
         is_shared = any(storage_root(o) is root for o in others)
         if whole is None or (not is_shared and _bytes(part) < _bytes(whole)):
             return output  # the part alone: nobody sees the rest
@@ -146,7 +176,11 @@ class Border:
         if self._program is not None:
             made = self._program([*args, *fresh])
             known |= zip(self._views, made, strict=True)
-        return [self._value(o, args, known) for o in self.outputs]
+        found = [self._value(o, args, known) for o in self.outputs]
+        for source, places, program in self._of_inputs:
+            for place, view in zip(places, program([*args, args[source]]), strict=True):
+                found[place] = view
+        return found
 
     def _laid_out(
         self, tensor: torch.Tensor, like: torch.Tensor, order: Order | None, args: Sequence[Any]
@@ -170,7 +204,7 @@ class Border:
         if not isinstance(output, FxNode):
             return output
         place = self._inputs.get(output)
-        return known[output] if place is None else args[place]
+        return known.get(output) if place is None else args[place]
 
 
 class Replay:

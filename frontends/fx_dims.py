@@ -57,10 +57,10 @@ class Sizes:
 
     def _symbol(self, sym: sympy.Symbol) -> Dim:
         if sym not in self._symbols:
-            low, high = 0, INF
+            low, high = -INF, INF  # a number that is no size may be negative
             bounds = self._env.var_to_range.get(sym) if self._env is not None else None
             if bounds is not None:
-                low = max(int(bounds.lower), 0) if bounds.lower.is_Integer else 0
+                low = max(int(bounds.lower), -INF) if bounds.lower.is_Integer else -INF
                 high = int(bounds.upper) if bounds.upper.is_Integer else INF
             letter = "u" if str(sym).startswith("u") else "s"
             name = f"{letter}{len(self._symbols)}"
@@ -89,6 +89,8 @@ class Sizes:
             return mod(parts[0], parts[1])
         if isinstance(expr, F.ModularIndexing):
             return mod(floordiv(parts[0], parts[1]), parts[2])
+        if isinstance(expr, sympy.Abs):
+            return maximum(parts[0], mul(parts[0], -1))
         if isinstance(expr, F.Max):
             return _fold(maximum, parts)
         if isinstance(expr, F.Min):

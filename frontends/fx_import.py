@@ -154,8 +154,9 @@ class _Importer:
             elif isinstance(value, int | Expr):
                 sizes[place] = value
             self.env[holders[place]] = value
+        late = self.border.late if self.border is not None else ()
         for node in self.gm.graph.nodes:
-            if node.op not in ("placeholder", "output"):
+            if node.op not in ("placeholder", "output") and node not in late:
                 self.env[node] = self._node(node)
         params = [p for p, _ in self.lifted.values()] + params + list(self.views.values())
         inputs = [*(t for _, t in self.lifted.values()), *inputs, *self.views]

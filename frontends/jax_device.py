@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from stack.errors import StackError
-from stack.frontends.lax import dtype_of, is_key
+from stack.frontends.jax_words import to_words
+from stack.frontends.lax import dtype_of
 from stack.ir.types import DType
 
 
@@ -35,8 +36,7 @@ def _name(device: Any) -> str:
 
 def to_device(array: Any, dtype: DType, device: str) -> jax.Array:
     """A JAX array on the device. Raises TypeError where the element type is not `dtype`."""
-    if is_key(array):
-        array = jax.random.key_data(array)
+    array = to_words(array)
     found = dtype_of(array.dtype)
     if found != dtype:
         raise TypeError(f"expected {dtype} values, got {found}")

@@ -54,13 +54,10 @@ class JaxFrontend:
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
         """The storage of a JAX array; a view where it is on the CPU. bf16 comes as uint16."""
-        from stack.frontends.lax import dtype_of, is_key
+        from stack.frontends.jax_words import to_words
+        from stack.frontends.lax import dtype_of
 
-        if is_key(array):
-            import jax
-
-            array = jax.random.key_data(array)
-        held = np.asarray(array)
+        held = np.asarray(to_words(array))
         found = dtype_of(held.dtype)
         if found != dtype:
             raise TypeError(f"expected {dtype} values, got {found}")
@@ -106,7 +103,7 @@ class JaxFrontend:
         from stack.frontends.lax_opaque import bind, operand_dtypes
 
         dtypes = operand_dtypes(call)
-        wide = any(d.bits >= 64 and d.name != "c64" for d in dtypes)
+        wide = any(d.bits >= 64 for d in dtypes)
         with jax.enable_x64(wide or bool(jax.config.read("jax_enable_x64"))):
             given = [self.from_numpy(a, d) for a, d in zip(args, dtypes)]
             results = bind(target, call, given)

@@ -13,8 +13,9 @@ from jax import export
 from jax._src import core
 
 from stack.frontends.jax_device import device_of
+from stack.frontends.jax_words import from_words, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader
-from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big, is_key
+from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big
 from stack.ir.builder import param
 from stack.ir.node import unique_name
 from stack.run.frontend import Captured
@@ -85,7 +86,7 @@ def _captured(
     return Captured(
         func=func,
         text=str(closed),
-        bound=[_words(np.asarray(c) if not isinstance(c, jax.Array) else c) for c in big.values()],
+        bound=[to_words(c if isinstance(c, jax.Array) else np.asarray(c)) for c in big.values()],
         flatten=Flatten(fn, leaves, tree, device_of(held)),
         unflatten=Unflatten(jax.tree_util.tree_structure(shapes), closed.out_avals),
         original=fn,
@@ -194,10 +195,6 @@ def _symbolic(
 # ---- in and out
 
 
-def _words(array: Any) -> Any:
-    return jax.random.key_data(array) if is_key(array) else array
-
-
 class Flatten:
     """User arguments to arrays. Raises TypeError, as a compiled JAX function does, for others."""
 
@@ -232,8 +229,8 @@ class Flatten:
         if isinstance(x, jax.Array):
             if self.may_move and device_of([x]) != self.device:
                 raise TypeError(f"argument {leaf.name} was on {self.device}, got {device_of([x])}")
-            return _words(x)
-        return np.asarray(x, dtype=leaf.aval.dtype)
+            return to_words(x)
+        return to_words(np.asarray(x, dtype=leaf.aval.dtype))
 
 
 def _numpy_aval(x: np.ndarray) -> Any:
@@ -261,8 +258,5 @@ class Unflatten:
         self.avals = tuple(avals)
 
     def __call__(self, arrays: Sequence[Any]) -> Any:
-        leaves = [
-            jax.random.wrap_key_data(x, impl=a.dtype._impl.name) if is_key(a) else x
-            for x, a in zip(arrays, self.avals, strict=True)
-        ]
+        leaves = [from_words(x, a.dtype) for x, a in zip(arrays, self.avals, strict=True)]
         return jax.tree_util.tree_unflatten(self.tree, leaves)

@@ -19,8 +19,10 @@ from jax._src import core
 from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 
 from stack.errors import RuleError, StackError, UnsupportedOp
+from stack.frontends.jax_words import has_words, is_complex, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader, known
 from stack.frontends.jaxpr_source import line_of
+from stack.frontends.pairs import PART
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.dim import Dim
@@ -62,6 +64,12 @@ def load_lowerings() -> Mapping[str, Lowering]:
     return LOWERINGS
 
 
+@cache
+def on_pairs() -> Lowering:
+    """What lowers equations with complex numbers; loaded on first use, as the table is."""
+    return importlib.import_module("stack.frontends.lax_complex").complex_equation
+
+
 def dtype_of(dtype: Any) -> DType:
     """The IR's element type for JAX's."""
     name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
@@ -75,11 +83,6 @@ def dtype_of(dtype: Any) -> DType:
 def jax_dtype(dtype: DType) -> np.dtype:
     """JAX's element type for the IR's."""
     return np.dtype(jax.numpy.bfloat16 if dtype.name == "bf16" else dtype.numpy)
-
-
-def is_key(aval: Any) -> bool:
-    """Whether a value is an array of typed random keys, which the IR holds as their words."""
-    return jax.numpy.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
 
 
 def is_array(aval: Any) -> bool:
@@ -126,21 +129,22 @@ class Importer:
     # ---- types and constants
 
     def type_of(self, aval: Any) -> TensorType:
-        """The type of a JAX value; random keys get the axes of their words."""
+        """The type of a JAX value; random keys and complex numbers get the axes of their words."""
         if is_key(aval):
             aval = core.physical_aval(aval)
-        return TensorType(dtype_of(aval.dtype), self.shared.dims.shape(aval.shape))
+        dtype, shape = dtype_of(aval.dtype), self.shared.dims.shape(aval.shape)
+        return TensorType(PART[dtype], (*shape, 2)) if dtype in PART else TensorType(dtype, shape)
 
     def constant(self, value: Any, aval: Any = None) -> Node:
         """A bound parameter for a large array that is one, a `const` otherwise."""
         if id(value) in self.big:
             return self.big[id(value)]
-        if is_key(value):
-            value = jax.random.key_data(value)
-        array = np.asarray(value)
         # a literal may be a Python number: its type is what the jaxpr says
-        dtype = array.dtype if aval is None or is_key(aval) else aval.dtype
-        node = constant(array, dtype_of(dtype))
+        if aval is not None and is_complex(aval):
+            value = np.asarray(value, aval.dtype)
+        array = np.asarray(to_words(value) if hasattr(value, "dtype") else value)
+        kind = array if aval is None or has_words(aval) else aval
+        node = constant(array, dtype_of(kind.dtype))
         if node.tensor.rank:
             self.b.note(node)
         return node
@@ -193,13 +197,15 @@ class Importer:
         return nodes
 
     def _lower(self, name: str, site: Site, args: Sequence[Node]) -> Node | Sequence[Node]:
-        rules = load_lowerings()
-        if name not in rules:
+        rule, eqn = load_lowerings().get(name), site.eqn
+        if not getattr(rule, "handles_words", False):
+            if any(is_complex(v.aval) for v in (*eqn.invars, *eqn.outvars)):
+                return on_pairs()(site, rule, args)
+            if rule is not None and any(is_key(v.aval) for v in eqn.invars):
+                return site.over_words(args)
+        if rule is None:
             raise NoLowering(name)
-        handles_keys = getattr(rules[name], "handles_keys", False)
-        if not handles_keys and any(is_key(v.aval) for v in site.eqn.invars):
-            return site.over_words(args)
-        return rules[name](site, *args, **site.eqn.params)
+        return rule(site, *args, **eqn.params)
 
     # ---- nested blocks
 
@@ -324,6 +330,11 @@ class Site:
         outputs = out_axes if self.eqn.primitive.multiple_results else out_axes[0]
         return self.trace(jax.vmap(lambda *xs: bind(*xs, **params), axes, outputs), *args)
 
+    def _held(self, args: Sequence[Node]) -> list[DType]:
+        """Element types as JAX has them."""
+        pairs = zip(args, self.eqn.invars, strict=True)
+        return [dtype_of(v.aval.dtype) if is_complex(v.aval) else a.dtype for a, v in pairs]
+
     def opaque(self, args: Sequence[Node]) -> Sequence[Node]:
         """A call into JAX."""
         from stack.frontends.lax_opaque import describe
@@ -333,7 +344,7 @@ class Site:
             raise UnsupportedOp([(name, self.b.loc)], "its operands are typed random keys")
         attrs: dict[str, Any] = {
             "target": f"jax:{name}",
-            "call": describe(self.eqn.primitive, self.eqn.params, [a.dtype for a in args]),
+            "call": describe(self.eqn.primitive, self.eqn.params, self._held(args)),
         }
         before: list[Node] = []
         if self.eqn.effects:

@@ -27,7 +27,7 @@ def _call(parameter: str) -> Any:
             s.b.note(results[0], name)
         return results
 
-    rule.handles_keys = True
+    rule.handles_words = True
     return rule
 
 
@@ -80,7 +80,7 @@ def _cond(s: Site, index: Node, *args: Node, branches: Sequence[Any], **_: Any) 
     return s.items(node, "cond_result")
 
 
-_cond.handles_keys = True
+_cond.handles_words = True
 
 
 # ---- loops
@@ -144,7 +144,7 @@ def _while(
     return loop(s, args, names, test, body, (cond_jaxpr, body_jaxpr))[fixed:]
 
 
-_while.handles_keys = True
+_while.handles_words = True
 
 
 def _lanes(inner: Importer, lanes: Node, new: Node, old: Node) -> Node:
@@ -203,7 +203,7 @@ def _scan(
     return [*out[at:at_xs], *out[at_ys:]]
 
 
-_scan.handles_keys = True
+_scan.handles_words = True
 
 
 def _numbered(name: str, nodes: Sequence[Node]) -> list[str]:

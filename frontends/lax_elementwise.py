@@ -96,7 +96,7 @@ def _identity(s: Site, *args: Node, **_: Any) -> tuple[Node, ...]:
     return args[-len(s.types) :]
 
 
-_identity.handles_keys = True
+_identity.handles_words = True
 
 
 @lower("square")
@@ -184,17 +184,12 @@ def _masked(s: Site, which: Node, yes: Node, no: Node) -> Node:
     return s.b.select(*aligned(s, (which, yes, no)))
 
 
-_select_n.handles_keys = True
+_select_n.handles_words = True
 
 
 @lower("convert_element_type")
 def _convert(s: Site, x: Node, *, new_dtype: Any, **_: Any) -> Node:
     return s.cast(x, dtype_of(new_dtype))
-
-
-@lower("real")
-def _real(s: Site, x: Node, **_: Any) -> Node:
-    return s.cast(x, s.type.dtype)
 
 
 @lower("reduce_precision")

@@ -14,6 +14,9 @@ from jax._src import lax as lax_private
 from jax._src.interpreters import mlir
 
 from stack.errors import StackError, UsageError
+from stack.frontends.jax_words import from_words, to_words
+from stack.frontends.lax import jax_dtype
+from stack.frontends.pairs import PART
 from stack.ir.types import DType
 
 _MARK = "jax"
@@ -125,10 +128,14 @@ def _record(name: str) -> Any:
 
 
 def operand_dtypes(call: Any) -> tuple[DType, ...]:
-    """The element types of the operands: storage arrays alone do not tell bf16 from u16."""
+    """The element types of the operands, complex ones in words.
+
+    Storage arrays alone do not tell bf16 from u16.
+    """
     if not isinstance(call, tuple) or len(call) < 3 or call[0] != _MARK:
         raise UsageError(f"the opaque call is not of this frontend: {call!r}")
-    return call[1]
+    held: tuple[DType, ...] = call[1]
+    return tuple(PART.get(d, d) for d in held)
 
 
 def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
@@ -150,5 +157,6 @@ def bind(target: str, call: Any, args: Sequence[Any]) -> list[Any]:
     else:
         primitive, params = primitives()[name], {key: _restore(value) for key, value in rest}
     # an operand past those only says what happens before
-    out = primitive.bind(*args[: len(dtypes)], **primitive.get_bind_params(params))
-    return list(out) if primitive.multiple_results else [out]
+    given = [from_words(a, jax_dtype(d)) for a, d in zip(args, dtypes, strict=False)]
+    out = primitive.bind(*given, **primitive.get_bind_params(params))
+    return [to_words(r) for r in (out if primitive.multiple_results else [out])]

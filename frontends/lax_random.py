@@ -20,7 +20,7 @@ from stack.ir.node import Node
 
 def _keyed(*names: str) -> Callable[[Lowering], Lowering]:
     def enter(rule: Lowering) -> Lowering:
-        rule.handles_keys = True  # pyright: ignore[reportFunctionMemberAccess]
+        rule.handles_words = True  # pyright: ignore[reportFunctionMemberAccess]
         return lower(*names)(rule)
 
     return enter

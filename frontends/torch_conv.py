@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from stack.errors import StackError
-from stack.ir.conv_op import channels_second, sums_over_images
+from stack.ir.conv_op import as_stored, channels_second, sums_over_images
 from stack.ir.node import Node
 
 Tensor = torch.Tensor
@@ -43,13 +43,14 @@ def convolution(node: Node, x: Tensor, w: Tensor, call: Call = library) -> Tenso
     at = node.attrs
     if not 1 <= x.dim() - 2 <= 3:
         raise StackError(f"torch has no convolution over {x.dim() - 2} axes")
-    if not at.get("channels_last"):
-        return _channels_second(node, at, x, w, call)
-    is_line = x.dim() == 3
+    is_line = bool(at.get("channels_last")) and x.dim() == 3
     if is_line:  # torch copies a line whose channels stand last, an image it takes as it is
         at = {**at, **{k: (v, *at[k]) for k, v in _ONE_ROW.items()}}
         x, w = x.unsqueeze(1), w.unsqueeze(1)
-    y = _channels_second(node, at, x.movedim(-1, 1), w.movedim(-1, 1), call).movedim(1, -1)
+    axes = range(x.dim())
+    order = channels_second(axes, at)
+    y = _channels_second(node, at, x.permute(order), w.permute(order), call)
+    y = y.permute(as_stored(axes, at))
     return y.squeeze(1) if is_line else y
 
 

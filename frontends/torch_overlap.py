@@ -1,8 +1,8 @@
 """Arguments that overlap in memory where a graph was traced with others that do not.
 
 A graph that writes to its inputs is traced for inputs that overlap in one way. Dynamo guards that
-no input is another one, but not that two views of one storage stay apart: AOTAutograd's graph is
-then wrong without a word. Such calls run op by op, and say so.
+no input is another one, but not that two views of one storage stay apart, nor where in it they
+start: AOTAutograd's graph is then wrong without a word. Such calls run op by op, and say so.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch._C._dynamo.guards import compute_overlapping_tensors
 from torch._guards import TracingContext
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-Pairs = frozenset[tuple[int, int]]
+# two inputs, and where each starts in their storage, if that is a number in the graph
+Pairs = frozenset[tuple[int, int, int | None, int | None]]
 
 
 def guarded(
@@ -31,15 +32,19 @@ def guarded(
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     infos = metadata.input_info if metadata is not None else ()
-    written = {i for i, info in enumerate(infos) if info.mutates_data}
     tensors = [i for i in watched if isinstance(examples[i], torch.Tensor)]
+    written = {i for i, info in enumerate(infos) if info.mutates_data}
+    if written and len(infos) != len(examples):  # traced with one base for several inputs
+        written = set(tensors)
     if len(tensors) < 2 or written.isdisjoint(tensors):
         return call
+    holders = gm.graph.find_nodes(op="placeholder")
+    fixed = {i for i in tensors if isinstance(_traced_start(holders[i]), int)}
     # a graph is compiled for the inputs of the call that follows
     traced: list[Pairs] = []
 
     def checked(*args: Any) -> Any:
-        pairs = _overlaps(args, tensors, written)
+        pairs = _overlaps(args, tensors, written, fixed)
         if not traced:
             traced.append(pairs)
         if pairs == traced[0]:
@@ -54,16 +59,27 @@ def guarded(
     return checked
 
 
-def _overlaps(args: Sequence[Any], tensors: Sequence[int], written: set[int]) -> Pairs:
+def _traced_start(holder: Node) -> Any:
+    value = holder.meta.get("example_value")
+    return value.storage_offset() if isinstance(value, torch.Tensor) else None
+
+
+def _overlaps(
+    args: Sequence[Any], tensors: Sequence[int], written: set[int], fixed: set[int]
+) -> Pairs:
     """Pairs of inputs that share memory of which one is written to."""
+
+    def start(i: int) -> int | None:
+        return args[i].storage_offset() if i in fixed else None
+
     places: dict[int, list[int]] = {}
     for i in tensors:
         places.setdefault(args[i].untyped_storage().data_ptr(), []).append(i)
-    found: set[tuple[int, int]] = set()
+    found: set[tuple[int, int, int | None, int | None]] = set()
     for group in places.values():
         for n, i in enumerate(group):
             for j in group[n + 1 :]:
                 touched = i in written or j in written
                 if touched and compute_overlapping_tensors([args[i], args[j]]):
-                    found.add((i, j))
+                    found.add((i, j, start(i), start(j)))
     return frozenset(found)

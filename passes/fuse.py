@@ -22,6 +22,7 @@ from stack.ir.node import Block, Func, Node
 from stack.passes.blocking.joined import why_apart
 from stack.passes.carve import carve_epilogues
 from stack.passes.control import changed_bodies
+from stack.passes.recompute import recompute_values
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
 from stack.rewrite.group import Group, flops_of
@@ -175,6 +176,7 @@ class Fuse(Pass):
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         grouping = Grouping(inner, rules, log, limits, grouped)
         grouping.run(0)
+        recompute_values(grouping)
         if self.epilogue:
             carve_epilogues(grouping)
             grouping.run(1)

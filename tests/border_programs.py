@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import torch
@@ -78,6 +79,7 @@ WRITES: dict[str, tuple[int, Callable[..., Any]]] = {
     "sin_": (0, lambda x, y, n: x.sin_()),
 }
 TABLES = VIEWS | COPIES | WRITES
+NUMBERS = (0, 1, -2, 3)
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,10 @@ def draw(rng: random.Random, args: Tensors, may_write: bool) -> Program:
         table = rng.choice(kinds)
         op = rng.choice(list(table))
         place, other = rng.randrange(len(held)), rng.randrange(len(held))
-        number = rng.randint(0, 3)
+        number = rng.choice(NUMBERS)
         if held[place].dim() < table[op][0]:
+            continue
+        if op in WRITES and not _is_defined(op, held[place], held[other]):
             continue
         try:
             made = table[op][1](held[place], held[other], number)
@@ -125,6 +129,21 @@ def draw(rng: random.Random, args: Tensors, may_write: bool) -> Program:
     return Program(tuple(steps), returned)
 
 
+def _is_defined(op: str, x: torch.Tensor, y: torch.Tensor) -> bool:
+    """Whether a write has one meaning: not to a place twice, not to what it still has to read."""
+    places = _places(x)
+    if len(set(places)) < len(places):
+        return False
+    shares = x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
+    return op != "copy_" or not shares or places == _places(y) or not {*places} & {*_places(y)}
+
+
+def _places(x: torch.Tensor) -> list[int]:
+    """Where in its storage each element of a tensor lies."""
+    steps = [[s * i for i in range(n)] for n, s in zip(x.shape, x.stride(), strict=True)]
+    return [x.storage_offset() + sum(at) for at in product(*steps)]
+
+
 # ---- arguments
 
 
@@ -137,9 +156,7 @@ def arguments(rng: random.Random, sizes: Sequence[int]) -> Tensors:
     count = rng.randint(1, 3)
     made: Tensors = []
     for _ in range(count):
-        kind = rng.choice(
-            ("dense", "dense", "t", "step", "offset", "scalar", "same", "overlap", "3d")
-        )
+        kind = rng.choice(KINDS)
         seed = torch.Generator().manual_seed(rng.randrange(1 << 30))
         if kind == "same" and made:
             made.append(made[-1])
@@ -160,7 +177,7 @@ def arguments(rng: random.Random, sizes: Sequence[int]) -> Tensors:
     return made
 
 
-def copied(args: Sequence[torch.Tensor], grad: bool) -> Tensors:
+def copied(args: Sequence[torch.Tensor], grad: bool, device: str = "cpu") -> Tensors:
     """The same tensors in memory of their own, sharing among themselves what was shared."""
     storages: dict[int, torch.Tensor] = {}
     seen: dict[int, torch.Tensor] = {}
@@ -170,7 +187,7 @@ def copied(args: Sequence[torch.Tensor], grad: bool) -> Tensors:
             key = x.untyped_storage().data_ptr()
             if key not in storages:
                 flat = torch.empty(0, dtype=x.dtype).set_(x.untyped_storage())
-                storages[key] = flat.detach().clone()
+                storages[key] = flat.detach().to(device, copy=True)
             y = storages[key].as_strided(x.shape, x.stride(), x.storage_offset())
             seen[id(x)] = y.detach().requires_grad_() if grad else y
         made.append(seen[id(x)])
@@ -187,8 +204,8 @@ def sharing(results: Sequence[Any], args: Sequence[torch.Tensor]) -> list[tuple[
 
 
 def _strides(x: torch.Tensor) -> list[int]:
-    """Strides, 0 for axes of one element: there they say nothing."""
-    return [s if n > 1 else 0 for n, s in zip(x.shape, x.stride(), strict=True)]
+    """Strides, 0 for axes of one element and where nothing is: there they say nothing."""
+    return [s if n > 1 and x.numel() else 0 for n, s in zip(x.shape, x.stride(), strict=True)]
 
 
 def world(fn: Callable[..., Any], args: Tensors, grad: bool) -> dict[str, Any]:

@@ -132,6 +132,13 @@ def scatter_set(b: Builder, x: Node, i: Node, j: Node, u: Node) -> Node:
     return b.scatter(x, i, j, u, rule="v! w!, n, n, n -> v! w!", kind="max")
 
 
+def sum_in_a_part(b: Builder, x: Node, y: Node) -> Node:
+    """A sum over the axis along which only some elements need it."""
+    product = b.mul(x, y)
+    total = b.reshape(b.reduce(product, kind="sum", axes=(0,)), type=tensor("f32", 1))
+    return b.add(x, b.pad(total, 0.0, low=(x.shape[0] - 1,), high=(0,), interior=(0,)))
+
+
 CASES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Spec]]] = [
     (softmax, [("f32", 3, 5, 70), ("f32", 5, 70)]),
     (softmax, [("f32", 1, 2, 1), ("f32", 2, 1)]),
@@ -167,6 +174,7 @@ CASES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Spec]]] = [
     (running_sum, [("bf16", 2, 6, 3)]),
     (running_max_back, [("f32", 4, 130)]),
     (running_max_back, [("i32", 4)]),
+    (sum_in_a_part, [("f32", 3), ("f32", 3)]),
     (scatter_rows, [("f32", 4, 24), ("i64", 9), ("f32", 9, 24)]),
     (scatter_set, [("f32", 4, 5), ("i64", 9), ("i32", 9), ("f32", 9)]),
 ]

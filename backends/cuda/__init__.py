@@ -54,7 +54,7 @@ BACKEND = Backend(
     lowering=Lowering(
         level="loop",
         stages=(
-            ("canonical", "inline,canonicalize,fold,decompose{gpu=true},canonicalize"),
+            ("canonical", "inline,canonicalize,roll,fold,decompose{gpu=true},canonicalize"),
             ("laid-out", "layout,canonicalize"),
             ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
             ("split", "split_reductions"),

@@ -53,22 +53,46 @@ class DeviceSpace(TorchSpace):
 def library_of(node: Node, space: DeviceSpace) -> Library:
     """What runs a library group or a bare tensor op."""
     body = node.blocks[0] if node.op == "fusion" else _alone(node)
-    inner = [n for n in body.nodes if n.op != "item"]
-    on_device = not {n.op for n in inner} & ON_HOST
-    if len(inner) != 1:
-        return Library("torch", _evaluated(body, space), capturable=on_device)
-    only = inner[0]
+    operations = [n for n in body.nodes if n.op != "item"]
+    inner = [n for n in operations if n.op != "slice"]
+    if len(inner) == 1 and inner[0].op == "dot":
+        product = _product(inner[0], body)
+        if product is not None:
+            return Library("torch.matmul", product)
+    capturable = not {n.op for n in operations} & ON_HOST
+    if len(operations) != 1 or not set(operations[0].args) <= set(body.params):
+        return Library("torch", _evaluated(body, space), capturable=capturable)
+    (only,) = operations
     if only.op in MADE:
         return Library(MADE[only.op], make=_allocating(body, only, space))
-    if list(only.args) != list(body.params):
-        return Library("torch", _evaluated(body, space), capturable=on_device)
-    if only.op == "dot" and only.dtype.kind in "fc" and is_product(only):
-        product = dot_into(only)
-        return Library("torch.matmul", lambda ins, outs: product(ins[0], ins[1], outs[0]))
     update = row_sums(only) if only.op == "scatter" else None
-    if update is not None:
+    if update is not None and list(only.args) == list(body.params):
         return Library("torch.index_add", lambda ins, outs: update(ins, outs[0]))
-    return Library(f"torch.{only.op}", _evaluated(body, space), capturable=on_device)
+    return Library(f"torch.{only.op}", _evaluated(body, space), capturable=capturable)
+
+
+def _product(dot: Node, body: Block) -> Fill | None:
+    """A dot of operands, or of parts of them, as one matrix product; None where it is none."""
+    places: list[tuple[int, tuple[slice, ...]]] = []
+    for arg in dot.args:
+        whole = arg.args[0] if arg.op == "slice" else arg
+        if whole not in body.params:
+            return None
+        places.append((body.params.index(whole), _cuts(arg) if arg.op == "slice" else ()))
+    if dot.dtype.kind not in "fc" or not is_product(dot):
+        return None
+    product = dot_into(dot)
+
+    def run(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        left, right = (inputs[i][cuts] for i, cuts in places)
+        product(left, right, outputs[0])
+
+    return run
+
+
+def _cuts(node: Node) -> tuple[slice, ...]:
+    at = node.attrs
+    return tuple(map(slice, at["start"], at["limit"], at["step"]))
 
 
 def _allocating(body: Block, node: Node, space: DeviceSpace) -> Make:

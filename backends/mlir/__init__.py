@@ -25,7 +25,7 @@ BACKEND = Backend(
     lowering=Lowering(
         level="loop",
         stages=(
-            ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
+            ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
             ("laid-out", "layout,canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
             ("fused", "fuse"),

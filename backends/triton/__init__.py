@@ -79,7 +79,10 @@ BACKEND = Backend(
     lowering=Lowering(
         level="tile",
         stages=(
-            ("canonical", "inline,canonicalize,fold,decompose{gpu=true},diagonals,canonicalize"),
+            (
+                "canonical",
+                "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize",
+            ),
             ("laid-out", "layout,canonicalize"),
             (
                 "streamed",
@@ -87,7 +90,7 @@ BACKEND = Backend(
                 f"refuse=[{','.join(REFUSED)}]}},stream_limits",
             ),
             ("split", "split_reductions"),
-            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,tiles"),
+            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
             (
                 "tiled",
                 f"blocks{{refuse=[{','.join(REFUSED)}]}},library,"

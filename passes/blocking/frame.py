@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant
@@ -27,6 +28,7 @@ from stack.ir.dim import (
 )
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, I64, DType, TensorType, TupleType
+from stack.passes.tiling.frame import static
 
 INT32_ELEMENTS = 1 << 31
 
@@ -307,10 +309,12 @@ class BlockFrame:
         ahead: int = 0,
         var: Node | None = None,
         kind: str = "serial",
+        room: int | None = None,
     ) -> list[Held]:
         """A loop that carries values; `limits` are its first step and its end.
 
-        `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler.
+        `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler, or
+        where they take more than `room` bytes.
         """
         var = var or self.variable(hint, count)
         carried = [
@@ -319,6 +323,8 @@ class BlockFrame:
         ]
         results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
         block = Block((var, *carried), [r.node for r in results])
+        if room is not None and ahead * _loaded_bytes(block) > room:
+            ahead = 0
         init = [s.node for s in start]
         return [
             Held(node, s.axes)
@@ -364,6 +370,12 @@ class BlockFrame:
             block = Block((grid[d][0], *carried[d]), final)
             final = self.loop("grid", carried[d - 1] if d else outputs, block)
         return final
+
+
+def _loaded_bytes(block: Block) -> int:
+    """Bytes of the tiles that one turn of a loop loads."""
+    loads = [n for n in block.nodes if n.op == "load" and n.tensor.rank]
+    return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)
 
 
 def index_type(sizes: Sequence[int]) -> DType:

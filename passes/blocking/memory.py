@@ -26,6 +26,7 @@ class BlockMemory(BlockReduce):
         super().__init__(body, integer)
         self.has_windows = False  # whether elements are picked from runs of memory
         self.met: dict[Node, set[str]] = {}  # memory that is read, and the axes that tell where
+        self.padded: set[Node] = set()  # memory whose rows end in zeros past what is read
 
     def widen(self, value: Held) -> Held:
         """A 16-bit float as kernels compute with it."""
@@ -73,8 +74,8 @@ class BlockMemory(BlockReduce):
             if self.tile_axes(rest):
                 return None
             if not axis.is_covered:
-                # past the end of the axis must be past the end of the memory
-                if rest != 0 or axis.extent != size:
+                # past the end of the axis must be past the end of the memory, or zeros
+                if rest != 0 or (axis.extent != size and memory not in self.padded):
                     return None
                 clip = True
             start = self.apply("add", [self.number(rest), Held(axis.start)]) if rest != 0 else None

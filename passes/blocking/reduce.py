@@ -9,8 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
-from stack.ir.axes import Index
+from stack.ir.axes import Index, delinearize
 from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
@@ -151,11 +152,17 @@ class BlockReduce(BlockFrame):
         whole: dict[int, Axis] = {}
         looped: list[tuple[int, int]] = []
         moved = {name for d in index for name in self.tile_axes(d)}
+        needed = {*moved, *(guard.axes if guard is not None else ())}
         room = self.long_step(index) if moved else MAX_WHOLE
+        extents = [static(operand.shape[a]) for a in axes]
+        if moved and in_a_row(axes) and prod(map(power_of_two, extents)) > room:
+            if not any((node, axis) in self.reduced_axis for axis in axes):
+                at = _Places(operand.tensor.rank, index, {})
+                return self._walk(node, at, guard, [], axes, extents)
         for axis in reversed(axes):
             extent = static(operand.shape[axis])
             known = self.reduced_axis.get((node, axis))
-            if known is not None and known.name not in moved:
+            if known is not None and known.name not in needed:
                 whole[axis] = known
             elif extent <= room and power_of_two(extent) <= room:
                 whole[axis] = self.axis("r", extent, max(2, power_of_two(extent)))
@@ -167,7 +174,8 @@ class BlockReduce(BlockFrame):
         if len(looped) > 1:
             raise CannotTile("two long axes are reduced at once")
         if looped:
-            return self._walk(node, at, guard, list(whole.values()), *looped[0])
+            (axis, extent), *_ = looped
+            return self._walk(node, at, guard, list(whole.values()), [axis], [extent])
         value = self.spread_over(self.value(operand, at.of({}), guard), whole.values())
         return self.fold(value, kind, [a.name for a in whole.values()])
 
@@ -177,12 +185,16 @@ class BlockReduce(BlockFrame):
         at: _Places,
         guard: Held | None,
         whole: list[Axis],
-        axis: int,
-        extent: int,
+        long: Sequence[int],
+        extents: Sequence[int],
     ) -> Held:
-        """Reduce a long axis in a loop, together with the other reductions that can share it."""
+        """Reduce a long axis, or several in a row, in a loop, together with the other reductions
+        that can share it."""
+        extent = prod(extents)
         block = 1 if whole else min(power_of_two(extent), self.long_step(at.index))
-        kept = self.union([Held(node, tuple(self.tile_axes(d))) for d in at.of({axis: 0})])
+        kept = self.union(
+            [Held(node, tuple(self.tile_axes(d))) for d in at.of(dict.fromkeys(long, 0))]
+        )
         lanes = self.axis("lane", block, block)
         own = [lanes.name] if lanes.is_tile else []
         axes = (*kept, *own)
@@ -192,9 +204,10 @@ class BlockReduce(BlockFrame):
         def body(var: Node, carried: list[Held]) -> list[Held]:
             stepped = self.axis("k", extent, block, self.begin(var, block))
             names = [stepped.name] if stepped.is_tile else []
+            places = dict(zip(long, delinearize(stepped.place, tuple(extents)), strict=True))
             made: list[Held] = []
             for n, kind, old in zip(nodes, kinds, carried, strict=True):
-                value = self.value(n.args[0], at.of({axis: stepped.place}), guard)
+                value = self.value(n.args[0], at.of(places), guard)
                 value = self.masked(self.spread_over(value, [stepped]), kind, names)
                 value = Held(self.spread(value, [*kept, *names]), axes)
                 made.append(self.apply(COMBINE[kind], [old, value]))
@@ -206,20 +219,11 @@ class BlockReduce(BlockFrame):
             start.append(Held(self.spread(fill, axes), axes))
         hints = [f"acc{i or ''}" for i in range(len(nodes))]
         count = -(-extent // block)
-        ahead = self.walk.ahead
-        if self.walk == ACROSS and ahead * self.walk.block * self._step_bytes(node) > AHEAD_BYTES:
-            ahead = 0
-        totals = self.first_walk(count, start, body, hints, ahead)
+        totals = self.first_walk(count, start, body, hints, self.walk.ahead)
         gone = [*own, *(a.name for a in whole)]
         for n, kind, total in zip(nodes, kinds, totals, strict=True):
             self.memo[n, at.index, guard] = self.fold(total, kind, gone) if gone else total
         return self.memo[node, at.index, guard]
-
-    def _step_bytes(self, node: Node) -> int:
-        """Bytes that a reduction reads for each of its elements."""
-        size = static(node.args[0].tensor.size)
-        leaves = (n for n in topological([node]) if n.op == "param")
-        return sum(n.dtype.bytes for n in leaves if static(n.tensor.size) >= size)
 
     def begin(self, var: Node, block: int) -> Node:
         """The first element of a tile, from the number of a step."""
@@ -245,7 +249,8 @@ class BlockReduce(BlockFrame):
         found = list(start)
         self.evict = "last" if self.walk.is_first else ""
         if count > kept:
-            found = self.steps(count - kept, found, body, hint, limits, names, ahead)
+            room = AHEAD_BYTES if self.walk == ACROSS else None
+            found = self.steps(count - kept, found, body, hint, limits, names, ahead, room=room)
         self.evict = "first" if kept else ""
         for turn in range(count - kept, count):
             found = self._holding(turn, found, body, hint, names)
@@ -352,10 +357,12 @@ class BlockReduce(BlockFrame):
 
     def long_step(self, index: Index) -> int:
         """Elements of a long reduced axis in one step: what keeps a tile to a few thousand."""
-        held = 1
-        for name in self.union([Held(self.int(0).node, tuple(self.tile_axes(d))) for d in index]):
-            held *= self.axes[name].block
-        return max(2, self.walk.block // held)
+        return max(2, self.walk.block // self.held_along(index))
+
+    def held_along(self, index: Sequence[Dim]) -> int:
+        """Elements of a tile over the axes that an index moves along."""
+        names = {name for d in index for name in self.tile_axes(d)}
+        return prod(self.axes[name].block for name in names)
 
     def spread_over(self, value: Held, axes: object) -> Held:
         """A value that does not move along an axis, spread along it."""
@@ -365,6 +372,11 @@ class BlockReduce(BlockFrame):
             return value
         union = tuple(self.sorted({n: None for n in (*value.axes, *missing)}))
         return Held(self.spread(value, union), union)
+
+
+def in_a_row(axes: Sequence[int]) -> bool:
+    """Whether several axes stand side by side, in order: they are walked as one."""
+    return len(axes) > 1 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
 
 
 def _row_bytes(extent: int, sources: Iterable[Node]) -> int:

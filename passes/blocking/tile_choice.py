@@ -175,7 +175,8 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
     sizes = roles.sizes
     inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
-    reads = any(p.tensor.size == size and p not in inputs for p in body.params)
+    rows = [n for n in body.nodes if n.op == "gather"]  # rows that data picks are read so too
+    reads = any(n.tensor.size == size and n not in inputs for n in (*body.params, *rows))
     return Product(
         height=sizes[roles.row] if roles.row else 1,
         width=sizes[roles.lane],
@@ -326,5 +327,14 @@ def is_given_to_library(group: Node) -> bool:
 
 
 def is_lone(body: Block, dot: Node) -> bool:
-    """Whether a group is nothing but a product of floats, which a library computes as well."""
-    return list(body.nodes) == [dot] and dot.dtype.kind == "f"
+    """Whether a group is nothing but a product of floats, which a library computes as well.
+
+    A library reads slices of its operands where they are.
+    """
+    others = [n for n in body.nodes if n is not dot and not is_slice_of(n, body.params)]
+    return not others and dot.dtype.kind == "f"
+
+
+def is_slice_of(node: Node, arrays: Sequence[Node]) -> bool:
+    """Whether a node is a part of one of some arrays, without gaps."""
+    return node.op == "slice" and node.args[0] in arrays and set(node.attrs["step"]) == {1}

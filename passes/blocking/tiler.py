@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from stack.ir.axes import Index, parse_rule
+from stack.ir.axes import Index, delinearize, parse_rule
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType, TupleType
 from stack.passes.blocking.frame import Axis, Held, index_type
 from stack.passes.blocking.joined import products_of
-from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE
+from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE, in_a_row
 from stack.passes.blocking.tile_choice import (
     PROCESSORS,
     SHARED_BYTES,
@@ -68,6 +68,8 @@ class BlockTiler(BlockValues):
         """Inputs in memory: parameters, then tables."""
         for i, p in enumerate((*params, *arrays)):
             self.inputs[p] = self.memory(f"p{i}", p.tensor)
+            if i in self.group.attrs.get("padded", ()):
+                self.padded.add(self.inputs[p])
 
     def memory(self, name: str, type_: TensorType) -> Node:
         return Node("param", (), {"name": name}, TensorType(type_.dtype, type_.shape, "global"))
@@ -156,7 +158,9 @@ class BlockTiler(BlockValues):
         if long is None or not walked:
             return final
         extent = long[1]
-        block = min(power_of_two(extent), self.walk.block if self.walk.is_first else STEP)
+        others = [substitute(d, {name: 0}) for i in walked for d in results[i][1]]
+        step = self.walk.block if self.walk.is_first else STEP
+        block = min(power_of_two(extent), max(1, step // self.held_along(others)))
 
         def body(var: Node, carried: list[Held]) -> list[Held]:
             step = self.axis("w", extent, block, self.begin(var, block))
@@ -246,7 +250,8 @@ class BlockTiler(BlockValues):
         long: tuple[Expr, int] | None = None
         blocks = [1] * len(shape)
         is_column = bool(reduced) and len(shape) - 1 not in reduced
-        most = MAX_COLUMN if is_column and len(reduced) == 1 else MAX_WHOLE
+        is_one = len(reduced) == 1 or in_a_row(sorted(reduced))
+        most = MAX_COLUMN if is_column and is_one else MAX_WHOLE
         fits = isinstance(whole, int) and whole <= most
         for axis in reduced:
             blocks[axis] = power_of_two(shape[axis]) if fits else 1
@@ -256,8 +261,9 @@ class BlockTiler(BlockValues):
         if not reduced and picks:
             # read element by element: waits are long
             room = busy(ROW_TILE if all(map(_is_of_rows, picks)) else LOOP_TILE, prod(shape), 128)
-        if reduced and not fits:
-            if len(reduced) > 1:
+        walked = sorted(reduced) if reduced and not fits else []
+        if walked:
+            if not is_one or (len(walked) > 1 and not is_column):
                 raise CannotTile("several long axes are reduced at once")
             room = busy(COLUMNS, prod(shape[a] for a in kept), 32) if is_column else 1
         turned = not (reduced or picks) and self._is_turned(kept, places, marks)
@@ -268,11 +274,14 @@ class BlockTiler(BlockValues):
             room //= blocks[axis]
         index: list[Dim] = []
         axes: dict[int, Axis] = {}
+        place: dict[int, Dim] = {}
+        if walked:
+            extents = tuple(shape[a] for a in walked)
+            long = symbol("long", 0, prod(extents) - 1), prod(extents)
+            place.update(zip(walked, delinearize(long[0], extents), strict=True))
         for axis, extent in enumerate(shape):
-            if axis in reduced and not fits:
-                mark = symbol("long", 0, extent - 1)
-                long = (mark, extent)
-                index.append(mark)
+            if axis in place:
+                index.append(place[axis])
                 continue
             if axis in reduced:
                 axes[axis] = self.axis("r", extent, max(2, blocks[axis]) if extent > 1 else 1)

@@ -126,6 +126,9 @@ class Values(Frame):
             else:
                 serial.append(self.serial(static(extent)))
                 full.append(serial[-1])
+        if in_tile and guard is not None and guard.tensor.rank:
+            # the lanes of what is read are others than those that need the result
+            guard = self.b.reduce(guard, kind="or", axes=(0,))
         value = self._accumulate(serial, kind, operand, tuple(full), guard)
         if in_tile:
             value = self.b.reduce(self.as_tile(value), kind=kind, axes=(0,))

@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from stack.ir.builder import Builder, constant, make
-from stack.ir.conv_op import sums_over_images
+from stack.ir.conv_op import as_stored, sums_over_images
 from stack.ir.node import Node
 from stack.ir.types import F32
 from stack.passes.rules.dot_layout import reshaped
@@ -93,13 +93,15 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
     rank = x.tensor.rank
     if node.attrs.get("channels_last") or rank < 3 or not node.dtype.is_float:
         return None
+    attrs = {**node.attrs, "channels_last": True}
     if sums_over_images(node):
-        return None
-    last = (0, *range(2, rank), 1)
+        if node.attrs["groups"] != 1:
+            return None
+        attrs["over_images"] = True
+    last = as_stored(range(rank), attrs)
     comes_so = x.op == "transpose" and for_free(x, last) is not None
     if not comes_so and not _on_tensor_cores(node):
         return None
-    attrs = {**node.attrs, "channels_last": True}
     moved = make("conv", (transposed(x, last), transposed(w, last)), attrs)
     return transposed(moved, inverse(last))
 

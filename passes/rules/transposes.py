@@ -105,21 +105,25 @@ def sink_through_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 @on("broadcast")
 def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """broadcast(transpose(x)): broadcast first."""
+    """broadcast(transpose(x)): broadcast first. New axes stay where they are, or, where a reshape
+    may merge them with it, behind the axis that they are behind."""
     x = node.args[0]
     if x.op != "transpose":
         return None
-    perm: Perm = x.attrs["perm"]
     axes: Sequence[int] = node.attrs["axes"]
-    shape = list(node.shape)
-    outer = list(range(node.tensor.rank))
-    for j, size in enumerate(x.args[0].shape):
-        shape[axes[j]] = size
-    for i, p in enumerate(perm):
-        outer[axes[i]] = axes[p]
-    hint = node.tensor.with_shape(tuple(shape))
-    wide = make("broadcast", x.args, {"axes": tuple(axes)}, hint=hint)
-    return transposed(wide, outer)
+    back = inverse(x.attrs["perm"])
+    if all(reader.op == "reshape" for reader in scope.users(node)):
+        ends = (*axes[1:], node.tensor.rank)
+        order = list(range(axes[0]))
+        for i in back:
+            order += range(axes[i], ends[i])
+    else:
+        order = list(range(node.tensor.rank))
+        for axis, i in zip(axes, back, strict=True):
+            order[axis] = axes[i]
+    hint = node.tensor.with_shape(tuple(node.shape[o] for o in order))
+    attrs = {"axes": tuple(order.index(axes[i]) for i in back)}
+    return transposed(make("broadcast", x.args, attrs, hint=hint), inverse(order))
 
 
 @on("reshape")

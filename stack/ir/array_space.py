@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from stack.ir.axes import LETTERS, Rule, parse_rule
+from stack.ir.conv_op import as_stored, channels_second
 from stack.ir.data import Data
 from stack.ir.node import Node
 from stack.ir.types import F32, DType, TensorType
@@ -237,12 +238,11 @@ class ArraySpace:
         at = node.attrs
         if not node.tensor.size or not x.size or not w.size:
             return self.xp.zeros(node.shape, dtype=self.dtype(node.dtype))
-        if at.get("channels_last"):
-            x, w = (self.xp.moveaxis(a, -1, 1) for a in (x, w))
+        axes = tuple(range(x.ndim))
+        x, w = (self.xp.transpose(a, channels_second(axes, at)) for a in (x, w))
         if at.get("transposed"):
             w = self._turned(w, at["groups"])
-        out = self.convolve(node, x, w)
-        return self.xp.moveaxis(out, 1, -1) if at.get("channels_last") else out
+        return self.xp.transpose(self.convolve(node, x, w), as_stored(axes, at))
 
     def _turned(self, w: Array, groups: int) -> Array:
         """The weight of a plain convolution: `[g * c, o, k...]` as `[g * o, c, k...]`, reversed."""

@@ -89,7 +89,7 @@ _control(
     "fusion",
     "one group: inline the body; `kind` says what will run it",
     _call_infer,
-    attrs=("kind: str", "name?", "why?", "at?", "tiles?", "refused?"),
+    attrs=("kind: str", "name?", "why?", "at?", "tiles?", "refused?", "padded?"),
 )
 _control(
     "cond",

@@ -5,7 +5,9 @@ Of `n` images with `c` channels, `o` results and `g` groups, and spatial axes `s
 - plain: `[n, c, s...]` by `[o, c / g, k...]` is `[n, o, s...]`;
 - `transposed`: the weight is `[c, o / g, k...]` and its taps are read backwards. That is the
   weight of the convolution whose gradient this is, as the transposed kernels of libraries take it;
-- `channels_last`: the second axis of each of the three stands last instead.
+- `over_images`: the first two axes of each of the three change places. So is the gradient of a
+  weight made of images and gradients as they are: what is summed over are images;
+- `channels_last`: the second axis of each of the three, after that, stands last instead.
 """
 
 from __future__ import annotations
@@ -25,13 +27,19 @@ T = TypeVar("T")
 
 
 def channels_second(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
-    """One entry for each axis of an operand or the result, in the order of channels first."""
-    return (axes[0], axes[-1], *axes[1:-1]) if attrs.get("channels_last") else tuple(axes)
+    """One entry for each axis of an operand or the result, in the order of a plain convolution."""
+    first, second, *rest = (
+        (axes[0], axes[-1], *axes[1:-1]) if attrs.get("channels_last") else tuple(axes)
+    )
+    return (second, first, *rest) if attrs.get("over_images") else (first, second, *rest)
 
 
 def as_stored(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
     """The inverse of `channels_second`."""
-    return (axes[0], *axes[2:], axes[1]) if attrs.get("channels_last") else tuple(axes)
+    first, second, *rest = axes
+    if attrs.get("over_images"):
+        first, second = second, first
+    return (first, *rest, second) if attrs.get("channels_last") else (first, second, *rest)
 
 
 def sums_over_images(node: Node) -> bool:
@@ -138,6 +146,7 @@ define(
             "groups: int",
             "transposed?: bool",
             "channels_last?: bool",
+            "over_images?: bool",
             "precision?: str",
         ),
         arity=2,

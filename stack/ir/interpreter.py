@@ -74,9 +74,10 @@ def bind_shapes(func: Func, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
 def _misfit(p: Node, shape: Sequence[int]) -> ValueError:
     ranges: list[str] = []
     for s in sorted(type_symbols(p.type), key=str):
+        low = "" if s.low == -INF else s.low
         high = "" if s.high == INF else s.high
         multiple = f", a multiple of {s.multiple}" if s.multiple != 1 else ""
-        ranges.append(f"{s.name} in {s.low}..{high}{multiple}")
+        ranges.append(f"{s.name} in {low}..{high}{multiple}")
     where = f" with {', '.join(ranges)}" if ranges else ""
     return ValueError(f"argument %{p.attrs['name']} is {p.type}{where}, got shape {list(shape)}")
 

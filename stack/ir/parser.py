@@ -86,7 +86,7 @@ class _Parser(ValueParser):
         while True:
             name = self.expect_kind("word", "a size name")
             self.expect("in")
-            low = self.integer()
+            low = self.integer() if self.next.kind == "number" else -INF
             self.expect("..")
             high = self.integer() if self.next.kind == "number" else INF
             multiple = self.integer() if self.accept("%") else 1

@@ -32,9 +32,10 @@ def attr_text(value: Any) -> str:
 def _symbol_text(func: Func) -> str:
     parts: list[str] = []
     for s in func.symbols:
+        low = "" if s.low == -INF else s.low
         high = "" if s.high == INF else s.high
         multiple = f" % {s.multiple}" if s.multiple != 1 else ""
-        parts.append(f"{s.name} in {s.low}..{high}{multiple}")
+        parts.append(f"{s.name} in {low}..{high}{multiple}")
     return f"<{', '.join(parts)}>" if parts else ""
 
 

@@ -304,9 +304,8 @@ class Grouping(Units):
             consumers = list(dict.fromkeys(g for g in holders if g is not producer))
             if len(consumers) < 2 or not self._pays(producer, consumers):
                 continue
-            merged = [self.try_pair(producer, c, copy=True) for c in consumers]
-            done = [m for m in merged if isinstance(m, Group)]
-            if len(done) < len(merged) or not self._spend("copy_producer", producer, done[0]):
+            done = self.copies("copy_producer", producer, consumers)
+            if not done:
                 continue
             self.put(done[0], producer)
             for new, old in zip(done, consumers):
@@ -316,6 +315,13 @@ class Grouping(Units):
                     self._drop(old)
             return True
         return False
+
+    def copies(self, rule: str, producer: Group, consumers: Sequence[Group]) -> list[Group]:
+        """The consumers with a copy of a producer in each; none where one refuses it."""
+        merged = [self.try_pair(producer, c, copy=True) for c in consumers]
+        done = [m for m in merged if isinstance(m, Group)]
+        whole = len(done) == len(merged) > 0 and self._spend(rule, producer, done[0])
+        return done if whole else []
 
     def _drop(self, old: Group) -> None:
         for node in old.members:

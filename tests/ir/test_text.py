@@ -90,6 +90,18 @@ def test_the_text_itself() -> None:
     )
 
 
+@pytest.mark.parametrize("bounds", ["..", "-7..", "..5", "-7..5 % 3"])
+def test_a_number_that_is_no_size_may_be_negative(bounds: str) -> None:
+    func = parse(f"""
+        func @f<n in {bounds}>() -> (i64[]) at tensor {{
+          %n = size() {{value=max(n, 0)}} : i64[]
+          return %n
+        }}""")
+    assert f"<n in {bounds}>" in str(func)
+    assert parse(str(func)) is func
+    assert "max(0, n)" in str(func)
+
+
 def test_what_a_person_writes() -> None:
     func = parse(
         """

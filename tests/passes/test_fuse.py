@@ -254,3 +254,34 @@ def test_a_row_group_keeps_what_saves_no_bytes(narrow: str, read: str) -> None:
     made = parse(NORMED.format(narrow=narrow, read=read))
     assert [g.attrs["kind"] for g in groups(run(made))][-1] == "reduction"
     assert not any(n.op == "cast" for g in groups(run(made))[:-1] for n in g.blocks[0].nodes)
+
+
+NORM = """func @f(%x: bf16[512, 64], %m: f32[64], %g: f32[64]) -> (bf16[512, 64]) at tensor {
+  %c = cast(%x) : f32[512, 64]
+  %b = broadcast(%m) {axes=[1]} : f32[512, 64]
+  %d = sub(%c, %b) : f32[512, 64]
+  %q = mul(%d, %d) : f32[512, 64]
+  %v = reduce(%q) {axes=[0], kind="sum"} : f32[64]
+  %r = rsqrt(%v) : f32[64]
+  %w = broadcast(%r) {axes=[1]} : f32[512, 64]
+  %n = mul(%d, %w) : f32[512, 64]
+  %z = cast(%n) : bf16[512, 64]
+  return %z
+}
+"""
+
+
+def wide_arrays(text: str) -> int:
+    """How many arrays of deviations are written in four bytes."""
+    made = Pipeline("split_reductions{parts=4},fuse").run(parse(text), check=True).func
+    types = [r.tensor for n in made.nodes if n.op == "fusion" for r in n.blocks[0].results]
+    return sum(t.size == 512 * 64 and t.dtype.name == "f32" for t in types)
+
+
+def test_deviations_are_computed_again_where_they_are_read() -> None:
+    """Two bytes are read for each of them, in place of four written and four read."""
+    assert wide_arrays(NORM) == 0
+
+
+def test_what_takes_many_operations_is_written_once() -> None:
+    assert wide_arrays(NORM.replace("sub(%c, %b)", "pow(%c, %b)")) == 1

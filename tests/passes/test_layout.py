@@ -149,3 +149,18 @@ def test_what_a_convolution_wants_anyway_takes_transposes_along() -> None:
     """
     result = Pipeline("layout").run(parse(text), check=True).func
     assert [n.op for n in result.nodes] == ["transpose", "conv", "add", "conv"]
+
+
+def test_repeated_elements_take_a_transpose_along() -> None:
+    """As the gradient of a window's maximum is spread: a reshape merges new axes with old ones."""
+    func = parse("""func @f(%x: f32[2, 3, 4, 5]) -> (f32[2, 6, 8, 5]) at tensor {
+      %a = transpose(%x) {perm=[0, 3, 1, 2]} : f32[2, 5, 3, 4]
+      %b = broadcast(%a) {axes=[0, 1, 2, 4]} : f32[2, 5, 3, 2, 4, 2]
+      %c = reshape(%b) : f32[2, 5, 6, 8]
+      %d = exp(%c) : f32[2, 5, 6, 8]
+      %z = transpose(%d) {perm=[0, 2, 3, 1]} : f32[2, 6, 8, 5]
+      return %z
+    }
+    """)
+    result = Pipeline("layout").run(func, check=True).func
+    assert [n.op for n in result.nodes] == ["broadcast", "reshape", "exp"]

@@ -121,6 +121,16 @@ def test_persistent_only_where_nothing_else_is_loaded(reads: bool) -> None:
     assert Tile.parse(group.attrs["tiles"][0]).persistent is not reads
 
 
+def test_rows_that_data_picks_are_read_like_another_array() -> None:
+    x, w, table = (param(n, tensor("bf16", 4096, 4096)) for n in "xwt")
+    places = param("i", tensor("i64", 4096))
+    b = Builder()
+    rows = b.gather(table, places, rule="d! k, m -> m k")
+    func = b.func("main", [x, w, table, places], [b.add(b.dot(x, w, rule="m k, n k -> m n"), rows)])
+    (group,) = Pipeline("fuse,tiles").run(func).func.nodes
+    assert not Tile.parse(group.attrs["tiles"][0]).persistent
+
+
 @pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
 def test_empty_products(shape: tuple[int, int, int]) -> None:
     m, k, n = shape

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -26,15 +27,25 @@ FORMS = [
 ]
 LAST = {"plain": {}, "transposed": {"transposed": True}, "last": {"channels_last": True}}
 LAST["both"] = LAST["transposed"] | LAST["last"]
+LAST["over images"] = {"over_images": True}
+LAST["all"] = LAST["both"] | LAST["over images"]
+
+
+def stored(axes: list[int], at: Mapping[str, object]) -> list[int]:
+    """The sizes of a plain operand in the order of a node."""
+    first, second, *rest = axes
+    if at.get("over_images"):
+        first, second = second, first
+    return [first, *rest, second] if at.get("channels_last") else [first, second, *rest]
 
 
 def reference(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
     """Each product added to its place, in f64."""
     at = node.attrs
-    if at.get("channels_last"):
-        x, w = np.moveaxis(x, -1, 1), np.moveaxis(w, -1, 1)
-    shape = [int(s) for s in node.shape]  # pyright: ignore[reportArgumentType]
-    shape = [shape[0], shape[-1], *shape[1:-1]] if at.get("channels_last") else shape
+    order = np.argsort(stored(list(range(x.ndim)), at))
+    x, w = x.transpose(order), w.transpose(order)
+    sizes = [int(s) for s in node.shape]  # pyright: ignore[reportArgumentType]
+    shape = [sizes[i] for i in order]
     groups, out = at["groups"], np.zeros(shape)
     ins, outs = x.shape[1] // groups, shape[1] // groups
     for place in itertools.product(*map(range, shape[2:])):
@@ -57,7 +68,7 @@ def reference(node: Node, x: np.ndarray, w: np.ndarray) -> np.ndarray:
                 else:
                     weight = w[(slice(g * outs, (g + 1) * outs), slice(None), *tap)].T
                 out[(slice(None), slice(g * outs, (g + 1) * outs), *place)] += part @ weight
-    return np.moveaxis(out, 1, -1) if at.get("channels_last") else out
+    return out.transpose(stored(list(range(out.ndim)), at))
 
 
 @pytest.mark.parametrize("groups", [1, 2])
@@ -70,8 +81,7 @@ def test_forms(name: str, form: int, groups: int, rng: np.random.Generator) -> N
     image, weight = [2, 4, 7, 6], [6, 4 // groups, 3, 2]
     if attrs.get("transposed"):
         weight = [4, 6 // groups, 3, 2]
-    if attrs.get("channels_last"):
-        image, weight = (([v[0], *v[2:], v[1]]) for v in (image, weight))
+    image, weight = (stored(v, attrs) for v in (image, weight))
     specs: list[Spec] = [("f32", *image), ("f32", *weight)]
 
     def build(b: Builder, x: Node, w: Node) -> Node:
@@ -82,6 +92,30 @@ def test_forms(name: str, form: int, groups: int, rng: np.random.Generator) -> N
     wanted = reference(func.results[0], *arrays)
     np.testing.assert_allclose(func.interpret(*arrays), wanted, rtol=1e-5, atol=1e-5)
     check(func, arrays)
+
+
+@pytest.mark.parametrize("last", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_the_gradient_of_a_weight(last: bool, stride: int, rng: np.random.Generator) -> None:
+    """Of images of four channels and gradients of six: what torch computes as such."""
+    attrs = {"low": (1, 1), "high": (1, 1), "lhs_dilation": (1, 1), "stride": (1, 1)}
+    attrs |= {"rhs_dilation": (stride,) * 2, "channels_last": last, "over_images": True}
+    image, grads = (
+        stored([4, 3, 13, 11], attrs),
+        stored([6, 3, *((13, 11) if stride == 1 else (7, 6))], attrs),
+    )
+    specs: list[Spec] = [("f32", *image), ("f32", *grads)]
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        return b.conv(x, w, groups=1, **attrs)
+
+    func = func_of(build, specs)
+    arrays = [random_array(s, rng) for s in specs]
+    assert list(func.results[0].shape) == stored([4, 6, 3, 3], attrs)
+    np.testing.assert_allclose(
+        func.interpret(*arrays), reference(func.results[0], *arrays), rtol=1e-4, atol=1e-4
+    )
+    check(func, arrays, 1e-4)
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -12,6 +12,7 @@ from kernel_cases import CASES, Spec, random_array
 
 from stack.backends.device.tensors import adopt
 from stack.errors import StackError
+from stack.frontends.torch_arrays import call_opaque
 from stack.ir import Builder, Func, Node, param, tensor
 from stack.ir.storage import decode, encode
 from stack.run.backend import Executable
@@ -168,3 +169,30 @@ def test_convolutions_of_integers(dtype: str, groups: int, rng: np.random.Genera
 
     arrays = [random_array(s, rng) for s in specs]
     check(func_of(build, specs), arrays, 0)
+
+
+VIEWS: dict[str, tuple[tuple[int, ...], Callable[[np.ndarray], np.ndarray]]] = {
+    "transpose.int": ((0, 2), lambda x: x.swapaxes(0, 2)),
+    "diagonal.default": ((0, 0, 1), lambda x: x.diagonal(0, 0, 1)),
+    "select.int": ((1, 1), lambda x: x[:, 1]),
+}
+
+
+@pytest.mark.parametrize("op", VIEWS)
+def test_views_that_the_framework_makes(op: str, rng: np.random.Generator) -> None:
+    numbers, view = VIEWS[op]
+    array = rng.standard_normal((3, 4, 4)).astype(np.float32)
+    want = view(np.exp(array))
+
+    def build(b: Builder, x: Node) -> tuple[Node, ...]:
+        call = ((("tensor", 0, "f32"), *(("value", n) for n in numbers)), ())
+        attrs = {"target": f"torch:aten.{op}", "call": call}
+        made = b.op("opaque", [b.op("exp", [x])], attrs, hint=tensor("f32", *want.shape))
+        return made, b.op("sin", [b.op("exp", [b.op("neg", [made])])])
+
+    func = func_of(build, [("f32", *array.shape)])
+    executable = compile_func(func, BACKEND, options={"call_opaque": call_opaque})
+    for _ in range(2):
+        found = executable.run([array])
+        np.testing.assert_allclose(found[0], want, rtol=1e-5)
+        np.testing.assert_allclose(found[1], np.sin(np.exp(-want)), rtol=1e-4, atol=1e-5)

@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from stack.frontends.jax_space import replay, x64
+from stack.frontends.jax_words import to_words
 from stack.frontends.jaxpr import FRONTEND
 from stack.ir.node import Func, Node
 from stack.ir.parser import parse
@@ -17,6 +18,7 @@ from stack.ir.verifier import verify
 from stack.run.frontend import Captured
 
 TOLERANCE = {"float16": 2e-3, "bfloat16": 2e-2, "float32": 2e-5, "float64": 1e-12}
+TOLERANCE |= {"complex64": 2e-5, "complex128": 1e-12}
 
 
 def all_nodes(func: Func) -> list[Node]:
@@ -36,10 +38,8 @@ def fallbacks(func: Func) -> list[str]:
 
 
 def held(array: Any) -> np.ndarray:
-    """As the interpreter holds it: bf16 as float32, keys as words."""
-    if jax.dtypes.issubdtype(getattr(array, "dtype", np.float32), jax.dtypes.prng_key):
-        array = jax.random.key_data(array)
-    out = np.asarray(array)
+    """As the interpreter holds it: bf16 as float32, keys and complex numbers as words."""
+    out = np.asarray(to_words(array) if hasattr(array, "dtype") else array)
     return out.astype(np.float32) if out.dtype.name == "bfloat16" else out
 
 

@@ -1,0 +1,115 @@
+"""pad_rows: operands of products whose rows are no whole words of 16 bytes are copied with padding.
+
+Elements of 16 bits reach shared memory in words, by asynchronous or bulk copies. Rows that start
+anywhere are read element by element: a product then takes many times as long as a copy whose rows
+are longer. The reader slices the zeros off again, which costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from stack.ir.builder import Builder, constant, make, param
+from stack.ir.node import Block, Func, Node
+from stack.passes.blocking.tile_choice import LAUNCH, MEMORY, TURN, best_seconds, product_of
+from stack.passes.control import changed_bodies
+from stack.passes.tile import alone
+from stack.passes.tiling.frame import CannotTile
+from stack.rewrite.engine import Replacement, inline_block, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+WORD = 16  # bytes
+ELEMENT_WISE = 0.2  # of its rate that a product reaches whose operands are read so
+
+
+@dataclass(frozen=True)
+class PadRows(Pass):
+    """Copy operands of products to rows of whole words, where that takes less time than it saves.
+
+    A group that reads one names it in `padded`: past what it slices off there are zeros.
+    """
+
+    name: ClassVar[str] = "pad_rows"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        readers = [(node, _ragged(node)) for node in block.nodes]
+        copies: dict[Node, Node] = {}
+        for arg in dict.fromkeys(n.args[i] for n, places in readers for i in places):
+            saved = sum(_lost(n) for n, places in readers if arg in [n.args[i] for i in places])
+            name = block.names.get(arg, arg.op)
+            log.note(f"%{name}: products lose {saved * 1e6:.0f} us by its rows")
+            if saved > _copied(arg) and log.spend("pad_rows", block.locs.get(arg, ())):
+                copies[arg] = _padded(arg)
+        for node, places in readers:
+            padded = [i for i in places if node.args[i] in copies]
+            if padded:
+                changed[node] = Replacement(_reading(node, padded, copies))
+        return replace(block, changed) if changed else block
+
+
+def _ragged(node: Node) -> list[int]:
+    """The operands of a group of one product that it reads along rows of no whole words."""
+    if node.op == "dot":
+        return [i for i, a in enumerate(node.args) if _is_ragged(a)]
+    if node.op != "fusion" or node.attrs["kind"] == "library":
+        return []
+    body = node.blocks[0]
+    dots = [n for n in body.nodes if n.op == "dot"]
+    if len(dots) != 1:
+        return []
+    return [i for i, p in enumerate(body.params) if p in dots[0].args and _is_ragged(p)]
+
+
+def _is_ragged(x: Node) -> bool:
+    row = x.shape[-1] if x.tensor.rank > 1 else 0
+    return isinstance(row, int) and x.dtype.bits == 16 and bool(row * x.dtype.bytes % WORD)
+
+
+def _lost(node: Node) -> float:
+    """Seconds that a product takes longer than with rows of whole words."""
+    body = (alone(node) if node.op == "dot" else node).blocks[0]
+    dot = next(n for n in body.nodes if n.op == "dot")
+    try:
+        expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype)
+    except CannotTile:
+        return 0.0
+    return max(0.0, expected - LAUNCH - TURN) * (1 / ELEMENT_WISE - 1)
+
+
+def _copied(x: Node) -> float:
+    size: Any = x.tensor.bytes
+    return LAUNCH + 2 * size / MEMORY
+
+
+def _padded(x: Node) -> Node:
+    """A group that copies an array into rows of whole words."""
+    row: Any = x.shape[-1]
+    none = (0,) * x.tensor.rank
+    high = (*none[1:], -row % (WORD // x.dtype.bytes))
+    inner = param("p0", x.type)
+    attrs = {"low": none, "high": high, "interior": none}
+    made = make("pad", (inner, constant(0, x.dtype)), attrs)
+    return make("fusion", (x,), {"kind": "loop", "name": "pad"}, (Block((inner,), [made]),))
+
+
+def _reading(node: Node, padded: Sequence[int], copies: dict[Node, Node]) -> Node:
+    """A group that reads copies of some operands."""
+    group = alone(node) if node.op == "dot" else node
+    body = group.blocks[0]
+    args, params, values = list(group.args), list(body.params), list(body.params)
+    b = Builder()
+    for i in padded:
+        shape = body.params[i].shape
+        args[i] = copies[group.args[i]]
+        params[i] = param(str(body.params[i].attrs["name"]), args[i].type)
+        values[i] = b.slice(params[i], start=(0,) * len(shape), limit=shape, step=(1,) * len(shape))
+    results = inline_block(body, values, b)
+    attrs = {**group.attrs, "padded": tuple(padded)}
+    return make("fusion", args, attrs, (b.block(params, results),))

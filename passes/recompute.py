@@ -1,0 +1,60 @@
+"""Values that a group would write for others alone, and that they compute again instead.
+
+The deviations of a norm over columns are summed up by one kernel and scaled by the next: each reads
+the array and computes them, where else four bytes an element are written and read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stack.ir import ops
+from stack.ir.node import Node
+from stack.rewrite.fusion import Grouping
+from stack.rewrite.group import Group, bytes_of, flops_of
+from stack.rewrite.verdict import Why
+
+
+def recompute_values(grouping: Grouping) -> None:
+    """Copy into its readers what takes a few operations on less than they read of it."""
+    while any(_recompute(grouping, g, v) for g in grouping.all_groups for v in g.outputs):
+        pass
+
+
+def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
+    """Whether a value of a group is now computed by those that read it."""
+    chain = _made_of(grouping, group, value)
+    readers = [r for r in grouping.readers.get(value, ()) if r not in group.held]
+    if not chain or any(not grouping.groups.get(r) or r.op == "dot" for r in readers):
+        return False
+    consumers = list(dict.fromkeys(g for r in readers for g in grouping.groups[r]))
+    producer = grouping.regroup(chain)
+    if isinstance(producer, Why) or not _reads_less(producer, value, consumers):
+        return False
+    done = grouping.copies("recompute", replace(producer, outputs=(value,)), consumers)
+    for new, old in zip(done, consumers, strict=False):
+        grouping.put(new, old)
+    if done:
+        left = tuple(o for o in group.outputs if o is not value)
+        grouping.put(replace(group, outputs=left, copied=group.copied | producer.held), group)
+    return bool(done)
+
+
+def _made_of(grouping: Grouping, group: Group, value: Node) -> list[Node]:
+    """The members that a value is made of, where they are a few operations, and where the group
+    reads it too; else none."""
+    if value in grouping.needed or not any(value in group.reach(n) for n in group.members):
+        return []
+    found = [value]
+    for node in found:
+        found += [n for n in group.reach(node) if n not in found]
+    known = all(ops.lookup(n.op).kind == "elementwise" for n in found)
+    cost = sum(flops_of(n) for n in found)
+    return found if known and cost <= grouping.limits.recompute else []
+
+
+def _reads_less(producer: Group, value: Node, consumers: Sequence[Group]) -> bool:
+    """Whether reading what a value is made of takes less than to write and read it."""
+    read = [v for c in consumers for v in producer.inputs if v not in c.inputs]
+    return sum(map(bytes_of, read)) < bytes_of(value) * (1 + len(consumers))

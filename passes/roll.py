@@ -1,0 +1,40 @@
+"""roll: many equal steps that follow each other become a loop.
+
+A loop of Python comes here unrolled, one copy of its body for each turn. Compiling all of them
+takes as many times as long, and nothing is gained where there are hundreds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Func
+from stack.passes.rolling.loop import rolled
+from stack.passes.rolling.steps import find_steps
+from stack.rewrite.engine import replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+@dataclass(frozen=True)
+class Roll(Pass):
+    """Make loops of steps that repeat with a period, on moving slices and on carried values.
+
+    Attributes:
+        least: fewer steps stay as they are: what stands beside each other fuses.
+    """
+
+    name: ClassVar[str] = "roll"
+    least: int = 64
+
+    def run(self, func: Func, log: Log) -> Func:
+        block = func.body
+        while (steps := find_steps(block, self.least)) is not None:
+            inside = steps.order[steps.first : steps.end]
+            lines = dict.fromkeys(x for n in inside for x in block.locs.get(n, ()))
+            if not log.spend("roll", tuple(lines)):
+                break
+            block = replace(block, rolled(block, steps))
+            log.note(f"{steps.count} steps of {steps.period} ops each are a loop", tuple(lines))
+        return Func(func.name, block, func.level)

@@ -1,0 +1,1 @@
+"""What `roll` is made of."""

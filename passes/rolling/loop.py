@@ -1,0 +1,266 @@
+"""The loop that equal steps become.
+
+Its state: the number of the step, what all steps read, what they carry, and what is seen from
+outside: the value of the last step, or one row of an array for each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stack.ir.axes import Axis, Rule, plain
+from stack.ir.builder import Builder, constant, make, param
+from stack.ir.node import Block, Node
+from stack.ir.types import I32, TensorType
+from stack.passes.rolling.steps import Steps
+from stack.rewrite.engine import Replacement
+
+
+def rolled(block: Block, steps: Steps) -> dict[Node, Replacement]:
+    """Replacements for what the rest of a block uses of the steps."""
+    return _Loop(block, steps).replacements()
+
+
+@dataclass
+class _State:
+    """One value that the loop hands on: its start, its name inside, and what comes next."""
+
+    start: Node
+    inside: Node
+    after: Node | None = None
+
+
+@dataclass
+class _Loop:
+    block: Block
+    steps: Steps
+    index: dict[Node, int] = field(init=False)
+    state: list[_State] = field(init=False)
+    fixed: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    carried: dict[int, _State] = field(default_factory=dict[int, _State])
+    body: list[Node] = field(default_factory=list[Node])
+    b: Builder = field(default_factory=Builder)
+
+    def __post_init__(self) -> None:
+        self.index = {n: i for i, n in enumerate(self.steps.order)}
+        self.state = []
+        self.turn = self._enter("step", constant(0, I32))
+        self.turn.after = self.b.add(self.turn.inside, 1)
+
+    def _enter(self, name: str, start: Node) -> _State:
+        made = _State(start, param(f"{name}.{len(self.state)}", start.type))
+        self.state.append(made)
+        return made
+
+    # ---- the body: the first step, on values of the state
+
+    def _fixed(self, node: Node) -> Node:
+        if node.op == "const":
+            return node
+        if node not in self.fixed:
+            state = self._enter("fixed", node)
+            state.after = self.fixed[node] = state.inside
+        return self.fixed[node]
+
+    def _at(self, place: int) -> Node:
+        """The value at a place of the first step, or what is carried there from the one before."""
+        if place >= self.steps.first:
+            return self.body[place - self.steps.first]
+        if place not in self.carried:
+            self.carried[place] = self._enter("carry", self.steps.order[place])
+        return self.carried[place].inside
+
+    def _make_body(self) -> None:
+        steps = self.steps
+        for node, change in zip(steps.order[steps.first :], steps.changes):
+            args = [
+                self._at(self.index[arg]) if moves else self._fixed(arg)
+                for arg, moves in zip(node.args, change.moves)
+            ]
+            if change.by:
+                made = self._moving_slice(node, args[0], change.by)
+            else:
+                made = Node(node.op, args, node.attrs, node.type, node.blocks)
+            self.body.append(made)
+            self.b.names.setdefault(made, self.block.names.get(node, node.op))
+            if node in self.block.locs:
+                self.b.locs[made] = self.block.locs[node]
+        pending = list(self.carried)
+        while pending:  # a value from two steps before is carried twice
+            place = pending.pop()
+            known = len(self.carried)
+            self.carried[place].after = self._at(place + steps.period)
+            pending += list(self.carried)[known:]
+
+    def _moving_slice(self, node: Node, x: Node, by: Sequence[int]) -> Node:
+        """A slice that starts `by` further in each step: a gather along the axes that move."""
+        b = self.b
+        whole: list[Axis] = []
+        indices: list[Node] = []
+        index_axes: list[tuple[Axis, ...]] = []
+        kept: list[str] = []
+        start, limit, step = (list(node.attrs[k]) for k in ("start", "limit", "step"))
+        for axis, shift in enumerate(by):
+            name = f"w{axis}"
+            if not shift:
+                whole.append(Axis((name,)))
+                kept.append(name)
+                continue
+            place = b.add(b.mul(self.turn.inside, shift), start[axis])
+            own: tuple[Axis, ...] = ()
+            if node.shape[axis] != 1:
+                type_ = TensorType(I32, (node.shape[axis],))
+                offset = b.mul(b.iota(axis=0, type=type_), step[axis])
+                place = b.add(offset, b.broadcast(place, axes=(), type=type_))
+                own = plain([name])
+                kept.append(name)
+            whole.append(Axis((f"x{axis}",), "!"))
+            indices.append(place)
+            index_axes.append(own)
+            start[axis], limit[axis], step[axis] = 0, x.shape[axis], 1
+        cut = b.slice(x, start=tuple(start), limit=tuple(limit), step=tuple(step))
+        rule = Rule((tuple(whole), *index_axes), (plain(kept),))
+        read = b.op("gather", (cut, *indices), {"rule": str(rule)})
+        return b.reshape(read, type=node.tensor)
+
+    # ---- what is seen from outside
+
+    def _seen(self) -> dict[int, dict[int, Node]]:
+        """Nodes of steps that others use, by their place in a step and the step."""
+        steps = self.steps
+        inside = set(steps.order[steps.first : steps.end])
+        used = [r for r in self.block.results if r in inside]
+        for node in self.block.nodes:
+            if node not in inside:
+                used.extend(a for a in node.args if a in inside)
+        seen: dict[int, dict[int, Node]] = {}
+        for node in used:
+            turn, place = divmod(self.index[node] - steps.first, steps.period)
+            seen.setdefault(place, {})[turn] = node
+        return seen
+
+    def replacements(self) -> dict[Node, Replacement]:
+        steps = self.steps
+        self._make_body()
+        seen = self._seen()
+        shown: dict[int, _State] = {}
+        for place, nodes in seen.items():
+            value = self.body[place]
+            carried = self.carried.get(steps.first + place - steps.period)
+            if set(nodes) == {steps.count - 1}:
+                shown[place] = carried or self._enter("last", _zeros(value.tensor))
+                shown[place].after = value
+            else:
+                shown[place] = self._rows(value)
+        test = Block([s.inside for s in self.state], [self.b.lt(self.turn.inside, steps.count)])
+        after = [s.after for s in self.state if s.after is not None]
+        body = self.b.block([s.inside for s in self.state], after)
+        loop = make("while", [s.start for s in self.state], blocks=(test, body))
+        items = {
+            place: make("item", (loop,), {"index": self.state.index(state)})
+            for place, state in shown.items()
+        }
+        inner = tuple(steps.order[steps.first : steps.end])
+        found: dict[Node, Replacement] = {}
+        for place, nodes in seen.items():
+            for turn, node in nodes.items():
+                item = items[place]
+                new = item if item.type == node.type else _row(item, turn, node.tensor)
+                found[node] = Replacement(new, inner if not found else ())
+        return found | self._joined(seen, items)
+
+    def _rows(self, value: Node) -> _State:
+        """An array with a row for each step, which each step writes."""
+        type_ = value.tensor.with_shape((self.steps.count, *value.shape))
+        state = self._enter("rows", _zeros(type_))
+        names = [f"w{axis}" for axis in range(value.tensor.rank)]
+        whole = (Axis(("x",), "!"), *plain(names))
+        rule = Rule((whole, (), plain(names)), (whole,))
+        state.after = self.b.op(
+            "scatter",
+            (state.inside, self.turn.inside, value),
+            {"rule": str(rule), "kind": "set"},
+        )
+        return state
+
+    # ---- rows that are put together again
+
+    def _joined(
+        self, seen: dict[int, dict[int, Node]], items: dict[int, Node]
+    ) -> dict[Node, Replacement]:
+        """Concats of one value of many steps in order are the rows, with their axis moved."""
+        place_of = {n: (place, t) for place, nodes in seen.items() for t, n in nodes.items()}
+        found: dict[Node, Replacement] = {}
+        for node in self.block.nodes:
+            if node.op != "concat":
+                continue
+            parts: list[Node] = []
+            args = list(node.args)
+            while args:
+                length = _length_of_run(args, place_of)
+                if length > 1:
+                    parts.append(_together(args[:length], node.attrs["axis"], place_of, items))
+                else:
+                    parts.append(args[0])
+                del args[:length]
+            if len(parts) < len(node.args):
+                new = make("concat", parts, node.attrs) if len(parts) > 1 else parts[0]
+                found[node] = Replacement(new)
+        return found
+
+
+def _zeros(type_: TensorType) -> Node:
+    zero = constant(0, type_.dtype)
+    return make("broadcast", (zero,), {"axes": ()}, hint=type_) if type_.rank else zero
+
+
+def _row(rows: Node, turn: int, type_: TensorType) -> Node:
+    rest = (0,) * type_.rank
+    attrs = {"start": (turn, *rest), "limit": (turn + 1, *type_.shape)}
+    row = make("slice", (rows,), attrs | {"step": (1,) * (type_.rank + 1)})
+    return make("reshape", (row,), hint=type_)
+
+
+Places = dict[Node, tuple[int, int]]
+
+
+def _place(node: Node, place_of: Places) -> tuple[int, int] | None:
+    """The place in a step and the step of an operand, which may be in another shape."""
+    if node not in place_of and node.op == "reshape":
+        node = node.args[0]
+    return place_of.get(node)
+
+
+def _length_of_run(args: Sequence[Node], place_of: Places) -> int:
+    """How many of the first operands are one value of steps that follow each other."""
+    places = [_place(a, place_of) for a in args[:2]]
+    first, second = places[0], places[-1]
+    if first is None or second is None or abs(second[1] - first[1]) != 1:
+        return 1
+    way = second[1] - first[1]
+    length = 1
+    while length < len(args) and args[length].type == args[0].type:
+        if _place(args[length], place_of) != (first[0], first[1] + length * way):
+            break
+        length += 1
+    return length
+
+
+def _together(args: Sequence[Node], axis: int, place_of: Places, items: dict[int, Node]) -> Node:
+    """The concat of rows: their axis stands before the one that they are put together along."""
+    first, last = (_place(a, place_of) for a in (args[0], args[-1]))
+    assert first is not None and last is not None
+    rows, part = items[first[0]], args[0].tensor
+    low, high = min(first[1], last[1]), max(first[1], last[1]) + 1
+    rest = rows.shape[1:]
+    attrs = {"start": (low, *(0 for _ in rest)), "limit": (high, *rest)}
+    rows = make("slice", (rows,), attrs | {"step": (1,) * rows.tensor.rank})
+    if last < first:
+        rows = make("reverse", (rows,), {"axes": (0,)})
+    rows = make("reshape", (rows,), hint=part.with_shape((high - low, *part.shape)))
+    perm = [*range(1, axis + 1), 0, *range(axis + 1, part.rank + 1)]
+    rows = make("transpose", (rows,), {"perm": tuple(perm)})
+    shape = list(part.shape)
+    shape[axis] = (high - low) * shape[axis]
+    return make("reshape", (rows,), hint=part.with_shape(tuple(shape)))

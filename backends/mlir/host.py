@@ -18,10 +18,9 @@ from stack.run.cache import Cache
 
 from ..runtime.device import CallOpaque, Library, Make
 from ..runtime.program import Program
-from ..runtime.steps import KernelStep
 from .address import address
 from .library import library_of
-from .loops import Loop
+from .loops import Loop, native_kernels
 
 
 class Host:
@@ -80,8 +79,9 @@ class Host:
 
     def loop(self, test: Program, body: Program) -> Make | None:
         """Native where every step is a kernel of ours."""
-        kernels = all(isinstance(s, KernelStep) for program in (test, body) for s in program.steps)
-        return Loop(test, body, self.cache).run if kernels else None
+        if native_kernels(test) is None or native_kernels(body) is None:
+            return None
+        return Loop(test, body, self.cache).run
 
     def within(self, run: Make, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
         # a NumPy scalar has no memory that stays

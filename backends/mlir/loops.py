@@ -16,7 +16,7 @@ import numpy as np
 from stack.run.cache import Cache
 
 from ..runtime.program import Program
-from ..runtime.steps import KernelStep
+from ..runtime.steps import KernelStep, Step
 from ..runtime.values import Value
 from . import jit
 from .address import address
@@ -96,6 +96,16 @@ llvm.func @turns(%table: !llvm.ptr) {
 """
 
 
+def native_kernels(program: Program) -> list[tuple[Step, jit.Kernel]] | None:
+    """The steps of a program with their code; None where one is no kernel of ours."""
+    found: list[tuple[Step, jit.Kernel]] = []
+    for step in program.steps:
+        if not isinstance(step, KernelStep) or not isinstance(step.kernel, jit.Kernel):
+            return None
+        found.append((step, step.kernel))
+    return found
+
+
 class Loop:
     """A loop whose steps are all kernels."""
 
@@ -157,9 +167,7 @@ class Loop:
 
     def _steps(self, program: Program, places: dict[Value, int]) -> list[int]:
         pairs: list[int] = []
-        for step in program.steps:
-            assert isinstance(step, KernelStep)
-            assert isinstance(step.kernel, jit.Kernel)
+        for step, kernel in native_kernels(program) or ():
             roots = [v.root for v in (*step.args, *step.outs)]
             table = self._table([0] * len(roots))
             for slot, root in enumerate(roots):
@@ -169,7 +177,7 @@ class Loop:
                     table[slot] = root.array.ctypes.data
                 else:  # only a test returns what no state is: its flag
                     table[slot] = self.flag.ctypes.data
-            pairs += [step.kernel.address, ctypes.addressof(table)]
+            pairs += [kernel.address, ctypes.addressof(table)]
         return pairs
 
     def _table(self, slots: Sequence[int]) -> Table:

@@ -24,9 +24,13 @@ _PROMOTE_128B = 2  # how much of a line the L2 cache fetches
 def driver() -> Any:
     """The driver's functions, which give their status first. Raises StackError without them."""
     try:
-        return import_module("cuda.bindings.driver")
+        found = import_module("cuda.bindings.driver")
+        found.cuInit(0)
     except ImportError as error:
         raise StackError(f"launching needs `pip install cuda-bindings`: {error}") from error
+    except RuntimeError as error:
+        raise StackError(f"the CUDA driver cannot be loaded: {error}") from error
+    return found
 
 
 @cache
@@ -80,7 +84,6 @@ class Function:
 
     def __init__(self, cubin: bytes, name: str, shared: int, device: int) -> None:
         cuda = driver()
-        cuda.cuInit(0)
         _ensure_context(device)
         self.name, self.shared = name, shared
         self.code = cubin

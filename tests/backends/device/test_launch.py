@@ -230,3 +230,11 @@ def test_a_launch_that_the_driver_refuses(fake: FakeDriver) -> None:
     assert all(v.array is None for v in program.passing)
     fake.status = 0
     assert_right(program.run([x, w]), expected(x, w))
+
+
+def test_where_no_driver_is_the_error_says_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    pytest.importorskip("cuda.bindings")
+    with pytest.raises(StackError, match="the CUDA driver cannot be loaded"):
+        Function(b"code", "k", 0, 0)

@@ -100,7 +100,7 @@ def compile_graph(
             forward pass keeps is weighed.
         target: what the record calls the program.
     """
-    device = device_of(example_inputs)
+    device = _device(gm, example_inputs)
     guard_precision(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
@@ -116,6 +116,13 @@ def compile_graph(
     )
     with plain_tracing(), remade_by_place(example_inputs), held_back():
         return guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
+
+
+def _device(gm: GraphModule, example_inputs: Sequence[Any]) -> str:
+    """Where a graph runs: where its arguments are, or what it makes where it takes none."""
+    if any(isinstance(x, torch.Tensor) for x in example_inputs):
+        return device_of(example_inputs)
+    return device_of(n.meta.get("example_value") for n in gm.graph.nodes)
 
 
 def _balance(options: dict[str, Any], device: str) -> float:

@@ -139,6 +139,12 @@ def sum_in_a_part(b: Builder, x: Node, y: Node) -> Node:
     return b.add(x, b.pad(total, 0.0, low=(x.shape[0] - 1,), high=(0,), interior=(0,)))
 
 
+def pad_number(b: Builder, x: Node) -> Node:
+    """Zeros behind one number, many times."""
+    many = b.broadcast(x, axes=(), type=tensor("f32", 4))
+    return b.pad(many, 0.0, low=(1,), high=(2,), interior=(0,))
+
+
 CASES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Spec]]] = [
     (softmax, [("f32", 3, 5, 70), ("f32", 5, 70)]),
     (softmax, [("f32", 1, 2, 1), ("f32", 2, 1)]),
@@ -156,6 +162,7 @@ CASES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Spec]]] = [
     (embedding_norm, [("f32", 4, 24), ("i32", 2, 5)]),
     (take_along, [("f32", 4, 24), ("i32", 4, 5)]),
     (pad_reverse, [("f32", 4, 7)]),
+    (pad_number, [("f32",)]),
     (causal, [("f32", 4, 6)]),
     (total, [("f32", 4, 7)]),
     (total, [("f32", 1)]),

@@ -37,11 +37,14 @@ class BlockMemory(BlockReduce):
         told = {s.name for d in index for s in symbols(d)}
         # places that data gives may depend on any axis
         self.met.setdefault(memory, set()).update(told if told.isdisjoint(self.data) else self.axes)
+        if not index:
+            made = self._number_load(memory, guard)
+            return made if raw else self.widen(made)
         axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
         guard_axes = guard.axes if guard is not None else ()
         if not axes and not guard_axes:
             place = [self.number(d).node for d in index]
-            extra = [] if guard is None or not index else [guard.node, constant(0, memory.dtype)]
+            extra = [] if guard is None else [guard.node, constant(0, memory.dtype)]
             made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
             return made if raw else self.widen(made)
         found = self.block_place(memory, index) if guard is None else None
@@ -53,6 +56,13 @@ class BlockMemory(BlockReduce):
         else:
             made = self._element_load(memory, index, guard)
         return made if raw else self.widen(made)
+
+    def _number_load(self, memory: Node, guard: Held | None) -> Held:
+        """The one element of a scalar; 0 where the guard does not hold."""
+        made = Held(self.b.load(memory, type=TensorType(memory.dtype, ())))
+        if guard is None:
+            return made
+        return self.apply("select", [guard, made, Held(constant(0, memory.dtype))])
 
     def block_place(
         self, memory: Node, index: Index
@@ -109,8 +119,6 @@ class BlockMemory(BlockReduce):
 
     def _read(self, memory: Node, places: Sequence[Held], mask: Held | None) -> Held:
         """One element at each place; 0 where the mask does not hold."""
-        if not places:
-            return Held(self.b.load(memory, type=TensorType(memory.dtype, ())))
         axes = self.union([*places, *([mask] if mask is not None else [])])
         type_ = TensorType(memory.dtype, self.shape(axes), "tile")
         extra: list[Node] = []

@@ -72,7 +72,7 @@ def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Pa
     """Dump one program, print its tables, check its stages. Returns how many checks failed."""
     source = find_frontend(fn, example, frontend)
     captured = source.capture(fn, example)
-    graph = compile_captured(captured, source, target=f"{name} ({frontend})")
+    graph = compile_captured(captured, source, label=f"{name} ({frontend})")
     folder = graph.run.save(output / f"{name}-{frontend}")
     storage = graph.ready(captured.flatten(*example))
     eager = source.to_numpy(fn(*example), graph.func.results[0].dtype)

@@ -47,6 +47,8 @@ from stack.run.collector import held_back
 from stack.run.compile import compile_captured, default_backend, warm
 from stack.run.frontend import RECORD
 from stack.run.record import recorded
+from stack.run.targets import target_of
+from stack.target import as_gpu
 
 # The newest graphs, oldest first.
 GRAPHS: deque[Any] = deque(maxlen=512)
@@ -130,7 +132,10 @@ def _balance(options: dict[str, Any], device: str) -> float:
     name = options.get(_CUT_FOR) or options.get("backend") or default_backend(device)
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
-    return plugins.load("stack.backends", name).lowering.balance
+    backend = plugins.load("stack.backends", name)
+    if not backend.lowering.recomputes:
+        return 0.0
+    return as_gpu(target_of(backend, {"device": device, **options})).balance
 
 
 class _Maker:
@@ -375,9 +380,7 @@ class _Graph:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, _CUT_FOR)}
             # torch traces around us with tensors without memory: a backend makes real ones
             with _disable_current_modes():
-                graph = compile_captured(
-                    captured, FRONTEND, options=rest, target=self.target, **own
-                )
+                graph = compile_captured(captured, FRONTEND, options=rest, label=self.target, **own)
         self.made.append(graph)
         return graph
 

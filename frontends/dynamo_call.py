@@ -43,7 +43,7 @@ class TorchCalls:
     def __init__(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> None:
         self.fn = fn
         self.options = {k: v for k, v in options.items() if v is not None}
-        self.target: str = self.options.pop("target", "")
+        self.target: str = self.options.pop("label", "")
         self.made: list[Any] = []
         self.reason = ""  # the guard that failed last
         self.changes = 0

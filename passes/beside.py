@@ -77,7 +77,7 @@ class Beside(Pass):
         if first.height == 1 and any(p.across != first.across for p in products):
             return False  # rows along lines and across them want different tiles
         dtype = _dot(nodes[0]).args[0].dtype
-        both, *each = (best_seconds(p, dtype) for p in (beside_of(products), *products))
+        both, *each = (best_seconds(p, dtype, log.gpu) for p in (beside_of(products), *products))
         shown = ", ".join(f"%{block.names.get(n, n.op)}" for n in nodes)
         log.note(
             f"{shown}: the model expects {both * 1e6:.1f} us side by side,"

@@ -19,6 +19,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Gpu
 
 LEFT = ("scatter",)  # walked in order: a library does them
 
@@ -58,7 +59,7 @@ class Blocks(Pass):
                 if node.attrs["kind"] == "library" or is_given_to_library(node):
                     continue
             try:
-                kernel = self._kernel(node)
+                kernel = self._kernel(node, log.gpu)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
@@ -67,7 +68,7 @@ class Blocks(Pass):
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 
-    def _kernel(self, node: Node) -> Node:
+    def _kernel(self, node: Node, gpu: Gpu) -> Node:
         group = alone(node) if is_bare(node) else node
         foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
         if foreign:
@@ -75,13 +76,17 @@ class Blocks(Pass):
         if group.op == "stream":
             from stack.passes.blocking.stream import StreamTiler
 
-            return self._hinted(StreamTiler(group, self.rows, self.lanes, self.step).kernel())
+            return self._hinted(StreamTiler(group, *self._asked, target=gpu).kernel())
         if any(n.op == "scan" for n in group.blocks[0].nodes):
-            return ScanTiler(group).kernel()
+            return ScanTiler(group, target=gpu).kernel()
         if space_of(group.blocks[0]) is not None:
-            return WalkTiler(group).kernel()
+            return WalkTiler(group, target=gpu).kernel()
         tiler = BesideTiler if parts_of(group.blocks[0]) else BlockTiler
-        return self._hinted(tiler(group, self.rows, self.lanes, self.step).kernel())
+        return self._hinted(tiler(group, *self._asked, target=gpu).kernel())
+
+    @property
+    def _asked(self) -> tuple[int, int, int]:
+        return self.rows, self.lanes, self.step
 
     def _hinted(self, kernel: Node) -> Node:
         """A kernel with the warps and stages that were asked for."""

@@ -156,7 +156,7 @@ def cancels(node: Node, op: Builder, scope: Scope) -> Node | None:
 def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | None:
     """x == x of integers."""
     if node.args[0] is node.args[1] and node.args[0].dtype.kind in "iub":
-        return _or_broadcast(node, constant(node.op in ("eq", "le", "ge"), BOOL))
+        return _or_broadcast(node, constant(bool(ops.algebra_of(node).reflexive), BOOL))
     return None
 
 

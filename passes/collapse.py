@@ -24,6 +24,8 @@ from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
+COLLAPSED = ("broadcast", "dot", "reduce", "transpose")  # and elementwise ops: `_attrs` knows them
+
 
 @dataclass(frozen=True)
 class Collapse(Pass):
@@ -86,44 +88,34 @@ class _Axes:
         for i, state in enumerate(states.results):
             places = (correct.params[i], correct.params[count + i], correct.results[i])
             for other in (*places, finish.params[i]):
-                self._join(self.dims[state], self.dims[other])
+                self._join_all(self.dims[state], self.dims[other])
         for first, last in zip(states.params, finish.params[count:], strict=True):
-            self._join(self.dims[first], self.dims[last])
+            self._join_all(self.dims[first], self.dims[last])
 
     def _bind(self, node: Node) -> None:
+        """Dims that the axis rule of an op gives one name are one axis."""
         if node.op == "param" or (node.op == "const" and not node.tensor.rank):
             return
-        own = self.dims[node]
-        if node.op == "dot":
-            self._bind_dot(node)
-        elif node.op == "broadcast":
-            self._join([own[int(a)] for a in node.attrs["axes"]], self.dims[node.args[0]])
-        elif node.op == "transpose":
-            source = self.dims[node.args[0]]
-            self._join(own, [source[int(p)] for p in node.attrs["perm"]])
-        elif node.op == "reduce":
-            source = enumerate(self.dims[node.args[0]])
-            self._join(own, [d for i, d in source if i not in node.attrs["axes"]])
-        elif ops.lookup(node.op).kind == "elementwise":
-            for arg in node.args:
-                if arg.tensor.rank:
-                    self._join(own, self.dims[arg])
-        else:
+        rule = ops.rule_of(node)
+        op = ops.lookup(node.op)
+        known = op.kind == "elementwise" or node.op in COLLAPSED
+        if rule is None or not known:
             self.is_known = False
-
-    def _bind_dot(self, node: Node) -> None:
-        rule = parse_rule(node.attrs["rule"])
+            return
         named: dict[str, int] = {}
         for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node), strict=True):
             for name, dim in zip(_names(operand), self.dims[value], strict=True):
-                self._join([named.setdefault(name, dim)], [dim])
-        if self.group.op == "stream":
+                self._join(named.setdefault(name, dim), dim)
+        if self.group.op == "stream" and op.kind == "contraction":
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
             self.kept.update(named[name] for name in left & right & made)
 
-    def _join(self, first: Sequence[int], second: Sequence[int]) -> None:
+    def _join(self, first: int, second: int) -> None:
+        self.parents[self._axis(first)] = self._axis(second)
+
+    def _join_all(self, first: Sequence[int], second: Sequence[int]) -> None:
         for a, b in zip(first, second, strict=True):
-            self.parents[self._axis(a)] = self._axis(b)
+            self._join(a, b)
 
     def _axis(self, dim: int) -> int:
         while self.parents[dim] != dim:

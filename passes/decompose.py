@@ -5,7 +5,7 @@
 - a product with a diagonal matrix scales rows or columns, see `rules.diagonal_dot`;
 - a convolution whose windows do not overlap is a dot;
 - updates that collide combine in f32 where the type has 16 bits: rounded once, not at each update;
-- small integer powers are products; isnan is a comparison;
+- small integer powers are products; an op whose record spells it is spelled so;
 - 1 + tanh(x) is 2 sigmoid(2 x): one exponential, and no digits cancel where tanh is near -1.
 
 These may change a result by a rounding, which `canonicalize` never does.
@@ -13,6 +13,7 @@ These may change a result by a rounding, which `canonicalize` never does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,13 +21,14 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.conv_op import as_stored, channels_second
 from stack.ir.dim import Dim, floordiv
 from stack.ir.node import Func, Node
+from stack.ir.ops import OPS
 from stack.ir.types import BF16, F16, F32
 from stack.passes.rules.convolutions import CONV_RULES
 from stack.passes.rules.diagonal_dot import diagonal_operand
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
 from stack.passes.rules.updates import sums_of_few_rows
-from stack.rewrite.engine import Scope, on, rewrite
+from stack.rewrite.engine import Function, Scope, Simple, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.pattern import splat
@@ -45,7 +47,17 @@ class Decompose(Pass):
 
     def run(self, func: Func, log: Log) -> Func:
         first = (*CONV_RULES, sums_of_few_rows) if self.gpu else ()
-        return rewrite(func, (*first, *RULES), log)
+        return rewrite(func, (*first, *_spelled(), *RULES), log)
+
+
+def _spelled() -> tuple[Simple, ...]:
+    """A rule for each op whose record says how it is spelled with others."""
+
+    def rule(spell: Callable[[Builder, Node], Node]) -> Function:
+        return lambda node, op, scope: spell(op, node)
+
+    named = ((name, op.spelled) for name, op in OPS.items())
+    return tuple(Simple(name, (name,), rule(spell)) for name, spell in named if spell)
 
 
 @on("pow")
@@ -66,12 +78,6 @@ def small_power(node: Node, op: Builder, scope: Scope) -> Node | None:
     if value == -1 and node.dtype.is_float:
         return make("div", (_or_broadcast(node, constant(1, node.dtype)), x))
     return None
-
-
-@on("isnan")
-def isnan(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """nan is the only number that differs from itself."""
-    return make("ne", (node.args[0], node.args[0]))
 
 
 @on("add")
@@ -171,6 +177,6 @@ def combine_wide(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 RULES = (
     diagonal_operand,
-    *(small_power, isnan, one_plus_tanh, lone_axes, without_contraction, windows_apart),
+    *(small_power, one_plus_tanh, lone_axes, without_contraction, windows_apart),
     combine_wide,
 )

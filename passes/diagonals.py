@@ -21,7 +21,7 @@ from stack.ir.dim import Dim, add, mul, substitute, symbol
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.types import I32, TensorType
-from stack.passes.positions.affine import MOVES, affine, slope
+from stack.passes.positions.affine import affine, slope
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -205,7 +205,7 @@ def _clipped(node: Node, index: Index) -> tuple[Dim, int | None, int | None] | N
         return value, None, None
     if node.dtype.kind != "i" or node.dtype.bits < 32:
         return None  # narrow integers wrap
-    if node.op in MOVES or node.op == "cast":
+    if ops.is_view(node) or node.op == "cast":
         return _clipped(node.args[0], ops.pull(node, index)[0])
     if node.op not in ("add", "sub", "max", "min"):
         return None

@@ -30,40 +30,52 @@ from stack.passes.cpu_loops.long_sums import sum_in_blocks
 from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Cpu, Target, as_cpu
 
 DEAR = 8  # scalar operations from which a value is kept rather than computed again
-KEEP_BYTES = 64 << 10  # most bytes of kept values: they should stay in the first-level cache
+KEEP_SHARE = 1 / 16  # of the second-level cache, for kept values: they should stay near
 
 
 @dataclass(frozen=True)
 class Distribute(Pass):
-    """Turn tile kernels into parallel loops over vectors of `width` elements."""
+    """Turn tile kernels into parallel loops over vectors.
+
+    Attributes:
+        width: elements of a vector; 0: four registers of f32.
+    """
 
     name: ClassVar[str] = "distribute"
-    width: int = 64
+    width: int = 0
 
     def run(self, func: Func, log: Log) -> Func:
+        width = self.width or 4 * log.cpu.lanes
+        log.note(f"vectors of {width} elements; a register has {log.cpu.vector_bytes} bytes")
+
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
             new = node
             if args != node.args or blocks != node.blocks:
                 new = Node(node.op, args, node.attrs, node.type, blocks)
             if node.op != "kernel" or node.attrs["level"] != "tile":
                 return new
-            return distribute_kernel(new, self.width) if log.spend("distribute") else new
+            if not log.spend("distribute"):
+                return new
+            return distribute_kernel(new, width, log.cpu)
 
         return rebuild(func, visit)
 
 
-def distribute_kernel(kernel: Node, width: int = 64) -> Node:
-    """One kernel from the tile level to the loop level."""
+def distribute_kernel(kernel: Node, width: int = 0, target: Target | None = None) -> Node:
+    """One kernel from the tile level to the loop level; `width` as for the pass."""
+    cpu = as_cpu(target)
+    width = width or 4 * cpu.lanes
     block = kernel.blocks[0]
     dot = find_dot(block)
     if dot is None:
-        block = _Kernel(block, width).block()
+        block = _Kernel(block, width, cpu).block()
     elif is_packed(dot):
-        block = _Kernel(block, width, is_done=True).block()
+        block = _Kernel(block, width, cpu, is_done=True).block()
     else:
-        block = distribute_gemm(block)
+        block = distribute_gemm(block, cpu)
     block = sum_in_blocks(block)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
@@ -75,8 +87,8 @@ class _Kernel:
     `is_done` says that the program is vectors already.
     """
 
-    def __init__(self, block: Block, width: int, is_done: bool = False) -> None:
-        self.old = block
+    def __init__(self, block: Block, width: int, cpu: Cpu, is_done: bool = False) -> None:
+        self.old, self.cpu = block, cpu
         self.width = width
         self.is_done = is_done
         self.b = Builder()
@@ -144,7 +156,7 @@ class _Program:
 
     def _worth_keeping(self) -> dict[int, list[Node]]:
         """For each sweep, the dear values that a later sweep needs as well."""
-        room = KEEP_BYTES
+        room = int(KEEP_SHARE * self.kernel.cpu.cache_bytes)
         keep: dict[int, list[Node]] = {}
         for node, sweeps in self.sweeps.needed().items():
             op = ops.lookup(node.op)

@@ -20,6 +20,7 @@ from stack.passes.gpu_loops.threads import Direct, Tiled
 from stack.passes.gpu_loops.turn import distribute_turned
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Target, as_gpu
 
 __all__ = ["PRODUCTS", "CannotDistribute", "DistributeGpu", "distribute_gpu_kernel"]
 
@@ -56,18 +57,23 @@ class DistributeGpu(Pass):
                 new = Node(node.op, args, node.attrs, node.type, blocks)
             if node.op != "kernel" or node.attrs["level"] != "tile":
                 return new
-            return distribute_gpu_kernel(new, self.product) if log.spend("distribute_gpu") else new
+            if not log.spend("distribute_gpu"):
+                return new
+            return distribute_gpu_kernel(new, self.product, log.gpu)
 
         return rebuild(func, visit)
 
 
-def distribute_gpu_kernel(kernel: Node, product: str = "auto") -> Node:
+def distribute_gpu_kernel(
+    kernel: Node, product: str = "auto", target: Target | None = None
+) -> Node:
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
-    block = kernel.blocks[0]
+    block, gpu = kernel.blocks[0], as_gpu(target)
     if find_dot(block) is not None:
         block = _product(block, product)
     else:
-        made = distribute_turned(block) or distribute_columns(block) or distribute_rows(block)
+        made = distribute_turned(block) or distribute_columns(block, gpu)
+        made = made or distribute_rows(block, gpu)
         block = sum_with_remainders(made)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))

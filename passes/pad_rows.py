@@ -13,13 +13,14 @@ from typing import Any, ClassVar
 
 from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Func, Node
-from stack.passes.blocking.tile_choice import LAUNCH, MEMORY, TURN, best_seconds, product_of
+from stack.passes.blocking.tile_choice import TURN, best_seconds, product_of
 from stack.passes.control import changed_bodies
 from stack.passes.tile import alone
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Gpu
 
 WORD = 16  # bytes
 ELEMENT_WISE = 0.2  # of its rate that a product reaches whose operands are read so
@@ -42,10 +43,12 @@ class PadRows(Pass):
         readers = [(node, _ragged(node)) for node in block.nodes]
         copies: dict[Node, Node] = {}
         for arg in dict.fromkeys(n.args[i] for n, places in readers for i in places):
-            saved = sum(_lost(n) for n, places in readers if arg in [n.args[i] for i in places])
+            saved = sum(
+                _lost(n, log.gpu) for n, places in readers if arg in [n.args[i] for i in places]
+            )
             name = block.names.get(arg, arg.op)
             log.note(f"%{name}: products lose {saved * 1e6:.0f} us by its rows")
-            if saved > _copied(arg) and log.spend("pad_rows", block.locs.get(arg, ())):
+            if saved > _copied(arg, log.gpu) and log.spend("pad_rows", block.locs.get(arg, ())):
                 copies[arg] = _padded(arg)
         for node, places in readers:
             padded = [i for i in places if node.args[i] in copies]
@@ -72,20 +75,20 @@ def _is_ragged(x: Node) -> bool:
     return isinstance(row, int) and x.dtype.bits == 16 and bool(row * x.dtype.bytes % WORD)
 
 
-def _lost(node: Node) -> float:
+def _lost(node: Node, gpu: Gpu) -> float:
     """Seconds that a product takes longer than with rows of whole words."""
     body = (alone(node) if node.op == "dot" else node).blocks[0]
     dot = next(n for n in body.nodes if n.op == "dot")
     try:
-        expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype)
+        expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype, gpu)
     except CannotTile:
         return 0.0
-    return max(0.0, expected - LAUNCH - TURN) * (1 / ELEMENT_WISE - 1)
+    return max(0.0, expected - gpu.launch - TURN * gpu.latency) * (1 / ELEMENT_WISE - 1)
 
 
-def _copied(x: Node) -> float:
+def _copied(x: Node, gpu: Gpu) -> float:
     size: Any = x.tensor.bytes
-    return LAUNCH + 2 * size / MEMORY
+    return gpu.launch + 2 * size / gpu.memory_rate
 
 
 def _padded(x: Node) -> Node:

@@ -16,6 +16,7 @@ from stack.passes.tiles import Tiles
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Target
 
 
 @dataclass(frozen=True)
@@ -41,50 +42,52 @@ class Retreat(Pass):
             why, lines = node.attrs.get("refused"), block.locs.get(node, ())
             if why is None or not log.spend("retreat", lines):
                 continue
-            way, found = self._next(node, block)
+            way, found = self._next(node, block, log.target)
             changed |= found
             log.note(f"{block.names.get(node, node.op)} takes {way}: {why}", lines)
         return replace(block, changed) if changed else block
 
-    def _next(self, node: Node, block: Block) -> tuple[str, dict[Node, Replacement]]:
+    def _next(
+        self, node: Node, block: Block, target: Target | None
+    ) -> tuple[str, dict[Node, Replacement]]:
         """What a group takes, in words, and what it replaces in its block."""
-        tile = self._tile(node)
+        tile = self._tile(node, target)
         if tile:
             return f"tile {tile}", {node: Replacement(_with(node, tiles=(tile,)))}
-        parts = self._parts(node)
+        parts = self._parts(node, target)
         if parts is None:
             new = _with(node, kind="library", why="its compiler refused a kernel", tiles=None)
             return "the library", {node: Replacement(new)}
         groups = [n for n in parts.nodes if n.op not in ("const", "item")]
         return f"{len(groups)} groups", _instead(node, parts, block)
 
-    def _tile(self, node: Node) -> str:
+    def _tile(self, node: Node, target: Target | None) -> str:
         """The tile behind the one that was refused; "" where there is none."""
         named = node.attrs.get("tiles")
         if not self.tiles or not named:
             return ""
-        known = Tiles(most=self.tiles).named(node)
+        known = Tiles(most=self.tiles).named(node, target)
         after = known[known.index(named[0]) + 1 :] if named[0] in known else known
         return after[0] if after else ""
 
-    def _parts(self, node: Node) -> Func | None:
+    def _parts(self, node: Node, target: Target | None) -> Func | None:
         """The group as a function of smaller ones; None where it cannot be split."""
         params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
         group = _with(Node(node.op, params, node.attrs, node.type, node.blocks))
         alone = Func("parts", Block(params, _results(group)))
-        plain = Unfuse().run(alone, Log())
+        plain = Unfuse().run(alone, Log(target=target))
         limit = len(plain.nodes) // 2
         if node.op == "stream":
-            return self._tiled(Fuse().run(plain, Log()))
+            return self._tiled(Fuse().run(plain, Log(target=target)), target)
         while limit:
-            parts = Fuse(max_nodes=limit).run(plain, Log())
+            parts = Fuse(max_nodes=limit).run(plain, Log(target=target))
             if all(_size(n) < _size(node) for n in parts.nodes) and len(parts.nodes) > 1:
-                return self._tiled(parts)
+                return self._tiled(parts, target)
             limit //= 2
         return None
 
-    def _tiled(self, func: Func) -> Func:
-        return Tiles().run(func, Log()) if self.tiles else func
+    def _tiled(self, func: Func, target: Target | None) -> Func:
+        return Tiles().run(func, Log(target=target)) if self.tiles else func
 
 
 def _size(node: Node) -> int:

@@ -18,10 +18,6 @@ from stack.ir.types import F32, DType, TensorType
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-# what they give is one of their operands, or as short
-WHOLE = ("ceil", "floor", "round", "trunc")
-EXACT = ("abs", "bitcast", "cast", "max", "min", "neg", "select", "sign", *WHOLE)
-
 
 @dataclass(frozen=True)
 class Rounding(Pass):
@@ -44,7 +40,7 @@ class Rounding(Pass):
 def _rounds(node: Node) -> bool:
     return (
         ops.lookup(node.op).kind == "elementwise"
-        and node.op not in EXACT
+        and not ops.algebra_of(node).exact
         and isinstance(node.type, TensorType)
         and _is_short(node.dtype)
     )

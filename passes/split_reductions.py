@@ -23,8 +23,8 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
 from stack.ir.types import DType
 from stack.passes.blocking.reduce import MAX_WHOLE
-from stack.passes.blocking.stream_parts import best_part, has_parts
-from stack.passes.blocking.tile_choice import MEMORY, PROCESSORS, Product, best_seconds
+from stack.passes.blocking.stream_parts import STAGE, best_part, has_parts
+from stack.passes.blocking.tile_choice import Product, best_seconds
 from stack.passes.blocking.tiler import COLUMNS, LOOP_TILE
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.streaming.parts import in_parts
@@ -32,11 +32,10 @@ from stack.passes.tiling.frame import power_of_two, wide
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Gpu
 
-# of an H100
-LAUNCH = 3e-6  # seconds that one more kernel costs
 DEPTH = 256  # elements of a contracted axis that a part keeps at least
-FULL = 4 * PROCESSORS  # programs that together reach the bandwidth
+FULL = 4  # programs of a processor that together reach the bandwidth
 LEAST = 16  # elements of a part
 LINES = 4  # lines that a program walks over at least
 GAIN = 0.8  # of the time of one stage: what two may take
@@ -77,15 +76,18 @@ class SplitReductions(Pass):
         extent = math.prod(sizes[a] for a in axes)
         is_column = source.tensor.rank - 1 not in axes
         lines = is_column and _reduces_lines(source, scope)
-        parts = self.parts or (_walk_parts([sizes[a] for a in axes], sizes[-1]) if lines else 0)
-        parts = parts or _best_parts(kept, extent, source.dtype, is_column)
+        parts = self.parts
+        if lines and not parts:
+            parts = _walk_parts([sizes[a] for a in axes], sizes[-1], scope.log.gpu)
+        parts = parts or _best_parts(kept, extent, source.dtype, is_column, scope.log.gpu)
         own = [sizes[a] for a in axes]
         split = _one_long(own, _split_axes(own, parts) or [1] * len(axes))
         if math.prod(split) < 2 or split == own:
             return None
         total = math.prod(split)
         scope.log.note(
-            f"{_name(node, scope)}: {extent} elements for each of {kept} in {total} parts"
+            f"{_name(node, scope)}: {extent} elements for each of {kept} in {total} parts,"
+            f" for {scope.log.gpu.processors} processors"
         )
         return _in_stages(node, dict(zip(axes, split, strict=True)))
 
@@ -105,12 +107,13 @@ class SplitReductions(Pass):
         if _is_stage(node, scope):
             return None
         depth = sizes[contracted[0]]
-        parts = self.parts or _best_dot_parts(node, inputs, output, sizes, depth)
+        parts = self.parts or _best_dot_parts(node, inputs, output, sizes, depth, scope.log.gpu)
         if parts < 2 or depth % parts or depth // parts < LEAST:
             return None
         scope.log.note(
             f"{_name(node, scope)}: a contracted axis of {depth} for"
-            f" {math.prod(sizes[n] for n in output)} elements in {parts} parts"
+            f" {math.prod(sizes[n] for n in output)} elements in {parts} parts,"
+            f" for {scope.log.gpu.processors} processors"
         )
         return _split_dot(node, inputs, output, contracted[0], parts)
 
@@ -121,10 +124,13 @@ class SplitReductions(Pass):
         if "part" in node.attrs or not isinstance(extent, int) or not has_parts(node):
             return None
         asked = -(-extent // (self.parts * LEAST)) * LEAST if self.parts else 0
-        part = asked or best_part(node)
+        part = asked or best_part(node, scope.log.gpu)
         if not part or part >= extent:
             return None
-        scope.log.note(f"{_name(node, scope)}: an axis of {extent} in parts of {part}")
+        scope.log.note(
+            f"{_name(node, scope)}: an axis of {extent} in parts of {part},"
+            f" for {scope.log.gpu.processors} processors"
+        )
         return in_parts(node, part)
 
 
@@ -152,28 +158,29 @@ def _reduces_lines(source: Node, scope: Scope) -> bool:
     return False
 
 
-def _walk_parts(sizes: Sequence[int], line: int) -> int:
+def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
     """In how many parts lines are walked over, one for each program; 0 where no number is good."""
     total, outer = math.prod(sizes), math.prod(sizes[:-1])
     if line < 2:
         return 0
     choices = [outer * d for d in range(1, sizes[-1]) if sizes[-1] % d == 0]
-    choices = [p for p in choices if PROCESSORS // 4 < p <= total // LINES]
+    choices = [p for p in choices if gpu.processors // 4 < p <= total // LINES]
 
     def cost(parts: int) -> float:
         """Of the walk, and of partial sums in f32 that are written and read."""
-        waves = -(-parts // PROCESSORS)
-        return waves * PROCESSORS / parts * (1 + 2 * parts / total)
+        waves = -(-parts // gpu.processors)
+        return waves * gpu.processors / parts * (1 + 2 * parts / total)
 
     return min(choices, key=cost, default=0)
 
 
-def _seconds(programs: int, bytes_: float) -> float:
+def _seconds(programs: int, bytes_: float, gpu: Gpu) -> float:
     """A stage of so many programs that read so many bytes each."""
-    return -(-programs // FULL) * bytes_ * FULL / MEMORY
+    full = FULL * gpu.processors
+    return -(-programs // full) * bytes_ * full / gpu.memory_rate
 
 
-def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool) -> int:
+def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu) -> int:
     """In how many parts a reduction is fastest; 1 where one stage does."""
     width = COLUMNS if is_column else max(1, LOOP_TILE // extent)
     width = min(width, kept)
@@ -181,22 +188,22 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool) -> int:
 
     def time(parts: int) -> float:
         rest = -(-extent // parts)
-        first = _seconds(programs * parts, width * rest * dtype.bytes)
+        first = _seconds(programs * parts, width * rest * dtype.bytes, gpu)
         if parts == 1:
             return first
         if parts * rest != extent:
             first *= PADDED
         partial = wide(dtype).bytes
-        second = _seconds(programs, width * parts * partial)
-        return first + LAUNCH + second + kept * parts * partial / MEMORY
+        second = _seconds(programs, width * parts * partial, gpu)
+        return first + STAGE * gpu.launch + second + kept * parts * partial / gpu.memory_rate
 
-    best = min(_candidates(extent), key=time)
+    best = min(_candidates(extent, gpu), key=time)
     return best if time(best) < GAIN * time(1) else 1
 
 
-def _candidates(extent: int) -> list[int]:
+def _candidates(extent: int, gpu: Gpu) -> list[int]:
     """Numbers of parts to choose from: what divides the axis, and powers of two."""
-    most = min(extent // LEAST, 4 * FULL)
+    most = min(extent // LEAST, 4 * FULL * gpu.processors)
     return [p for p in range(1, most + 1) if extent % p == 0 or p & (p - 1) == 0] or [1]
 
 
@@ -266,7 +273,12 @@ def _padded(x: Node, parts: dict[int, int], kind: str) -> Node:
 
 
 def _best_dot_parts(
-    node: Node, inputs: Sequence[Axes], output: Axes, sizes: dict[str, int], depth: int
+    node: Node,
+    inputs: Sequence[Axes],
+    output: Axes,
+    sizes: dict[str, int],
+    depth: int,
+    gpu: Gpu,
 ) -> int:
     """In how many parts a product is fastest; 1 where one stage does."""
     apart = math.prod(sizes[n] for n in output if n in inputs[0] and n in inputs[1])
@@ -277,11 +289,11 @@ def _best_dot_parts(
 
     def time(parts: int) -> float:
         product = Product(height, width, depth // parts, apart * parts, across=across)
-        expected = best_seconds(product, dtype)
+        expected = best_seconds(product, dtype, gpu)
         if parts == 1:
             return expected
         partial = 8.0 * height * width * apart * parts  # written and read
-        return expected + LAUNCH + partial / MEMORY
+        return expected + STAGE * gpu.launch + partial / gpu.memory_rate
 
     choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= DEPTH]
     best = min(choices or [1], key=time)

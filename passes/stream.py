@@ -35,7 +35,8 @@ class Stream(Pass):
     Attributes:
         min_axis: shortest axis that is worth it where no dot is involved; shorter rows are held.
         max_width: most columns of a dot's running value, which one program holds whole.
-        balance: flops that cost as much as a byte of memory; 0 never computes a dot twice.
+        balance: flops that cost as much as a byte of memory; 0 never computes a dot twice, none
+            takes the number of the GPU where loops are `blocks`.
         loops: whose kernels the streams become, which leaves others: `cpu` takes those that cost
             less than their parts, `warps` those without a product, `blocks` chains of products
             that cost less than these and all others; empty takes all.
@@ -45,7 +46,7 @@ class Stream(Pass):
     name: ClassVar[str] = "stream"
     min_axis: int = 16384
     max_width: int = 256
-    balance: float = 0.0
+    balance: float | None = None
     loops: str = ""
     refuse: tuple[str, ...] = ()
 
@@ -84,10 +85,10 @@ class Stream(Pass):
                 continue
             refused.add(sink)
             try:
-                candidate = Candidate(self, graph, sink, refused)
+                candidate = Candidate(self, log, graph, sink, refused)
             except Refusal as refusal:
                 candidate = refusal
-            if self.balance and (isinstance(candidate, Refusal) or candidate.held):
+            if self._balance(log) and (isinstance(candidate, Refusal) or candidate.held):
                 made = self._together(graph, sink, log)
                 if made is not None:
                     return made
@@ -120,7 +121,7 @@ class Stream(Pass):
             if not left:
                 break
             try:
-                candidate = Candidate(self, graph, left[-1], set(), dots, left)
+                candidate = Candidate(self, log, graph, left[-1], set(), dots, left)
                 built = candidate.build()
             except Refusal as refusal:
                 text = f"{name}: {graph.name(left[-1])} does not stream alone: {refusal}"
@@ -134,7 +135,7 @@ class Stream(Pass):
             found.append((candidate, block))
         if not found:
             return None
-        if not self._pays(dots, len(found)):
+        if not self._pays(dots, len(found), self._balance(log)):
             text = f"{name}: to compute dots in {len(found)} streams costs more than memory"
             log.note(text, source)
             return None
@@ -145,6 +146,11 @@ class Stream(Pass):
                 log.note(candidate.text(), lines)
                 made = after
         return made
+
+    def _balance(self, log: Log) -> float:
+        if self.balance is None:
+            return log.gpu.balance if self.loops == "blocks" else 0.0
+        return self.balance
 
     def _closed(self, graph: Graph, sink: Node) -> tuple[frozenset[Node], list[Node]]:
         """Dots that are needed together, and the reductions that they end in, if in no others."""
@@ -159,12 +165,12 @@ class Stream(Pass):
             dots = more
         return dots, []
 
-    def _pays(self, dots: frozenset[Node], times: int) -> bool:
+    def _pays(self, dots: frozenset[Node], times: int, balance: float) -> bool:
         """Whether computing dots `times` costs less than writing them once and reading them."""
         costs = [cost(d) for d in dots]
         flops = sum(c.flops for c in costs if isinstance(c.flops, int))
         held = sum(d.tensor.size * d.dtype.bytes for d in dots if isinstance(d.tensor.size, int))
-        return flops * (times - 1) <= self.balance * held * (times + 1)
+        return flops * (times - 1) <= balance * held * (times + 1)
 
 
 def _names(graph: Graph, nodes: Iterable[Node]) -> str:

@@ -27,18 +27,16 @@ from stack.ir.types import I32, TensorType
 from stack.passes.blocking.limits import index_in_pass
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.positions.affine import affine
-from stack.passes.positions.squares import COMPARED, MOVED, Part, Span, Squares
+from stack.passes.positions.squares import Part, Span, Squares
 from stack.passes.positions.visible import data_limit, hiding_selects
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Gpu
 
-# of an H100: what the reductions may take of the time of the stream
-TESTS = 3e12  # elements of a mask a second
-PRODUCTS = 700e12  # flops a second
-LAUNCH = 8e-6  # seconds, of four small kernels
-SHARE = 0.1
+KERNELS = 4  # small ones that test a mask
+SHARE = 0.1  # of the time of the stream, which they may take
 SIDE = 64  # of a square: rows and places of a tile divide it
 
 
@@ -62,7 +60,7 @@ class StreamLimits(Pass):
             if mask is None:
                 continue
             squares, span = _squares(node, mask)
-            if not (self.always or _pays(node, squares.read)):
+            if not (self.always or _pays(node, squares.read, log.gpu)):
                 continue
             if log.spend("stream_limits", func.body.locs.get(node, ())):
                 name = func.body.names.get(node, "stream")
@@ -109,7 +107,7 @@ def _mask(stream: Node) -> Mask | None:
 
 def _source(node: Node, index: Index) -> tuple[Node, Index]:
     """A condition without the movement around it, and where it is read."""
-    while node.op in MOVED:
+    while ops.is_whole_view(node):
         index = ops.pull(node, index)[0]
         node = node.args[0]
     return node, index
@@ -135,7 +133,7 @@ def _is_data(source: Node, place: Index) -> bool:
         return False
     if source.op == "param":
         return True
-    compared = [n for n in nodes if n.op in COMPARED]
+    compared = [n for n in nodes if ops.algebra_of(n).negated]
     if any(n.shape != source.shape for n in compared):
         return True
     return not all(_is_told(n, place) for n in compared)
@@ -161,10 +159,10 @@ def _squares(stream: Node, mask: Mask) -> tuple[Squares, Span]:
     return squares, squares.span(source, index)
 
 
-def _pays(stream: Node, read: int) -> bool:
+def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
     work = total(stream.blocks[0].nodes).flops
-    tested = read / TESTS + LAUNCH
-    return isinstance(work, int | float) and tested < SHARE * work / PRODUCTS
+    tested = read / gpu.memory_rate + KERNELS * gpu.launch
+    return isinstance(work, int | float) and tested < SHARE * work / gpu.bf16_rate
 
 
 def _limited(stream: Node, mask: Mask, squares: Squares, span: Span) -> Node:

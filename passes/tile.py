@@ -10,15 +10,17 @@ from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import I64, TensorType
 from stack.passes.control import changed_bodies
+from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
 from stack.passes.exact_tiling.serial import SerialTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.contraction import split_dot
-from stack.passes.tiling.frame import CannotTile
+from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Target
 
 BARE = ("argreduce", "dot", "iota", "scan", "scatter")  # and elementwise, movement, reduce
 
@@ -47,32 +49,41 @@ class Tile(Pass):
             if group.op not in ("fusion", "stream") or group.attrs.get("kind") == "library":
                 continue
             try:
-                kernel = self._kernel(group)
+                kernel = self._kernel(group, log)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
-                kernel = self._without_dot(group)
+                kernel = self._without_dot(group, log)
                 if kernel is None:
                     continue
             if log.spend("tile", block.locs.get(node, ())):
+                dot = find_dot(kernel.blocks[0])
+                if dot is not None and dot.tensor.rank:
+                    self._tell(dot, block.names.get(node, node.op), log)
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 
-    def _kernel(self, group: Node) -> Node:
+    def _kernel(self, group: Node, log: Log) -> Node:
         foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
         for node in group.blocks[0].nodes:
             if node.op == "dot" and group.op != "stream":
                 check_worth(node)
-        return tile_group(group)
+        return tile_group(group, log.cpu)
 
-    def _without_dot(self, group: Node) -> Node | None:
+    def _tell(self, dot: Node, name: str, log: Log) -> None:
+        """Note what tile a product has, and what it goes by."""
+        cpu, shape = log.cpu, " x ".join(map(str, dot.shape))
+        vectors = -(-static(dot.tensor.bytes) // cpu.vector_bytes)
+        log.note(f"{name}: {shape} sums in {vectors} of {cpu.registers} registers")
+
+    def _without_dot(self, group: Node, log: Log) -> Node | None:
         """The kernel of what follows a dot, when the dot is left to a library."""
         if group.attrs.get("kind") != "gemm":
             return None
         try:
-            return self._kernel(split_dot(group)[1])
+            return self._kernel(split_dot(group)[1], log)
         except CannotTile:
             return None
 
@@ -109,13 +120,13 @@ def _first_position(b: Builder, node: Node, x: Node) -> Node:
     return first if node.dtype == I64 else b.cast(first, type=node.type)
 
 
-def tile_group(group: Node) -> Node:
-    """The kernel node of one fusion group or stream. Raises CannotTile."""
+def tile_group(group: Node, target: Target | None = None) -> Node:
+    """The kernel node of one fusion group or stream, for a CPU. Raises CannotTile."""
     if group.op == "stream":
-        return StreamTiler(group).kernel()
+        return StreamTiler(group, target=target).kernel()
     body = group.blocks[0]
     if any(n.op == "dot" for n in body.nodes):
-        return tile_gemm(group)
+        return tile_gemm(group, target=target)
     if any(n.op in ("scan", "scatter") for n in body.nodes) and len(body.nodes) == 1:
         return SerialTiler(group).kernel()
     return Tiler(group).kernel()

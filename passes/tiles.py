@@ -28,6 +28,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Gpu, Target
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,13 @@ class Tiles(Pass):
                 )
         return replace(block, changed) if changed else block
 
-    def named(self, node: Node) -> list[str]:
+    def named(self, node: Node, target: Target | None) -> list[str]:
         """The tiles of one group, best first."""
-        return self._tiles(node, "", Log())
+        return self._tiles(node, "", Log(target=target))
 
     def _tiles(self, node: Node, name: str, log: Log) -> list[str]:
         if node.op == "stream":
-            return [str(tile) for tile in stream_tiles(node)[: self.most]]
+            return [str(tile) for tile in stream_tiles(node, log.gpu)[: self.most]]
         if node.op == "dot":
             node = alone(node)
         if node.op != "fusion" or node.attrs["kind"] == "library":
@@ -76,22 +77,30 @@ class Tiles(Pass):
         dots = [n for n in body.nodes if n.op == "dot"]
         if not dots:
             return []
-        dot, dtype = dots[0], dots[0].args[0].dtype
+        dot, dtype, gpu = dots[0], dots[0].args[0].dtype, log.gpu
         try:
             beside = products_beside(body)
             product = beside_of(beside) if beside else product_of(body, products_of(body))
         except CannotTile:
             return []  # `blocks` says why
-        expected = {str(t): seconds(t, product, dtype) for t in ranked(product, dtype)}
+        expected = {str(t): seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu)}
         if is_lone(body, dot):
-            expected[LIBRARY] = library_seconds(product, dtype)
+            expected[LIBRARY] = library_seconds(product, dtype, gpu)
         if beside:
-            expected[APART] = sum(best_seconds(p, dtype) for p in beside)
+            expected[APART] = sum(best_seconds(p, dtype, gpu) for p in beside)
         elif len(dots) > 1:
-            expected[APART] = apart_seconds(product, dtype)
+            expected[APART] = apart_seconds(product, dtype, gpu)
         margin = {LIBRARY: 1 / LIBRARY_GAIN}
         best = sorted(expected, key=lambda t: expected[t] * margin.get(t, 1))
         shown = dict.fromkeys([*best[: max(self.most, 2)], *expected.keys() & {APART}])
         told = [f"{t}: {expected[t] * 1e6:.1f} us" for t in shown]
-        log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)}")
+        log.note(f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)} ({_reach(gpu)})")
         return best[: self.most]
+
+
+def _reach(gpu: Gpu) -> str:
+    """The numbers that the model goes by, in words."""
+    return (
+        f"{gpu.processors} processors, {gpu.bf16_rate / 1e12:.0f} Tflop/s,"
+        f" {gpu.memory_rate / 1e12:.3g} TB/s, {gpu.shared_bytes >> 10} KiB shared"
+    )

@@ -24,6 +24,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.target import Gpu
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Walks(Pass):
                 pair = _Pair(first, second, users, block)
                 space = space_of(pair.body)
                 fits = space is not None and space.programs >= self.min_programs
-                if len(pair.args) > self.max_inputs or not (fits or pair.is_between()):
+                if len(pair.args) > self.max_inputs or not (fits or pair.is_between(log.gpu)):
                     continue
                 lines = (*block.locs.get(first, ()), *block.locs.get(second, ()))
                 if not log.spend("walk" if fits else "walk_apart", tuple(dict.fromkeys(lines))):
@@ -101,9 +102,9 @@ def _bytes(node: Node) -> int:
     return _elements(node) * node.dtype.bytes
 
 
-def _has_kernel(group: Node) -> bool:
+def _has_kernel(group: Node, gpu: Gpu) -> bool:
     try:
-        (BlockTiler if space_of(group.blocks[0]) is None else WalkTiler)(group).kernel()
+        (BlockTiler if space_of(group.blocks[0]) is None else WalkTiler)(group, target=gpu).kernel()
     except CannotTile:
         return False
     return True
@@ -190,7 +191,7 @@ class _Pair:
         """One group in the place of the results that are needed."""
         return self._group(self.outputs, self.members[0])
 
-    def is_between(self) -> bool:
+    def is_between(self, gpu: Gpu) -> bool:
         """Whether the first writes more for the second alone than it reads itself."""
         first, second = self.members
         own = [v for v in self.values if v is first or (v.op == "item" and v.args[0] is first)]
@@ -203,12 +204,8 @@ class _Pair:
         read = {_behind(x) for x in first.args} - {_behind(x) for x in second.args}
         if sum(map(_bytes, read)) > sum(map(_bytes, between)):
             return False
-        return all(
-            map(
-                _has_kernel,
-                {r.node.args[0] if r.node.op == "item" else r.node for r in self.apart().values()},
-            )
-        )
+        made = (r.node for r in self.apart().values())
+        return all(_has_kernel(n.args[0] if n.op == "item" else n, gpu) for n in made)
 
     def apart(self) -> dict[Node, Replacement]:
         """A group for what each of the two gives, with what it takes of the other."""

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stack.commands import bench, compare, dump, inventory, opt, show
+from stack.commands import bench, compare, dump, inventory, opt, show, targets
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 
@@ -20,6 +20,7 @@ what other compilers make of it.
   stackc diff r1:canonical r1:fused                      what a stage changed
   stackc where r1 models.py:250                          where a source line went
   stackc opt r1:imported --pass-pipeline=canonicalize    run passes over IR text
+  stackc targets sm_90                                   the numbers that passes decide by
 
 `stackc COMMAND --help` says more, with examples.
 exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error, 5 backend missing
@@ -34,7 +35,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (dump, compare, bench, show, opt, inventory):
+    for module in (dump, compare, bench, show, opt, inventory, targets):
         module.add(subparsers)
     return parser
 

@@ -9,6 +9,7 @@ from stack.errors import BackendMissing
 from stack.ir.node import Func
 from stack.run.backend import Backend, Executable, Lowering, Machine
 
+from ..device.machine import gpu_at_hand
 from . import nvrtc
 from .compiler import compile_program, inspect_program
 
@@ -40,6 +41,7 @@ def compile_cuda(func: Func, options: dict[str, Any]) -> Executable:
         cache: False to keep nothing on disk (default: `cache_folder()`).
         call_opaque: what runs `opaque` nodes.
         graph: False to launch step by step instead of replaying CUDA graphs.
+        target: the GPU to lower for, a name or a file (default: the one at hand).
     """
     need = _missing()
     if need is not None:
@@ -66,6 +68,6 @@ BACKEND = Backend(
         retreat="retreat",
     ),
     inspect=inspect_program,
-    options=("cache", "device", "excess_precision", "graph", "tune"),
-    machine=Machine(warm=lambda: nvrtc.forks().warm()),
+    options=("cache", "device", "excess_precision", "graph", "target", "tune"),
+    machine=Machine(warm=lambda: nvrtc.forks().warm(), at_hand=gpu_at_hand),
 )

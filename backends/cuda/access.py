@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.types import TensorType
-from stack.ir.warp_ops import WARP, copy_parts
+from stack.ir.warp_ops import VECTOR_BYTES, WARP, copy_parts
 
 from .expressions import Unprintable
 from .values import Value
 
 if TYPE_CHECKING:
     from .printer import Printer
-
-WIDEST = 16  # bytes that one instruction moves
 
 
 class Access:
@@ -60,7 +58,7 @@ class Access:
         p = self.printer
         places = zip(index, self.strides(memory), strict=True)
         divisor = math.gcd(count, *(p.integers.divisor(i) * s for i, s in places))
-        return min(WIDEST, _power_of_two(divisor * memory.dtype.bytes))
+        return min(VECTOR_BYTES, _power_of_two(divisor * memory.dtype.bytes))
 
     # ---- registers
 
@@ -197,4 +195,4 @@ class Access:
 
 
 def _power_of_two(size: int) -> int:
-    return size & -size if size else WIDEST
+    return size & -size if size else VECTOR_BYTES

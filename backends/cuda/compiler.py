@@ -11,6 +11,7 @@ from stack.ir.node import Func, Node, walk
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
+from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..runtime.records import describe, describe_kernel, kernel_lines
 from . import nvrtc
@@ -20,7 +21,6 @@ from .values import Source
 if TYPE_CHECKING:
     from ..device.launch import Loaded
 
-DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
 
 
@@ -145,10 +145,10 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:
-        target: the GPU, as "sm_90".
+        target: the GPU, as "sm_90", or the file of one.
         cache: False to keep nothing on disk.
     """
-    compiler = Compiler(func, options.get("target") or DEFAULT_TARGET, _store(options))
+    compiler = Compiler(func, arch_of(options), _store(options))
     compiler.build_all()
     kernels: list[Kernel] = []
     for _, node in walk(func.body):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -23,7 +23,6 @@ _C_TYPES = {
     "u8": "unsigned char", "u16": "unsigned short", "u32": "unsigned", "u64": "unsigned long long",
     "f16": "f16", "bf16": "bf16", "f32": "float", "f64": "double",
 }  # fmt: skip
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "and": "&", "or": "|", "xor": "^"}
 _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 # functions of CUDA's math library; a float's has an f at the end
 _FUNCTIONS = {
@@ -32,7 +31,31 @@ _FUNCTIONS = {
     "log2": "log2", "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
     "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfinv": "erfinv",
-    "lgamma": "lgamma", "pow": "pow", "atan2": "atan2", "rem": "fmod",
+    "lgamma": "lgamma",
+}  # fmt: skip
+_FUNCTIONS_OF_TWO = {"pow": "pow", "atan2": "atan2", "rem": "fmod"}
+# an op as text: {0} and {1} are operands, {f} is "f" for float, {bits} the width
+_FLOAT = {
+    "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
+    "max": "max_of({0}, {1})", "min": "min_of({0}, {1})", "sign": "sign_of({0})",
+    "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}", "isfinite": "fabs({0}) < INFINITY_F{bits}",
+    **{op: name + "{f}({0})" for op, name in _FUNCTIONS.items()},
+    **{op: name + "{f}({0}, {1})" for op, name in _FUNCTIONS_OF_TWO.items()},
+}  # fmt: skip
+_BOOL = {
+    "add": "{0} || {1}", "or": "{0} || {1}", "max": "{0} || {1}", "mul": "{0} && {1}",
+    "and": "{0} && {1}", "min": "{0} && {1}", "xor": "{0} != {1}", "not": "!{0}",
+}  # fmt: skip
+# of integers, {t} is the type and {u} the unsigned one: what overflows wraps, as that says
+_INTEGER = {
+    "max": "({0} > {1} ? {0} : {1})", "min": "({0} < {1} ? {0} : {1})",
+    "div": "div_of<{t}>({0}, {1})", "rem": "rem_of<{t}>({0}, {1})", "pow": "pow_of<{t}>({0}, {1})",
+    "shl": "shl_of<{t}>({0}, {1})", "shr": "shr_of<{t}>({0}, {1})",
+}  # fmt: skip
+_CONVERTED = {
+    "add": "({u})({0}) + ({u})({1})", "sub": "({u})({0}) - ({u})({1})",
+    "mul": "({u})({0}) * ({u})({1})", "neg": "({u})(0) - ({u})({0})", "not": "~{0}",
+    "and": "{0} & {1}", "or": "{0} | {1}", "xor": "{0} ^ {1}", "sign": "({0} > 0) - ({0} < 0)",
 }  # fmt: skip
 
 
@@ -101,7 +124,7 @@ def expression(op: str, source: DType, target: DType, args: Sequence[str]) -> st
     if source.is_float:
         return _float_op(op, source, args)
     if source.kind == "b":
-        return _bool_op(op, args)
+        return _text(_BOOL, op, source).format(*args)
     return _integer_op(op, source, args)
 
 
@@ -115,59 +138,25 @@ def _float_op(op: str, dtype: DType, args: Sequence[str]) -> str:
 
         inner = _float_op(op, F32, [f"widen({a})" for a in args])
         return inner if op.startswith("is") else f"narrow<{c_type(dtype)}>({inner})"
-    if op in ("add", "sub", "mul"):
-        return f"{args[0]} {_INFIX[op]} {args[1]}"
-    if op == "div":
-        return f"{args[0]} / {args[1]}"
-    if op == "neg":
-        return f"-{args[0]}"
-    if op in ("max", "min", "sign", "sigmoid"):
-        return f"{op}_of({', '.join(args)})"
-    if op == "isnan":
-        return f"{args[0]} != {args[0]}"
-    if op == "isfinite":
-        return f"fabs({args[0]}) < INFINITY_F{dtype.bits}"
-    if op in _FUNCTIONS:
-        suffix = "f" if dtype.name == "f32" else ""
-        return f"{_FUNCTIONS[op]}{suffix}({', '.join(args)})"
-    raise Unprintable(f"no code for {op} of {dtype}")
+    suffix = "f" if dtype.name == "f32" else ""
+    return _text(_FLOAT, op, dtype).format(*args, f=suffix, bits=dtype.bits)
 
 
-def _bool_op(op: str, args: Sequence[str]) -> str:
-    signs = {"add": "||", "or": "||", "max": "||", "mul": "&&", "and": "&&", "min": "&&"}
-    if op == "not":
-        return f"!{args[0]}"
-    if op == "xor":
-        return f"{args[0]} != {args[1]}"
-    if op in signs:
-        return f"{args[0]} {signs[op]} {args[1]}"
-    raise Unprintable(f"no code for {op} of bool")
+def _text(table: Mapping[str, str], op: str, dtype: DType) -> str:
+    if op not in table:
+        raise Unprintable(f"no code for {op} of {dtype}")
+    return table[op]
 
 
 def _integer_op(op: str, dtype: DType, args: Sequence[str]) -> str:
     t = c_type(dtype)
-    if op in _INFIX:
-        # what overflows wraps: unsigned arithmetic says so
-        unsigned = f"unsigned {t.removeprefix('signed ')}" if dtype.kind == "i" else t
-        if op in ("and", "or", "xor"):
-            return convert(t, f"{args[0]} {_INFIX[op]} {args[1]}")
-        first, second = f"({unsigned})({args[0]})", f"({unsigned})({args[1]})"
-        return convert(t, f"{first} {_INFIX[op]} {second}")
-    if op == "neg":
-        return _integer_op("sub", dtype, ["0", args[0]])
-    if op == "not":
-        return convert(t, f"~{args[0]}")
-    if op in ("max", "min"):
-        sign = ">" if op == "max" else "<"
-        return f"({args[0]} {sign} {args[1]} ? {args[0]} : {args[1]})"
-    if op in ("div", "rem", "shl", "shr", "pow"):
-        return f"{op}_of<{t}>({', '.join(args)})"
+    unsigned = f"unsigned {t.removeprefix('signed ')}" if dtype.kind == "i" else t
     if op == "abs":
         minus = _integer_op("neg", dtype, args)
         return args[0] if dtype.kind == "u" else f"({args[0]} < 0 ? {minus} : {args[0]})"
-    if op == "sign":
-        return convert(t, f"({args[0]} > 0) - ({args[0]} < 0)")
-    raise Unprintable(f"no code for {op} of {dtype}")
+    if op in _CONVERTED:
+        return convert(t, _CONVERTED[op].format(*args, u=unsigned))
+    return _text(_INTEGER, op, dtype).format(*args, t=t)
 
 
 def _cast(source: DType, target: DType, args: Sequence[str]) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from stack.ir.axes import Rule, parse_rule
+from stack.ir.axes import parse_rule
+from stack.ir.contraction import contraction
 from stack.ir.node import Node
 
 Tensor = torch.Tensor
@@ -16,22 +17,9 @@ Product = Callable[[Tensor, Tensor, Tensor], None]
 CHUNK = 1 << 28  # bytes that an integer product holds at a time
 
 
-def dot_axes(rule: Rule) -> tuple[list[str], list[str], list[str], list[str]]:
-    """Axis names of a dot by role: batch, rows (m), columns (n) and contracted (k)."""
-    left, right = ([a.names[0] for a in operand] for operand in rule.inputs)
-    out = [a.names[0] for a in rule.outputs[0]]
-    batch = [x for x in out if x in left and x in right]
-    m = [x for x in out if x in left and x not in right]
-    n = [x for x in out if x in right and x not in left]
-    k = [x for x in left if x in right and x not in out]
-    return batch, m, n, k
-
-
 def is_product(node: Node) -> bool:
     """Whether every axis has a role: one of a single operand that the result lacks has none."""
-    rule = parse_rule(node.attrs["rule"])
-    known = {name for names in dot_axes(rule) for name in names}
-    return all(axis.names[0] in known for operand in rule.inputs for axis in operand)
+    return not contraction(parse_rule(node.attrs["rule"])).lone
 
 
 class _Views:
@@ -39,9 +27,10 @@ class _Views:
 
     def __init__(self, node: Node) -> None:
         rule = parse_rule(node.attrs["rule"])
-        batch, m, n, k = dot_axes(rule)
+        roles = contraction(rule)
+        batch, m, n, k = roles.batch, roles.rows, roles.columns, roles.contracted
         orders = (batch + m + k, batch + k + n, batch + m + n)
-        names = [[axis.names[0] for axis in o] for o in (*rule.inputs, *rule.outputs)]
+        names = (roles.left, roles.right, roles.result)
         self.perms = [
             [own.index(name) for name in order] for own, order in zip(names, orders, strict=True)
         ]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from stack.run.backend import Backend, Lowering
+from stack.run.backend import Backend, Lowering, Machine
+from stack.target import cpu_at_hand
 
-from .compiler import compile_program
+from .compiler import compile_program, inspect_program
 
 # no code for these yet: their groups run through NumPy and are labelled library
 REFUSED = "erfinv,digamma"
@@ -21,6 +22,7 @@ def _missing() -> str | None:
 BACKEND = Backend(
     name="mlir",
     compile=compile_program,
+    inspect=inspect_program,
     missing=_missing,
     lowering=Lowering(
         level="loop",
@@ -35,5 +37,6 @@ BACKEND = Backend(
         artifacts=("mlir", "llvm", "asm"),
         retreat="retreat",
     ),
-    options=("cache", "excess_precision", "tune"),
+    options=("cache", "excess_precision", "target", "tune"),
+    machine=Machine(at_hand=lambda _: cpu_at_hand()),
 )

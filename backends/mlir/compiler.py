@@ -8,16 +8,19 @@ from typing import Any
 from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
-from stack.run.backend import Executable, Kernel
+from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
+from stack.target import Cpu
 
 from ..runtime.program import Program
 from ..runtime.records import describe, describe_kernel
 from . import jit
 from .host import Host
+from .instructions import check_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
 
 ENTRY = "kernel"
+Artifacts = dict[str, str | Callable[[], str]]
 # bytes of a kernel's text: LLVM compiles in this process, where nothing else bounds its time
 MOST_TEXT = 1 << 20
 
@@ -25,8 +28,8 @@ MOST_TEXT = 1 << 20
 class Compiler:
     """Native kernels by text: equal bodies are compiled once, and have one name."""
 
-    def __init__(self, cache: Cache | None) -> None:
-        self.cache = cache
+    def __init__(self, cache: Cache | None, cpu: Cpu) -> None:
+        self.cache, self.cpu = cache, cpu
         self.kernels: dict[str, jit.Kernel] = {}
         self.texts: dict[Block, str] = {}
         self.names: dict[str, str] = {}
@@ -52,17 +55,23 @@ class Compiler:
             if len(text) > MOST_TEXT:
                 raise jit.CompileError(f"{len(text)} bytes of text, at most {MOST_TEXT} are taken")
             self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
-            name = unique_name(str(node.attrs["name"]), self.taken, {})
-            self.names[text] = name
-            symbol = "".join(c if c.isalnum() else "_" for c in name)
-            self.readable[text] = print_kernel(node, symbol, readable=True)
+            self.name(node)
         return self.kernels[text]
+
+    def name(self, node: Node) -> str:
+        """What a kernel is called; the first of equal ones is printed for readers."""
+        text = self.text(node)
+        if text not in self.names:
+            name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
+            symbol = "".join(c if c.isalnum() else "_" for c in name)
+            self.readable[text] = print_kernel(node, symbol, readable=True, target=self.cpu)
+        return self.names[text]
 
     def text(self, node: Node) -> str:
         """What is compiled: the kernel without names and source lines."""
         body = node.blocks[0]
         if body not in self.texts:
-            self.texts[body] = print_kernel(node, ENTRY)
+            self.texts[body] = print_kernel(node, ENTRY, target=self.cpu)
         return self.texts[body]
 
     def describe(self, func: Func, node: Node) -> Kernel:
@@ -77,6 +86,19 @@ class Compiler:
             for text, readable in self.readable.items()
         )
 
+    def artifacts(self) -> Artifacts:
+        """Later stages of every kernel, made when asked for."""
+        return {
+            "mlir": lambda: self.stage(str),
+            "llvm": lambda: self.stage(jit.lower),
+            "asm": lambda: self.stage(self._assembly),
+        }
+
+    def _assembly(self, text: str) -> str:
+        if is_assembled_here(self.cpu):
+            return jit.assembly(text)
+        return f"; the LLVM of this machine has no code for {self.cpu.name}\n"
+
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """Vectorized, multi-threaded CPU code through MLIR and LLVM, in process.
@@ -84,9 +106,12 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     Options:
         cache: False to keep nothing on disk (default: `cache_folder()`).
         call_opaque: what runs `opaque` nodes.
+        target: the CPU, a name or a file (default: the one at hand). Raises UsageError where this
+            CPU does not run its code.
     """
-    use_cache = options.get("cache", True)
-    compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None)
+    use_cache, cpu = options.get("cache", True), cpu_of(options)
+    check_runs_here(cpu)
+    compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None, cpu)
     compiler.load_all(func)
     device = Host(compiler.cache)
     program = Program(func.body, device, compiler.load, options.get("call_opaque"))
@@ -98,12 +123,25 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
             else describe(func, step.node, step.library)
             for step in program.steps
         ],
-        artifacts={
-            "mlir": lambda: compiler.stage(str),
-            "llvm": lambda: compiler.stage(jit.lower),
-            "asm": lambda: compiler.stage(jit.assembly),
-        },
+        artifacts=compiler.artifacts(),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
         profile=program.profile,
     )
+
+
+def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
+    """Kernels and later stages of a lowered function; nothing is compiled to run here.
+
+    Options:
+        target: the CPU, a name or a file.
+    """
+    compiler = Compiler(None, cpu_of(options))
+    kernels: list[Kernel] = []
+    for node in func.nodes:
+        if node.op == "kernel":
+            compiler.name(node)
+            kernels.append(compiler.describe(func, node))
+        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
+            kernels.append(describe(func, node, "library" if node.op == "fusion" else ""))
+    return kernels, compiler.artifacts()

@@ -11,19 +11,27 @@ from stack.ir.types import DType
 from . import math as functions
 from .writer import BINARY_LIBM, Function, call
 
-_FLOAT_BINARY = {
-    "add": "addf", "sub": "subf", "mul": "mulf", "div": "divf", "max": "maximumf",
-    "min": "minimumf",
-}  # fmt: skip
-_INT_BINARY = {
-    "add": "addi", "sub": "subi", "mul": "muli", "and": "andi", "or": "ori", "xor": "xori",
-}  # fmt: skip
-_MATH = {
-    "floor": "floor", "ceil": "ceil", "round": "roundeven", "trunc": "trunc", "sqrt": "sqrt",
-}  # fmt: skip
 _COMPARE_FLOAT = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
-# contracting a * b + c keeps a bit more precision than two roundings, never less
-_CONTRACT = " fastmath<contract>"
+# an op as one statement: {0} and {1} are operands, {t} their type, {s} is s(igned) or u(nsigned)
+_FLOAT = {
+    # contracting a * b + c keeps a bit more precision than two roundings, never less
+    **{op: f"arith.{op}f {{0}}, {{1}} fastmath<contract> : {{t}}" for op in ("add", "sub", "mul")},
+    "div": "arith.divf {0}, {1} : {t}", "max": "arith.maximumf {0}, {1} : {t}",
+    "min": "arith.minimumf {0}, {1} : {t}", "neg": "arith.negf {0} : {t}",
+    "abs": "math.absf {0} : {t}", "floor": "math.floor {0} : {t}", "ceil": "math.ceil {0} : {t}",
+    "round": "math.roundeven {0} : {t}", "trunc": "math.trunc {0} : {t}",
+    "sqrt": "math.sqrt {0} : {t}", "isnan": "arith.cmpf uno, {0}, {0} : {t}",
+}  # fmt: skip
+_BOOL = {
+    "add": "arith.ori {0}, {1} : {t}", "or": "arith.ori {0}, {1} : {t}",
+    "max": "arith.ori {0}, {1} : {t}", "mul": "arith.andi {0}, {1} : {t}",
+    "and": "arith.andi {0}, {1} : {t}", "min": "arith.andi {0}, {1} : {t}",
+    "xor": "arith.xori {0}, {1} : {t}",
+}  # fmt: skip
+_INTEGER = {
+    **{op: f"arith.{op}i {{0}}, {{1}} : {{t}}" for op in ("add", "sub", "mul", "and", "or", "xor")},
+    "max": "arith.max{s}i {0}, {1} : {t}", "min": "arith.min{s}i {0}, {1} : {t}",
+}  # fmt: skip
 
 
 class Unprintable(Exception):
@@ -83,27 +91,23 @@ def binary(scope: Scope, op: str, dtype: DType, a: str, b: str, lanes: int) -> s
 
 
 def _float(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    t = shaped(dtype, lanes)
-    if op in _FLOAT_BINARY:
-        flags = _CONTRACT if op in ("add", "sub", "mul") else ""
-        return scope.do(f"arith.{_FLOAT_BINARY[op]} {args[0]}, {args[1]}{flags} : {t}")
-    if op == "neg":
-        return scope.do(f"arith.negf {args[0]} : {t}")
-    if op == "abs":
-        return scope.do(f"math.absf {args[0]} : {t}")
-    if op == "rem":
-        return _function(scope, "fmod", dtype, args, lanes)
-    if op in _MATH:
-        return scope.do(f"math.{_MATH[op]} {args[0]} : {t}")
-    if op == "isnan":
-        return scope.do(f"arith.cmpf uno, {args[0]}, {args[0]} : {t}")
-    if op == "isfinite":
-        size = scope.do(f"math.absf {args[0]} : {t}")
-        inf = scope.number(float("inf"), dtype, lanes)
-        return scope.do(f"arith.cmpf olt, {size}, {inf} : {t}")
-    if op == "sign":
-        return _sign(scope, dtype, args[0], lanes)
+    if op in _FLOAT:
+        return scope.do(_FLOAT[op].format(*args, t=shaped(dtype, lanes)))
+    steps = _FLOAT_STEPS.get(op)
+    if steps is not None:
+        return steps(scope, op, dtype, args, lanes)
     return _function(scope, op, dtype, args, lanes)
+
+
+def _remainder(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    return _function(scope, "fmod", dtype, args, lanes)
+
+
+def _is_finite(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    t = shaped(dtype, lanes)
+    size = scope.do(f"math.absf {args[0]} : {t}")
+    inf = scope.number(float("inf"), dtype, lanes)
+    return scope.do(f"arith.cmpf olt, {size}, {inf} : {t}")
 
 
 def _function(scope: Scope, name: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
@@ -119,8 +123,8 @@ def _function(scope: Scope, name: str, dtype: DType, args: Sequence[str], lanes:
     return scope.do(call("", name, dtype.name, max(lanes, 1), *args).removeprefix(" = "))
 
 
-def _sign(scope: Scope, dtype: DType, x: str, lanes: int) -> str:
-    t = shaped(dtype, lanes)
+def _sign(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    t, x = shaped(dtype, lanes), args[0]
     zero, one = scope.number(0.0, dtype, lanes), scope.number(1.0, dtype, lanes)
     signed = scope.do(f"math.copysign {one}, {x} : {t}")
     # zero and nan stay what they are
@@ -144,42 +148,46 @@ def _compare(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: in
 
 def _bool(scope: Scope, op: str, args: Sequence[str], lanes: int) -> str:
     t = f"vector<{lanes}xi1>" if lanes else "i1"
-    names = {"add": "ori", "or": "ori", "max": "ori", "mul": "andi", "and": "andi", "min": "andi",
-             "xor": "xori"}  # fmt: skip
-    if op == "not":
-        inner = f"dense<true> : {t}" if lanes else "true"
-        return scope.do(f"arith.xori {args[0]}, {scope.do(f'arith.constant {inner}')} : {t}")
-    if op not in names:
+    if op in _BOOL:
+        return scope.do(_BOOL[op].format(*args, t=t))
+    if op != "not":
         raise Unprintable(f"no code for {op} of bool")
-    return scope.do(f"arith.{names[op]} {args[0]}, {args[1]} : {t}")
+    inner = f"dense<true> : {t}" if lanes else "true"
+    return scope.do(f"arith.xori {args[0]}, {scope.do(f'arith.constant {inner}')} : {t}")
 
 
 def _integer(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
-    t = shaped(dtype, lanes)
-    sign = "s" if dtype.kind == "i" else "u"
-    if op in _INT_BINARY:
-        return scope.do(f"arith.{_INT_BINARY[op]} {args[0]}, {args[1]} : {t}")
-    if op in ("max", "min"):
-        return scope.do(f"arith.{op}{sign}i {args[0]}, {args[1]} : {t}")
-    if op in ("shl", "shr"):
-        return _shift(scope, op, dtype, args, lanes)
-    if op == "pow":
-        return _power(scope, dtype, args, lanes)
-    if op in ("div", "rem"):
-        return _divide(scope, op, dtype, args, lanes)
-    if op == "neg":
-        return scope.do(f"arith.subi {scope.number(0, dtype, lanes)}, {args[0]} : {t}")
-    if op == "not":
-        return scope.do(f"arith.xori {args[0]}, {scope.number(-1, dtype, lanes)} : {t}")
-    if op == "abs":
-        return scope.do(f"math.absi {args[0]} : {t}") if sign == "s" else args[0]
-    if op == "sign":
-        zero, one = scope.number(0, dtype, lanes), scope.number(1, dtype, lanes)
-        above = _compare(scope, "gt", dtype, [args[0], zero], lanes)
-        part = _choose(scope, above, one, zero, dtype, lanes)
-        below = _compare(scope, "lt", dtype, [args[0], zero], lanes)
-        return _choose(scope, below, scope.number(-1, dtype, lanes), part, dtype, lanes)
-    raise Unprintable(f"no code for {op} of {dtype}")
+    if op in _INTEGER:
+        sign = "s" if dtype.kind == "i" else "u"
+        return scope.do(_INTEGER[op].format(*args, t=shaped(dtype, lanes), s=sign))
+    steps = _INTEGER_STEPS.get(op)
+    if steps is None:
+        raise Unprintable(f"no code for {op} of {dtype}")
+    return steps(scope, op, dtype, args, lanes)
+
+
+def _minus(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    zero = scope.number(0, dtype, lanes)
+    return scope.do(f"arith.subi {zero}, {args[0]} : {shaped(dtype, lanes)}")
+
+
+def _flipped(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    ones = scope.number(-1, dtype, lanes)
+    return scope.do(f"arith.xori {args[0]}, {ones} : {shaped(dtype, lanes)}")
+
+
+def _size(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    if dtype.kind == "u":
+        return args[0]
+    return scope.do(f"math.absi {args[0]} : {shaped(dtype, lanes)}")
+
+
+def _integer_sign(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
+    zero, one = scope.number(0, dtype, lanes), scope.number(1, dtype, lanes)
+    above = _compare(scope, "gt", dtype, [args[0], zero], lanes)
+    part = _choose(scope, above, one, zero, dtype, lanes)
+    below = _compare(scope, "lt", dtype, [args[0], zero], lanes)
+    return _choose(scope, below, scope.number(-1, dtype, lanes), part, dtype, lanes)
 
 
 def _shift(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
@@ -196,7 +204,7 @@ def _shift(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int)
     return _choose(scope, inside, out, scope.number(0, dtype, lanes), dtype, lanes)
 
 
-def _power(scope: Scope, dtype: DType, args: Sequence[str], lanes: int) -> str:
+def _power(scope: Scope, op: str, dtype: DType, args: Sequence[str], lanes: int) -> str:
     """Integer power by squaring, one bit of the exponent after the other; it wraps as products do.
 
     An exponent below 0 leaves 0, except of 1 and -1, whose powers repeat: all bits but its lowest
@@ -343,6 +351,12 @@ def _narrow_f64(scope: Scope, x: str, target: DType, lanes: int) -> str:
     return cast(scope, scope.do(f"arith.bitcast {rounded} : {i} to {f}"), F32, target, lanes)
 
 
+Steps = Callable[[Scope, str, DType, Sequence[str], int], str]
+_FLOAT_STEPS: dict[str, Steps] = {"rem": _remainder, "isfinite": _is_finite, "sign": _sign}
+_INTEGER_STEPS: dict[str, Steps] = {
+    "shl": _shift, "shr": _shift, "pow": _power, "div": _divide, "rem": _divide, "neg": _minus,
+    "not": _flipped, "abs": _size, "sign": _integer_sign,
+}  # fmt: skip
 _SPECIAL: dict[str, Callable[[Scope, Node, Sequence[str], int], str]] = {
     "select": _select,
     "fma": _fma,

@@ -13,11 +13,10 @@ once. LLVM inlines them, which keeps the printed kernels short and readable.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from .writer import BINARY_LIBM, Body, Function, call, constant, vector
 
-__all__ = ["Function", "call", "constant", "definitions", "host_has", "supported", "vector"]
+__all__ = ["Function", "call", "constant", "definitions", "supported", "vector"]
 
 LN2, LOG2E = 0.6931471805599453, 1.4426950408889634
 INF, NAN = float("inf"), float("nan")
@@ -52,19 +51,18 @@ def supported(name: str) -> bool:
     return name in _F32 or name in _F64 or name in UNARY_LIBM or name in BINARY_LIBM
 
 
-def definitions(functions: Iterable[Function], scalef: bool | None = None) -> str:
+def definitions(functions: Iterable[Function], scalef: bool) -> str:
     """The functions and what they call, each once, in a stable order.
 
-    `scalef`: use the AVX-512 instruction for x * 2^n; by default where this machine has it.
+    `scalef`: use the AVX-512 instruction for x * 2^n.
     """
-    fast = host_has("avx512f") if scalef is None else scalef
     pending, done, libm, text = list(functions), set[Function](), set[Function](), list[str]()
     while pending:
         f = pending.pop()
         if f in done:
             continue
         done.add(f)
-        body = _define(f, fast)
+        body = _define(f, scalef)
         pending += body.uses
         libm |= {Function(n, f.element, f.arity) for n in body.libm}
         text.append(body.function(f))
@@ -73,15 +71,6 @@ def definitions(functions: Iterable[Function], scalef: bool | None = None) -> st
         c = name if element == "f64" else name + "f"
         declared.append(f"llvm.func @{c}({', '.join([element] * arity)}) -> {element}\n")
     return "".join(declared + sorted(text))
-
-
-def host_has(flag: str) -> bool:
-    """Whether the CPU that runs this process lists a feature (Linux; False elsewhere)."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return False
-    return any(flag in line.split() for line in lines if line.startswith("flags"))
 
 
 _Writer = Callable[[Body], str]

@@ -13,30 +13,33 @@ from stack.ir import ops
 from stack.ir.kernel_ops import loop_parts, turns
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType, TupleType
+from stack.target import Target, as_cpu, cpu_at_hand
 
 from . import contract, threads
 from . import math as functions
 from .access import Accesses
 from .elementwise import Unprintable, element, emit, shaped
+from .instructions import with_instructions
 from .statements import lanes_of, memory_element
 
-PARALLEL_WORK = 30_000  # scalar operations from which a kernel pays for waking threads
-PIECE_WORK = 8_000  # scalar operations from which a piece pays for being fetched
 _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
 
 
-def print_kernel(kernel: Node, name: str, readable: bool = False) -> str:
+def print_kernel(
+    kernel: Node, name: str, readable: bool = False, target: Target | None = None
+) -> str:
     """The module of one kernel node.
 
     Args:
         name: of the function; its one argument is a table of addresses, inputs then outputs.
         readable: with names and source lines of the IR; without them equal kernels have equal
             text, which is what the cache is keyed by.
+        target: the CPU that it is for; the one at hand.
 
     Raises:
         Unprintable: naming the op that has no statement.
     """
-    return Printer(kernel.blocks[0], name, readable).module()
+    return Printer(kernel.blocks[0], name, readable, as_cpu(target or cpu_at_hand())).module()
 
 
 class Printer(Accesses):
@@ -49,7 +52,7 @@ class Printer(Accesses):
         extents = [int(loop.params[0].attrs["extent"]) for loop in loops]
         total = math.prod(extents)
         work = sum(cost_of(node) for node in program.nodes)  # of one iteration
-        threaded = bool(loops) and total > 1 and work * total >= PARALLEL_WORK
+        threaded = bool(loops) and total > 1 and work * total >= self._work_in(self.cpu.launch)
         for i, p in enumerate(self.block.params):
             slot, address = f"%slot{i}", f"%{p.attrs['name']}"
             self.put(f"{slot} = llvm.getelementptr %table[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
@@ -60,7 +63,12 @@ class Printer(Accesses):
                 self._range(loops, extents, total, threaded)
                 break  # only the items of the nest come after it
             self.statement(node)
-        return self._assemble(total if threaded else 0, math.ceil(PIECE_WORK / max(work, 1)))
+        grain = math.ceil(self._work_in(self.cpu.fetch) / max(work, 1))
+        return self._assemble(total if threaded else 0, grain)
+
+    def _work_in(self, seconds: float) -> int:
+        """Scalar operations that vectors do in some time, one vector a cycle."""
+        return round(seconds * self.cpu.clock * self.cpu.lanes)
 
     def _range(self, loops: list[Block], extents: list[int], total: int, threaded: bool) -> None:
         one = self.constant("1 : i64")
@@ -99,8 +107,9 @@ class Printer(Accesses):
             parts.append(threads.body(body))
         parts.extend(f"{line}\n" for line in (*self.top, *self.lines))
         parts.append("  llvm.return\n}\n")
-        parts.append(functions.definitions(sorted(self.uses)))
-        return "".join(parts)
+        scalef = "avx512f" in self.cpu.features
+        parts.append(functions.definitions(sorted(self.uses), scalef))
+        return with_instructions("".join(parts), self.cpu)
 
     def body(self, block: Block) -> None:
         """The nodes of an open block."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from stack.ir.node import Block, Node
 from stack.ir.types import DType, TensorType
+from stack.target import Cpu
 
 from .elementwise import element, shaped
 from .writer import Function
@@ -29,10 +30,11 @@ class Statements:
     `readable` text has names and source lines of the IR.
     """
 
-    def __init__(self, block: Block, name: str, readable: bool) -> None:
+    def __init__(self, block: Block, name: str, readable: bool, cpu: Cpu) -> None:
         self.block = block
         self.name = name
         self.readable = readable
+        self.cpu = cpu
         self.uses: set[Function] = set()
         self.top: list[str] = []  # constants and stack memory, before everything
         self.constants: dict[str, str] = {}

@@ -10,10 +10,8 @@ from stack.errors import BackendMissing
 from stack.ir.node import Func
 from stack.run.backend import Backend, Executable, Inspected, Lowering, Machine
 
+from ..device.machine import gpu_at_hand
 from .expressions import REFUSED
-
-# flops of bf16 products in a stream of an H100, by the bytes that it copies meanwhile
-BALANCE = 150.0
 
 
 def _missing() -> str | None:
@@ -41,6 +39,7 @@ def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
         cache: False to keep nothing on disk (default: `cache_folder()`).
         graph: False to launch step by step instead of replaying CUDA graphs.
         assembled: True to note what the assembler made of each kernel.
+        target: the GPU to lower for, a name or a file (default: the one at hand).
     """
     need = _missing()
     if need is not None:
@@ -86,8 +85,7 @@ BACKEND = Backend(
             ("laid-out", "layout,canonicalize"),
             (
                 "streamed",
-                f"stream{{min_axis=32769,balance={BALANCE},loops=blocks,"
-                f"refuse=[{','.join(REFUSED)}]}},stream_limits",
+                f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
             ),
             ("split", "split_reductions"),
             ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
@@ -100,9 +98,9 @@ BACKEND = Backend(
         artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
         retreat="retreat{tiles=4}",
         proposal="tiles{most=8}",
-        balance=BALANCE,
+        recomputes=True,
     ),
     inspect=_inspect,
-    options=("assembled", "cache", "device", "excess_precision", "graph", "tune"),
-    machine=Machine(_warm, _identify),
+    options=("assembled", "cache", "device", "excess_precision", "graph", "target", "tune"),
+    machine=Machine(_warm, _identify, gpu_at_hand),
 )

@@ -15,6 +15,7 @@ from stack.run.cache import Cache, cache_folder
 
 from ..device.executable import default_device, executable
 from ..device.launch import refused_on_load
+from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.torch_device import TorchDevice
 from ..runtime.device import Kernel as Runnable
@@ -24,7 +25,6 @@ from . import build
 from .launch import interpreted, loaded
 from .printer import Code, Source, print_kernel
 
-DEFAULT_TARGET = "sm_90"
 Artifacts = dict[str, str | Callable[[], str]]
 
 
@@ -152,7 +152,7 @@ def _store(options: dict[str, Any]) -> Cache | None:
 def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compiler:
     """A compiler whose kernels are built, where there is a device to build them for."""
     if device.type != "cuda":
-        return Compiler(func, DEFAULT_TARGET)
+        return Compiler(func, arch_of({"device": device}))
     found = torch.cuda.get_device_properties(device)
     compiler = Compiler(func, f"sm_{found.major}{found.minor}")
     compiler.build_all(store, int(found.shared_memory_per_block_optin))
@@ -170,10 +170,10 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:
-        target: the GPU, as "sm_90".
+        target: the GPU, as "sm_90", or the file of one.
         cache: False to keep nothing on disk.
     """
-    compiler = Compiler(func, options.get("target") or DEFAULT_TARGET)
+    compiler = Compiler(func, arch_of(options))
     compiler.build_all(_store(options))
     kernels: list[Kernel] = []
     for node in func.nodes:

@@ -18,8 +18,7 @@ from stack.passes.blocking.reduce import unscaled
 from stack.passes.blocking.values import BlockValues
 from stack.passes.positions.visible import compared
 
-MOVED = ("broadcast", "reshape", "transpose", "slice")
-COSTLY = ("dot", "reduce", "gather", "scan")  # not computed again in a branch
+COSTLY = ("reduction", "contraction")  # kinds that are not computed again in a branch
 
 
 def can_hold(frame: BlockValues, node: Node, index: Index, positive: bool = True) -> Held | None:
@@ -27,7 +26,7 @@ def can_hold(frame: BlockValues, node: Node, index: Index, positive: bool = True
 
     None where that is not known.
     """
-    if node.op in MOVED:
+    if ops.is_view(node):
         return can_hold(frame, node.args[0], ops.pull(node, index)[0], positive)
     if node.op == "not":
         return can_hold(frame, node.args[0], index, not positive)
@@ -41,7 +40,7 @@ def can_hold(frame: BlockValues, node: Node, index: Index, positive: bool = True
         if not known or (not needs_all and len(known) < len(parts)):
             return None
         return frame.apply("and" if needs_all else "or", known) if len(known) > 1 else known[0]
-    if node.op in ("lt", "le", "gt", "ge"):
+    if ops.algebra_of(node).is_order:
         return _compared(frame, node, index, positive)
     return None
 
@@ -57,7 +56,7 @@ def _compared(frame: BlockValues, node: Node, index: Index, positive: bool) -> H
 
 def _is_one(frame: BlockValues, node: Node, index: Index) -> bool:
     """Whether a node has one value on the whole tile, which costs little to compute."""
-    if node.op in MOVED:
+    if ops.is_view(node):
         return _is_one(frame, node.args[0], ops.pull(node, index)[0])
     if node.op == "const":
         return not node.tensor.rank
@@ -68,13 +67,17 @@ def _is_one(frame: BlockValues, node: Node, index: Index) -> bool:
     return all(_is_one(frame, a, index if a.tensor.rank else ()) for a in node.args)
 
 
+def _is_costly(node: Node) -> bool:
+    return ops.lookup(node.op).kind in COSTLY or node.op == "gather"
+
+
 def branched(frame: BlockValues, select: Node, shown: int, index: Index, axis: Axis) -> Held | None:
     """A select that gives its operand `shown` and, where it hides, a number: 0 or -inf.
 
     `axis` is the one that the loop walks along. None where nothing tells when to leave it out.
     """
     condition, fill = select.args[0], select.args[3 - shown]
-    if any(n.op in COSTLY for n in topological([condition])):
+    if any(_is_costly(n) for n in topological([condition])):
         return None
     hides = can_hold(frame, condition, index, shown == 2)
     axes = frame.union([Held(select, tuple(frame.tile_axes(d))) for d in index])

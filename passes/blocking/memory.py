@@ -10,7 +10,6 @@ from stack.ir.dim import add, bounds, mul, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
 from stack.passes.blocking.frame import Held
-from stack.passes.blocking.order import CACHE_BYTES
 from stack.passes.blocking.reduce import BlockReduce
 from stack.passes.blocking.window import Window, window_of
 from stack.passes.tiling.frame import static, wide
@@ -174,6 +173,7 @@ class BlockMemory(BlockReduce):
             shape = tuple(self.axes[n].block if n else 1 for n in dims)
             node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
         attrs: dict[str, object] = {"clip": True} if clip else {}
-        if self.streams_out and static(memory.tensor.size) * memory.dtype.bytes > CACHE_BYTES:
+        size = static(memory.tensor.size) * memory.dtype.bytes
+        if self.streams_out and size > self.gpu.cache_bytes:
             attrs["evict"] = "first"
         return self.b.op("store", [memory, node, *starts], attrs)

@@ -12,19 +12,24 @@ from collections.abc import Collection, Mapping
 from stack.ir.node import Node
 from stack.passes.tiling.frame import static
 
-CACHE_BYTES = 50 << 20  # of an H100
 Grid = list[tuple[Node, int]]
 
 
-def by_reuse(grid: Grid, names: Mapping[Node, str], met: Mapping[Node, Collection[str]]) -> Grid:
+def by_reuse(
+    grid: Grid,
+    names: Mapping[Node, str],
+    met: Mapping[Node, Collection[str]],
+    cache_bytes: int,
+) -> Grid:
     """A grid in that order; its last axis is the innermost.
 
     Args:
         grid: loop variables with extents.
         names: the axis of each variable.
         met: memory that is read, with the axes that the places in it depend on.
+        cache_bytes: what the cache holds.
     """
-    large = [axes for m, axes in met.items() if static(m.tensor.size) * m.dtype.bytes > CACHE_BYTES]
+    large = [axes for m, axes in met.items() if static(m.tensor.size) * m.dtype.bytes > cache_bytes]
 
     def order(entry: tuple[Node, int]) -> int:
         var, count = entry

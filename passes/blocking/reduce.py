@@ -11,14 +11,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from stack.ir.axes import Index, delinearize
+from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
+from stack.ir.relation import delinearize
 from stack.ir.space import identity
 from stack.ir.types import I32, DType
+from stack.ir.warp_ops import WARP
 from stack.passes.blocking.frame import Axis, BlockFrame, Held
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
+from stack.target import Gpu
 
 MAX_WHOLE = 32768  # elements of an axis that one tile may hold
 
@@ -63,15 +66,15 @@ class Walk:
     @property
     def lanes(self) -> int:
         """Elements of a tile in a thread."""
-        return self.block // (32 * self.warps)
+        return self.block // (WARP * self.warps)
 
 
-HELD = 40  # registers of a thread for running tiles, and for the tiles of a row that are held
-MAX_HELD = 32  # for a whole row
+ADDRESSES = 24  # registers of a thread that hold no tiles
+WHOLE_SHARE = 0.5  # of its registers, for a row whose tiles are all held
 Step = Callable[[Node, list[Held]], list[Held]]
 Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
 ACROSS = Walk(4096, 4, 3)  # axes that lie across the lines of memory
-AHEAD_BYTES = 48 << 10  # that such a walk may hold of steps ahead: more leaves too few programs
+AHEAD_PARTS = 4  # of shared memory, of which such a walk may hold one of steps ahead
 ONCE = Walk(4096, 8, 3)
 TWICE = Walk(16384, 32, 0, True)
 APART = Walk(8192, 32, 0, True)  # with several running tiles
@@ -95,6 +98,8 @@ class _Places:
 
 class BlockReduce(BlockFrame):
     """Reductions of the nodes of `body`."""
+
+    gpu: Gpu
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
         super().__init__(integer)
@@ -249,7 +254,7 @@ class BlockReduce(BlockFrame):
         found = list(start)
         self.evict = "last" if self.walk.is_first else ""
         if count > kept:
-            room = AHEAD_BYTES if self.walk == ACROSS else None
+            room = self.gpu.shared_bytes // AHEAD_PARTS if self.walk == ACROSS else None
             found = self.steps(count - kept, found, body, hint, limits, names, ahead, room=room)
         self.evict = "first" if kept else ""
         for turn in range(count - kept, count):
@@ -322,21 +327,22 @@ class BlockReduce(BlockFrame):
         return found
 
     def keep_tiles(self, extent: int, sources: Iterable[Node], running: int) -> None:
-        """Choose how many tiles of a long row are held between two walks.
+        """Choose how many tiles of a long row are held between two walks, by all threads.
 
         `running` is how many tiles the first walk carries; it must not wait for each of its steps,
         which would have to read ahead in place of holding.
         """
         registers = self.walk.lanes * _row_bytes(extent, sources) // 4
         count = -(-extent // self.walk.block)
-        room = max(0, HELD - self.walk.lanes * running)
+        own = self.gpu.registers // self.gpu.threads
+        room = max(0, own - ADDRESSES - self.walk.lanes * running)
         self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
 
     def keep_whole(self, extent: int, sources: Iterable[Node]) -> bool:
         """Hold all tiles of a row, where they fit."""
         count = -(-extent // WHOLE.block)
         registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
-        if not 0 < registers <= MAX_HELD:
+        if not 0 < registers <= WHOLE_SHARE * self.gpu.registers // self.gpu.threads:
             return False
         self.walk, self.kept = WHOLE, count
         return True

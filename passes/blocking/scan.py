@@ -14,7 +14,6 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr
 from stack.ir.node import Node
 from stack.passes.blocking.frame import Axis, Held
-from stack.passes.blocking.tile_choice import PROCESSORS
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
@@ -37,9 +36,9 @@ class ScanTiler(BlockTiler):
         self.turns = -(-shape[self.along] // self.block)
         lines = prod(s for a, s in enumerate(shape) if a != self.along)
         room = TILE // self.block
-        while room > 1 and lines // room < PROCESSORS:
+        while room > 1 and lines // room < self.gpu.processors:
             room //= 2
-        if self.turns > TURNS and lines // room < PROCESSORS:
+        if self.turns > TURNS and lines // room < self.gpu.processors:
             raise CannotTile(f"{lines} lines of {shape[self.along]} leave most programs idle")
         blocks = [1] * len(shape)
         for axis in reversed(range(len(shape))):

@@ -28,6 +28,7 @@ from stack.passes.blocking.tile_choice import Tile
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.visible import hidden, hiding_selects
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, wide
+from stack.target import Gpu
 
 TILES = (
     *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
@@ -46,7 +47,7 @@ class StreamTiler(GridTiler):
         values, long = self._axes(where.marks, where.states)
         at = {s: tuple(substitute(d, values) for d in p) for s, p in where.states.items()}
         final = self._stream(at)
-        self.grid = by_reuse(self.grid, self.along, self.met)
+        self.grid = by_reuse(self.grid, self.along, self.met, self.gpu.cache_bytes)
         self.memo.clear()
         for param, state, held in zip(self.ending.params, self.states.results, final, strict=False):
             self.known[param] = (at[state], held)
@@ -289,13 +290,13 @@ class StreamTiler(GridTiler):
         return made, self.apply("add", [lanes, value])
 
 
-def stream_tiles(group: Node) -> list[Tile]:
+def stream_tiles(group: Node, gpu: Gpu) -> list[Tile]:
     """Tiles for a stream with a product, the tiler's own choice first; none where it has none.
 
     `lanes` is 0: the columns of a sum are held whole.
     """
     try:
-        tiler = StreamTiler(group)
+        tiler = StreamTiler(group, target=gpu)
         if not tiler.has_dot:
             return []
         tiler.kernel()

@@ -17,6 +17,7 @@ from stack.passes.blocking.stream_whole import WholeTiler
 from stack.passes.blocking.tile_choice import Tile
 from stack.passes.positions.visible import hiding_selects
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
+from stack.target import Target
 
 # of a product that another takes, at least: Triton 3.6 reads astray where warps have fewer
 WARP_ROWS = 16
@@ -26,13 +27,20 @@ MAX_LANES = 256  # of a state that is a dot: held whole
 class GridTiler(WholeTiler):
     """The frame of the kernel of a stream: its memory, and the axes of its grid and tiles."""
 
-    def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
+    def __init__(
+        self,
+        group: Node,
+        rows: int = 0,
+        lanes: int = 0,
+        step: int = 0,
+        target: Target | None = None,
+    ) -> None:
         named = group.attrs.get("tiles")
         self.tile = Tile.parse(named[0]) if named else None
         if self.tile is not None:
             rows, step = rows or self.tile.rows, step or self.tile.step
         height, depth = extents(group)
-        super().__init__(group, rows or height, lanes, step or depth)
+        super().__init__(group, rows or height, lanes, step or depth, target)
         self.states, self.correct, self.ending = group.blocks
         for p, q in zip(self.states.params, self._arguments(), strict=True):
             self.inputs[q] = self.inputs[p]

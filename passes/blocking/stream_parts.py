@@ -15,13 +15,14 @@ from stack.ir.stream_op import streamed_extent
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.stream_places import stream_places
-from stack.passes.blocking.tile_choice import HIDDEN, MEMORY, PROCESSORS, PRODUCTS
+from stack.passes.blocking.tile_choice import HIDDEN
 from stack.passes.tiling.frame import CannotTile, static
+from stack.target import Gpu
 
-SLOTS = 3 * PROCESSORS  # programs that read at a time
-SATURATE = 200  # programs that together reach the bandwidth
-RATE = 0.5  # of the products of a processor that a stream reaches
-MERGE = 4e-6  # seconds of one more kernel
+SLOTS = 3  # programs of a processor that read at a time
+SATURATE = 1.515  # programs for each processor that together reach the bandwidth
+RATE = 0.5  # of the products of a processor that a stream of few rows reaches
+STAGE = 1.5  # launches in the time of one more kernel that waits for the one before it
 READ_GAIN = 0.96  # of the time of one pass: what parts may take, where they wait for memory
 GAIN = 0.8  # likewise, where they wait for products
 UNIT = 128  # elements of an axis with a product that a part has a multiple of
@@ -39,11 +40,11 @@ def has_parts(stream: Node) -> bool:
     return all(symbols(d) <= kept for place in places.results for d in place)
 
 
-def best_part(stream: Node) -> int:
+def best_part(stream: Node, gpu: Gpu) -> int:
     """Elements of a part with which a stream is fastest; 0 where it is best as it is."""
     extent = streamed_extent(stream)
     try:
-        tiler = StreamTiler(stream)
+        tiler = StreamTiler(stream, target=gpu)
         tiler.kernel()
     except CannotTile:
         return 0  # `blocks` says why
@@ -51,19 +52,23 @@ def best_part(stream: Node) -> int:
         return 0
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
-    reading, summing = static(found.read) / MEMORY, static(found.flops) / (RATE * PRODUCTS)
+    reading = static(found.read) / gpu.memory_rate
+    summing = static(found.flops) / (RATE * gpu.bf16_rate)
     waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 
     def time(count: int) -> float:
         running = programs * count
         if waits:
-            turns, left = divmod(running, SLOTS)
-            own = turns * SLOTS + (max(left, SATURATE) if left else 0)
-            spent = reading * own / running + turns * HIDDEN
+            slots = SLOTS * gpu.processors
+            turns, left = divmod(running, slots)
+            own = turns * slots + (max(left, SATURATE * gpu.processors) if left else 0)
+            spent = reading * own / running + turns * HIDDEN * gpu.latency
         else:
-            spent = summing * -(-running // PROCESSORS) * PROCESSORS / running
-        return spent + (MERGE + 2 * held * count / MEMORY if count > 1 else 0.0)
+            spent = summing * -(-running // gpu.processors) * gpu.processors / running
+        if count > 1:
+            spent += STAGE * gpu.launch + 2 * held * count / gpu.memory_rate
+        return spent
 
     unit = UNIT if tiler.has_dot else APART.block
     most = min(MOST, extent // (unit * LEAST))

@@ -2,6 +2,7 @@
 
 A program computes `rows` x `lanes` sums, `step` deep at a time. The time is the largest of three:
 products on the busiest processor, what comes from memory, and what comes through the L2 cache.
+Rates are those of the target; what a tile reaches of them was measured on an H100.
 """
 
 from __future__ import annotations
@@ -17,21 +18,15 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
 from stack.passes.tiling.contraction import operand_names, roles_of
 from stack.passes.tiling.frame import power_of_two
+from stack.target import Gpu
 
-# an H100; the rates below hold for it
-PROCESSORS = 132
-PRODUCTS = 740e12  # flops of 16-bit products a second
-MEMORY = 2.9e12  # bytes a second
-CACHE = 11e12
-LAUNCH = 2e-6  # seconds
-LATENCY = 1.5e-6  # of memory that is busy
-LATENCY_ACROSS = 3e-6  # likewise, where lines are summed across: each element changes threads
+BARRIERS = 2 << 10  # bytes of shared memory that are not for operands
 PIECES = 0.85  # of its rate where what is read at a time is shorter than a line of the cache
-TURN = 1.5e-6  # of a tile, before its first product and after its last
-READING = 3e-6  # of a tile that reads another array after its last product
-HIDDEN = 0.5e-6  # what is left of it where another tile runs meanwhile
+# waits for memory of a tile: before its first product and after its last; more where it then reads
+# another array; what is left of it where another tile runs meanwhile
+TURN, READING, HIDDEN = 1, 2, 1 / 3
+ACROSS_WAITS = 2  # likewise of a row, where lines are summed across: each element changes threads
 ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
-SHARED_BYTES = 225 << 10  # for a block of threads, with room for barriers
 MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
 _TEXT = re.compile(
@@ -53,7 +48,7 @@ class Tile:
             tile overlaps the start of the next.
         last: rows and lanes of smaller tiles, which take what is left when not all processors
             have such a tile any more.
-        rate: of a full processor, relative to `PRODUCTS`.
+        rate: of a full processor, relative to `Gpu.bf16_rate`.
         products: how many a program computes, each with such a tile of sums.
     """
 
@@ -67,11 +62,23 @@ class Tile:
     rate: float = field(default=1.0, compare=False)
     products: int = field(default=1, compare=False)
 
-    @property
-    def is_shared(self) -> bool:
+    def is_shared(self, gpu: Gpu) -> bool:
         """Whether a processor holds two such programs of 16-bit products."""
-        step = (self.rows + self.products * self.lanes) * self.step * 2
-        return 2 * self.stages * step <= SHARED_BYTES
+        return 2 * self.stages * self.step_bytes(2) <= room_of(gpu)
+
+    def step_bytes(self, size: int) -> int:
+        """Shared memory that both operands take in one step, of elements of so many bytes."""
+        return (self.rows + self.products * self.lanes) * self.step * size
+
+    def fitted(self, dtype: DType, gpu: Gpu) -> Tile | None:
+        """The tile with the stages that shared memory has room for; None where not one fits.
+
+        Its sums take half of the registers of a processor at most.
+        """
+        stages = min(self.stages, room_of(gpu) // self.step_bytes(dtype.bytes))
+        if not stages or self.rows * self.lanes * self.products > gpu.registers // 2:
+            return None
+        return replace(self, stages=stages)
 
     def __str__(self) -> str:
         text = f"{self.rows}x{self.lanes}x{self.step} warps={self.warps} stages={self.stages}"
@@ -109,7 +116,7 @@ SINGLE = (
     Tile(32, 64, 32, 4, 3, rate=0.04),
     Tile(16, 32, 128, 4, 4, rate=0.016),
 )
-LIBRARY_SINGLE = (Tile(64, 64, 32, 4, 3, rate=0.069),)  # in f32
+LIBRARY_SINGLE = Tile(64, 64, 32, 4, 3)  # in f32, at the rate of plain multiply-adds
 # an extent that is no power of two fills all processors where the others leave many idle
 LIBRARY_HALF = (*HALF, Tile(128, 192, 64, 8, 4, persistent=True, rate=1.06))
 LIBRARY_GAIN = 0.93  # of our time: what a library may take, so that it is surely faster
@@ -206,31 +213,36 @@ def _work(node: Node) -> float:
     return op.flops if op.kind == "elementwise" and node.op != "cast" else 0.0
 
 
-def whole_turns(down: int, across: int) -> int:
+def room_of(gpu: Gpu) -> int:
+    """Bytes of shared memory for operands of a program."""
+    return gpu.shared_bytes - BARRIERS
+
+
+def whole_turns(down: int, across: int, gpu: Gpu) -> int:
     """How many of the `down` lines of `across` tiles fill all processors, turn after turn."""
-    return down * across // PROCESSORS * PROCESSORS // max(1, across)  # there may be none
+    return down * across // gpu.processors * gpu.processors // max(1, across)  # there may be none
 
 
-def _with_last(tile: Tile, product: Product) -> list[Tile]:
+def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
     """A large tile with the smaller ones that may take what it leaves."""
     down, across = -(-product.height // tile.rows), -(-product.width // tile.lanes)
-    lines = whole_turns(down, across)
+    lines = whole_turns(down, across, gpu)
     if tile.rows * tile.lanes < 128 * 256 or product.apart != 1 or lines in (0, down):
         return []
     return [replace(tile, last=(t.rows, t.lanes)) for t in LAST]
 
 
-def seconds(tile: Tile, product: Product, dtype: DType) -> float:
+def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of a product."""
     if tile.rows == 1:
-        return _line_seconds(tile, product, dtype)
+        return _line_seconds(tile, product, dtype, gpu)
     if tile.last:
         across = -(-product.width // tile.lanes)
-        done = whole_turns(-(-product.height // tile.rows), across) * tile.rows
+        done = whole_turns(-(-product.height // tile.rows), across, gpu) * tile.rows
         small = next(t for t in LAST if (t.rows, t.lanes) == tile.last)
-        first = seconds(replace(tile, last=None), replace(product, height=done), dtype)
-        rest = seconds(small, replace(product, height=product.height - done), dtype)
-        return first + rest - LAUNCH
+        first = seconds(replace(tile, last=None), replace(product, height=done), dtype, gpu)
+        rest = seconds(small, replace(product, height=product.height - done), dtype, gpu)
+        return first + rest - gpu.launch
     height, width, depth = product.height, product.width, product.depth
     apart = product.apart
     programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
@@ -239,36 +251,39 @@ def seconds(tile: Tile, product: Product, dtype: DType) -> float:
     read = (height + width * product.joined) * depth * apart * dtype.bytes
     written = height * width * product.results * apart * dtype.bytes
     cached = programs * (tile.rows + lanes) * depth * dtype.bytes
-    used = min(1.0, max(1, programs) / PROCESSORS)  # an empty result has none
-    own = flops * PROCESSORS / (PRODUCTS * tile.rate)  # of a tile
-    turns = -(-programs // PROCESSORS)
-    end = READING if product.reads else TURN
-    busy = turns * (own + (HIDDEN if tile.persistent else end))
-    if tile.is_shared:
-        busy = turns * (own + HIDDEN)
-        left = programs % (2 * PROCESSORS) if dtype.bits <= 16 else programs
-        if 0 < left <= PROCESSORS:
-            busy += own / ALONE - own + TURN - HIDDEN  # the last ones have a processor alone
-    return LAUNCH + max(busy, (read + written) / MEMORY, cached / (CACHE * used))
+    used = min(1.0, max(1, programs) / gpu.processors)  # an empty result has none
+    own = flops * gpu.processors / (gpu.bf16_rate * tile.rate)  # of a tile
+    turns = -(-programs // gpu.processors)
+    turn, end, hidden = (gpu.latency * w for w in (TURN, READING, HIDDEN))
+    if not product.reads:
+        end = turn
+    busy = turns * (own + (hidden if tile.persistent else end))
+    if tile.is_shared(gpu):
+        busy = turns * (own + hidden)
+        left = programs % (2 * gpu.processors) if dtype.bits <= 16 else programs
+        if 0 < left <= gpu.processors:
+            busy += own / ALONE - own + turn - hidden  # the last ones have a processor alone
+    memory = (read + written) / gpu.memory_rate
+    return gpu.launch + max(busy, memory, cached / (gpu.cache_rate * used))
 
 
-def _line_seconds(tile: Tile, product: Product, dtype: DType) -> float:
+def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of a product of one row, whose programs wait for memory only."""
     lanes = tile.lanes * product.joined
     programs = -(-product.width // tile.lanes) * product.apart
     own = lanes * product.depth * dtype.bytes
     under_way = (tile.stages - 1) * lanes * tile.step * dtype.bytes
-    slots = PROCESSORS * min(MOST_PROGRAMS, max(1, SHARED_BYTES // under_way))
+    slots = gpu.processors * min(MOST_PROGRAMS, max(1, room_of(gpu) // under_way))
     is_short = product.across and tile.lanes * dtype.bytes < 128
-    memory = MEMORY * (PIECES if is_short else 1.0)
+    memory = gpu.memory_rate * (PIECES if is_short else 1.0)
     turns, left = divmod(programs, slots)
-    latency = LATENCY_ACROSS if product.across else LATENCY
+    latency = gpu.latency * (ACROSS_WAITS if product.across else 1)
     last = max(left * own / memory, own * latency / under_way) if left else 0.0
     written = product.width * product.results * product.apart * dtype.bytes
-    return LAUNCH + turns * slots * own / memory + last + written / MEMORY
+    return gpu.launch + turns * slots * own / memory + last + written / gpu.memory_rate
 
 
-def ranked(product: Product, dtype: DType) -> list[Tile]:
+def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
     tiles = tiles_of(product, dtype)
     is_busy = product.reads and product.work >= BUSY
@@ -280,13 +295,15 @@ def ranked(product: Product, dtype: DType) -> list[Tile]:
     if product.joined > 1:
         tiles = tuple(_halved(t, product.joined) for t in tiles)
     elif dtype.bits <= 16 and product.beside == 1:
-        tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product)))
-    return sorted(tiles, key=lambda tile: seconds(tile, product, dtype))
+        tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product, gpu)))
+    if product.height > 1:
+        tiles = [fit for t in tiles if (fit := t.fitted(dtype, gpu)) is not None]
+    return sorted(tiles, key=lambda tile: seconds(tile, product, dtype, gpu))
 
 
-def best_seconds(product: Product, dtype: DType) -> float:
+def best_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of a product with its best tile."""
-    return min(seconds(t, product, dtype) for t in ranked(product, dtype))
+    return min(seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu))
 
 
 def _halved(tile: Tile, count: int) -> Tile:
@@ -300,19 +317,20 @@ def _halved(tile: Tile, count: int) -> Tile:
     return replace(tile, lanes=lanes, products=count, stages=stages, persistent=False)
 
 
-def apart_seconds(product: Product, dtype: DType) -> float:
+def apart_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of joined products one by one, the last with what joins them."""
     lone = replace(product, joined=1, results=1, reads=False, work=0.0)
     last = replace(product, joined=1, results=max(1, product.results - 1), reads=True)
-    return (product.joined - 1) * best_seconds(lone, dtype) + best_seconds(last, dtype)
+    return (product.joined - 1) * best_seconds(lone, dtype, gpu) + best_seconds(last, dtype, gpu)
 
 
-def library_seconds(product: Product, dtype: DType) -> float:
+def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of a library, which computes a product and nothing else."""
     tiles = tiles_of(product, dtype)
     if product.height != 1:
-        tiles = LIBRARY_HALF if dtype.bits <= 16 else LIBRARY_SINGLE
-    return min(seconds(t, product, dtype) for t in tiles)
+        single = replace(LIBRARY_SINGLE, rate=gpu.f32_rate / gpu.bf16_rate)
+        tiles = LIBRARY_HALF if dtype.bits <= 16 else (single,)
+    return min(seconds(t, product, dtype, gpu) for t in tiles)
 
 
 def first_tile(group: Node) -> str:

@@ -5,27 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from stack.ir.axes import Index, delinearize, parse_rule
+from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
 from stack.ir.node import Node
+from stack.ir.relation import delinearize
 from stack.ir.types import DType, TensorType, TupleType
 from stack.passes.blocking.frame import Axis, Held, index_type
 from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE, in_a_row
 from stack.passes.blocking.tile_choice import (
-    PROCESSORS,
-    SHARED_BYTES,
     Product,
     Tile,
     first_tile,
     product_of,
     ranked,
+    room_of,
     whole_turns,
 )
 from stack.passes.blocking.values import BlockValues
 from stack.passes.positions.places import places_of
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
+from stack.target import Gpu, Target, as_gpu
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work
 ROW_TILE = 4096  # likewise, of rows that data picks: none is read before its index is there
@@ -40,11 +41,19 @@ COLUMNS = 128  # kept elements of a tile that walks along such an axis
 class BlockTiler(BlockValues):
     """Builds the kernel of a loop, reduction or gemm group."""
 
-    def __init__(self, group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> None:
+    def __init__(
+        self,
+        group: Node,
+        rows: int = 0,
+        lanes: int = 0,
+        step: int = 0,
+        target: Target | None = None,
+    ) -> None:
         body = group.blocks[0]
         sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
         super().__init__(body, index_type(sizes))
         self.group = group
+        self.gpu = as_gpu(target)
         self.rows, self.lanes, self.step = rows, lanes, step
         self.check(sizes)
         arrays = [n for n in body.nodes if n.op == "const" and n.tensor.rank]
@@ -128,8 +137,8 @@ class BlockTiler(BlockValues):
             "warps": self.warps,
             "stages": self.stages,
         }
-        if self.is_persistent and prod(count for _, count in self.grid) > PROCESSORS:
-            attrs["programs"] = PROCESSORS
+        if self.is_persistent and prod(count for _, count in self.grid) > self.gpu.processors:
+            attrs["programs"] = self.gpu.processors
         return Node("kernel", self.args, attrs, self.group.type, (block,))
 
     def _parameters(self) -> list[Node]:
@@ -220,7 +229,7 @@ class BlockTiler(BlockValues):
         if not self.last or not roles.row or roles.batch or roles.panels or roles.outer:
             return 0
         height, width = roles.sizes[roles.row], roles.sizes[roles.lane]
-        lines = whole_turns(-(-height // self.rows), -(-width // self.lanes))
+        lines = whole_turns(-(-height // self.rows), -(-width // self.lanes), self.gpu)
         left = height - lines * self.rows
         is_cut = left > self.last[0] or (left > 0 and width > self.last[1])
         return lines * self.rows if is_cut else 0
@@ -228,7 +237,7 @@ class BlockTiler(BlockValues):
     def _take(self, product: Product, dtype: DType) -> None:
         """The tile that was asked for, that the group names, or that the model puts first."""
         named = first_tile(self.group)
-        tile = Tile.parse(named) if named else ranked(product, dtype)[0]
+        tile = Tile.parse(named) if named else ranked(product, dtype, self.gpu)[0]
         joined = product.joined
         if self.rows and self.lanes:
             warps = 8 if self.rows * self.lanes * joined >= 128 * 256 else 4
@@ -237,7 +246,7 @@ class BlockTiler(BlockValues):
         self.step = self.step or tile.step
         self.warps, self.is_persistent, self.last = tile.warps, tile.persistent, tile.last
         one = (self.rows + joined * self.lanes) * self.step * dtype.bytes
-        self.stages = max(1, min(tile.stages, SHARED_BYTES // one))
+        self.stages = max(1, min(tile.stages, room_of(self.gpu) // one))
 
     def _space_axes(
         self, root: Node, places: dict[Node, Index], marks: Index
@@ -260,14 +269,16 @@ class BlockTiler(BlockValues):
         picks = [n for n in self.body.nodes if n.op == "gather"]
         if not reduced and picks:
             # read element by element: waits are long
-            room = busy(ROW_TILE if all(map(_is_of_rows, picks)) else LOOP_TILE, prod(shape), 128)
+            room = ROW_TILE if all(map(_is_of_rows, picks)) else LOOP_TILE
+            room = busy(room, prod(shape), 128, self.gpu)
         walked = sorted(reduced) if reduced and not fits else []
         if walked:
             if not is_one or (len(walked) > 1 and not is_column):
                 raise CannotTile("several long axes are reduced at once")
-            room = busy(COLUMNS, prod(shape[a] for a in kept), 32) if is_column else 1
+            kept_size = prod(shape[a] for a in kept)
+            room = busy(COLUMNS, kept_size, 32, self.gpu) if is_column else 1
         turned = not (reduced or picks) and self._is_turned(kept, places, marks)
-        room = busy(TURNED * TURNED, prod(shape), LOOP_TILE) if turned else room
+        room = busy(TURNED * TURNED, prod(shape), LOOP_TILE, self.gpu) if turned else room
         for axis in self._tile_order(kept, places, marks):
             cap = TURNED if turned else room
             blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
@@ -341,9 +352,9 @@ def _is_of_rows(gather: Node) -> bool:
     return bool(axes) and not axes[-1].mark
 
 
-def busy(block: int, elements: int, least: int) -> int:
+def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
     """The extent of a tile that leaves enough programs for the machine."""
-    while block > least and elements // block < 2 * PROCESSORS:
+    while block > least and elements // block < 2 * gpu.processors:
         block //= 2
     return block
 

@@ -19,12 +19,12 @@ from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.pack import Panel, block_size
 from stack.passes.cpu_loops.reloop import Copy, carry, items
 from stack.passes.tiling.contraction import operand_names, result_names
+from stack.target import Cpu
 
-SUMS_BYTES = 256 << 10  # most bytes of sums that wait between blocks
+SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
 
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
-THREADS = (2, 4)  # numbers of threads that should all have work
 IMBALANCE = 0.1
 
 
@@ -45,9 +45,9 @@ def is_packed(dot: Node) -> bool:
     return any(_load(a).op == "load" and _load(a).args[0].tensor.space == "local" for a in dot.args)
 
 
-def distribute_gemm(block: Block) -> Block:
+def distribute_gemm(block: Block, cpu: Cpu) -> Block:
     """The block of a tile kernel with one dot, at the loop level."""
-    return _Gemm(block).block()
+    return _Gemm(block, cpu).block()
 
 
 @dataclass
@@ -66,8 +66,8 @@ class _Rows:
 
 
 class _Gemm:
-    def __init__(self, block: Block) -> None:
-        self.old = block
+    def __init__(self, block: Block, cpu: Cpu) -> None:
+        self.old, self.cpu = block, cpu
         self.b = Builder()
         dot = find_dot(block)
         assert dot is not None
@@ -95,7 +95,7 @@ class _Gemm:
         self.rows = _int(dot.shape[0]) if dot.tensor.rank == 2 else 1
         self.in_place = self._reads_in_place()
         extents = [self.panel.size(n) for n in contracted]
-        fitting = block_size(extents, self.panel.lanes, self.panel.dtype)
+        fitting = block_size(extents, self.panel.lanes, self.panel.dtype, cpu)
         self.size = 0 if self.in_place else fitting or 0
         self.groups = self._groups()
         self.share = -(-_extent(self.below[0]) // self.groups) if self.below else 0
@@ -124,8 +124,9 @@ class _Gemm:
         rows, most = self._all_rows(), _extent(self.below[0])
         groups = 1
         if self.size:
-            groups = -(-rows * self.panel.lanes * self.panel.dtype.bytes // SUMS_BYTES)
-        while _uneven(chunks * groups) and rows // (groups + 1) >= SPLIT_ROWS:
+            held = int(SUMS_SHARE * self.cpu.cache_bytes)
+            groups = -(-rows * self.panel.lanes * self.panel.dtype.bytes // held)
+        while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= SPLIT_ROWS:
             groups += 1
         return min(groups, most)
 
@@ -280,6 +281,7 @@ def _grid_loop(block: Block) -> Node | None:
     return node if node.op == "loop" and node.attrs["kind"] == "grid" else None
 
 
-def _uneven(chunks: int) -> bool:
-    """Whether some number of threads would wait for one of them."""
-    return any(-(-chunks // t) * t > chunks * (1 + IMBALANCE) for t in THREADS)
+def _uneven(chunks: int, cpu: Cpu) -> bool:
+    """Whether 2, 4, 8 and so on threads, as many as there are cores, would wait for one of them."""
+    threads = (1 << i for i in range(1, cpu.cores.bit_length()))
+    return any(-(-chunks // t) * t > chunks * (1 + IMBALANCE) for t in threads)

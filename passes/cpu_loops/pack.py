@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.types import I64, DType, TensorType
+from stack.target import Cpu
 
-BLOCK_BYTES = 384 << 10  # most bytes of a packed panel: it shares a cache of 1 MB with the rows
+BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
 MOST_BYTES = 2 << 20  # local memory is on the stack
 
 
-def block_size(extents: Sequence[int], lanes: int, dtype: DType) -> int | None:
+def block_size(extents: Sequence[int], lanes: int, dtype: DType, cpu: Cpu) -> int | None:
     """How much of the first contracted axis to pack at once; 0 for all, None where nothing fits."""
     first = extents[0]
     whole = math.prod(extents) * lanes * dtype.bytes
-    least = -(-whole // BLOCK_BYTES)
+    least = -(-whole // int(BLOCK_SHARE * cpu.cache_bytes))
     if least == 1:
         return 0
     for count in range(least, min(16 * least, first) + 1):

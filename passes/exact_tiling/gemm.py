@@ -28,18 +28,18 @@ from stack.passes.tiling.contraction import (
     roles_of,
 )
 from stack.passes.tiling.frame import CannotTile, wide
+from stack.target import Cpu, Target, as_cpu
 
-VECTOR_BYTES = 64
-REGISTERS = 24  # vectors that may hold sums; the other 8 hold a row of b and what comes along
+SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
 PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
 # time for one column relative to the widest tile: narrow ones load a for fewer products. A row is
 # 2^n elements: of others LLVM makes single elements, a hundred times slower
 COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 
-def pick_lanes(extent: int, dtype: DType) -> int:
+def pick_lanes(extent: int, dtype: DType, cpu: Cpu) -> int:
     """Columns of a tile: those that cover the extent in the least time."""
-    vector = VECTOR_BYTES // dtype.bytes
+    vector = cpu.vector_bytes // dtype.bytes
     fits = [v for v in COLUMN_COST if v * vector <= extent]
     if not fits:
         return 1 << (extent.bit_length() - 1)  # part of a vector; the last tile starts early
@@ -47,13 +47,13 @@ def pick_lanes(extent: int, dtype: DType) -> int:
     return min(fits, key=lambda v: (cost[v], -v)) * vector
 
 
-def pick_rows(extent: int, lanes: int, dtype: DType) -> int:
+def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     """Rows of a tile: as few as keep the multipliers busy, so that little is done twice."""
-    vectors = max(1, lanes * dtype.bytes // VECTOR_BYTES)
-    most = min(REGISTERS // vectors, 12)
+    vectors = max(1, lanes * dtype.bytes // cpu.vector_bytes)
+    most = max(1, min(int(SUMS * cpu.registers) // vectors, 12))
     if extent <= most:
         return extent
-    preferred = PREFERRED_ROWS[vectors]
+    preferred = min(PREFERRED_ROWS[vectors], most)
     choices = range(preferred, most + 1)
     return min(choices, key=lambda r: (-(-extent // r) * r, r))
 
@@ -75,12 +75,13 @@ def _is_row_of_sums(dot: Node) -> bool:
     return roles.sizes[roles.lane] == 1 and operand_names(dot, roles.left)[-1] in roles.contracted
 
 
-def tile_gemm(group: Node, lanes: int = 0, rows: int = 0) -> Node:
+def tile_gemm(group: Node, lanes: int = 0, rows: int = 0, target: Target | None = None) -> Node:
     """The kernel of a group that has a dot.
 
     Args:
         lanes: columns of a tile; 0 picks them.
         rows: rows of a tile; 0 picks them.
+        target: the CPU.
 
     Raises:
         CannotTile: what stands against it.
@@ -88,11 +89,11 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0) -> Node:
     dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
     if len(dots) == 1 and _is_row_of_sums(dots[0]):
         return Tiler(as_reduction(group, dots[0])).kernel()
-    return _GemmTiler(group, lanes, rows).kernel()
+    return _GemmTiler(group, lanes, rows, as_cpu(target)).kernel()
 
 
 class _GemmTiler(Tiler):
-    def __init__(self, group: Node, lanes: int, rows: int) -> None:
+    def __init__(self, group: Node, lanes: int, rows: int, cpu: Cpu) -> None:
         super().__init__(group)
         dots = [n for n in self.body.nodes if n.op == "dot"]
         if len(dots) != 1:
@@ -105,11 +106,11 @@ class _GemmTiler(Tiler):
         if any(a not in self.inputs for a in self.dot.args):
             raise CannotTile("an operand of the dot is computed in its group")
         width = self.roles.sizes[self.roles.lane]
-        self.tile = lanes or pick_lanes(width, self.dtype)
+        self.tile = lanes or pick_lanes(width, self.dtype, cpu)
         height = self.roles.sizes[self.roles.row] if self.roles.row else 1
-        self.rows = rows or pick_rows(height, self.tile, self.dtype)
+        self.rows = rows or pick_rows(height, self.tile, self.dtype, cpu)
         extents = [self.roles.sizes[n] for n in self.roles.contracted]
-        if block_size(extents, self.tile, self.dtype) is None:
+        if block_size(extents, self.tile, self.dtype, cpu) is None:
             raise CannotTile(f"a contracted axis of {extents[0]} has no blocks of equal size")
         self.start: dict[str, Dim] = {}  # where the tile begins on each axis
         self.made: Node | None = None

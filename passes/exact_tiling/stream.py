@@ -27,10 +27,11 @@ from stack.passes.exact_tiling.stream_results import StreamResults
 from stack.passes.exact_tiling.stream_values import Reader
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
+from stack.target import Target, as_cpu
 
 DEAR = 8  # operations on an element from which a value is kept from one sweep to the next
 PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
-LANES = (64, 32, 16)  # rows of a program: what a register holds, or a few of them
+VECTORS = (4, 2, 1)  # registers that hold the rows of a program
 
 
 class StreamTiler(StreamResults):
@@ -38,10 +39,12 @@ class StreamTiler(StreamResults):
 
     Args:
         step: keys of a panel; 0 picks them.
+        target: the CPU.
     """
 
-    def __init__(self, stream: Node, step: int = 0) -> None:
+    def __init__(self, stream: Node, step: int = 0, target: Target | None = None) -> None:
         super().__init__(stream)
+        self.cpu = as_cpu(target)
         if any(wide(s.dtype) != F32 for s in self.states.results):
             raise CannotTile("a state is not held in f32")
         self.axes = StreamAxes(stream, self.inputs)
@@ -77,9 +80,10 @@ class StreamTiler(StreamResults):
         row, sizes = self.axes.row, self.axes.sizes
         if any(size > 1 and name not in self.axes.kept for name, size in sizes.items()):
             raise CannotTile("a result is as long as the streamed axis")
-        self.tile = next((t for t in LANES if row and t <= sizes[row]), 0)
+        lanes = [v * self.cpu.lanes for v in VECTORS]
+        self.tile = next((t for t in lanes if row and t <= sizes[row]), 0)
         if not self.tile:
-            raise CannotTile(f"it has fewer than {LANES[-1]} rows")
+            raise CannotTile(f"it has fewer than {lanes[-1]} rows, which a register holds")
         grid: list[tuple[str, int]] = []
         names = iter("ghijkl")
         for name, size in sizes.items():

@@ -20,6 +20,7 @@ from stack.passes.exact_tiling.gemm import pick_rows
 from stack.passes.exact_tiling.stream_axes import VIEWS
 from stack.passes.exact_tiling.stream_values import StreamValues
 from stack.passes.tiling.frame import CannotTile, static, wide
+from stack.target import Cpu
 
 
 class StreamProducts(StreamValues):
@@ -33,6 +34,7 @@ class StreamProducts(StreamValues):
         key: the place of a key in the panel, inside of a sweep over it.
     """
 
+    cpu: Cpu
     program: tuple[Node, ...] = ()
     turn: tuple[Node, ...] = ()
     first: Dim = 0
@@ -89,7 +91,7 @@ class StreamProducts(StreamValues):
         self, extent: int, memory: Node, body: Callable[[Node, Dim, int], Node], again: bool
     ) -> Node:
         """Memory after tiles of rows; where `again`, some rows may be computed a second time."""
-        rows = pick_rows(extent, self.tile, F32)
+        rows = pick_rows(extent, self.tile, F32, self.cpu)
         if not again and extent % rows:
             rows = max(r for r in range(1, rows + 1) if extent % r == 0 or r == rows)
         count, rest = divmod(extent, rows)

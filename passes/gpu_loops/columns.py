@@ -17,13 +17,13 @@ from stack.ir.space import identity
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.cpu_loops.chunk import Chunk, Sweeps, is_fold, is_memory, origin_of, reachable
-from stack.passes.gpu_loops.frame import Threads, index
+from stack.passes.gpu_loops.frame import Threads, index, threads_of
 from stack.passes.gpu_loops.operand import line
 from stack.passes.tiling.frame import COMBINE
+from stack.target import Gpu
 
-BUSY = 1 << 17  # threads from which one for each element does
+BUSY = 1024  # threads of a processor from which one for each element does
 LEAST = 8  # turns of a loop that is worth sharing
-MOST_WARPS = 32
 KINDS = {op: kind for kind, op in COMBINE.items()}
 
 
@@ -44,17 +44,17 @@ class Shared:
     level: int
 
 
-def distribute_columns(block: Block) -> Block | None:
+def distribute_columns(block: Block, gpu: Gpu) -> Block | None:
     """The kernel's block at the loop level; None where no loop is worth sharing."""
     threads = Threads(block)
     sinks = threads.program.results
     nodes = reachable(sinks)
     if any(is_fold(n) for n in nodes) or any(origin_of(s) not in threads.outputs for s in sinks):
         return None
-    if threads.rows * max(Sweeps(sinks).extent, 1) >= BUSY:
+    if threads.rows * max(Sweeps(sinks).extent, 1) >= threads_of(gpu, BUSY):
         return None
     loops = _shared_loops(nodes)
-    return _Columns(threads, loops).block() if loops else None
+    return _Columns(threads, loops, gpu).block() if loops else None
 
 
 def _shared_loops(nodes: Sequence[Node]) -> list[Shared]:
@@ -91,7 +91,7 @@ def _is_identity(start: Node, kind: str) -> bool:
 class _Columns:
     """One kernel; also what its chunks share (see `chunk.Program`)."""
 
-    def __init__(self, threads: Threads, loops: Sequence[Shared]) -> None:
+    def __init__(self, threads: Threads, loops: Sequence[Shared], gpu: Gpu) -> None:
         self.t = threads
         self.b = threads.b
         self.fresh = threads.fresh
@@ -104,7 +104,7 @@ class _Columns:
         self.count = threads.rows * self.along
         self.blocks = -(-self.count // WARP)
         longest = max(_extent(s.loop.blocks[0].params[0]) for s in loops)
-        most = min(MOST_WARPS, max(2, BUSY // self.count))
+        most = min(gpu.threads // WARP, max(2, threads_of(gpu, BUSY) // self.count))
         self.warps = _pick_warps(longest, most)
         self.found: dict[Node, Node] = {}  # of each loop: the memory with what the warps found
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import DType, TensorType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_loops.frame import CannotDistribute, index
-from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line
+from stack.passes.gpu_loops.operand import Operand, line
 from stack.passes.gpu_loops.staged import Staged
 from stack.passes.tiling.frame import power_of_two
 

@@ -10,12 +10,18 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I64, DType, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.cpu_loops.reloop import carry, items
+from stack.target import Gpu
 
 Body = Callable[[list[Node]], list[Node]]
 
 
 class CannotDistribute(Exception):
     """A kernel that these passes have no schedule for; says why."""
+
+
+def threads_of(gpu: Gpu, each: int) -> int:
+    """So many threads for each processor, together: a power of two, as extents often are."""
+    return 1 << (gpu.processors * each).bit_length() - 1
 
 
 class Threads:

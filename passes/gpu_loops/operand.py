@@ -10,11 +10,9 @@ from stack.ir.builder import constant
 from stack.ir.integers import Integers
 from stack.ir.node import Node
 from stack.ir.types import I64, DType, TensorType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.cpu_loops.chunk import plus
 from stack.passes.gpu_loops.frame import Threads
-
-VECTOR_BYTES = 16
 
 
 @dataclass

@@ -17,7 +17,7 @@ from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import TensorType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
@@ -28,12 +28,12 @@ from stack.passes.cpu_loops.chunk import (
     tile_extent,
     tiles_of,
 )
-from stack.passes.gpu_loops.frame import CannotDistribute, Threads, index
+from stack.passes.gpu_loops.frame import CannotDistribute, Threads, index, threads_of
 from stack.passes.tiling.frame import COMBINE
+from stack.target import Gpu
 
-VECTOR_BYTES = 16
 MOST_LANES = 8  # elements of a vector
-BUSY = 1 << 15  # threads from which a GPU is kept busy
+BUSY = 256  # threads of a processor from which it is kept busy
 BLOCK_WARPS = 4  # warps of a block whose warps work alone
 WARP_VECTORS = 128  # longest row of vectors that one warp takes on
 CHUNKS = 4  # vectors that a thread of a large team is given
@@ -42,7 +42,7 @@ KEEP_BYTES = 256  # most registers for values that stay from one sweep to the ne
 DEAR = 8  # scalar operations from which a value is kept rather than computed again
 
 
-def distribute_rows(block: Block, lanes: int = 0) -> Block:
+def distribute_rows(block: Block, gpu: Gpu, lanes: int = 0) -> Block:
     """The block of a tile kernel without a dot, at the loop level of a GPU.
 
     Args:
@@ -51,14 +51,15 @@ def distribute_rows(block: Block, lanes: int = 0) -> Block:
     Raises:
         CannotDistribute: what stands against it.
     """
-    return _Rows(Threads(block), lanes).block()
+    return _Rows(Threads(block), lanes, gpu).block()
 
 
 class _Rows:
     """One kernel; also what its chunks share (see `chunk.Program`)."""
 
-    def __init__(self, threads: Threads, lanes: int) -> None:
+    def __init__(self, threads: Threads, lanes: int, gpu: Gpu) -> None:
         self.t = threads
+        self.busy = threads_of(gpu, BUSY)
         self.b = threads.b
         self.fresh = threads.fresh
         self.note = threads.note
@@ -93,7 +94,7 @@ class _Rows:
 
     def _pointwise(self) -> Block:
         t, rows = self.t, self.t.rows
-        while self.lanes > 1 and rows * self.extent // self.lanes < BUSY:
+        while self.lanes > 1 and rows * self.extent // self.lanes < self.busy:
             self.lanes //= 2
         along = self.extent // self.lanes
         count = rows * along
@@ -129,7 +130,7 @@ class _Rows:
             self.chunks = -(-along // WARP)
             blocks = -(-rows // BLOCK_WARPS)
             return t.kernel(blocks, lambda step, held: self._alone(step, held, blocks, rows))
-        share = CHUNKS if rows * along >= CHUNKS * BUSY else 1
+        share = CHUNKS if rows * along >= CHUNKS * self.busy else 1
         self.warps = min(WARP, -(-along // (WARP * share)))
         self.chunks = -(-along // (WARP * self.warps))
 

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
+from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.gpu_loops.frame import CannotDistribute, index
 from stack.passes.gpu_loops.gemm import Product
-from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line, share
+from stack.passes.gpu_loops.operand import Operand, line, share
 
 LEAST_COPY = 4  # bytes of the smallest asynchronous copy
 

@@ -19,13 +19,12 @@ from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes
 from stack.ir.types import I64, TensorType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.exact_tiling.stream_values import StreamValues
 from stack.passes.gpu_loops.frame import Threads
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
 
-VECTOR_BYTES = 16
 MOST_LANES = 8  # elements of a vector
 STEP_BYTES = 64  # that a thread has under way: what a step reads of the longest array
 MOST_VECTORS = 16  # of a step

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import I64, DType, TensorType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_loops.frame import CannotDistribute, index
 from stack.passes.gpu_loops.gemm import Product
-from stack.passes.gpu_loops.operand import VECTOR_BYTES, Operand, line, share
+from stack.passes.gpu_loops.operand import Operand, line, share
 from stack.passes.tiling.frame import power_of_two
 
 MOST_WARPS = 32

@@ -7,8 +7,6 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, less_equal, mul, substitute
 from stack.ir.node import Node
 
-MOVES = ("broadcast", "reshape", "transpose", "slice", "reverse")
-
 
 def slope(line: Dim, name: str) -> Dim:
     """How much a line grows from 0 to 1 of a symbol; a number where it is one."""
@@ -23,7 +21,7 @@ def affine(node: Node, index: Index) -> Dim | None:
         return int(node.attrs["value"].array)
     if node.op == "iota":
         return index[int(node.attrs["axis"])]
-    if node.op in MOVES:
+    if ops.is_view(node):
         return affine(node.args[0], ops.pull(node, index)[0])
     if node.op == "cast":
         return affine(node.args[0], index)
@@ -51,15 +49,16 @@ def _chosen(op: str, a: Dim, b: Dim) -> Dim | None:
 
 def _decided(node: Node, index: Index) -> bool | None:
     """A comparison that the bounds of positions decide."""
-    if node.op in MOVES:
+    if ops.is_view(node):
         return _decided(node.args[0], ops.pull(node, index)[0])
-    if node.op not in ("lt", "le", "gt", "ge"):
+    facts = ops.algebra_of(node)
+    if not facts.is_order:
         return None
-    a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
-    if a is None or b is None:
+    sides = [affine(x, index if x.tensor.rank else ()) for x in node.args]
+    low, high = sides if facts.monotone[1] > 0 else reversed(sides)
+    if low is None or high is None:
         return None
-    if node.op in ("gt", "le"):
-        at_most = less_equal(a, b)
-        return at_most if node.op == "le" or at_most is None else not at_most
-    at_most = less_equal(b, a)
-    return at_most if node.op == "ge" or at_most is None else not at_most
+    if facts.reflexive:
+        return less_equal(low, high)
+    is_not = less_equal(high, low)
+    return None if is_not is None else not is_not

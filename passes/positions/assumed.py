@@ -12,13 +12,13 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from stack.ir import ops
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pattern import splat
 
-MOVED = ("broadcast", "reshape", "transpose", "cast")
 ABSORBS = -(2.0**100)  # a sum with it is hidden too, whatever else is in it
 UNDERFLOW = -1100.0  # exp and exp2 of what is not above are 0, in all types
 
@@ -105,7 +105,7 @@ class _Hidden:
 
     def _visit(self, node: Node) -> None:
         args = node.args
-        if node.op in MOVED:
+        if _shows(node):
             for found in (self.level, self.below):
                 if args[0] in found:
                     found[node] = found[args[0]]
@@ -156,13 +156,18 @@ class _Hidden:
         return found
 
 
+def _shows(node: Node) -> bool:
+    """Whether a node gives the elements of its operand, in other places or in another type."""
+    return ops.is_whole_view(node) or node.op == "cast"
+
+
 def _positive(node: Node) -> bool:
     return not node.tensor.rank and 0 < _number(node) < math.inf
 
 
 def _bound_of(node: Node) -> Node:
     """The max behind a row, past moves and what replaces infinities."""
-    while node.op in MOVED or (node.op == "select" and splat(node.args[1]) == 0):
+    while _shows(node) or (node.op == "select" and splat(node.args[1]) == 0):
         node = node.args[2 if node.op == "select" else 0]
     return node
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from stack.errors import RuleError
 from stack.ir import ops
-from stack.ir.axes import Index, parse_rule
+from stack.ir.axes import Index
 from stack.ir.node import Block, Node
+from stack.ir.relation import Linear
 from stack.passes.tiling.frame import CannotTile
 
-# their operands are read along axes of their own, or at several places
-WALLS = ("param", "const", "reduce", "dot", "concat", "pad")
 Placed = list[tuple[Node, Index]]
 
 
@@ -52,31 +50,20 @@ def places_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
 
 
 def _pull(node: Node, index: Index) -> Placed:
-    """Where the operands of a node sit, as far as they have one place."""
-    if node.op in WALLS:
+    """Where the operands of a node sit, as far as each has one place."""
+    if not node.args:
         return []
-    if node.op == "gather":
-        # indices lie along axes of the result; what they pick from is read anywhere
-        rule = parse_rule(node.attrs["rule"])
-        place = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
-        indices = zip(node.args[1:], rule.inputs[1:], strict=True)
-        return [(arg, tuple(place[a.names[0]] for a in axes)) for arg, axes in indices]
-    try:
-        return list(zip(node.args, ops.pull(node, index), strict=True))
-    except RuleError as error:
-        raise CannotTile(f"{node.op} has no index map") from error
+    relation, rule = ops.relation_of(node), ops.rule_of(node)
+    is_mixed = rule is not None and any(a.mark for a in rule.outputs[0])
+    if not isinstance(relation, Linear) or (is_mixed and not ops.is_view(node)):
+        raise CannotTile(f"{node.op} has no index map")
+    found = zip(node.args, relation.reads(index), strict=True)
+    return [(arg, place) for arg, place in found if place is not None]
 
 
 def _push(user: Node, source: Node, index: Index) -> Index | None:
     """Where a user sits, from where one of its operands sits; None where that is not told."""
-    if user.op == "reduce":
-        return tuple(d for axis, d in enumerate(index) if axis not in user.attrs["axes"])
-    if user.op == "transpose":
-        return tuple(index[int(p)] for p in user.attrs["perm"])
-    if user.op == "reshape":
-        # a reshape read the other way round
-        back = Node("reshape", (user,), {}, user.args[0].type)
-        return ops.pull(back, index)[0]
-    if ops.lookup(user.op).kind == "elementwise" and source.tensor.rank == user.tensor.rank:
-        return index
-    return None
+    relation = ops.relation_of(user)
+    if not isinstance(relation, Linear):
+        return None
+    return relation.place(user.args.index(source), index)

@@ -21,9 +21,6 @@ from stack.ir.types import DType, TensorType
 from stack.passes.positions.affine import affine, slope
 from stack.passes.tiling.frame import static
 
-MOVED = ("broadcast", "reshape", "transpose")
-COMPARED = ("eq", "ne", "lt", "le", "gt", "ge")
-
 
 @dataclass(frozen=True)
 class Part:
@@ -68,7 +65,7 @@ class Squares:
     def _span(self, node: Node, index: Index) -> Span:
         if node.op == "const" and not node.tensor.rank:
             return Part(node), Part(node)
-        if node.op in MOVED:
+        if ops.is_whole_view(node):
             return self.span(node.args[0], ops.pull(node, index)[0])
         try:
             found = self._rule(node, index)
@@ -77,29 +74,31 @@ class Squares:
         return found or self._reduced(node, index)
 
     def _rule(self, node: Node, index: Index) -> Span | None:
-        if node.op in ("and", "or"):
-            return self._conditions(node, index)
-        if node.op == "not":
-            return self._not(node, index)
-        if node.op in COMPARED:
-            return self._compared(node, index)
+        if node.dtype.kind == "b":
+            return self._condition(node, index)
         return self._line(node, index) or (self._cast(node, index) if node.op == "cast" else None)
 
     # ---- rules
 
-    def _conditions(self, node: Node, index: Index) -> Span | None:
-        """`and` and `or`: operands that hold in more places leave no fewer of the result."""
-        if node.dtype.kind != "b":
+    def _condition(self, node: Node, index: Index) -> Span | None:
+        """What rises with an operand is least where that is, what falls where it is greatest."""
+        facts = ops.algebra_of(node)
+        if facts.negated and not node.args[0].dtype.is_integer:
+            return None  # a nan is neither below nor above
+        if not facts.negated and not (facts.monotone and all(facts.monotone)):
             return None
         spans = [self.span(a, index if a.tensor.rank else ()) for a in node.args]
-        low, high = (self.apply(node.op, *parts) for parts in zip(*spans, strict=True))
+        if not facts.monotone:
+            return self._equal(spans, is_equal=bool(facts.reflexive))
+        ends = [s if sign > 0 else s[::-1] for s, sign in zip(spans, facts.monotone, strict=True)]
+        low, high = (self.apply(node.op, *parts) for parts in zip(*ends, strict=True))
         return low, high
 
-    def _not(self, node: Node, index: Index) -> Span | None:
-        if node.dtype.kind != "b":
-            return None
-        low, high = self.span(node.args[0], index)
-        return self.apply("not", high), self.apply("not", low)
+    def _equal(self, spans: Sequence[Span], is_equal: bool) -> Span:
+        (a_low, a_high), (b_low, b_high) = spans
+        meet = self.apply("and", self.apply("le", a_low, b_high), self.apply("le", b_low, a_high))
+        same = self.apply("and", self.apply("eq", a_low, b_high), self.apply("eq", a_high, b_low))
+        return (same, meet) if is_equal else (self.apply("not", meet), self.apply("not", same))
 
     def _cast(self, node: Node, index: Index) -> Span | None:
         source, target = node.args[0].dtype, node.dtype
@@ -107,21 +106,6 @@ class Squares:
             return None
         low, high = self.span(node.args[0], index)
         return _as(low, target), _as(high, target)
-
-    def _compared(self, node: Node, index: Index) -> Span | None:
-        if not node.args[0].dtype.is_integer:
-            return None  # a nan is neither below nor above
-        spans = [self.span(a, index if a.tensor.rank else ()) for a in node.args]
-        (a_low, a_high), (b_low, b_high) = spans
-        if node.op in ("gt", "ge"):
-            return self.apply(node.op, a_low, b_high), self.apply(node.op, a_high, b_low)
-        if node.op in ("lt", "le"):
-            return self.apply(node.op, a_high, b_low), self.apply(node.op, a_low, b_high)
-        meet = self.apply("and", self.apply("le", a_low, b_high), self.apply("le", b_low, a_high))
-        same = self.apply("and", self.apply("eq", a_low, b_high), self.apply("eq", a_high, b_low))
-        return (
-            (same, meet) if node.op == "eq" else (self.apply("not", meet), self.apply("not", same))
-        )
 
     # ---- leaves
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from stack.ir import ops
+from stack.ir.algebra import COMBINE, ELEMENTWISE, Algebra
 from stack.ir.axes import Index
+from stack.ir.builder import constant
 from stack.ir.dim import Dim, Expr, Quotient, add, mul, symbols
+from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
+from stack.ir.space import NumpySpace
 from stack.ir.stream_op import streamed_axes
+from stack.ir.types import TensorType
 from stack.passes.positions.affine import affine
-
-UNLESS = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt"}  # where a comparison does not hold
+from stack.rewrite.pattern import splat
 
 
 @dataclass(frozen=True)
@@ -78,55 +83,40 @@ def hidden(states: Block, start: Node, fill: float) -> frozenset[Node] | None:
 
     None where a state has more of such an element than the identity of its reduction.
     """
-    lowest: set[Node] = set()
-    zero: set[Node] = set()
-    (lowest if fill else zero).add(start)
+    known = {start: fill}
     for node in states.nodes:
-        args = node.args
-        if node.op in ("broadcast", "cast", "reshape", "transpose") and args[0] in lowest | zero:
-            (lowest if args[0] in lowest else zero).add(node)
-        elif (
-            (node.op in ("add", "sub") and args[0] in lowest)
-            or (node.op == "add" and args[1] in lowest)
-            or (node.op in ("mul", "div") and args[0] in lowest and _is_positive(args[1]))
-            or (node.op == "select" and all(a in lowest or _is_lowest(a) for a in args[1:]))
-        ):
-            lowest.add(node)
-        elif (
-            (node.op in ("exp", "exp2") and args[0] in lowest)
-            or (node.op == "mul" and not zero.isdisjoint(args))
-            or (node.op == "div" and args[0] in zero)
-            or (node.op in ("add", "sub") and all(a in zero for a in args))
-            or (node.op == "select" and all(a in zero or _is_zero(a) for a in args[1:]))
-        ):
-            zero.add(node)
+        if node not in known and not known.keys().isdisjoint(node.args):
+            value = _known_value(node, known)
+            if value in (0.0, -math.inf):
+                known[node] = value
     for state in states.results:
-        operands = [operand for operand, _ in streamed_axes(state)]
-        if state.op == "dot" or state.attrs["kind"] == "sum":
-            if zero.isdisjoint(operands):
-                return None
-        elif state.attrs["kind"] != "max" or lowest.isdisjoint(operands):
+        nothing = ELEMENTWISE[COMBINE[state.attrs.get("kind", "sum")]].neutral[0]
+        if all(known.get(operand) != nothing for operand, _ in streamed_axes(state)):
             return None
-    return frozenset(lowest | zero)
+    return frozenset(known)
 
 
-def _is_zero(node: Node) -> bool:
-    return node.op == "const" and not node.tensor.rank and not node.attrs["value"].array
-
-
-def _is_lowest(node: Node) -> bool:
-    return (
-        node.op == "const" and not node.tensor.rank and bool(node.attrs["value"].array == -np.inf)
-    )
-
-
-def _is_positive(node: Node) -> bool:
-    return node.op == "const" and not node.tensor.rank and float(node.attrs["value"].array) > 0
+def _known_value(node: Node, known: Mapping[Node, float]) -> float | None:
+    """The value of a node where some operands are known and the others are any finite numbers."""
+    op = ops.lookup(node.op)
+    if not isinstance(node.type, TensorType) or not node.dtype.is_float:
+        return None
+    parts = [known[a] if a in known else splat(a) for a in node.args]
+    if op.is_whole_view or (node.op == "select" and parts[1] == parts[2]):
+        return parts[-1]
+    if op.kind != "elementwise":
+        return None
+    if all(part is not None for part in parts):
+        numbers = [constant(p, a.dtype) for p, a in zip(parts, node.args, strict=True)]
+        scalar = Node(node.op, numbers, node.attrs, node.tensor.with_shape(()))
+        return float(evaluate(Block((), (scalar,)), (), NumpySpace())[0])
+    absorbed = (v for i, v in ops.algebra_of(node).absorbing.items() if parts[i] == v)
+    return next(absorbed, None)
 
 
 def seen(node: Node, index: Index, positive: bool) -> Seen:
     """Where a condition holds (or, not `positive`, where it does not)."""
-    if node.op in ("broadcast", "reshape", "transpose"):
+    if ops.is_whole_view(node):
         return seen(node.args[0], ops.pull(node, index)[0], positive)
     if node.op == "not":
         return seen(node.args[0], index, not positive)
@@ -138,7 +128,7 @@ def seen(node: Node, index: Index, positive: bool) -> Seen:
         left, right = (seen(a, index, positive) for a in node.args)
         limits = (*left.limits, *right.limits)
         return Seen((*left.bounds, *right.bounds), left.exact and right.exact, limits)
-    if node.op in ("lt", "le", "gt", "ge"):
+    if ops.algebra_of(node).is_order:
         found = compared(node, index, positive)
         if found is not None:
             difference, is_strict = found
@@ -156,26 +146,33 @@ def compared(node: Node, index: Index, positive: bool) -> tuple[Dim, bool] | Non
     a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
     if a is None or b is None:
         return None
-    op = node.op if positive else UNLESS[node.op]
-    difference = add(b, mul(a, -1)) if op in ("lt", "le") else add(a, mul(b, -1))
-    return difference, op in ("lt", "gt")
+    order = _order(node, positive)
+    low, high = (a, b) if order.monotone[1] > 0 else (b, a)
+    return add(high, mul(low, -1)), not order.reflexive
+
+
+def _order(node: Node, positive: bool) -> Algebra:
+    """Facts of a comparison, or of that which holds where it does not."""
+    facts = ops.algebra_of(node)
+    return facts if positive else ELEMENTWISE[facts.negated]
 
 
 def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
     """A streamed place, or the number of its block, compared with a value of the row."""
-    op = node.op if positive else UNLESS[node.op]
     place, value = node.args
     scale = _blocks(affine(place, index), _streamed_place(index))
     if not scale or not value.tensor.rank:
         return None
     at = index
-    while value.op in ("broadcast", "reshape", "transpose", "slice"):
+    while ops.is_view(value):
         at = ops.pull(value, at)[0]
         value = value.args[0]
     if value.op != "param" or any(s.name == "streamed" for d in at for s in symbols(d)):
         return None
-    sign = 1 if op in ("ge", "gt") else -1
-    moved = {"ge": 0, "gt": scale, "le": scale - 1, "lt": -1}[op]
+    order = _order(node, positive)
+    sign = order.monotone[0]
+    last = 0 if order.reflexive else sign  # of the numbers that hold, from the value on
+    moved = last * scale if sign > 0 else scale - 1 + last * scale
     return DataLimit(sign, value, at, scale, moved)
 
 

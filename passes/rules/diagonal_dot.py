@@ -18,8 +18,6 @@ from stack.passes.rules.dot_layout import Axes, dot_axes
 from stack.rewrite.engine import Scope, on
 from stack.rewrite.pattern import splat
 
-MOVED = ("broadcast", "reshape", "transpose")
-
 
 @on("dot")
 def diagonal_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
@@ -84,7 +82,7 @@ def _full(value: Node, like: Node) -> Node:
 
 def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
     """Whether a condition is i = k."""
-    while test.op in MOVED:
+    while ops.is_whole_view(test):
         index = ops.pull(test, index)[0]
         test = test.args[0]
     if test.op != "eq" or not test.tensor.rank:

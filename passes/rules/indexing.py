@@ -16,7 +16,6 @@ from stack.ir.types import I32, TensorType
 from stack.rewrite.engine import Scope, Simple, on
 
 MAX_EXTENT = (1 << 31) - 1  # places are compared in 32 bits
-COMBINE = {"add": "add", "mul": "mul", "max": "max", "min": "min"}  # kind of scatter to op
 
 
 @on("gather")
@@ -64,7 +63,7 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
     is_here = make("eq", (_spread(index, own[0], names, node), places))
     update = _spread(updates, own[1], names, node)
     kind = str(node.attrs["kind"])
-    made = update if kind == "set" else make(COMBINE[kind], (x, update))
+    made = update if kind == "set" else make(kind, (x, update))
     return make("select", (is_here, made, x))
 
 

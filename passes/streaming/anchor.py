@@ -12,15 +12,12 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from stack.ir import ops
 from stack.ir.node import Node
-from stack.passes.streaming.graph import MOVES
+from stack.passes.streaming.graph import shows
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
 from stack.rewrite.pattern import splat
-
-# results are never -inf
-_BOUNDED = ("exp", "exp2", "sigmoid", "tanh", "sin", "cos", "erf", "iota", "size", "abs")
-_LINEAR = ("add", "sub", "max", "min", "neg", "select", "cast", *MOVES)
 
 
 def find_anchor(
@@ -93,7 +90,7 @@ def unguarded(node: Node) -> tuple[Node, bool]:
 
 def inside_guard(node: Node) -> int | None:
     """The operand that a row is where that is finite, in another place or type."""
-    if node.op in ("cast", *MOVES) or _keeps(node):
+    if shows(node) or _keeps(node):
         return 0
     if node.op == "select" and _tests_finite(node.args[0], node.args[1]):
         return 1
@@ -107,7 +104,7 @@ def _multiple(node: Node) -> tuple[Node, float]:
     number = 1.0
     while True:
         other = splat(node.args[1]) if len(node.args) == 2 else None
-        if node.op in ("cast", *MOVES):
+        if shows(node):
             node = node.args[0]
         elif node.op == "mul" and isinstance(other, float):
             node, number = node.args[0], number * other
@@ -119,8 +116,8 @@ def _multiple(node: Node) -> tuple[Node, float]:
 
 def _keeps(node: Node) -> bool:
     """max(x, -inf) and min(x, inf)."""
-    neutral = {"max": -math.inf, "min": math.inf}.get(node.op)
-    return neutral is not None and splat(node.args[1]) == neutral
+    neutral = ops.algebra_of(node).neutral.get(1, 0.0)
+    return math.isinf(neutral) and splat(node.args[1]) == neutral
 
 
 def _tests_finite(test: Node, value: Node) -> bool:
@@ -152,11 +149,11 @@ def may_be_infinite(node: Node, seen: set[Node]) -> bool:
     seen.add(node)
     if node.op == "const" and node.dtype.is_float:
         return not bool(np.isfinite(node.attrs["value"].array).all())
-    if node.op in _BOUNDED or not node.dtype.is_float:
+    op, facts = ops.lookup(node.op), ops.algebra_of(node)
+    if not node.dtype.is_float or facts.range[0] > -math.inf:
         return False
-    if node.op == "cast" and not node.args[0].dtype.is_float:
-        return False
-    finite_factor = node.op in ("mul", "div") and splat(node.args[1]) not in (None, 0)
-    if node.op in _LINEAR or finite_factor or node.op == "mul":
-        return any(may_be_infinite(a, seen) for a in node.args)
-    return True
+    if not (op.kind == "elementwise" or op.is_whole_view):
+        return True
+    if facts.pole and (len(node.args) == 1 or splat(node.args[1]) in (None, 0)):
+        return True
+    return any(may_be_infinite(a, seen) for a in node.args)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from stack.ir import ops
 from stack.ir.builder import constant, make, param
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
 from stack.ir.types import TensorType
 from stack.passes.streaming.action import correct_block
-from stack.passes.streaming.graph import MOVES, is_elementwise
+from stack.passes.streaming.graph import is_elementwise, shows
 from stack.passes.streaming.masks import masks_as_selects
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.render import Render, again, reshaped, wide, widened
@@ -135,7 +136,7 @@ class Build:
     def _is_view(self, value: Value) -> bool:
         """Whether a value is read from memory as it is, through views and casts."""
         while self.region.passes(value):
-            if value.node.op not in (*MOVES, "cast"):
+            if not shows(value.node):
                 return False
             (value,) = self.region.operand_values(value)
         return True
@@ -167,11 +168,12 @@ class Build:
             return reshaped(render.form(node), node.shape)
         if node.op == "const" and not node.shape:
             return render.value(Value(node, ()))
-        views = node.op in (*MOVES, "cast")
+        views = shows(node)
         inside = node in self.finishing or views or self.region.graph.is_generated(node)
         if not inside and node in self.seen:
             inside = self.region.passes(self.seen[node])
-        if not inside or not (is_elementwise(node) or node.op in (*MOVES, "iota", "gather")):
+        moved = ops.is_whole_view(node) or node.op in ("iota", "gather")
+        if not inside or not (is_elementwise(node) or moved):
             if node.op == "dot" and node in self.region.dots:
                 raise Refusal(
                     f"{self.region.graph.name(node)}, which is as long as the axis, is needed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from stack.ir import ops
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
@@ -13,12 +14,13 @@ from stack.passes.streaming.action import describe
 from stack.passes.streaming.alongside import alongside
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.expand import expands
-from stack.passes.streaming.graph import MOVES, Graph, finishes, is_elementwise, reduced_value
+from stack.passes.streaming.graph import Graph, finishes, is_elementwise, reduced_value
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
+from stack.rewrite.log import Log
 
 
 class Options(Protocol):
@@ -46,13 +48,14 @@ class Candidate:
     def __init__(
         self,
         options: Options,
+        log: Log,
         graph: Graph,
         sink: Node,
         asked: set[Node],
         shared: frozenset[Node] = frozenset(),
         siblings: Sequence[Node] = (),
     ) -> None:
-        self.options = options
+        self.options, self.log = options, log
         self.asked = asked
         self.graph = graph
         self.sink = sink
@@ -179,7 +182,7 @@ class Candidate:
         if foreign:
             raise Refusal(f"no code for {', '.join(sorted(foreign))}")
         if self.options.loops:
-            self.price = choose(made.node, self.options.loops)
+            self.price = choose(made.node, self.options.loops, self.log)
         return self._replacements(made.node)
 
     def _leave_out(self, refusal: Refusal) -> None:
@@ -336,7 +339,7 @@ class Candidate:
 
 
 def _moves(node: Node) -> bool:
-    return is_elementwise(node) or node.op in MOVES
+    return is_elementwise(node) or ops.is_whole_view(node)
 
 
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:

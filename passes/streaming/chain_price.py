@@ -13,22 +13,15 @@ from math import prod
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
-from stack.passes.blocking.tile_choice import (
-    LAUNCH,
-    PROCESSORS,
-    PRODUCTS,
-    Product,
-    best_seconds,
-    tiles_of,
-)
+from stack.passes.blocking.tile_choice import Product, best_seconds, tiles_of
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import power_of_two, static
+from stack.target import Gpu
 
-RATE = 0.65  # of its products' that a loop reaches
 ROWS = 128  # of a program, which has a processor alone
 
 
-def check_chain(stream: Node) -> str:
+def check_chain(stream: Node, gpu: Gpu) -> str:
     """What a chain costs, in words; empty for a stream with corrections, which is always taken.
 
     Raises:
@@ -41,22 +34,22 @@ def check_chain(stream: Node) -> str:
     if not is_plain or not inner or len(sums) < len(states.results):
         return ""
     dots = [*inner, *sums]
-    apart = sum(best_seconds(_product(d), d.args[0].dtype) for d in dots)
-    streamed = LAUNCH + sum(_seconds(d, d in sums) for d in dots)
+    apart = sum(best_seconds(_product(d), d.args[0].dtype, gpu) for d in dots)
+    streamed = gpu.launch + sum(_seconds(d, d in sums, gpu) for d in dots)
     text = f"it costs {streamed * 1e6:.3g} us as one loop, {apart * 1e6:.3g} us apart"
     if streamed >= apart:
         raise Refusal(text)
     return text
 
 
-def _seconds(dot: Node, is_sum: bool) -> float:
+def _seconds(dot: Node, is_sum: bool, gpu: Gpu) -> float:
     """Of a product in the loop."""
     product, dtype = _product(dot), dot.args[0].dtype
     width = power_of_two(product.width) if is_sum else product.width
     programs = product.apart * -(-product.height // ROWS)
-    turns = -(-programs // PROCESSORS)
-    flops = 2.0 * turns * PROCESSORS * ROWS * product.depth * width
-    return flops / (PRODUCTS * RATE * max(t.rate for t in tiles_of(product, dtype)))
+    turns = -(-programs // gpu.processors)
+    flops = 2.0 * turns * gpu.processors * ROWS * product.depth * width
+    return flops / (gpu.stream_rate * max(t.rate for t in tiles_of(product, dtype)))
 
 
 def _product(dot: Node) -> Product:

@@ -13,7 +13,6 @@ from stack.passes.streaming.terms import K, Names
 
 # for each axis of each operand the axis of the result that it is, or its name where it is none
 Sources = tuple[tuple[int | str, ...], ...]
-MOVES = ("broadcast", "reshape", "transpose")
 
 
 class Graph:
@@ -74,7 +73,7 @@ class Graph:
         if node not in self._generated:
             for n in topological((node,), lambda n: n not in self._generated):
                 leaf = n.op in ("iota", "size") or (n.op == "const" and not n.shape)
-                simple = is_elementwise(n) or n.op in MOVES
+                simple = is_elementwise(n) or ops.is_whole_view(n)
                 inner = bool(n.args) and simple and all(self._generated[a] for a in n.args)
                 self._generated[n] = leaf or inner
         return self._generated[node]
@@ -91,6 +90,11 @@ def _plain_sources(rule: Rule) -> Sources | None:
 def is_elementwise(node: Node) -> bool:
     """Elementwise, with a value that a wider element type does not change."""
     return ops.lookup(node.op).kind == "elementwise" and node.op != "bitcast"
+
+
+def shows(node: Node) -> bool:
+    """Whether a node gives the elements of its operand, in other places or in another type."""
+    return ops.is_whole_view(node) or node.op == "cast"
 
 
 def finishes(node: Node) -> bool:

@@ -6,13 +6,13 @@ What is hidden counts as nothing: an infinity there does not become a nan.
 
 from __future__ import annotations
 
+from stack.ir import ops
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pattern import splat
 
-MOVES = ("broadcast", "reshape", "transpose")
 ABSORBS = -(2.0**120)  # less half a digit of it is more than 2 ** 95, of the floats of 32 bits
 Mask = tuple[Node | bool, float | None]  # where it is 0, and what it is elsewhere
 
@@ -42,7 +42,7 @@ def _mask(node: Node) -> Mask | None:
         return (False, float(number)) if number < ABSORBS else None
     if node.op == "cast" and node.dtype.is_float:
         return _mask(node.args[0])
-    if node.op in MOVES:
+    if ops.is_whole_view(node):
         found = _mask(node.args[0])
         return None if found is None else (_moved(node, found[0]), found[1])
     if node.op != "select":

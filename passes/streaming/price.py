@@ -24,14 +24,11 @@ from stack.passes.gpu_loops.stream import WarpStream
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
+from stack.rewrite.log import Log
+from stack.target import Cpu
 
-VECTOR = 16  # floats in a register
-PRODUCTS = 2 * 2 * VECTOR  # operations in a cycle
-LIBRARY = 0.45  # time of a library's product of 16-bit floats, of that in f32
 ELEMENT = 13  # cycles for a vector of what lies between the products
 VISIBLE = 0.55  # of all panels, where positions limit them: a triangle and its border
-NEAR, FAR = 16, 10  # bytes in a cycle, from the second-level cache and from beyond
-CACHE = 1 << 20  # bytes that are near
 CORRECTION = 4  # cycles for a vector: load, multiply, add, store
 
 
@@ -46,12 +43,13 @@ class Price:
         return f"{self.streamed / 1e6:.3g} M cycles as one loop, {self.apart / 1e6:.3g} M apart"
 
 
-def choose(stream: Node, loops: str) -> str:
+def choose(stream: Node, loops: str, log: Log) -> str:
     """What the loop costs that a stream becomes, in words; empty where that is not known.
 
     Args:
         loops: `cpu`: panels of keys, where they cost less than the parts; `warps`: a row for each
             block of threads; `blocks`: any, chains of products where they cost less.
+        log: of the pass, which knows the target.
 
     Raises:
         Refusal: there is no such loop, or it costs more than the parts.
@@ -60,10 +58,10 @@ def choose(stream: Node, loops: str) -> str:
         _fits(lambda: _row_kernel(stream))
         return ""
     if loops == "blocks":
-        return check_chain(stream)
+        return check_chain(stream, log.gpu)
     if loops != "cpu":
         raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu, warps")
-    price = cpu_price(stream)
+    price = cpu_price(stream, log.cpu)
     if price.streamed >= price.apart:
         raise Refusal(f"it costs {price}")
     return str(price)
@@ -84,7 +82,7 @@ def _fits(kernel: Callable[[], Node]) -> Node:
         raise Refusal(str(why)) from why
 
 
-def cpu_price(stream: Node) -> Price:
+def cpu_price(stream: Node, cpu: Cpu) -> Price:
     """What a stream costs on a CPU.
 
     Raises:
@@ -93,27 +91,28 @@ def cpu_price(stream: Node) -> Price:
     if not any(n.op == "dot" for n in stream.blocks[0].nodes):
         raise Refusal("its rows are swept where they lie")
     try:
-        tiler = StreamTiler(stream)
+        tiler = StreamTiler(stream, target=cpu)
     except CannotTile as why:
         raise Refusal(str(why)) from why
     kernel = _fits(tiler.kernel)
     states, axes = stream.blocks[0], tiler.axes
     dots = [n for n in states.nodes if n.op == "dot"]
-    work = sum(_operations(d) for d in dots) / PRODUCTS
-    parts = sum(_operations(d) * (LIBRARY if _is_short(d) else 1) for d in dots) / PRODUCTS
+    plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
+    work = sum(_operations(d) for d in dots) / plain
+    parts = sum(_operations(d) / (short if _is_short(d) else plain) for d in dots)
     inner = [d for d in dots if d not in states.results]
     between = 2 * sum(_bytes(d) for d in inner)
     between += 2 * sum(_bytes(d.args[1 - axes.side(d)]) for d in axes.wide)
     shared = math.prod(axes.sizes[m] for m in axes.shared)
-    elements = shared * tiler.extent / VECTOR * ELEMENT
-    fill = tiler.programs * tiler.tile / shared * COLUMN_COST[max(1, tiler.tile // VECTOR)]
+    elements = shared * tiler.extent / cpu.lanes * ELEMENT
+    fill = tiler.programs * tiler.tile / shared * COLUMN_COST[max(1, tiler.tile // cpu.lanes)]
     panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
-    corrections = panels * axes.columns * len(axes.wide) * tiler.tile / VECTOR * CORRECTION
+    corrections = panels * axes.columns * len(axes.wide) * tiler.tile / cpu.lanes * CORRECTION
     is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
     visible = VISIBLE if is_limited else 1
-    rate = NEAR if between <= 2 * CACHE else FAR
+    rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
     streamed = visible * ((work + elements) * fill + corrections)
-    return Price(streamed, parts + elements + between / rate)
+    return Price(streamed, parts + elements + between * cpu.clock / rate)
 
 
 def _is_short(dot: Node) -> bool:

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from stack.ir import ops
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.types import TensorType
-from stack.passes.streaming.graph import MOVES, Graph, is_elementwise, reduced_value
+from stack.passes.streaming.graph import Graph, is_elementwise, reduced_value, shows
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
 MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
@@ -130,13 +131,12 @@ class Region:
             return False
         if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
             return True
-        simple = is_elementwise(node) or node.op in MOVES
+        simple = is_elementwise(node) or ops.is_whole_view(node)
         if not value.streams:
             # rows are read where no state is in them, as long as it takes reading to make them
-            moves = node.op in MOVES or node.op == "cast"
-            return simple and (moves or self.graph.is_generated(node) or self.depends(value))
+            return simple and (shows(node) or self.graph.is_generated(node) or self.depends(value))
         if value in self.light:
-            simple = node.op in MOVES or node.op == "cast"
+            simple = shows(node)
         if node.op == "gather":
             simple = True
         if not simple and node not in self.dots:
@@ -155,7 +155,9 @@ class Region:
         node = value.node
         if node in self.members and not value.streams:
             answer = True
-        elif node in self.held or not (is_elementwise(node) or node.op in (*MOVES, "gather")):
+        elif node in self.held or not (
+            is_elementwise(node) or ops.is_whole_view(node) or node.op == "gather"
+        ):
             answer = False
         else:
             try:
@@ -326,7 +328,7 @@ class Region:
 
     def _walk_views(self, value: Value) -> None:
         """Note how views split the axes of a dot's operand."""
-        while value.node.op in (*MOVES, "cast") and self.passes(value):
+        while shows(value.node) and self.passes(value):
             (value,) = self.operand_values(value)
 
     def _visit_row(self, value: Value, pending: list[Value]) -> None:
@@ -334,7 +336,7 @@ class Region:
         found = reduced_value(node) if node not in self.outside else None
         if found is not None and node.op != "gather" and found[0] == self.extent:
             self._rows[value] = None
-        elif is_elementwise(node) or node.op in MOVES:
+        elif is_elementwise(node) or ops.is_whole_view(node):
             pending.extend(self.operand_values(value))
 
     def _is_outer(self, value: Value) -> bool:

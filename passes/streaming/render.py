@@ -11,7 +11,7 @@ from stack.ir.builder import constant, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.types import F32, DType, TensorType
-from stack.passes.streaming.graph import MOVES
+from stack.passes.streaming.graph import shows
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.terms import (
     Anchor,
@@ -114,12 +114,12 @@ class Render:
             return self.form(node)
         if node.op == "const" and not node.shape:
             return self.constant(splat(node), node.dtype if native else wide(node.dtype))
-        views = node.op in MOVES or node.op == "cast"
+        views = shows(node)
         if not self.region.passes(value) or (native and not views):
             read = self.leaf(node, self.shape(names))
             return read if native else widened(read)
         operands = self.region.operand_values(value)
-        if node.op in MOVES:
+        if ops.is_whole_view(node):
             return self._moved(value, operands[0], native)
         if node.op == "dot":
             return self.full_dot(operands, value.names, wide(node.dtype))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from stack.ir import ops
+from stack.ir.algebra import ELEMENTWISE
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
 from stack.passes.streaming.anchor import find_anchor, inside_guard
-from stack.passes.streaming.graph import MOVES
+from stack.passes.streaming.graph import shows
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import (
     Exp,
@@ -63,7 +65,7 @@ class Sums:
         if node in self.region.members:
             return (Term(1.0, (Power(value),)),)
         operands = self.region.operand_values(value)
-        if node.op in MOVES:
+        if ops.is_whole_view(node):
             return self.sum(operands[0])
         if not node.dtype.is_float:
             if value.streams and node.op == "cast":
@@ -118,7 +120,7 @@ class Sums:
 
     def row_behind(self, value: Value) -> Value | None:
         """The row that a value repeats along k, if it does."""
-        while value.streams and value.node.op in (*MOVES, "cast"):
+        while value.streams and shows(value.node):
             if not self.region.passes(value):
                 return None
             (value,) = self.region.operand_values(value)
@@ -158,7 +160,7 @@ class Sums:
         if not self.region.passes(value):
             return True
         node = value.node
-        if node.op not in MOVES and node.dtype.is_float and node.dtype.bits == 16:
+        if not ops.is_whole_view(node) and node.dtype.is_float and node.dtype.bits == 16:
             return False
         return all(map(self._is_exact, self.region.operand_values(value)))
 
@@ -200,7 +202,7 @@ class Sums:
         if not value.streams:
             return (Term(1.0, (Power(value),)),)
         inner = operands[0]
-        while inner.node.op in MOVES and self.region.passes(inner):
+        while ops.is_whole_view(inner.node) and self.region.passes(inner):
             (inner,) = self.region.operand_values(inner)
         if inner.node.op == "select":
             return self._exp_of_choice(value, inner)
@@ -288,7 +290,7 @@ class Sums:
     def _row_exp(self, op: str, number: float, row: Value) -> Power:
         """exp(number * row), which is a power where the row is a logarithm."""
         inner = row.node
-        if inner.op == {"exp": "log", "exp2": "log2"}[op] and number in (1, -1):
+        if inner.op == ELEMENTWISE[op].inverse and number in (1, -1):
             (below,) = self.region.operand_values(row)
             return Power(below, int(number))
         if number != 1:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, param
+from stack.ir.contraction import contraction
 from stack.ir.node import Block, Node, topological
 from stack.passes.tiling.frame import CannotTile, static
 
@@ -46,32 +47,31 @@ def _sizes(dot: Node) -> dict[str, int]:
 
 def roles_of(dot: Node) -> Roles:
     """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own."""
-    inputs = [operand_names(dot, 0), operand_names(dot, 1)]
-    output = result_names(dot)
-    if any(len(set(names)) != len(names) for names in (*inputs, output)):
+    names = contraction(parse_rule(dot.attrs["rule"]))
+    output, sides = names.result, (names.left, names.right)
+    if any(len(set(axes)) != len(axes) for axes in (*sides, output)):
         raise CannotTile("an operand of the dot has one axis twice")
     sizes = _sizes(dot)
-    if not output or all(output[-1] in names for names in inputs):
+    if not output or output[-1] in names.batch:
         raise CannotTile("the last axis of the dot's result is a batch axis")
     lane = output[-1]
-    right = 1 if lane in inputs[1] else 0
-    left = 1 - right
+    right = 1 if lane in names.columns else 0
     real = {n for n, size in sizes.items() if size > 1}
-    for side in (0, 1):
-        for name in inputs[side]:
-            if name in real and name not in inputs[1 - side] and name not in output:
-                raise CannotTile(f"axis {name} of one operand is summed on its own")
-    summed = [n for n in inputs[right] if n in inputs[left] and n not in output]
+    for name in names.lone:
+        if name in real:
+            raise CannotTile(f"axis {name} of one operand is summed on its own")
+    summed = [n for n in sides[right] if n in names.contracted]
     if not summed:
         raise CannotTile("nothing is contracted")
-    mine = [n for n in output if n in real and n in inputs[left] and n not in inputs[right]]
+    left_only, right_only = (names.rows, names.columns)[:: 1 if right else -1]
+    mine = [n for n in left_only if n in real]
     row = max(reversed(mine), key=lambda n: sizes[n], default="")
     return Roles(
-        left,
+        1 - right,
         right,
         sizes,
-        tuple(n for n in output if n in real and n in inputs[left] and n in inputs[right]),
-        tuple(n for n in output[:-1] if n in real and n in inputs[right] and n not in inputs[left]),
+        tuple(n for n in names.batch if n in real),
+        tuple(n for n in right_only if n in real and n != lane),
         lane,
         tuple(n for n in mine if n != row),
         row,

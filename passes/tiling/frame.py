@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from stack.ir.algebra import COMBINE as COMBINE
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant
 from stack.ir.dim import Atom, Dim, Expr, Quotient, Symbol, add, bounds, mul, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import F32, I64, DType, TensorType, TupleType
-
-COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
 
 
 def power_of_two(size: int) -> int:

@@ -63,6 +63,14 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--backend", metavar="NAME", help=f"see `stackc backends` (default: {DEFAULT_BACKEND})"
     )
     parser.add_argument(
+        "--target",
+        dest="machine",
+        default="",
+        metavar="NAME|FILE",
+        help="the machine to compile for, as sm_80 or avx2, see `stackc targets`; or a file that"
+        " `stackc calibrate` wrote (default: the machine at hand)",
+    )
+    parser.add_argument(
         "--passes",
         default="default",
         metavar="PIPELINE",
@@ -100,7 +108,9 @@ def check_frontend(name: str | None) -> None:
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """How the arguments say to compile."""
-    return Settings(args.backend, args.passes, args.strict, args.dynamic, args.frontend)
+    return Settings(
+        args.backend, args.passes, args.strict, args.dynamic, args.frontend, args.machine
+    )
 
 
 def progress(text: str) -> None:

@@ -65,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
         peers,
         backend=args.backend,
         passes=args.passes,
+        options=settings.options,
         target=label(target),
         rounds=args.rounds,
         say=common.progress,

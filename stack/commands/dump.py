@@ -9,7 +9,13 @@ import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.dump import describe
-from stack.explore.lowering import compile_target, inspect_target, lower_to, with_random_inputs
+from stack.explore.lowering import (
+    compile_target,
+    inspect_target,
+    is_printed,
+    lower_to,
+    with_random_inputs,
+)
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
 from stack.explore.training import train_runs
@@ -19,6 +25,7 @@ from stack.measure.roofline import measure_ceilings
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, CompiledGraph
 from stack.run.record import SCHEMA, Run
+from stack.run.targets import target_of
 
 TEXT = """
     Compile a program and show every stage that it goes through.
@@ -35,6 +42,7 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --passes 'canonicalize,fuse{max_inputs=4}'
       stackc dump model.py:net -i 'f32[8,128]' --profile
       stackc dump model.py:net -i 'f32[8,128]' --backend cuda --target sm_90    no GPU needed
+      stackc dump model.py:net -i 'f32[8,128]' --target avx2    as that CPU would have it
       stackc dump demos/transformer.py:gpt2 --train -o r3    r3/forward, r3/backward
       stackc show r1 fused            what the stage says
       stackc diff r1:canonical r1:fused
@@ -54,8 +62,6 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--train", action="store_true", help="the training step: results and all gradients"
     )
-    parser.add_argument("--target-device", "--target", metavar="SM", dest="device",
-                        help="compile for this GPU, as sm_90; needs a GPU backend")  # fmt: skip
     parser.add_argument(
         "--profile", action="store_true", help="run it, and print time and share of the roof too"
     )
@@ -65,10 +71,9 @@ def add(subparsers: common.Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Compile and show."""
     backend: Backend = plugins.load("stack.backends", args.backend or DEFAULT_BACKEND)
-    if args.device is not None and backend.inspect is None:
-        _refuse_device(args.device, backend.name)
-    target = common.target_of(args)
     settings = common.settings_of(args)
+    target_of(backend, settings.options)  # refuses a machine that the backend does not print for
+    target = common.target_of(args)
     if args.train:
         return _run_training(args, target)
     if isinstance(target, SavedRun):
@@ -78,8 +83,8 @@ def run(args: argparse.Namespace) -> int:
     graph: CompiledGraph | None = None
     if args.to:
         record = lower_to(target, settings, args.to)
-    elif backend.inspect is not None and not args.profile:
-        record = inspect_target(target, settings, args.device or "")
+    elif is_printed(backend, settings) and not args.profile:
+        record = inspect_target(target, settings)
     else:
         graph = compile_target(target, settings)
         record = graph.run
@@ -120,7 +125,7 @@ def _run_training(args: argparse.Namespace, target: Target) -> int:
     """Show every graph of a training step; with -o, each in a folder of its own."""
     if args.to or args.profile:
         raise UsageError("--train shows whole graphs: leave out --to and --profile")
-    found = train_runs(target, common.settings_of(args), args.device or "")
+    found = train_runs(target, common.settings_of(args))
     for name, record in found.items():
         if args.output:
             folder = _folder(args.output)
@@ -145,13 +150,3 @@ def _folder(name: str) -> Path:
     if folder.is_file():
         raise UsageError(f"{folder} is a file; -o takes a folder")
     return folder
-
-
-def _refuse_device(device: str, name: str) -> None:
-    backends = [plugins.load("stack.backends", b) for b in plugins.names("stack.backends")]
-    able = [b.name for b in backends if b.inspect is not None]
-    hint = f"add --backend {able[0]}" if able else "no GPU backend is installed"
-    raise UsageError(
-        f"--target {device} is not available in the {name} backend, which compiles for this"
-        f" machine's CPU; {hint}"
-    )

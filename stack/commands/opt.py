@@ -23,6 +23,7 @@ from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
 from stack.rewrite.pipeline import Pipeline, Record
+from stack.target import load
 
 OPT = """
     Run passes over a function in IR text and print what comes out; a summary of each pass goes
@@ -53,6 +54,12 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(
         "--pass-pipeline", required=True, metavar="PIPELINE", help="names: see `stackc passes`"
+    )
+    parser.add_argument(
+        "--target",
+        metavar="NAME|FILE",
+        help="the machine that passes lower for, see `stackc targets` (default: sm_90 or avx512,"
+        " as a pass is for GPUs or CPUs)",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout")
     parser.add_argument(
@@ -113,7 +120,12 @@ def run_opt(args: argparse.Namespace) -> int:
             common.progress(f"// ---- after {record.name}\n{shown(record.after, args.no_lines)}")
 
     result = Pipeline(args.pass_pipeline).run(
-        func, check=args.check, fuel=args.fuel, on_pass=on_pass, verbose=args.verbose
+        func,
+        check=args.check,
+        fuel=args.fuel,
+        on_pass=on_pass,
+        verbose=args.verbose,
+        target=load(args.target) if args.target else None,
     )
     if args.output:
         files.save(result.func, args.output)

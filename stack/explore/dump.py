@@ -80,6 +80,8 @@ def describe(manifest: Manifest) -> str:
     """All tables of a run."""
     coverage = manifest["coverage"]
     head = f"{manifest['target'] or 'a function'}: {manifest['frontend']} -> {manifest['backend']}"
+    machine = manifest.get("machine")
+    head += f" for {machine}" if machine else ""
     parts = [head, stage_table(manifest)]
     if manifest["kernels"]:
         parts.append(kernel_table(manifest))

@@ -33,6 +33,8 @@ from stack.run.compiled import Compiled
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Calls, Captured, Frontend
 from stack.run.record import Run, Stage
+from stack.run.targets import target_of
+from stack.target import Gpu
 
 
 class IRFrontend:
@@ -114,6 +116,12 @@ class Settings:
     strict: bool = False
     dynamic: bool = False
     frontend: str | None = None
+    machine: str = ""  # the target to lower for; "": the machine at hand
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What of it a backend takes as options."""
+        return {"target": self.machine} if self.machine else {}
 
 
 def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
@@ -151,7 +159,8 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
             backend=settings.backend,
             passes=settings.passes,
             strict=settings.strict,
-            target=target.spec,
+            label=target.spec,
+            **settings.options,
         )
         compiled.prepare(*target.args)
         return compiled.graph
@@ -162,7 +171,8 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
         settings.backend,
         settings.passes,
         settings.strict,
-        target=label(target),
+        settings.options,
+        label(target),
     )
 
 
@@ -196,36 +206,49 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
         lowering = [s for s in backend.lowering.stages if s[0] in LOWERING_STAGES]
         keep = [s[0] for s in lowering].index(stage) + 1
         backend = backend.with_stages(lowering[:keep])
-    lower(captured.func, backend, run, settings.passes)
+    lowered_for = target_of(backend, settings.options)
+    lower(captured.func, backend, run, settings.passes, target=lowered_for)
     return run
 
 
-def inspect_target(target: Target, settings: Settings, device: str) -> Run:
-    """All stages for a device that need not be here; nothing is run."""
+def is_printed(backend: Backend, settings: Settings) -> bool:
+    """Whether kernels are printed and not loaded: for GPUs, and for a machine that is named."""
+    if backend.inspect is None:
+        return False
+    return bool(settings.machine) or isinstance(target_of(backend, {}), Gpu)
+
+
+def inspect_target(target: Target, settings: Settings) -> Run:
+    """All stages for a machine that need not be here; nothing is run."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     run = lower_to(target, settings, "imported")
-    return _inspect(run, backend, settings, device)
+    return _inspect(run, backend, settings)
 
 
-def inspect_again(run: Run, settings: Settings, device: str) -> Run:
-    """The imported function of a run, compiled for a device that need not be here."""
+def inspect_again(run: Run, settings: Settings) -> Run:
+    """The imported function of a run, compiled for a machine that need not be here."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     imported = run["imported"].func
     assert imported is not None
     made = Run(run.target, run.frontend, backend.name, notes=run.notes)
     made.add(run["captured"])
     made.add(run["imported"])
-    return _inspect(made, backend, settings, device)
+    return _inspect(made, backend, settings)
 
 
-def _inspect(run: Run, backend: Backend, settings: Settings, device: str) -> Run:
+def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
     imported, inspect = run["imported"].func, backend.inspect
     assert imported is not None
     assert inspect is not None
-    options = {"target": device} if device else {}
+    options = settings.options
     start = time.perf_counter()
     run.kernels, artifacts = build(
-        imported, backend, run, lambda f: inspect(f, options), settings.passes
+        imported,
+        backend,
+        run,
+        lambda f: inspect(f, options),
+        settings.passes,
+        target=target_of(backend, options),
     )
     for name, text in artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text

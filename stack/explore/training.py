@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import stack.plugins as plugins
 from stack.errors import UsageError
-from stack.explore.lowering import Settings, inspect_again
+from stack.explore.lowering import Settings, inspect_again, is_printed
 from stack.explore.target import Program, Target
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
@@ -12,18 +12,18 @@ from stack.run.frontend import RECORD
 from stack.run.record import Run
 
 
-def train_runs(target: Target, settings: Settings, device: str = "") -> dict[str, Run]:
+def train_runs(target: Target, settings: Settings) -> dict[str, Run]:
     """Compile results and gradients of a program, and give the record of each graph by its role.
 
     torch programs make a forward and a backward graph for each graph that Dynamo finds, JAX
-    programs one graph in all. A GPU's backend compiles what is only recorded here: no GPU is
-    needed, and `device` says for which.
+    programs one graph in all. Graphs for a GPU, or for a machine that is named, are only recorded
+    and then compiled for it: it need not be here.
     """
     if not isinstance(target, Program):
         raise UsageError("--train is for programs: a function from text has no gradient to ask for")
     frontend = find_frontend(target.fn, target.args, target.frontend)
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    is_here = backend.inspect is None
+    is_here = not is_printed(backend, settings)
     options = {
         "backend": backend.name if is_here else RECORD,
         "cut_for": backend.name,
@@ -35,5 +35,5 @@ def train_runs(target: Target, settings: Settings, device: str = "") -> dict[str
         role = run.target.split(" ")[-1] or "train"
         name = role if role not in found else f"{role}-{len(found)}"
         run.target = f"{target.spec} ({name})"
-        found[name] = run if is_here else inspect_again(run, settings, device)
+        found[name] = run if is_here else inspect_again(run, settings)
     return found

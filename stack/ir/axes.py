@@ -5,7 +5,8 @@
 
 A name on both sides passes through; a name missing from the outputs is reduced; a name missing
 from an input is broadcast along it. `(h d)` is one dim made of two axes, major first. `k!` needs
-the whole axis in one place, `s~` is carried in order, `x^` is read through a window or offset.
+the whole axis in one place, `s~` is carried in order, `x^` is read through a window or offset:
+which, the record of the op says (`stack.ir.relation.Window`).
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from stack.errors import RuleError
-from stack.ir.dim import Dim, add, equal, floordiv, mod, mul, product
+from stack.ir.dim import Dim, equal, floordiv, mul, product
 
 Index = tuple[Dim, ...]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
@@ -49,6 +50,13 @@ class Rule:
 
     inputs: tuple[Operand, ...]
     outputs: tuple[Operand, ...]
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.inputs, self.outputs))
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __str__(self) -> str:
         left = ", ".join(map(operand_text, self.inputs))
@@ -130,53 +138,28 @@ class Rule:
 
     def output_shapes(self, shapes: Sequence[tuple[Dim, ...]]) -> list[tuple[Dim, ...]]:
         """Shapes of the outputs from the shapes of the inputs."""
-        sizes = self.sizes(shapes)
-        for operand in self.outputs:
-            for axis in operand:
-                for name in axis.names:
-                    if name not in sizes:
-                        raise RuleError(f"axis {name!r} of rule '{self}' is in no operand")
-        return [
-            tuple(product([sizes[n] for n in axis.names]) for axis in operand)
-            for operand in self.outputs
-        ]
-
-    def pull(
-        self, index: Index, sizes: Mapping[str, Dim], reduced: Mapping[str, Dim]
-    ) -> list[Index]:
-        """Index of every input that an output element reads.
-
-        `index` is the index of output 0; `reduced` gives an index for each reduced axis.
-        """
-        place: dict[str, Dim] = dict(reduced)
-        for axis, position in zip(self.outputs[0], index, strict=True):
-            place.update(_unravel(axis, position, sizes))
-        missing = [n for o in self.inputs for a in o for n in a.names if n not in place]
-        if missing:
-            raise RuleError(f"rule '{self}' needs an index for {', '.join(dict.fromkeys(missing))}")
-        return [tuple(_ravel(axis, place, sizes) for axis in operand) for operand in self.inputs]
+        return list(_output_shapes(self, tuple(shapes)))
 
 
-def _unravel(axis: Axis, position: Dim, sizes: Mapping[str, Dim]) -> dict[str, Dim]:
+@lru_cache(maxsize=1 << 12)
+def _output_shapes(rule: Rule, shapes: tuple[Index, ...]) -> tuple[Index, ...]:
+    sizes = rule.sizes(shapes)
+    try:
+        return tuple(tuple(_length(axis, sizes) for axis in operand) for operand in rule.outputs)
+    except KeyError as error:
+        raise RuleError(f"axis {error} of rule '{rule}' is in no operand") from error
+
+
+def _length(axis: Axis, sizes: Mapping[str, Dim]) -> Dim:
     if len(axis.names) == 1:
-        return {axis.names[0]: position}
-    out: dict[str, Dim] = {}
-    inner: Dim = 1
-    for depth, name in enumerate(reversed(axis.names)):
-        part = floordiv(position, inner)
-        is_outermost = depth == len(axis.names) - 1
-        out[name] = part if is_outermost else mod(part, sizes[name])
-        inner = mul(inner, sizes[name])
-    return out
+        return sizes[axis.names[0]]
+    return product([sizes[n] for n in axis.names])
 
 
-def _ravel(axis: Axis, place: Mapping[str, Dim], sizes: Mapping[str, Dim]) -> Dim:
-    if len(axis.names) == 1:
-        return place[axis.names[0]]
-    total: Dim = 0
-    for name in axis.names:
-        total = add(mul(total, sizes[name]), place[name])
-    return total
+def unmarked(rule: Rule) -> Rule:
+    """The rule without marks: a name is one axis wherever it stands."""
+    sides = (tuple(tuple(Axis(a.names) for a in o) for o in s) for s in (rule.inputs, rule.outputs))
+    return Rule(*sides)
 
 
 _TOKEN = re.compile(r"\s*(->|,|\(|\)|[A-Za-z_][A-Za-z_0-9]*|1)([!~^]?)")
@@ -231,7 +214,12 @@ def names(rank: int) -> tuple[str, ...]:
 
 def plain(axes: Sequence[str], mark: str = "") -> Operand:
     """An operand of single-name axes."""
-    return tuple(Axis((name,), mark) for name in axes)
+    return tuple([_single(name, mark) for name in axes])
+
+
+@lru_cache(maxsize=1 << 10)
+def _single(name: str, mark: str) -> Axis:
+    return Axis((name,), mark)
 
 
 def reshape_groups(source: Index, target: Index) -> list[tuple[slice, slice]]:
@@ -292,29 +280,3 @@ def reshape_rule(source: Index, target: Index) -> Rule:
             left.extend(whole if width == 1 else plain(axes))
             right.extend(whole if height == 1 else plain(axes))
     return Rule((tuple(left),), (tuple(right),))
-
-
-def reshape_pull(index: Index, source: Index, target: Index) -> Index:
-    """Where a reshape reads, from where it writes."""
-    out: list[Dim] = []
-    for read, made in reshape_groups(source, target):
-        out.extend(delinearize(linearize(index[made], target[made]), source[read]))
-    return tuple(out)
-
-
-def linearize(index: Index, shape: tuple[Dim, ...]) -> Dim:
-    """Row-major offset of an index."""
-    total: Dim = 0
-    for position, size in zip(index, shape, strict=True):
-        total = add(mul(total, size), position)
-    return total
-
-
-def delinearize(offset: Dim, shape: tuple[Dim, ...]) -> Index:
-    """Index of a row-major offset."""
-    out: list[Dim] = []
-    for axis, size in enumerate(shape):
-        inner = product(shape[axis + 1 :])
-        part = floordiv(offset, inner) if inner != 0 else 0
-        out.append(part if axis == 0 or size == 0 else mod(part, size))
-    return tuple(out)

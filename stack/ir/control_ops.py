@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from stack.errors import RuleError
+from stack.ir.axes import Rule, names, plain
+from stack.ir.body_relation import Body, Branches, Repeat
 from stack.ir.elementwise_ops import EVERYWHERE
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
+from stack.ir.relation import Relation, related
 from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 
@@ -72,6 +75,11 @@ def _opaque_infer(site: Site) -> Type:
     return site.hint
 
 
+def _item_relation(node: Node) -> Relation:
+    axes = plain(names(node.tensor.rank))
+    return related(Rule((axes,), (axes,)), [node.shape], [node.shape], {})
+
+
 def _control(name: str, doc: str, infer: Callable[[Site], Type], **more: Any) -> None:
     define(OpDef(name, doc, "control", infer, **more))
 
@@ -80,24 +88,27 @@ _control(
     "item",
     "one result of a node with several",
     _item_infer,
+    relation=_item_relation,
     attrs=("index: int",),
     arity=1,
     levels=EVERYWHERE,
 )
-_control("call", "run a named block", _call_infer, attrs=("name: str",))
+_control("call", "run a named block", _call_infer, relation=Body, attrs=("name: str",))
 _control(
     "fusion",
     "one group: inline the body; `kind` says what will run it",
     _call_infer,
+    relation=Body,
     attrs=("kind: str", "name?", "why?", "at?", "tiles?", "refused?", "padded?"),
 )
 _control(
     "cond",
     "run block number `operand 0` (false is 0) on the other operands",
     _cond_infer,
+    relation=Branches,
     at_least=1,
 )
-_control("while", "repeat the body while the condition holds", _while_infer)
+_control("while", "repeat the body while the condition holds", _while_infer, relation=Repeat)
 define(
     OpDef(
         "opaque",

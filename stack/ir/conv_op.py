@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from stack.errors import RuleError
-from stack.ir.axes import Axis, Index, Rule, plain
+from stack.ir.algebra import Algebra
+from stack.ir.axes import Axis, Rule, plain
 from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul, product
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
+from stack.ir.relation import Window, Windows
 from stack.ir.types import Type
 
 PRECISIONS = ("tf32",)
@@ -101,31 +102,21 @@ def _infer(site: Site) -> Type:
     return x.with_shape(as_stored(shape, at))
 
 
-def _pull(node: Node, index: Index, reduced: Mapping[str, Dim]) -> list[Index]:
+def _windows(node: Node) -> Windows:
+    """`spread * dim = stride * s + dilation * k - low`; a transposed weight has its taps turned."""
     at = node.attrs
-    if any(d != 1 for d in at["lhs_dilation"]):
-        raise RuleError("conv with a dilated input reads what no index map describes")
-    rank = len(at["stride"])
-    missing = [n for n in ("c", *(f"k{i}" for i in range(rank))) if n not in reduced]
-    if missing:
-        raise RuleError(f"conv needs an index for {', '.join(missing)}")
-    place = channels_second(index, at)
-    taps = tuple(reduced[f"k{i}"] for i in range(rank))
-    x, w = (channels_second(a.shape, at) for a in node.args)
-    result = channels_second(node.shape, at)[1]
-    group = floordiv(place[1], floordiv(result, at["groups"]))
-    channel = add(mul(group, floordiv(x[1], at["groups"])), reduced["c"])
-    window = tuple(
-        add(add(mul(i, s), mul(k, d)), -lo)
-        for i, s, k, d, lo in zip(
-            place[2:], at["stride"], taps, at["rhs_dilation"], at["low"], strict=True
-        )
-    )
-    weight: tuple[Dim, ...] = (place[1], reduced["c"], *taps)
-    if at.get("transposed"):
-        turned = (add(add(k, -1), mul(t, -1)) for k, t in zip(w[2:], taps, strict=True))
-        weight = (channel, add(place[1], mul(mul(group, w[1]), -1)), *turned)
-    return [as_stored((place[0], channel, *window), at), as_stored(weight, at)]
+    dims = as_stored(range(node.tensor.rank), at)
+    taps = channels_second(node.args[1].shape, at)[2:]
+    found: dict[tuple[int, int], Window] = {}
+    for i, (stride, low, spread, dilation) in enumerate(
+        zip(*(at[k] for k in ("stride", "low", "lhs_dilation", "rhs_dilation")), strict=True)
+    ):
+        offset: Dim = -low
+        if at.get("transposed"):
+            offset, dilation = add(offset, mul(add(taps[i], -1), dilation)), -dilation
+        terms = ((f"s{i}", stride), (f"k{i}", dilation))
+        found[0, dims.index(2 + i)] = Window(terms, offset, spread)
+    return found
 
 
 define(
@@ -135,7 +126,8 @@ define(
         "contraction",
         _infer,
         rule=conv_rule,
-        pull=_pull,
+        windows=_windows,
+        algebra=Algebra(((0,), (1,))),
         flops=2,
         attrs=(
             "stride: ints",

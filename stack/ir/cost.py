@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from stack.ir.axes import Rule
 from stack.ir.dim import Dim, add, maximum, minimum, mul, product
 from stack.ir.kernel_ops import turns
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.ops import lookup, rule_of
+from stack.ir.relation import axis_sizes
 from stack.ir.types import TensorType, TupleType, Type
 
 
@@ -127,26 +127,19 @@ def _with_open_blocks(block: Block) -> Iterator[Node]:
                 yield from _with_open_blocks(inner)
 
 
-def axis_sizes(node: Node) -> dict[str, Dim]:
-    """Sizes of the axes of a node's rule; a windowed axis has the size of the result's."""
+def node_axes(node: Node) -> dict[str, Dim]:
+    """Sizes of the axes of a node's rule."""
     rule = rule_of(node)
     if rule is None:
         return {}
-    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
-    operands = (*rule.inputs, *rule.outputs)
-    shapes = [*(a.shape for a in node.args), *(t.shape for t in types)]
-    kept = [
-        [(axis, size) for axis, size in zip(operand, shape, strict=True) if axis.mark != "^"]
-        for operand, shape in zip(operands, shapes, strict=True)
-    ]
-    plain = Rule(tuple(tuple(a for a, _ in o) for o in kept), ())
-    return plain.sizes([tuple(s for _, s in o) for o in kept])
+    results = [t.shape for t in node.types]
+    return axis_sizes(rule, [a.shape for a in node.args], results)
 
 
 def _flops(node: Node) -> Dim:
     op = lookup(node.op)
     if op.kind in ("reduction", "contraction"):
-        steps = product(list(axis_sizes(node).values()))
+        steps = product(list(node_axes(node).values()))
         if node.op == "sort":
             axis: int = node.attrs["axis"]
             length = node.args[0].shape[axis]

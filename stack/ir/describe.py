@@ -113,12 +113,12 @@ def _attribute(name: str, kind: str, is_needed: bool) -> str:
 
 
 def _reads(op: OpDef, has_rule: bool, marks: set[str]) -> str:
-    """How the index of an operand follows from the index of the result."""
-    if op.pull is not None:
-        return "pull"
-    if not has_rule or op.arity == 0:
-        return ""
-    return "data or whole axis" if marks - {""} else "rule"
+    """What says which elements of an operand an element of the result reads."""
+    if op.windows is not None:
+        return "window"
+    if has_rule and op.arity != 0:
+        return "data or whole axis" if marks - {""} else "rule"
+    return "body" if op.relation is not None else ""
 
 
 def _example(op: OpDef) -> Node | None:

@@ -7,11 +7,15 @@ else needs to know).
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
 
+from stack.errors import RuleError
+from stack.ir.algebra import ELEMENTWISE, NOTHING
 from stack.ir.axes import Rule, names, plain
 from stack.ir.dim import Dim
 from stack.ir.node import Node
-from stack.ir.ops import LEVELS, OpDef, Site, define
+from stack.ir.ops import LEVELS, Applied, OpDef, Site, define
 from stack.ir.types import BOOL, TensorType, Type
 
 EVERYWHERE = frozenset(LEVELS)
@@ -105,7 +109,15 @@ def _same_dtype(site: Site, args: tuple[Node, ...], kinds: str) -> TensorType:
     dtype = args[0].dtype
     if dtype.kind not in kinds:
         raise site.fail(f"does not take {dtype}")
-    return TensorType(dtype, common_shape(site, args), result_space(site))
+    return TensorType(dtype, _shape(site), result_space(site))
+
+
+def _shape(site: Site) -> tuple[Dim, ...]:
+    try:
+        return site.shape()
+    except RuleError as error:
+        why = "operands of an elementwise op have one shape, or rank 0"
+        raise site.fail(why) from error
 
 
 def _elementwise_infer(kinds: str) -> Callable[[Site], Type]:
@@ -116,10 +128,22 @@ def _bool_infer(kinds: str) -> Callable[[Site], Type]:
     return lambda site: _same_dtype(site, site.args, kinds).with_dtype(BOOL)
 
 
-def elementwise_rule(node: Node) -> Rule:
+def elementwise_rule(node: Applied) -> Rule:
     """`a b, , a b -> a b`: every operand has all axes, or none."""
-    axes = names(node.tensor.rank)
-    return Rule(tuple(plain(axes) if a.tensor.rank else () for a in node.args), (plain(axes),))
+    ranks = [a.tensor.rank for a in node.args]
+    return _aligned(max(ranks), tuple([bool(rank) for rank in ranks]))
+
+
+@lru_cache(maxsize=1 << 8)
+def _aligned(rank: int, is_full: tuple[bool, ...]) -> Rule:
+    axes = plain(names(rank))
+    return Rule(tuple(axes if full else () for full in is_full), (axes,))
+
+
+# how rare ones are spelled with the ops that every backend has
+SPELLED: dict[str, Callable[[Any, Node], Node]] = {
+    "isnan": lambda b, node: b.ne(node.args[0], node.args[0]),  # the one number that is not itself
+}
 
 
 def _elementwise(
@@ -137,6 +161,8 @@ def _elementwise(
             "elementwise",
             infer,
             rule=elementwise_rule,
+            algebra=ELEMENTWISE.get(name, NOTHING),
+            spelled=SPELLED.get(name),
             flops=flops,
             arity=arity,
             attrs=attrs,
@@ -157,8 +183,7 @@ for _name, _doc in COMPARE.items():
 def _select_infer(site: Site) -> Type:
     if site.args[0].dtype != BOOL:
         raise site.fail("the condition is bool")
-    chosen = _same_dtype(site, site.args[1:], "biufc")
-    return chosen.with_shape(common_shape(site, site.args))
+    return _same_dtype(site, site.args[1:], "biufc")
 
 
 def hinted(site: Site) -> TensorType:

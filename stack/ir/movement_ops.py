@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import lru_cache
 from typing import Any
 
-from stack.errors import RuleError
+from stack.ir.algebra import INF, NOTHING, RISING, Algebra
 from stack.ir.axes import (
     Axis,
-    Index,
     Operand,
     Rule,
     names,
     operand_text,
     parse_rule,
     plain,
-    reshape_pull,
+    reshape_groups,
     reshape_rule,
+    unmarked,
 )
-from stack.ir.dim import Dim, add, equal, floordiv, less_equal, maximum, mul
+from stack.ir.dim import Dim, add, equal, floordiv, less_equal, maximum, mul, product
 from stack.ir.elementwise_ops import EVERYWHERE, hinted
 from stack.ir.node import Node
-from stack.ir.ops import OpDef, Site, define
+from stack.ir.ops import Applied, OpDef, Site, define
+from stack.ir.relation import Equation, Linear, Relation, Window, Windows, related, row_major
 from stack.ir.types import TensorType, Type
 
+MOVED = Algebra(((0,),), (RISING,), exact=True)
 SCATTER_KINDS = ("set", "add", "mul", "max", "min")
-Reduced = Mapping[str, Dim]
 
 
 def _const_infer(site: Site) -> Type:
@@ -65,6 +67,7 @@ _leaf(
     "position along one axis: 0, 1, 2, ...",
     _iota_infer,
     rule=_leaf_rule,
+    algebra=Algebra(range=(0, INF), exact=True),
     attrs=("axis: int",),
 )
 _leaf(
@@ -72,6 +75,7 @@ _leaf(
     "the value of a size expression, as an integer",
     _size_infer,
     rule=_leaf_rule,
+    algebra=Algebra(range=(0, INF), exact=True),
     attrs=("value: dim",),
 )
 
@@ -90,8 +94,19 @@ def _reshape_rule(node: Node) -> Rule:
     return reshape_rule(node.args[0].shape, node.shape)
 
 
-def _reshape_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
-    return [reshape_pull(index, node.args[0].shape, node.shape)]
+def _reshape_relation(node: Node) -> Relation:
+    """Both shapes number the elements of each group of dims in the same, row-major, order."""
+    source, target = node.args[0].shape, node.shape
+    sizes: dict[str, Dim] = {}
+    read: list[Equation] = []
+    made: list[Equation] = []
+    for group, (left, right) in enumerate(reshape_groups(source, target)):
+        flat = f"f{group}"
+        sizes[flat] = product(source[left])
+        for found, dims, shape in ((read, left, source), (made, right, target)):
+            terms = row_major(range(len(shape))[dims], shape[dims])
+            found.append(Equation(terms, ((flat, 1),)))
+    return Linear(sizes, ((source, tuple(read)),), ((target, tuple(made)),))
 
 
 def _transpose_infer(site: Site) -> Type:
@@ -99,12 +114,16 @@ def _transpose_infer(site: Site) -> Type:
     source = site.args[0].tensor
     if sorted(perm) != list(range(source.rank)):
         raise site.fail(f"perm {list(perm)} is not a permutation of its {source.rank} axes")
-    return source.with_shape(tuple(source.shape[p] for p in perm))
+    return source.with_shape(site.shape())
 
 
-def _transpose_rule(node: Node) -> Rule:
-    axes = names(node.tensor.rank)
-    perm: tuple[int, ...] = node.attrs["perm"]
+def _transpose_rule(node: Applied) -> Rule:
+    return _permuted(tuple(node.attrs["perm"]))
+
+
+@lru_cache(maxsize=1 << 8)
+def _permuted(perm: tuple[int, ...]) -> Rule:
+    axes = names(len(perm))
     return Rule((plain(axes),), (plain([axes[p] for p in perm]),))
 
 
@@ -156,10 +175,11 @@ def _windowed(node: Node) -> Rule:
     return Rule((read, *extra), (plain(axes),))
 
 
-def _slice_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+def _slice_windows(node: Node) -> Windows:
     start: tuple[Dim, ...] = node.attrs["start"]
     step: tuple[int, ...] = node.attrs["step"]
-    return [tuple(add(s, mul(i, k)) for i, s, k in zip(index, start, step, strict=True))]
+    axes = zip(names(len(start)), start, step)
+    return {(0, dim): Window(((a, k),), s) for dim, (a, s, k) in enumerate(axes)}
 
 
 def _reverse_infer(site: Site) -> Type:
@@ -169,14 +189,10 @@ def _reverse_infer(site: Site) -> Type:
     return source
 
 
-def _reverse_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
-    axes = node.attrs["axes"]
-    return [
-        tuple(
-            add(add(size, -1), mul(i, -1)) if axis in axes else i
-            for axis, (i, size) in enumerate(zip(index, node.shape, strict=True))
-        )
-    ]
+def _reverse_windows(node: Node) -> Windows:
+    axes = names(node.tensor.rank)
+    flipped: tuple[int, ...] = node.attrs["axes"]
+    return {(0, d): Window(((axes[d], -1),), add(node.shape[d], -1)) for d in flipped}
 
 
 def _pad_infer(site: Site) -> Type:
@@ -195,11 +211,13 @@ def _pad_infer(site: Site) -> Type:
     return source.with_shape(tuple(shape))
 
 
-def _pad_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
-    if any(gap != 0 for gap in node.attrs["interior"]):
-        raise RuleError("pad with interior padding reads what no index map describes")
-    low: tuple[Dim, ...] = node.attrs["low"]
-    return [tuple(add(i, mul(lo, -1)) for i, lo in zip(index, low, strict=True)), ()]
+def _pad_windows(node: Node) -> Windows:
+    low, interior = node.attrs["low"], node.attrs["interior"]
+    axes = zip(names(len(low)), low, interior)
+    return {
+        (0, dim): Window(((a, 1),), mul(lo, -1), add(gap, 1))
+        for dim, (a, lo, gap) in enumerate(axes)
+    }
 
 
 def _concat_infer(site: Site) -> Type:
@@ -229,20 +247,26 @@ def _concat_rule(node: Node) -> Rule:
     return Rule(operands, (plain(axes),))
 
 
-def _concat_pull(node: Node, index: Index, reduced: Reduced) -> list[Index]:
+def _concat_windows(node: Node) -> Windows:
     at: int = node.attrs["axis"]
-    found: list[Index] = []
+    axis = names(node.tensor.rank)[at]
+    found: dict[tuple[int, int], Window] = {}
     start: Dim = 0
-    for arg in node.args:
-        found.append((*index[:at], add(index[at], mul(start, -1)), *index[at + 1 :]))
+    for operand, arg in enumerate(node.args):
+        found[operand, at] = Window(((axis, 1),), mul(start, -1))
         start = add(start, arg.shape[at])
     return found
+
+
+def _concat_algebra(node: Node) -> Algebra:
+    count = len(node.args)
+    return Algebra((tuple(range(count)),), (RISING,) * count, exact=True)
 
 
 # ---- gather and scatter
 
 
-def rule_attr(node: Node) -> Rule:
+def rule_attr(node: Applied) -> Rule:
     """The axis rule of an op that carries it as an attribute."""
     return parse_rule(node.attrs["rule"])
 
@@ -280,7 +304,7 @@ def _gather_infer(site: Site) -> Type:
     loose = [a.names[0] for a in frame if a.names[0] not in sizes]
     if loose or any(a.names[0] in rule.whole for a in frame):
         raise site.fail(f"rule {str(rule)!r}: the result has the plain axes of the operands")
-    return site.args[0].tensor.with_shape(tuple(sizes[a.names[0]] for a in frame))
+    return site.args[0].tensor.with_shape(site.shape())
 
 
 def _scatter_infer(site: Site) -> Type:
@@ -297,14 +321,20 @@ def _scatter_infer(site: Site) -> Type:
     return site.args[0].type
 
 
+def _scatter_relation(node: Node) -> Relation:
+    """An element of operand 0 stays where it is; an update goes anywhere along the marked axes."""
+    return related(unmarked(rule_attr(node)), [a.shape for a in node.args], [node.shape], {})
+
+
 def _movement(
     name: str,
     doc: str,
     infer: Callable[[Site], Type],
     rule: Callable[[Node], Rule],
+    algebra: Algebra | Callable[[Node], Algebra] = MOVED,
     **more: Any,
 ) -> None:
-    define(OpDef(name, doc, "movement", infer, rule=rule, **more))
+    define(OpDef(name, doc, "movement", infer, rule=rule, algebra=algebra, **more))
 
 
 _movement(
@@ -312,7 +342,7 @@ _movement(
     "same elements in row-major order, another shape",
     _reshape_infer,
     _reshape_rule,
-    pull=_reshape_pull,
+    relation=_reshape_relation,
     arity=1,
     levels=EVERYWHERE,
 )
@@ -339,7 +369,7 @@ _movement(
     "elements start, start+step, ... below limit",
     _slice_infer,
     _windowed,
-    pull=_slice_pull,
+    windows=_slice_windows,
     arity=1,
     attrs=("start: dims", "limit: dims", "step: ints"),
 )
@@ -348,7 +378,7 @@ _movement(
     "flip the axes",
     _reverse_infer,
     _windowed,
-    pull=_reverse_pull,
+    windows=_reverse_windows,
     arity=1,
     attrs=("axes: ints",),
 )
@@ -357,7 +387,8 @@ _movement(
     "put `low`, `high` and, between elements, `interior` copies of the scalar operand",
     _pad_infer,
     _windowed,
-    pull=_pad_pull,
+    windows=_pad_windows,
+    algebra=Algebra(((0, 1),), (RISING, RISING), exact=True),
     arity=2,
     attrs=("low: dims", "high: dims", "interior: dims"),
 )
@@ -366,7 +397,8 @@ _movement(
     "operands one after another along an axis",
     _concat_infer,
     _concat_rule,
-    pull=_concat_pull,
+    windows=_concat_windows,
+    algebra=_concat_algebra,
     at_least=1,
     attrs=("axis: int",),
 )
@@ -384,6 +416,8 @@ _movement(
     "combine updates into operand 0 at data-dependent positions; indices in range",
     _scatter_infer,
     rule_attr,
+    relation=_scatter_relation,
+    algebra=NOTHING,
     at_least=2,
     attrs=("rule: str", "kind: str"),
 )

@@ -6,13 +6,17 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, cast
+from typing import Any, Protocol, cast
+from weakref import WeakKeyDictionary
 
 from stack.errors import RuleError
+from stack.ir.algebra import NOTHING, Algebra
 from stack.ir.axes import Index, Rule
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr
 from stack.ir.node import Block, Node, plain_attr
+from stack.ir.region import Region, element
+from stack.ir.relation import Everything, Linear, Relation, Windows, related
 from stack.ir.types import Type
 
 LEVELS = ("tensor", "tile", "loop")
@@ -40,6 +44,17 @@ ATTRIBUTES: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 
 
+class Applied(Protocol):
+    """An op on operands: a node, or one that is being made and has no type yet."""
+
+    @property
+    def op(self) -> str: ...
+    @property
+    def args(self) -> tuple[Node, ...]: ...
+    @property
+    def attrs(self) -> Mapping[str, Any]: ...
+
+
 @dataclass(frozen=True)
 class Site:
     """What type inference sees of a node that is being made."""
@@ -54,6 +69,19 @@ class Site:
         shown = ", ".join(str(a.type) for a in self.args)
         return RuleError(f"{self.op}({shown}): {why}")
 
+    def shapes(self) -> list[tuple[Dim, ...]]:
+        """Shapes of the results, by an axis rule that does not look at them. Raises RuleError."""
+        rule = cast("Callable[[Applied], Rule]", OPS[self.op].rule)
+        try:
+            return rule(self).output_shapes([a.shape for a in self.args])
+        except RuleError as error:
+            raise self.fail(str(error)) from error
+
+    def shape(self) -> tuple[Dim, ...]:
+        """Shape of the one result, by the axis rule."""
+        (shape,) = self.shapes()
+        return shape
+
 
 @dataclass(frozen=True)
 class OpDef:
@@ -62,11 +90,13 @@ class OpDef:
     Attributes:
         infer: type of the result from a `Site`; raises RuleError.
         rule: axis rule of a node, or None where the op has no axes (constants, calls).
-        pull: `(node, index, reduced) -> indices`, see the function `pull`; derived from the rule
-            where not given.
+        windows: how dims that the rule marks `^` or `~` are read.
+        relation: access relation of a node, where no rule states it.
+        algebra: what holds of it whatever its operands are; of a node, where attributes decide.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
         kind: "elementwise", "movement", "reduction", "contraction", "leaf", "control", "memory"
             or "foreign"; what fusion and backends dispatch on first.
+        spelled: `(builder, node) -> node`, with the ops that every backend has; for `decompose`.
         flops: scalar operations for each output element (each reduced element for reductions).
         attrs: what it takes, as "axes: ints"; the kinds are those of `ATTRIBUTES`, a name alone
             takes anything, a "?" after the name marks an optional one.
@@ -81,14 +111,27 @@ class OpDef:
     kind: str
     infer: Callable[[Site], Type]
     evaluate: Callable[..., Any] | None = None
-    rule: Callable[[Node], Rule | None] | None = None
-    pull: Callable[[Node, Index, Mapping[str, Dim]], list[Index]] | None = None
+    rule: Callable[[Node], Rule] | None = None
+    windows: Callable[[Node], Windows] | None = None
+    relation: Callable[[Node], Relation] | None = None
+    algebra: Algebra | Callable[[Node], Algebra] = NOTHING
+    spelled: Callable[[Any, Node], Node] | None = None
     flops: float = 0
     attrs: tuple[str, ...] = ()
     arity: int | None = None
     at_least: int = 0
     levels: frozenset[str] = field(default_factory=lambda: frozenset({"tensor"}))
     closed: bool = True
+
+    @property
+    def is_view(self) -> bool:
+        """Whether it shows elements of one operand at other places, as an index map tells."""
+        return self.kind == "movement" and self.arity == 1
+
+    @property
+    def is_whole_view(self) -> bool:
+        """Whether it is a view that leaves none of them out, and no order changes."""
+        return self.is_view and self.windows is None
 
     @cached_property
     def signature(self) -> dict[str, tuple[str, bool]]:
@@ -161,10 +204,52 @@ def infer_type(
         raise RuleError(f"{name} does not take these operands or attributes: {what}") from error
 
 
+def algebra_of(node: Node) -> Algebra:
+    """What holds of a node whatever its operands are."""
+    facts = lookup(node.op).algebra
+    return facts if isinstance(facts, Algebra) else facts(node)
+
+
+def is_view(node: Node) -> bool:
+    """Whether a node shows elements of its operand at other places, as an index map tells."""
+    return lookup(node.op).is_view
+
+
+def is_whole_view(node: Node) -> bool:
+    """Whether a node is a view that leaves no element out: broadcast, reshape, transpose."""
+    return lookup(node.op).is_whole_view
+
+
 def rule_of(node: Node) -> Rule | None:
     """The axis rule of a node."""
     op = lookup(node.op)
     return op.rule(node) if op.rule else None
+
+
+_LINEAR: WeakKeyDictionary[Node, Linear] = WeakKeyDictionary()  # those that hold no nodes
+
+
+def relation_of(node: Node) -> Relation:
+    """The access relation of a node: its own, that of its axis rule, or everything."""
+    found = _LINEAR.get(node)
+    if found is not None:
+        return found
+    made = _relation(node)
+    if isinstance(made, Linear):
+        _LINEAR[node] = made
+    return made
+
+
+def _relation(node: Node) -> Relation:
+    op = lookup(node.op)
+    if op.relation is not None:
+        return op.relation(node)
+    operands = tuple(a.shape for a in node.args)
+    results = tuple(t.shape for t in node.types)
+    if op.rule is None:
+        return Everything(operands, results)
+    rule = op.rule(node)
+    return related(rule, operands, results, op.windows(node) if op.windows else {})
 
 
 def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> list[Index]:
@@ -175,12 +260,17 @@ def pull(node: Node, index: Index, reduced: Mapping[str, Dim] | None = None) -> 
     means that the operand is not read. Raises RuleError for ops whose reads no index map
     describes: those depend on data, or need a whole axis.
     """
-    op = lookup(node.op)
-    if op.pull is not None:
-        return op.pull(node, index, reduced or {})
-    rule = rule_of(node)
-    marks = {a.mark for operand in rule.inputs for a in operand} if rule else {"!"}
-    if rule is None or marks - {""}:
-        raise RuleError(f"{node.op} reads its operands in a way that no index map describes")
-    sizes = rule.sizes([a.shape for a in node.args])
-    return rule.pull(index, sizes, reduced or {})
+    try:
+        return relation_of(node).pull(index, reduced or {})
+    except RuleError as error:
+        raise RuleError(f"{node.op}: {error}") from error
+
+
+def push(node: Node, operand: int, index: Index) -> list[Region | None]:
+    """Which part of every result the element `index` of an operand can reach; None for none."""
+    return relation_of(node).push(operand, element(index))
+
+
+def footprint(node: Node, index: Index, result: int = 0) -> list[Region | None]:
+    """Which part of every operand the element `index` of a result may depend on."""
+    return relation_of(node).footprint(element(index), result)

@@ -13,12 +13,14 @@ It is the grouped GEMM of CUTLASS and torch, and the ragged dot of JAX.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from stack.ir.axes import Rule, parse_rule
+from stack.ir.algebra import Algebra
+from stack.ir.axes import Rule, parse_rule, unmarked
 from stack.ir.movement_ops import rule_attr
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
+from stack.ir.relation import Relation, related
 from stack.ir.types import TensorType, Type
 
 
@@ -87,6 +89,14 @@ def _infer(site: Site) -> Type:
     return TensorType(dtype, shape)
 
 
+def _relation(node: Node) -> Relation:
+    """A row stays where it is, and may meet any group; an end moves rows between all of them."""
+    rule = unmarked(rule_attr(node))
+    left, right, ends = rule.inputs
+    read = Rule((left, right, tuple(replace(a, mark="!") for a in ends)), rule.outputs)
+    return related(read, [a.shape for a in node.args], [node.shape], {})
+
+
 define(
     OpDef(
         "ragged_dot",
@@ -94,6 +104,8 @@ define(
         "contraction",
         _infer,
         rule=rule_attr,
+        relation=_relation,
+        algebra=Algebra(((0,), (1,))),
         flops=2,
         attrs=("rule: str", "loose?: bool"),
         arity=3,

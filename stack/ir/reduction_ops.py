@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
+from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr
 from stack.ir.node import Node
-from stack.ir.ops import OpDef, Site, define
+from stack.ir.ops import Applied, OpDef, Site, define
+from stack.ir.relation import Window, Windows
 from stack.ir.types import TensorType, TupleType, Type
 
 # kind: the element types that it takes
@@ -30,19 +34,27 @@ def _check_kind(site: Site, kinds: tuple[str, ...]) -> None:
         raise site.fail(f"no {kind} of {dtype}")
 
 
+def _kind_algebra(node: Node) -> Algebra:
+    return reduction(node.attrs["kind"])
+
+
 def _reduce_infer(site: Site) -> Type:
     _check_kind(site, REDUCE_KINDS)
     source, axes = site.args[0].tensor, site.attrs["axes"]
     if list(axes) != sorted(set(axes)) or any(not 0 <= a < source.rank for a in axes):
         raise site.fail(f"axes {list(axes)} are not distinct rising axes of {source}")
-    shape = tuple(s for i, s in enumerate(source.shape) if i not in axes)
+    shape = site.shape()
     # a tile reduced to one element is a scalar
     return source.with_shape(shape) if shape else TensorType(source.dtype, ())
 
 
-def _reduce_rule(node: Node) -> Rule:
-    axes = names(node.args[0].tensor.rank)
-    gone = node.attrs["axes"]
+def _reduce_rule(node: Applied) -> Rule:
+    return _without(node.args[0].tensor.rank, tuple(node.attrs["axes"]))
+
+
+@lru_cache(maxsize=1 << 8)
+def _without(rank: int, gone: tuple[int, ...]) -> Rule:
+    axes = names(rank)
     return Rule((plain(axes),), (plain([a for i, a in enumerate(axes) if i not in gone]),))
 
 
@@ -51,42 +63,47 @@ def _argreduce_infer(site: Site) -> Type:
     _check_kind(site, ("max", "min"))
     if not 0 <= axis < source.rank or not hint.dtype.is_integer:
         raise site.fail(f"axis {axis} of {source} to {hint}: a valid axis and an integer result")
-    return hint.with_shape(source.shape[:axis] + source.shape[axis + 1 :])
+    return hint.with_shape(site.shape())
 
 
-def _argreduce_rule(node: Node) -> Rule:
+def _argreduce_rule(node: Applied) -> Rule:
+    return _without(node.args[0].tensor.rank, (node.attrs["axis"],))
+
+
+def _carried_rule(node: Applied) -> Rule:
     axes = names(node.args[0].tensor.rank)
-    return Rule(
-        (plain(axes),), (plain([a for i, a in enumerate(axes) if i != node.attrs["axis"]]),)
-    )
-
-
-def _carried_rule(node: Node) -> Rule:
-    axes = names(node.tensor.rank)
     marked = tuple(Axis((a,), "~" if i == node.attrs["axis"] else "") for i, a in enumerate(axes))
     return Rule((marked,), (marked,))
+
+
+def _carried_windows(node: Node) -> Windows:
+    """An element reads itself and those before it, in a reversed scan those after it."""
+    at: int = node.attrs["axis"]
+    lag = 1 if node.attrs["reverse"] else -1
+    axis = names(node.tensor.rank)[at]
+    return {(0, at): Window(((axis, 1), ("~", lag)), free=(("~", node.shape[at]),))}
 
 
 def _scan_infer(site: Site) -> Type:
     _check_kind(site, SCAN_KINDS)
     if not 0 <= site.attrs["axis"] < site.args[0].tensor.rank:
         raise site.fail(f"axis {site.attrs['axis']} is outside of {site.args[0].type}")
-    return site.args[0].type
+    return site.args[0].tensor.with_shape(site.shape())
 
 
 def _sort_infer(site: Site) -> Type:
     axis, keys = site.attrs["axis"], site.attrs["num_keys"]
-    shapes = {a.shape for a in site.args}
-    if len(shapes) != 1 or not 0 <= axis < site.args[0].tensor.rank:
+    if not 0 <= axis < site.args[0].tensor.rank:
         raise site.fail(f"operands have one shape that has axis {axis}")
+    shapes = site.shapes()
     if not 1 <= keys <= len(site.args):
         raise site.fail(f"num_keys {keys} is not between 1 and {len(site.args)}")
     if any(a.dtype.kind == "c" for a in site.args[:keys]):
         raise site.fail("complex numbers have no order")
-    return TupleType(tuple(a.tensor for a in site.args))
+    return TupleType(tuple(a.tensor.with_shape(s) for a, s in zip(site.args, shapes, strict=True)))
 
 
-def _sort_rule(node: Node) -> Rule:
+def _sort_rule(node: Applied) -> Rule:
     rank = node.args[0].tensor.rank
     operand = tuple(
         Axis((a,), "!" if i == node.attrs["axis"] else "") for i, a in enumerate(names(rank))
@@ -104,7 +121,7 @@ def _dot_infer(site: Site) -> Type:
         raise site.fail(f"rule {str(rule)!r}: the result has each axis once")
     if len({a.dtype for a in site.args}) != 1:
         raise site.fail("operands have one element type; insert casts")
-    (shape,) = rule.output_shapes([a.shape for a in site.args])
+    shape = site.shape()
     dtype = site.hint.dtype if isinstance(site.hint, TensorType) else site.args[0].dtype
     if dtype.kind != site.args[0].dtype.kind:
         raise site.fail(f"accumulates in a wider type of the same kind, not in {dtype}")
@@ -118,6 +135,7 @@ define(
         "reduction",
         _reduce_infer,
         rule=_reduce_rule,
+        algebra=_kind_algebra,
         flops=1,
         attrs=("kind: str", "axes: ints"),
         arity=1,
@@ -143,6 +161,8 @@ define(
         "reduction",
         _scan_infer,
         rule=_carried_rule,
+        windows=_carried_windows,
+        algebra=_kind_algebra,
         flops=1,
         attrs=("kind: str", "axis: int", "reverse: bool"),
         levels=EVERYWHERE,
@@ -168,6 +188,7 @@ define(
         "contraction",
         _dot_infer,
         rule=rule_attr,
+        algebra=Algebra(((0,), (1,))),
         flops=2,
         attrs=("rule: str",),
         arity=2,

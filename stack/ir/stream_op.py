@@ -24,6 +24,7 @@ from typing import Any
 
 from stack.errors import RuleError
 from stack.ir.axes import parse_rule
+from stack.ir.body_relation import Streamed
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim
 from stack.ir.node import Node
@@ -106,6 +107,7 @@ define(
         "control",
         _infer,
         evaluate=_evaluate,
+        relation=Streamed,
         attrs=("name: str", "part?: int", "tiles?", "refused?"),
         at_least=1,
     )

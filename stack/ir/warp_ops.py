@@ -26,6 +26,7 @@ from stack.ir.types import TensorType, Type
 
 LOOP_LEVEL = frozenset({"loop"})
 WARP = 32  # lanes of a warp
+VECTOR_BYTES = 16  # that one access of a thread moves at most
 
 
 def _mma_infer(site: Site) -> Type:

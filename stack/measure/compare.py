@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,15 @@ from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
-from stack.measure.systems import Peer, Program, Say, System, own_system, peer_systems
+from stack.measure.systems import (
+    NO_OPTIONS,
+    Peer,
+    Program,
+    Say,
+    System,
+    own_system,
+    peer_systems,
+)
 from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, is_noisy
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run
@@ -85,6 +93,7 @@ def compare(
     *,
     backend: str | None = None,
     passes: str = "default",
+    options: Mapping[str, Any] = NO_OPTIONS,
     target: str = "",
     rounds: int = ROUNDS,
     ir_only: Sequence[str] = (),
@@ -98,7 +107,7 @@ def compare(
     """
     first = programs[0]
     say("compiling with stack")
-    systems = [own_system(first, backend, passes, target)]
+    systems = [own_system(first, backend, passes, target, options)]
     for peer in peers:
         ways = WAYS[:1] if peer.backend in ir_only else WAYS
         found = peer_systems(first, peer, ways, say)

@@ -17,6 +17,7 @@ from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend, find_frontend, lower
 from stack.run.compiled import compile
 from stack.run.record import Run
+from stack.run.targets import target_of
 
 RIVALS = "rivals"
 PART = 1 << 26  # elements of a result that are compared at a time
@@ -205,7 +206,7 @@ def _one_by_one(peer: Peer) -> dict[str, Any]:
 def _own(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
     options = _one_by_one(peer)
     with _torch().no_grad():
-        fn = compile(program.fn, *program.args, backend=peer.backend, target=name, **options)
+        fn = compile(program.fn, *program.args, backend=peer.backend, label=name, **options)
     system = _called(name, "generated", fn, program)
     system.is_ours = True
     _count(system, fn.run.kernels)
@@ -247,7 +248,8 @@ def _ir(program: GpuProgram, peer: Peer, device: str) -> GpuSystem:
     frontend = find_frontend(program.fn, program.args)
     captured = frontend.capture(program.fn, program.args)
     options = {"device": device, "call_opaque": frontend.call_opaque, **peer.options}
-    executable = backend.compile(lower(captured.func, backend, Run()), options)
+    lowered = lower(captured.func, backend, Run(), target=target_of(backend, options))
+    executable = backend.compile(lowered, options)
     system = _through(f"{peer.label}/ir", "peer", executable, captured)
     if peer.backend in ("xla", "tvm"):
         # its streams are its own: by the wall clock, which counts its dispatch

@@ -20,6 +20,7 @@ from stack.run.compile import CompiledGraph, find_frontend, lower
 from stack.run.compiled import jit
 from stack.run.frontend import Captured
 from stack.run.record import Run
+from stack.run.targets import target_of
 
 REPLAYS = ("reduce-overhead", "max-autotune")  # modes of Inductor that replay CUDA graphs
 WARMED = 16  # rows of what is compiled before the clock runs
@@ -314,7 +315,8 @@ def _replayed(captured: Captured, peer: Peer, name: str, device: str) -> ModelSy
 
     def call() -> Any:
         if not held:  # compiling is part of the first call, capturing is not
-            made = backend.compile(lower(captured.func, backend, Run()), options)
+            lowered = lower(captured.func, backend, Run(), target=target_of(backend, options))
+            made = backend.compile(lowered, options)
             held.append((made, _arrays_for(made, captured)))
         executable, prepared = held[0]
         assert executable.call is not None

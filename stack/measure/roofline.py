@@ -63,7 +63,8 @@ class Ceilings:
         return {**gigaflops, **copied, "threads": self.threads, "how": self.how}
 
 
-def _best(call: Callable[[], object], rounds: int = ROUNDS) -> float:
+def best_time(call: Callable[[], object], rounds: int = ROUNDS) -> float:
+    """Seconds of the best of several calls, after one that does not count."""
     call()
     times: list[float] = []
     for _ in range(rounds):
@@ -96,7 +97,7 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
     n = SIZES["f32"]
     a = rng.standard_normal((n, n), dtype=np.float32)
     b = rng.standard_normal((n, n), dtype=np.float32)
-    flops["f32"] = 2 * n**3 / _best(lambda: a @ b, rounds)
+    flops["f32"] = 2 * n**3 / best_time(lambda: a @ b, rounds)
     how.append(f"f32 {n}^3 by NumPy")
     threads = thread_count()
     torch = _module("torch")
@@ -104,11 +105,11 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
         for dtype, kind in (("f32", torch.float32), ("bf16", torch.bfloat16)):
             n = SIZES[dtype]
             x, y = (torch.randn(n, n).to(kind) for _ in range(2))
-            rate = 2 * n**3 / _best(lambda x=x, y=y: x @ y, rounds)
+            rate = 2 * n**3 / best_time(lambda x=x, y=y: x @ y, rounds)
             flops[dtype] = max(rate, flops.get(dtype, 0.0))
             how.append(f"{dtype} {n}^3 by torch")
             # a busy machine rarely gives a product all of its cores at once, but often one
-            lone = threads * _lone_rate(torch, kind, 3 * rounds)
+            lone = threads * lone_rate(torch, kind, 3 * rounds)
             if lone > flops[dtype]:
                 flops[dtype] = lone
                 how.append(f"{dtype} {LONE}^3 on one thread, times {threads}")
@@ -122,13 +123,13 @@ def measure_ceilings(quick: bool = False) -> Ceilings:
     return Ceilings(flops, copies, threads, ", ".join(how))
 
 
-def _lone_rate(torch: Any, kind: Any, rounds: int) -> float:
+def lone_rate(torch: Any, kind: Any, rounds: int) -> float:
     """Operations for each second of a matrix product on one thread."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         x, y = (torch.randn(LONE, LONE).to(kind) for _ in range(2))
-        return 2 * LONE**3 / _best(lambda: x @ y, rounds)
+        return 2 * LONE**3 / best_time(lambda: x @ y, rounds)
     finally:
         torch.set_num_threads(before)
 
@@ -137,10 +138,10 @@ def _copy_rate(size: int, torch: Any, rounds: int) -> float:
     """Bytes read and written each second by a copy of so many bytes."""
     source = np.ones(size // 4, dtype=np.float32)
     target = np.empty_like(source)
-    taken = _best(lambda: np.copyto(target, source), rounds)
+    taken = best_time(lambda: np.copyto(target, source), rounds)
     if torch is not None:
         x, y = torch.from_numpy(source), torch.from_numpy(target)
-        taken = min(taken, _best(lambda: y.copy_(x), rounds))
+        taken = min(taken, best_time(lambda: y.copy_(x), rounds))
     return 2 * size / taken
 
 

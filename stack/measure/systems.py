@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,9 +22,11 @@ from stack.run.compiled import compile
 from stack.run.frontend import Captured, Frontend
 from stack.run.options import check_options
 from stack.run.record import Run
+from stack.run.targets import target_of
 
 _SPEC = re.compile(r"(?P<name>[\w-]+)(?:\{(?P<options>[^}]*)\})?")
 Say = Callable[[str], None]
+NO_OPTIONS: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True)
@@ -121,14 +123,20 @@ def program_of(captured: Captured, frontend: Frontend) -> Program:
     return Program(captured, frontend, storage)
 
 
-def own_system(program: Program, backend: str | None, passes: str, target: str) -> System:
+def own_system(
+    program: Program,
+    backend: str | None,
+    passes: str,
+    target: str,
+    options: Mapping[str, Any] = NO_OPTIONS,
+) -> System:
     """Our compiler, called as its user calls it; IR text has no user, it is run as it is.
 
     Errors are the caller's: they are what the command is about.
     """
     captured, frontend = program.captured, program.frontend
     if not frontend.accepts(captured.original, captured.args):
-        return _own_text(program, backend, passes, target)
+        return _own_text(program, backend, passes, target, options)
     with fresh_caches():
         start = time.perf_counter()
         compiled = compile(
@@ -137,7 +145,8 @@ def own_system(program: Program, backend: str | None, passes: str, target: str) 
             backend=backend,
             passes=passes,
             frontend=frontend.name,
-            target=target,
+            label=target,
+            **options,
         )
         compiled(*captured.args)
         taken = time.perf_counter() - start
@@ -147,10 +156,19 @@ def own_system(program: Program, backend: str | None, passes: str, target: str) 
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
 
 
-def _own_text(program: Program, backend: str | None, passes: str, target: str) -> System:
+def _own_text(
+    program: Program,
+    backend: str | None,
+    passes: str,
+    target: str,
+    options: Mapping[str, Any],
+) -> System:
     with fresh_caches():
         start = time.perf_counter()
-        graph = compile_captured(program.captured, program.frontend, backend, passes, target=target)
+        captured, frontend = program.captured, program.frontend
+        graph = compile_captured(
+            captured, frontend, backend, passes, options=dict(options), label=target
+        )
         runner = LocalRunner(graph.executable_for(program.storage), program.storage)
         runner.run(1)
         taken = time.perf_counter() - start
@@ -206,7 +224,8 @@ def _through_ir(program: Program, peer: Peer, backend: Backend) -> System:
     options = {**peer.options, "call_opaque": program.frontend.call_opaque}
     with fresh_caches():
         start = time.perf_counter()
-        executable = backend.compile(lower(program.func, backend, Run()), options)
+        lowered = lower(program.func, backend, Run(), target=target_of(backend, options))
+        executable = backend.compile(lowered, options)
         return _running(peer, "ir", executable, program, start)
 
 

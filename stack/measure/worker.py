@@ -15,6 +15,7 @@ from stack.measure.runners import LocalRunner, load_arrays, save_arrays, silence
 from stack.run.backend import Backend
 from stack.run.compile import lower
 from stack.run.record import Run
+from stack.run.targets import target_of
 
 
 def serve(folder: Path) -> None:
@@ -41,7 +42,9 @@ def _compile(folder: Path, request: dict[str, Any]) -> tuple[LocalRunner, dict[s
     func = files.load(folder / "func.stack")
     storage = load_arrays(folder / "inputs.npz", len(func.params))
     start = time.perf_counter()
-    executable = backend.compile(lower(func, backend, Run()), request["options"])
+    options = request["options"]
+    lowered = lower(func, backend, Run(), target=target_of(backend, options))
+    executable = backend.compile(lowered, options)
     runner = LocalRunner(executable, storage)
     runner.run(1)
     return runner, {"compile_s": time.perf_counter() - start}

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.ir import ops
-from stack.ir.axes import Rule, reshape_rule
+from stack.ir.axes import Axis, Rule
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 
@@ -43,69 +43,6 @@ def meet(a: Entries, b: Entries) -> Entries:
     return tuple(x if x == y else None for x, y in zip(a, b))
 
 
-def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> list[Entries]:
-    """How a node that is computed at `entries` indexes each of its operands."""
-    kind = ops.lookup(node.op).kind
-    if kind == "elementwise":
-        return [entries if a.shape else () for a in node.args]
-    if node.op == "broadcast":
-        axes: Sequence[int] = node.attrs["axes"]
-        found = [entries[a] for a in axes]
-        return [tuple(() if s == 1 else e for e, s in zip(found, node.args[0].shape))]
-    if node.op == "transpose":
-        perm: Sequence[int] = node.attrs["perm"]
-        back: list[Entry] = [None] * len(perm)
-        for i, p in enumerate(perm):
-            back[p] = entries[i]
-        return [tuple(back)]
-    if node.op == "reshape":
-        return [_reshape_entries(node, entries, sizes)]
-    if node.op in ("slice", "reverse", "pad"):
-        own = tuple(
-            e if _untouched(node, axis) else _unit(s)
-            for axis, (e, s) in enumerate(zip(entries, node.args[0].shape))
-        )
-        return [own, *(() for _ in node.args[1:])]
-    if node.op == "concat":
-        at = node.attrs["axis"]
-        return [
-            tuple(
-                _unit(s) if axis == at else e for axis, (e, s) in enumerate(zip(entries, a.shape))
-            )
-            for a in node.args
-        ]
-    rule = ops.rule_of(node)
-    if node.op == "gather" and rule is not None:
-        return _by_name(rule, node, entries)
-    return [tuple(_unit(s) for s in a.shape) for a in node.args]
-
-
-def _unit(size: Dim) -> Entry:
-    return () if size == 1 else None
-
-
-def _untouched(node: Node, axis: int) -> bool:
-    if node.op == "reverse":
-        return axis not in node.attrs["axes"]
-    if node.op == "slice":
-        start, limit, step = (node.attrs[k][axis] for k in ("start", "limit", "step"))
-        return bool(start == 0 and step == 1 and limit == node.args[0].shape[axis])
-    return all(node.attrs[k][axis] == 0 for k in ("low", "high", "interior"))
-
-
-def _by_name(rule: Rule, node: Node, entries: Entries) -> list[Entries]:
-    place = {a.names[0]: e for a, e in zip(rule.outputs[0], entries)}
-    found: list[Entries] = []
-    for operand, arg in zip(rule.inputs, node.args):
-        found.append(
-            tuple(
-                _unit(s) if a.mark == "!" or len(a.names) != 1 else place.get(a.names[0])
-                for a, s in zip(operand, arg.shape)
-            )
-        )
-    return found
-
-
 class SplitNeeded(Exception):
     """A reshape makes one axis of the space out of several: the space needs them apart."""
 
@@ -115,38 +52,63 @@ class SplitNeeded(Exception):
         self.sizes = sizes
 
 
-def _reshape_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> Entries:
-    """Axes that a reshape keeps, splits or merges; all computed where it does neither.
+def operand_entries(node: Node, entries: Entries, sizes: Mapping[int, Dim]) -> list[Entries]:
+    """How a node that is computed at `entries` indexes each of its operands, by its axis rule.
 
-    Raises SplitNeeded where a merged axis is one axis of the space so far.
+    Raises SplitNeeded where a reshape merges axes into one axis of the space.
     """
-    source = node.args[0].shape
-    rule = reshape_rule(source, node.shape)
-    length: dict[str, Dim] = {
-        a.names[0]: s for a, s in zip(rule.inputs[0], source) if len(a.names) == 1
+    rule = ops.rule_of(node)
+    shapes = [a.shape for a in node.args]
+    if rule is None or not _tells(node, rule):
+        return [tuple(_unit(s) for s in shape) for shape in shapes]
+    length = {
+        a.names[0]: s
+        for operand, shape in zip((*rule.inputs, *rule.outputs), (*shapes, node.shape))
+        for a, s in zip(operand, shape)
+        if len(a.names) == 1 and not a.mark
     }
     place: dict[str, Entry] = {}
     for axis, entry in zip(rule.outputs[0], entries):
-        if len(axis.names) == 1:
-            place[axis.names[0]] = entry
-            continue
-        if entry is None or not axis.names:
-            continue
-        parts = tuple(length[n] for n in axis.names)
-        real = [n for n in axis.names if length[n] != 1]
-        if len(entry) == 1 and len(real) > 1:
-            raise SplitNeeded(entry[0], tuple(s for s in parts if s != 1))
-        if [sizes[i] for i in entry] == [length[n] for n in real]:
-            place.update({n: () for n in axis.names})
-            place.update({n: (i,) for n, i in zip(real, entry)})
-    out: list[Entry] = []
-    for axis, size in zip(rule.inputs[0], source):
-        parts_of = [place.get(n) for n in axis.names]
-        if any(p is None for p in parts_of):
-            out.append(_unit(size))
-        else:
-            out.append(tuple(i for p in parts_of if p is not None for i in p))
-    return tuple(out)
+        place.update(_parts(axis, entry, length, sizes))
+    return [
+        tuple(_joined(axis, size, place) for axis, size in zip(operand, shape))
+        for operand, shape in zip(rule.inputs, shapes)
+    ]
+
+
+def _tells(node: Node, rule: Rule) -> bool:
+    """Whether axes of the result say where operands are read: a scatter writes where data says."""
+    op = ops.lookup(node.op)
+    is_scattered = not op.is_view and any(a.mark for a in rule.outputs[0])
+    return op.kind in ("elementwise", "movement") and not is_scattered
+
+
+def _unit(size: Dim) -> Entry:
+    return () if size == 1 else None
+
+
+def _parts(
+    axis: Axis, entry: Entry, length: Mapping[str, Dim], sizes: Mapping[int, Dim]
+) -> dict[str, Entry]:
+    """Entries of the axes that a dim of the result is made of, as far as they are known."""
+    if len(axis.names) == 1:
+        return {axis.names[0]: entry}
+    if entry is None:
+        return {}
+    real = [n for n in axis.names if length[n] != 1]
+    if len(entry) == 1 and len(real) > 1:
+        raise SplitNeeded(entry[0], tuple(length[n] for n in real))
+    if [sizes[i] for i in entry] != [length[n] for n in real]:
+        return {}
+    return {**dict.fromkeys(axis.names, ()), **{n: (i,) for n, i in zip(real, entry)}}
+
+
+def _joined(axis: Axis, size: Dim, place: Mapping[str, Entry]) -> Entry:
+    """The entry of an operand's dim; one that is read through a window or whole is computed."""
+    parts = [None if axis.mark else place.get(n) for n in axis.names]
+    if size == 1 or any(p is None for p in parts):
+        return _unit(size)
+    return tuple(i for p in parts if p is not None for i in p)
 
 
 @dataclass

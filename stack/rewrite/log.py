@@ -1,4 +1,4 @@
-"""What passes tell the pass manager: rewrites, near matches, groups. Carries the fuel."""
+"""What passes are told, fuel and target, and what they tell: rewrites, near matches, groups."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
+from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 Lines = tuple[str, ...]
 
@@ -79,15 +80,30 @@ class Fuel:
 
 @dataclass
 class Log:
-    """Notes of one pass. A pass asks `spend` before each rewrite and stops when it says no."""
+    """What one pass is told, and its notes.
+
+    A pass asks `spend` before each rewrite and stops when it says no. What depends on a machine it
+    takes from `gpu` or `cpu`.
+    """
 
     verbose: bool = False
     fuel: Fuel = field(default_factory=Fuel)
+    target: Target | None = None  # None: the reference of its kind
     rewrites: list[Rewrite] = field(default_factory=list[Rewrite])
     misses: list[Miss] = field(default_factory=list[Miss])
     formed: list[Formed] = field(default_factory=list[Formed])
     refused: list[Refused] = field(default_factory=list[Refused])
     notes: list[Note] = field(default_factory=list[Note])
+
+    @property
+    def gpu(self) -> Gpu:
+        """The GPU that the function is lowered for. Raises UsageError where that is a CPU."""
+        return as_gpu(self.target)
+
+    @property
+    def cpu(self) -> Cpu:
+        """The CPU that the function is lowered for. Raises UsageError where that is a GPU."""
+        return as_cpu(self.target)
 
     def spend(self, rule: str, source: Lines = ()) -> bool:
         """Whether one more rewrite may happen; notes it when so."""

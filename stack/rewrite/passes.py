@@ -29,8 +29,8 @@ class Pass(ABC):
             def run(self, func: Func, log: Log) -> Func: ...
 
     `run` gives a new function (the old one is immutable), asks `log.spend(rule, lines)` before
-    each rewrite and stops rewriting when the answer is no. It never verifies, times or prints:
-    the pipeline does.
+    each rewrite and stops rewriting when the answer is no. Numbers of a machine come from `log.gpu`
+    or `log.cpu`. It never verifies, times or prints: the pipeline does.
     """
 
     name: ClassVar[str]

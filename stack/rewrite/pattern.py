@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 
+from stack.ir.algebra import COMMUTATIVE
 from stack.ir.builder import Builder
 from stack.ir.data import Data
 from stack.ir.node import Node
 from stack.rewrite.engine import Replacement, Scope
 from stack.rewrite.verdict import Fail, Ok, Yes
-
-COMMUTATIVE = frozenset({"add", "mul", "max", "min", "and", "or", "xor", "eq", "ne"})
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from stack.ir.verifier import verify as verify_func
 from stack.rewrite.check import Checker
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
 from stack.rewrite.passes import Pass, build
+from stack.target import Target
 
 _TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
 
@@ -95,6 +96,7 @@ class Pipeline:
         dump_dir: str | Path | None = None,
         only_changed: bool = True,
         verbose: bool = False,
+        target: Target | None = None,
     ) -> Result:
         """Run every pass.
 
@@ -106,6 +108,8 @@ class Pipeline:
             dump_dir: write `NN_name.ir` there after every pass, the input as `00_input.ir`.
             only_changed: leave out of the dump what a pass did not change.
             verbose: also record near matches.
+            target: the machine that passes lower for; None: the reference of its kind, so that
+                what a bare pipeline makes is the same everywhere.
 
         Raises:
             VerifyError: a pass broke the IR.
@@ -119,7 +123,8 @@ class Pipeline:
         checker = Checker(func) if check else None
         records: list[Record] = []
         for number, item in enumerate(self.passes, 1):
-            record = _run_one(item, func, tank, verify, checker, verbose)
+            log = Log(verbose=verbose, fuel=tank, target=target)
+            record = _run_one(item, func, log, verify, checker)
             func = record.after
             records.append(record)
             if folder is not None and (record.changed or not only_changed):
@@ -130,10 +135,7 @@ class Pipeline:
         return Result(func, tuple(records))
 
 
-def _run_one(
-    item: Pass, func: Func, fuel: Fuel, verify: bool, checker: Checker | None, verbose: bool
-) -> Record:
-    log = Log(verbose=verbose, fuel=fuel)
+def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | None) -> Record:
     start = time.perf_counter()
     try:
         after = item.run(func, log)

@@ -71,9 +71,7 @@ class Units:
     def _moves(self, node: Node) -> bool:
         if node.op == "concat":
             return len(node.args) <= MAX_CHEAP_CONCAT
-        return node.op in (
-            "broadcast", "reshape", "transpose", "slice", "reverse", "pad", "gather",
-        )  # fmt: skip
+        return ops.lookup(node.op).kind == "movement" and node.op != "scatter"
 
     def _kept_gathers(self, cheap: set[Node]) -> set[Node]:
         """A gather is cheap for groups; one that a bare op or a result needs stays bare."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import getdoc
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from stack.ir.node import Func
+from stack.target import Target
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,8 @@ class Lowering:
             refused kernel is an error.
         proposal: passes that name several tiles for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
-        balance: flops that it does in the time of one byte of memory, where a product that goes
-            into reductions stays out of memory: what recomputing costs against keeping. 0: no such.
+        recomputes: whether a product that goes into reductions stays out of memory, so that a
+            backward pass computes it again where that costs less than keeping it.
     """
 
     level: str = "tensor"
@@ -110,7 +111,7 @@ class Lowering:
     artifacts: tuple[str, ...] = ()
     retreat: str = ""
     proposal: str = ""
-    balance: float = 0.0
+    recomputes: bool = False
 
 
 @dataclass(frozen=True)
@@ -121,10 +122,13 @@ class Machine:
         warm: starts what takes a while to start, and returns at once: called where it can run, as
             a program begins to be captured.
         identify: the device that options name and the versions that a measurement holds for.
+        at_hand: the target that options name by their device: what is here, and where nothing
+            is, the reference. None for peers, which know their machine.
     """
 
     warm: Callable[[], None] | None = None
     identify: Callable[[dict[str, Any]], str] | None = None
+    at_hand: Callable[[Mapping[str, Any]], Target] | None = None
 
 
 @dataclass(frozen=True)
@@ -150,7 +154,7 @@ class Backend:
             options it takes.
         missing: None when it can run here, else what is needed (an extra, a device).
         lowering: how functions come to it.
-        inspect: kernels and later stages of a lowered function for `options["target"]`, a device
+        inspect: kernels and later stages of a lowered function for `options["target"]`, a machine
             that need not be here; None for backends that compile for this machine.
         options: names of the options that `compile` takes from a user; None lets any pass.
         machine: what runs its code.

@@ -21,6 +21,8 @@ from stack.run.frontend import Captured, Frontend
 from stack.run.options import check_options
 from stack.run.record import Run, Stage
 from stack.run.retreat import compile_or_retreat
+from stack.run.targets import target_of
+from stack.target import Target
 
 DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays that are on a GPU
@@ -98,14 +100,20 @@ def stages_of(
 
 
 def lower(
-    func: Func, backend: Backend, run: Run, passes: str = "default", rounds: bool = False
+    func: Func,
+    backend: Backend,
+    run: Run,
+    passes: str = "default",
+    rounds: bool = False,
+    target: Target | None = None,
 ) -> Func:
     """Walk a tensor-level function down to what the backend takes; each stage is recorded.
 
     `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
+    `target`: the machine to lower for; None takes the one at hand.
     """
     forming, lowering = stages_of(backend, passes, rounds)
-    return walk_stages(func, [*forming, *lowering], run)
+    return walk_stages(func, [*forming, *lowering], run, target or target_of(backend, {}))
 
 
 def build(
@@ -116,25 +124,33 @@ def build(
     passes: str = "default",
     tune: dict[str, Any] | None = None,
     rounds: bool = False,
+    target: Target | None = None,
 ) -> Made:
     """What `make`, the backend's compiler, builds of a function; each stage is recorded.
 
     Groups whose kernels it refuses are computed in another way, see `stack.run.retreat`.
     `tune`: options of the backend for measuring tiles of groups; None measures none.
     `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
+    `target`: the machine to lower for; None takes the one at hand.
     """
+    target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
-    groups = walk_stages(func, forming, run)
+    groups = walk_stages(func, forming, run, target)
     if tune is not None:
-        groups = _tuned(groups, backend, run, tune)
-    return compile_or_retreat(groups, backend, run, lambda f: walk_stages(f, lowering, run), make)
+        groups = _tuned(groups, backend, run, tune, target)
+
+    def lowered(func: Func) -> Func:
+        return walk_stages(func, lowering, run, target)
+
+    return compile_or_retreat(groups, backend, run, lowered, make, target)
 
 
-def walk_stages(func: Func, stages: Stages, run: Run) -> Func:
+def walk_stages(func: Func, stages: Stages, run: Run, target: Target | None = None) -> Func:
     """Run the pipelines of some stages one after the other, and record each."""
+    run.machine = target.name if target is not None else ""
     for name, spec in stages:
         start = time.perf_counter()
-        result = Pipeline(spec).run(func)
+        result = Pipeline(spec).run(func, target=target)
         rewrites: dict[str, int] = {}
         for record in result.records:
             for rewrite in record.rewrites:
@@ -156,11 +172,13 @@ def walk_stages(func: Func, stages: Stages, run: Run) -> Func:
     return func
 
 
-def _tuned(func: Func, backend: Backend, run: Run, options: dict[str, Any]) -> Func:
+def _tuned(
+    func: Func, backend: Backend, run: Run, options: dict[str, Any], target: Target | None
+) -> Func:
     from stack.tune.choose import choose
 
     start = time.perf_counter()
-    chosen, trials = choose(func, backend, options)
+    chosen, trials = choose(func, backend, options, target=target)
     run.add(
         Stage(
             "tuned",
@@ -187,7 +205,8 @@ def compile_func(
     Options are those of the backend, and `tune`: True measures tiles where the backend has a
     choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
     `excess_precision`: False rounds 16-bit floats after each op, as eager frameworks do, where
-    kernels keep f32 between the ops that they fuse.
+    kernels keep f32 between the ops that they fuse. `target`: the machine to lower for, a name
+    or a file; by default the one at hand.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)
@@ -203,6 +222,7 @@ def compile_func(
         passes,
         given if tune else None,
         rounds=not excess,
+        target=target_of(backend, given),
     )
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():
@@ -226,7 +246,7 @@ class CompiledGraph:
         passes: str = "default",
         strict: bool = False,
         options: dict[str, Any] | None = None,
-        target: str = "",
+        label: str = "",
     ) -> None:
         if strict:
             check_native(captured.func)
@@ -239,7 +259,7 @@ class CompiledGraph:
         check_options(self.backend, self.options)
         self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
         self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
-        self.target = target
+        self.target = label
         verify(captured.func)
         self.dtypes = [p.dtype for p in captured.func.params]
         self.fixed: list[tuple[int, ...]] | None = None  # shapes of a program without symbols
@@ -368,7 +388,7 @@ def compile_captured(
     passes: str = "default",
     strict: bool = False,
     options: dict[str, Any] | None = None,
-    target: str = "",
+    label: str = "",
 ) -> CompiledGraph:
     """Compile what a frontend captured; frontends use this for each graph that they find."""
-    return CompiledGraph(captured, frontend, backend, passes, strict, options, target)
+    return CompiledGraph(captured, frontend, backend, passes, strict, options, label)

@@ -133,7 +133,7 @@ def compile(
     strict: bool = False,
     frontend: str = "auto",
     dynamic: bool = False,
-    target: str = "",
+    label: str = "",
     **options: Any,
 ) -> Compiled:
     """Compile a torch module or function, or a JAX function, for example arguments.
@@ -145,7 +145,9 @@ def compile(
         passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" in place of the backend's own.
         strict: refuse ops that would fall back to the framework.
         dynamic: make sizes symbolic where the framework can.
-        options: of the backend, see `stackc backends NAME`.
+        label: what the record calls the program.
+        options: of the backend, see `stackc backends NAME`; ours take `target`, the machine to
+            lower for: a name of `stackc targets`, or a file (default: the machine at hand).
 
     Raises:
         UsageError: for an option that nobody takes, with the nearest name.
@@ -158,7 +160,7 @@ def compile(
         backend=backend,
         passes=passes,
         strict=strict,
-        target=target,
+        label=label,
         **options,
     )
     compiled.prepare(*args)

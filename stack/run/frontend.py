@@ -81,7 +81,7 @@ class Frontend(Protocol):
         ...
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
-        """`fn` under our compiler; `options` as for `stack.compile`, with `target`."""
+        """`fn` under our compiler; `options` as for `stack.compile`, with `label`."""
         ...
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 from stack.errors import UsageError, unknown_name
 from stack.run.backend import Backend
 
-GRAPH = ("backend", "passes", "strict", "target")  # of one compiled graph
+GRAPH = ("backend", "passes", "strict", "label")  # of one compiled graph
 OWN = (*GRAPH, "dynamic", "frontend")  # of `stack.compile`
 INTERNAL = ("bound", "call_opaque")  # what compiled programs give to backends
 

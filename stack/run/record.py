@@ -105,6 +105,7 @@ class Run:
     coverage: dict[str, Any] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     compile_s: float = 0.0
+    machine: str = ""  # the target that it was lowered for
     stepwise: Callable[[], str] = str  # see `Executable.stepwise`
 
     @property
@@ -163,6 +164,7 @@ class Run:
             "target": self.target,
             "frontend": self.frontend,
             "backend": self.backend,
+            "machine": self.machine,
             "versions": versions(),
             "stages": stages,
             "kernels": kernels,

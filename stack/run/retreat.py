@@ -20,6 +20,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
 from stack.run.record import Run, Stage
+from stack.target import Target
 
 STAGE = "retreat"
 MOST_TEXT = 400  # of what a compiler says
@@ -34,6 +35,7 @@ def compile_or_retreat(
     run: Run,
     lower: Callable[[Func], Func],
     make: Callable[[Func], Made],
+    target: Target | None = None,
 ) -> Made:
     """What `make` builds of the lowered groups of a function.
 
@@ -42,6 +44,7 @@ def compile_or_retreat(
         run: gets the stages of the last round, and a stage that says what was refused before.
         lower: to the level of the backend; records its stages.
         make: the backend's compiler. Either may raise KernelRefused.
+        target: the machine that all is lowered for.
 
     Raises:
         KernelRefused: a kernel that no group is known for.
@@ -57,7 +60,7 @@ def compile_or_retreat(
             begin = time.perf_counter()
             del run.records[start:]
             marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
-            result = Pipeline(backend.lowering.retreat).run(marked)
+            result = Pipeline(backend.lowering.retreat).run(marked, target=target)
             groups = stage.func = result.func
             stage.notes += [str(note) for record in result.records for note in record.notes]
             stage.ms += (time.perf_counter() - begin) * 1e3

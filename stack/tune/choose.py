@@ -21,6 +21,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
 from stack.run.cache import Cache, cache_folder
+from stack.target import Target
 from stack.tune.child import Child
 
 FORMAT = "tiles/1"
@@ -60,7 +61,11 @@ class Trial:
 
 
 def choose(
-    func: Func, backend: Backend, options: dict[str, Any], cache: Cache | None = None
+    func: Func,
+    backend: Backend,
+    options: dict[str, Any],
+    cache: Cache | None = None,
+    target: Target | None = None,
 ) -> tuple[Func, list[Trial]]:
     """The function with one tile on each group, and what was measured.
 
@@ -69,11 +74,12 @@ def choose(
         backend: names the candidates (`Lowering.proposal`), lowers and runs them.
         options: of the backend; `device` says where.
         cache: None takes the user's.
+        target: the machine that tiles are proposed for.
     """
     proposal, identify = backend.lowering.proposal, backend.machine.identify
     if not proposal or identify is None:
         raise UsageError(f"backend {backend.name!r} has no tiles to choose from")
-    proposed = Pipeline(proposal).run(func).func
+    proposed = Pipeline(proposal).run(func, target=target).func
     groups = [n for n in proposed.body.nodes if len(n.attrs.get("tiles") or ()) > 1]
     trials: dict[str, Trial] = {}
     texts: dict[Node, str] = {}

@@ -23,6 +23,7 @@ from stack.rewrite.check import random_array
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend
+from stack.run.targets import target_of
 
 DRAWN = 1 << 20  # random numbers that fill an array, again and again
 CACHE_BYTES = 100 << 20  # what the inputs of a round have at least, so that none is in a cache
@@ -67,7 +68,8 @@ def seconds(executable: Executable, func: Func) -> float:
 def compiled(func: Func, backend: Backend, options: dict[str, Any]) -> Executable | str:
     """The program, or why there is none."""
     try:
-        lowered = Pipeline(backend.lowering.stages[-1][1]).run(func).func
+        last = backend.lowering.stages[-1][1]
+        lowered = Pipeline(last).run(func, target=target_of(backend, options)).func
         made = backend.compile(lowered, {**options, "assembled": True})
         return next((k.warning for k in made.kernels if k.warning), made)
     except Exception as error:

@@ -16,8 +16,6 @@ from stack.ir import Builder, Node, ops, param, tensor
 from stack.ir.axes import (
     Axis,
     Rule,
-    delinearize,
-    linearize,
     parse_rule,
     reshape_groups,
     reshape_rule,
@@ -187,13 +185,6 @@ def test_random_reshapes(seed: int) -> None:
         check_pull(Builder().reshape(x, type=tensor("f32", *target)))
 
 
-def test_linear_offsets() -> None:
-    for shape in [(3,), (2, 3), (4, 1, 5), ()]:
-        for offset, index in enumerate(np.ndindex(*shape)):
-            assert linearize(index, shape) == offset
-            assert delinearize(offset, shape) == index
-
-
 # ---- pull, by brute force
 
 
@@ -252,7 +243,8 @@ def axis_sizes(rule: Rule, node: Node) -> dict[str, Dim]:
             if len(axis.names) == 1:
                 found.setdefault(axis.names[0], size)
     if "g" in found or Axis(("g", "c")) in rule.inputs[0]:
-        found["c"] = node.args[1].shape[1]
+        groups = int(node.attrs["groups"])
+        found["c"] = int(node.args[0].shape[1]) // groups
     return found
 
 
@@ -328,13 +320,16 @@ def test_pull_of_random_compute(seed: int) -> None:
         )
 
 
+@pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("dilation", [1, 2])
-def test_pull_of_conv(groups: int, dilation: int) -> None:
+def test_pull_of_conv(groups: int, dilation: int, transposed: bool) -> None:
     x, w = shaped(2, 4, 5, 6, dtype="i64"), shaped(6, 4 // groups, 3, 2, dtype="i64", name="w")
+    if transposed:
+        w = shaped(4, 6 // groups, 3, 2, dtype="i64", name="w")
     node = Builder().conv(
         x, w, stride=(2, 1), low=(1, -1), high=(2, 1), lhs_dilation=(1, 1),
-        rhs_dilation=(dilation, 1), groups=groups,
+        rhs_dilation=(dilation, 1), groups=groups, transposed=transposed,
     )  # fmt: skip
     check_pull(node, lambda reads: sum((r[0] or 0) * r[1] for r in reads))
 
@@ -349,7 +344,6 @@ def test_ops_that_no_map_describes_say_so() -> None:
         b.scan(x, kind="sum", axis=1, reverse=False),
         b.sort(x, axis=1, num_keys=1, descending=False),
         b.gather(x, i, rule="n! d, k -> k d"),
-        b.scatter(x, i, shaped(2, 4, name="u"), rule="n! d, k, k d -> n! d", kind="add"),
         b.pad(x, v, low=(0, 0), high=(0, 0), interior=(1, 0)),
         b.const(np.zeros((2, 2)), "f32"),
     ]
@@ -358,6 +352,10 @@ def test_ops_that_no_map_describes_say_so() -> None:
             ops.pull(node, index)
     with pytest.raises(RuleError, match="needs an index for b"):
         ops.pull(b.reduce(x, kind="sum", axes=(1,)), (symbol("a", 0, 2),))
+    put = b.scatter(x, i, shaped(2, 4, name="u"), rule="n! d, k, k d -> n! d", kind="add")
+    with pytest.raises(RuleError, match="needs an index for k"):
+        ops.pull(put, index)
+    assert ops.pull(put, index, {"k": 1}) == [index, (1,), (1, index[1])]
 
 
 def test_marks() -> None:

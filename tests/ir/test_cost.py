@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from random_funcs import kernel_func, random_func
 
 from stack.ir import Block, Builder, Node, param, tensor
-from stack.ir.cost import Cost, axis_sizes, cost, func_cost, group_cost, total
+from stack.ir.cost import Cost, cost, func_cost, group_cost, node_axes, total
 from stack.ir.dim import symbol
 from stack.ir.ops import OPS
 
@@ -50,7 +50,7 @@ def test_conv() -> None:
     assert node.shape == (2, 32, 5, 8)
     assert cost(node).flops == 2 * (2 * 32 * 5 * 8) * 4 * 9
     assert cost(node).read == 4 * (2 * 16 * 10 * 8 + 32 * 4 * 9)
-    assert axis_sizes(node)["s0"] == 5
+    assert node_axes(node)["s0"] == 5
 
 
 def test_elementwise_and_reductions() -> None:

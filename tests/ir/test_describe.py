@@ -19,7 +19,7 @@ def test_rows_cover_the_table() -> None:
             assert row["reads"], name
     assert rows["dot"]["rule"] == "m k, k n -> m n"
     assert rows["gather"]["reads"] == "data or whole axis"
-    assert rows["pad"]["reads"] == "pull"
+    assert rows["pad"]["reads"] == "window"
     assert rows["add"]["reads"] == "rule"
     assert rows["concat"]["operands"] == "1 or more"
     assert rows["fusion"]["attributes"][:2] == ["kind: str", "name?"]

@@ -26,7 +26,7 @@ Tensor = Any
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_grid, "ONCE", Walk(16, 1))
     monkeypatch.setattr(stream_grid, "APART", Walk(32, 1, 0, True))
-    monkeypatch.setattr(block_reduce, "MAX_HELD", 0)  # no row is held whole
+    monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
 
 
 def layer(x: Tensor) -> Tensor:

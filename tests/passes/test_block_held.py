@@ -27,7 +27,7 @@ def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
     for module in (stream_grid, block_tiler):
         monkeypatch.setattr(module, "TWICE", Walk(64, 1, 0, True))
-    monkeypatch.setattr(block_reduce, "MAX_HELD", 0)  # no row is held whole
+    monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
 
 
 def rms(x: Tensor, gain: Tensor) -> Tensor:

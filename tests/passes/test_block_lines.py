@@ -10,6 +10,9 @@ from stack.ir.node import walk
 from stack.ir.types import BF16, F32
 from stack.passes.blocking.tile_choice import Product, ranked
 from stack.rewrite import Pipeline
+from stack.target import as_gpu
+
+GPU = as_gpu(None)
 
 ALONG, ACROSS = "a k, n k -> a n", "a k, k n -> a n"
 
@@ -104,7 +107,7 @@ def test_two_rows_are_a_matrix_product() -> None:
 @pytest.mark.parametrize("dtype", [BF16, F32])
 def test_one_row_has_tiles_of_its_own(dtype: object) -> None:
     for across in (False, True):
-        tiles = ranked(Product(1, 4096, 4096, across=across), dtype)  # pyright: ignore
+        tiles = ranked(Product(1, 4096, 4096, across=across), dtype, GPU)  # pyright: ignore
         assert all(t.rows == 1 for t in tiles)
         assert all((t.step > 16 * t.lanes) != across for t in tiles)
-    assert not any(t.rows == 1 for t in ranked(Product(2, 4096, 4096), dtype))  # pyright: ignore
+    assert not any(t.rows == 1 for t in ranked(Product(2, 4096, 4096), dtype, GPU))  # pyright: ignore

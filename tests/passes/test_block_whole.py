@@ -25,7 +25,7 @@ Tensor = Any
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 32 elements, one for a thread, and rows of at most 20 of them in f32."""
     monkeypatch.setattr(block_reduce, "WHOLE", Walk(32, 1, 0, True))
-    monkeypatch.setattr(block_reduce, "MAX_HELD", 20)
+    monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 20 / 64)
 
 
 def layer(x: Tensor) -> Tensor:

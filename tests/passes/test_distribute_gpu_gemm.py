@@ -29,7 +29,9 @@ from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.passes.distribute_gpu import CannotDistribute
 from stack.passes.tile_gpu import pick_tile
 from stack.passes.tile_gpu import tile_gpu_group as tile_group
+from stack.target import as_gpu
 
+GPU = as_gpu(None)
 LADDER = {"naive": (32, 8), "coalesced": (8, 32), "shared": (32, 32), "register": (64, 64),
           "tensor": (64, 64), "pipelined": (64, 64)}  # fmt: skip
 
@@ -171,14 +173,14 @@ def test_f32_stays_off_tensor_cores() -> None:
 
 
 def test_tiles_shrink_where_blocks_are_few() -> None:
-    assert pick_tile(4096, 4096, 1, BF16) == (128, 128)
-    assert pick_tile(4096, 4096, 1, F32) == (128, 128)
-    assert pick_tile(4096, 4096, 1, F64) == (64, 64)
-    assert pick_tile(64, 64, 1, F32) == (32, 32)
-    small = pick_tile(128, 768, 1, BF16)
+    assert pick_tile(4096, 4096, 1, BF16, GPU) == (128, 128)
+    assert pick_tile(4096, 4096, 1, F32, GPU) == (128, 128)
+    assert pick_tile(4096, 4096, 1, F64, GPU) == (64, 64)
+    assert pick_tile(64, 64, 1, F32, GPU) == (32, 32)
+    small = pick_tile(128, 768, 1, BF16, GPU)
     assert small[0] * small[1] < 64 * 64
-    assert pick_tile(1, 4096, 1, BF16)[0] == 16
-    assert pick_tile(128, 768, 64, BF16) > small
+    assert pick_tile(1, 4096, 1, BF16, GPU)[0] == 16
+    assert pick_tile(128, 768, 64, BF16, GPU) > small
 
 
 def test_tiles_are_no_larger_than_the_product() -> None:

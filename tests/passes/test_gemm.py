@@ -17,8 +17,10 @@ from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
 from stack.passes.tile import CannotTile, Tile, alone, tile_group
 from stack.passes.tiling.contraction import split_dot
 from stack.rewrite.log import Log
+from stack.target import as_cpu
 
 Shape = tuple[int, ...]
+CPU = as_cpu(None)
 
 SHAPES: list[tuple[str, Shape, Shape]] = [
     ("m k, k n -> m n", (8, 32), (32, 128)),
@@ -231,8 +233,8 @@ def test_a_dot_that_is_returned_cannot_leave_its_group() -> None:
 
 def test_sizes_of_tiles() -> None:
     f32 = tensor("f32").dtype
-    assert [pick_lanes(n, f32) for n in (768, 64, 48, 100, 33, 16)] == [64, 64, 16, 64, 16, 16]
-    assert [pick_lanes(n, f32) for n in (96, 288, 192)] == [32, 32, 64]
-    assert all(pick_lanes(n, f32).bit_count() == 1 for n in range(1, 300))
-    assert [pick_lanes(n, f32) for n in (15, 8, 5, 2, 1)] == [8, 8, 4, 2, 1]
-    assert [pick_rows(m, 64, f32) for m in (1, 3, 4, 5, 128, 127)] == [1, 3, 4, 5, 4, 4]
+    assert [pick_lanes(n, f32, CPU) for n in (768, 64, 48, 100, 33, 16)] == [64, 64, 16, 64, 16, 16]
+    assert [pick_lanes(n, f32, CPU) for n in (96, 288, 192)] == [32, 32, 64]
+    assert all(pick_lanes(n, f32, CPU).bit_count() == 1 for n in range(1, 300))
+    assert [pick_lanes(n, f32, CPU) for n in (15, 8, 5, 2, 1)] == [8, 8, 4, 2, 1]
+    assert [pick_rows(m, 64, f32, CPU) for m in (1, 3, 4, 5, 128, 127)] == [1, 3, 4, 5, 4, 4]

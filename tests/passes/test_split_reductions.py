@@ -175,7 +175,7 @@ def test_the_model_splits(name: str) -> None:
     result = Pipeline("split_reductions").run(_reduce(*SPLIT[name]))
     assert result.records[0].by_rule == {"split_reduce": 1}
     (note,) = result.records[0].notes
-    assert note.startswith("%z: ") and note.endswith(" parts")
+    assert note.startswith("%z: ") and note.endswith(" parts, for 132 processors")
     assert Pipeline("split_reductions").run(result.func).func is result.func
 
 

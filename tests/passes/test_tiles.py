@@ -14,7 +14,6 @@ from stack.ir.types import BF16, F32
 from stack.passes.blocking.tile_choice import (
     HALF,
     LIBRARY,
-    PROCESSORS,
     Product,
     Tile,
     library_seconds,
@@ -22,6 +21,9 @@ from stack.passes.blocking.tile_choice import (
     seconds,
 )
 from stack.rewrite import Pipeline
+from stack.target import Gpu, as_gpu
+
+GPU = as_gpu(None)
 
 
 def product(m: int, n: int, k: int, dtype: str = "bf16") -> Func:
@@ -42,17 +44,17 @@ def test_other_text_is_refused(text: str) -> None:
 
 
 def test_few_rows_take_a_flat_tile_and_many_a_large_one() -> None:
-    assert ranked(Product(16, 4096, 4096), BF16)[0].rows == 16
-    large = ranked(Product(8192, 8192, 8192), BF16)[0]
+    assert ranked(Product(16, 4096, 4096), BF16, GPU)[0].rows == 16
+    large = ranked(Product(8192, 8192, 8192), BF16, GPU)[0]
     assert (large.rows, large.lanes, large.persistent) == (128, 256, True)
-    assert ranked(Product(8192, 8192, 8192), F32)[0].step == 32
+    assert ranked(Product(8192, 8192, 8192), F32, GPU)[0].step == 32
 
 
 def test_time_grows_with_turns_of_the_processors() -> None:
     tile = Tile(128, 128, 64, 4, 6)
-    full = Product(128 * 11, 128 * PROCESSORS // 11, 4096)
-    more = Product(128 * 11, 128 * PROCESSORS // 11 + 1, 4096)
-    assert seconds(tile, more, BF16) > 1.8 * seconds(tile, full, BF16)
+    full = Product(128 * 11, 128 * GPU.processors // 11, 4096)
+    more = Product(128 * 11, 128 * GPU.processors // 11 + 1, 4096)
+    assert seconds(tile, more, BF16, GPU) > 1.8 * seconds(tile, full, BF16, GPU)
 
 
 def test_a_group_names_its_tiles_and_blocks_takes_the_first() -> None:
@@ -65,12 +67,12 @@ def test_a_group_names_its_tiles_and_blocks_takes_the_first() -> None:
     (kernel,) = Pipeline("blocks").run(func).func.nodes
     first = Tile.parse(tiles[0])
     assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (first.warps, first.stages)
-    assert kernel.attrs.get("programs") == (PROCESSORS if first.persistent else None)
+    assert kernel.attrs.get("programs") == (GPU.processors if first.persistent else None)
 
 
 def test_much_work_leaves_registers_to_it() -> None:
     products = (Product(8192, 3072, 768, reads=True, work=w) for w in (2.0, 30.0))
-    plain, busy = (ranked(p, BF16)[0] for p in products)
+    plain, busy = (ranked(p, BF16, GPU)[0] for p in products)
     assert busy.rows * busy.lanes // busy.warps < plain.rows * plain.lanes // plain.warps
 
 
@@ -105,7 +107,7 @@ def test_persistent_programs_compute_the_same(rng: np.random.Generator) -> None:
     own = text[start : text.index("]", start)]
     shared = parse(text.replace(own, '"32x64x32 warps=4 stages=2 persistent"'))
     kernels = Pipeline("blocks").run(shared).func
-    assert kernels.nodes[0].attrs["programs"] == PROCESSORS
+    assert kernels.nodes[0].attrs["programs"] == GPU.processors
     x, w = (rng.standard_normal(p.shape).astype(np.float32) for p in func.params)
     given = [round_bf16(a) for a in (x, w)]
     np.testing.assert_allclose(kernels.interpret(*given), func.interpret(*given), rtol=1e-2)
@@ -142,8 +144,8 @@ def test_empty_products(shape: tuple[int, int, int]) -> None:
     Pipeline("layout,fuse,tiles").run(parse(text))
 
 
-def tiles_of(func: Func, most: int = 8) -> tuple[str, ...]:
-    (group,) = Pipeline(f"fuse,tiles{{most={most}}}").run(func).func.nodes
+def tiles_of(func: Func, most: int = 8, target: Gpu = GPU) -> tuple[str, ...]:
+    (group,) = Pipeline(f"fuse,tiles{{most={most}}}").run(func, target=target).func.nodes
     return group.attrs["tiles"]
 
 
@@ -163,14 +165,14 @@ def test_no_library_for_what_it_does_not_do(case: str) -> None:
     assert LIBRARY not in tiles_of(func)
 
 
-def test_the_model_takes_a_library_only_where_it_is_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_takes_a_library_only_where_it_is_faster() -> None:
     func = product(4096, 4096, 4096, "f32")
     assert tiles_of(func, 1) != (LIBRARY,)
-    fast = (Tile(64, 64, 32, 4, 3, rate=1.0),)
-    monkeypatch.setattr("stack.passes.blocking.tile_choice.LIBRARY_SINGLE", fast)
-    assert tiles_of(func, 1) == (LIBRARY,)
+    fast = replace(GPU, f32_rate=GPU.bf16_rate)
+    assert tiles_of(func, 1, fast) == (LIBRARY,)
     large = Product(4096, 4096, 4096)
-    assert library_seconds(large, F32) < seconds(ranked(large, F32)[0], large, F32)
+    ours = seconds(ranked(large, F32, fast)[0], large, F32, fast)
+    assert library_seconds(large, F32, fast) < ours
 
 
 @pytest.mark.parametrize("m", [8192, 12608])
@@ -235,12 +237,12 @@ def test_smaller_tiles_take_what_does_not_fill_the_processors(
 )
 def test_the_model_knows_what_smaller_tiles_save(case: Product, has_last: bool) -> None:
     for reads in (False, True):
-        best = ranked(replace(case, reads=reads), BF16)[0]
+        best = ranked(replace(case, reads=reads), BF16, GPU)[0]
         assert (best.last is not None) == has_last
-    assert all(t.last is None for t in ranked(case, F32))
+    assert all(t.last is None for t in ranked(case, F32, GPU))
 
 
 @pytest.mark.parametrize("sizes", [(0, 64, 64), (64, 0, 64), (0, 0, 64), (64, 64, 0)])
 def test_products_without_elements_have_tiles(sizes: tuple[int, int, int]) -> None:
     for dtype in (BF16, F32):
-        assert ranked(Product(*sizes), dtype)
+        assert ranked(Product(*sizes), dtype, GPU)

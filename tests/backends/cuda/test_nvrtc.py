@@ -168,7 +168,7 @@ def test_dump_for_a_gpu_that_is_not_here(
     stages = {s["name"]: (tmp_path / "run" / s["file"]).read_text() for s in manifest["stages"]}
     assert ".target sm_90" in stages["ptx"]
     assert main([*base, "--target", "h100"]) == 2
-    assert "not a GPU" in capsys.readouterr().err
+    assert "no target, and no file, 'h100'" in capsys.readouterr().err
 
 
 def test_without_a_gpu_running_is_refused_by_exit_code(

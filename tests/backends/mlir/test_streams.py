@@ -17,6 +17,7 @@ from stack.ir import Func
 from stack.ir.storage import decode, encode
 from stack.passes.streaming.price import cpu_price
 from stack.run.compile import compile_func
+from stack.target import as_cpu
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -172,7 +173,7 @@ def test_the_price_decides(rng: np.random.Generator) -> None:
     def cost(seq: int, width: int, program: Any = full, dtype: Any = torch.float32) -> bool:
         args = [normal(rng, 4, seq, width).to(dtype) for _ in range(3)]
         func = stream_of(program, args)
-        price = cpu_price(next(n for n in func.nodes if n.op == "stream"))
+        price = cpu_price(next(n for n in func.nodes if n.op == "stream"), as_cpu(None))
         return price.streamed < price.apart
 
     assert cost(1024, 64)

@@ -100,7 +100,7 @@ def test_a_product_of_ragged_rows_uses_bulk_copies(rule: str) -> None:
     w = param("w", tensor("bf16", 1029 if rule[0] == "m" else 2048, 1024))
     b = Builder()
     func = b.func("main", [x, w], [b.exp(b.dot(x, w, rule=rule))])
-    func = Pipeline(",".join(spec for _, spec in BACKEND.stages)).run(func).func
+    func = Pipeline(",".join(spec for _, spec in BACKEND.lowering.stages)).run(func).func
     assert BACKEND.inspect is not None
     (group,) = (n for n in func.nodes if "dot" in n.attrs["ops"])
     params = [param(f"p{i}", a.type) for i, a in enumerate(group.args)]

@@ -118,9 +118,8 @@ def test_each_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.Monkey
         return torch.tanh(x.exp()).sum(1), torch.sqrt(x)
 
     monkeypatch.setattr(build, "request", request)
-    run = inspect_target(
-        Program("p", fn, (torch.ones(8, 16),), "torch"), Settings("triton"), "sm_90"
-    )
+    settings = Settings("triton", machine="sm_90")
+    run = inspect_target(Program("p", fn, (torch.ones(8, 16),), "torch"), settings)
     kinds = {op: k.kind for k in run.kernels for op in k.ops}
     assert (kinds["sqrt"], kinds["tanh"]) == ("generated", "library")
     notes = "\n".join(run["retreat"].notes)

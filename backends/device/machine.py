@@ -1,0 +1,37 @@
+"""The GPU at hand, as a target."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from stack.target import Gpu, as_gpu, load
+
+
+def gpu_at_hand(options: Mapping[str, Any]) -> Gpu:
+    """The target of `options["device"]`; the reference where no GPU is here.
+
+    Its numbers are those of its compute capability, but for what the device tells by itself.
+    """
+    if importlib.util.find_spec("torch") is None:
+        return as_gpu(None)
+    import torch
+
+    device = torch.device(options.get("device") or "cuda")
+    if device.type != "cuda" or not torch.cuda.is_available():
+        return as_gpu(None)
+    found = torch.cuda.get_device_properties(device)
+    known = as_gpu(load(f"sm_{found.major}{found.minor}"))
+    return replace(
+        known,
+        processors=found.multi_processor_count,
+        shared_bytes=int(found.shared_memory_per_block_optin),
+    )
+
+
+def arch_of(options: Mapping[str, Any]) -> str:
+    """What the assembler calls the GPU of `options["target"]`; that of the one at hand."""
+    asked = options.get("target")
+    return as_gpu(load(str(asked))).arch if asked else gpu_at_hand(options).arch

@@ -1,0 +1,50 @@
+"""Which instructions LLVM may use: those of the CPU that the code is for."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from stack.errors import UsageError
+from stack.target import Cpu, as_cpu, cpu_at_hand, load
+from stack.target.host import NATIVE, missing_here
+
+_HEAD = re.compile(r"^(llvm\.func .*?)(?: attributes \{(.*)\})? \{$", re.MULTILINE)
+
+
+def cpu_of(options: Mapping[str, Any]) -> Cpu:
+    """The CPU of `options["target"]`; by default the one at hand. Raises UsageError."""
+    asked = options.get("target")
+    return as_cpu(load(str(asked))) if asked else cpu_at_hand()
+
+
+def check_runs_here(cpu: Cpu) -> None:
+    """Raise UsageError for a CPU whose instructions this one does not have."""
+    missing = missing_here(cpu)
+    if missing:
+        raise UsageError(
+            f"this CPU does not run code for target {cpu.name!r}: it has no {', '.join(missing)};"
+            f" `stackc dump TARGET --target {cpu.name}` prints it"
+        )
+
+
+def with_instructions(text: str, cpu: Cpu) -> str:
+    """The module with the CPU on each of its functions; as it is for the one at hand."""
+    if cpu.arch == NATIVE:
+        return text
+    listed = ", ".join(f'"+{f}"' for f in cpu.features)
+    own = f'target_cpu = "{cpu.arch}", target_features = #llvm.target_features<[{listed}]>'
+
+    def head(match: re.Match[str]) -> str:
+        both = ", ".join(filter(None, (match[2], own)))
+        return f"{match[1]} attributes {{{both}}} {{"
+
+    return _HEAD.sub(head, text)
+
+
+def is_assembled_here(cpu: Cpu) -> bool:
+    """Whether the LLVM of this process, which knows one architecture, has code for it."""
+    is_arm = platform.machine().lower() in ("aarch64", "arm64")
+    return cpu.arch == NATIVE or is_arm == ("neon" in cpu.features)

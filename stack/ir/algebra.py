@@ -1,0 +1,153 @@
+"""What holds of an op whatever its operands are: the facts that passes reason with.
+
+Numbers are meant as real ones: a rounding, an overflow or a nan may stand against a fact, and a
+pass that promises exact bits looks at the element type too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+INF = math.inf
+RISING, FALLING = 1, -1
+Values = Mapping[int, float]  # by operand; "all bits set" of integers and conditions is -1
+
+
+@dataclass(frozen=True)
+class Algebra:
+    """Facts of one op.
+
+    Attributes:
+        linear: groups of operands in which it is linear together, the others fixed: addition is
+            linear in (0, 1), multiplication in (0,) and in (1,).
+        monotone: for each operand whether the result rises (1) or falls (-1) with it.
+        neutral: with this value there, the result is the other operand.
+        absorbing: with this value there, the result is it whatever finite number the other is.
+        commutative: f(x, y) = f(y, x).
+        associative: f(f(x, y), z) = f(x, f(y, z)).
+        idempotent: f(x, x) = x; of one operand, f(f(x)) = f(x).
+        reflexive: of a comparison, what x and x give.
+        negated: the comparison that holds where this one does not.
+        inverse: the op that undoes it.
+        maps: pairs (g, h) of ops of two operands: f(g(x, y)) = h(f(x), f(y)).
+        range: the least and the greatest result.
+        pole: whether the result may be infinite where no operand is.
+        exact: the result is an operand, or as short: nothing is rounded.
+    """
+
+    linear: tuple[tuple[int, ...], ...] = ()
+    monotone: tuple[int, ...] = ()
+    neutral: Values = field(default_factory=dict[int, float])
+    absorbing: Values = field(default_factory=dict[int, float])
+    commutative: bool = False
+    associative: bool = False
+    idempotent: bool = False
+    reflexive: bool | None = None
+    negated: str = ""
+    inverse: str = ""
+    maps: tuple[tuple[str, str], ...] = ()
+    range: tuple[float, float] = (-INF, INF)
+    pole: bool = False
+    exact: bool = False
+
+    @property
+    def is_order(self) -> bool:
+        """Whether it is one of <, <=, > and >=; it rises with the operand that is to be greater."""
+        return bool(self.negated and self.monotone)
+
+
+NOTHING = Algebra()  # nothing holds for certain
+_RISING = Algebra(monotone=(RISING,))
+_WHOLE = replace(_RISING, idempotent=True, exact=True)
+_SUMS_TO_PRODUCTS, _PRODUCTS_TO_SUMS = (("add", "mul"),), (("mul", "add"),)
+_PRODUCTS = (("mul", "mul"),)
+_BOTH = (RISING, RISING)
+
+ELEMENTWISE: dict[str, Algebra] = {
+    "neg": Algebra(
+        ((0,),), (FALLING,), inverse="neg", exact=True,
+        maps=(("add", "add"), ("sub", "sub"), ("max", "min"), ("min", "max")),
+    ),
+    "abs": Algebra(idempotent=True, range=(0, INF), exact=True, maps=_PRODUCTS),
+    "sign": replace(_WHOLE, range=(-1, 1), maps=_PRODUCTS),
+    "not": Algebra(monotone=(FALLING,), inverse="not", maps=(("and", "or"), ("or", "and"))),
+    "floor": _WHOLE,
+    "ceil": _WHOLE,
+    "round": _WHOLE,
+    "trunc": _WHOLE,
+    "sqrt": replace(_RISING, range=(0, INF), maps=_PRODUCTS),
+    "rsqrt": Algebra(monotone=(FALLING,), range=(0, INF), maps=_PRODUCTS, pole=True),
+    "exp": replace(_RISING, inverse="log", range=(0, INF), maps=_SUMS_TO_PRODUCTS),
+    "exp2": replace(_RISING, inverse="log2", range=(0, INF), maps=_SUMS_TO_PRODUCTS),
+    "expm1": replace(_RISING, inverse="log1p", range=(-1, INF)),
+    "log": replace(_RISING, inverse="exp", maps=_PRODUCTS_TO_SUMS, pole=True),
+    "log2": replace(_RISING, inverse="exp2", maps=_PRODUCTS_TO_SUMS, pole=True),
+    "log1p": replace(_RISING, inverse="expm1", pole=True),
+    "sin": Algebra(range=(-1, 1)),
+    "cos": Algebra(range=(-1, 1)),
+    "tan": Algebra(),
+    "asin": replace(_RISING, inverse="sin", range=(-math.pi / 2, math.pi / 2)),
+    "acos": Algebra(monotone=(FALLING,), inverse="cos", range=(0, math.pi)),
+    "atan": replace(_RISING, inverse="tan", range=(-math.pi / 2, math.pi / 2)),
+    "sinh": replace(_RISING, inverse="asinh"),
+    "cosh": Algebra(range=(1, INF)),
+    "tanh": replace(_RISING, inverse="atanh", range=(-1, 1)),
+    "asinh": replace(_RISING, inverse="sinh"),
+    "acosh": replace(_RISING, inverse="cosh", range=(0, INF)),
+    "atanh": replace(_RISING, inverse="tanh", pole=True),
+    "sigmoid": replace(_RISING, range=(0, 1)),
+    "erf": replace(_RISING, inverse="erfinv", range=(-1, 1)),
+    "erfinv": replace(_RISING, inverse="erf", pole=True),
+    "lgamma": Algebra(pole=True),
+    "digamma": Algebra(pole=True),
+    "add": Algebra(
+        ((0, 1),), _BOTH, {0: 0, 1: 0}, {0: -INF, 1: -INF}, commutative=True, associative=True
+    ),
+    "sub": Algebra(((0, 1),), (RISING, FALLING), {1: 0}, {0: -INF}),
+    "mul": Algebra(
+        ((0,), (1,)), (), {0: 1, 1: 1}, {0: 0, 1: 0}, commutative=True, associative=True
+    ),
+    "div": Algebra(((0,),), (), {1: 1}, {0: 0}, pole=True),
+    "pow": Algebra(neutral={1: 1}, pole=True),
+    "max": Algebra(
+        (), _BOTH, {0: -INF, 1: -INF}, {0: INF, 1: INF},
+        commutative=True, associative=True, idempotent=True, exact=True,
+    ),
+    "min": Algebra(
+        (), _BOTH, {0: INF, 1: INF}, {0: -INF, 1: -INF},
+        commutative=True, associative=True, idempotent=True, exact=True,
+    ),
+    "and": Algebra(
+        (), _BOTH, {0: -1, 1: -1}, {0: 0, 1: 0}, commutative=True, associative=True, idempotent=True
+    ),
+    "or": Algebra(
+        (), _BOTH, {0: 0, 1: 0}, {0: -1, 1: -1}, commutative=True, associative=True, idempotent=True
+    ),
+    "xor": Algebra(neutral={0: 0, 1: 0}, commutative=True, associative=True),
+    "shl": Algebra(neutral={1: 0}, absorbing={0: 0}),
+    "shr": Algebra(neutral={1: 0}, absorbing={0: 0}),
+    "eq": Algebra(commutative=True, reflexive=True, negated="ne"),
+    "ne": Algebra(commutative=True, reflexive=False, negated="eq"),
+    "lt": Algebra(monotone=(FALLING, RISING), reflexive=False, negated="ge"),
+    "le": Algebra(monotone=(FALLING, RISING), reflexive=True, negated="gt"),
+    "gt": Algebra(monotone=(RISING, FALLING), reflexive=False, negated="le"),
+    "ge": Algebra(monotone=(RISING, FALLING), reflexive=True, negated="lt"),
+    "select": Algebra(((1, 2),), (0, RISING, RISING), exact=True),
+    "cast": Algebra(((0,),), exact=True),
+    "bitcast": Algebra(exact=True),
+}  # fmt: skip
+
+# the op that combines the elements of a reduction of a kind
+COMBINE = {"sum": "add", "prod": "mul", "max": "max", "min": "min", "and": "and", "or": "or"}
+COMMUTATIVE = frozenset(name for name, facts in ELEMENTWISE.items() if facts.commutative)
+
+
+def reduction(kind: str) -> Algebra:
+    """Facts of a reduction, or of a running one, of a kind: those of what combines two elements."""
+    pair = ELEMENTWISE[COMBINE[kind]]
+    is_linear = pair.linear == ((0, 1),)
+    return Algebra(
+        ((0,),) if is_linear else (), pair.monotone[:1], exact=pair.exact, range=pair.range
+    )

@@ -1,0 +1,70 @@
+"""Boxes of index space: which part of a value is meant, a range for each of its dims."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stack.ir.dim import Dim, add, less_equal, maximum, minimum
+
+
+@dataclass(frozen=True)
+class Range:
+    """The indices `start`, ..., `stop - 1` of one dim; both may be symbolic."""
+
+    start: Dim
+    stop: Dim
+
+    def __str__(self) -> str:
+        return str(self.start) if self.is_one else f"{self.start}:{self.stop}"
+
+    @property
+    def is_one(self) -> bool:
+        return add(self.start, 1) == self.stop
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it certainly holds no index."""
+        return less_equal(self.stop, self.start) is True
+
+    @property
+    def last(self) -> Dim:
+        return add(self.stop, -1)
+
+    def meet(self, other: Range) -> Range:
+        """The indices of both."""
+        return Range(maximum(self.start, other.start), minimum(self.stop, other.stop))
+
+    def hull(self, other: Range) -> Range:
+        """The shortest range that holds both."""
+        return Range(minimum(self.start, other.start), maximum(self.stop, other.stop))
+
+
+Region = tuple[Range, ...]
+
+
+def whole(shape: Sequence[Dim]) -> Region:
+    """All of a value of this shape."""
+    return tuple(Range(0, size) for size in shape)
+
+
+def element(index: Sequence[Dim]) -> Region:
+    """One element."""
+    return tuple(Range(i, add(i, 1)) for i in index)
+
+
+def hull(first: Region | None, second: Region | None) -> Region | None:
+    """The smallest box that holds both; None is the empty one."""
+    if first is None or second is None:
+        return second if first is None else first
+    return tuple(a.hull(b) for a, b in zip(first, second, strict=True))
+
+
+def holds(region: Region | None, index: Sequence[int]) -> bool:
+    """Whether an element is certainly in a region whose ends are numbers."""
+    if region is None:
+        return False
+    pairs = zip(region, index, strict=True)
+    return all(
+        less_equal(r.start, i) is True and less_equal(i + 1, r.stop) is True for r, i in pairs
+    )

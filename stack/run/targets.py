@@ -1,0 +1,38 @@
+"""Which machine a program is lowered for: the one that options name, or the one at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stack.errors import UsageError
+from stack.run.backend import Backend
+from stack.target import Target, load, names
+from stack.target.record import kind_of
+
+
+def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
+    """The target of a backend; None for peers, which compile for the machine that they find.
+
+    Options:
+        target: a name, or a file; by default the machine at hand.
+
+    Raises:
+        UsageError: there is no such target, or the backend does not print for its kind.
+    """
+    asked = options.get("target")
+    if backend.machine.at_hand is None:
+        if asked:
+            raise UsageError(f"{backend.name} compiles for the machine it runs on: no target")
+        return None
+    here = backend.machine.at_hand(options)
+    if not asked:
+        return here
+    found = load(str(asked))
+    if kind_of(found) != kind_of(here):
+        known = [n for n in names() if kind_of(load(n)) == kind_of(here)]
+        raise UsageError(
+            f"target {found.name!r} is a {kind_of(found).upper()}, and {backend.name} prints for"
+            f" {kind_of(here).upper()}s: {', '.join(known)}, or a file of one"
+        )
+    return found

@@ -1,0 +1,7 @@
+"""Machines as data: what passes price kernels with, and what printers may use."""
+
+from stack.target.files import as_cpu, as_gpu, load, names
+from stack.target.host import cpu_at_hand
+from stack.target.record import Cpu, Gpu, Target
+
+__all__ = ["Cpu", "Gpu", "Target", "as_cpu", "as_gpu", "cpu_at_hand", "load", "names"]

@@ -1,0 +1,187 @@
+"""Targets in files: one TOML file for each, with the source of every number beside it.
+
+name = "sm_90"
+kind = "gpu"
+...
+[numbers]
+launch = { value = 2e-6, source = "calibrated" }
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import tomllib
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from stack.errors import UsageError, unknown_name
+from stack.target.record import KINDS, Cpu, Gpu, Target, kind_of, numbers_of
+
+FOLDER = Path(__file__).parent / "data"
+WORDS = ("name", "title", "arch")
+KEYS = (*WORDS, "kind", "features", "numbers")
+REFERENCE = {Gpu: "sm_90", Cpu: "avx512"}  # where nobody names a target, as for a bare pipeline
+_SM = re.compile(r"sm_(\d+)[af]?")
+Kind = TypeVar("Kind", Gpu, Cpu)
+
+
+def names() -> list[str]:
+    """The targets that come with this library."""
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+@functools.cache
+def _built_in(name: str) -> Target:
+    return read(FOLDER / f"{name}.toml")
+
+
+def load(spec: str) -> Target:
+    """A target by its name, or from a file.
+
+    A GPU without a file, as sm_86, has the numbers of the newest one before it.
+
+    Raises:
+        UsageError: there is no such target, or its file has a missing or absurd number.
+    """
+    if spec in names():
+        return _built_in(spec)
+    if Path(spec).is_file():
+        return read(Path(spec))
+    match = _SM.fullmatch(spec)
+    if match is None:
+        raise unknown_name("no target, and no file,", spec, names())
+    known = sorted(int(n.removeprefix("sm_")) for n in names() if _SM.fullmatch(n))
+    before = [k for k in known if k <= int(match[1])] or known[:1]
+    return replace(_built_in(f"sm_{before[-1]}"), name=spec, arch=spec)
+
+
+def as_gpu(target: Target | None) -> Gpu:
+    """The GPU to tile for; the reference where none is named. Raises UsageError for a CPU."""
+    return _as(target, Gpu)
+
+
+def as_cpu(target: Target | None) -> Cpu:
+    """The CPU to tile for; the reference where none is named. Raises UsageError for a GPU."""
+    return _as(target, Cpu)
+
+
+def _as(target: Target | None, cls: type[Kind]) -> Kind:
+    found = load(REFERENCE[cls]) if target is None else target
+    if isinstance(found, cls):
+        return found
+    known = ", ".join(n for n in names() if isinstance(load(n), cls))
+    raise UsageError(
+        f"target {found.name!r} is a {kind_of(found).upper()}, and this is for"
+        f" {cls.__name__.upper()}s: {known}, or a file of one"
+    )
+
+
+# ---- reading
+
+
+def read(path: Path) -> Target:
+    """The target of a file. Raises UsageError naming the key that is wrong."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise UsageError(f"target file {path}: {error}") from error
+    return parse(table, f"target file {path}:")
+
+
+def parse(table: Mapping[str, Any], where: str) -> Target:
+    """The target of a table as TOML gives it. `where` begins every message of a UsageError."""
+    _check_keys(table, KEYS, f"{where} no key is called")
+    for key in WORDS:
+        if not isinstance(_get(table, key, where), str):
+            raise UsageError(f"{where} {key} is a text, not {table[key]!r}")
+    kind = _get(table, "kind", where)
+    if kind not in KINDS:
+        raise UsageError(f"{where} kind is one of {', '.join(KINDS)}, not {kind!r}")
+    features: Any = table.get("features", [])
+    if not _are_texts(features):
+        raise UsageError(f"{where} features is a list of texts, not {features!r}")
+    given = _get(table, "numbers", where)
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} numbers is a table, not {given!r}")
+    entries = cast("dict[str, Any]", given)
+    known = numbers_of(KINDS[kind])
+    _check_keys(entries, known, f"{where} a {kind} has no number called")
+    values: dict[str, float] = {}
+    sources: dict[str, str] = {}
+    for key, spec in known.items():
+        if key not in entries:
+            raise UsageError(f"{where} number {key!r} is missing ({_meaning(spec.metadata)})")
+        values[key], sources[key] = _entry(key, entries[key], spec, where)
+    words: dict[str, Any] = {key: table[key] for key in WORDS}
+    return KINDS[kind](**words, features=tuple(features), sources=sources, **cast("Any", values))
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(v, str) for v in cast("list[Any]", value))
+
+
+def _get(table: Mapping[str, Any], key: str, where: str) -> Any:
+    if key not in table:
+        raise UsageError(f"{where} {key!r} is missing")
+    return table[key]
+
+
+def _check_keys(table: Mapping[str, Any], known: Collection[str], what: str) -> None:
+    for key in table:
+        if key not in known:
+            raise unknown_name(what, key, known)
+
+
+def _entry(key: str, entry: Any, spec: Any, where: str) -> tuple[float, str]:
+    """A number, and where it comes from."""
+    source = ""
+    if isinstance(entry, dict):
+        table = cast("dict[str, Any]", entry)
+        _check_keys(table, ("value", "source"), f"{where} number {key!r} has no")
+        entry, source = _get(table, "value", f"{where} number {key!r}:"), table.get("source", "")
+    whole = spec.type == "int"
+    wanted = int if whole else int | float
+    if isinstance(entry, bool) or not isinstance(entry, wanted):
+        what = "a whole number" if whole else "a number"
+        raise UsageError(f"{where} {key} is {what} ({_meaning(spec.metadata)}), not {entry!r}")
+    low, high, unit = (spec.metadata[k] for k in ("low", "high", "unit"))
+    if not low <= entry <= high:
+        raise UsageError(
+            f"{where} {key} = {entry} is not between {low:g} and {high:g} {unit}".rstrip()
+            + f" ({spec.metadata['doc']})"
+        )
+    return (entry if whole else float(entry)), str(source)
+
+
+def _meaning(metadata: Mapping[str, Any]) -> str:
+    unit = f", in {metadata['unit']}" if metadata["unit"] else ""
+    return f"{metadata['doc']}{unit}"
+
+
+# ---- writing
+
+
+def text_of(target: Target) -> str:
+    """The file of a target; `parse` gives an equal one back."""
+    lines = [f"{key} = {_quoted(getattr(target, key))}" for key in WORDS]
+    lines.insert(1, f"kind = {_quoted(kind_of(target))}")
+    lines.append(f"features = [{', '.join(map(_quoted, target.features))}]")
+    lines += ["", "[numbers]"]
+    for key, spec in numbers_of(type(target)).items():
+        value, source = getattr(target, key), target.sources.get(key, "")
+        lines.append(f"# {_meaning(spec.metadata)}")
+        lines.append(f"{key} = {{ value = {value!r}, source = {_quoted(source)} }}")
+    return "\n".join(lines) + "\n"
+
+
+def save(target: Target, path: Path) -> None:
+    """Write the file of a target."""
+    path.write_text(text_of(target), encoding="utf-8")
+
+
+def _quoted(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,93 @@
+"""What describes a machine: few numbers, each with a unit, a range, and where it comes from.
+
+Peak rates are those that a good kernel reaches, not those of a datasheet: passes compare times.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+STREAM_SHARE = 0.6  # of all products that tensor cores could do; 0.59 for attention on an H100
+NO_SOURCES: Mapping[str, str] = {}
+
+
+def number(unit: str, low: float, high: float, doc: str) -> Any:
+    """A field that every file of this kind states; what lies outside of its range is a mistake."""
+    return field(metadata={"unit": unit, "low": low, "high": high, "doc": doc})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """What CPUs and GPUs have in common.
+
+    Attributes:
+        name: what it is called on the command line.
+        title: the machine in words.
+        arch: what the assembler calls it: "sm_90", or a CPU that LLVM knows; "native" is this CPU.
+        features: what its instructions can do besides; for a CPU, LLVM's names.
+        sources: of each number: from a datasheet, calibrated here, or chosen and why.
+    """
+
+    name: str
+    title: str
+    arch: str
+    features: tuple[str, ...] = ()
+    launch: float = number("s", 1e-8, 1e-2, "what one more kernel costs besides its work")
+    memory_rate: float = number("B/s", 1e8, 1e15, "memory, what is read and written counted")
+    cache_rate: float = number("B/s", 1e8, 1e16, "the second-level cache")
+    cache_bytes: int = number("B", 1 << 14, 1 << 40, "size of the second-level cache")
+    registers: int = number("", 8, 1 << 24, "32-bit registers of a processor; vectors of a core")
+    f32_rate: float = number("flop/s", 1e8, 1e17, "products of 32-bit floats, without tensor cores")
+    bf16_rate: float = number("flop/s", 1e8, 1e18, "products of 16-bit floats, summed in f32")
+    sources: Mapping[str, str] = field(default_factory=lambda: NO_SOURCES, compare=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu(Target):
+    """A GPU; its rates are those of all processors together."""
+
+    processors: int = number("", 1, 1 << 14, "multiprocessors, each with its own shared memory")
+    threads: int = number("", 32, 1 << 14, "threads of a block, at most")
+    shared_bytes: int = number("B", 1 << 12, 1 << 24, "shared memory of a block, at most")
+    latency: float = number("s", 1e-8, 1e-3, "a wait for memory that is busy")
+
+    @property
+    def stream_rate(self) -> float:
+        """Products of a stream for each second: softmax and corrections lie between them."""
+        return STREAM_SHARE * self.bf16_rate
+
+    @property
+    def balance(self) -> float:
+        """Products of a stream in the time of one byte of memory."""
+        return self.stream_rate / self.memory_rate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cpu(Target):
+    """A CPU; its rates are those of one core."""
+
+    cores: int = number("", 1, 1 << 12, "threads that the work should divide among")
+    clock: float = number("Hz", 1e7, 1e11, "cycles, under vector work")
+    vector_bytes: int = number("B", 4, 1 << 12, "a vector register")
+    fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from what threads share")
+
+    @property
+    def lanes(self) -> int:
+        """32-bit floats in a register."""
+        return self.vector_bytes // 4
+
+
+KINDS: dict[str, type[Gpu] | type[Cpu]] = {"gpu": Gpu, "cpu": Cpu}
+
+
+def kind_of(target: Target) -> str:
+    """Its kind in a file: "gpu" or "cpu"."""
+    return "gpu" if isinstance(target, Gpu) else "cpu"
+
+
+def numbers_of(cls: type[Target]) -> dict[str, dataclasses.Field[Any]]:
+    """The numbers that describe a machine of this kind."""
+    return {f.name: f for f in dataclasses.fields(cls) if "unit" in f.metadata}

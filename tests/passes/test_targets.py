@@ -1,0 +1,214 @@
+"""One program for several machines: schedules differ by the numbers of each, and say so."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import stack.plugins as plugins
+from stack.ir import Builder, Func, param, tensor
+from stack.ir.node import Node, walk
+from stack.ir.types import BF16
+from stack.passes.blocking.tile_choice import Tile
+from stack.run.compile import lower
+from stack.run.record import Run
+from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu, load
+from stack.target.record import numbers_of
+
+GPUS, CPUS = ("sm_80", "sm_90", "sm_100"), ("avx2", "avx512", "neon", "generic")
+
+
+def softmax(m: int, n: int, dtype: str = "f32") -> Func:
+    b, x = Builder(), param("x", tensor(dtype, m, n))
+    full = tensor("f32", m, n)
+    wide = x if dtype == "f32" else b.cast(x, type=full)
+    top = b.broadcast(b.reduce(wide, kind="max", axes=(1,)), axes=(0,), type=full)
+    e = b.exp(b.sub(wide, top))
+    total = b.broadcast(b.reduce(e, kind="sum", axes=(1,)), axes=(0,), type=full)
+    made = b.div(e, total)
+    return b.func("softmax", [x], [made if dtype == "f32" else b.cast(made, type=x.type)])
+
+
+def product(m: int, n: int, k: int, dtype: str) -> Func:
+    b = Builder()
+    x, w = param("x", tensor(dtype, m, k)), param("w", tensor(dtype, k, n))
+    return b.func("product", [x, w], [b.dot(x, w, rule="m k, k n -> m n")])
+
+
+def attention(heads: int, rows: int, keys: int, dtype: str = "f32", width: int = 64) -> Func:
+    b = Builder()
+    q = param("q", tensor(dtype, heads, rows, width))
+    k, v = (param(n, tensor(dtype, heads, keys, width)) for n in "kv")
+    full = tensor("f32", heads, rows, keys)
+    scores = b.cast(b.dot(q, k, rule="h m d, h n d -> h m n"), type=full)
+    top = b.broadcast(b.reduce(scores, kind="max", axes=(2,)), axes=(0, 1), type=full)
+    e = b.exp(b.sub(scores, top))
+    total = b.broadcast(b.reduce(e, kind="sum", axes=(2,)), axes=(0, 1), type=full)
+    weights = b.cast(b.div(e, total), type=full.with_dtype(q.dtype))
+    return b.func("attention", [q, k, v], [b.dot(weights, v, rule="h m n, h n d -> h m d")])
+
+
+def column_sums(m: int, n: int) -> Func:
+    b, x = Builder(), param("x", tensor("f32", m, n))
+    return b.func("columns", [x], [b.reduce(x, kind="sum", axes=(0,))])
+
+
+def lowered(func: Func, backend: str, target: Target) -> tuple[Func, str]:
+    run = Run(func.name, "", backend)
+    made = lower(func, plugins.load("stack.backends", backend), run, target=target)
+    return made, "\n".join(note for stage in run.records for note in stage.notes)
+
+
+def kernels(func: Func) -> list[Node]:
+    return [n for _, n in walk(func.body) if n.op == "kernel"]
+
+
+# ---- GPUs
+
+
+def test_a_large_product_has_as_many_programs_as_a_gpu_has_processors() -> None:
+    func = product(4096, 4096, 4096, "bf16")
+    for name, count in zip(GPUS, (108, 132, 148), strict=True):
+        made, notes = lowered(func, "triton", load(name))
+        (kernel,) = kernels(made)
+        assert kernel.attrs["programs"] == count
+        assert f"({count} processors, " in notes
+
+
+def test_stages_are_those_that_shared_memory_has_room_for() -> None:
+    """A tile of 128 x 128 x 64 takes 32 KiB a step: 163 KiB hold five, 227 KiB six."""
+    tile, most = Tile(128, 128, 64, 4, 6), as_gpu(load("sm_90"))
+    assert tile.fitted(BF16, most) == tile
+    assert tile.fitted(BF16, as_gpu(load("sm_80"))) == replace(tile, stages=5)
+    assert tile.fitted(BF16, replace(most, shared_bytes=16 << 10)) is None
+    assert tile.fitted(BF16, replace(most, registers=8192)) is None
+    func = product(4096, 4096, 4096, "bf16")
+    for name, told in (("sm_80", "163 KiB shared"), ("sm_90", "227 KiB shared")):
+        assert told in lowered(func, "triton", load(name))[1]
+
+
+def test_few_rows_of_attention_run_in_parts_by_the_number_of_processors() -> None:
+    func = attention(32, 1, 8192, "bf16", 128)
+    parts: list[str] = []
+    for name, count in zip(GPUS, (108, 132, 148), strict=True):
+        _, notes = lowered(func, "triton", load(name))
+        found = re.search(r"in parts of (\d+), for (\d+) processors", notes)
+        assert found is not None
+        assert int(found[2]) == count
+        parts.append(found[1])
+    assert parts[0] != parts[1]  # its processors are fewer, and its memory slower
+
+
+def test_a_softmax_is_the_same_on_all_gpus() -> None:
+    """Registers and threads, which its rows go by, are: no other number may come into it."""
+    texts = {str(lowered(softmax(512, 4096), "triton", load(name))[0]) for name in GPUS}
+    assert len(texts) == 1
+
+
+def test_cuda_tiles_go_by_the_number_of_processors() -> None:
+    func = product(512, 512, 512, "f32")
+    found = [lowered(func, "cuda", load(name))[1] for name in GPUS]
+    assert "tiles of 64 x 64, for 108 processors" in found[0]
+    assert "tiles of 32 x 64, for 132 processors" in found[1]
+    assert "tiles of 32 x 64, for 148 processors" in found[2]
+
+
+# ---- CPUs
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_vectors_are_those_of_the_cpu(name: str) -> None:
+    cpu = as_cpu(load(name))
+    made, notes = lowered(softmax(64, 1000), "mlir", cpu)
+    widest = max(int(w) for w in re.findall(r"f32<(\d+)>", str(made)))
+    assert widest == 4 * cpu.lanes
+    assert f"vectors of {widest} elements; a register has {cpu.vector_bytes} bytes" in notes
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("avx512", "4 x 64 sums in 16 of 32 registers"),
+        ("avx2", "3 x 32 sums in 12 of 16 registers"),
+        ("neon", "4 x 16 sums in 16 of 32 registers"),
+    ],
+)
+def test_a_product_holds_the_sums_that_the_registers_have_room_for(name: str, told: str) -> None:
+    _, notes = lowered(product(512, 512, 512, "f32"), "mlir", load(name))
+    assert told in notes
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_attention_takes_rows_by_lanes(name: str) -> None:
+    cpu = as_cpu(load(name))
+    made, notes = lowered(attention(4, 128, 128), "mlir", cpu)
+    assert "M cycles as one loop" in notes
+    if "is not streamed" not in notes:
+        assert f"f32<{4 * cpu.lanes}>" in str(made)
+
+
+@pytest.mark.parametrize("name", CPUS)
+def test_what_is_lowered_for_another_cpu_means_the_same(
+    name: str, rng: np.random.Generator
+) -> None:
+    for func in (softmax(9, 37), product(21, 40, 19, "f32"), attention(2, 70, 33)):
+        arrays = [rng.standard_normal(p.tensor.shape, dtype=np.float32) for p in func.params]
+        made, _ = lowered(func, "mlir", load(name))
+        np.testing.assert_allclose(
+            made.interpret(*arrays), func.interpret(*arrays), rtol=1e-4, atol=1e-5
+        )
+
+
+# ---- every number counts
+
+
+@cache
+def _programs(kind: type[Target]) -> tuple[tuple[str, Func], ...]:
+    if kind is Cpu:
+        many = [product(m, 512, k, "f32") for m, k in ((64, 4096), (512, 16384), (384, 512))]
+        streams = (attention(1, 256, 256), *(attention(4, 512, 512, t) for t in ("f32", "bf16")))
+        rows = (softmax(16, 8192), softmax(16, 512))
+        return tuple(("mlir", f) for f in (*rows, *streams, *many))
+    wide = attention(16, 4096, 8192, "bf16", 128)
+    return (
+        *(("triton", product(m, n, 4096, "bf16")) for m, n in ((4096, 4096), (512, 512))),
+        *(("triton", product(2048, 2048, 2048, dtype)) for dtype in ("f32", "bf16")),
+        *(
+            ("triton", f)
+            for f in (attention(32, 1, 8192, "bf16", 128), wide, column_sums(65536, 64))
+        ),
+        ("triton", softmax(64, 65536, "bf16")),
+        ("cuda", column_sums(4096, 64)),
+    )
+
+
+PRINTED = {"launch", "fetch"}  # what the printer of mlir goes by
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [(k, n) for k in (Gpu, Cpu) for n in numbers_of(k)], ids=str
+)
+def test_every_number_is_one_that_some_program_goes_by(kind: type[Target], number: str) -> None:
+    base = as_gpu(None) if kind is Gpu else as_cpu(None)
+    value = getattr(base, number)
+    whole = isinstance(value, int)
+    for factor in (8, 1 / 8, 1 / 2, 64, 1 / 64):
+        other = replace(base, **{number: max(1, int(value * factor)) if whole else value * factor})
+        for backend, func in _programs(kind):
+            if _text(backend, func, base) != _text(backend, func, other):
+                return
+    pytest.fail(f"nothing goes by {number}: a number that nothing reads describes nothing")
+
+
+@cache
+def _text(backend: str, func: Func, target: Target) -> str:
+    made, _ = lowered(func, backend, target)
+    if backend != "mlir":
+        return str(made)
+    from stack.backends.mlir.printer import print_kernel
+
+    return "".join(print_kernel(k, "k", target=target) for k in kernels(made))

@@ -1,0 +1,132 @@
+"""Target files: they read back, and what is missing or absurd in one is refused by its key."""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stack.errors import UsageError
+from stack.target import Cpu, Gpu, as_cpu, as_gpu, cpu_at_hand, load, names
+from stack.target.files import FOLDER, parse, read, save, text_of
+from stack.target.host import missing_here, name_of
+from stack.target.record import numbers_of
+
+ALL = ["avx2", "avx512", "generic", "neon", "sm_100", "sm_80", "sm_90"]
+
+
+def test_the_targets_that_there_are() -> None:
+    assert names() == ALL
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_target_reads_back_and_every_number_has_a_source(name: str, tmp_path: Path) -> None:
+    target = load(name)
+    assert target.name == name
+    assert all(target.sources[key] for key in numbers_of(type(target)))
+    save(target, tmp_path / "t.toml")
+    again = read(tmp_path / "t.toml")
+    assert (again, dict(again.sources)) == (target, dict(target.sources))
+
+
+@pytest.mark.parametrize("name", ["avx512", "sm_90"])
+def test_a_missing_number_is_named_with_its_meaning(name: str) -> None:
+    target = load(name)
+    for key, spec in numbers_of(type(target)).items():
+        table = tomllib.loads(text_of(target))
+        del table["numbers"][key]
+        with pytest.raises(UsageError) as error:
+            parse(table, "t.toml:")
+        assert f"number '{key}' is missing" in str(error.value)
+        assert spec.metadata["doc"] in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["avx512", "sm_90"])
+def test_absurd_numbers_are_refused(name: str) -> None:
+    target = load(name)
+    for key, spec in numbers_of(type(target)).items():
+        nothing = [0, -getattr(target, key), True, "fast", [1]]
+        absurd = [1 << 60] if spec.type == "int" else [1e300, float("nan"), float("inf")]
+        for value in [*nothing, *absurd, *([2.5] if spec.type == "int" else [])]:
+            table = tomllib.loads(text_of(target))
+            table["numbers"][key] = {"value": value, "source": "test"}
+            with pytest.raises(UsageError, match=rf"t\.toml: {key} "):
+                parse(table, "t.toml:")
+
+
+MISTAKES = [
+    ("processors =", "procesors =", "number called 'procesors'; did you mean 'processors'"),
+    ("[numbers]", "[number]", "no key is called 'number'; did you mean 'numbers'"),
+    ('kind = "gpu"', 'kind = "tpu"', "kind is one of gpu, cpu, not 'tpu'"),
+    ('arch = "sm_90"', "", "'arch' is missing"),
+    ("launch = { value", "launch = { vlaue", "number 'launch' has no 'vlaue'"),
+    ("features = [", "features = [[", r"t\.toml: Unclosed array \(at line"),
+]
+
+
+@pytest.mark.parametrize(("right", "wrong", "message"), MISTAKES)
+def test_a_file_with_a_mistake_is_refused(
+    right: str, wrong: str, message: str, tmp_path: Path
+) -> None:
+    text = (FOLDER / "sm_90.toml").read_text()
+    assert right in text
+    path = tmp_path / "t.toml"
+    path.write_text(text.replace(right, wrong))
+    with pytest.raises(UsageError, match=message):
+        load(str(path))
+
+
+def test_a_number_may_stand_without_its_source(tmp_path: Path) -> None:
+    text = (FOLDER / "avx2.toml").read_text()
+    line = next(row for row in text.splitlines() if row.startswith("cores"))
+    (tmp_path / "t.toml").write_text(text.replace(line, "cores = 8"))
+    found = load(str(tmp_path / "t.toml"))
+    assert isinstance(found, Cpu)
+    assert found.cores == 8
+
+
+def test_a_name_that_is_none_is_refused_with_the_nearest() -> None:
+    with pytest.raises(UsageError, match="did you mean 'avx512'"):
+        load("avx51")
+
+
+BEFORE = {"sm_75": "sm_80", "sm_86": "sm_80", "sm_90a": "sm_90", "sm_120": "sm_100"}
+
+
+@pytest.mark.parametrize(("name", "base"), BEFORE.items())
+def test_a_gpu_without_a_file_takes_the_numbers_of_the_one_before(name: str, base: str) -> None:
+    assert load(name) == replace(load(base), name=name, arch=name)
+
+
+def test_kinds_are_kept_apart() -> None:
+    assert isinstance(as_gpu(None), Gpu)
+    assert isinstance(as_cpu(None), Cpu)
+    with pytest.raises(UsageError, match="'avx2' is a CPU, and this is for GPUs: sm_100"):
+        as_gpu(load("avx2"))
+    with pytest.raises(UsageError, match="'sm_80' is a GPU, and this is for CPUs: avx2"):
+        as_cpu(load("sm_80"))
+
+
+AVX512 = {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
+
+
+@pytest.mark.parametrize(
+    ("machine", "flags", "name"),
+    [
+        ("x86_64", AVX512 | {"avx2", "fma"}, "avx512"),
+        ("x86_64", {"avx512f", "avx2", "fma"}, "avx2"),
+        ("x86_64", {"avx2"}, "generic"),
+        ("aarch64", {"asimd"}, "neon"),
+        ("arm64", set[str](), "neon"),
+        ("riscv64", set[str](), "generic"),
+    ],
+)
+def test_the_target_of_a_cpu(machine: str, flags: set[str], name: str) -> None:
+    assert name_of(machine, frozenset(flags)) == name
+
+
+def test_the_cpu_at_hand_runs_its_own_code() -> None:
+    assert cpu_at_hand().arch == "native"
+    assert "no such thing" in missing_here(replace(cpu_at_hand(), features=("no such thing",)))

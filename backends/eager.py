@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable, Kernel
+from stack.run.backend import Backend, Executable, Kernel, Peer, source_lines
 
-from .peer import Origins, PeerExecutable, files, is_from, need, quiet, refuse, user_line, zeros
+from .peer import Origins, PeerExecutable, is_from, need, quiet, refuse, user_line, zeros
 
 _FREE = ("_unsafe_view", "_reshape_alias", "device", "lift_fresh", "sym_size")
 
@@ -54,7 +54,7 @@ def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
     def kernels() -> list[Kernel]:
         inputs = pt.prepare_for([p.tensor for p in captured.func.params], device)
         return [
-            Kernel(name, "library", source=files(filter(None, [line])), ops=(name[5:],))
+            Kernel(name, "library", source=source_lines(filter(None, [line])), ops=(name[5:],))
             for name, line in _dispatched(pt.without_autograd(call), inputs(zeros(captured.func)))
         ]
 
@@ -116,11 +116,8 @@ def _dispatched(run: Any, inputs: Any) -> list[tuple[str, str]]:
 
 BACKEND = Backend(
     name="eager",
-    level="tensor",
-    doc="no compiler: torch op by op; natively the user's framework as it is",
     compile=compile_eager,
-    native=native_eager,
     missing=need("torch", "torch"),
     options=("device",),
-    is_peer=True,
+    peer=Peer(native_eager),
 )

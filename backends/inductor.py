@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable
+from stack.run.backend import Backend, Executable, Lowering, Peer
 
 from .peer import is_from, need, refuse
 
@@ -36,12 +36,9 @@ def native_inductor(captured: Any, options: dict[str, Any]) -> Executable:
 
 BACKEND = Backend(
     name="inductor",
-    level="tensor",
-    doc="torch.compile's default compiler",
     compile=compile_inductor,
-    native=native_inductor,
     missing=need("torch", "torch"),
-    artifacts=("inductor",),
+    lowering=Lowering(artifacts=("inductor",)),
     options=("device", "fresh", "inductor", "mode"),
-    is_peer=True,
+    peer=Peer(native_inductor),
 )

@@ -17,8 +17,9 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir.cost import total
 from stack.ir.node import Func, Node, walk
-from stack.ir.types import TensorType, TupleType
-from stack.run.backend import Executable, Kernel
+from stack.ir.storage import storage_dtype
+from stack.ir.types import TensorType
+from stack.run.backend import Executable, Kernel, source_lines
 
 _KEY = re.compile(r"^\s*%(\S+) = ", re.MULTILINE)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
@@ -84,7 +85,7 @@ class Origins:
             text=text,
             extension=extension,
             stage_node=" ".join(self.keys[n] for n in group),
-            source=files(line for n in group for line in self.lines[n]),
+            source=source_lines(line for n in group for line in self.lines[n]),
             ops=tuple(dict.fromkeys(n.op for n in group)),
             flops=float(total(group).flops),
             bytes=self._bytes(group),
@@ -96,11 +97,6 @@ class Origins:
         entering = {a for n in group for a in n.args if a not in own and a.op != "const"}
         leaving = {n for n in group if n in self.results or self.users.get(n, set()) - own}
         return float(sum(map(_size, entering)) + sum(map(_size, leaving)))
-
-
-def files(lines: Iterable[str]) -> tuple[str, ...]:
-    """`block.py:42 Attn.wq` to `block.py:42`, each once."""
-    return tuple(dict.fromkeys(line.split(" ")[0] for line in lines))
 
 
 def user_line(trace: str) -> str:
@@ -119,8 +115,7 @@ def is_library(file: str) -> bool:
 
 
 def _size(node: Node) -> float:
-    types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
-    return float(sum(t.bytes for t in types if isinstance(t.bytes, int)))
+    return float(sum(t.bytes for t in node.types if isinstance(t.bytes, int)))
 
 
 class PeerExecutable(Executable):
@@ -176,17 +171,12 @@ def need(package: str, extra: str) -> Callable[[], str | None]:
 
 def zeros(func: Func) -> list[np.ndarray]:
     """Storage arrays to try a program on: what runs does not depend on the values."""
-    return [np.zeros(fixed_shape(p.tensor), storage_dtype(p.tensor)) for p in func.params]
+    return [np.zeros(fixed_shape(p.tensor), storage_dtype(p.dtype)) for p in func.params]
 
 
 def fixed_shape(type_: TensorType) -> tuple[int, ...]:
     """The shape of a type without size symbols."""
     return tuple(int(d) for d in type_.shape)  # pyright: ignore[reportArgumentType]
-
-
-def storage_dtype(type_: TensorType) -> np.dtype[Any]:
-    """The element type of storage arrays: bf16 is held as uint16."""
-    return np.dtype(np.uint16) if type_.dtype.name == "bf16" else np.dtype(type_.dtype.numpy)
 
 
 def refuse(peer: str, takes: str) -> StackError:
@@ -199,7 +189,7 @@ def refuse(peer: str, takes: str) -> StackError:
 
 def is_from(framework: str, captured: Any) -> bool:
     """Whether a captured program is one of this framework's."""
-    from stack.run import plugins
+    import stack.plugins as plugins
 
     frontend = plugins.load("stack.frontends", framework)
     return bool(frontend.accepts(captured.original, captured.args))

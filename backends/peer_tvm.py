@@ -14,10 +14,11 @@ import torch
 
 from stack.errors import StackError
 from stack.ir.node import Func, Node
+from stack.ir.storage import storage_dtype
 from stack.run.backend import Executable, Kernel
 
 from . import peer_torch as pt
-from .peer import Origins, PeerExecutable, fixed_shape, quiet, storage_dtype, user_line
+from .peer import Origins, PeerExecutable, fixed_shape, quiet, user_line
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -295,4 +296,4 @@ def _to_tvm(array: np.ndarray, p: Node) -> Any:
 
 def _from_tvm(tensor: Any, r: Node) -> np.ndarray:
     found = np.array(tensor.numpy(), order="C")
-    return found.view(storage_dtype(r.tensor)) if r.dtype.name == "bf16" else found
+    return found.view(storage_dtype(r.dtype)) if r.dtype.name == "bf16" else found

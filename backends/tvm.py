@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable
+from stack.run.backend import Backend, Executable, Lowering, Peer
 
 from .peer import is_from, need, refuse
 
@@ -46,13 +46,9 @@ def native_tvm(captured: Any, options: dict[str, Any]) -> Executable:
 
 BACKEND = Backend(
     name="tvm",
-    level="tensor",
-    doc="Relax; MetaSchedule on the CPU, dlight on GPUs",
     compile=compile_tvm,
-    native=native_tvm,
     missing=need("tvm", "tvm"),
-    artifacts=("tir",),
+    lowering=Lowering(artifacts=("tir",)),
     options=("cache", "device", "seconds", "seed", "trials"),
-    is_peer=True,
-    isolate=True,
+    peer=Peer(native_tvm, isolate=True),
 )

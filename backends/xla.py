@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable
+from stack.run.backend import Backend, Executable, Lowering, Peer
 
 from .peer import is_from, need, refuse
 
@@ -33,12 +33,9 @@ def native_xla(captured: Any, options: dict[str, Any]) -> Executable:
 
 BACKEND = Backend(
     name="xla",
-    level="tensor",
-    doc="jax.jit",
     compile=compile_xla,
-    native=native_xla,
     missing=need("jax", "jax"),
-    artifacts=("hlo",),
+    lowering=Lowering(artifacts=("hlo",)),
     options=("device", "xla"),
-    is_peer=True,
+    peer=Peer(native_xla),
 )

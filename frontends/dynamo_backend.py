@@ -19,6 +19,7 @@ from torch.fx import GraphModule
 from torch.fx import Node as FxNode
 from torch.utils._python_dispatch import _disable_current_modes
 
+import stack.plugins as plugins
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
@@ -42,7 +43,6 @@ from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
-from stack.run import plugins
 from stack.run.collector import held_back
 from stack.run.compile import compile_captured, default_backend, warm
 from stack.run.frontend import RECORD
@@ -135,7 +135,7 @@ def _balance(options: dict[str, Any], device: str) -> float:
     if name == "interpreter" or options.get("passes", "default") != "default":
         return 0.0
     backend = plugins.load("stack.backends", name)
-    if not backend.recomputes:
+    if not backend.lowering.recomputes:
         return 0.0
     return as_gpu(target_of(backend, {"device": device, **options})).balance
 

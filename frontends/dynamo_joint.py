@@ -24,6 +24,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 from torch.utils.checkpoint import CheckpointPolicy
 
+from stack import plugins
 from stack.errors import StackError
 from stack.frontends.fx_border import physical_order, storage_root
 from stack.frontends.fx_images import with_images
@@ -33,7 +34,6 @@ from stack.frontends.torch_draws import draws, keep_draws
 from stack.ir import node as ir
 from stack.ir.builder import Builder, param
 from stack.rewrite.engine import copied
-from stack.run import plugins
 from stack.run.compile import walk_stages
 from stack.run.record import Run, Stage
 

@@ -321,7 +321,7 @@ def _precision(dtype: DType) -> Any:
 
 def _call_back(node: Node, target: str, call: Any, args: Sequence[Array]) -> list[Array]:
     """Another framework's op, called on the host."""
-    from stack.run import plugins
+    import stack.plugins as plugins
 
     name = target.partition(":")[0]
     known = plugins.names("stack.frontends")

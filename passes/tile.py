@@ -11,11 +11,12 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.types import I64, TensorType
 from stack.passes.control import changed_bodies
 from stack.passes.cpu_loops.gemm import find_dot
+from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
+from stack.passes.exact_tiling.serial import SerialTiler
+from stack.passes.exact_tiling.stream import StreamTiler
+from stack.passes.exact_tiling.tiler import Tiler
+from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
-from stack.passes.tiling.gemm import check_worth, split_dot, tile_gemm
-from stack.passes.tiling.serial import SerialTiler
-from stack.passes.tiling.stream import StreamTiler
-from stack.passes.tiling.tiler import Tiler
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

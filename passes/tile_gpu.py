@@ -9,9 +9,10 @@ from typing import ClassVar
 from stack.ir.node import Node
 from stack.ir.types import DType
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
+from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.gpu_loops.stream import WarpStream
 from stack.passes.tile import CannotTile, Tile, tile_group
-from stack.passes.tiling.gemm import roles_of, tile_gemm
+from stack.passes.tiling.contraction import roles_of
 from stack.rewrite.log import Log
 from stack.target import Gpu, Target, as_gpu
 

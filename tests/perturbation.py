@@ -29,7 +29,7 @@ def run(node: Node, arrays: list[Array]) -> list[Array]:
 
 
 def results_of(node: Node) -> list[Node]:
-    types = ops.result_types(node)
+    types = node.types
     return [node] if types == (node.type,) else [b.item(node, index=i) for i in range(len(types))]
 
 

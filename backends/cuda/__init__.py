@@ -7,7 +7,7 @@ from typing import Any
 
 from stack.errors import BackendMissing
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable
+from stack.run.backend import Backend, Executable, Lowering, Machine
 
 from ..device.machine import gpu_at_hand
 from . import nvrtc
@@ -33,7 +33,16 @@ def _missing() -> str | None:
     return None
 
 
-def _compile(func: Func, options: dict[str, Any]) -> Executable:
+def compile_cuda(func: Func, options: dict[str, Any]) -> Executable:
+    """CUDA C++ through NVRTC: warps, shared memory, tensor cores.
+
+    Options:
+        device: "cuda" or "cuda:1".
+        cache: False to keep nothing on disk (default: `cache_folder()`).
+        call_opaque: what runs `opaque` nodes.
+        graph: False to launch step by step instead of replaying CUDA graphs.
+        target: the GPU to lower for, a name or a file (default: the one at hand).
+    """
     need = _missing()
     if need is not None:
         raise BackendMissing("cuda", need)
@@ -42,23 +51,26 @@ def _compile(func: Func, options: dict[str, Any]) -> Executable:
 
 BACKEND = Backend(
     name="cuda",
-    level="loop",
-    doc="CUDA C++ through NVRTC: warps, shared memory, tensor cores",
-    stages=(
-        ("canonical", "inline,canonicalize,roll,fold,decompose{gpu=true},canonicalize"),
-        ("laid-out", "layout,canonicalize"),
-        ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
-        ("split", "split_reductions"),
-        ("fused", "fuse"),
-        ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
-        ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
-    ),
-    retreat="retreat",
-    compile=_compile,
+    compile=compile_cuda,
     missing=_missing,
-    at_hand=gpu_at_hand,
+    lowering=Lowering(
+        level="loop",
+        stages=(
+            (
+                "canonical",
+                "inline,canonicalize,roll,fold,decompose{gpu=true},canonicalize,trip_counts",
+            ),
+            ("laid-out", "layout,canonicalize"),
+            ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
+            ("split", "split_reductions"),
+            ("fused", "fuse"),
+            ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
+            ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
+        ),
+        artifacts=("cuda", "ptx", "sass"),
+        retreat="retreat",
+    ),
     inspect=inspect_program,
-    warm=lambda: nvrtc.forks().warm(),
     options=("cache", "device", "excess_precision", "graph", "target", "tune"),
-    artifacts=("cuda", "ptx", "sass"),
+    machine=Machine(warm=lambda: nvrtc.forks().warm(), at_hand=gpu_at_hand),
 )

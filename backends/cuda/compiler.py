@@ -6,16 +6,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from stack.errors import KernelRefused
-from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Func, Node, walk
-from stack.ir.types import TensorType, TupleType
-from stack.run.backend import Executable, Kernel
+from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
-from ..peer import files
+from ..runtime.records import describe, describe_kernel, kernel_lines
 from . import nvrtc
 from .printer import print_kernel
 from .values import Source
@@ -75,17 +73,12 @@ class Compiler:
         """The record of a kernel."""
         binary, source = self.binary(node), self.source(node)
         readable = self.readable[source.text]
-        types = [t for n in (*node.args, node) for t in _types(n)]
-        return Kernel(
+        return describe_kernel(
+            self.func,
+            node,
             readable.name,
-            "generated",
             readable.text,
             "cu",
-            self.func.body.names.get(node, ""),
-            self._lines(node),
-            tuple(node.attrs.get("ops") or ()),
-            float(node.attrs.get("flops") or _flops(node)),
-            float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
             resources={
                 "registers": binary.registers,
                 "spilled": binary.spilled,
@@ -98,12 +91,8 @@ class Compiler:
 
     def symbol(self, node: Node) -> str:
         """What a profiler calls a kernel, by the first of the nodes that it is made for."""
-        return symbol_of(self.readable[self.source(node).text].name, self._lines(node))
-
-    def _lines(self, node: Node) -> tuple[str, ...]:
-        """Source lines of a kernel: its node's, then those inside."""
-        inside = (line for places in node.blocks[0].locs.values() for line in places)
-        return files([*self.lines.get(node, ()), *inside])
+        name = self.readable[self.source(node).text].name
+        return symbol_of(name, kernel_lines(node, self.lines.get(node, ())))
 
     def artifacts(self) -> Artifacts:
         """Later stages of every distinct kernel, made when asked for."""
@@ -121,19 +110,13 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Compile a function whose kernels are at the loop level, and plan it on a device.
-
-    Options:
-        device: "cuda" or "cuda:1".
-        cache: False to keep nothing on disk (default: `cache_folder()`).
-        call_opaque: what runs `opaque` nodes.
-        graph: False to launch step by step instead of replaying CUDA graphs.
-    """
+    """Plan a function whose kernels are at the loop level on a device; see `compile_cuda`."""
     import torch
 
-    from ..device.executable import describe, executable
+    from ..device.executable import executable
     from ..device.launch import refused_on_load
-    from ..device.program import Program
+    from ..device.torch_device import TorchDevice
+    from ..runtime.program import Program
     from .launch import device_target, loaded
 
     device = torch.device(options.get("device") or "cuda")
@@ -148,7 +131,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
                 launches[source] = loaded(source, binary, device, compiler.symbol(node))
         return launches[source]
 
-    program = Program(func.body, load, options.get("call_opaque"), device)
+    program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
     kernels = [
         compiler.describe(step.node)
         if step.node.op == "kernel"
@@ -158,15 +141,13 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
-def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], Artifacts]:
+def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:
         target: the GPU, as "sm_90", or the file of one.
         cache: False to keep nothing on disk.
     """
-    from ..device.executable import describe
-
     compiler = Compiler(func, arch_of(options), _store(options))
     compiler.build_all()
     kernels: list[Kernel] = []
@@ -183,12 +164,3 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
 
 def _store(options: dict[str, Any]) -> Cache | None:
     return Cache(cache_folder() / "cuda") if options.get("cache", True) else None
-
-
-def _types(node: Node) -> tuple[TensorType, ...]:
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
-
-
-def _flops(node: Node) -> float:
-    flops = total(node.blocks[0].nodes).flops
-    return float(flops) if isinstance(flops, int) else 0.0

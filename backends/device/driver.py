@@ -1,4 +1,8 @@
-"""The CUDA driver through ctypes: loading machine code, tensor maps, how a launch is described."""
+"""The CUDA driver: loading machine code, describing a launch, tensor maps.
+
+Through `cuda.bindings`, whose launch is as fast as one through ctypes. Tensor maps alone go through
+ctypes: the driver wants them at multiples of 64 bytes, and `cuda.bindings` puts them anywhere.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +10,38 @@ import ctypes
 import math
 from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any
 
 from stack.errors import StackError
 
-_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-_REGISTERS, _LOCAL_BYTES = 4, 3
 _MAP_BYTES, _MAP_ALIGNMENT = 128, 64
 _FAULTS = frozenset({700, 702, *range(709, 721)})  # of kernels that ran: nothing works after them
 _PROMOTE_128B = 2  # how much of a line the L2 cache fetches
 
 
 @cache
-def library() -> Any:
-    """libcuda. Raises StackError where there is none."""
+def driver() -> Any:
+    """The driver's functions, which give their status first. Raises StackError without them."""
     try:
-        found = ctypes.CDLL("libcuda.so.1")
+        found = import_module("cuda.bindings.driver")
+        found.cuInit(0)
+    except ImportError as error:
+        raise StackError(f"launching needs `pip install cuda-bindings`: {error}") from error
+    except RuntimeError as error:
+        raise StackError(f"the CUDA driver cannot be loaded: {error}") from error
+    return found
+
+
+@cache
+def encode() -> Any:
+    """What writes a tensor map at an address. Raises StackError where there is no driver."""
+    try:
+        found = ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     except OSError as error:
         raise StackError(f"the CUDA driver cannot be loaded: {error}") from error
     word, number, pointer = ctypes.c_uint, ctypes.c_int, ctypes.c_void_p
-    found.cuLaunchKernelEx.argtypes = [pointer] * 4
-    found.cuTensorMapEncodeTiled.argtypes = [
-        pointer, number, word, *[pointer] * 5, *[number] * 4,
-    ]  # fmt: skip
+    found.argtypes = [pointer, number, word, *[pointer] * 5, *[number] * 4]
     return found
 
 
@@ -45,22 +58,22 @@ class DriverError(StackError):
         return self.status in _FAULTS
 
 
-def check(status: int, what: str) -> None:
+def check(status: Any, what: str) -> None:
     """Raise DriverError with the driver's words."""
     if status:
-        text = ctypes.c_char_p()
-        library().cuGetErrorString(status, ctypes.byref(text))
-        message = (text.value or b"unknown error").decode()
-        raise DriverError(status, f"CUDA error {status} ({message}) while {what}")
+        _, text = driver().cuGetErrorString(status)
+        message = (text or b"unknown error").decode()
+        raise DriverError(int(status), f"CUDA error {int(status)} ({message}) while {what}")
 
 
 def _ensure_context(device: int) -> None:
-    context = ctypes.c_void_p()
-    check(library().cuCtxGetCurrent(ctypes.byref(context)), "looking for a context")
-    if not context.value:
-        retained = library().cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
-        check(retained, f"starting device {device}")
-        check(library().cuCtxSetCurrent(context), f"choosing device {device}")
+    cuda = driver()
+    status, context = cuda.cuCtxGetCurrent()
+    check(status, "looking for a context")
+    if not int(context):
+        status, context = cuda.cuDevicePrimaryCtxRetain(device)
+        check(status, f"starting device {device}")
+        check(cuda.cuCtxSetCurrent(context)[0], f"choosing device {device}")
 
 
 class Function:
@@ -70,41 +83,40 @@ class Function:
     """
 
     def __init__(self, cubin: bytes, name: str, shared: int, device: int) -> None:
-        driver = library()
-        driver.cuInit(0)
+        cuda = driver()
         _ensure_context(device)
         self.name, self.shared = name, shared
         self.code = cubin
-        module, self.handle = ctypes.c_void_p(), ctypes.c_void_p()
-        check(driver.cuModuleLoadData(ctypes.byref(module), cubin), f"loading kernel {name}")
-        found = driver.cuModuleGetFunction(ctypes.byref(self.handle), module, name.encode())
-        check(found, f"looking for kernel {name}")
+        status, module = cuda.cuModuleLoadData(cubin)
+        check(status, f"loading kernel {name}")
+        status, self.handle = cuda.cuModuleGetFunction(module, name.encode())
+        check(status, f"looking for kernel {name}")
         if shared:  # more than every kernel has, with what its code declares, needs to be asked for
-            asked = driver.cuFuncSetAttribute(self.handle, _MOST_DYNAMIC_SHARED, shared)
-            check(asked, f"asking for {shared} bytes of shared memory for kernel {name}")
+            most = self._attribute("MAX_DYNAMIC_SHARED_SIZE_BYTES")
+            (status,) = cuda.cuFuncSetAttribute(self.handle, most, shared)
+            check(status, f"asking for {shared} bytes of shared memory for kernel {name}")
 
     def resources(self) -> dict[str, int]:
         """Registers, and bytes of stack, of a thread."""
-        return {"registers": self._attribute(_REGISTERS), "stack": self._attribute(_LOCAL_BYTES)}
+        return {"registers": self._ask("NUM_REGS"), "stack": self._ask("LOCAL_SIZE_BYTES")}
 
-    def _attribute(self, number: int) -> int:
-        value = ctypes.c_int()
-        asked = library().cuFuncGetAttribute(ctypes.byref(value), number, self.handle)
-        check(asked, f"asking about kernel {self.name}")
-        return value.value
+    def _attribute(self, name: str) -> Any:
+        return getattr(driver().CUfunction_attribute, f"CU_FUNC_ATTRIBUTE_{name}")
+
+    def _ask(self, name: str) -> int:
+        status, value = driver().cuFuncGetAttribute(self._attribute(name), self.handle)
+        check(status, f"asking about kernel {self.name}")
+        return value
 
 
-class LaunchConfig(ctypes.Structure):
-    """CUlaunchConfig: how many blocks of how many threads, on which stream."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3),
-        ("block", ctypes.c_uint * 3),
-        ("shared", ctypes.c_uint),
-        ("stream", ctypes.c_void_p),
-        ("attributes", ctypes.c_void_p),
-        ("attribute_count", ctypes.c_uint),
-    )
+def launch_config(grid: Sequence[int], block: Sequence[int], shared: int) -> Any:
+    """How many blocks of how many threads; its `hStream` says on which stream."""
+    config = driver().CUlaunchConfig()
+    config.gridDimX, config.gridDimY, config.gridDimZ = grid
+    config.blockDimX, config.blockDimY, config.blockDimZ = block
+    config.sharedMemBytes = shared
+    config.numAttrs = 0
+    return config
 
 
 class TensorMap:
@@ -126,19 +138,22 @@ class TensorMap:
         self.pointer = 0
         rank = len(shape)
         strides = [math.prod(shape[i + 1 :]) * width for i in range(rank)]
-        self.sizes = (ctypes.c_uint64 * rank)(*reversed(shape))
-        self.strides = (ctypes.c_uint64 * rank)(*reversed(strides[:-1]), 0)
-        self.box = (ctypes.c_uint32 * rank)(*reversed(block))
-        self.steps = (ctypes.c_uint32 * rank)(*[1] * rank)
-        self.rank, self.kind, self.swizzle = rank, kind, swizzle
+        sizes = (ctypes.c_uint64 * rank)(*reversed(shape))
+        steps = (ctypes.c_uint64 * rank)(*reversed(strides[:-1]), 0)
+        box = (ctypes.c_uint32 * rank)(*reversed(block))
+        ones = (ctypes.c_uint32 * rank)(*[1] * rank)
+        self.kept = sizes, steps, box, ones
+        self.what = (self.address, kind, rank)
+        self.how = (*map(ctypes.addressof, self.kept), 0, swizzle, _PROMOTE_128B, 0)
 
     def point(self, pointer: int) -> None:
         """Make it a map of the memory at an address."""
         if pointer == self.pointer:
             return
-        status = library().cuTensorMapEncodeTiled(
-            self.address, self.kind, self.rank, pointer, self.sizes, self.strides, self.box,
-            self.steps, 0, self.swizzle, _PROMOTE_128B, 0,
-        )  # fmt: skip
-        check(status, f"describing a matrix of {list(self.sizes)[::-1]} at {pointer:#x}")
+        status = encode()(*self.what, pointer, *self.how)
+        if status:
+            check(
+                driver().CUresult(status),
+                f"describing a matrix of {list(self.kept[0])[::-1]} at {pointer:#x}",
+            )
         self.pointer = pointer

@@ -1,4 +1,4 @@
-"""A program of a GPU backend as an executable, and what its library steps are called."""
+"""A program on a device of torch's as an executable."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from stack.backends.peer import files
-from stack.ir.cost import total
-from stack.ir.node import Func, Node
+from stack.ir.node import Func
 from stack.run.backend import Executable, Kernel
 
-from .program import Program
+from ..runtime.program import Program
 from .replay import Replays
-from .tensors import adopt, download, result_types, upload
+from .tensors import adopt, download, upload
+from .torch_device import TorchDevice
 
 Tensor = torch.Tensor
 
@@ -42,7 +41,8 @@ def executable(
     """
     entering = [p.tensor for p in func.params]
     leaving = [r.tensor for r in func.results]
-    device = program.device
+    assert isinstance(program.device, TorchDevice)
+    device = program.device.where
     replays = Replays(program)
 
     def prepare(arrays: Sequence[np.ndarray]) -> list[Tensor]:
@@ -79,23 +79,4 @@ def executable(
         peak_bytes=program.peak_bytes,
         profile=profile,
         stepwise=lambda: replays.problem if graph else "graph=False asks for it",
-    )
-
-
-def describe(func: Func, node: Node, library: str = "") -> Kernel:
-    """The record of a step without its code: a library call, control flow, a fallback."""
-    kind = "fallback" if node.op == "opaque" else "library"
-    if node.op in ("kernel", "call", "cond", "while"):
-        kind = "generated"
-    inner: Sequence[Node] = node.blocks[0].nodes if node.op == "fusion" else (node,)
-    what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
-    types = [t for n in (*node.args, node) for t in result_types(n)]
-    return Kernel(
-        f"{library}.{what}" if library else what,
-        kind,
-        stage_node=func.body.names.get(node, ""),
-        source=files(func.body.locs.get(node, ())),
-        ops=tuple(dict.fromkeys(n.op for n in inner)),
-        flops=float(total(inner).flops),
-        bytes=float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
     )

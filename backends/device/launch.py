@@ -1,14 +1,15 @@
 """Machine code with its arguments in place, so that a launch is one call of the driver.
 
-A program keeps the addresses of its arrays in cells of host memory. What a kernel is launched with
-is laid out once, and points to those cells: between calls only addresses are written there.
+Every value of a program has a cell of host memory with the address of its array. What a kernel is
+launched with is laid out once, and points to those cells: between calls only they are written.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ctypes import addressof
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,16 +18,9 @@ import torch
 from stack.errors import KernelRefused
 from stack.ir.node import Node
 
-from .driver import DriverError, Function, LaunchConfig, TensorMap, check, library
-
-Cells = ctypes.Array[ctypes.c_uint64]
-Bound = Callable[[int], None]  # launches on the stream with that handle
-_BYTES = ctypes.sizeof(ctypes.c_uint64)
-
-
-def cells_for(count: int) -> Cells:
-    """Cells for so many addresses, all 0."""
-    return (ctypes.c_uint64 * count)()
+from ..runtime.device import Bound
+from ..runtime.values import Table, Value
+from .driver import DriverError, Function, TensorMap, check, driver, launch_config
 
 
 def stream_of(device: torch.device) -> int:
@@ -85,32 +79,38 @@ class Loaded:
         self.function, self.blocks, self.threads = function, blocks, threads
         self.device = device
         self.arguments = arguments
-        self.alone: tuple[Cells, Bound] | None = None
+        self.alone: tuple[list[Table], Bound] | None = None
 
-    def bind(self, cells: Cells, places: Sequence[int]) -> Bound:
-        """What launches it on the arrays whose addresses are in these places of the cells."""
-        maps: list[tuple[TensorMap, int]] = []
-        arguments = range(len(places)) if self.arguments is None else self.arguments
+    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+        """What launches it on the arrays of these values."""
+        return self.launcher([v.cell() for v in (*args, *outs)])
+
+    def launcher(self, cells: Sequence[Table]) -> Bound:
+        """What launches it on the arrays whose addresses are in these cells."""
+        maps: list[tuple[TensorMap, Table]] = []
+        arguments = range(len(cells)) if self.arguments is None else self.arguments
         given = (ctypes.c_void_p * len(arguments))()
         for number, argument in enumerate(arguments):
             if isinstance(argument, Described):
                 made = argument.map()
-                maps.append((made, places[argument.array]))
+                maps.append((made, cells[argument.array]))
                 given[number] = made.address
             elif isinstance(argument, int):
-                given[number] = ctypes.addressof(cells) + places[argument] * _BYTES
+                given[number] = addressof(cells[argument])
             else:
-                given[number] = ctypes.addressof(argument)
-        config = LaunchConfig((self.blocks, 1, 1), self.threads, self.function.shared)
-        at_config, at_given = ctypes.addressof(config), ctypes.addressof(given)
-        launch, handle = library().cuLaunchKernelEx, self.function.handle
+                given[number] = addressof(argument)
+        config = launch_config((self.blocks, 1, 1), self.threads, self.function.shared)
+        last = -1  # the stream that the description names
+        launch, handle, at_given = driver().cuLaunchKernelEx, self.function.handle, addressof(given)
 
-        def run(stream: int, keep: object = (self, given)) -> None:
-            for made, place in maps:
-                if made.pointer != cells[place]:
-                    made.point(cells[place])
-            config.stream = stream
-            status = launch(at_config, handle, at_given, None)
+        def run(stream: int, keep: object = (self, given, cells)) -> None:
+            for made, cell in maps:
+                if made.pointer != cell[0]:
+                    made.point(cell[0])
+            nonlocal last
+            if stream != last:
+                config.hStream = last = stream
+            (status,) = launch(config, handle, at_given, 0)
             if status:
                 check(status, f"launching kernel {self.function.name}")
 
@@ -120,8 +120,9 @@ class Loaded:
         """Launch it on tensors, on the current stream."""
         tensors = (*inputs, *outputs)
         if self.alone is None:
-            cells = cells_for(len(tensors))
-            self.alone = cells, self.bind(cells, range(len(tensors)))
+            cells = [(ctypes.c_uint64 * 1)() for _ in tensors]
+            self.alone = cells, self.launcher(cells)
         cells, launch = self.alone
-        cells[:] = [t.data_ptr() for t in tensors]
+        for cell, tensor in zip(cells, tensors, strict=True):
+            cell[0] = tensor.data_ptr()
         launch(stream_of(self.device))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -13,14 +13,13 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.types import TupleType
 
+from ..runtime.device import Fill, Library, Make
 from .convolutions import convolution_call
 from .products import dot_into, integer_dot, is_product
 from .updates import row_sums
 
 Tensor = torch.Tensor
-# reads the first, writes the second
-Launch = Callable[[Sequence[Tensor], Sequence[Tensor]], None]
-Make = Callable[[Sequence[Tensor]], list[Tensor]]
+ON_HOST = frozenset({"cond", "while", "opaque"})  # they look at values there
 # ops whose results libraries allocate, and how the calls are named
 MADE = {"conv": "torch.conv", "ragged_dot": "torch.grouped_mm"}
 
@@ -51,24 +50,28 @@ class DeviceSpace(TorchSpace):
         return convolution(node, x, w, convolution_call(node))
 
 
-def library_step(node: Node, space: DeviceSpace) -> tuple[Launch, str]:
-    """What runs a library group or a bare tensor op, and the name of the library call."""
+def library_of(node: Node, space: DeviceSpace) -> Library:
+    """What runs a library group or a bare tensor op."""
     body = node.blocks[0] if node.op == "fusion" else _alone(node)
-    inner = [n for n in body.nodes if n.op not in ("item", "slice")]
+    operations = [n for n in body.nodes if n.op != "item"]
+    inner = [n for n in operations if n.op != "slice"]
     if len(inner) == 1 and inner[0].op == "dot":
         product = _product(inner[0], body)
         if product is not None:
-            return product, "torch.matmul"
-    if len(inner) == len(body.nodes) == 1 and list(inner[0].args) == list(body.params):
-        only = inner[0]
-        update = row_sums(only) if only.op == "scatter" else None
-        if update is not None:
-            return (lambda ins, outs: update(ins, outs[0])), "torch.index_add"
-        return _evaluated(body, space), f"torch.{only.op}"
-    return _evaluated(body, space), "torch"
+            return Library("torch.matmul", product)
+    capturable = not {n.op for n in operations} & ON_HOST
+    if len(operations) != 1 or not set(operations[0].args) <= set(body.params):
+        return Library("torch", _evaluated(body, space), capturable=capturable)
+    (only,) = operations
+    if only.op in MADE:
+        return Library(MADE[only.op], make=_allocating(body, only, space))
+    update = row_sums(only) if only.op == "scatter" else None
+    if update is not None and list(only.args) == list(body.params):
+        return Library("torch.index_add", lambda ins, outs: update(ins, outs[0]))
+    return Library(f"torch.{only.op}", _evaluated(body, space), capturable=capturable)
 
 
-def _product(dot: Node, body: Block) -> Launch | None:
+def _product(dot: Node, body: Block) -> Fill | None:
     """A dot of operands, or of parts of them, as one matrix product; None where it is none."""
     places: list[tuple[int, tuple[slice, ...]]] = []
     for arg in dot.args:
@@ -92,18 +95,15 @@ def _cuts(node: Node) -> tuple[slice, ...]:
     return tuple(map(slice, at["start"], at["limit"], at["step"]))
 
 
-def allocating(node: Node, space: DeviceSpace) -> tuple[Make, str] | None:
-    """A library call that allocates its result, and its name, for a node in `MADE`; else None.
+def _allocating(body: Block, node: Node, space: DeviceSpace) -> Make:
+    """It would take a copy to have the result in a place of ours."""
+    call = getattr(space, f"op_{node.op}")
+    places = [list(body.params).index(a) for a in node.args]
 
-    It would take a copy to have the result in a place of ours.
-    """
-    body = node.blocks[0] if node.op == "fusion" else _alone(node) if node.op in MADE else None
-    if body is None or len(body.nodes) != 1 or body.nodes[0].op not in MADE:
-        return None
-    (made,) = body.nodes
-    call = getattr(space, f"op_{made.op}")
-    places = [list(body.params).index(a) for a in made.args]
-    return lambda inputs: [call(made, *(inputs[i] for i in places)).contiguous()], MADE[made.op]
+    def run(inputs: Sequence[Tensor], _: int) -> list[Tensor]:
+        return [call(node, *(inputs[i] for i in places)).contiguous()]
+
+    return run
 
 
 def _alone(node: Node) -> Block:
@@ -111,11 +111,11 @@ def _alone(node: Node) -> Block:
     inner = Node(node.op, params, node.attrs, node.type, node.blocks)
     if not isinstance(node.type, TupleType):
         return Block(params, [inner])
-    items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.type.items)]
+    items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.types)]
     return Block(params, items)
 
 
-def _evaluated(body: Block, space: DeviceSpace) -> Launch:
+def _evaluated(body: Block, space: DeviceSpace) -> Fill:
     entering = [p.tensor for p in body.params]
     leaving = [r.tensor for r in body.results]
 

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from .program import Program
+from ..runtime.program import Program
+from .torch_device import TorchDevice
 
 Tensor = torch.Tensor
 WARM = 2  # calls with the same addresses before a capture
@@ -82,23 +83,24 @@ class Replays:
     """
 
     def __init__(self, program: Program) -> None:
-        self.program = program
+        assert isinstance(program.device, TorchDevice)
+        self.program, self.device = program, program.device
         self.known: OrderedDict[tuple[int, ...], tuple[int, list[Captured]]] = OrderedDict()
         self.at: list[int] = []  # where the inputs of the last call were
         self.key: tuple[int, ...] = ()  # where those were that are read from there
         self.places: dict[int, Tensor] = {}  # of inputs that moved, by number
-        size = sum(v.bytes for v, _ in program.outputs)
+        size = sum(v.bytes for v in program.results)
         # sets of addresses that memory allows
-        self.turns = _budget(program.device) // ((TURNS + 1) * max(size, 1))
+        self.turns = _budget(self.device.where) // ((TURNS + 1) * max(size, 1))
         self.pool: Any = None
-        self.problem = "" if program.capturable else "a step needs the host"
+        self.problem = "" if self.device.is_gpu and program.capturable else "a step needs the host"
         if not self.problem and not self.turns:
             self.problem = f"its results are {size} bytes, which its graphs would keep alive"
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """Dense tensors of the device in, tensors that the caller owns out."""
         with self.program.lock:
-            if self.problem or self.program.being_captured:
+            if self.problem or self.device.being_captured:
                 return self.program.run(inputs)
             at = [t.data_ptr() for t in inputs]
             if at != self.at:
@@ -108,7 +110,7 @@ class Replays:
                 self._remember(calls + 1, graphs)
                 return self.program.run(inputs)
             with torch.no_grad():
-                self.program.follow()
+                self.device.follow()
                 placed = self._placed(inputs)
                 free = next((g for g in graphs if g.is_free), None)
                 if free is None:
@@ -151,7 +153,7 @@ class Replays:
 
     def _capture(self, inputs: Sequence[Tensor], private: bool) -> Captured | None:
         try:
-            with torch.inference_mode(False), torch.cuda.device(self.program.device):
+            with torch.inference_mode(False), torch.cuda.device(self.device.where):
                 graph = torch.cuda.CUDAGraph()
                 # torch refuses a pool whose graphs are all gone
                 if not any(graphs for _, graphs in self.known.values()):
@@ -159,7 +161,7 @@ class Replays:
                 with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
                     results = self.program.run(inputs)
         except Exception as error:  # of any library: the steps still run one by one
-            _release_generators(self.program.device)
+            _release_generators(self.device.where)
             self.problem = str(error).strip().split("\n")[0]
             warnings.warn(
                 f"no CUDA graph, its steps are launched one by one: {self.problem}", stacklevel=2

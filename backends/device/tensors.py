@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,7 @@ import torch
 
 from stack.errors import StackError
 from stack.frontends.torch_arrays import TORCH_DTYPE, from_numpy, to_numpy
-from stack.ir.node import Node
-from stack.ir.types import TensorType, TupleType
+from stack.ir.types import TensorType
 
 Tensor = torch.Tensor
 # what Inductor's code allocates with: without the dispatcher, which costs more than the memory
@@ -24,34 +22,29 @@ _EMPTY: dict[str, Callable[[tuple[int, ...], tuple[int, ...], torch.dtype], Tens
 ALIGNMENT = 16  # bytes: what vector loads and TMA descriptors ask of an address
 
 
-def result_types(node: Node) -> tuple[TensorType, ...]:
-    """Types of all results of a node."""
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
-
-
 def shape_of(type_: TensorType) -> tuple[int, ...]:
     """The shape of a type without size symbols."""
     return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
 
 
-def allocate(
+def allocator(
     shape: tuple[int, ...], dtype: torch.dtype, device: torch.device, what: str
-) -> torch.Tensor:
-    """Memory without values on a device, the current one of its kind.
+) -> Callable[[], Tensor]:
+    """What gives memory without values on a device, the current one of its kind.
 
     Raises StackError naming the value and how much it asked for.
     """
-    try:
-        return _EMPTY[device.type](shape, _strides(shape), dtype)
-    except RuntimeError as error:
-        asked = math.prod(shape) * dtype.itemsize
-        raise StackError(memory_text(error, asked, device, what)) from error
+    empty = _EMPTY[device.type]
+    strides = tuple(math.prod(max(s, 1) for s in shape[i + 1 :]) for i in range(len(shape)))
 
+    def allocate() -> Tensor:
+        try:
+            return empty(shape, strides, dtype)
+        except RuntimeError as error:
+            asked = math.prod(shape) * dtype.itemsize
+            raise StackError(memory_text(error, asked, device, what)) from error
 
-@cache
-def _strides(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of a dense array."""
-    return tuple(math.prod(max(s, 1) for s in shape[i + 1 :]) for i in range(len(shape)))
+    return allocate
 
 
 def memory_text(error: BaseException, asked: int, device: torch.device, what: str) -> str:

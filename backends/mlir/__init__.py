@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from stack.run.backend import Backend
+from stack.run.backend import Backend, Lowering, Machine
 from stack.target import cpu_at_hand
 
 from .compiler import compile_program, inspect_program
@@ -21,21 +21,22 @@ def _missing() -> str | None:
 
 BACKEND = Backend(
     name="mlir",
-    level="loop",
-    doc="vectorized, multi-threaded CPU code through MLIR and LLVM, in process",
-    stages=(
-        ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
-        ("laid-out", "layout,canonicalize"),
-        ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
-        ("fused", "fuse"),
-        ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
-        ("loop", "distribute,memory{update=true}"),
-    ),
-    retreat="retreat",
     compile=compile_program,
     inspect=inspect_program,
     missing=_missing,
-    at_hand=lambda _: cpu_at_hand(),
+    lowering=Lowering(
+        level="loop",
+        stages=(
+            ("canonical", "inline,canonicalize,roll,fold,decompose,canonicalize"),
+            ("laid-out", "layout,canonicalize"),
+            ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
+            ("fused", "fuse"),
+            ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
+            ("loop", "distribute,memory{update=true}"),
+        ),
+        artifacts=("mlir", "llvm", "asm"),
+        retreat="retreat",
+    ),
     options=("cache", "excess_precision", "target", "tune"),
-    artifacts=("mlir", "llvm", "asm"),
+    machine=Machine(at_hand=lambda _: cpu_at_hand()),
 )

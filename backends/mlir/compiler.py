@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from stack.errors import KernelRefused
-from stack.ir.cost import total
-from stack.ir.node import Block, Func, Node, unique_name, walk
-from stack.run.backend import Executable, Kernel
+from stack.ir.names import unique_name
+from stack.ir.node import Block, Func, Node, walk
+from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
 
-from ..peer import files
+from ..runtime.program import Program
+from ..runtime.records import describe, describe_kernel
 from . import jit
-from .executor import Program
+from .host import Host
 from .instructions import check_runs_here, cpu_of, is_assembled_here
-from .library import result_types
 from .printer import print_kernel
 
 ENTRY = "kernel"
@@ -74,6 +74,11 @@ class Compiler:
             self.texts[body] = print_kernel(node, ENTRY, target=self.cpu)
         return self.texts[body]
 
+    def describe(self, func: Func, node: Node) -> Kernel:
+        """The record of a kernel."""
+        text = self.text(node)
+        return describe_kernel(func, node, self.names[text], self.readable[text], "mlir")
+
     def stage(self, lower: Callable[[str], str]) -> str:
         """A stage of every distinct kernel, one after another."""
         return "".join(
@@ -96,7 +101,7 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Compile a function whose kernels are at the loop level.
+    """Vectorized, multi-threaded CPU code through MLIR and LLVM, in process.
 
     Options:
         cache: False to keep nothing on disk (default: `cache_folder()`).
@@ -108,10 +113,16 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     check_runs_here(cpu)
     compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None, cpu)
     compiler.load_all(func)
-    program = Program(func.body, compiler.load, options.get("call_opaque"), compiler.cache)
+    device = Host(compiler.cache)
+    program = Program(func.body, device, compiler.load, options.get("call_opaque"))
     return Executable(
         run=program.run,
-        kernels=[_describe(func, step.node, step.library, compiler) for step in program.steps],
+        kernels=[
+            compiler.describe(func, step.node)
+            if step.node.op == "kernel"
+            else describe(func, step.node, step.library)
+            for step in program.steps
+        ],
         artifacts=compiler.artifacts(),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
@@ -119,7 +130,7 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     )
 
 
-def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], Artifacts]:
+def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function; nothing is compiled to run here.
 
     Options:
@@ -130,46 +141,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
     for node in func.nodes:
         if node.op == "kernel":
             compiler.name(node)
-            kernels.append(_describe(func, node, "", compiler))
+            kernels.append(compiler.describe(func, node))
         elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
-            kernels.append(_describe(func, node, "library", compiler))
+            kernels.append(describe(func, node, "library" if node.op == "fusion" else ""))
     return kernels, compiler.artifacts()
-
-
-def _describe(func: Func, node: Node, library: str, compiler: Compiler) -> Kernel:
-    lines = list(func.body.locs.get(node, ()))
-    stage_node = func.body.names.get(node, "")
-    moved = sum(map(_size, [t for a in node.args for t in result_types(a)]))
-    moved += sum(map(_size, result_types(node)))
-    if node.op == "kernel":
-        body = node.blocks[0]
-        text = compiler.text(node)
-        lines += [line for places in body.locs.values() for line in places]
-        return Kernel(
-            compiler.names[text],
-            "generated",
-            compiler.readable[text],
-            "mlir",
-            stage_node,
-            files(lines),
-            tuple(node.attrs.get("ops") or ()),
-            float(total(body.nodes).flops),
-            moved,
-        )
-    kinds = {"opaque": "fallback", "fusion": "library"}
-    inner = node.blocks[0].nodes if node.op == "fusion" else ()
-    what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
-    return Kernel(
-        f"{library}.{what}" if library and node.op == "fusion" else what,
-        kinds.get(node.op, "generated"),
-        stage_node=stage_node,
-        source=files(lines),
-        ops=tuple(dict.fromkeys(n.op for n in inner)) or (node.op,),
-        flops=float(total(inner).flops),
-        bytes=moved,
-    )
-
-
-def _size(type_: Any) -> float:
-    size = type_.bytes
-    return float(size) if isinstance(size, int) else 0.0

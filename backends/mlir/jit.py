@@ -26,6 +26,8 @@ from typing import Any
 
 from stack.run.cache import Cache
 
+from ..runtime.device import Bound
+from ..runtime.values import Value
 from . import bindings, elf, pool, threads
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
@@ -61,6 +63,19 @@ class Kernel:
         # Kept: a caller that has prepared its table calls this with the table's address.
         self.raw = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         self._owner = owner
+
+    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+        """What runs it on the arrays of these values, whose addresses it has in a table."""
+        values = [*args, *outs]
+        kept = table([0] * len(values))
+        for slot, value in enumerate(values):
+            value.tell(kept, slot)
+        raw, address = self.raw, ctypes.addressof(kept)
+
+        def run(_: int, keep: object = kept) -> None:
+            raw(address)
+
+        return run
 
     def __call__(self, *slots: int) -> None:
         """Run on the given buffer addresses and integers."""

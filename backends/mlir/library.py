@@ -4,41 +4,22 @@ from __future__ import annotations
 
 import functools
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from stack.ir.data import round_bf16
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
-from stack.ir.types import BF16, DType, TensorType, TupleType
+from stack.ir.storage import decode, encode
+from stack.ir.types import BF16, DType
 
-Step = Callable[[Sequence[np.ndarray], Sequence[np.ndarray]], None]
-
-
-def storage_dtype(dtype: DType) -> np.dtype[Any]:
-    """How an element type is held between steps: bf16 as its 16 bits."""
-    return np.dtype("uint16" if dtype is BF16 else dtype.numpy)
+from ..runtime.device import Fill, Library
 
 
-def decode(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """Storage to what the interpreter computes on."""
-    if dtype is not BF16:
-        return array
-    return (array.astype(np.uint32) << 16).view(np.float32)
-
-
-def encode(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What the interpreter gives to storage."""
-    if dtype is not BF16:
-        return array
-    return np.asarray(round_bf16(array).view(np.uint32) >> 16, dtype=np.uint16)
-
-
-def step_for(node: Node) -> tuple[Step, str]:
-    """What runs a library fusion, and the name of the library."""
+def library_of(node: Node) -> Library:
+    """What runs a library fusion."""
     body = node.blocks[0]
     inner = body.nodes
     if len(inner) == 1 and body.results == (inner[0],) and importlib.util.find_spec("torch"):
@@ -46,13 +27,13 @@ def step_for(node: Node) -> tuple[Step, str]:
             from stack.backends.device.products import is_product
 
             if is_product(inner[0]):
-                return _torch_dot(inner[0]), "torch.matmul"
+                return Library("torch.matmul", _torch_dot(inner[0]))
         if _is_torch_conv(inner[0]) and list(inner[0].args) == list(body.params):
-            return _torch_conv(inner[0]), "torch.convolution"
-    return _numpy(body), "numpy"
+            return Library("torch.convolution", _torch_conv(inner[0]))
+    return Library("numpy", _numpy(body))
 
 
-def _numpy(body: Block) -> Step:
+def _numpy(body: Block) -> Fill:
     space = NumpySpace()
     kinds = [p.dtype for p in body.params]
 
@@ -93,7 +74,7 @@ def tensor(array: np.ndarray, dtype: DType) -> Any:
     return torch.from_numpy(array.view(name) if name else array)
 
 
-def _torch_dot(node: Node) -> Step:
+def _torch_dot(node: Node) -> Fill:
     """A dot as one batched matrix product over permuted views; copies only where it must."""
     from stack.backends.device.products import dot_into
 
@@ -108,7 +89,7 @@ def _torch_dot(node: Node) -> Step:
     return run
 
 
-def _torch_conv(node: Node) -> Step:
+def _torch_conv(node: Node) -> Fill:
     from stack.frontends.torch_conv import convolution
 
     def run(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray]) -> None:
@@ -122,8 +103,3 @@ def _is_torch_conv(node: Node) -> bool:
     """Whether torch has it: of floats, over one to three axes, with elements on all sides."""
     known = node.op == "conv" and node.dtype.kind == "f" and 3 <= node.tensor.rank <= 5
     return known and all(x.tensor.size for x in (node, *node.args))
-
-
-def result_types(node: Node) -> tuple[TensorType, ...]:
-    """Types of all results of a node."""
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)

@@ -1,4 +1,4 @@
-"""Loops of a program: native where every step is a kernel of ours, else turn by turn from Python.
+"""Loops of a program whose steps are all kernels of ours, in one native call.
 
 The native loop calls kernels by the tables that they are called with: one pair of code and table
 for each step, test first. What a turn carries is written beside what it reads, and the next turn
@@ -9,20 +9,19 @@ or only passed on, has one place in both.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
 import numpy as np
 
 from stack.run.cache import Cache
 
+from ..runtime.program import Program
+from ..runtime.steps import KernelStep, Step
+from ..runtime.values import Value
 from . import jit
-
-if TYPE_CHECKING:
-    from .executor import Program, Value
+from .address import address
 
 Table = ctypes.Array[ctypes.c_int64]
-Run = Callable[[Sequence[np.ndarray]], list[np.ndarray]]
 
 _HEAD = 4  # slots before the pairs: number of tests, of steps, address of the flags, last turn
 _PAIR = 2
@@ -97,19 +96,14 @@ llvm.func @turns(%table: !llvm.ptr) {
 """
 
 
-def loop(test: Program, body: Program, cache: Cache | None) -> Run:
-    """What runs a `while`: state in, state out. Results may be operands that no turn changed."""
-    if all(step.code for program in (test, body) for step in program.steps):
-        return Loop(test, body, cache).run
-
-    def run(args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        # what is updated in place has to be the loop's own
-        state = [a.copy() if i in body.updated else a for i, a in enumerate(args)]
-        while bool(test.run(state)[0]):
-            state = body.turn(state)
-        return state
-
-    return run
+def native_kernels(program: Program) -> list[tuple[Step, jit.Kernel]] | None:
+    """The steps of a program with their code; None where one is no kernel of ours."""
+    found: list[tuple[Step, jit.Kernel]] = []
+    for step in program.steps:
+        if not isinstance(step, KernelStep) or not isinstance(step.kernel, jit.Kernel):
+            return None
+        found.append((step, step.kernel))
+    return found
 
 
 class Loop:
@@ -122,7 +116,7 @@ class Loop:
         self.types = [(v.shape, v.dtype) for v in body.inputs]
         # a place of the state is one number: that of its slot in even turns, past all in odd ones
         self.count = len(body.inputs)
-        self.kept = {i for i, (v, _) in enumerate(body.outputs) if body.root(v) is body.inputs[i]}
+        self.kept = {i for i, v in enumerate(body.results) if v.root is body.inputs[i]}
         self.passed = self.kept - body.updated
         self.tables: list[Table] = []
         self.patches: list[tuple[Table, int, int]] = []  # which slot of a table is which place
@@ -130,7 +124,7 @@ class Loop:
         self.flags = jit.table([self.flag.ctypes.data] * 2)
         pairs: list[int] = []
         for odd in (False, True):
-            flag = test.root(test.outputs[0][0])
+            flag = test.results[0].root
             tested = self._where(test, odd)
             if flag in tested:
                 self.patches.append((self.flags, int(odd), tested[flag]))
@@ -156,8 +150,8 @@ class Loop:
         found: dict[Value, int] = {}
         copies: list[int] = []
         read = self._where(body, odd)
-        for slot, (value, _) in enumerate(body.outputs):
-            root, place = body.root(value), self._place(slot, not odd)
+        for slot, value in enumerate(body.results):
+            root, place = value.root, self._place(slot, not odd)
             if slot in self.kept:
                 continue
             if root.source == "output" and root not in found:
@@ -173,8 +167,8 @@ class Loop:
 
     def _steps(self, program: Program, places: dict[Value, int]) -> list[int]:
         pairs: list[int] = []
-        for step in program.steps:
-            roots = [program.root(v) for v in (*step.args, *step.outs)]
+        for step, kernel in native_kernels(program) or ():
+            roots = [v.root for v in (*step.args, *step.outs)]
             table = self._table([0] * len(roots))
             for slot, root in enumerate(roots):
                 if root in places:
@@ -183,16 +177,16 @@ class Loop:
                     table[slot] = root.array.ctypes.data
                 else:  # only a test returns what no state is: its flag
                     table[slot] = self.flag.ctypes.data
-            pairs += [step.code, ctypes.addressof(table)]
+            pairs += [kernel.address, ctypes.addressof(table)]
         return pairs
 
     def _table(self, slots: Sequence[int]) -> Table:
         self.tables.append(jit.table(slots))
         return self.tables[-1]
 
-    def run(self, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The state after the last turn."""
-        state: list[Any] = [np.asarray(a, order="C") for a in args]
+    def run(self, args: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
+        """The state after the last turn. Results may be operands that no turn changed."""
+        state = list(args)
         for slot in range(self.count):
             if slot not in self.passed:
                 state[slot] = state[slot].copy()
@@ -200,7 +194,7 @@ class Loop:
             state[slot] if slot in self.kept else np.empty(shape, dtype)
             for slot, (shape, dtype) in enumerate(self.types)
         ]
-        places = [a.__array_interface__["data"][0] for a in (*state, *other)]
+        places = [address(a) for a in (*state, *other)]
         for table, slot, place in self.patches:
             table[slot] = places[place]
         self.turns.raw(ctypes.addressof(self.table))

@@ -8,7 +8,7 @@ from typing import Any
 
 from stack.errors import BackendMissing
 from stack.ir.node import Func
-from stack.run.backend import Backend, Executable, Inspected
+from stack.run.backend import Backend, Executable, Inspected, Lowering, Machine
 
 from ..device.machine import gpu_at_hand
 from .expressions import REFUSED
@@ -30,7 +30,17 @@ def _missing() -> str | None:
     )
 
 
-def _compile(func: Func, options: dict[str, Any]) -> Executable:
+def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
+    """Triton kernels from tiles of any rank: streams, products, TMA descriptors.
+
+    Options:
+        device: "cuda" or "cuda:1"; "cpu" under TRITON_INTERPRET=1.
+        call_opaque: what runs `opaque` nodes.
+        cache: False to keep nothing on disk (default: `cache_folder()`).
+        graph: False to launch step by step instead of replaying CUDA graphs.
+        assembled: True to note what the assembler made of each kernel.
+        target: the GPU to lower for, a name or a file (default: the one at hand).
+    """
     need = _missing()
     if need is not None:
         raise BackendMissing("triton", need)
@@ -63,31 +73,35 @@ def _identify(options: dict[str, Any]) -> str:
 
 BACKEND = Backend(
     name="triton",
-    level="tile",
-    doc="Triton kernels from tiles of any rank: streams, products, TMA descriptors",
-    stages=(
-        ("canonical", "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize"),
-        ("laid-out", "layout,canonicalize"),
-        (
-            "streamed",
-            f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
-        ),
-        ("split", "split_reductions"),
-        ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
-        (
-            "tiled",
-            f"blocks{{refuse=[{','.join(REFUSED)}]}},library,memory{{made=[conv,ragged_dot],updated=[scatter]}}",
-        ),
-    ),
-    proposal="tiles{most=8}",
-    retreat="retreat{tiles=4}",
-    identify=_identify,
-    compile=_compile,
+    compile=compile_triton,
     missing=_missing,
+    lowering=Lowering(
+        level="tile",
+        stages=(
+            (
+                "canonical",
+                "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize,"
+                "trip_counts",
+            ),
+            ("laid-out", "layout,canonicalize"),
+            (
+                "streamed",
+                f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
+            ),
+            ("split", "split_reductions"),
+            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
+            (
+                "tiled",
+                f"blocks{{refuse=[{','.join(REFUSED)}]}},library,"
+                "memory{made=[conv,ragged_dot],updated=[scatter]}",
+            ),
+        ),
+        artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
+        retreat="retreat{tiles=4}",
+        proposal="tiles{most=8}",
+        recomputes=True,
+    ),
     inspect=_inspect,
-    warm=_warm,
-    at_hand=gpu_at_hand,
-    recomputes=True,
     options=("assembled", "cache", "device", "excess_precision", "graph", "target", "tune"),
-    artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
+    machine=Machine(_warm, _identify, gpu_at_hand),
 )

@@ -8,21 +8,21 @@ from typing import Any
 import torch
 
 from stack.errors import KernelRefused
-from stack.ir.cost import total
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
-from stack.run.backend import Executable, Kernel
+from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
-from ..device.executable import default_device, describe, executable
+from ..device.executable import default_device, executable
 from ..device.launch import refused_on_load
 from ..device.machine import arch_of
-from ..device.program import Program
 from ..device.symbols import ENTRY, symbol_of
-from ..device.tensors import result_types
-from ..peer import files
+from ..device.torch_device import TorchDevice
+from ..runtime.device import Kernel as Runnable
+from ..runtime.program import Program
+from ..runtime.records import describe, describe_kernel, kernel_lines
 from . import build
-from .launch import Launch, interpreted, loaded
+from .launch import interpreted, loaded
 from .printer import Code, Source, print_kernel
 
 Artifacts = dict[str, str | Callable[[], str]]
@@ -82,19 +82,12 @@ class Compiler:
         source = self.source(node)
         name, shown = self.readable[source.code]
         built = self.binaries.get(source.code)
-        body = node.blocks[0]
-        types = [t for n in (*node.args, node) for t in result_types(n)]
-        flops = total(body.nodes).flops
-        return Kernel(
+        return describe_kernel(
+            self.func,
+            node,
             name,
-            "generated",
             shown.text,
             "py",
-            self.func.body.names.get(node, ""),
-            self._lines(node),
-            tuple(node.attrs.get("ops") or ()),
-            float(flops) if isinstance(flops, int | float) else 0.0,
-            float(sum(t.bytes for t in types if isinstance(t.bytes, int))),
             resources={
                 **(built.resources() if built and assembled else {"warps": source.warps}),
                 "programs": source.programs,
@@ -105,12 +98,8 @@ class Compiler:
 
     def symbol(self, node: Node) -> str:
         """What a profiler calls a kernel, by the first of the nodes that it is made for."""
-        return symbol_of(self.readable[self.source(node).code][0], self._lines(node))
-
-    def _lines(self, node: Node) -> tuple[str, ...]:
-        """Source lines of a kernel: its node's, then those inside."""
-        inside = (line for places in node.blocks[0].locs.values() for line in places)
-        return files([*self.lines.get(node, ()), *inside])
+        name, _ = self.readable[self.source(node).code]
+        return symbol_of(name, kernel_lines(node, self.lines.get(node, ())))
 
     def artifacts(self) -> Artifacts:
         """Later stages of every distinct kernel, made when asked for."""
@@ -134,27 +123,19 @@ class Compiler:
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
-    """Plan a function whose kernels are at the tile level on a device.
-
-    Options:
-        device: "cuda" or "cuda:1"; "cpu" under TRITON_INTERPRET=1.
-        call_opaque: what runs `opaque` nodes.
-        cache: False to keep nothing on disk (default: `cache_folder()`).
-        graph: False to launch step by step instead of replaying CUDA graphs.
-        assembled: True to note what the assembler made of each kernel.
-    """
+    """Plan a function whose kernels are at the tile level on a device; see `compile_triton`."""
     device = torch.device(options.get("device") or default_device())
     compiler = _for_device(func, device, _store(options))
-    launches: dict[Source, Launch] = {}
+    launches: dict[Source, Runnable] = {}
 
-    def load(node: Node) -> Launch:
+    def load(node: Node) -> Runnable:
         source = compiler.source(node)
         if source not in launches:
             with refused_on_load(node):
                 launches[source] = _launcher(compiler, node, device)
         return launches[source]
 
-    program = Program(func.body, load, options.get("call_opaque"), device)
+    program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
     kernels = [
         compiler.describe(step.node, bool(options.get("assembled")))
         if step.node.op == "kernel"
@@ -178,14 +159,14 @@ def _for_device(func: Func, device: torch.device, store: Cache | None) -> Compil
     return compiler
 
 
-def _launcher(compiler: Compiler, node: Node, device: torch.device) -> Launch:
+def _launcher(compiler: Compiler, node: Node, device: torch.device) -> Runnable:
     made, source = None, compiler.source(node)
     if device.type == "cuda":
         made = loaded(source, compiler.binary(source), compiler.symbol(node), device)
     return made or interpreted(source)
 
 
-def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], Artifacts]:
+def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """Kernels and later stages of a lowered function, without a device.
 
     Options:
@@ -199,5 +180,5 @@ def inspect_program(func: Func, options: dict[str, Any]) -> tuple[list[Kernel], 
         if node.op == "kernel":
             kernels.append(compiler.describe(node, assembled=True))
         elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom", "dot", "conv"):
-            kernels.append(describe(func, node, "torch" if node.op != "opaque" else ""))
+            kernels.append(describe(func, node, "torch"))
     return kernels, compiler.artifacts()

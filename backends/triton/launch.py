@@ -6,7 +6,7 @@ import ctypes
 import math
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -14,17 +14,17 @@ import torch
 from ..device.driver import Function
 from ..device.launch import Argument, Described, Loaded
 from ..device.symbols import named
+from ..runtime.steps import OnArrays
 from . import build
 from .printer import Source
 from .values import SPLIT
 
-Launch = Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None]
 _BYTES = {"u64": 8, "b64": 8, "s64": 8, "u32": 4, "b32": 4, "s32": 4, "b8": 1}
 # Triton numbers element types as the device does, which differs from the driver for three
 _KINDS: dict[int, int] = {8: 10, 9: 8, 10: 9}
 
 
-def interpreted(source: Source) -> Launch:
+def interpreted(source: Source) -> OnArrays:
     """In Triton's interpreter, or by its own launcher."""
     text = source.text
     if os.environ.get("TRITON_INTERPRET") == "1":
@@ -44,7 +44,7 @@ def interpreted(source: Source) -> Launch:
         options = {"num_warps": source.warps, "num_stages": source.stages}
         kernel[(source.programs,)](*tensors, *extra, **options)
 
-    return run
+    return OnArrays(run)
 
 
 def parameter_sizes(ptx: str) -> list[int]:

@@ -8,7 +8,7 @@ from stack.passes.blocking.beside import alone_of, untiled
 from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.tile_choice import first_tile
 from stack.passes.tile import alone
-from stack.passes.tiling.gemm import rest_of
+from stack.passes.tiling.contraction import rest_of
 from stack.rewrite.engine import Replacement, replace
 
 APART = "apart"  # stands where a tile would

@@ -16,8 +16,8 @@ from stack.passes.blocking.joined import parts_of
 from stack.passes.blocking.tile_choice import Product, beside_of, product_of
 from stack.passes.blocking.tiler import BlockTiler, Grid, Stored
 from stack.passes.positions.places import places_of
+from stack.passes.tiling.contraction import roles_of
 from stack.passes.tiling.frame import CannotTile, static
-from stack.passes.tiling.gemm import roles_of
 
 
 def products_beside(body: Block) -> list[Product]:

@@ -16,8 +16,8 @@ from stack.errors import UsageError
 from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.types import DType
+from stack.passes.tiling.contraction import operand_names, roles_of
 from stack.passes.tiling.frame import power_of_two
-from stack.passes.tiling.gemm import operand_names, roles_of
 from stack.target import Gpu
 
 BARRIERS = 2 << 10  # bytes of shared memory that are not for operands

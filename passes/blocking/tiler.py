@@ -24,8 +24,8 @@ from stack.passes.blocking.tile_choice import (
 )
 from stack.passes.blocking.values import BlockValues
 from stack.passes.positions.places import places_of
+from stack.passes.tiling.contraction import Roles, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.passes.tiling.gemm import Roles, result_names, roles_of
 from stack.target import Gpu, Target, as_gpu
 
 LOOP_TILE = 1024  # elements of a tile of elementwise work

@@ -18,7 +18,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.pack import Panel, block_size
 from stack.passes.cpu_loops.reloop import Copy, carry, items
-from stack.passes.tiling.gemm import operand_names, result_names
+from stack.passes.tiling.contraction import operand_names, result_names
 from stack.target import Cpu
 
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks

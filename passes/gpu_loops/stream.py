@@ -21,9 +21,9 @@ from stack.ir.stream_op import streamed_axes
 from stack.ir.types import I64, TensorType
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.blocking.stream_places import stream_places
+from stack.passes.exact_tiling.stream_values import StreamValues
 from stack.passes.gpu_loops.frame import Threads
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
-from stack.passes.tiling.stream_values import StreamValues
 
 MOST_LANES = 8  # elements of a vector
 STEP_BYTES = 64  # that a thread has under way: what a step reads of the longest array

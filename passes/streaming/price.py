@@ -17,13 +17,13 @@ from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
 from stack.ir.warp_ops import WARP
+from stack.passes.exact_tiling.gemm import COLUMN_COST
+from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.gpu_loops.rows import UNROLLED
 from stack.passes.gpu_loops.stream import WarpStream
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
-from stack.passes.tiling.gemm import COLUMN_COST
-from stack.passes.tiling.stream import StreamTiler
 from stack.rewrite.log import Log
 from stack.target import Cpu
 

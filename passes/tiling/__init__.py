@@ -1,1 +1,1 @@
-"""One fusion group to one kernel at the tile level, as a CPU wants it."""
+"""What all tilers share: loops and indices of a kernel, the roles of a dot's axes."""

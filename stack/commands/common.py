@@ -9,10 +9,10 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
+import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.explore.lowering import Settings
 from stack.explore.target import Target, resolve
-from stack.run import plugins
 from stack.run.compile import DEFAULT_BACKEND
 
 Subparsers = Any  # argparse's own class has no public name

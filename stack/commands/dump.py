@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.dump import describe
@@ -21,7 +22,6 @@ from stack.explore.training import train_runs
 from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, CompiledGraph
 from stack.run.record import SCHEMA, Run

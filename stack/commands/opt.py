@@ -13,12 +13,13 @@ import numpy as np
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import without_lines
-from stack.explore.lowering import Settings, compile_target, from_storage, to_storage
+from stack.explore.lowering import Settings, compile_target
 from stack.explore.saved import parse_file_text
 from stack.explore.table import number, table
 from stack.explore.target import IRText, resolve
 from stack.ir import files
 from stack.ir.node import Func
+from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
 from stack.rewrite.pipeline import Pipeline, Record
@@ -194,6 +195,6 @@ def statistics(array: Any) -> dict[str, Any]:
 def run_backend(func: Func, inputs: Sequence[np.ndarray], backend: str) -> list[np.ndarray]:
     """Results of a backend as the interpreter holds them."""
     graph = compile_target(IRText(func.name, func), Settings(backend))
-    ready = [to_storage(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
+    ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
     results = graph.executable_for(ready).run(ready)
-    return [from_storage(r, n.dtype) for r, n in zip(results, func.results, strict=True)]
+    return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]

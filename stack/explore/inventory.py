@@ -8,10 +8,10 @@ import os
 import platform
 from typing import Any
 
+import stack.plugins as plugins
 from stack.errors import StackError
 from stack.ir.ops import OPS, OpDef
 from stack.rewrite.passes import Pass, option_fields, option_text
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import versions
@@ -53,14 +53,14 @@ def backends() -> list[Row]:
             continue
         backend: Backend = loaded
         need = backend.missing()
-        role = "peer" if backend.is_peer else "ours"
+        role = "peer" if backend.peer else "ours"
         rows.append(
             {
                 "name": name,
                 "role": role + (", default" if name == DEFAULT_BACKEND else ""),
-                "takes": f"{backend.level} level",
-                "native": backend.native is not None,
-                "artifacts": list(backend.artifacts),
+                "takes": f"{backend.lowering.level} level",
+                "native": backend.peer is not None and backend.peer.native is not None,
+                "artifacts": list(backend.lowering.artifacts),
                 "state": "ready" if need is None else f"needs: {need}",
                 "doc": backend.doc,
             }
@@ -78,8 +78,8 @@ def stages() -> list[Row]:
         backend: Backend = loaded
         rows.append(_stage(name, "captured", "the framework's own text"))
         rows.append(_stage(name, "imported", "the frontend"))
-        rows.extend(_stage(name, stage, spec) for stage, spec in backend.stages)
-        rows.extend(_stage(name, stage, "the backend") for stage in backend.artifacts)
+        rows.extend(_stage(name, stage, spec) for stage, spec in backend.lowering.stages)
+        rows.extend(_stage(name, stage, "the backend") for stage in backend.lowering.artifacts)
     return rows
 
 

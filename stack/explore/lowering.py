@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
-from stack.ir.data import round_bf16
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
+from stack.ir.storage import encode
 from stack.ir.types import BF16, DType
 from stack.rewrite.check import random_inputs
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import (
     DEFAULT_BACKEND,
@@ -99,26 +99,11 @@ def captured_of(func: Func) -> Captured:
     )
 
 
-def to_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What backends take: bf16 as bit patterns."""
-    if dtype is not BF16:
-        return array
-    wide = round_bf16(np.asarray(array, dtype=np.float32))
-    return (wide.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def from_storage(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """What the interpreter holds: bf16 as float32."""
-    if dtype is not BF16:
-        return array
-    return (np.ascontiguousarray(array).astype(np.uint32) << 16).view(np.float32)
-
-
 def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
     """The same program with example arguments drawn for it; for functions from text."""
     drawn = random_inputs(captured.func, seed)
     params = captured.func.params
-    args = tuple(to_storage(a, p.dtype) for a, p in zip(drawn, params, strict=True))
+    args = tuple(encode(a, p.dtype) for a, p in zip(drawn, params, strict=True))
     return replace(captured, args=args)
 
 
@@ -195,7 +180,7 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     """The stages up to one of them, without the backend's compiler; it need not be installed."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     names = stage_names(backend, settings.passes)
-    if stage in backend.artifacts:
+    if stage in backend.lowering.artifacts:
         raise UsageError(
             f"stage {stage!r} comes from the {backend.name} backend's own compiler: leave out"
             f" --to, then look at it with `stackc show RUN {stage}`"
@@ -214,13 +199,13 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
         return run
     if settings.passes == "default":
         keep = names.index(stage) - 1
-        backend = replace(backend, stages=backend.stages[:keep])
+        backend = backend.with_stages(backend.lowering.stages[:keep])
     elif stage == "passes":
-        backend = replace(backend, stages=())
+        backend = backend.with_stages(())
     else:
-        lowering = [s for s in backend.stages if s[0] in LOWERING_STAGES]
+        lowering = [s for s in backend.lowering.stages if s[0] in LOWERING_STAGES]
         keep = [s[0] for s in lowering].index(stage) + 1
-        backend = replace(backend, stages=tuple(lowering[:keep]))
+        backend = backend.with_stages(lowering[:keep])
     lowered_for = target_of(backend, settings.options)
     lower(captured.func, backend, run, settings.passes, target=lowered_for)
     return run
@@ -276,8 +261,8 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
 def stage_names(backend: Backend, passes: str = "default") -> list[str]:
     """Names of the stages before the backend's own compiler."""
     if passes == "default":
-        return ["captured", "imported", *(name for name, _ in backend.stages)]
-    lowering = [name for name, _ in backend.stages if name in LOWERING_STAGES]
+        return ["captured", "imported", *(name for name, _ in backend.lowering.stages)]
+    lowering = [name for name, _ in backend.lowering.stages if name in LOWERING_STAGES]
     return ["captured", "imported", "passes", *lowering]
 
 

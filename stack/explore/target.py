@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun, is_run, load_run
 from stack.ir import files
 from stack.ir.node import Func
-from stack.run import plugins
 from stack.run.compile import find_frontend
 
 FORMS = (

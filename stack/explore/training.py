@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.explore.lowering import Settings, inspect_again, is_printed
 from stack.explore.target import Program, Target
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.frontend import RECORD

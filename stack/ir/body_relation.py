@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.node import Block, Node
-from stack.ir.ops import relation_of, result_types
+from stack.ir.ops import relation_of
 from stack.ir.region import Region, hull, whole
 from stack.ir.relation import Relation
 
@@ -26,7 +26,7 @@ def block_push(block: Block, given: Regions) -> Regions:
     """The part of each result of a block that parts of its parameters can reach."""
     reached = {p: [region] for p, region in zip(block.params, given, strict=True)}
     for node in block.nodes:
-        found: Regions = [None] * len(result_types(node))
+        found: Regions = [None] * len(node.types)
         for operand, arg in enumerate(node.args):
             region = reached[arg][_item(node)] if arg in reached else None
             if region is not None:
@@ -40,7 +40,7 @@ def block_footprint(block: Block, wanted: Regions) -> Regions:
     needed: dict[Node, Regions] = {}
 
     def need(node: Node, region: Region | None, item: int = 0) -> None:
-        held = needed.setdefault(node, [None] * len(result_types(node)))
+        held = needed.setdefault(node, [None] * len(node.types))
         held[item] = hull(held[item], region)
 
     for result, region in zip(block.results, wanted, strict=True):
@@ -71,7 +71,7 @@ class Body(Relation):
         return self._push(given)
 
     def footprint(self, region: Region, result: int = 0) -> Regions:
-        wanted: Regions = [None] * len(result_types(self.node))
+        wanted: Regions = [None] * len(self.node.types)
         wanted[result] = region
         return self._footprint(wanted)
 
@@ -138,7 +138,7 @@ class Streamed(Body):
         found = block_push(finish, [*block_push(states, given), *given])
         return [
             region if region is None else whole(type_.shape[: type_.rank - len(region)]) + region
-            for type_, region in zip(result_types(self.node), found, strict=True)
+            for type_, region in zip(self.node.types, found, strict=True)
         ]
 
     def _footprint(self, wanted: Regions) -> Regions:

@@ -9,12 +9,10 @@ from typing import Any
 import numpy as np
 
 from stack.errors import RuleError
-from stack.ir import ops, tensor_ops
 from stack.ir.data import Data
 from stack.ir.node import Block, Func, Node, deps, substitute_attr, substitute_type
+from stack.ir.ops import OPS, infer_type
 from stack.ir.types import DTYPES, I64, DType, TensorType, Type, dtype_of
-
-_ = tensor_ops  # the import fills the op table
 
 Operand = Node | int | float | bool
 
@@ -41,7 +39,7 @@ def make(
 ) -> Node:
     """A node with its inferred type. Raises RuleError naming operands and rule."""
     attrs = attrs or {}
-    return Node(op, args, attrs, ops.infer_type(op, args, attrs, blocks, hint), blocks)
+    return Node(op, args, attrs, infer_type(op, args, attrs, blocks, hint), blocks)
 
 
 class Builder:
@@ -59,7 +57,7 @@ class Builder:
 
     def __getattr__(self, op: str) -> Callable[..., Node]:
         name = op[:-1] if op.endswith("_") and keyword.iskeyword(op[:-1]) else op
-        if name not in ops.OPS:
+        if name not in OPS:
             raise AttributeError(f"no op {name!r}")
 
         def build(

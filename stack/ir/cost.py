@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from stack.ir import ops
 from stack.ir.dim import Dim, add, maximum, minimum, mul, product
 from stack.ir.kernel_ops import turns
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
+from stack.ir.ops import lookup, rule_of
 from stack.ir.relation import axis_sizes
 from stack.ir.types import TensorType, TupleType, Type
 
@@ -129,15 +129,15 @@ def _with_open_blocks(block: Block) -> Iterator[Node]:
 
 def node_axes(node: Node) -> dict[str, Dim]:
     """Sizes of the axes of a node's rule."""
-    rule = ops.rule_of(node)
+    rule = rule_of(node)
     if rule is None:
         return {}
-    results = [t.shape for t in ops.result_types(node)]
+    results = [t.shape for t in node.types]
     return axis_sizes(rule, [a.shape for a in node.args], results)
 
 
 def _flops(node: Node) -> Dim:
-    op = ops.lookup(node.op)
+    op = lookup(node.op)
     if op.kind in ("reduction", "contraction"):
         steps = product(list(node_axes(node).values()))
         if node.op == "sort":

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from stack.errors import RuleError
-from stack.ir import ops
 from stack.ir.axes import Axis
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Node
-from stack.ir.ops import LEVELS, OPS, OpDef
+from stack.ir.ops import LEVELS, OPS, OpDef, rule_of
 from stack.ir.printer import print_node
 from stack.ir.types import BF16, F32, TensorType, tensor
 
@@ -87,7 +86,7 @@ def op_rows() -> list[Row]:
 
 def _row(op: OpDef) -> Row:
     example = _example(op)
-    rule = ops.rule_of(example) if example is not None else None
+    rule = rule_of(example) if example is not None else None
     marks = {a.mark for o in rule.inputs for a in o} if rule is not None else set[str]()
     return {
         "name": op.name,

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
-from stack.ir import ops
 from stack.ir.data import round_bf16
 from stack.ir.dim import INF, Dim, Expr, Symbol, equal, substitute, symbols
 from stack.ir.node import Block, Func, Node
+from stack.ir.ops import lookup
 from stack.ir.printer import print_node
 from stack.ir.space import Array, ArraySpace, NumpySpace
 from stack.ir.types import BF16, TensorType, TupleType, type_symbols
@@ -126,7 +126,7 @@ def _evaluate_node(
     node: Node, env: dict[Node, Array], space: ArraySpace, observe: Observe | None
 ) -> Array:
     args = [env[a] for a in node.args]
-    op = ops.lookup(node.op)
+    op = lookup(node.op)
 
     def run(block: Block, values: Sequence[Array]) -> tuple[Array, ...]:
         return evaluate(block, values, space, observe, env if block.is_open else None)

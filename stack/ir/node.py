@@ -142,6 +142,11 @@ class Node(_Interned):
         return self.type
 
     @property
+    def types(self) -> tuple[TensorType, ...]:
+        """Types of all results."""
+        return self.type.items if isinstance(self.type, TupleType) else (self.type,)
+
+    @property
     def shape(self) -> tuple[Dim, ...]:
         return self.tensor.shape
 

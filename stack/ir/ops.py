@@ -17,7 +17,7 @@ from stack.ir.dim import Dim, Expr
 from stack.ir.node import Block, Node, plain_attr
 from stack.ir.region import Region, element
 from stack.ir.relation import Everything, Linear, Relation, Windows, related
-from stack.ir.types import TensorType, TupleType, Type
+from stack.ir.types import Type
 
 LEVELS = ("tensor", "tile", "loop")
 BLOCK_KINDS = ("control", "foreign")  # kinds of ops that may hold blocks
@@ -226,11 +226,6 @@ def rule_of(node: Node) -> Rule | None:
     return op.rule(node) if op.rule else None
 
 
-def result_types(node: Node) -> tuple[TensorType, ...]:
-    """The types of the results of a node."""
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
-
-
 _LINEAR: WeakKeyDictionary[Node, Linear] = WeakKeyDictionary()  # those that hold no nodes
 
 
@@ -250,7 +245,7 @@ def _relation(node: Node) -> Relation:
     if op.relation is not None:
         return op.relation(node)
     operands = tuple(a.shape for a in node.args)
-    results = tuple(t.shape for t in result_types(node))
+    results = tuple(t.shape for t in node.types)
     if op.rule is None:
         return Everything(operands, results)
     rule = op.rule(node)

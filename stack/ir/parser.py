@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from stack.errors import RuleError
-from stack.ir import ops
 from stack.ir.data import Data
 from stack.ir.dim import INF, symbol
 from stack.ir.lexer import fail_at
 from stack.ir.node import Block, Func, Node
+from stack.ir.ops import LEVELS, infer_type, lookup
 from stack.ir.types import I64, TensorType, Type
 from stack.ir.value_parser import ValueParser
 
@@ -57,9 +57,9 @@ class _Parser(ValueParser):
         self.expect("(")
         expected = self.types(")")
         self.expect("at")
-        levels = ", ".join(ops.LEVELS)
+        levels = ", ".join(LEVELS)
         level = self.expect_kind("word", f"a level ({levels})")
-        if level.text not in ops.LEVELS:
+        if level.text not in LEVELS:
             self.fail(f"expected a level ({levels}), found {level.text!r}", level.position)
         self.expect("{")
         scope = _Scope({})
@@ -160,7 +160,7 @@ class _Parser(ValueParser):
         self.expect("=")
         op_token = self.expect_kind("word", "an op name")
         try:
-            op = ops.lookup(op_token.text)
+            op = lookup(op_token.text)
         except RuleError as error:
             self.fail(f"expected an op name: {error}", op_token.position)
         if op.name in ("param", "var"):
@@ -181,7 +181,7 @@ class _Parser(ValueParser):
         while self.accept("{"):
             blocks.append(self._block(scope, op.closed))
         try:
-            inferred = ops.infer_type(op.name, args, attrs, blocks, type_)
+            inferred = infer_type(op.name, args, attrs, blocks, type_)
         except RuleError as error:
             self.fail(f"{error}", op_token.position)
         if inferred != type_:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir import special
 from stack.ir.array_space import Array, ArraySpace, Run, einsum_text, identity
 from stack.ir.axes import LETTERS, Rule, parse_rule
 from stack.ir.bounds import check_index
 from stack.ir.data import Data, round_bf16
 from stack.ir.node import Node
 from stack.ir.ragged_op import ragged_axes
+from stack.ir.special import digamma, each, erf, erfinv, lgamma
+from stack.ir.storage import decode, encode
 from stack.ir.types import BF16, F16, DType, TensorType, TupleType
 
 __all__ = ["Array", "ArraySpace", "NumpySpace", "Run", "einsum_text", "identity"]
@@ -65,14 +66,13 @@ class NumpySpace(ArraySpace):
 
     def op_opaque(self, node: Node, *args: Array) -> Array | tuple[Array, ...]:
         """The framework that the target names (`jax:fft`) runs it on storage arrays."""
-        from stack.run import plugins
+        import stack.plugins as plugins
 
         target = str(node.attrs["target"])
         frontend = plugins.load("stack.frontends", target.partition(":")[0])
-        storage = [_to_storage(x, a.dtype) for x, a in zip(args, node.args, strict=True)]
+        storage = [encode(x, a.dtype) for x, a in zip(args, node.args, strict=True)]
         results = frontend.call_opaque(target, node.attrs["call"], storage)
-        types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
-        held = tuple(_from_storage(r, t.dtype) for r, t in zip(results, types, strict=True))
+        held = tuple(decode(r, t.dtype) for r, t in zip(results, node.types, strict=True))
         return held if isinstance(node.type, TupleType) else held[0]
 
     def op_ragged_dot(self, node: Node, x: Array, y: Array, ends: Array) -> Array:
@@ -92,16 +92,16 @@ class NumpySpace(ArraySpace):
         return out
 
     def op_erf(self, node: Node, x: Array) -> Array:
-        return special.each(special.erf, x)
+        return each(erf, x)
 
     def op_lgamma(self, node: Node, x: Array) -> Array:
-        return special.each(special.lgamma, x)
+        return each(lgamma, x)
 
     def op_digamma(self, node: Node, x: Array) -> Array:
-        return special.each(special.digamma, x)
+        return each(digamma, x)
 
     def op_erfinv(self, node: Node, x: Array) -> Array:
-        return special.each(special.erfinv, x)
+        return each(erfinv, x)
 
     def op_pow(self, node: Node, x: Array, y: Array) -> Array:
         if node.dtype.kind == "i":
@@ -165,17 +165,3 @@ class NumpySpace(ArraySpace):
         text = f"abc{where}{tap},bdc{tap}->abd{where}"
         out = np.einsum(text, views, kernel, optimize=True, dtype=self.wide(node.dtype))
         return out.reshape(x.shape[0], w.shape[0], *out.shape[3:])
-
-
-def _to_storage(x: Array, dtype: DType) -> Array:
-    if dtype is not BF16:
-        return x
-    bits = np.ascontiguousarray(x).view(np.uint32).reshape(np.shape(x))
-    return (bits >> 16).astype(np.uint16)
-
-
-def _from_storage(x: Array, dtype: DType) -> Array:
-    if dtype is not BF16:
-        return x
-    bits = np.asarray(x, dtype=np.uint32) << 16
-    return bits.view(np.float32).reshape(np.shape(x))

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from stack.errors import RuleError
-from stack.ir import ops
 from stack.ir.builder import constant, make, param
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node, topological
+from stack.ir.ops import rule_of
 from stack.ir.space import Array, NumpySpace, identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
 from stack.ir.types import TensorType
@@ -99,7 +99,7 @@ def operand_axes(node: Node, axis: int) -> list[int | None]:
 
     Raises RuleError where that axis of the node is not one plain axis of its operands.
     """
-    rule = ops.rule_of(node)
+    rule = rule_of(node)
     if rule is None or rule.outputs[0][axis].mark or len(rule.outputs[0][axis].names) != 1:
         raise RuleError(f"axis {axis} of {node!r} does not pass through")
     (name,) = rule.outputs[0][axis].names

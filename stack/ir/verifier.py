@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from stack.errors import RuleError, VerifyError
-from stack.ir import ops
 from stack.ir.bounds import LARGEST_LOCAL, Bounds
 from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Func, Node, deps, topological
+from stack.ir.ops import LEVELS, OPS, infer_type
 from stack.ir.printer import print_node
 from stack.ir.types import TupleType
 
@@ -17,8 +17,8 @@ _TENSOR_BLOCKS = ("fusion", "stream", "call", "while", "cond")
 def verify(func: Func) -> None:
     """Raise VerifyError, naming node, rule and source lines, when the function is not sound."""
     where = f"function @{func.name}"
-    if func.level not in ops.LEVELS:
-        levels = ", ".join(ops.LEVELS)
+    if func.level not in LEVELS:
+        levels = ", ".join(LEVELS)
         raise VerifyError(f"{where} is at level {func.level!r}, which is not one of {levels}")
     if func.body.is_open:
         raise VerifyError(f"{where} has loop variables for parameters")
@@ -94,14 +94,14 @@ class _Verifier:
 
     def node(self, node: Node) -> None:
         """Check a node against its op, then the blocks inside it."""
-        op = ops.OPS.get(node.op)
+        op = OPS.get(node.op)
         if op is None:
             raise self.fail(f"unknown op {node.op!r}", node)
         if self.level not in op.levels:
-            levels = ", ".join(level for level in ops.LEVELS if level in op.levels)
+            levels = ", ".join(level for level in LEVELS if level in op.levels)
             raise self.fail(f"{node.op!r} is no op of level {self.level!r}, but of {levels}", node)
         try:
-            inferred = ops.infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
+            inferred = infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
         except RuleError as error:
             raise self.fail(str(error), node) from error
         if inferred != node.type:

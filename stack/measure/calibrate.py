@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.gpu_timing import measure
 from stack.measure.peak import fma_count, fma_peak, fma_seconds
 from stack.measure.roofline import best_time, lone_rate, thread_count
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND, DEVICE_BACKEND
 from stack.target import Cpu, Gpu, Target, cpu_at_hand
@@ -39,8 +39,8 @@ def base_at_hand() -> Target:
     backend: Backend = plugins.load("stack.backends", DEVICE_BACKEND)
     name = DEVICE_BACKEND if backend.missing() is None else DEFAULT_BACKEND
     backend = plugins.load("stack.backends", name)
-    assert backend.at_hand is not None
-    return backend.at_hand({})
+    assert backend.machine.at_hand is not None
+    return backend.machine.at_hand({})
 
 
 def calibrated(base: Target, name: str, say: Say = lambda _: None) -> Target:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.errors import StackError
 from stack.explore.inventory import machine
 from stack.explore.table import number, scaled, table
@@ -29,7 +30,6 @@ from stack.measure.systems import (
 )
 from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, is_noisy
 from stack.rewrite.check import TOLERANCE
-from stack.run import plugins
 from stack.run.record import Run
 
 SCHEMA = "stack.compare/1"
@@ -185,8 +185,9 @@ def _eager_results(program: Program, systems: Sequence[System]) -> list[np.ndarr
             return system.runner.results()
     try:
         backend = plugins.load("stack.backends", "eager")
-        if backend.missing() is None and backend.native is not None:
-            return backend.native(program.captured, {}).run(program.storage)
+        native = backend.peer and backend.peer.native
+        if backend.missing() is None and native:
+            return native(program.captured, {}).run(program.storage)
     except (StackError, ImportError, AttributeError):
         pass
     return None

@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.measure.gpu_program import GpuProgram, Rival
 from stack.measure.systems import Peer, parse_peers
-from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend, find_frontend, lower
 from stack.run.compiled import compile

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 from unittest import mock
 
+import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.measure.caches import fresh_caches
 from stack.measure.systems import Peer, parse_peers
-from stack.run import plugins
 from stack.run.backend import Backend, Executable, Kernel
 from stack.run.compile import CompiledGraph, find_frontend, lower
 from stack.run.compiled import jit

@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.errors import StackError
 from stack.ir.node import Func
 from stack.ir.parser import parse
-from stack.run import plugins
 from stack.run.backend import Backend
 
 CHAINS = 12  # independent sums: latency times issue width, with some to spare

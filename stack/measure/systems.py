@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.errors import BackendMissing, StackError, UsageError, unknown_name
 from stack.ir.node import Func
 from stack.measure.caches import fresh_caches
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
-from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.compile import CompiledGraph, compile_captured, lower
 from stack.run.compiled import compile
@@ -189,8 +189,8 @@ def peer_systems(program: Program, peer: Peer, ways: Sequence[str], say: Say) ->
         say(f"{peer.label}: compiling our function")
         found.append(_guarded(peer, "ir", lambda: _through_ir(program, peer, backend)))
     died = any(s.is_dead for s in found)
-    if "native" in ways and backend.native is not None and not died:
-        native = backend.native
+    native = backend.peer and backend.peer.native
+    if "native" in ways and native and not died:
         say(f"{peer.label}: compiling the user's program")
         with contextlib.suppress(_NotForThisFramework):
             found.append(_native(program, peer, native))
@@ -217,7 +217,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _through_ir(program: Program, peer: Peer, backend: Backend) -> System:
-    if backend.isolate:
+    if backend.peer and backend.peer.isolate:
         with fresh_caches():
             worker = WorkerRunner(peer.backend, program.func, program.storage, peer.options)
         return System(peer.label, "ir", worker, worker.compile_s)

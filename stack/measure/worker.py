@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import stack.plugins as plugins
 from stack.ir import files
 from stack.measure.runners import LocalRunner, load_arrays, save_arrays, silence_stdout
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import lower
 from stack.run.record import Run

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
+import stack.plugins as plugins
 from stack.errors import StackError, UsageError, VerifyError
 from stack.ir.node import Func
 from stack.ir.verifier import verify as verify_func
 from stack.rewrite.check import Checker
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
 from stack.rewrite.passes import Pass, build
-from stack.run import plugins
 from stack.target import Target
 
 _TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")

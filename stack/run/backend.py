@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from inspect import getdoc
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,11 @@ class Kernel:
     bytes: float = 0
     resources: dict[str, int] = field(default_factory=dict)
     warning: str = ""
+
+
+def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
+    """`block.py:42 Attn.wq` to `block.py:42`, each once."""
+    return tuple(dict.fromkeys(line.split(" ")[0] for line in lines))
 
 
 @dataclass
@@ -85,49 +91,90 @@ Inspected = tuple[list[Kernel], dict[str, str | Callable[[], str]]]
 
 
 @dataclass(frozen=True)
-class Backend:
-    """A code generator or a peer. Entry point group `stack.backends`; the object is BACKEND.
+class Lowering:
+    """How a function comes to a backend: what passes do, as text.
 
     Attributes:
         level: of the functions that `compile` takes.
         stages: `(stage name, pass pipeline)` that bring a tensor-level function there.
-        missing: None when it can run here, else what is needed (an extra, a device).
-        compile: function to executable; `options` are backend-specific and documented by it.
-        inspect: kernels and later stages of a lowered function for `options["target"]`, a machine
-            that need not be here; None for backends that compile for this machine.
-        at_hand: the target that `options` name by their device: what is here, and where nothing
-            is, the reference. None for peers, which know their machine.
-        native: a peer's own path on the user's callable: `(captured, options) -> Executable`
-            whose `run` takes the same storage arrays; None for our own backends.
-        warm: starts what takes a while to start, and returns at once: called where it can run, as
-            a program begins to be captured.
-        options: names of the options that `compile` takes from a user; None lets any pass.
-        artifacts: names of the later stages that `Executable.artifacts` holds.
-        proposal: passes that name several tiles for each group of a function before the last of
-            `stages`, best first; "" where there is no choice to measure.
+        artifacts: names of the stages after them, which `Executable.artifacts` holds.
         retreat: passes that give groups marked `refused` another way to be computed; "" where a
             refused kernel is an error.
-        identify: the device that `options` name and the versions that a measurement holds for.
-        isolate: whether it may take the process down: measured in a process of its own.
+        proposal: passes that name several tiles for each group of a function before the last of
+            `stages`, best first; "" where there is no choice to measure.
         recomputes: whether a product that goes into reductions stays out of memory, so that a
             backward pass computes it again where that costs less than keeping it.
     """
 
+    level: str = "tensor"
+    stages: tuple[tuple[str, str], ...] = ()
+    artifacts: tuple[str, ...] = ()
+    retreat: str = ""
+    proposal: str = ""
+    recomputes: bool = False
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What runs a backend's code.
+
+    Attributes:
+        warm: starts what takes a while to start, and returns at once: called where it can run, as
+            a program begins to be captured.
+        identify: the device that options name and the versions that a measurement holds for.
+        at_hand: the target that options name by their device: what is here, and where nothing
+            is, the reference. None for peers, which know their machine.
+    """
+
+    warm: Callable[[], None] | None = None
+    identify: Callable[[dict[str, Any]], str] | None = None
+    at_hand: Callable[[Mapping[str, Any]], Target] | None = None
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Another compiler, which takes the tensor level.
+
+    Attributes:
+        native: its own path on the user's callable: `(captured, options) -> Executable` whose
+            `run` takes the same storage arrays; None where it has none.
+        isolate: whether it may take the process down: measured in a process of its own.
+    """
+
+    native: Callable[[Any, dict[str, Any]], Executable] | None = None
+    isolate: bool = False
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A code generator or a peer. Entry point group `stack.backends`; the object is BACKEND.
+
+    Attributes:
+        compile: a lowered function to an executable. Its docstring says what it is and which
+            options it takes.
+        missing: None when it can run here, else what is needed (an extra, a device).
+        lowering: how functions come to it.
+        inspect: kernels and later stages of a lowered function for `options["target"]`, a machine
+            that need not be here; None for backends that compile for this machine.
+        options: names of the options that `compile` takes from a user; None lets any pass.
+        machine: what runs its code.
+        peer: for another compiler; None for code generators of our own.
+    """
+
     name: str
-    level: str
     compile: Callable[[Func, dict[str, Any]], Executable]
     missing: Callable[[], str | None]
-    stages: tuple[tuple[str, str], ...] = ()
-    native: Callable[[Any, dict[str, Any]], Executable] | None = None
+    lowering: Lowering = Lowering()
     inspect: Callable[[Func, dict[str, Any]], Inspected] | None = None
-    warm: Callable[[], None] | None = None
     options: tuple[str, ...] | None = None
-    artifacts: tuple[str, ...] = ()
-    is_peer: bool = False
-    doc: str = ""
-    proposal: str = ""
-    retreat: str = ""
-    identify: Callable[[dict[str, Any]], str] | None = None
-    isolate: bool = False
-    at_hand: Callable[[Mapping[str, Any]], Target] | None = None
-    recomputes: bool = False
+    machine: Machine = Machine()
+    peer: Peer | None = None
+
+    @property
+    def doc(self) -> str:
+        """What it is, then its options."""
+        return getdoc(self.compile) or ""
+
+    def with_stages(self, stages: Sequence[tuple[str, str]]) -> Backend:
+        """The same with other stages."""
+        return replace(self, lowering=replace(self.lowering, stages=tuple(stages)))

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
+import stack.plugins as plugins
 from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
 from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.rewrite.pipeline import Pipeline
-from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.collector import held_back
 from stack.run.coverage import walk
@@ -66,8 +66,9 @@ def warm(name: str | None) -> None:
     if name is None or name not in plugins.names("stack.backends"):
         return
     backend: Backend = plugins.load("stack.backends", name)
-    if backend.warm is not None and backend.missing() is None:
-        backend.warm()
+    start = backend.machine.warm
+    if start is not None and backend.missing() is None:
+        start()
 
 
 def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:
@@ -92,8 +93,8 @@ def stages_of(
     backend: Backend, passes: str = "default", rounds: bool = False
 ) -> tuple[Stages, Stages]:
     """The stages that form groups, and those that bring groups to the level of the backend."""
-    forming = [s for s in backend.stages if s[0] not in LOWERING_STAGES]
-    lowering = [s for s in backend.stages if s[0] in LOWERING_STAGES]
+    forming = [s for s in backend.lowering.stages if s[0] not in LOWERING_STAGES]
+    lowering = [s for s in backend.lowering.stages if s[0] in LOWERING_STAGES]
     forming = forming if passes == "default" else [("passes", passes)]
     return ([("rounded", "rounding"), *forming] if rounds else forming), lowering
 

@@ -2,7 +2,7 @@
 then a library step.
 
 The group that a refused kernel was made from is marked, and the pipeline that the backend names
-(`Backend.retreat`) gives it another way to be computed; then all is lowered again. Each round
+(`Lowering.retreat`) gives it another way to be computed; then all is lowered again. Each round
 takes a marked group closer to a library step, which nobody compiles: it comes to an end.
 """
 
@@ -50,17 +50,17 @@ def compile_or_retreat(
         KernelRefused: a kernel that no group is known for.
     """
     start = len(run.records)
-    stage = Stage(STAGE, passes=backend.retreat)
+    stage = Stage(STAGE, passes=backend.lowering.retreat)
     while True:
         try:
             return make(lower(groups))
         except KernelRefused as refused:
-            if not backend.retreat:
+            if not backend.lowering.retreat:
                 raise
             begin = time.perf_counter()
             del run.records[start:]
             marked = _mark(groups, refused, lambda func: _quietly(lower, func, run))
-            result = Pipeline(backend.retreat).run(marked, target=target)
+            result = Pipeline(backend.lowering.retreat).run(marked, target=target)
             groups = stage.func = result.func
             stage.notes += [str(note) for record in result.records for note in record.notes]
             stage.ms += (time.perf_counter() - begin) * 1e3

@@ -21,11 +21,11 @@ def target_of(backend: Backend, options: Mapping[str, Any]) -> Target | None:
         UsageError: there is no such target, or the backend does not print for its kind.
     """
     asked = options.get("target")
-    if backend.at_hand is None:
+    if backend.machine.at_hand is None:
         if asked:
             raise UsageError(f"{backend.name} compiles for the machine it runs on: no target")
         return None
-    here = backend.at_hand(options)
+    here = backend.machine.at_hand(options)
     if not asked:
         return here
     found = load(str(asked))

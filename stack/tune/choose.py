@@ -71,14 +71,15 @@ def choose(
 
     Args:
         func: after the stage that forms groups.
-        backend: names the candidates (`Backend.proposal`), lowers and runs them.
+        backend: names the candidates (`Lowering.proposal`), lowers and runs them.
         options: of the backend; `device` says where.
         cache: None takes the user's.
         target: the machine that tiles are proposed for.
     """
-    if not backend.proposal or backend.identify is None:
+    proposal, identify = backend.lowering.proposal, backend.machine.identify
+    if not proposal or identify is None:
         raise UsageError(f"backend {backend.name!r} has no tiles to choose from")
-    proposed = Pipeline(backend.proposal).run(func, target=target).func
+    proposed = Pipeline(proposal).run(func, target=target).func
     groups = [n for n in proposed.body.nodes if len(n.attrs.get("tiles") or ()) > 1]
     trials: dict[str, Trial] = {}
     texts: dict[Node, str] = {}
@@ -88,7 +89,7 @@ def choose(
         name = f"%{proposed.body.names.get(node, node.op)}"
         trials.setdefault(text, Trial(name, program, tuple(node.attrs["tiles"])))
     here = cache if cache is not None else Cache(cache_folder() / "tiles")
-    identity = backend.identify(options)
+    identity = identify(options)
     missing = [t for text, t in trials.items() if not _recall(t, here, _key(text, identity))]
     if missing:
         _measure(missing, backend, options)

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from stack.errors import POISONED, StackError, is_device_lost
-from stack.explore.lowering import to_storage
 from stack.ir.node import Func
 from stack.ir.parser import parse
+from stack.ir.storage import encode
 from stack.ir.types import TensorType
 from stack.rewrite.check import random_array
 from stack.rewrite.pipeline import Pipeline
@@ -38,7 +38,7 @@ def fill(type_: TensorType, rng: np.random.Generator) -> np.ndarray:
     if type_.dtype.kind not in "fc":
         return np.zeros(shape, type_.dtype.numpy)
     drawn = random_array(TensorType(type_.dtype, (min(DRAWN, max(1, math.prod(shape))),)), rng)
-    return np.resize(to_storage(drawn, type_.dtype), shape)
+    return np.resize(encode(drawn, type_.dtype), shape)
 
 
 def seconds(executable: Executable, func: Func) -> float:
@@ -68,7 +68,8 @@ def seconds(executable: Executable, func: Func) -> float:
 def compiled(func: Func, backend: Backend, options: dict[str, Any]) -> Executable | str:
     """The program, or why there is none."""
     try:
-        lowered = Pipeline(backend.stages[-1][1]).run(func, target=target_of(backend, options)).func
+        last = backend.lowering.stages[-1][1]
+        lowered = Pipeline(last).run(func, target=target_of(backend, options)).func
         made = backend.compile(lowered, {**options, "assembled": True})
         return next((k.warning for k in made.kernels if k.warning), made)
     except Exception as error:

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.cli import build_parser, main
 from stack.errors import UsageError
 from stack.ir.files import CONSTANTS
-from stack.run import plugins
 
 PROGRAM = """
 import jax
@@ -281,7 +281,7 @@ def test_a_missing_backend_names_what_to_install(
 ) -> None:
     from stack.run.backend import Backend
 
-    absent = Backend("mlir", "loop", compile=_never, missing=lambda: "pip install 'x[mlir]'")
+    absent = Backend("mlir", compile=_never, missing=lambda: "pip install 'x[mlir]'")
     original = plugins.load
 
     def load(group: str, name: str) -> Any:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from stack.run import plugins
+import stack.plugins as plugins
 
 SOURCE = """
 import os
@@ -18,7 +18,7 @@ import signal
 import numpy as np
 
 from stack.ir.types import BF16
-from stack.run.backend import Backend, Executable, Kernel
+from stack.run.backend import Backend, Executable, Kernel, Peer
 
 
 def _compile(func, options):
@@ -61,13 +61,13 @@ def _here():
     return None
 
 
-good = Backend("goodpeer", "tensor", _compile, _here, is_peer=True)
-apart = Backend("apartpeer", "tensor", _compile, _here, is_peer=True, isolate=True)
-wrong = Backend("wrongpeer", "tensor", _wrong, _here, is_peer=True)
-crash = Backend("crashpeer", "tensor", _crash, _here, is_peer=True, isolate=True)
-late = Backend("latepeer", "tensor", _late, _here, is_peer=True)
-refuse = Backend("refusepeer", "tensor", _refuse, _here, is_peer=True)
-absent = Backend("absentpeer", "tensor", _compile, lambda: "pip install absent", is_peer=True)
+good = Backend("goodpeer", _compile, _here, peer=Peer())
+apart = Backend("apartpeer", _compile, _here, peer=Peer(isolate=True))
+wrong = Backend("wrongpeer", _wrong, _here, peer=Peer())
+crash = Backend("crashpeer", _crash, _here, peer=Peer(isolate=True))
+late = Backend("latepeer", _late, _here, peer=Peer())
+refuse = Backend("refusepeer", _refuse, _here, peer=Peer())
+absent = Backend("absentpeer", _compile, lambda: "pip install absent", peer=Peer())
 """
 NAMES = ("good", "apart", "wrong", "crash", "late", "refuse", "absent")
 

@@ -13,8 +13,9 @@ from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
 from stack.passes.distribute import distribute_kernel
+from stack.passes.exact_tiling.gemm import pick_lanes, pick_rows
 from stack.passes.tile import CannotTile, Tile, alone, tile_group
-from stack.passes.tiling.gemm import pick_lanes, pick_rows, split_dot
+from stack.passes.tiling.contraction import split_dot
 from stack.rewrite.log import Log
 from stack.target import as_cpu
 

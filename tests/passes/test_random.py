@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from random_programs import Program, random_program
 
+import stack.plugins as plugins
 from stack.backends.mlir import BACKEND
-from stack.backends.mlir.library import decode, encode
 from stack.ir import Func, parse, verify
+from stack.ir.storage import decode, encode
 from stack.rewrite import Pipeline, random_inputs
-from stack.run import plugins
 from stack.run.compile import compile_func
 
 # these take what tile and distribute make
@@ -32,7 +32,7 @@ def through_every_pass(program: Program) -> None:
 
 def through_every_stage(program: Program) -> None:
     func = program.func
-    for _, spec in BACKEND.stages:
+    for _, spec in BACKEND.lowering.stages:
         for step in Pipeline(spec).passes:
             func = Pipeline([step]).run(func).func
             wrong = program.compare(func.interpret(*program.inputs))

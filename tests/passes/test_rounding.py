@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from rounding_cases import chain, in_f32, numbers
 
+import stack.plugins as plugins
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.passes.rounding import Rounding
 from stack.rewrite.pipeline import Pipeline
-from stack.run import plugins
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run
 
@@ -75,7 +75,7 @@ def test_policies(backend: str, dtype: str, rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 def test_mlir_runs_it(dtype: str, rng: np.random.Generator) -> None:
-    from stack.backends.mlir.library import decode, encode
+    from stack.ir.storage import decode, encode
 
     func, arrays = chain(dtype), numbers(dtype, rng)
     stored = [encode(a, p.dtype) for a, p in zip(arrays, func.params, strict=True)]

@@ -203,7 +203,7 @@ def test_the_model_leaves_products(name: str) -> None:
 
 def _lowered(func: Func, backend: Backend = TRITON) -> Func:
     """Through all stages of a backend, with every reduction split that can be."""
-    for stage, spec in backend.stages:
+    for stage, spec in backend.lowering.stages:
         func = Pipeline(ALWAYS if stage == "split" else spec).run(func).func
         verify(func)
     return func

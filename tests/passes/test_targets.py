@@ -9,11 +9,11 @@ from functools import cache
 import numpy as np
 import pytest
 
+import stack.plugins as plugins
 from stack.ir import Builder, Func, param, tensor
 from stack.ir.node import Node, walk
 from stack.ir.types import BF16
 from stack.passes.blocking.tile_choice import Tile
-from stack.run import plugins
 from stack.run.compile import lower
 from stack.run.record import Run
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu, load

@@ -14,9 +14,9 @@ import stack
 from stack.ir import Func, Node, parse, verify
 from stack.ir.node import walk
 from stack.passes.distribute import distribute_kernel
+from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.tile import tile_group
 from stack.passes.tiling.frame import CannotTile
-from stack.passes.tiling.stream import StreamTiler
 from stack.rewrite import Pipeline
 from stack.rewrite.engine import Replacement, replace
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import pytest
 
+import stack.plugins as plugins
 from stack.errors import UsageError, VerifyError
 from stack.ir import Block, Builder, Func, Node, parse, tensor
 from stack.rewrite import CheckError, CycleError, Fuel, Log, Pass, Pipeline, Scope, on, rewrite
-from stack.run import plugins
 
 
 def adds() -> Func:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.errors import StackError
-from stack.run import plugins
 from stack.run.backend import Backend, Executable
 from stack.run.collector import held_back
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.cli import main
 from stack.errors import UsageError, unknown_name
 from stack.measure.systems import parse_peers
 from stack.rewrite import Pipeline
-from stack.run import plugins
 from stack.run.options import check_options
 
 torch = pytest.importorskip("torch")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.commands.opt import run_backend
 from stack.ir import Func, parse
 from stack.ir.files import large_constants
 from stack.rewrite import Pipeline
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
-from stack.run import plugins
 
 torch = pytest.importorskip("torch")
 functional = torch.nn.functional
@@ -43,7 +43,7 @@ def again(func: Func) -> Func:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_stages_lower_to_what_they_lowered_to(backend: str, name: str) -> None:
     fn, args = PROGRAMS[name]
-    func, stages = stack.trace(fn, *args), plugins.load("stack.backends", backend).stages
+    func, stages = stack.trace(fn, *args), plugins.load("stack.backends", backend).lowering.stages
     made: dict[str, Func] = {}
     for stage, passes in stages:
         func = made[stage] = Pipeline(passes).run(func).func

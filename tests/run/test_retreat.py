@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.errors import KernelRefused
 from stack.explore.dump import describe
 from stack.ir import Builder, Func, param, parse, tensor
 from stack.ir.node import walk
 from stack.rewrite import Pipeline
 from stack.rewrite.check import as_list, random_inputs
-from stack.run import plugins
 from stack.run.backend import Backend
 from stack.run.compile import build
 from stack.run.record import Run
@@ -78,7 +78,7 @@ def assert_same(func: Func, other: Func, tolerance: float = 1e-5) -> None:
 @pytest.mark.parametrize("name", ["mlir", "triton", "cuda"])
 def test_nothing_is_recorded_where_nothing_is_refused(name: str) -> None:
     _, run = lowered(chain(), name, lambda ops: False)
-    assert run.stages == [stage for stage, _ in backend_of(name).stages]
+    assert run.stages == [stage for stage, _ in backend_of(name).lowering.stages]
 
 
 @pytest.mark.parametrize("name", ["mlir", "triton", "cuda"])
@@ -157,7 +157,7 @@ def _looped_args() -> tuple[Any, ...]:
 
 
 def test_what_comes_from_no_group_is_an_error() -> None:
-    passes = ",".join(spec for _, spec in backend_of("mlir").stages)
+    passes = ",".join(spec for _, spec in backend_of("mlir").lowering.stages)
     kernel = next(n for n in Pipeline(passes).run(product()).func.nodes if n.op == "kernel")
 
     def make(func: Func) -> Func:

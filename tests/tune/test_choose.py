@@ -17,7 +17,7 @@ from stack.backends.triton import BACKEND
 from stack.errors import UsageError
 from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.rewrite import Pipeline
-from stack.run.backend import Executable, Kernel
+from stack.run.backend import Executable, Kernel, Lowering, Machine
 from stack.run.cache import Cache
 from stack.tune.child import Child
 from stack.tune.choose import alone, choose
@@ -37,7 +37,7 @@ for text in request["programs"]:
     problem = "" if rows != REFUSE else "does not fit"
     print(json.dumps({"seconds": None if problem else 1 / rows, "problem": problem}), flush=True)
 """
-HERE = replace(BACKEND, identify=lambda options: "a device")
+HERE = replace(BACKEND, machine=Machine(identify=lambda options: "a device"))
 
 
 def product(m: int = 4096) -> Func:
@@ -93,7 +93,7 @@ def test_a_second_time_nothing_is_measured(tmp_path: Path, monkeypatch: pytest.M
 def test_another_device_is_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = workers(monkeypatch)
     measured(product(), tmp_path)
-    other = replace(HERE, identify=lambda options: "another device")
+    other = replace(BACKEND, machine=Machine(identify=lambda options: "another device"))
     choose(Pipeline("fuse").run(product()).func, other, {}, Cache(tmp_path))
     assert len(started) == 2
 
@@ -146,7 +146,7 @@ def test_alone_keeps_constants_and_joins_equal_arguments() -> None:
 
 def test_a_backend_without_a_choice(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no tiles to choose"):
-        choose(product(), replace(BACKEND, proposal=""), {}, Cache(tmp_path))
+        choose(product(), replace(BACKEND, lowering=Lowering()), {}, Cache(tmp_path))
 
 
 @pytest.mark.parametrize("warning", ["", "products are serialized: too few registers"])

@@ -16,6 +16,7 @@ import stack
 from stack.backends.cuda import BACKEND, nvrtc
 from stack.backends.cuda.compiler import compile_program
 from stack.backends.cuda.values import Source
+from stack.backends.runtime.steps import OnArrays
 from stack.rewrite import Pipeline
 
 jax = pytest.importorskip("jax")
@@ -40,12 +41,12 @@ def test_a_training_step(
 
     sources: list[Source] = []
 
-    def load(source: Source, *_: Any) -> launch.Launch:
+    def load(source: Source, *_: Any) -> OnArrays:
         folder = tmp_path / str(len(sources))
         os.mkdir(folder)
         sources.append(source)
         run = emulated(source, folder)
-        return lambda ins, outs: run([t.data_ptr() for t in (*ins, *outs)])
+        return OnArrays(lambda ins, outs: run([t.data_ptr() for t in (*ins, *outs)]))
 
     monkeypatch.setattr(launch, "device_target", lambda _: "sm_90")
     monkeypatch.setattr(launch, "loaded", load)
@@ -56,7 +57,7 @@ def test_a_training_step(
     tokens = rng.integers(0, VOCAB, (2, SEQ)).astype(np.int32)
     step = jax.value_and_grad(loss)
     func = stack.trace(step, jax.tree.map(jax.numpy.asarray, params), jax.numpy.asarray(tokens))
-    for _, passes in BACKEND.stages:
+    for _, passes in BACKEND.lowering.stages:
         func = Pipeline(passes).run(func).func
     arrays = [params["place"], params["token"], tokens]
     found: Sequence[np.ndarray] = compile_program(func, {"device": "cpu"}).run(arrays)

@@ -195,7 +195,7 @@ def test_transformer_blocks(name: str, dtype: str) -> None:
 def test_random_programs(seed: int) -> None:
     from random_programs import random_program
 
-    from stack.backends.mlir.library import decode, encode
+    from stack.ir.storage import decode, encode
     from stack.run.compile import compile_func
 
     program = random_program(20_000 + seed)

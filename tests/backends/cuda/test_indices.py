@@ -34,7 +34,7 @@ def test_vectors_of_indices_are_stored(tmp_path: Path) -> None:
 def test_sort_of_many_elements_compiles() -> None:
     torch = pytest.importorskip("torch")
     func = stack.trace(torch.sort, torch.zeros(LONG))
-    lowered = Pipeline(",".join(spec for _, spec in BACKEND.stages)).run(func).func
+    lowered = Pipeline(",".join(spec for _, spec in BACKEND.lowering.stages)).run(func).func
     assert BACKEND.inspect is not None
     kernels, artifacts = BACKEND.inspect(lowered, {"target": "sm_90", "cache": False})
     assert [k.kind for k in kernels] == ["generated", "library"]

@@ -24,6 +24,7 @@ from stack.backends.cuda import BACKEND, nvrtc
 from stack.backends.cuda.compiler import compile_program
 from stack.backends.cuda.printer import print_kernel
 from stack.backends.cuda.values import Source
+from stack.backends.runtime.steps import OnArrays
 from stack.cli import main
 from stack.errors import StackError, UsageError
 from stack.ir import DTYPES, Builder, Node, parse
@@ -107,7 +108,7 @@ def test_every_elementwise_op(kind: str) -> None:
 def test_random_programs_keep_their_meaning_and_compile(seed: int) -> None:
     program = random_program(30_000 + seed, small=True)
     func = program.func
-    for _, spec in BACKEND.stages:
+    for _, spec in BACKEND.lowering.stages:
         func = Pipeline(spec).run(func).func
     wrong = program.compare(func.interpret(*program.inputs))
     assert not wrong, f"{wrong}\n{program.func}"
@@ -203,8 +204,9 @@ def test_equal_code_is_launched_on_its_own_grid(monkeypatch: pytest.MonkeyPatch)
 
     ran: list[tuple[int, int]] = []
 
-    def recorded(source: Source, *_: Any) -> launch.Launch:
-        return lambda _, outs: ran.append((outs[0].numel(), source.blocks * source.threads))
+    def recorded(source: Source, *_: Any) -> OnArrays:
+        threads = source.blocks * source.threads
+        return OnArrays(lambda _, outs: ran.append((outs[0].numel(), threads)))
 
     monkeypatch.setattr(launch, "device_target", lambda _: TARGET)
     monkeypatch.setattr(launch, "loaded", recorded)
@@ -212,7 +214,7 @@ def test_equal_code_is_launched_on_its_own_grid(monkeypatch: pytest.MonkeyPatch)
     types = "f32[96, 128], f32[128, 128]"
     body = "\n".join([*lines, "  return %z96, %z128"])
     func = parse(f"func @zeros() -> ({types}) at tensor {{\n{body}\n}}\n")
-    for _, spec in BACKEND.stages:
+    for _, spec in BACKEND.lowering.stages:
         func = Pipeline(spec).run(func).func
     compile_program(func, {"device": "cpu", "cache": False}).run([])
     assert sorted(ran) == [(96 * 128, 96 * 128), (128 * 128, 128 * 128)]

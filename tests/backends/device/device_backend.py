@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 import torch
 
-from stack.backends.device.executable import describe, executable
-from stack.backends.device.library import Launch
-from stack.backends.device.program import Program
+from stack.backends.device.executable import executable
 from stack.backends.device.tensors import upload
-from stack.backends.mlir.library import decode, encode
+from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.program import Program
+from stack.backends.runtime.records import describe
+from stack.backends.runtime.steps import OnArrays
 from stack.frontends.torch_arrays import to_numpy
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace
+from stack.ir.storage import decode, encode
 from stack.ir.types import TupleType
-from stack.run.backend import Backend, Executable
+from stack.run.backend import Backend, Executable, Lowering
 
 STAGES = (
     ("canonical", "inline,canonicalize,fold,decompose,canonicalize"),
@@ -28,7 +30,7 @@ STAGES = (
 )
 
 
-def load(node: Node) -> Launch:
+def load(node: Node) -> OnArrays:
     """A kernel in the interpreter, writing where a kernel would."""
     params = [Node("param", (), {"name": f"p{i}"}, a.type) for i, a in enumerate(node.args)]
     kernel = Node(node.op, params, node.attrs, node.type, node.blocks)
@@ -45,7 +47,7 @@ def load(node: Node) -> Launch:
         for out, made in zip(outputs, upload(stored, types, out_device(outputs))):
             out.copy_(made)
 
-    return launch
+    return OnArrays(launch)
 
 
 def out_device(outputs: Sequence[torch.Tensor]) -> torch.device:
@@ -54,15 +56,14 @@ def out_device(outputs: Sequence[torch.Tensor]) -> torch.device:
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     device = str(options.get("device", "cpu"))
-    program = Program(func.body, load, options.get("call_opaque"), device)
+    program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
     kernels = [describe(func, step.node, step.library) for step in program.steps]
     return executable(func, program, kernels, {}, graph=bool(options.get("graph", True)))
 
 
 BACKEND = Backend(
     name="device-test",
-    level="tile",
-    stages=STAGES,
     compile=compile_program,
     missing=lambda: None,
+    lowering=Lowering("tile", STAGES),
 )

@@ -12,7 +12,8 @@ from device_backend import BACKEND
 from kernel_cases import Spec, random_array
 from test_programs import check, func_of
 
-from stack.backends.device.program import Program
+from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.program import Program
 from stack.ir import Builder, Node
 from stack.run.compile import compile_func
 
@@ -147,20 +148,20 @@ def test_what_the_library_allocates_is_kept_no_longer_than_it_is_read() -> None:
         return x
 
     func = func_of(build, specs)
-    stages = (*BACKEND.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
+    stages = (*BACKEND.lowering.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
     held: list[int] = []
     programs: list[Program] = []
-    backend = replace(BACKEND, stages=stages, compile=_noting(programs))
+    backend = replace(BACKEND.with_stages(stages), compile=_noting(programs))
     executable = compile_func(func, backend)
     (program,) = programs
-    inner = [v for v in program.all if v.source == "made"]
+    inner = [v for v in program.passing if v.source == "made"]
     assert len(inner) == 3
     assert program.arena_bytes == 4 * 4 * 8 * 8  # of one exp: another is not alive beside it
     launches = list(program.launches)
 
     def counting(launch: object) -> object:
         def run(stream: int) -> None:
-            held.append(sum(v.tensor is not None for v in inner))
+            held.append(sum(v.array is not None for v in inner))
             launch(stream)  # pyright: ignore
 
         return run
@@ -177,7 +178,7 @@ def _noting(programs: list[Program]) -> object:
     def compile_program(func: object, options: dict[str, object]) -> object:
         from stack.backends.device.executable import executable
 
-        program = Program(func.body, device_load, None, "cpu")  # pyright: ignore
+        program = Program(func.body, TorchDevice("cpu"), device_load)  # pyright: ignore
         programs.append(program)
         return executable(func, program, [], {}, graph=False)  # pyright: ignore
 

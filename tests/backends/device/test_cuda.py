@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import NoReturn
 
 import numpy as np
 import pytest
 import torch
 from device_backend import BACKEND, compile_program
 
+import stack.plugins as plugins
 from stack.backends.device.executable import executable
-from stack.backends.device.program import Program
 from stack.backends.device.replay import Replays
+from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.program import Program
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.ir import Builder, Func, param, tensor
 from stack.ir.node import Node
 from stack.rewrite.pipeline import Pipeline
 from stack.run import compile as run_compile
-from stack.run import plugins
 from stack.run.compile import compile_captured, compile_func
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 # every op is a library call: nothing here waits for a kernel in the interpreter
-LIBRARY = replace(BACKEND, stages=(("canonical", "canonicalize"), ("tiled", "library,memory")))
+LIBRARY = BACKEND.with_stages((("canonical", "canonicalize"), ("tiled", "library,memory")))
 
 
-def no_kernel(node: Node) -> None:
+def no_kernel(node: Node) -> NoReturn:
     raise AssertionError("no kernels here")
 
 
@@ -42,7 +44,7 @@ def mlp(rows: int = 64) -> Func:
 
 
 def lowered(func: Func) -> Func:
-    for _, spec in LIBRARY.stages:
+    for _, spec in LIBRARY.lowering.stages:
         func = Pipeline(spec).run(func).func
     return func
 
@@ -85,7 +87,7 @@ def test_dots(rule: str, left: tuple[int, ...], right: tuple[int, ...], dtype: s
     arrays = [np.asarray(draw(p.shape)).astype(kind) for p in (x, y)]
     run = compile_func(func, LIBRARY, options={"device": "cuda"})
     types = [p.tensor for p in func.params]
-    from stack.backends.mlir.library import decode, encode
+    from stack.ir.storage import decode, encode
 
     found = run.run([encode(a, t.dtype) for a, t in zip(arrays, types, strict=True)])
     held = [decode(encode(a, t.dtype), t.dtype) for a, t in zip(arrays, types, strict=True)]
@@ -103,7 +105,7 @@ F32 = tensor("f32").dtype
 
 def test_graphs_are_captured_and_results_stay_the_callers() -> None:
     func = lowered(mlp())
-    program = Program(func.body, no_kernel, None, "cuda")
+    program = Program(func.body, TorchDevice("cuda"), no_kernel)
     assert program.capturable
     runner = Replays(program)
     args = inputs(func)
@@ -127,7 +129,7 @@ def test_graphs_are_captured_and_results_stay_the_callers() -> None:
 
 def test_our_program_inside_of_somebody_elses_graph() -> None:
     func = lowered(mlp())
-    run = executable(func, Program(func.body, no_kernel, None, "cuda"), [], {})
+    run = executable(func, Program(func.body, TorchDevice("cuda"), no_kernel), [], {})
     assert run.call is not None
     args = inputs(func)
     for _ in range(3):
@@ -143,7 +145,7 @@ def test_our_program_inside_of_somebody_elses_graph() -> None:
 
 def test_streams_take_turns_with_the_arena() -> None:
     func = lowered(mlp(4096))
-    program = Program(func.body, no_kernel, None, "cuda")
+    program = Program(func.body, TorchDevice("cuda"), no_kernel)
     streams = [torch.cuda.Stream() for _ in range(3)]
     sets = [inputs(func) for _ in streams]
     torch.cuda.synchronize()
@@ -159,7 +161,7 @@ def test_streams_take_turns_with_the_arena() -> None:
 
 def test_times_and_memory_of_steps() -> None:
     func = lowered(mlp(4096))
-    program = Program(func.body, no_kernel, None, "cuda")
+    program = Program(func.body, TorchDevice("cuda"), no_kernel)
     times = program.profile(inputs(func))
     assert len(times) == len(program.steps) == 3
     assert all(0 < t < 1 for t in times)
@@ -170,12 +172,12 @@ def test_memory_that_is_not_there() -> None:
     x = param("x", tensor("f32", 4))
     shape = tensor("f32", 1 << 20, 1 << 18, 4)
     func = lowered(b.func("main", [x], [b.broadcast(x, axes=(2,), type=shape)]))
-    program = Program(func.body, no_kernel, None, "cuda")
+    program = Program(func.body, TorchDevice("cuda"), no_kernel)
     with pytest.raises(StackError, match=rf"needs {4 << 40} bytes; \d+ of \d+ are free"):
         program.run([torch.ones(4, device="cuda")])
     small = lowered(mlp())
     args = inputs(small)
-    assert_same(Program(small.body, no_kernel, None, "cuda").run(args), expected(*args))
+    assert_same(Program(small.body, TorchDevice("cuda"), no_kernel).run(args), expected(*args))
 
 
 @pytest.fixture

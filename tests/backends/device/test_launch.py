@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
 import device_backend
 import numpy as np
@@ -13,9 +14,10 @@ import torch
 
 from stack.backends.device import driver, launch
 from stack.backends.device.driver import Function
-from stack.backends.device.launch import Described, Loaded, cells_for
-from stack.backends.device.program import Program
-from stack.backends.device.tensors import adopt, result_types, shape_of
+from stack.backends.device.launch import Described, Loaded
+from stack.backends.device.tensors import adopt, shape_of
+from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.program import Program
 from stack.errors import StackError
 from stack.frontends.torch_arrays import TORCH_DTYPE
 from stack.ir import Builder, Func, Node, TensorType, param, tensor
@@ -44,14 +46,18 @@ class FakeDriver:
         self.encoded: list[int] = []
         self.status = 0
 
-    def cuLaunchKernelEx(self, config: int, handle: int, arguments: int, extra: None) -> int:
-        self.streams.append(driver.LaunchConfig.from_address(config).stream)
+    CUlaunchConfig = SimpleNamespace
+
+    def cuLaunchKernelEx(
+        self, config: SimpleNamespace, handle: int, arguments: int, extra: int
+    ) -> tuple[int]:
+        self.streams.append(config.hStream)
         count, kernel = self.kernels[handle]
         places = (ctypes.c_void_p * count).from_address(arguments)
         kernel([ctypes.c_uint64.from_address(p).value for p in places if p is not None])
-        return self.status
+        return (self.status,)
 
-    def cuTensorMapEncodeTiled(self, place: int, *rest: object) -> int:
+    def encode(self, place: int, *rest: object) -> int:
         """The fake map is the address of its array."""
         pointer = rest[2]
         assert isinstance(pointer, int)
@@ -59,15 +65,16 @@ class FakeDriver:
         self.encoded.append(pointer)
         return 0
 
-    def cuGetErrorString(self, status: int, text: object) -> None:
-        """No words."""
+    def cuGetErrorString(self, status: int) -> tuple[int, bytes]:
+        return 0, b"out of order"
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     made = FakeDriver()
-    monkeypatch.setattr(driver, "library", lambda: made)
-    monkeypatch.setattr(launch, "library", lambda: made)
+    monkeypatch.setattr(driver, "driver", lambda: made)
+    monkeypatch.setattr(driver, "encode", lambda: made.encode)
+    monkeypatch.setattr(launch, "driver", lambda: made)
     monkeypatch.setattr(launch, "stream_of", lambda device: STREAM)
     return made
 
@@ -87,14 +94,14 @@ def loader(fake: FakeDriver) -> Callable[[Node], Loaded]:
     known: dict[object, Loaded] = {}
 
     def load(node: Node) -> Loaded:
-        types = [*(a.tensor for a in node.args), *result_types(node)]
+        types = [*(a.tensor for a in node.args), *node.types]
         key = (node.blocks[0], tuple(types))
         if key not in known:
             inner, entering = device_backend.load(node), len(node.args)
 
             def kernel(addresses: list[int]) -> None:
                 held = [tensor_at(a, t) for a, t in zip(addresses, types, strict=True)]
-                inner(held[:entering], held[entering:])
+                inner.launch(held[:entering], held[entering:])
 
             known[key] = loaded(fake, len(types), kernel)
         return known[key]
@@ -134,7 +141,7 @@ def assert_right(found: Sequence[torch.Tensor], wanted: Sequence[np.ndarray]) ->
 
 def test_inputs_that_change_move_and_are_freed(fake: FakeDriver) -> None:
     func = lowered(chain())
-    program = Program(func.body, loader(fake), None, "cpu")
+    program = Program(func.body, TorchDevice("cpu"), loader(fake))
     types = [p.tensor for p in func.params]
     kept = []
     freed: list[torch.Tensor] = []
@@ -162,7 +169,7 @@ def test_inputs_that_change_move_and_are_freed(fake: FakeDriver) -> None:
 
 def test_written_in_place_between_calls(fake: FakeDriver) -> None:
     func = lowered(chain())
-    program = Program(func.body, loader(fake), None, "cpu")
+    program = Program(func.body, TorchDevice("cpu"), loader(fake))
     x, w = torch.randn(8, 12), torch.randn(12, 12)
     for _ in range(3):
         assert_right(program.run([x, w]), expected(x, w))
@@ -178,7 +185,7 @@ def test_what_is_made_during_a_call_is_found(fake: FakeDriver) -> None:
         pick, x, blocks=(b.block([inner], [b.exp(inner)]), b.block([inner], [b.neg(inner)]))
     )
     func = lowered(b.func("main", [pick, x], [b.tanh(b.add(chosen, x))]))
-    program = Program(func.body, loader(fake), None, "cpu")
+    program = Program(func.body, TorchDevice("cpu"), loader(fake))
     for number in (0, 1, 0):
         value = torch.randn(16)
         made = value.exp() if number == 0 else -value
@@ -191,13 +198,12 @@ def test_a_map_follows_its_array(fake: FakeDriver) -> None:
     map_of_first = Described(0, (4, 8), (4, 8), 7, 0, 4)
     size = ctypes.c_int64(4)
     kernel = loaded(fake, 4, seen.append, [0, 1, map_of_first, size])
-    cells = cells_for(3)
-    run, other = kernel.bind(cells, [2, 0]), kernel.bind(cells, [1, 0])
-    cells[:] = [10, 20, 30]
+    cells = [(ctypes.c_uint64 * 1)(n) for n in (10, 20, 30)]
+    run, other = kernel.launcher([cells[2], cells[0]]), kernel.launcher([cells[1], cells[0]])
     for _ in range(2):
         run(5)
         other(6)
-    cells[2] = 31
+    cells[2][0] = 31
     run(5)
     assert [s[:3] for s in seen] == [[30, 10, 30], [20, 10, 20]] * 2 + [[31, 10, 31]]
     assert fake.encoded == [30, 20, 31]
@@ -216,11 +222,19 @@ def test_on_tensors(fake: FakeDriver) -> None:
 
 def test_a_launch_that_the_driver_refuses(fake: FakeDriver) -> None:
     func = lowered(chain())
-    program = Program(func.body, loader(fake), None, "cpu")
+    program = Program(func.body, TorchDevice("cpu"), loader(fake))
     x, w = torch.randn(8, 12), torch.randn(12, 12)
     fake.status = REFUSES
-    with pytest.raises(StackError, match="launching kernel fake"):
+    with pytest.raises(StackError, match=r"error 1 \(out of order\) while launching kernel fake"):
         program.run([x, w])
-    assert all(v.tensor is None for v in program.passing)
+    assert all(v.array is None for v in program.passing)
     fake.status = 0
     assert_right(program.run([x, w]), expected(x, w))
+
+
+def test_where_no_driver_is_the_error_says_so() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is one")
+    pytest.importorskip("cuda.bindings")
+    with pytest.raises(StackError, match="the CUDA driver cannot be loaded"):
+        Function(b"code", "k", 0, 0)

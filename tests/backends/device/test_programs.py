@@ -11,10 +11,10 @@ from device_backend import BACKEND
 from kernel_cases import CASES, Spec, random_array
 
 from stack.backends.device.tensors import adopt
-from stack.backends.mlir.library import decode, encode
 from stack.errors import StackError
 from stack.frontends.torch_arrays import call_opaque
 from stack.ir import Builder, Func, Node, param, tensor
+from stack.ir.storage import decode, encode
 from stack.run.backend import Executable
 from stack.run.compile import compile_func
 

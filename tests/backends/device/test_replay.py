@@ -9,8 +9,9 @@ from device_backend import load
 
 from stack.backends.device import replay
 from stack.backends.device.executable import executable
-from stack.backends.device.program import Program
 from stack.backends.device.replay import Captured, Replays
+from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.program import Program
 from stack.ir import Builder, Func, param, tensor
 
 
@@ -51,7 +52,7 @@ def source() -> Func:
 
 
 def program() -> Program:
-    return Program(source().body, load, None, "cpu")
+    return Program(source().body, TorchDevice("cpu"), load)
 
 
 def test_no_graph_on_the_cpu() -> None:
@@ -93,7 +94,7 @@ def test_an_input_that_moves_late_is_read_where_it_is_then() -> None:
     b = Builder()
     x, y = param("x", tensor("f32", 64)), param("y", tensor("f32", 64))
     func = b.func("main", [x, y], [b.sub(x, b.exp(y))])
-    runner = FakeReplays(Program(func.body, load, None, "cpu"))
+    runner = FakeReplays(Program(func.body, TorchDevice("cpu"), load))
     first, second = torch.randn(64), torch.randn(64)
     for step in range(18):
         if step == 6:

@@ -7,8 +7,9 @@ import torch
 from device_backend import load
 
 from stack.backends.device import replay
-from stack.backends.device.program import Program
 from stack.backends.device.replay import Replays
+from stack.backends.device.torch_device import TorchDevice
+from stack.backends.runtime.program import Program
 from stack.ir import Builder, param, tensor
 
 pytestmark = pytest.mark.gpu
@@ -34,7 +35,7 @@ def replays(kind: type[Program]) -> Replays:
     b = Builder()
     x, y = param("x", tensor("f32", 64)), param("y", tensor("f32", 64))
     func = b.func("main", [x, y], [b.add(x, x), b.add(y, y)])
-    runner = Replays(kind(func.body, load, None, "cuda"))
+    runner = Replays(kind(func.body, TorchDevice("cuda"), load))
     runner.problem = ""
     return runner
 

@@ -8,11 +8,11 @@ import torch
 from device_backend import BACKEND
 
 import stack
+import stack.plugins as plugins
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.jaxpr import FRONTEND as JAX
 from stack.run import compile as run_compile
-from stack.run import plugins
 from stack.run.compile import compile_captured
 from stack.run.compiled import Compiled
 

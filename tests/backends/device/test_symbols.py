@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+import stack.plugins as plugins
 from stack import parse
 from stack.backends.device.symbols import ENTRY, named, symbol_of
-from stack.run import plugins
 from stack.run.compile import lower
 from stack.run.record import Run
 

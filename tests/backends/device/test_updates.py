@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
@@ -11,14 +9,14 @@ from device_backend import BACKEND
 from kernel_cases import Spec, random_array
 from test_programs import func_of
 
-from stack.backends.mlir.library import decode, encode
 from stack.ir import Builder, Node
 from stack.ir.node import Func
+from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run
 
 TILED = "tile{refuse=[scatter]},library,memory{updated=[scatter]}"
-LIBRARY = replace(BACKEND, stages=(*BACKEND.stages[:-1], ("tiled", TILED)))
+LIBRARY = BACKEND.with_stages((*BACKEND.lowering.stages[:-1], ("tiled", TILED)))
 # rule, operand, index, updates
 ROWS = {
     "rows": ("v! d, n, n d -> v! d", (7, 3), (5,), (5, 3)),

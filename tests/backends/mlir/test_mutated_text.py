@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.ir import Func
 from stack.rewrite import Pipeline
-from stack.run import plugins
 
 pytest.importorskip("torch_mlir")
 torch = pytest.importorskip("torch")
@@ -44,7 +44,7 @@ def programs() -> Iterator[Func]:
 
 def texts(seed: int, count: int) -> list[str]:
     """Printed stages with one or two numbers changed."""
-    stages = plugins.load("stack.backends", "mlir").stages
+    stages = plugins.load("stack.backends", "mlir").lowering.stages
     printed: list[str] = []
     for func in programs():
         printed.append(str(func))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from kernel_cases import CASES, Spec, random_array
 
-from stack.backends.mlir.library import decode, encode
 from stack.ir import Builder, Func, Node, param, tensor
+from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
 from stack.run.record import Run
 

@@ -13,8 +13,8 @@ from stream_inputs import DOT_PROGRAMS, inputs
 from stream_variants import HIDDEN, KEPT, LIMITS, VARIANTS, masked, normal, variant_inputs
 
 import stack
-from stack.backends.mlir.library import decode, encode
 from stack.ir import Func
+from stack.ir.storage import decode, encode
 from stack.passes.streaming.price import cpu_price
 from stack.run.compile import compile_func
 from stack.target import as_cpu

@@ -20,9 +20,19 @@ from peer_cases import (
 
 import stack
 from stack.errors import BackendMissing, StackError
+from stack.run.backend import Executable
 from stack.run.compile import find_backend
+from stack.run.frontend import Captured
 
 QUICK = ["eager", "xla"]
+
+
+def native(name: str, captured: Captured, options: dict[str, Any]) -> Executable:
+    """A peer's own path on the user's callable."""
+    peer = backend(name).peer
+    assert peer is not None
+    assert peer.native is not None
+    return peer.native(captured, options)
 
 
 @pytest.mark.parametrize("name", QUICK)
@@ -38,7 +48,7 @@ def test_replay(name: str, model: str, frontend: str) -> None:
 @pytest.mark.parametrize(("model", "frontend"), PROGRAMS)
 def test_eager_native(model: str, frontend: str) -> None:
     case = block(model, frontend)
-    executable = backend("eager").native(case.captured, {})
+    executable = native("eager", case.captured, {})
     check(executable, case)
     assert all(line.startswith("models") for line in lines(executable))
     assert {k.kind for k in executable.kernels} == {"library"}
@@ -47,7 +57,7 @@ def test_eager_native(model: str, frontend: str) -> None:
 @pytest.mark.parametrize("model", ["llama_block", "gpt2_block"])
 def test_xla_native(model: str) -> None:
     case = block(model, "jax")
-    executable = backend("xla").native(case.captured, {})
+    executable = native("xla", case.captured, {})
     check(executable, case)
     assert all(line.startswith("models") for line in lines(executable))
 
@@ -55,8 +65,10 @@ def test_xla_native(model: str) -> None:
 @pytest.mark.parametrize("how", ["compile", "native"])
 def test_xla_shows_its_hlo_and_counts_it(how: str) -> None:
     case = block("llama_block", "jax")
-    argument = case.func if how == "compile" else case.captured
-    executable = getattr(backend("xla"), how)(argument, {})
+    if how == "native":
+        executable = native("xla", case.captured, {})
+    else:
+        executable = backend("xla").compile(case.func, {})
     text = executable.artifacts["hlo"]
     text = text if isinstance(text, str) else text()
     assert text.startswith("HloModule")
@@ -96,7 +108,7 @@ def test_inductor_replay_of_all(model: str, frontend: str) -> None:
 @pytest.mark.parametrize("model", ["llama_block", "gpt2_block"])
 def test_inductor_native(model: str) -> None:
     case = block(model, "torch")
-    executable = backend("inductor").native(case.captured, {})
+    executable = native("inductor", case.captured, {})
     _check_inductor(executable, case)
     assert all(line.startswith("models") for line in lines(executable))
 
@@ -131,7 +143,7 @@ def test_native_inductor_compiles_each_time() -> None:
     with torch._dynamo.config.patch(recompile_limit=1):
         for by in (2.0, 3.0, 3.0):
             case = case_of(Scale(by), (x,), "torch")
-            executable = backend("inductor").native(case.captured, {})
+            executable = native("inductor", case.captured, {})
             assert executable.kernels
             np.testing.assert_array_equal(executable.run(case.arrays)[0], np.arange(4.0) * by)
 
@@ -173,7 +185,7 @@ def test_tvm_tuned_on_all(
 @pytest.mark.parametrize("model", ["llama_block", "gpt2_block"])
 def test_tvm_native(model: str) -> None:
     case = block(model, "torch")
-    executable = backend("tvm").native(case.captured, UNTUNED)
+    executable = native("tvm", case.captured, UNTUNED)
     check(executable, case)
     assert all(line.startswith("models") for line in lines(executable))
 
@@ -226,7 +238,7 @@ func @f(%x: f32[8]) -> (f32[8]) at tensor {
 )
 def test_native_refuses_the_other_framework(name: str, frontend: str) -> None:
     with pytest.raises(StackError, match="another framework"):
-        backend(name).native(block("llama_block", frontend).captured, {})
+        native(name, block("llama_block", frontend).captured, {})
 
 
 @pytest.mark.parametrize("name", QUICK)

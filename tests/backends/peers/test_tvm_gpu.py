@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import stack
-from stack.run import plugins
+import stack.plugins as plugins
 from stack.run.compile import lower
 from stack.run.record import Run
 

@@ -20,10 +20,10 @@ from kernel_cases import CASES, Spec, group_of, program, random_array
 from rounding_cases import chain, in_f32, numbers
 
 import stack
-from stack.backends.mlir.library import decode, encode
 from stack.backends.triton import BACKEND
 from stack.ir import Builder, Func, Node, parse
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
+from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
 
 OPTIONS = {"device": "cpu", "graph": False}
@@ -223,7 +223,7 @@ def beside_rows(q: Any, k: Any, v: Any) -> Any:
 
 def in_parts() -> Iterator[tuple[str, float, bool]]:
     torch.manual_seed(9)
-    passes = ",".join(p for name, p in BACKEND.stages if name in ("canonical", "laid-out"))
+    passes = ",".join(p for name, p in BACKEND.lowering.stages if name in ("canonical", "laid-out"))
     passes += ",stream,split_reductions{parts=3},fuse,collapse,tiles"
     for program_, rows in ((few_rows, 1), (beside_rows, 100)):
         q, k, v = (torch.randn(1, 2, n, 32) for n in (rows, 200, 200))

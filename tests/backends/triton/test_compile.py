@@ -36,7 +36,8 @@ SHARED = 232448  # bytes that one program may have on Hopper
 
 def inspected(program: Callable[..., Any], *args: Any) -> tuple[Kernel, dict[str, str]]:
     """The one kernel of a program, and its PTX and SASS."""
-    func = Pipeline(",".join(spec for _, spec in BACKEND.stages)).run(stack.trace(program, *args))
+    stages = ",".join(spec for _, spec in BACKEND.lowering.stages)
+    func = Pipeline(stages).run(stack.trace(program, *args))
     assert BACKEND.inspect is not None
     (kernel, *_), artifacts = BACKEND.inspect(func.func, {"target": "sm_90"})  # a merge may follow
     texts: dict[str, str] = {}
@@ -99,7 +100,7 @@ def test_a_product_of_ragged_rows_uses_bulk_copies(rule: str) -> None:
     w = param("w", tensor("bf16", 1029 if rule[0] == "m" else 2048, 1024))
     b = Builder()
     func = b.func("main", [x, w], [b.exp(b.dot(x, w, rule=rule))])
-    func = Pipeline(",".join(spec for _, spec in BACKEND.stages)).run(func).func
+    func = Pipeline(",".join(spec for _, spec in BACKEND.lowering.stages)).run(func).func
     assert BACKEND.inspect is not None
     (group,) = (n for n in func.nodes if "dot" in n.attrs["ops"])
     params = [param(f"p{i}", a.type) for i, a in enumerate(group.args)]
@@ -132,11 +133,11 @@ def test_what_the_assembler_says_of_products(tile: str, why: str) -> None:
     from stack.demos.gpu_attention import full
 
     func = stack.trace(full, *(narrow(1, 2, 512, 128) for _ in range(3)))
-    for _, passes in BACKEND.stages[:-1]:
+    for _, passes in BACKEND.lowering.stages[:-1]:
         func = Pipeline(passes).run(func).func
     (group,) = (n for n in func.nodes if "tiles" in n.attrs)
     body = replace(func.body, {group: Replacement(with_tiles(group, (tile,)))})
-    func = Pipeline(BACKEND.stages[-1][1]).run(Func(func.name, body, func.level)).func
+    func = Pipeline(BACKEND.lowering.stages[-1][1]).run(Func(func.name, body, func.level)).func
     assert BACKEND.inspect is not None
     (kernel,), _ = BACKEND.inspect(func, {"target": "sm_90"})
     assert why in kernel.warning and bool(why) == bool(kernel.warning)
@@ -149,7 +150,8 @@ def test_tiles_of_a_loop_are_widened_by_one_instruction(dtype: Any) -> None:
 
     q, added = torch.zeros(1, 2, 512, 64, dtype=dtype), torch.zeros(2, 512, 512, dtype=dtype)
     func = stack.trace(bias, q, q, q, added)
-    compiler = Compiler(Pipeline(",".join(p for _, p in BACKEND.stages)).run(func).func, "sm_90")
+    stages = ",".join(spec for _, spec in BACKEND.lowering.stages)
+    compiler = Compiler(Pipeline(stages).run(func).func, "sm_90")
     source = compiler.source(next(n for n in compiler.func.nodes if n.op == "kernel"))
     is_widened = dtype == torch.bfloat16
     assert source.text.count("= widen_bf16(") == is_widened
@@ -159,7 +161,7 @@ def test_tiles_of_a_loop_are_widened_by_one_instruction(dtype: Any) -> None:
 
 @pytest.mark.parametrize("rounds", [False, True])
 def test_a_product_that_is_rounded_is_not_contracted(rounds: bool) -> None:
-    stages = ["rounding"] * rounds + [spec for _, spec in BACKEND.stages]
+    stages = ["rounding"] * rounds + [spec for _, spec in BACKEND.lowering.stages]
     x = narrow(4096)
     func = Pipeline(",".join(stages)).run(stack.trace(lambda x, y: (x * y - x) * y + x, x, x)).func
     (kernel,) = (n for n in func.nodes if n.op == "kernel")
@@ -230,7 +232,7 @@ def test_a_product_of_more_elements_than_32_bits_count() -> None:
   return %y
 }
 """
-    passes = ",".join(spec for _, spec in BACKEND.stages)
+    passes = ",".join(spec for _, spec in BACKEND.lowering.stages)
     func = Pipeline(passes).run(stack.parse(text)).func
     assert BACKEND.inspect is not None
     (kernel,), _ = BACKEND.inspect(func, {"target": "sm_90"})

@@ -23,9 +23,9 @@ from gpu_cases import (
 from kernel_cases import CASES, Spec, group_of, program, random_array, softmax
 
 import stack
-from stack.backends.mlir.library import decode, encode
 from stack.ir import DTYPES, Func, Node, parse
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
+from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
 
 torch = pytest.importorskip("torch")

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import stack
+import stack.plugins as plugins
 from stack.explore.lowering import Settings
 from stack.explore.target import Program
 from stack.explore.training import train_runs
 from stack.rewrite import Pipeline
-from stack.run import plugins
 
 Inputs = tuple[Tensor, ...]
 SIZE = 128
@@ -70,7 +70,7 @@ def own_and_written(name: str) -> tuple[Callable[..., Tensor], Callable[..., Ten
     return F.scaled_dot_product_attention, written, (q, k, v, given)
 
 
-STAGES = ",".join(p for _, p in plugins.load("stack.backends", "triton").stages[:-1])
+STAGES = ",".join(p for _, p in plugins.load("stack.backends", "triton").lowering.stages[:-1])
 
 
 def kernels(func: stack.Func) -> list[list[str]]:

@@ -16,6 +16,7 @@ from torch._functorch.aot_autograd import aot_export_module
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
+import stack.plugins as plugins
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
@@ -23,7 +24,6 @@ from stack.frontends.fx_import import Imported, import_graph
 from stack.ir.interpreter import interpret
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16, DType
-from stack.run import plugins
 from stack.run.compile import find_backend, lower
 from stack.run.record import Run
 

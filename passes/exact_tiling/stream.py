@@ -21,12 +21,12 @@ from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes
 from stack.ir.types import F32, I64, TensorType
 from stack.passes.blocking.limits import Segment, segments
+from stack.passes.exact_tiling.stream_axes import StreamAxes
+from stack.passes.exact_tiling.stream_limits import RowFrame
+from stack.passes.exact_tiling.stream_results import StreamResults
+from stack.passes.exact_tiling.stream_values import Reader
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
-from stack.passes.tiling.stream_axes import StreamAxes
-from stack.passes.tiling.stream_limits import RowFrame
-from stack.passes.tiling.stream_results import StreamResults
-from stack.passes.tiling.stream_values import Reader
 from stack.target import Target, as_cpu
 
 DEAR = 8  # operations on an element from which a value is kept from one sweep to the next

@@ -14,9 +14,9 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, mul, product, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.exact_tiling.values import Values
 from stack.passes.positions.places import places_of
 from stack.passes.tiling.frame import CannotTile, static
-from stack.passes.tiling.values import Values
 
 MAX_TILE = 16384
 SPLIT_TILE = 4096

@@ -16,10 +16,10 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, Expr, add, minimum, mul, substitute, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import F32, I64, DType, TensorType
+from stack.passes.exact_tiling.gemm import pick_rows
+from stack.passes.exact_tiling.stream_axes import VIEWS
+from stack.passes.exact_tiling.stream_values import StreamValues
 from stack.passes.tiling.frame import CannotTile, static, wide
-from stack.passes.tiling.gemm import pick_rows
-from stack.passes.tiling.stream_axes import VIEWS
-from stack.passes.tiling.stream_values import StreamValues
 from stack.target import Cpu
 
 

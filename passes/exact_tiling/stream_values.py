@@ -7,8 +7,8 @@ from collections.abc import Callable
 from stack.ir.axes import Index
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.frame import CannotTile, static
-from stack.passes.tiling.tiler import Tiler
 
 Reader = Callable[[Index], Node]
 

@@ -7,9 +7,9 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, substitute
 from stack.ir.node import Node
 from stack.ir.types import I64, TensorType
+from stack.passes.exact_tiling.stream_axes import StreamAxes
+from stack.passes.exact_tiling.stream_dot import StreamProducts, names_in
 from stack.passes.tiling.frame import CannotTile, wide
-from stack.passes.tiling.stream_axes import StreamAxes
-from stack.passes.tiling.stream_dot import StreamProducts, names_in
 
 
 class StreamResults(StreamProducts):

@@ -10,8 +10,8 @@ from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import F32, F64, I64, DType, TensorType
+from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.frame import COMBINE, static, wide
-from stack.passes.tiling.tiler import Tiler
 
 
 class SerialTiler(Tiler):

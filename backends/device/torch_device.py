@@ -1,0 +1,137 @@
+"""A GPU, or a CPU in its place, as a device of programs: torch's memory, streams and libraries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import torch
+
+from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.ir.node import Node
+from stack.ir.types import DType
+
+from ..runtime.device import CallOpaque, Library, Make
+from ..runtime.program import Program
+from .library import DeviceSpace, library_of
+from .tensors import allocator, download, memory_text, upload
+
+Tensor = torch.Tensor
+
+
+class TorchDevice:
+    """A device of torch's.
+
+    Args:
+        where: "cuda", "cuda:1" or "cpu".
+    """
+
+    out_of_memory = torch.OutOfMemoryError
+
+    def __init__(self, where: str | torch.device = "cuda") -> None:
+        self.where = torch.device(where)
+        self.is_gpu = self.where.type == "cuda"
+        self.space = DeviceSpace(self.where)
+        self.stream: torch.cuda.Stream | None = None  # that used the arena last
+
+    def dtype(self, dtype: DType) -> torch.dtype:
+        return TORCH_DTYPE[dtype]
+
+    def memory(self, size: int, what: str) -> Tensor:
+        def allocate(_: Sequence[Tensor], __: int) -> list[Tensor]:
+            return [self.allocator((size,), torch.uint8, what)()]
+
+        return self.within(allocate, ())[0]
+
+    def allocator(
+        self, shape: tuple[int, ...], dtype: torch.dtype, what: str
+    ) -> Callable[[], Tensor]:
+        """Allocates on the current device of its kind."""
+        return allocator(shape, dtype, self.where, what)
+
+    def shortage(self, error: BaseException, asked: int, what: str) -> str:
+        return memory_text(error, asked, self.where, what)
+
+    address = staticmethod(torch.Tensor.data_ptr)
+    copy = staticmethod(torch.Tensor.clone)
+
+    def constant(self, node: Node) -> Tensor:
+        held = self.space.constant(node.attrs["value"])
+        return self.space.leave(held, node.tensor).contiguous()
+
+    def library(self, node: Node) -> Library:
+        return library_of(node, self.space)
+
+    def opaque(self, node: Node, call: CallOpaque) -> Make:
+        """Torch works where the tensors are, and draws from that device's generator."""
+        target, how = str(node.attrs["target"]), node.attrs["call"]
+        entering = [a.tensor for a in node.args]
+        leaving = node.types
+
+        def elsewhere(values: Sequence[Tensor], _: int) -> list[Tensor]:
+            results = call(target, how, download(values, entering))
+            return upload(results, leaving, self.where)
+
+        def here(values: Sequence[Tensor], _: int) -> list[Tensor]:
+            held = [self.space.enter(x, t) for x, t in zip(values, entering, strict=True)]
+            found = self.space.op_opaque(node, *held)
+            results = found if isinstance(found, tuple) else (found,)
+            # what is asked for in host memory goes on here: kernels read this device's memory
+            moved = [r.to(self.where) if isinstance(r, Tensor) else r for r in results]
+            made = [self.space.leave(r, t) for r, t in zip(moved, leaving, strict=True)]
+            return _unshared(made, values)
+
+        return here if target.startswith("torch:") else elsewhere
+
+    def loop(self, test: Program, body: Program) -> Make | None:
+        return None
+
+    def within(self, run: Make, arrays: Sequence[Tensor]) -> list[Tensor]:
+        with torch.no_grad():
+            if not self.is_gpu:
+                return run(arrays, 0)
+            with torch.cuda.device(self.where):
+                return run(arrays, self.follow())
+
+    @property
+    def being_captured(self) -> bool:
+        """Whether the current stream records a CUDA graph, ours or somebody else's."""
+        return self.is_gpu and torch.cuda.is_current_stream_capturing()
+
+    def follow(self) -> int:
+        """Make the current stream wait for the one that used the arena last; its handle."""
+        if not self.is_gpu:
+            return 0
+        current = torch.cuda.current_stream(self.where)
+        # a capture begins with the device idle, and may not wait for what is outside of it
+        if not self.being_captured:
+            if self.stream is not None and self.stream != current:
+                current.wait_stream(self.stream)
+            self.stream = current
+        return current.cuda_stream
+
+    def mark(self) -> Any:
+        if not self.is_gpu:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, marks: Sequence[Any]) -> list[float]:
+        if not self.is_gpu:
+            return [b - a for a, b in pairwise(marks)]
+        torch.cuda.synchronize(self.where)
+        return [a.elapsed_time(b) * 1e-3 for a, b in pairwise(marks)]
+
+
+def _unshared(made: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
+    """Dense tensors in memory of their own: an operator may give a view of what it was given."""
+    taken = {t.untyped_storage().data_ptr() for t in others}
+    found: list[Tensor] = []
+    for tensor in made:
+        held = tensor.clone() if tensor.untyped_storage().data_ptr() in taken else tensor
+        taken.add(held.untyped_storage().data_ptr())
+        found.append(held.contiguous())
+    return found

@@ -1,0 +1,94 @@
+"""The CPU as a device of programs: storage arrays of NumPy, kernels by address."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.ir.node import Node
+from stack.ir.storage import encode, storage_dtype
+from stack.ir.types import DType
+from stack.run.cache import Cache
+
+from ..runtime.device import CallOpaque, Library, Make
+from ..runtime.program import Program
+from .address import address
+from .library import library_of
+from .loops import Loop, native_kernels
+
+
+class Host:
+    """This machine's memory. `cache` keeps the code of loops."""
+
+    out_of_memory = MemoryError
+
+    def __init__(self, cache: Cache | None = None) -> None:
+        self.cache = cache
+
+    def dtype(self, dtype: DType) -> np.dtype[Any]:
+        return storage_dtype(dtype)
+
+    def memory(self, size: int, what: str) -> np.ndarray:
+        return self.allocator((size,), np.dtype(np.uint8), what)()
+
+    def allocator(
+        self, shape: tuple[int, ...], dtype: np.dtype[Any], what: str
+    ) -> Callable[[], np.ndarray]:
+        def allocate() -> np.ndarray:
+            try:
+                return np.empty(shape, dtype)
+            except MemoryError as error:
+                asked = math.prod(shape) * dtype.itemsize
+                raise StackError(self.shortage(error, asked, what)) from error
+
+        return allocate
+
+    def shortage(self, error: BaseException, asked: int, what: str) -> str:
+        return f"out of memory: {what} needs {asked} bytes ({error})"
+
+    address = staticmethod(address)
+    copy = staticmethod(np.ndarray.copy)
+
+    def constant(self, node: Node) -> np.ndarray:
+        return np.ascontiguousarray(encode(node.attrs["value"].array, node.dtype))
+
+    def library(self, node: Node) -> Library:
+        if node.op != "fusion":
+            raise StackError(f"the mlir backend cannot run op {node.op!r}")
+        return library_of(node)
+
+    def opaque(self, node: Node, call: CallOpaque) -> Make:
+        target, how = str(node.attrs["target"]), node.attrs["call"]
+        dtypes = [storage_dtype(t.dtype) for t in node.types]
+
+        def run(arrays: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
+            made: list[np.ndarray] = []
+            for result, dtype in zip(call(target, how, arrays), dtypes, strict=True):
+                held = np.ascontiguousarray(result, dtype=dtype)
+                shared = any(np.may_share_memory(held, a) for a in (*arrays, *made))
+                made.append(held.copy() if shared else held)
+            return made
+
+        return run
+
+    def loop(self, test: Program, body: Program) -> Make | None:
+        """Native where every step is a kernel of ours."""
+        if native_kernels(test) is None or native_kernels(body) is None:
+            return None
+        return Loop(test, body, self.cache).run
+
+    def within(self, run: Make, arrays: Sequence[np.ndarray]) -> list[np.ndarray]:
+        # a NumPy scalar has no memory that stays
+        return run([np.asarray(a, order="C") for a in arrays], 0)
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def seconds(self, marks: Sequence[float]) -> list[float]:
+        return [b - a for a, b in pairwise(marks)]

@@ -1,0 +1,157 @@
+"""A plan of a block: a value for each result, a step for each node that runs, one arena."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from stack.errors import StackError
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+
+from .control import CONTROL
+from .device import CallOpaque, Device, Load, Make
+from .steps import FillingStep, KernelStep, MakingStep, Step
+from .values import Value
+
+ALIGNMENT = 64  # bytes, of the arena
+MADE = CONTROL | {"opaque"}
+
+
+class Plan:
+    """Values and steps of one block; constants and the arena are on the device already.
+
+    Args:
+        block: kernels, library groups or bare ops, reshapes, control flow; sizes are bound.
+        device: where it is to run.
+        load: gives the kernel of a `kernel` node.
+        call_opaque: what runs `opaque` nodes.
+        control: what runs a node of control flow, and whether a CUDA graph can hold it.
+    """
+
+    def __init__(
+        self,
+        block: Block,
+        device: Device,
+        load: Load,
+        call_opaque: CallOpaque | None,
+        control: Callable[[Node], tuple[Make, bool]],
+    ) -> None:
+        self.block = block
+        self.device = device
+        self.load = load
+        self.call_opaque = call_opaque
+        self.control = control
+        self.values: dict[tuple[Node, int], Value] = {}
+        self.all: list[Value] = []
+        self.steps: list[Step] = []
+        self.arena_bytes = 0
+        self.inputs = [self._value(p, 0, p.tensor, "input") for p in block.params]
+        for node in block.nodes:
+            self._add(node)
+        self._lay_out()
+        self.results = [self.find(r) for r in block.results]
+
+    def find(self, node: Node) -> Value:
+        """Where the value of a node is."""
+        if node.op == "item":
+            return self.values[node.args[0], int(node.attrs["index"])]
+        return self.values[node, 0]
+
+    def last_readers(self) -> dict[int, list[Value]]:
+        """The values that steps make and the block does not give back, by their last reader."""
+        last: dict[Value, int] = {}
+        for number, step in enumerate(self.steps):
+            last.update((v.root, number) for v in (*step.args, *step.outs))
+        given = {value.root for value in self.results}
+        found: dict[int, list[Value]] = {}
+        for value in self.all:
+            if value.root.source == "made" and value.root not in given and value.root in last:
+                found.setdefault(last[value.root], []).append(value)
+        return found
+
+    def _value(self, node: Node, item: int, type_: TensorType, source: str) -> Value:
+        name = self.block.names.get(node) or str(node.attrs.get("name", node.op))
+        shape = tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
+        dtype = self.device.dtype(type_.dtype)
+        value = Value(f"%{name}: {type_}", shape, dtype, source, self.device.address)
+        self.all.append(value)
+        self.values[node, item] = value
+        return value
+
+    def _view(self, node: Node, base: Value) -> Value:
+        value = self._value(node, 0, node.tensor, "view")
+        value.base = base
+        return value
+
+    def _add(self, node: Node) -> None:
+        if node.op in ("item", "param"):
+            return
+        if node.op == "const":
+            value = self._value(node, 0, node.tensor, "static")
+            value.array = self.device.constant(node).reshape(value.shape)
+            return
+        args = [self.find(a) for a in node.args]
+        if node.op == "reshape":
+            self._view(node, args[0])
+        elif node.op == "custom":
+            raise StackError(f"no kernel was chosen for the operator {node.attrs.get('target')!r}")
+        elif node.op == "kernel":
+            self.steps.append(KernelStep(node, args, self._written(node, args), self.load(node)))
+        elif node.op in MADE:
+            make, capturable = self._made_by(node)
+            library = "framework" if node.op == "opaque" else ""
+            self.steps.append(MakingStep(node, args, self._made(node), library, capturable, make))
+        else:
+            self._add_library(node, args)
+
+    def _add_library(self, node: Node, args: Sequence[Value]) -> None:
+        found = self.device.library(node)
+        if found.make is not None:
+            outs = self._made(node)
+            step = MakingStep(node, args, outs, found.name, found.capturable, found.make)
+        else:
+            assert found.fill is not None
+            outs = self._written(node, args)
+            step = FillingStep(node, args, outs, found.name, found.capturable, found.fill)
+        self.steps.append(step)
+
+    def _made_by(self, node: Node) -> tuple[Make, bool]:
+        if node.op != "opaque":
+            return self.control(node)
+        if self.call_opaque is None:
+            raise StackError(f"{node.attrs['target']} needs its framework, and none was given")
+        return self.device.opaque(node, self.call_opaque), False
+
+    def _made(self, node: Node) -> list[Value]:
+        return [self._value(node, i, type_, "made") for i, type_ in enumerate(node.types)]
+
+    def _written(self, node: Node, args: Sequence[Value]) -> list[Value]:
+        """Results in the memory of an operand, in the arena, or fresh at each call."""
+        if "updates" in node.attrs:
+            return [self._view(node, args[int(node.attrs["updates"])])]
+        places = node.attrs.get("at") or (-1,) * len(node.types)
+        pairs = zip(node.types, places, strict=True)
+        return [self._placed(node, i, type_, place) for i, (type_, place) in enumerate(pairs)]
+
+    def _placed(self, node: Node, item: int, type_: TensorType, place: int) -> Value:
+        if place < 0:
+            return self._value(node, item, type_, "output")
+        value = self._value(node, item, type_, "static")
+        value.place = place
+        self.arena_bytes = max(self.arena_bytes, place + value.bytes)
+        return value
+
+    def _lay_out(self) -> None:
+        """Arrays of the arena for intermediates; views of what has an array already."""
+        arena = self.device.memory(self.arena_bytes + ALIGNMENT, "the arena of all intermediates")
+        start = -self.device.address(arena) % ALIGNMENT
+        for value in self.all:
+            if value.place is not None:
+                at = start + value.place
+                raw = arena[at : at + value.bytes]
+                value.array = raw.view(value.dtype).reshape(value.shape)
+        for value in self.all:
+            base = value.base
+            if value.source == "view" and base is not None and base.source == "static":
+                value.array = base.get().reshape(value.shape)
+                value.source = "static"

@@ -1,0 +1,137 @@
+"""Runs a lowered program on one device: kernels and library calls between places in an arena.
+
+A program is planned once: constants are put on the device, intermediates get views of one arena
+(at the offsets that the memory pass chose), kernels get tables with the addresses of their arrays.
+A call fills in its inputs and fresh outputs, then runs the steps; it need not wait for the device.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from stack.ir.node import Block, Node
+
+from .control import control, is_capturable
+from .device import CallOpaque, Device, Load, Make
+from .plan import Plan
+from .steps import releasing
+from .values import Array, Value
+
+
+class Program:
+    """The steps of one block, ready to run. Arguments as for `Plan`."""
+
+    def __init__(
+        self, block: Block, device: Device, load: Load, call_opaque: CallOpaque | None = None
+    ) -> None:
+        self.device = device
+        self.load = load
+        self.call_opaque = call_opaque
+        self.lock = threading.RLock()
+        plan = Plan(block, device, load, call_opaque, self._control)
+        self.inputs, self.steps, self.arena_bytes = plan.inputs, plan.steps, plan.arena_bytes
+        self.results = plan.results
+        self.shared = _shared(self.results, ("output", "made"))
+        self.shared_in_loops = _shared(self.results, ("output", "made", "input"))
+        self.fresh = [v for v in plan.all if v.source == "output"]
+        self.given = [*self.inputs, *self.fresh]
+        self.allocators = [device.allocator(v.shape, v.dtype, v.what) for v in self.fresh]
+        self.passing = [v for v in plan.all if v.source != "static"]
+        self.launches = [step.bind(device) for step in self.steps]
+        for last, values in plan.last_readers().items():
+            self.launches[last] = releasing(self.launches[last], values)
+        self.patches = [
+            (table, slot, number)
+            for number, value in enumerate(self.given)
+            for table, slot in value.slots
+        ]
+
+    @property
+    def capturable(self) -> bool:
+        """Whether all steps run on the device, so that a CUDA graph can hold them."""
+        return all(step.capturable for step in self.steps)
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena and of the results."""
+        return self.arena_bytes + sum(v.bytes for v in self.fresh)
+
+    @property
+    def updated(self) -> set[int]:
+        """Inputs that a run overwrites."""
+        roots = [s.outs[0].root for s in self.steps if "updates" in s.node.attrs]
+        return {i for i, v in enumerate(self.inputs) if v in roots}
+
+    def _control(self, node: Node) -> tuple[Make, bool]:
+        inner = [Program(b, self.device, self.load, self.call_opaque) for b in node.blocks]
+        return control(node, inner, self.device), is_capturable(node, inner)
+
+    def run(self, arrays: Sequence[Array]) -> list[Array]:
+        """Dense arrays of the device in, fresh ones out; the device may still be at work."""
+        with self.lock:
+            return self.device.within(self.work, arrays)
+
+    def profile(self, arrays: Sequence[Array]) -> list[float]:
+        """Seconds of every step of one run, on the device."""
+        marks: list[Any] = []
+        with self.lock:
+            self.device.within(partial(self.work, marks=marks), arrays)
+            return self.device.seconds(marks)
+
+    def turn(self, arrays: Sequence[Array], stream: int) -> list[Array]:
+        """As `work`, for a loop: writes into what is `updated`, gives back what it passes on."""
+        return self.work(arrays, stream, self.shared_in_loops)
+
+    def work(
+        self,
+        arrays: Sequence[Array],
+        stream: int,
+        shared: Sequence[int] | None = None,
+        marks: list[Any] | None = None,
+    ) -> list[Array]:
+        """As `run`, on a stream of the device, which is the current one.
+
+        `shared`: numbers of the results to copy; by default those that are not the caller's alone.
+        `marks` gets the time before the steps, and after each.
+        """
+        try:
+            held = [*arrays, *[allocate() for allocate in self.allocators]]
+            for value, array in zip(self.given, held, strict=True):
+                value.array = array
+            addresses = list(map(self.device.address, held))
+            for table, slot, number in self.patches:
+                table[slot] = addresses[number]
+            if marks is None:
+                for launch in self.launches:
+                    launch(stream)
+            else:
+                self._mark_steps(stream, marks)
+            results = [v.get() for v in self.results]
+            for number in self.shared if shared is None else shared:
+                results[number] = self.device.copy(results[number])
+            return results
+        finally:
+            # what the caller owns must not be held, let alone written again
+            for value in self.passing:
+                value.array = None
+
+    def _mark_steps(self, stream: int, marks: list[Any]) -> None:
+        marks.append(self.device.mark())
+        for launch in self.launches:
+            launch(stream)
+            marks.append(self.device.mark())
+
+
+def _shared(results: Sequence[Value], own: Sequence[str]) -> tuple[int, ...]:
+    """The results that must be copied: those of no `own` source, or given before."""
+    given: set[Value] = set()
+    found: list[int] = []
+    for number, result in enumerate(results):
+        root = result.root
+        if root in given or root.source not in own:
+            found.append(number)
+        given.add(root)
+    return tuple(found)

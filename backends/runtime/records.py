@@ -1,0 +1,65 @@
+"""The record of each step of a program: what runs it, and what it costs by the axis rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from stack.ir.cost import total
+from stack.ir.node import Func, Node
+from stack.run.backend import Kernel, source_lines
+
+GENERATED = ("kernel", "call", "cond", "while")
+
+
+def describe_kernel(
+    func: Func, node: Node, name: str, text: str, extension: str, **more: Any
+) -> Kernel:
+    """A kernel of ours; `more` are `Kernel.resources` and `Kernel.warning`."""
+    return Kernel(
+        name,
+        "generated",
+        text,
+        extension,
+        stage_node=func.body.names.get(node, ""),
+        source=kernel_lines(node, func.body.locs.get(node, ())),
+        ops=tuple(node.attrs.get("ops") or ()),
+        flops=float(node.attrs.get("flops") or _flops(node.blocks[0].nodes)),
+        bytes=_moved(node),
+        **more,
+    )
+
+
+def describe(func: Func, node: Node, library: str = "") -> Kernel:
+    """A step without code of ours: a library call, control flow, a fallback."""
+    inner: Sequence[Node] = node.blocks[0].nodes if node.op == "fusion" else (node,)
+    what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
+    kind = "generated" if node.op in GENERATED else "library"
+    if node.op == "opaque":
+        kind, library = "fallback", ""
+    return Kernel(
+        f"{library}.{what}" if library else what,
+        kind,
+        stage_node=func.body.names.get(node, ""),
+        source=source_lines(func.body.locs.get(node, ())),
+        ops=tuple(dict.fromkeys(n.op for n in inner)),
+        flops=_flops(inner),
+        bytes=_moved(node),
+    )
+
+
+def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:
+    """Source lines of a kernel: its node's, then those inside."""
+    inside = (line for places in node.blocks[0].locs.values() for line in places)
+    return source_lines([*lines, *inside])
+
+
+def _flops(nodes: Iterable[Node]) -> float:
+    flops = total(nodes).flops
+    return float(flops) if isinstance(flops, int) else 0.0
+
+
+def _moved(node: Node) -> float:
+    """Bytes of operands and results."""
+    types = [t for n in (*node.args, node) for t in n.types]
+    return float(sum(t.bytes for t in types if isinstance(t.bytes, int)))

@@ -1,0 +1,132 @@
+"""The steps of a program: each reads some values and writes or makes others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.errors import StackError
+from stack.ir.node import Node
+
+from .device import Bound, Device, Fill, Kernel, Make
+from .values import Value
+
+
+class Step:
+    """One step. `library` names what runs it; `capturable` says if a CUDA graph can hold it."""
+
+    def __init__(
+        self,
+        node: Node,
+        args: Sequence[Value],
+        outs: Sequence[Value],
+        library: str = "",
+        capturable: bool = True,
+    ) -> None:
+        self.node = node
+        self.args = args
+        self.outs = outs
+        self.library = library
+        self.capturable = capturable
+
+    def bind(self, device: Device) -> Bound:
+        """What runs it, once all places are known."""
+        raise NotImplementedError
+
+    def no_memory(self, device: Device, error: Exception) -> StackError:
+        """The error of a library that ran out of memory, with what it was for."""
+        asked = sum(v.bytes for v in self.outs)
+        names = ", ".join(v.what for v in self.outs)
+        what = f"{self.library or self.node.op} for {names}"
+        return StackError(device.shortage(error, asked, what))
+
+
+class OnArrays:
+    """A kernel that is called with arrays: those that it reads, then those that it writes."""
+
+    def __init__(self, launch: Fill) -> None:
+        self.launch = launch
+
+    def bind(self, args: Sequence[Value], outs: Sequence[Value]) -> Bound:
+        return lambda _: self.launch([v.get() for v in args], [v.get() for v in outs])
+
+
+class KernelStep(Step):
+    """A kernel of ours."""
+
+    def __init__(
+        self, node: Node, args: Sequence[Value], outs: Sequence[Value], kernel: Kernel
+    ) -> None:
+        super().__init__(node, args, outs)
+        self.kernel = kernel
+
+    def bind(self, device: Device) -> Bound:
+        return self.kernel.bind(self.args, self.outs)
+
+
+class FillingStep(Step):
+    """A library call that writes its results where they are to be."""
+
+    def __init__(
+        self,
+        node: Node,
+        args: Sequence[Value],
+        outs: Sequence[Value],
+        library: str,
+        capturable: bool,
+        fill: Fill,
+    ) -> None:
+        super().__init__(node, args, outs, library, capturable)
+        self.fill = fill
+
+    def bind(self, device: Device) -> Bound:
+        def run(_: int) -> None:
+            try:
+                self.fill([v.get() for v in self.args], [v.get() for v in self.outs])
+            except device.out_of_memory as error:
+                raise self.no_memory(device, error) from error
+
+        return run
+
+
+class MakingStep(Step):
+    """Control flow, a call of the framework, or a library that allocates: makes its results."""
+
+    def __init__(
+        self,
+        node: Node,
+        args: Sequence[Value],
+        outs: Sequence[Value],
+        library: str,
+        capturable: bool,
+        make: Make,
+    ) -> None:
+        super().__init__(node, args, outs, library, capturable)
+        self.make = make
+
+    def bind(self, device: Device) -> Bound:
+        def run(stream: int) -> None:
+            arrays = [v.get() for v in self.args]
+            try:
+                results = self.make(arrays, stream)
+            except device.out_of_memory as error:
+                raise self.no_memory(device, error) from error
+            taken = {device.address(a) for a in arrays}
+            for value, made in zip(self.outs, results, strict=True):
+                # a loop gives back operands that it passes on, whose places others take
+                address = device.address(made)
+                own = device.copy(made) if address in taken else made
+                taken.add(address)
+                value.put(own.reshape(value.shape))
+
+        return run
+
+
+def releasing(launch: Bound, values: Sequence[Value]) -> Bound:
+    """A step after which nobody reads some values that were made: their memory is free again."""
+
+    def run(stream: int) -> None:
+        launch(stream)
+        for value in values:
+            value.array = None
+
+    return run

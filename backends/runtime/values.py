@@ -1,0 +1,85 @@
+"""Where a value of a program is."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+from typing import Any
+
+Array = Any  # of the device's library
+Table = ctypes.Array[Any]  # 8-byte numbers, addresses among them
+
+
+class Value:
+    """A value, the array that holds it while a program runs, and the tables with its address.
+
+    `source` is "input", "output" (fresh at each call), "static" (a constant or a place in the
+    arena), "made" (by its step) or "view" (of `base`, whose address it has).
+    """
+
+    __slots__ = (
+        "address", "array", "base", "dtype", "own", "place", "shape", "slots", "source", "what",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        what: str,
+        shape: tuple[int, ...],
+        dtype: Any,
+        source: str,
+        address: Callable[[Array], int],
+    ) -> None:
+        self.what = what
+        self.shape = shape
+        self.dtype = dtype
+        self.source = source
+        self.address = address
+        self.base: Value | None = None
+        self.place: int | None = None
+        self.array: Array | None = None
+        self.slots: list[tuple[Table, int]] = []
+        self.own: Table | None = None
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def root(self) -> Value:
+        """What a view is a view of, in the end."""
+        value = self
+        while value.source == "view" and value.base is not None:
+            value = value.base
+        return value
+
+    def put(self, array: Array) -> None:
+        """Let an array hold it."""
+        self.array = array
+        if self.slots:
+            address = self.address(array)
+            for table, slot in self.slots:
+                table[slot] = address
+
+    def get(self) -> Array:
+        """The array; a view of what was made after the call began is taken here."""
+        if self.array is None:
+            root = self.root
+            assert root.array is not None, f"{self.what} is read before it is there"
+            self.array = root.array.reshape(self.shape)
+        return self.array
+
+    def tell(self, table: Table, slot: int) -> None:
+        """Keep the address of the array in a slot of a table from now on."""
+        root = self.root
+        root.slots.append((table, slot))
+        if root.array is not None:
+            table[slot] = root.address(root.array)
+
+    def cell(self) -> Table:
+        """A table of the address alone, for kernels that are given a pointer to it."""
+        root = self.root
+        if root.own is None:
+            root.own = (ctypes.c_uint64 * 1)()
+            root.tell(root.own, 0)
+        return root.own

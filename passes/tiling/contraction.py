@@ -1,0 +1,153 @@
+"""The dot of a group: what its axes do, and the group without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stack.ir.axes import parse_rule
+from stack.ir.builder import Builder, param
+from stack.ir.contraction import contraction
+from stack.ir.node import Block, Node, topological
+from stack.passes.tiling.frame import CannotTile, static
+
+
+@dataclass(frozen=True)
+class Roles:
+    """What the axes of a dot do in a kernel; axes of size 1 do nothing and are left out."""
+
+    left: int  # operand that has the rows
+    right: int  # operand that has the lanes
+    sizes: dict[str, int]
+    batch: tuple[str, ...]
+    panels: tuple[str, ...]  # of the right operand and the result, without the lane
+    lane: str
+    outer: tuple[str, ...]  # of the left operand and the result, without the row
+    row: str  # "" when there is one row
+    contracted: tuple[str, ...]
+
+
+def operand_names(dot: Node, position: int) -> list[str]:
+    """Axis names of one operand of a dot."""
+    return [a.names[0] for a in parse_rule(dot.attrs["rule"]).inputs[position]]
+
+
+def result_names(dot: Node) -> list[str]:
+    """Axis names of the result of a dot."""
+    return [a.names[0] for a in parse_rule(dot.attrs["rule"]).outputs[0]]
+
+
+def _sizes(dot: Node) -> dict[str, int]:
+    """Extents of the axes of a dot."""
+    sizes: dict[str, int] = {}
+    for side, arg in enumerate(dot.args):
+        sizes.update(zip(operand_names(dot, side), map(static, arg.shape), strict=True))
+    return sizes
+
+
+def roles_of(dot: Node) -> Roles:
+    """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own."""
+    names = contraction(parse_rule(dot.attrs["rule"]))
+    output, sides = names.result, (names.left, names.right)
+    if any(len(set(axes)) != len(axes) for axes in (*sides, output)):
+        raise CannotTile("an operand of the dot has one axis twice")
+    sizes = _sizes(dot)
+    if not output or output[-1] in names.batch:
+        raise CannotTile("the last axis of the dot's result is a batch axis")
+    lane = output[-1]
+    right = 1 if lane in names.columns else 0
+    real = {n for n, size in sizes.items() if size > 1}
+    for name in names.lone:
+        if name in real:
+            raise CannotTile(f"axis {name} of one operand is summed on its own")
+    summed = [n for n in sides[right] if n in names.contracted]
+    if not summed:
+        raise CannotTile("nothing is contracted")
+    left_only, right_only = (names.rows, names.columns)[:: 1 if right else -1]
+    mine = [n for n in left_only if n in real]
+    row = max(reversed(mine), key=lambda n: sizes[n], default="")
+    return Roles(
+        1 - right,
+        right,
+        sizes,
+        tuple(n for n in names.batch if n in real),
+        tuple(n for n in right_only if n in real and n != lane),
+        lane,
+        tuple(n for n in mine if n != row),
+        row,
+        tuple(n for n in summed if n in real) or (summed[-1],),
+    )
+
+
+def as_reduction(group: Node, dot: Node) -> Node:
+    """The group with its dot written as a sum of products."""
+    b = Builder()
+    kept = result_names(dot)
+    # an axis of one operand alone, of size 1, may be left
+    names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
+    sizes = _sizes(dot)
+    full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
+    spread: list[Node] = []
+    for side, arg in enumerate(dot.args):
+        own = operand_names(dot, side)
+        order = sorted(own, key=names.index)
+        if own != order:
+            arg = b.transpose(arg, perm=tuple(own.index(n) for n in order))
+        axes = tuple(names.index(n) for n in order)
+        spread.append(b.broadcast(arg, axes=axes, type=full.with_dtype(arg.dtype)))
+    axes = tuple(range(len(kept), len(names)))
+    total = b.reduce(b.mul(spread[0], spread[1]), kind="sum", axes=axes)
+    if total.dtype != dot.dtype:
+        total = b.cast(total, type=dot.type)
+    body = group.blocks[0]
+    known = _replaced(body, {dot: total})
+    results = [known.get(r, r) for r in body.results]
+    block = Block(body.params, results, *_tables(body, known))
+    return Node("fusion", group.args, group.attrs, group.type, (block,))
+
+
+def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
+    """What becomes of nodes when some are replaced."""
+    known = dict(by)
+    for node in body.nodes:
+        if node not in by and not known.keys().isdisjoint(node.args):
+            args = [known.get(a, a) for a in node.args]
+            known[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
+    return known
+
+
+def _tables(
+    body: Block, known: dict[Node, Node]
+) -> tuple[dict[Node, str], dict[Node, tuple[str, ...]]]:
+    """Names and source lines of a body after a replacement."""
+    names = {known.get(n, n): name for n, name in body.names.items()}
+    return names, {known.get(n, n): lines for n, lines in body.locs.items()}
+
+
+def split_dot(group: Node) -> tuple[Node, Node]:
+    """A group as a bare dot, for a library, and the group of what follows it."""
+    body = group.blocks[0]
+    (dot,) = (n for n in body.nodes if n.op == "dot")
+    outside = dict(zip(body.params, group.args, strict=True))
+    if any(a not in outside for a in dot.args) or dot in body.results:
+        raise CannotTile("its dot cannot stand alone")
+    bare = Node("dot", [outside[a] for a in dot.args], dot.attrs, dot.type)
+    args, rest = rest_of(group, {dot: bare}, body.results)
+    attrs = {**group.attrs, "kind": "loop"}
+    return bare, Node("fusion", args, attrs, group.type, (rest,))
+
+
+def rest_of(
+    group: Node, made: Mapping[Node, Node], results: Sequence[Node]
+) -> tuple[list[Node], Block]:
+    """What makes some results of a group whose dots are `made` outside: arguments, and a body."""
+    body = group.blocks[0]
+    outside = dict(zip(body.params, group.args, strict=True))
+    held = {d: param(f"dot{i or ''}", d.type) for i, d in enumerate(made)}
+    known = _replaced(body, held)
+    results = [known.get(r, r) for r in results]
+    used = topological(results)
+    params = [p for p in (*body.params, *held.values()) if p in used]
+    outside |= {held[d]: value for d, value in made.items()}
+    args = [outside[p] for p in params]
+    return args, Block(params, results, *_tables(body, known))

@@ -1,0 +1,142 @@
+"""Who may import whom: no circles, and arrows that run one way between the folders."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+LINKED = ("backends", "demos", "frontends", "ops", "passes")
+OWN = ("cuda", "device", "mlir", "runtime", "triton")  # folders of backends that generate code
+# Folder: what it never imports, at any time. What a person runs (demos, commands) imports all.
+FORBIDDEN = {
+    "stack.ir": ("stack.rewrite", "stack.run", "stack.explore", "stack.measure", "stack.tune"),
+    "stack.rewrite": ("stack.run.compile", "stack.explore", "stack.measure", "stack.tune"),
+    "stack.passes": ("stack.backends", "stack.frontends", "stack.ops", "stack.demos"),
+    "stack.backends": ("stack.passes", "stack.ops", "stack.demos"),
+    "stack.frontends": ("stack.passes", "stack.backends", "stack.ops", "stack.demos"),
+    "stack.ops": ("stack.passes", "stack.backends", "stack.frontends", "stack.demos"),
+}
+
+
+@cache
+def modules() -> dict[str, Path]:
+    """Every module of the project by its name; the links inside of `stack` are not followed."""
+    found: dict[str, Path] = {}
+    for top in ("stack", *LINKED):
+        for path in sorted((ROOT / top).rglob("*.py")):
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            if parts[0] == "stack" and parts[1] in LINKED:
+                continue
+            name = ".".join(parts if top == "stack" else ("stack", *parts))
+            found[name.removesuffix(".__init__")] = path
+    return found
+
+
+@cache
+def imports(module: str, at_start: bool) -> frozenset[str]:
+    """The project's modules that a module imports: when it is loaded, or at any time."""
+    return frozenset(_imports(module, at_start))
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+def _imports(module: str, at_start: bool) -> Iterator[str]:
+    path = modules()[module]
+    tree = tree_of(path)
+    package = module if path.name == "__init__.py" else module.rpartition(".")[0]
+    for node in tree.body if at_start else ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            above = package.split(".")[: len(package.split(".")) - node.level + 1]
+            base = ".".join(filter(None, [*(above if node.level else ()), node.module]))
+            targets = [f"{base}.{a.name}" for a in node.names]
+            yield from (t if t in modules() else base for t in targets if base in modules())
+        elif isinstance(node, ast.Import):
+            yield from (a.name for a in node.names if a.name in modules())
+
+
+def folder(module: str) -> str:
+    """The folder of a module: `stack.passes.rules` of what is in there."""
+    is_folder = modules()[module].name == "__init__.py"
+    return module if is_folder else module.rpartition(".")[0]
+
+
+def graph() -> dict[str, set[str]]:
+    return {m: set(imports(m, at_start=True)) - {m} for m in modules()}
+
+
+def circle(edges: dict[str, set[str]]) -> list[str]:
+    """Some circle, if there is one."""
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    assert not circle(graph())
+
+
+def test_no_two_folders_import_each_other() -> None:
+    between: dict[str, set[str]] = {}
+    for module, targets in graph().items():
+        own = folder(module)
+        between.setdefault(own, set()).update(folder(t) for t in targets)
+    pairs = [
+        (a, b)
+        for a, targets in between.items()
+        for b in targets
+        # a folder knows what is in it
+        if a < b and a in between[b] and not b.startswith(f"{a}.")
+    ]
+    assert not pairs
+
+
+def is_in(module: str, folders: tuple[str, ...]) -> bool:
+    return any(module == f or module.startswith(f"{f}.") for f in folders)
+
+
+@pytest.mark.parametrize("name", FORBIDDEN)
+def test_arrows_run_one_way(name: str) -> None:
+    wrong = {
+        (module, target)
+        for module in modules()
+        if is_in(module, (name,))
+        for target in imports(module, at_start=False)
+        if is_in(target, FORBIDDEN[name])
+    }
+    assert not wrong
+
+
+def test_the_core_names_nobody_who_is_found_by_entry_point() -> None:
+    plugged = tuple(f"stack.{name}" for name in LINKED)
+    wrong = {
+        (module, target)
+        for module in modules()
+        if not is_in(module, plugged)
+        for target in imports(module, at_start=False)
+        if is_in(target, plugged)
+    }
+    assert not wrong
+
+
+def test_own_backends_know_no_peer() -> None:
+    own = tuple(f"stack.backends.{name}" for name in OWN)
+    peers = tuple(m for m in modules() if is_in(m, ("stack.backends",)) and not is_in(m, own))
+    wrong = {
+        (module, target)
+        for module in modules()
+        if is_in(module, own)
+        for target in imports(module, at_start=False)
+        if target in peers and target != "stack.backends"
+    }
+    assert not wrong

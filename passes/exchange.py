@@ -19,7 +19,7 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
-from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
+from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
 from stack.ir.node import Func, Node, topological
 from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes
@@ -173,6 +173,12 @@ def _unified(pattern: Index, wanted: Index) -> Mapping[str, Dim] | None:
         names = [s.name for s in symbols(here)]
         if len(names) == 1 and here == symbol_of(here):
             known.setdefault(names[0], there)
+    for here, there in zip(pattern, wanted, strict=True):
+        # a head of many that share an operand stands in a line of it: what is left is the place
+        left = [s.name for s in symbols(here) if s.name not in known]
+        if len(left) == 1:
+            rest = substitute(here, {**known, left[0]: 0})
+            known[left[0]] = add(there, mul(rest, -1))
     return known if _at(pattern, known) == wanted else None
 
 

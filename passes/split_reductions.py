@@ -50,17 +50,20 @@ class SplitReductions(Pass):
     Attributes:
         parts: partial results of each reduction, dot and stream that has room for them; 0 lets a
             model of the machine choose, and leave alone what is fast enough.
+        streams: whether the kernels of streams can be of one part.
     """
 
     name: ClassVar[str] = "split_reductions"
     parts: int = 0
+    streams: bool = True
 
     def run(self, func: Func, log: Log) -> Func:
-        rules = (
+        rules = [
             Simple("split_reduce", ("reduce",), self._reduce),
             Simple("split_dot", ("dot",), self._dot),
-            Simple("split_stream", ("stream",), self._stream),
-        )
+        ]
+        if self.streams:
+            rules.append(Simple("split_stream", ("stream",), self._stream))
         return rewrite(func, rules, log)
 
     # ---- reductions

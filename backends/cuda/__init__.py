@@ -62,7 +62,7 @@ BACKEND = Backend(
             ),
             ("laid-out", "layout,canonicalize"),
             ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
-            ("split", "split_reductions"),
+            ("split", "split_reductions{streams=false}"),
             ("fused", "fuse"),
             ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),

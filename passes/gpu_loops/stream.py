@@ -38,6 +38,8 @@ class WarpStream(StreamValues):
         super().__init__(stream)
         if any(n.op == "dot" for n in self.states.nodes):
             raise CannotTile("it has a product")
+        if "part" in stream.attrs:
+            raise CannotTile("it is one part of several")
         self.placed = stream_places(*stream.blocks)
         self.rows: list[tuple[str, int]] = []  # marks of the states, and their sizes
         self.marks: dict[str, Dim] = {}  # mark -> its place in the kernel

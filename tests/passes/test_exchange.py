@@ -45,6 +45,25 @@ EXCHANGED = {
         + BOTH,
     ),
 }
+# two heads of queries for each head of keys, which lie in one line
+SHARED = (
+    "%k = reshape(%c) : f32[7, 2, 4]\n"
+    "%t = transpose(%k) {perm=[1, 0, 2]} : f32[2, 7, 4]\n"
+    "%e = broadcast(%t) {axes=[0, 2, 3]} : f32[2, 2, 7, 4]\n"
+    "%h = reshape(%e) : f32[4, 7, 4]\n"
+    '%o = dot(%p, %h) {rule="a m k, a k n -> a m n"} : f32[4, 5, 4]\n'
+)
+HEADS = '{axes=[2], kind="sum"} : f32[4, 5]'
+EXCHANGED["heads that share an operand"] = (
+    "%p: f32[4, 5, 7], %b: f32[4, 5, 4], %c: f32[7, 8]",
+    SHARED
+    + '%x = dot(%b, %h) {rule="a m n, a k n -> a m k"} : f32[4, 5, 7]\n'
+    + f"%u = mul(%p, %x) : f32[4, 5, 7]\n%s = reduce(%u) {HEADS}\n%l = reduce(%o) {HEADS}\n"
+    + "%z = add(%s, %l) : f32[4, 5]",
+    SHARED
+    + f"%v = mul(%b, %o) : f32[4, 5, 4]\n%s = reduce(%v) {HEADS}\n%l = reduce(%o) {HEADS}\n"
+    + "%z = add(%s, %l) : f32[4, 5]",
+)
 STAYS = {
     "no product of the weights": (
         P,

@@ -253,7 +253,8 @@ def test_variants_forward(name: str, seq: int, width: int, dtype: str) -> None:
     exact = VARIANTS[name](*(a.double() if a.is_floating_point() else a for a in args))
     compiled = stack.compile(VARIANTS[name], *args, backend="triton")
     assert {k.kind for k in compiled.run.kernels} == {"generated"}
-    assert len(compiled.run.kernels) == 1 or name == "document"  # what its mask leaves first
+    streams = [k for k in compiled.run.kernels if "dot" in k.ops]  # parts are merged by another
+    assert len(streams) == 1 or name == "document"  # what its mask leaves first
     (ours,) = error([compiled(*args)], [exact])
     (eager,) = error([VARIANTS[name](*args)], [exact])
     assert ours <= max(allowed(dtype) * eager, 2e-6), (ours, eager)

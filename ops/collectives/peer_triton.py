@@ -59,6 +59,14 @@ def _memory(data, rank, kind):
 
 
 @triton.jit
+def _copy(target, source, pid, part, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr):
+    """Copy this program's share of a part."""
+    for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        tl.store(target + at, tl.load(source + at, mask=at < part), mask=at < part)
+
+
+@triton.jit
 def _publish(
     x, data, flags, turns, pid, part, half, PARTS: tl.constexpr, RANK: tl.constexpr,
     WORLD: tl.constexpr, PEERS: tl.constexpr, BLOCK: tl.constexpr, PROGRAMS: tl.constexpr,
@@ -69,10 +77,7 @@ def _publish(
     own = _memory(data, RANK, tl.pointer_type(x.dtype.element_ty)) + begin
     for piece in tl.static_range(PARTS):  # pyright: ignore
         first = piece * tl.cast(part, tl.int64)
-        for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            value = tl.load(x + first + at, mask=at < part)
-            tl.store(own + first + at, value, mask=at < part)
+        _copy(own + first, x + first, pid, part, BLOCK, PROGRAMS)
     tl.debug_barrier()
     # for those that this call does without, too: all halves alternate together
     counters = pid + PROGRAMS * tl.arange(0, MOST // PROGRAMS)
@@ -125,9 +130,7 @@ def collect(
         peer = (RANK + step) % WORLD  # not all read from one
         memory = _memory(data, peer, kind) + offset
         target = out + peer * tl.cast(part, tl.int64)
-        for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            tl.store(target + at, tl.load(memory + at, mask=at < part), mask=at < part)
+        _copy(target, memory, pid, part, BLOCK, PROGRAMS)
 
 
 @triton.jit
@@ -151,9 +154,7 @@ def two_shot(
     for step in tl.static_range(WORLD):  # pyright: ignore
         peer = (RANK + step) % WORLD
         memory = _memory(data, peer, kind) + begin + peer * wide
-        for start in range(pid * BLOCK, part, PROGRAMS * BLOCK):
-            at = start + tl.arange(0, BLOCK)
-            tl.store(out + peer * wide + at, tl.load(memory + at, mask=at < part), mask=at < part)
+        _copy(out + peer * wide, memory, pid, part, BLOCK, PROGRAMS)
 
 
 class PeerMemory:

@@ -157,3 +157,18 @@ def test_jax_beside_xla_and_eager(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("eager", "native"),
     }
     assert all(r["error_vs_eager"] < 1e-5 for r in found["rows"])
+
+
+def test_a_module_with_weights_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its graph takes weights as arguments, which its user does not give."""
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef net():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()),"
+        " (torch.ones(4, 8),)\n"
+    )
+    code, found, _ = compare(capsys, f"{tmp_path}/net.py:net", "eager")
+    assert code == 0
+    assert all(r["ok"] for r in found["rows"])

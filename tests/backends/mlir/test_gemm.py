@@ -128,10 +128,10 @@ def test_products_of_small_integers_do_not_wrap_around(kind: str, columns: tuple
     """The products are exact in the type of the result, which is wider than the operands'."""
     right = "k n" if columns else "k"
     shape = ", ".join(map(str, (33, *columns)))
-    result = ", ".join(map(str, (5, *columns)))
+    made = f"{kind[0]}32[{', '.join(map(str, (5, *columns)))}]"
     func = stack.parse(
-        f"func @f(%a: {kind}[5, 33], %b: {kind}[{shape}]) -> (i32[{result}]) at tensor {{\n"
-        f'  %c = dot(%a, %b) {{rule="m k, {right} -> m{right[1:]}"}} : i32[{result}]\n'
+        f"func @f(%a: {kind}[5, 33], %b: {kind}[{shape}]) -> ({made}) at tensor {{\n"
+        f'  %c = dot(%a, %b) {{rule="m k, {right} -> m{right[1:]}"}} : {made}\n'
         "  return %c\n}\n"
     )
     rng = np.random.default_rng()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stack.errors import UsageError
+from stack.hosted import Op
 from stack.ir.types import BF16, DTYPES, DType
 from stack.run.collector import held_back
 
@@ -108,6 +109,12 @@ class JaxFrontend:
             given = [self.from_numpy(a, d) for a, d in zip(args, dtypes)]
             results = bind(target, call, given)
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        """A primitive with its derivative and batching."""
+        from stack.frontends.jax_hosted import operator
+
+        return operator(made)
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         """Example arguments: normal floats, integers from 0 to 15, from texts like `f32[2,16]`."""

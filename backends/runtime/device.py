@@ -95,6 +95,10 @@ class Device(Protocol):
         """What runs an `opaque` node; its results share no memory with operands."""
         ...
 
+    def hosted(self, node: Node) -> tuple[Make, bool]:
+        """The code by hand of a hosted operator, and whether a CUDA graph can hold it."""
+        ...
+
     def loop(self, test: Program, body: Program) -> Make | None:
         """What runs a `while` at once; None where it goes turn by turn."""
         ...

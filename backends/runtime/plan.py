@@ -94,7 +94,9 @@ class Plan:
         if node.op == "reshape":
             self._view(node, args[0])
         elif node.op == "custom":
-            raise StackError(f"no kernel was chosen for the operator {node.attrs.get('target')!r}")
+            make, capturable = self.device.hosted(node)
+            made = self._made(node)
+            self.steps.append(MakingStep(node, args, made, "hand", capturable, make))
         elif node.op == "kernel":
             self.steps.append(KernelStep(node, args, self._written(node, args), self.load(node)))
         elif node.op in MADE:

@@ -111,7 +111,7 @@ class OpDef:
     kind: str
     infer: Callable[[Site], Type]
     evaluate: Callable[..., Any] | None = None
-    rule: Callable[[Node], Rule] | None = None
+    rule: Callable[[Node], Rule | None] | None = None
     windows: Callable[[Node], Windows] | None = None
     relation: Callable[[Node], Relation] | None = None
     algebra: Algebra | Callable[[Node], Algebra] = NOTHING

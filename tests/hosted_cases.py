@@ -1,0 +1,53 @@
+"""Arguments for every hosted operator that the project declares, as NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from stack.hosted import Op, find
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator, what draws its arguments, and attributes."""
+
+    name: str
+    shapes: tuple[tuple[int, ...], ...]
+    below: int = 0  # integers of the last operand lie below it, where it has integers
+    attributes: dict[str, Any] = field(default_factory=dict)
+    draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] | None = None
+
+    def __str__(self) -> str:
+        return f"{self.name}-{'x'.join(map(str, self.shapes[0]))}"
+
+    @property
+    def op(self) -> Op:
+        return find(self.name)
+
+    def arrays(self, dtype: str = "float64", seed: int = 0) -> list[np.ndarray]:
+        rng = np.random.default_rng(seed)
+        shapes = self.shapes[:-1] if self.below else self.shapes
+        draw = self.draw or (lambda rng, shape: rng.standard_normal(shape))
+        made = [np.asarray(draw(rng, s)).astype(dtype) for s in shapes]
+        if self.below:
+            made.append(np.asarray(rng.integers(0, self.below, self.shapes[-1]), np.int32))
+        return made
+
+
+CASES = (
+    Case("norm.rms_norm", ((2, 3, 8), (8,)), attributes={"eps": 1e-3}),
+    Case("norm.rms_norm", ((300,), (300,))),
+    Case("norm.layer_norm", ((4, 300), (300,), (300,))),
+    Case("norm.softmax", ((3, 2, 5),)),
+    Case("norm.softmax", ((2, 600),)),
+    Case("activation.swiglu", ((3, 4), (3, 4))),
+    Case("loss.cross_entropy", ((6, 7), (6,)), 7, {"ignore_index": 3}),
+    Case("loss.cross_entropy", ((2, 3, 300), (2, 3)), 300),
+    Case("loss.linear_cross_entropy", ((5, 4), (300, 4), (5,)), 300, {"ignore_index": 1}),
+    Case("loss.linear_cross_entropy", ((2, 3, 4), (6, 4), (2, 3)), 6),
+)
+SMALL = tuple(c for c in CASES if max(c.shapes[0]) < 100)

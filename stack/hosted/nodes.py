@@ -29,11 +29,13 @@ def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, 
     held = tuple(sorted(made.read(attributes).items()))
     rule = str(made.rule_for([t.rank for t in types]))
     attrs = {"name": made.name, "params": held, "rule": rule}
-    node = b.op("custom", args, attrs, (decomposed(made, types, held).body,))
-    b.note(node, made.name.partition(".")[2])
+    short = made.name.partition(".")[2]
+    node = b.op("custom", args, attrs, (decomposed(made, types, held).body,), named=short)
     if made.results == 1:
         return [node]
-    return [b.op("item", (node,), {"index": i}) for i in range(made.results)]
+    return [
+        b.op("item", (node,), {"index": i}, named=f"{short}.{i}") for i in range(made.results)
+    ]
 
 
 @cache

@@ -88,28 +88,26 @@ def test_no_code_for_a_device(folds: Op) -> None:
     assert notes == ["toys.folds decomposed: nobody wrote code for cuda"]
 
 
-def test_cost_takes_the_decomposition_where_it_is_as_cheap(folds: Op) -> None:
-    """Both reductions are one group: the same bytes, one launch, and the sum fuses into it."""
-    text, notes = run(program(folds), "device=cpu")
-    assert "custom" not in text
-    assert "1 generated kernel(s) take an estimated" in notes[0]
+@pytest.mark.parametrize(("times", "is_kept"), [(1, False), (2, True)])
+def test_cost_keeps_what_would_be_more_launches(times: int, is_kept: bool) -> None:
+    """One product is one kernel whoever wrote it, and takes in what stands around it."""
 
-
-def test_cost_keeps_what_would_be_several_kernels() -> None:
-    @op("toys.twice", rule="n n, n n -> n n", kernels=(Kernel("cpu", lambda a, b: a @ b @ b),))
-    def twice(np, a, b):
-        """Two products."""
-        return np.matmul(np.matmul(a, b), b)
+    @op("toys.power", rule="n m, m m -> n m", kernels=(Kernel("cpu", lambda a, b: a, "blas"),))
+    def power(np, a, b):
+        for _ in range(times):
+            a = np.matmul(a, b)
+        return a
 
     try:
         b = Builder()
         params = [param(n, tensor("f32", 32, 32)) for n in "xy"]
-        func = b.func("f", params, custom(b, twice, params, {}))
+        func = b.func("f", params, custom(b, power, params, {}))
         text, notes = run(func, "device=cpu")
-        assert "custom" in text
-        assert notes[0].startswith("toys.twice kept for hand kernel '': 2 generated kernel(s)")
+        assert ("custom" in text) is is_kept
+        what = "kept for hand kernel 'blas'" if is_kept else "decomposed"
+        assert notes[0].startswith(f"toys.power {what}: {times} generated kernel(s) take an")
     finally:
-        registry._DECLARED.pop("toys.twice")
+        registry._DECLARED.pop("toys.power")
 
 
 def test_options_are_checked(folds: Op) -> None:

@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 
 from stack.hosted import Op
+from stack.ir.node import Func
 from stack.ir.space import ArraySpace
-from stack.ir.types import DType
+from stack.ir.types import DType, TensorType
 from stack.run.collector import held_back
 from stack.run.frontend import Calls, Captured
 
@@ -87,6 +88,12 @@ class TorchFrontend:
         from stack.frontends.torch_hosted import operator
 
         return operator(made)
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        """A function of arrays of the framework, written out; also while another is captured."""
+        from stack.frontends.torch_hosted import traced
+
+        return traced(fn, types)
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         from stack.frontends.torch_arrays import random_inputs

@@ -8,18 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from stack.frontends.aten import LOWERINGS, Context
+from stack.frontends.dynamo_capture import decompositions
+from stack.frontends.fx_import import import_graph
 from stack.frontends.torch_arrays import TORCH_DTYPE, dtype_of
 from stack.frontends.torch_space import callable_of
 from stack.hosted import Kernel, Op
 from stack.hosted.nodes import custom, decomposed
 from stack.ir.axes import Rule
+from stack.ir.node import Func
 from stack.ir.types import TensorType
 
 Tensor = torch.Tensor
@@ -212,6 +218,24 @@ def _replay(
     made: Op, types: tuple[TensorType, ...], attributes: tuple[tuple[str, Any], ...], device: str
 ) -> Callable[..., tuple[Tensor, ...]]:
     return callable_of(decomposed(made, types, attributes), device)
+
+
+def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+    """A function of tensors, written out in ATen ops and imported.
+
+    On a thread of its own: torch's modes are a thread's, and one may be capturing a program.
+    """
+
+    def trace() -> Func:
+        fakes = FakeTensorMode(allow_non_fake_inputs=True)
+        with fakes, torch.no_grad():
+            given = [torch.empty(tuple(map(int, t.shape)), dtype=TORCH_DTYPE[t.dtype]) for t in types]
+            functional = torch.func.functionalize(lambda *xs: fn(*xs), remove="mutations_and_views")
+            graph = make_fx(functional, decompositions(), pre_dispatch=False)(*given)
+        return import_graph(graph, "decomposition", trusted=True).func
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(trace).result()
 
 
 def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> Any:

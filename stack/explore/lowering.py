@@ -17,7 +17,7 @@ from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.storage import encode
-from stack.ir.types import BF16, DType
+from stack.ir.types import BF16, DType, TensorType
 from stack.rewrite.check import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
@@ -78,6 +78,9 @@ class IRFrontend:
 
     def hosted(self, made: Op) -> Callable[..., Any]:
         raise UsageError("a function from text calls operators by name")
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        raise UsageError("IR text has no functions to trace")
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         raise UsageError("a file of IR text says its own inputs: -i is for programs")

@@ -52,9 +52,7 @@ def decomposed(made: Op, types: tuple[TensorType, ...], attributes: Attributes) 
 def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Func:
     if made.language != NUMPY:
         frontend = plugins.load("stack.frontends", made.language)
-        given = frontend.random_inputs([f"{t.dtype}{list(t.shape)}" for t in types])
-        call = partial(made.decomposition, **attributes)
-        return frontend.capture(lambda *xs: call(*xs), given).func
+        return frontend.traced(partial(made.decomposition, **attributes), types)
     b = Builder()
     space = Namespace(b)
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]

@@ -15,6 +15,12 @@ from stack.errors import RuleError  # noqa: E402
 from stack.hosted import find  # noqa: E402
 
 
+@pytest.fixture(autouse=True)
+def forgetful() -> None:
+    """All cases are calls of one function, of which Dynamo compiles a few only."""
+    torch._dynamo.reset()
+
+
 def tensors(case: Case, dtype: str = "float64", grad: bool = False) -> list[Any]:
     made = [torch.from_numpy(a) for a in case.arrays(dtype)]
     for t in made:

@@ -1,6 +1,6 @@
 """A hosted operator as a primitive of JAX: types, derivative, batching, lowering; and our import.
 
-Under `jax.jit` XLA compiles the decomposition; on a CPU, code by hand is called where there is some.
+Under `jax.jit` XLA compiles the decomposition; on a CPU it calls code by hand, if there is some.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax._src.core import ShapedArray
 from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -76,7 +77,7 @@ class _Rules:
     def _types(self, *avals: Any, **attributes: Any) -> list[Any]:
         func = decomposed(self.made, _tensor_types(avals), tuple(sorted(attributes.items())))
         return [
-            jax.core.ShapedArray(r.tensor.shape, jax_dtype(r.tensor.dtype)) for r in func.results
+            ShapedArray(r.tensor.shape, jax_dtype(r.tensor.dtype)) for r in func.results
         ]
 
     def _decomposed(self, *arrays: Array, **attributes: Any) -> Sequence[Array]:

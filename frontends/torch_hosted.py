@@ -1,7 +1,7 @@
 """A hosted operator as one of torch's: fake, autograd, autocast, vmap, and our own lowering.
 
-`torch.ops.stack.<family>_<operator>`. A call checks shapes by the axis rule, then runs the kernel by
-hand that has code for its operands, or else the decomposition in torch.
+`torch.ops.stack.<family>_<operator>`. A call checks shapes by the axis rule, then runs the kernel
+by hand that has code for its operands, or else the decomposition in torch.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class _Torch:
                 held[place] = tensor
             return tuple(r for r in replay(*held) if r.is_floating_point())
 
-        _, pull = torch.func.vjp(of_floats, *(tensors[i] for i in floats))
+        pull: Any = torch.func.vjp(of_floats, *(tensors[i] for i in floats))[1]
         return pull(tuple(g for g in gradients if g.is_floating_point()))
 
     # ---- batches, autocast
@@ -188,7 +188,10 @@ class _Torch:
             out = call(*moved, **attributes)
         else:
             each = [
-                call(*(t if d is None else t.select(d, i) for t, d in zip(tensors, dims)), **attributes)
+                call(
+                    *(t if d is None else t.select(d, i) for t, d in zip(tensors, dims)),
+                    **attributes,
+                )
                 for i in range(info.batch_size)
             ]
             parts = zip(*(e if isinstance(e, tuple) else (e,) for e in each))
@@ -229,7 +232,9 @@ def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
     def trace() -> Func:
         fakes = FakeTensorMode(allow_non_fake_inputs=True)
         with fakes, torch.no_grad():
-            given = [torch.empty(tuple(map(int, t.shape)), dtype=TORCH_DTYPE[t.dtype]) for t in types]
+            given = [
+                torch.empty(tuple(map(int, t.shape)), dtype=TORCH_DTYPE[t.dtype]) for t in types
+            ]
             functional = torch.func.functionalize(lambda *xs: fn(*xs), remove="mutations_and_views")
             graph = make_fx(functional, decompositions(), pre_dispatch=False)(*given)
         return import_graph(graph, "decomposition", trusted=True).func
@@ -273,7 +278,7 @@ def _symbolic_shapes(rule: Rule, shapes: Sequence[tuple[Any, ...]]) -> list[tupl
         if missing:
             found[missing[0]] = size // known
         else:
-            torch._check(known == size, lambda: f"axis {axis} of {rule} has two sizes")
+            torch._check(known == size, lambda axis=axis: f"axis {axis} of {rule} has two sizes")
     return [tuple(math.prod(found[n] for n in a.names) for a in o) for o in rule.outputs]
 
 

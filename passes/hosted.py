@@ -116,8 +116,8 @@ class _Chooser:
         return self._by_cost(node, kernel)
 
     def _by_cost(self, node: Node, kernel: Kernel) -> tuple[Kernel | None, str]:
-        target = self.log.cpu if self.options.device == "cpu" else self.log.gpu
-        groups = _groups(node.blocks[0], self.options.device, target)
+        target = self.log.cpu if kernel.device == "cpu" else self.log.gpu
+        groups = _groups(node.blocks[0], kernel.device, target)
         generated = sum(_seconds(g, target) for g in groups)
         by_hand = _seconds(node, target)
         told = (

@@ -10,6 +10,7 @@ Source: the streaming softmax of Milakov and Gimelshein, 2018; Wijmans et al., 2
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import triton
@@ -76,14 +77,15 @@ def linear_cross_entropy(
     rows, (classes, depth) = target.numel(), weight.shape
     if not rows or not classes:
         return torch.zeros(target.shape, dtype=torch.float32, device=x.device)
-    tiles = triton.cdiv(rows, config.rows)
-    parts = max(1, min(triton.cdiv(PROGRAMS, tiles), triton.cdiv(classes, config.classes)))
-    share = triton.cdiv(triton.cdiv(classes, parts), config.classes) * config.classes
-    parts = triton.cdiv(classes, share)
+    tiles: int = -(-rows // config.rows)
+    walks = -(-classes // config.classes)  # tiles of classes, which parts share
+    share = -(-walks // min(-(-PROGRAMS // tiles), walks)) * config.classes
+    parts = -(-classes // share)
     top, total, picked = (
         torch.empty(parts, rows, dtype=torch.float32, device=x.device) for _ in range(3)
     )
-    linear_cross_entropy_kernel[(tiles, parts)](
+    launch: Any = linear_cross_entropy_kernel[(tiles, parts)]
+    launch(
         x, weight, target, top, total, picked, rows, classes, depth, share,
         config.rows, config.classes, config.depth,
         num_warps=config.warps, num_stages=config.stages,

@@ -36,7 +36,7 @@ def _streamed(
 
 def _check(target: Array, classes: int, ignored: int) -> None:
     used = target[target != ignored]
-    if used.size and not (0 <= used.min() and used.max() < classes):
+    if used.size and not (used.min() >= 0 and used.max() < classes):
         raise IndexError(f"targets are from 0 to {classes - 1}, or {ignored}; got {used.max()}")
 
 

@@ -1,4 +1,4 @@
-"""Norms of rows to be read: a tile of a row at a time, one pass for the sums, one for the result."""
+"""Norms of rows to be read, a tile of a row at a time: a pass for the sums, one for the result."""
 
 from __future__ import annotations
 

@@ -5,6 +5,8 @@ What limits them is memory: each element is read once and written once.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -49,33 +51,29 @@ def softmax_kernel(x_ptr, y_ptr, size, COLUMNS: tl.constexpr):
     tl.store(y_ptr + start + columns, powers / tl.sum(powers, 0), inside)
 
 
-def _shape(x: Tensor) -> tuple[Tensor, int, int, int, int]:
-    """A result, the number and size of rows, the tile and warps that hold a row."""
-    size = x.shape[-1]
-    rows = x.numel() // size if size else 0
-    columns = triton.next_power_of_2(max(size, 1))
-    return torch.empty_like(x), rows, size, columns, min(max(columns // 512, 1), 16)
+def _launch(kernel: Any, x: Tensor, *rest: Any) -> Tensor:
+    """A program for each row of `x`; `rest` are more operands, then numbers."""
+    y, size = torch.empty_like(x), x.shape[-1]
+    tensors = [v for v in rest if isinstance(v, Tensor)]
+    numbers = [v for v in rest if not isinstance(v, Tensor)]
+    columns = 1 << max(size - 1, 0).bit_length()
+    if y.numel():
+        warps = min(max(columns // 512, 1), 16)
+        launch = kernel[(x.numel() // size,)]
+        launch(x, *tensors, y, size, *numbers, columns, num_warps=warps)
+    return y
 
 
 def rms_norm(x: Tensor, weight: Tensor, *, eps: float) -> Tensor:
     """`x [..., d]`, `weight [d]`, dense."""
-    y, rows, size, columns, warps = _shape(x)
-    if rows:
-        rms_norm_kernel[(rows,)](x, weight, y, size, eps, columns, num_warps=warps)
-    return y
+    return _launch(rms_norm_kernel, x, weight, eps)
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor, *, eps: float) -> Tensor:
     """`x [..., d]`, `weight [d]`, `bias [d]`, dense."""
-    y, rows, size, columns, warps = _shape(x)
-    if rows:
-        layer_norm_kernel[(rows,)](x, weight, bias, y, size, eps, columns, num_warps=warps)
-    return y
+    return _launch(layer_norm_kernel, x, weight, bias, eps)
 
 
 def softmax(x: Tensor) -> Tensor:
     """`x [..., d]`, dense."""
-    y, rows, size, columns, warps = _shape(x)
-    if rows:
-        softmax_kernel[(rows,)](x, y, size, columns, num_warps=warps)
-    return y
+    return _launch(softmax_kernel, x)

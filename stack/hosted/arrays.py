@@ -20,6 +20,7 @@ from stack.ir.node import Node
 from stack.ir.types import DTYPES, F32, DType, TensorType
 
 Number = int | float | bool
+Axes = int | tuple[int, ...] | None  # of a reduction; None: all
 Shape = tuple[Dim, ...]
 
 
@@ -58,7 +59,7 @@ class Array:
 
     def reshape(self, *shape: Any) -> Array:
         """Another shape; one size may be -1."""
-        sizes: list[Dim] = list(shape[0] if isinstance(shape[0], tuple | list) else shape)
+        sizes: list[Dim] = list(shape if isinstance(shape[0], int | Expr) else shape[0])
         if -1 in sizes:
             rest = product([s for s in sizes if s != -1])
             sizes[sizes.index(-1)] = self.space.divided(product(self.shape), rest)
@@ -104,15 +105,21 @@ class Array:
 
 
 def _unary(op: str) -> Callable[..., Array]:
-    return lambda self, x: self.made(op, x)
+    def method(self: Namespace, x: Array) -> Array:
+        return self.made(op, x)
+
+    return method
 
 
 def _binary(op: str) -> Callable[..., Array]:
-    return lambda self, x, y: self.binary(op, x, y)
+    def method(self: Namespace, x: Any, y: Any) -> Array:
+        return self.binary(op, x, y)
+
+    return method
 
 
 def _reduction(kind: str) -> Callable[..., Array]:
-    def method(self: Namespace, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    def method(self: Namespace, x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
         return self.reduced(kind, x, axis, keepdims)
 
     return method
@@ -159,7 +166,9 @@ class Namespace:
         """`x` where the condition holds, else `y`."""
         first, second = self._together(x, y)
         shape = _common([condition.shape, first.shape])
-        return self.made("select", *(self.broadcast_to(a, shape) for a in (condition, first, second)))
+        return self.made(
+            "select", *(self.broadcast_to(a, shape) for a in (condition, first, second))
+        )
 
     def _together(self, *values: Any) -> list[Array]:
         arrays = [v for v in values if isinstance(v, Array)]
@@ -228,24 +237,24 @@ class Namespace:
         at = axis % x.ndim
         read = [a + "!" if i == at else a for i, a in enumerate(own)]
         made = [*own[:at], *place, *own[at + 1 :]]
-        return self.made("gather", x, index, rule=f"{' '.join(read)}, {' '.join(place)} -> {' '.join(made)}")
+        return self.made(
+            "gather", x, index, rule=f"{' '.join(read)}, {' '.join(place)} -> {' '.join(made)}"
+        )
 
     # ---- reductions and products
 
-    def reduced(self, kind: str, x: Array, axis: Any, keepdims: bool) -> Array:
+    def reduced(self, kind: str, x: Array, axis: Axes, keepdims: bool) -> Array:
         """One reduction over some axes, all where none is given."""
-        given = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        axes = tuple(sorted(a % x.ndim for a in given))
+        axes = _places(axis, x.ndim)
         done = self.made("reduce", x, kind=kind, axes=axes)
         if not keepdims:
             return done
         return done.reshape([1 if i in axes else s for i, s in enumerate(x.shape)])
 
-    def mean(self, x: Array, axis: Any = None, keepdims: bool = False) -> Array:
+    def mean(self, x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
         """The sum over the number of elements."""
         total = self.reduced("sum", x, axis, keepdims)
-        given = range(x.ndim) if axis is None else axis if isinstance(axis, tuple) else (axis,)
-        return total / self._count(product([x.shape[a] for a in given]), x.dtype)
+        return total / self._count(product([x.shape[a] for a in _places(axis, x.ndim)]), x.dtype)
 
     def _count(self, size: Dim, dtype: DType) -> Any:
         return float(size) if isinstance(size, int) else Array(self, self.b.size_of(size, dtype))
@@ -278,6 +287,11 @@ class Namespace:
         return self.einsum(f"{before}{m}{k},{right}->{before}{m}{n}", x, y, dtype)
 
 
+def _places(axis: Axes, rank: int) -> tuple[int, ...]:
+    given = range(rank) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+    return tuple(sorted(a % rank for a in given))
+
+
 def _result_shape(operands: Sequence[str], made: str, arrays: Sequence[Array]) -> Shape:
     sizes = {n: s for o, a in zip(operands, arrays) for n, s in zip(o, a.shape)}
     return tuple(sizes[n] for n in made)
@@ -294,5 +308,3 @@ def _common(shapes: Sequence[Shape]) -> Shape:
                 shown = " and ".join(str(list(s)) for s in shapes)
                 raise RuleError(f"shapes {shown} do not broadcast: {found[place]} and {size}")
     return tuple(found)
-
-

@@ -66,7 +66,9 @@ class Kernel:
 
     def why_not(self, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> str:
         """Why it has no code for operands of these types; "" where it has."""
-        other = next((t for t in types if t.dtype.is_float and t.dtype.name not in self.dtypes), None)
+        other = next(
+            (t for t in types if t.dtype.is_float and t.dtype.name not in self.dtypes), None
+        )
         if other is not None:
             return f"it has code for {', '.join(self.dtypes)}, not for {other.dtype}"
         if any(not isinstance(s, int) for t in types for s in t.shape):
@@ -104,7 +106,7 @@ class Op:
     """A declared operator. Call it on arrays of NumPy, torch or JAX.
 
     Attributes:
-        name: "family.operator"; the family is the entry point of group `stack.ops` that declares it.
+        name: "family.operator"; the family is the entry point in `stack.ops` that declares it.
         rule: axes of operands and results; `...` stands for the same leading axes everywhere.
         decomposition: `(numpy, *arrays, **attributes)`, see the module.
         language: what the decomposition is written for: "numpy", "torch" or "jax".
@@ -200,12 +202,15 @@ class Op:
             if rank < own or (rank > own and "..." not in side):
                 least = "at least " if "..." in side else ""
                 raise RuleError(
-                    f"{self.name}: {name!r} has {rank} axes, its rule asks {least}{own} ({side.strip()})"
+                    f"{self.name}: {name!r} has {rank} axes, its rule asks {least}{own}"
+                    f" ({side.strip()})"
                 )
             if "..." in side:
                 found = [f"B{i}" for i in range(rank - own)]
                 if lead is not None and found != lead:
-                    raise RuleError(f"{self.name}: {name!r} has {len(found)} leading axes, not {len(lead)}")
+                    raise RuleError(
+                        f"{self.name}: {name!r} has {len(found)} leading axes, not {len(lead)}"
+                    )
                 lead = found
         return parse_rule(self.rule.replace("...", " ".join(lead or ())))
 
@@ -213,13 +218,17 @@ class Op:
         """Shapes of the results by the rule. Raises RuleError naming the argument and the rule."""
         if len(shapes) != len(self.operands):
             takes = ", ".join(self.operands)
-            raise RuleError(f"{self.name} takes {len(self.operands)} arrays ({takes}), not {len(shapes)}")
+            raise RuleError(
+                f"{self.name} takes {len(self.operands)} arrays ({takes}), not {len(shapes)}"
+            )
         rule = self.rule_for([len(s) for s in shapes])
         try:
             return rule.output_shapes(shapes)
         except RuleError as error:
             text = str(error).replace(str(rule), self.rule)
-            named = re.sub(r"operand (\d+)", lambda m: f"argument {self.operands[int(m[1])]!r}", text)
+            named = re.sub(
+                r"operand (\d+)", lambda m: f"argument {self.operands[int(m[1])]!r}", text
+            )
             shown = ", ".join(f"{n} {list(s)}" for n, s in zip(self.operands, shapes, strict=True))
             raise RuleError(f"{self.name}({shown}): {named}") from error
 

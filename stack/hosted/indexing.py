@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from stack.errors import RuleError
 from stack.ir.dim import Dim, add
@@ -13,42 +13,43 @@ if TYPE_CHECKING:
 
 def indexed(x: Array, index: Any) -> Array:
     """`x[index]`. Raises RuleError for an index that is an array, or has too many parts."""
-    parts = list(index) if isinstance(index, tuple) else [index]
+    parts = _complete(index, x.ndim)
+    kept: list[Any] = [p for p in parts if p is not None]
+    ranges = [_range(p, size) for p, size in zip(kept, x.shape, strict=True)]
+    start, limit, step = (tuple(column) for column in zip(*ranges)) if ranges else ((), (), ())
+    cut = x
+    if any(r != (0, size, 1) for r, size in zip(ranges, x.shape)):
+        cut = x.space.made("slice", x, start=start, limit=limit, step=step)
+    lengths = iter([size for size, p in zip(cut.shape, kept) if isinstance(p, slice)])
+    return cut.reshape([1 if p is None else next(lengths) for p in parts if not _is_place(p)])
+
+
+def _complete(index: Any, rank: int) -> list[Any]:
+    """The parts of an index: one for each axis, and None for new ones."""
+    parts: list[Any] = list(cast("tuple[Any]", index)) if isinstance(index, tuple) else [index]
     taken = sum(p is not None and p is not Ellipsis for p in parts)
-    if taken > x.ndim:
-        raise RuleError(f"{taken} indices of {x.node.type}")
+    if taken > rank:
+        raise RuleError(f"{taken} indices of an array with {rank} axes")
     if Ellipsis not in parts:
         parts.append(Ellipsis)
     at = parts.index(Ellipsis)
-    parts[at : at + 1] = [slice(None)] * (x.ndim - taken)
-    start: list[Dim] = []
-    limit: list[Dim] = []
-    step: list[int] = []
-    shape: list[Dim | None] = []  # None: as long as the slice is
-    sizes = iter(x.shape)
-    for part in parts:
-        if part is None:
-            shape.append(1)
-            continue
-        size = next(sizes)
-        if isinstance(part, slice):
-            start.append(_place(part.start, size, 0))
-            limit.append(_place(part.stop, size, size))
-            step.append(part.step or 1)
-            shape.append(None)
-        elif isinstance(part, int):
-            start.append(_place(part, size, 0))
-            limit.append(add(start[-1], 1))
-            step.append(1)
-        else:
-            raise RuleError(f"an index is an integer, a slice, None or ..., not {part!r}: see take")
-    whole = start == [0] * x.ndim and tuple(limit) == x.shape and set(step) <= {1}
-    cut = x if whole else x.space.made(
-        "slice", x, start=tuple(start), limit=tuple(limit), step=tuple(step)
-    )  # fmt: skip
-    lengths = iter(s for s, p in zip(cut.shape, [p for p in parts if p is not None], strict=True)
-                   if isinstance(p, slice))  # fmt: skip
-    return cut.reshape([next(lengths) if s is None else s for s in shape]) if shape else cut.reshape(())
+    parts[at : at + 1] = [slice(None)] * (rank - taken)
+    return parts
+
+
+def _is_place(part: Any) -> bool:
+    return isinstance(part, int)
+
+
+def _range(part: Any, size: Dim) -> tuple[Dim, Dim, int]:
+    """Start, limit and step of what one part takes of its axis."""
+    if _is_place(part):
+        first = _place(part, size, 0)
+        return first, add(first, 1), 1
+    if not isinstance(part, slice):
+        raise RuleError(f"an index is an integer, a slice, None or ..., not {part!r}: see take")
+    held = cast("Any", part)
+    return _place(held.start, size, 0), _place(held.stop, size, size), held.step or 1
 
 
 def _place(value: Any, size: Dim, default: Dim) -> Dim:

@@ -7,6 +7,7 @@ Both are compiled at the first call. Arrays are passed as pointers, integers as 
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import shlex
 import subprocess
@@ -72,12 +73,17 @@ class CudaFunction:
     def __call__(self, blocks: int, threads: int, *args: Any) -> None:
         """Launch on torch's current stream."""
         import torch
-        from cuda.core import LaunchConfig, Stream, launch  # pyright: ignore
 
+        core = _core()
         major, minor = torch.cuda.get_device_capability()
         kernel = _loaded(self.source, self.name, f"sm_{major}{minor}", torch.cuda.current_device())
-        stream = Stream.from_handle(torch.cuda.current_stream().cuda_stream)
-        launch(stream, LaunchConfig(grid=blocks, block=threads), kernel, *_cuda_arguments(args))
+        stream = core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+        config = core.LaunchConfig(grid=blocks, block=threads)
+        core.launch(stream, config, kernel, *_cuda_arguments(args))
+
+
+def _core() -> Any:
+    return importlib.import_module("cuda.core")
 
 
 def _cuda_arguments(args: Sequence[Any]) -> list[Any]:
@@ -89,10 +95,9 @@ def _cuda_arguments(args: Sequence[Any]) -> list[Any]:
 
 @cache
 def _compiled(source: str, arch: str) -> Any:
-    from cuda.core import Program, ProgramOptions  # pyright: ignore
-
+    core = _core()
     try:
-        return Program(source, "c++", ProgramOptions(arch=arch)).compile("cubin")
+        return core.Program(source, "c++", core.ProgramOptions(arch=arch)).compile("cubin")
     except Exception as error:
         raise StackError(f"NVRTC refused a kernel for {arch}: {error}") from error
 
@@ -100,7 +105,5 @@ def _compiled(source: str, arch: str) -> Any:
 @cache
 def _loaded(source: str, name: str, arch: str, device: int) -> Any:
     """The kernel on a device, whose context torch has made."""
-    from cuda.core import Device  # pyright: ignore
-
-    Device(device).set_current()
+    _core().Device(device).set_current()
     return _compiled(source, arch).get_kernel(name)

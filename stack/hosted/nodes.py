@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache, partial
-from typing import Any
+from typing import Any, cast
 
 import stack.plugins as plugins
 from stack.errors import RuleError, StackError
@@ -33,9 +33,7 @@ def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, 
     node = b.op("custom", args, attrs, (decomposed(made, types, held).body,), named=short)
     if made.results == 1:
         return [node]
-    return [
-        b.op("item", (node,), {"index": i}, named=f"{short}.{i}") for i in range(made.results)
-    ]
+    return [b.op("item", (node,), {"index": i}, named=f"{short}.{i}") for i in range(made.results)]
 
 
 @cache
@@ -57,11 +55,11 @@ def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]
     space = Namespace(b)
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
     try:
-        out = made.decomposition(space, *(Array(space, p) for p in params), **attributes)
+        out: Any = made.decomposition(space, *(Array(space, p) for p in params), **attributes)
     except RuleError as error:
         shown = ", ".join(f"{p.attrs['name']}: {p.type}" for p in params)
         raise RuleError(f"{made.name}({shown}): {error}") from error
-    results = out if isinstance(out, tuple) else (out,)
+    results = cast("tuple[Array, ...]", out) if isinstance(out, tuple) else (out,)
     return b.func(made.name.replace(".", "_"), params, [r.node for r in results])
 
 
@@ -84,5 +82,3 @@ def with_kernel(node: Node, kernel: str) -> Node:
     """The node, to be run by code by hand of that name."""
     attrs = {**node.attrs, "kernel": kernel}
     return Node(node.op, node.args, attrs, node.type, node.blocks)
-
-

@@ -66,9 +66,7 @@ def test_vmap_along_leading_axes_keeps_the_operator() -> None:
 def test_our_compiler_takes_it_whole(case: Case) -> None:
     held = arrays(case)
     compiled = stack.compile(lambda *xs: call(case)(*xs) + 1, *held, strict=True)
-    np.testing.assert_allclose(
-        compiled(*held), call(case)(*held) + 1, rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(compiled(*held), call(case)(*held) + 1, rtol=1e-4, atol=1e-5)
     assert compiled.run.coverage["hosted"] == 1
 
 

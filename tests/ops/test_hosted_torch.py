@@ -95,7 +95,7 @@ def test_vmap(case: Case) -> None:
     """Along the leading axes, and of an operand that has none."""
     held = tensors(case)
     stacked = [torch.stack([t, t.flip(0)], 1) for t in held]
-    run = lambda *ts: case.op(*ts, **case.attributes)  # noqa: E731
+    run = lambda *ts: case.op(*ts, **case.attributes)
     expected = torch.stack([run(*held), run(*(t.flip(0) for t in held))])
     close(torch.vmap(run, (1,) * len(held))(*stacked), expected, 1e-12)
 

@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from triton.backends.compiler import GPUTarget  # noqa: E402
-from triton.compiler import ASTSource  # noqa: E402
-from triton.compiler import compile as compile_kernel  # noqa: E402
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.compiler import compile as compile_kernel
 
-from stack.ops.loss import linear_triton, rows_triton  # noqa: E402
-from stack.ops.norm import rows_triton as norms  # noqa: E402
+from stack.ops.loss import linear_triton, rows_triton
+from stack.ops.norm import rows_triton as norms
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 232448  # bytes that one program may have

@@ -76,9 +76,7 @@ class _Rules:
 
     def _types(self, *avals: Any, **attributes: Any) -> list[Any]:
         func = decomposed(self.made, _tensor_types(avals), tuple(sorted(attributes.items())))
-        return [
-            ShapedArray(r.tensor.shape, jax_dtype(r.tensor.dtype)) for r in func.results
-        ]
+        return [ShapedArray(r.tensor.shape, jax_dtype(r.tensor.dtype)) for r in func.results]
 
     def _decomposed(self, *arrays: Array, **attributes: Any) -> Sequence[Array]:
         func = decomposed(self.made, _tensor_types(arrays), tuple(sorted(attributes.items())))

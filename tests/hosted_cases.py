@@ -49,5 +49,14 @@ CASES = (
     Case("loss.cross_entropy", ((2, 3, 300), (2, 3)), 300),
     Case("loss.linear_cross_entropy", ((5, 4), (300, 4), (5,)), 300, {"ignore_index": 7}),
     Case("loss.linear_cross_entropy", ((2, 3, 4), (6, 4), (2, 3)), 6, {"ignore_index": 1}),
+    Case("scan.inclusive", ((2, 3, 5),)),
+    Case("scan.inclusive", ((2, 150),)),
+    Case("scan.exclusive", ((2, 3, 5),)),
+    Case("scan.exclusive", ((3, 1),)),
+    Case("scan.segmented", ((2, 9), (2, 9)), 2),
+    Case("scan.segmented", ((150,), (150,)), 2),
+    Case("scan.gated", ((2, 5, 3), (2, 5, 3), (2, 3))),
+    Case("scan.gated", ((150, 3), (150, 3), (3,)), draw=lambda rng, s: rng.uniform(-1, 1, s)),
+    Case("scan.gated_gradient", (*[(2, 5, 3)] * 2, (2, 3), *[(2, 5, 3)] * 2)),
 )
 SMALL = tuple(c for c in CASES if max(map(max, c.shapes)) < 100)

@@ -22,6 +22,15 @@ def arrays(case: Case) -> list[Any]:
     return [jnp.asarray(a) for a in case.arrays("float32")]
 
 
+def results(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def close(found: Any, expected: Any) -> None:
+    for a, b in zip(results(found), results(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
 def call(case: Case) -> Any:
     return lambda *xs: case.op(*xs, **case.attributes)
 
@@ -30,7 +39,7 @@ def call(case: Case) -> Any:
 def test_values_inside_of_jit(case: Case) -> None:
     expected = case.op(*case.arrays("float32"), **case.attributes)
     for run in (call(case), jax.jit(call(case))):
-        np.testing.assert_allclose(run(*arrays(case)), expected, rtol=1e-4, atol=1e-5)
+        close(run(*arrays(case)), expected)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
@@ -44,16 +53,19 @@ def test_derivatives(case: Case) -> None:
             full[place] = array
         return call(case)(*full)
 
-    check_grads(of_floats, [held[i] for i in floats], order=2, atol=3e-2, rtol=3e-2)
+    modes = ["fwd", "rev"] if case.op.gradient is None else ["rev"]
+    check_grads(of_floats, [held[i] for i in floats], 2, modes, atol=3e-2, rtol=3e-2)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_vmap(case: Case) -> None:
     held = arrays(case)
     stacked = [jnp.stack([a, a[::-1]], 1) for a in held]
-    expected = np.stack([call(case)(*held), call(case)(*(a[::-1] for a in held))])
-    found = jax.vmap(call(case), (1,) * len(held))(*stacked)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    each = [results(call(case)(*held)), results(call(case)(*(a[::-1] for a in held)))]
+    close(
+        jax.vmap(call(case), (1,) * len(held))(*stacked),
+        tuple(np.stack(pair) for pair in zip(*each, strict=True)),
+    )
 
 
 def test_vmap_along_leading_axes_keeps_the_operator() -> None:
@@ -65,8 +77,8 @@ def test_vmap_along_leading_axes_keeps_the_operator() -> None:
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_our_compiler_takes_it_whole(case: Case) -> None:
     held = arrays(case)
-    compiled = stack.compile(lambda *xs: call(case)(*xs) + 1, *held, strict=True)
-    np.testing.assert_allclose(compiled(*held), call(case)(*held) + 1, rtol=1e-4, atol=1e-5)
+    compiled = stack.compile(lambda *xs: call(case)(*xs), *held, strict=True)
+    close(compiled(*held), call(case)(*held))
     assert compiled.run.coverage["hosted"] == 1
 
 

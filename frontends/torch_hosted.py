@@ -99,7 +99,8 @@ class _Torch:
         if kernel is not None:
             return launched(kernel, tensors, attributes)
         with torch.autocast(tensors[0].device.type, enabled=False):
-            return _only(self._replay(types, attributes, tensors[0].device)(*tensors))
+            made = self._replay(types, attributes, tensors[0].device)(*tensors)
+        return _only(_own(made, tensors))
 
     def _filled(self, args: Sequence[Any]) -> list[Any]:
         defaults = [a.default for a in self.made.attributes.values()]
@@ -246,11 +247,26 @@ def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
 def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> Any:
     """Run code by hand on tensors; on a CPU it works on their arrays of NumPy."""
     dense = [t.detach().contiguous() for t in tensors]
-    if kernel.device != "cpu":
-        return kernel(*dense, **attributes)
-    out = kernel(*(t.numpy() for t in dense), **attributes)
+    given = dense if kernel.device != "cpu" else [t.numpy() for t in dense]
+    out = kernel(*given, **attributes)
     results = out if isinstance(out, tuple) else (out,)
-    return _only(tuple(torch.from_numpy(np.ascontiguousarray(r)) for r in results))
+    if kernel.device == "cpu":
+        results = tuple(torch.from_numpy(np.asarray(r, order="C")) for r in results)
+    return _only(_own(results, tensors))
+
+
+def _own(results: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """Dense tensors in memory of their own, as torch asks of an operator."""
+    taken = {t.untyped_storage().data_ptr() for t in others if t.numel()}
+    found: list[Tensor] = []
+    for made in results:
+        place = made.untyped_storage().data_ptr()
+        shared = made.numel() > 0 and place in taken
+        found.append(
+            made.clone(memory_format=torch.contiguous_format) if shared else made.contiguous()
+        )
+        taken.add(found[-1].untyped_storage().data_ptr())
+    return tuple(found)
 
 
 def _only(results: tuple[Any, ...]) -> Any:

@@ -38,6 +38,8 @@ class Case:
         return made
 
 
+CAUSAL = {"causal": True, "softcap": 2.0}
+DECODE = {"causal": True, "window": 4, "scale": 0.7}
 CASES = (
     Case("norm.rms_norm", ((2, 3, 8), (8,)), attributes={"eps": 1e-3}),
     Case("norm.rms_norm", ((300,), (300,))),
@@ -49,6 +51,11 @@ CASES = (
     Case("loss.cross_entropy", ((2, 3, 300), (2, 3)), 300),
     Case("loss.linear_cross_entropy", ((5, 4), (300, 4), (5,)), 300, {"ignore_index": 7}),
     Case("loss.linear_cross_entropy", ((2, 3, 4), (6, 4), (2, 3)), 6, {"ignore_index": 1}),
+    Case("attention.attention", ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 4)), attributes=CAUSAL),
+    Case("attention.attention", ((2, 1, 3), (1, 7, 3), (1, 7, 3)), attributes=DECODE),
+    Case("attention.attention", ((2, 9, 4), (2, 150, 4), (2, 150, 4))),
+    Case("attention.with_sinks", ((4, 5, 3), (2, 5, 3), (2, 5, 3), (4,)), attributes={"window": 2}),
+    Case("attention.with_alibi", ((4, 2, 3), (4, 6, 3), (4, 6, 3), (4,))),
     Case("scan.inclusive", ((2, 3, 5),)),
     Case("scan.inclusive", ((2, 150),)),
     Case("scan.exclusive", ((2, 3, 5),)),

@@ -260,11 +260,9 @@ def _own(results: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, .
     taken = {t.untyped_storage().data_ptr() for t in others if t.numel()}
     found: list[Tensor] = []
     for made in results:
-        place = made.untyped_storage().data_ptr()
-        shared = made.numel() > 0 and place in taken
-        found.append(
-            made.clone(memory_format=torch.contiguous_format) if shared else made.contiguous()
-        )
+        dense = made.contiguous()  # itself, where it is that
+        is_shared = dense.numel() > 0 and dense.untyped_storage().data_ptr() in taken
+        found.append(dense.clone() if is_shared else dense)
         taken.add(found[-1].untyped_storage().data_ptr())
     return tuple(found)
 

@@ -53,8 +53,8 @@ def test_derivatives(case: Case) -> None:
             full[place] = array
         return call(case)(*full)
 
-    modes = ["fwd", "rev"] if case.op.gradient is None else ["rev"]
-    check_grads(of_floats, [held[i] for i in floats], 2, modes, atol=3e-2, rtol=3e-2)
+    order, modes = (2, ["fwd", "rev"]) if case.op.gradient is None else (1, ["rev"])
+    check_grads(of_floats, [held[i] for i in floats], order, modes, atol=3e-2, rtol=3e-2)
 
 
 @pytest.mark.parametrize("case", SMALL, ids=str)

@@ -247,11 +247,14 @@ def traced(fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
 def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> Any:
     """Run code by hand on tensors; on a CPU it works on their arrays of NumPy."""
     dense = [t.detach().contiguous() for t in tensors]
-    given = dense if kernel.device != "cpu" else [t.numpy() for t in dense]
-    out = kernel(*given, **attributes)
-    results = out if isinstance(out, tuple) else (out,)
     if kernel.device == "cpu":
-        results = tuple(torch.from_numpy(np.asarray(r, order="C")) for r in results)
+        out = kernel(*(t.numpy() for t in dense), **attributes)
+        arrays = out if isinstance(out, tuple) else (out,)
+        results = tuple(torch.from_numpy(np.asarray(a, order="C")) for a in arrays)
+    else:
+        with torch.cuda.device(tensors[0].device):
+            out = kernel(*dense, **attributes)
+        results = out if isinstance(out, tuple) else (out,)
     return _only(_own(results, tensors))
 
 

@@ -102,11 +102,9 @@ def stages_of(
 def operator_stage(func: Func, backend: Backend, passes: str, prefer: str = "cost") -> Stages:
     """The stage that decides about hosted operators, where a function has some.
 
-    Peers have none: to them an operator is its decomposition.
+    To peers an operator is its decomposition.
     """
-    if "hosted" in passes or not backend.lowering.stages:
-        return ()
-    if all(node.op != "custom" for node in walk(func)):
+    if "hosted" in passes or all(node.op != "custom" for node in walk(func)):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
     return (("operators", f"hosted{options}"),)

@@ -18,8 +18,11 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
+from stack.hosted import declared, find
 from stack.ops.loss import linear_triton, rows_triton
 from stack.ops.norm import rows_triton as norms
+from stack.ops.qgemm import w4a16_triton
+from stack.ops.scan import carried_triton
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 232448  # bytes that one program may have
@@ -34,7 +37,8 @@ def test_values_in_the_interpreter() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 33
+    written = {n for n in declared() if any(k.device == "cuda" for k in find(n).kernels)}
+    assert written == {name.partition("-")[0] for name in found if "-" in name}
     assert not {k: v for k, v in found.items() if not v < (5e-3 if "float16" in k else 1e-5)}
 
 
@@ -52,6 +56,13 @@ def compiled(kernel: Any, pointers: str, constants: dict[str, int], **options: i
     return compile_kernel(source, target=HOPPER, options=options)
 
 
+def test_weights_of_4_bits_run_on_tensor_cores() -> None:
+    tile = {"ROWS": 64, "COLUMNS": w4a16_triton.COLUMNS, "HALF": w4a16_triton.HALF}
+    made = compiled(w4a16_triton.w4a16_kernel, "bf16 u8 bf16 bf16", tile, num_warps=4)
+    assert "wgmma.mma_async" in made.asm["ptx"] or "mma.sync" in made.asm["ptx"]
+    assert made.metadata.shared <= SHARED
+
+
 @pytest.mark.parametrize(
     ("kernel", "pointers"),
     [
@@ -59,8 +70,9 @@ def compiled(kernel: Any, pointers: str, constants: dict[str, int], **options: i
         (norms.layer_norm_kernel, "bf16 bf16 bf16 bf16"),
         (norms.softmax_kernel, "bf16 bf16"),
         (rows_triton.cross_entropy_kernel, "bf16 i64 fp32"),
+        (carried_triton.inclusive_kernel, "bf16 bf16"),
     ],
-    ids=["rms_norm", "layer_norm", "softmax", "cross_entropy"],
+    ids=["rms_norm", "layer_norm", "softmax", "cross_entropy", "inclusive"],
 )
 def test_rows_stay_in_registers(kernel: Any, pointers: str) -> None:
     made = compiled(kernel, pointers, {"COLUMNS": 4096}, num_warps=8)

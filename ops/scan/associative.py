@@ -93,11 +93,11 @@ def associative(name: str, combine: Combine, operands: tuple[str, ...] = ("x",))
     rule = f"{', '.join(['... n~'] * len(operands))} -> {', '.join(['... n~'] * len(operands))}"
 
     def scan(np: Any, *values: Any) -> Any:
-        out = doubled(np, combine, values)
+        out: Any = doubled(np, combine, values)
         return out if len(out) > 1 else out[0]
 
     def reference(*values: Any) -> Any:
-        out = sequential(combine, values)
+        out: Any = sequential(combine, values)
         return out if len(out) > 1 else out[0]
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -86,14 +86,14 @@ class TorchDevice:
 
         return here if target.startswith("torch:") else elsewhere
 
-    def hosted(self, node: Node) -> tuple[Make, bool]:
+    def hosted(self, node: Node) -> Library:
         kernel, attributes = kernel_of(node, "cuda"), attributes_of(node)
 
         def run(values: Sequence[Tensor], _: int) -> list[Tensor]:
             out = kernel(*(v.contiguous() for v in values), **attributes)
             return _unshared(out if isinstance(out, tuple) else (out,), values)
 
-        return run, kernel.capturable
+        return Library(kernel.kind, make=run, capturable=kernel.capturable)
 
     def loop(self, test: Program, body: Program) -> Make | None:
         return None

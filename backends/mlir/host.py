@@ -73,7 +73,7 @@ class Host:
 
         return run
 
-    def hosted(self, node: Node) -> tuple[Make, bool]:
+    def hosted(self, node: Node) -> Library:
         kernel, attributes = kernel_of(node, "cpu"), attributes_of(node)
         dtypes = [storage_dtype(t.dtype) for t in node.types]
 
@@ -81,7 +81,7 @@ class Host:
             out = kernel(*arrays, **attributes)
             return _own(out if isinstance(out, tuple) else (out,), dtypes, arrays)
 
-        return run, False
+        return Library(kernel.kind, make=run)
 
     def loop(self, test: Program, body: Program) -> Make | None:
         """Native where every step is a kernel of ours."""

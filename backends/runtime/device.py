@@ -95,8 +95,8 @@ class Device(Protocol):
         """What runs an `opaque` node; its results share no memory with operands."""
         ...
 
-    def hosted(self, node: Node) -> tuple[Make, bool]:
-        """The code by hand of a hosted operator, and whether a CUDA graph can hold it."""
+    def hosted(self, node: Node) -> Library:
+        """The code of a hosted operator that a `custom` node is kept for; it makes its results."""
         ...
 
     def loop(self, test: Program, body: Program) -> Make | None:

@@ -36,7 +36,7 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
     what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
     kind = "generated" if node.op in GENERATED else "library"
     if node.op == "custom":
-        return _by_hand(func, node)
+        return _hosted(func, node, "library" if library == "library" else "hand")
     if node.op == "opaque":
         kind, library = "fallback", ""
     return Kernel(
@@ -50,11 +50,11 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
     )
 
 
-def _by_hand(func: Func, node: Node) -> Kernel:
+def _hosted(func: Func, node: Node, kind: str) -> Kernel:
     inner = node.blocks[0].nodes if node.blocks else (node,)
     return Kernel(
         f"{node.attrs['name']}.{node.attrs.get('kernel', '')}".rstrip("."),
-        "hand",
+        kind,
         stage_node=func.body.names.get(node, ""),
         source=source_lines(func.body.locs.get(node, ())),
         ops=(str(node.attrs["name"]),),

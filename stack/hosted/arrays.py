@@ -182,9 +182,10 @@ class Namespace:
         return [self.broadcast_to(a, shape) for a in held]
 
     def _number(self, value: Any, dtype: DType) -> Node:
-        if isinstance(value, Expr):
-            return self.b.size_of(value, dtype)
-        return constant(value, dtype)
+        if not isinstance(value, Expr):
+            return constant(value, dtype)
+        size = self.b.size_of(value)
+        return size if dtype is size.dtype else self.b.cast(size, type=TensorType(dtype, ()))
 
     def divided(self, size: Dim, by: Dim) -> Dim:
         """A quotient of sizes that comes out even. Raises RuleError."""
@@ -254,10 +255,7 @@ class Namespace:
     def mean(self, x: Array, axis: Axes = None, keepdims: bool = False) -> Array:
         """The sum over the number of elements."""
         total = self.reduced("sum", x, axis, keepdims)
-        return total / self._count(product([x.shape[a] for a in _places(axis, x.ndim)]), x.dtype)
-
-    def _count(self, size: Dim, dtype: DType) -> Any:
-        return float(size) if isinstance(size, int) else Array(self, self.b.size_of(size, dtype))
+        return total / product([x.shape[a] for a in _places(axis, x.ndim)])
 
     def argmax(self, x: Array, axis: int) -> Array:
         """The first place of the largest element."""

@@ -13,7 +13,7 @@ from stack.hosted.declaration import NUMPY, Kernel, Op
 from stack.hosted.registry import find
 from stack.ir.builder import Builder, param
 from stack.ir.node import Func, Node
-from stack.ir.types import TensorType
+from stack.ir.types import TensorType, type_symbols
 
 Attributes = tuple[tuple[str, Any], ...]
 
@@ -56,7 +56,10 @@ def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]
     params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
     try:
         out: Any = made.decomposition(space, *(Array(space, p) for p in params), **attributes)
-    except RuleError as error:
+    except (RuleError, TypeError) as error:
+        if isinstance(error, TypeError) and not any(type_symbols(t) for t in types):
+            raise
+        # what is written for numbers may not take a size with symbols
         shown = ", ".join(f"{p.attrs['name']}: {p.type}" for p in params)
         raise RuleError(f"{made.name}({shown}): {error}") from error
     results = cast("tuple[Array, ...]", out) if isinstance(out, tuple) else (out,)

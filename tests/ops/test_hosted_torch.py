@@ -141,3 +141,23 @@ def test_sizes_that_do_not_fit_are_refused_before_anything_runs() -> None:
         torch.compile(lambda x, w: op(x, w), fullgraph=True)(*bad)
     with pytest.raises(Exception, match="'weight'"):
         stack.compile(lambda x, w: op(x, w), *bad)
+
+
+def test_sizes_that_vary_are_compiled_once() -> None:
+    op, w = find("norm.rms_norm"), torch.randn(16)
+    run = lambda x, w: op(x * 2, w) + 1
+    ours = stack.compile(run, torch.randn(8, 16), w, dynamic=True, strict=True)
+    theirs = torch.compile(run, dynamic=True, fullgraph=True, backend="aot_eager")
+    for rows in (8, 5):
+        x = torch.randn(rows, 16)
+        for compiled in (ours, theirs):
+            close(compiled(x, w), run(x, w))
+
+
+def test_a_decomposition_that_asks_for_numbers_is_called_where_sizes_vary() -> None:
+    """Width to the power -1/2 is no size: torch runs the operator, and that is counted."""
+    op, q = find("attention.attention"), torch.randn(2, 4, 6, 8)
+    run = lambda q: op(q, q, q, causal=True)
+    compiled = stack.compile(run, q, dynamic=True)
+    close(compiled(q), run(q))
+    assert compiled.run.coverage["fallback_ops"] == {"torch:stack.attention_attention.default": 1}

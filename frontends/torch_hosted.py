@@ -94,7 +94,7 @@ class _Torch:
         if len(devices) > 1:
             raise ValueError(f"{self.made.name}: arguments on {', '.join(map(str, devices))}")
         types = _types(tensors)
-        self.made.shapes([t.shape for t in types])
+        decomposed(self.made, types, tuple(sorted(attributes.items())))  # refuses what is wrong
         kernel = self.made.kernel_for(tensors[0].device.type, types, attributes)
         if kernel is not None:
             return launched(kernel, tensors, attributes)

@@ -28,7 +28,7 @@ import stack.plugins as plugins
 from stack.errors import RuleError, UsageError, unknown_name
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.dim import Dim
-from stack.ir.types import TensorType
+from stack.ir.types import TensorType, dtype_of
 
 DEVICES = ("cpu", "cuda")
 AUTOCASTS = ("", "f32", "low")
@@ -259,13 +259,17 @@ class Op:
         for framework in plugins.names("stack.frontends"):
             if framework in sys.modules and _is_of(arrays[0], framework):
                 return self.on(framework)(*arrays, **attributes)
+        if self.reference is None and self.language != NUMPY:
+            raise UsageError(f"{self.name} is written for {self.language}: call it on its arrays")
+        from stack.hosted.nodes import decomposed
+
         held = [np.asarray(a) for a in arrays]
-        self.shapes([a.shape for a in held])
+        read = self.read(attributes)
+        types = tuple(TensorType(dtype_of(a), a.shape) for a in held)
+        decomposed(self, types, tuple(sorted(read.items())))  # refuses what is wrong
         if self.reference is not None:
-            return self.reference(*held, **self.read(attributes))
-        if self.language == NUMPY:
-            return self.decomposition(np, *held, **self.read(attributes))
-        raise UsageError(f"{self.name} is written for {self.language}: call it on its arrays")
+            return self.reference(*held, **read)
+        return self.decomposition(np, *held, **read)
 
 
 def _is_of(array: Any, framework: str) -> bool:

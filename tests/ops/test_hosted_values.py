@@ -76,6 +76,10 @@ def test_what_a_node_reads_and_costs_comes_from_its_decomposition() -> None:
         ("loss.cross_entropy", [(4, 8), (4, 1)], "'target' has 2 leading axes"),
         ("loss.linear_cross_entropy", [(4, 8), (9, 7), (4,)], "axis 'k'.*'weight'"),
         ("activation.swiglu", [(4, 8), (4, 9)], "'up'"),
+        ("attention.attention", [(3, 4, 8), (2, 4, 8), (2, 4, 8)], "3 heads .* by 2 heads"),
+        ("attention.with_sinks", [(2, 5, 8), (2, 4, 8), (2, 4, 8), (2,)], "5 sees none of 4"),
+        ("qgemm.w4a16", [(4, 12), (5, 6), (5, 5)], "'scales' has 5 groups"),
+        ("qgemm.w4a16", [(4, 12), (5, 5), (5, 2)], "'packed' holds 10 weights"),
         ("activation.swiglu", [(4, 8)], "takes 2 arrays"),
     ],
 )
@@ -84,6 +88,13 @@ def test_sizes_that_do_not_fit_are_refused_by_name(
 ) -> None:
     with pytest.raises(RuleError, match=told):
         find(name)(*(np.zeros(s, np.float32) for s in shapes))
+
+
+def test_a_call_of_torch_refuses_the_same_before_a_kernel_is_asked() -> None:
+    torch = pytest.importorskip("torch")
+    x, scales = torch.zeros(4, 12), torch.zeros(5, 5)
+    with pytest.raises(RuleError, match="'scales' has 5 groups"):
+        find("qgemm.w4a16")(x, torch.zeros(5, 6, dtype=torch.uint8), scales)
 
 
 def test_attributes_are_refused_by_name() -> None:

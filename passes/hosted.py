@@ -1,6 +1,7 @@
 """hosted: operators are decomposed, or kept for code that somebody wrote by hand.
 
-Code by hand moves what it reads and writes once and is one launch. What is generated is priced as
+Code by hand moves what it reads and writes once, at the share of the machine's rates that its
+declaration states, and is one launch. What is generated is priced as
 the groups that fusion makes of the decomposition; where those cost no more the decomposition wins,
 for it also fuses with what stands around it.
 """
@@ -119,7 +120,7 @@ class _Chooser:
         target = self.log.cpu if kernel.device == "cpu" else self.log.gpu
         groups = _groups(node.blocks[0], kernel.device, target)
         generated = sum(_seconds(g, target) for g in groups)
-        by_hand = _seconds(node, target)
+        by_hand = _seconds(node, target, kernel.share)
         told = (
             f"{len(groups)} generated kernel(s) take an estimated {generated * 1e6:.1f} us,"
             f" {_named(kernel)} {by_hand * 1e6:.1f} us"
@@ -137,13 +138,13 @@ def _groups(block: Block, device: str, target: Target) -> list[Node]:
     return [n for n in done.func.nodes if n.op not in _FREE]
 
 
-def _seconds(node: Node, target: Target) -> float:
-    """Time of a group by the machine's rates: arithmetic or memory, and a launch."""
+def _seconds(node: Node, target: Target, share: float = 1.0) -> float:
+    """Time of a group by a share of the machine's rates: arithmetic or memory, and a launch."""
     found: Cost = cost(node)
     many = target.cores if isinstance(target, Cpu) else 1
     rate = target.bf16_rate if _is_narrow(_inside(node)) else target.f32_rate
     work = _number(found.flops) / (rate * many)
-    return max(work, _number(found.bytes) / target.memory_rate) + target.launch
+    return max(work, _number(found.bytes) / target.memory_rate) / share + target.launch
 
 
 def _inside(node: Node) -> Iterable[Node]:

@@ -40,6 +40,7 @@ def cross_entropy(np, logits, target, *, ignore_index: int = -100):
             "triton",
             ("bf16", "f16"),
             lambda x, weight, *_, **__: "" if x.dtype is weight.dtype else "two element types",
+            share=0.5,  # of 4,096 rows, 32,000 classes on an H200: 2.84 ms
             capturable=True,
         ),
     ),

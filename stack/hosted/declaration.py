@@ -49,6 +49,7 @@ class Kernel:
         name: what `stackc ops` and tables of kernels call it.
         dtypes: element types of the float operands that it has code for.
         refuses: `(*types, **attributes) -> why not`, "" where it has code for them.
+        share: of the machine's rates that it reaches, as measured: what it costs goes by that.
         capturable: whether a CUDA graph can hold what it launches.
         kind: "hand", or "library" where it calls one.
     """
@@ -58,6 +59,7 @@ class Kernel:
     name: str = ""
     dtypes: tuple[str, ...] = ("f32",)
     refuses: Callable[..., str] | None = None
+    share: float = 1.0
     capturable: bool = False
     kind: str = "hand"
 

@@ -88,11 +88,14 @@ def test_no_code_for_a_device(folds: Op) -> None:
     assert notes == ["toys.folds decomposed: nobody wrote code for cuda"]
 
 
-@pytest.mark.parametrize(("times", "is_kept"), [(1, False), (2, True)])
-def test_cost_keeps_what_would_be_more_launches(times: int, is_kept: bool) -> None:
+@pytest.mark.parametrize(
+    ("times", "share", "is_kept"), [(1, 1.0, False), (2, 1.0, True), (2, 0.01, False)]
+)
+def test_cost_keeps_what_would_be_more_launches(times: int, share: float, is_kept: bool) -> None:
     """One product is one kernel whoever wrote it, and takes in what stands around it."""
+    by_hand = Kernel("cpu", lambda a, b: a, "blas", share=share)
 
-    @op("toys.power", rule="n m, m m -> n m", kernels=(Kernel("cpu", lambda a, b: a, "blas"),))
+    @op("toys.power", rule="n m, m m -> n m", kernels=(by_hand,))
     def power(np, a, b):
         for _ in range(times):
             a = np.matmul(a, b)
@@ -100,7 +103,7 @@ def test_cost_keeps_what_would_be_more_launches(times: int, is_kept: bool) -> No
 
     try:
         b = Builder()
-        params = [param(n, tensor("f32", 32, 32)) for n in "xy"]
+        params = [param(n, tensor("f32", 64, 64)) for n in "xy"]
         func = b.func("f", params, custom(b, power, params, {}))
         text, notes = run(func, "device=cpu")
         assert ("custom" in text) is is_kept

@@ -17,6 +17,7 @@ from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+import stack.hosted as hosted
 from stack.errors import RuleError, StackError, SymbolicSize, UnsupportedOp
 from stack.frontends import (
     aten_conv,
@@ -60,7 +61,7 @@ _ = (
 
 # Ops that check or hint and give nothing.
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
-_NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+_NOT_THE_USERS = tuple(map(os.path.dirname, (torch.__file__, __file__, hosted.__file__)))
 _LARGE_CONSTANT = 64
 _STRIDED_WRITES = frozenset({
     torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,

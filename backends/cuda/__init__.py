@@ -69,8 +69,9 @@ BACKEND = Backend(
         ),
         artifacts=("cuda", "ptx", "sass"),
         retreat="retreat",
+        hosts="cuda",
     ),
     inspect=inspect_program,
-    options=("cache", "device", "excess_precision", "graph", "target", "tune"),
+    options=("cache", "device", "excess_precision", "graph", "hosted", "target", "tune"),
     machine=Machine(warm=lambda: nvrtc.forks().warm(), at_hand=gpu_at_hand),
 )

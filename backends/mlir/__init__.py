@@ -36,7 +36,8 @@ BACKEND = Backend(
         ),
         artifacts=("mlir", "llvm", "asm"),
         retreat="retreat",
+        hosts="cpu",
     ),
-    options=("cache", "excess_precision", "target", "tune"),
+    options=("cache", "excess_precision", "hosted", "target", "tune"),
     machine=Machine(at_hand=lambda _: cpu_at_hand()),
 )

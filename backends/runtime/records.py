@@ -35,6 +35,8 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
     inner: Sequence[Node] = node.blocks[0].nodes if node.op == "fusion" else (node,)
     what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
     kind = "generated" if node.op in GENERATED else "library"
+    if node.op == "custom":
+        return _hosted(func, node, "library" if library == "library" else "hand")
     if node.op == "opaque":
         kind, library = "fallback", ""
     return Kernel(
@@ -43,6 +45,19 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
         stage_node=func.body.names.get(node, ""),
         source=source_lines(func.body.locs.get(node, ())),
         ops=tuple(dict.fromkeys(n.op for n in inner)),
+        flops=_flops(inner),
+        bytes=_moved(node),
+    )
+
+
+def _hosted(func: Func, node: Node, kind: str) -> Kernel:
+    inner = node.blocks[0].nodes if node.blocks else (node,)
+    return Kernel(
+        f"{node.attrs['name']}.{node.attrs.get('kernel', '')}".rstrip("."),
+        kind,
+        stage_node=func.body.names.get(node, ""),
+        source=source_lines(func.body.locs.get(node, ())),
+        ops=(str(node.attrs["name"]),),
         flops=_flops(inner),
         bytes=_moved(node),
     )

@@ -98,10 +98,13 @@ BACKEND = Backend(
         ),
         artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
         retreat="retreat{tiles=4}",
+        hosts="cuda",
         proposal="tiles{most=8}",
         recomputes=True,
     ),
     inspect=_inspect,
-    options=("assembled", "cache", "device", "excess_precision", "graph", "target", "tune"),
+    options=(
+        *("assembled", "cache", "device", "excess_precision", "graph", "hosted", "target", "tune"),
+    ),
     machine=Machine(_warm, _identify, gpu_at_hand),
 )

@@ -30,6 +30,13 @@ def command(
         description=textwrap.dedent(text).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that declares operators (stack.op); once for each file",
+    )
     parser.set_defaults(run=run, command=parser)
     return parser
 

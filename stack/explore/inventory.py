@@ -10,6 +10,8 @@ from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import StackError
+from stack.hosted import declared
+from stack.hosted.describe import hosted_rows
 from stack.ir.ops import OPS, OpDef
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
@@ -95,8 +97,8 @@ def ops() -> list[Row]:
         table = None
     described = getattr(table, "op_rows", None)
     if described is not None:
-        return described()
-    return [_op(op) for op in OPS.values()]
+        return [*described(), *hosted_rows()]
+    return [*(_op(op) for op in OPS.values()), *hosted_rows()]
 
 
 def _op(op: OpDef) -> Row:
@@ -121,6 +123,7 @@ def env() -> list[Row]:
             rows.append({"name": name, "value": os.environ[name]})
     for group in plugins.GROUPS:
         rows.append({"name": group, "value": ", ".join(plugins.names(group)) or "none"})
+    rows.append({"name": "hosted operators", "value": ", ".join(declared()) or "none"})
     return rows
 
 

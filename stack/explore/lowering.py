@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,10 +13,11 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
+from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.storage import encode
-from stack.ir.types import BF16, DType
+from stack.ir.types import BF16, DType, TensorType
 from stack.rewrite.check import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
@@ -74,6 +75,12 @@ class IRFrontend:
         """Whatever framework the name says: `jax:fft`."""
         frontend: Frontend = plugins.load("stack.frontends", target.partition(":")[0])
         return frontend.call_opaque(target, call, args)
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        raise UsageError("a function from text calls operators by name")
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        raise UsageError("IR text has no functions to trace")
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         raise UsageError("a file of IR text says its own inputs: -i is for programs")

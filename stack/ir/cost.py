@@ -51,9 +51,9 @@ def cost(node: Node) -> Cost:
     """Operations, bytes read and bytes written of one node.
 
     The body of a `while` counts once, the dearest branch of a `cond` counts, `call` is the sum of
-    its body, `fusion` and `kernel` move their inputs and outputs only.
+    its body, `fusion`, `kernel` and `custom` move their inputs and outputs only.
     """
-    if node.op in ("fusion", "kernel"):
+    if node.op in ("fusion", "kernel") or (node.op == "custom" and node.blocks):
         return group_cost(node.blocks[0], node.args)
     if node.op == "stream":
         return _stream_cost(node)

@@ -72,6 +72,7 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     ),
     "item": lambda: _b.item(_b.sort(_x, _x, axis=1, num_keys=1, descending=False), index=1),
     "call": lambda: _b.call(_x, name="layer", blocks=_body),
+    "custom": lambda: _b.custom(_x, name="my.exp", rule="m n -> m n", blocks=_body),
     "fusion": lambda: _b.fusion(_x, kind="loop", blocks=_body),
     "cond": lambda: _b.cond(param("i", tensor("i32")), _x, blocks=_body * 2),
     "stream": _stream,

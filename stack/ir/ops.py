@@ -111,7 +111,7 @@ class OpDef:
     kind: str
     infer: Callable[[Site], Type]
     evaluate: Callable[..., Any] | None = None
-    rule: Callable[[Node], Rule] | None = None
+    rule: Callable[[Node], Rule | None] | None = None
     windows: Callable[[Node], Windows] | None = None
     relation: Callable[[Node], Relation] | None = None
     algebra: Algebra | Callable[[Node], Algebra] = NOTHING
@@ -246,9 +246,9 @@ def _relation(node: Node) -> Relation:
         return op.relation(node)
     operands = tuple(a.shape for a in node.args)
     results = tuple(t.shape for t in node.types)
-    if op.rule is None:
+    rule = rule_of(node)
+    if rule is None:
         return Everything(operands, results)
-    rule = op.rule(node)
     return related(rule, operands, results, op.windows(node) if op.windows else {})
 
 

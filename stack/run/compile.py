@@ -99,6 +99,17 @@ def stages_of(
     return ([("rounded", "rounding"), *forming] if rounds else forming), lowering
 
 
+def operator_stage(func: Func, backend: Backend, passes: str, prefer: str = "cost") -> Stages:
+    """The stage that decides about hosted operators, where a function has some.
+
+    To peers an operator is its decomposition.
+    """
+    if "hosted" in passes or all(node.op != "custom" for node in walk(func)):
+        return ()
+    options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
+    return (("operators", f"hosted{options}"),)
+
+
 def lower(
     func: Func,
     backend: Backend,
@@ -113,7 +124,8 @@ def lower(
     `target`: the machine to lower for; None takes the one at hand.
     """
     forming, lowering = stages_of(backend, passes, rounds)
-    return walk_stages(func, [*forming, *lowering], run, target or target_of(backend, {}))
+    first = operator_stage(func, backend, passes)
+    return walk_stages(func, [*first, *forming, *lowering], run, target or target_of(backend, {}))
 
 
 def build(
@@ -125,6 +137,7 @@ def build(
     tune: dict[str, Any] | None = None,
     rounds: bool = False,
     target: Target | None = None,
+    hosted: str = "cost",
 ) -> Made:
     """What `make`, the backend's compiler, builds of a function; each stage is recorded.
 
@@ -132,10 +145,12 @@ def build(
     `tune`: options of the backend for measuring tiles of groups; None measures none.
     `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
     `target`: the machine to lower for; None takes the one at hand.
+    `hosted`: what becomes of hosted operators, see pass `hosted`.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
-    groups = walk_stages(func, forming, run, target)
+    first = operator_stage(func, backend, passes, hosted)
+    groups = walk_stages(func, [*first, *forming], run, target)
     if tune is not None:
         groups = _tuned(groups, backend, run, tune, target)
 
@@ -206,7 +221,8 @@ def compile_func(
     choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
     `excess_precision`: False rounds 16-bit floats after each op, as eager frameworks do, where
     kernels keep f32 between the ops that they fuse. `target`: the machine to lower for, a name
-    or a file; by default the one at hand.
+    or a file; by default the one at hand. `hosted`: "hand" or "generated" decides for all hosted
+    operators, "cost" (the default) for each.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)
@@ -214,6 +230,7 @@ def compile_func(
     run = run if run is not None else Run(func.name, "", backend.name)
     given = dict(options or {})
     tune, excess = given.pop("tune", False), given.pop("excess_precision", True)
+    hosted = given.pop("hosted", "cost")
     executable = build(
         func,
         backend,
@@ -223,6 +240,7 @@ def compile_func(
         given if tune else None,
         rounds=not excess,
         target=target_of(backend, given),
+        hosted=hosted,
     )
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():

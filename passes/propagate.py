@@ -1,0 +1,32 @@
+"""propagate: from the places of some values to those of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Func
+from stack.passes.sharding.cells import Program
+from stack.passes.sharding.retype import placed, without_streams
+from stack.passes.sharding.spread import Spread
+from stack.rewrite import Log, Pass
+
+
+@dataclass(frozen=True)
+class Propagate(Pass):
+    """Every value gets the places that follow from those of annotated ones, both ways.
+
+    Attributes:
+        strict: refuse where the values of a node disagree, instead of leaving the largest.
+    """
+
+    name: ClassVar[str] = "propagate"
+    strict: bool = False
+
+    def run(self, func: Func, log: Log) -> Func:
+        if not func.meshes:
+            return func
+        plain = Func(func.name, without_streams(func.body), func.level)
+        program = Program(plain, func.meshes[0])
+        Spread(program, self.strict, log.note).run()
+        return placed(program)

@@ -157,8 +157,9 @@ def linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
     rounds.
     """
     kinds = {t.dtype for t in (*node.types, *(a.tensor for a in node.args))}
-    if len(kinds) != 1 or node.dtype.kind not in "iufc":
+    if len(kinds) != 1:
         return ()
-    if node.dtype.is_integer and node.op == "div":
+    (dtype,) = kinds
+    if dtype.kind == "b" or (dtype.is_integer and node.op == "div"):
         return ()
     return ops.algebra_of(node).linear

@@ -108,7 +108,7 @@ class Sharding:
             seen.append(axis)
         for number, (size, dim) in enumerate(zip(shape, self.dims, strict=True)):
             parts = size_of(dim.axes)
-            if isinstance(size, int) and size < parts:
+            if isinstance(size, int) and size < parts > 1:
                 raise RuleError(
                     f"dim {number} has {size} element(s) for {parts} parts"
                     f" ({axes_text(dim.axes)}); axes that fit: {_fitting(self.mesh, size)}"

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
-from stack.passes.sharding.cells import Program
+from stack.passes.sharding.decide import decided
 from stack.passes.sharding.retype import placed, without_streams
-from stack.passes.sharding.spread import Spread
 from stack.rewrite import Log, Pass
 
 
@@ -17,7 +16,7 @@ class Propagate(Pass):
     """Every value gets the places that follow from those of annotated ones, both ways.
 
     Attributes:
-        strict: refuse where the values of a node disagree, instead of leaving the largest.
+        strict: refuse where a node leaves a choice, instead of taking the one of fewest bytes.
     """
 
     name: ClassVar[str] = "propagate"
@@ -27,6 +26,4 @@ class Propagate(Pass):
         if not func.meshes:
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
-        program = Program(plain, func.meshes[0])
-        Spread(program, self.strict, log.note).run()
-        return placed(program)
+        return placed(decided(plain, func.meshes[0], self.strict, log.note))

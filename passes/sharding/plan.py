@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stack.ir.names import is_inline
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, walk
 from stack.ir.sharding import Sharding, replicated
 from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import Path, Program, Value
@@ -24,6 +24,21 @@ Tell = Callable[[str, tuple[str, ...]], None]
 def planned(program: Program, tell: Tell) -> Block:
     """The body of a program, with reshards."""
     return _Block(program, (), tell).run()
+
+
+def planned_bytes(program: Program) -> int:
+    """Bytes that a rank sends, loops counted once."""
+    body = _Block(program, (), lambda text, lines: None).run()
+    moves = {(block, node) for block, node in walk(body) if node.op == "reshard"}
+    mesh = program.mesh
+    return sum(
+        route(
+            node.tensor,
+            node.args[0].tensor.sharding or replicated(mesh, node.tensor.rank),
+            node.tensor.sharding or replicated(mesh, node.tensor.rank),
+        ).bytes
+        for _, node in moves
+    )
 
 
 @dataclass

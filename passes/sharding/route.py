@@ -143,25 +143,19 @@ class _Search:
     def steps(self, at: Places) -> Iterator[tuple[Step, int]]:
         """Every collective that leads on, and how many messages follow each other in it."""
         if len(at.partial) > 1:
-            size, ranks = self.local(at), size_of(at.partial)
-            sent = sent_bytes("all_reduce", ranks, size)
-            after = Places(at.dims, ())
-            yield Step("all_reduce", at.partial, -1, -1, after, sent), 2 * (ranks - 1)
+            yield self._step(at, "all_reduce", at.partial, -1, Places(at.dims, ()))
         for axis in at.partial:
             rest = tuple(a for a in at.partial if a != axis)
-            yield self._step(at, "all_reduce", axis, -1, Places(at.dims, rest))
+            yield self._step(at, "all_reduce", (axis,), -1, Places(at.dims, rest))
             for dim in self._takers(at, axis):
                 grown = self._with(at.dims, dim, (*at.dims[dim], axis))
-                yield self._step(at, "reduce_scatter", axis, dim, Places(grown, rest))
+                yield self._step(at, "reduce_scatter", (axis,), dim, Places(grown, rest))
         for dim, axes in enumerate(at.dims):
             if axes:
                 shorter = self._with(at.dims, dim, axes[:-1])
-                yield self._step(at, "all_gather", axes[-1], dim, Places(shorter, at.partial))
-                for other in self._takers(at, axes[-1]):
-                    if other != dim:
-                        moved = self._with(shorter, other, (*at.dims[other], axes[-1]))
-                        after = Places(moved, at.partial)
-                        yield self._step(at, "all_to_all", axes[-1], dim, after, other)
+                yield self._step(at, "all_gather", axes[-1:], dim, Places(shorter, at.partial))
+            for count in range(1, len(axes) + 1):
+                yield from self._exchanges(at, dim, axes[-count:])
             yield from self._shards(at, dim)
         yield from self._permutes(at)
         used = [a for axes in at.dims for a in axes]
@@ -170,6 +164,21 @@ class _Search:
                 grown = tuple(a for a in self.target.partial if a == axis or a in at.partial)
                 rest = tuple(a for a in at.partial if a not in grown)
                 yield Step("keep_first", (axis,), -1, -1, Places(at.dims, rest + grown), 0), 0
+
+    def _exchanges(self, at: Places, dim: int, moved: Axes) -> Iterator[tuple[Step, int]]:
+        """The last axes of a dim at once to a dim that wants them next."""
+        left = at.dims[dim][: -len(moved)]
+        for other, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
+            grown = (*axes, *moved)
+            if other == dim or wanted[: len(grown)] != grown:
+                continue
+            pair = ((self.shape[dim], at.dims[dim]), (self.shape[other], grown))
+            if len(moved) > 1 and any(is_padded(n, found) for n, found in pair):
+                continue
+            after = Places(
+                self._with(self._with(at.dims, dim, left), other, grown), at.partial
+            )
+            yield self._step(at, "all_to_all", moved, dim, after, other)
 
     def _shards(self, at: Places, dim: int) -> Iterator[tuple[Step, int]]:
         wanted, axes = self.target.dims[dim], at.dims[dim]
@@ -213,9 +222,10 @@ class _Search:
         return (*dims[:dim], axes, *dims[dim + 1 :])
 
     def _step(
-        self, at: Places, op: str, axis: MeshAxis, dim: int, after: Places, to: int = -1
+        self, at: Places, op: str, over: Axes, dim: int, after: Places, to: int = -1
     ) -> tuple[Step, int]:
+        ranks = size_of(over)
         cut = {"reduce_scatter": dim, "all_to_all": to}.get(op, -1)
-        sent = sent_bytes(op, axis.size, self.local(at, cut, axis.size))
-        waits = (axis.size - 1) * (2 if op == "all_reduce" else 1)
-        return Step(op, (axis,), dim, to, after, sent), waits
+        sent = sent_bytes(op, ranks, self.local(at, cut, ranks))
+        waits = (ranks - 1) * (2 if op == "all_reduce" else 1)
+        return Step(op, joined(over), dim, to, after, sent), waits

@@ -2,16 +2,16 @@
 
 In order: what users gave priority 0 first; then nodes that move data or work by element, which
 leave no choice; then all nodes, as long as nothing they are told disagrees; last those where it
-does: then the larger value stays where it is, which sends fewest bytes.
+does. Such a conflict is between places of one mesh axis, and is decided once for all nodes that
+are alike: `decide` tries each place and plans the whole program, unless a choice is given.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stack.errors import RuleError
 from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_with
 from stack.passes.sharding.cells import Cell, Program, Tie
 from stack.passes.sharding.factors import Split
@@ -26,21 +26,37 @@ class Heard(NamedTuple):
     bytes: int
 
 
+class Conflict(NamedTuple):
+    """Places that one node has for one mesh axis: factors, those that were asked for first.
+
+    Attributes:
+        key: what nodes that are alike have in common.
+        where: the node, for messages.
+    """
+
+    key: str
+    axis: MeshAxis
+    factors: tuple[str, ...]
+    where: str
+
+
 @dataclass
 class Spread:
     """Propagation over a program.
 
     Attributes:
-        strict: whether a choice is an error.
         tell: takes what was decided, and the source lines that it is about.
+        decided: for conflicts by their key, the factor that the axis goes to.
+        conflicts: those that were met, in order.
     """
 
     program: Program
-    strict: bool
     tell: Callable[[str, tuple[str, ...]], None]
+    decided: Mapping[str, str]
+    conflicts: dict[str, Conflict] = field(default_factory=dict[str, Conflict])
 
     def run(self) -> None:
-        """To the fixed point. Raises RuleError for a choice in strict mode."""
+        """To the fixed point."""
         ranks = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
         for priority in sorted(ranks):
             for level in (0, 1, 2):
@@ -87,45 +103,54 @@ class Spread:
                 yield Heard(factor, axes, number, cell.bytes)
 
     def _agreed(self, tie: Tie, heard: list[Heard], level: int) -> list[Heard]:
-        """What of it can hold at once: the rest is left out, or at the last level chosen from."""
+        """What of it can hold at once: the rest is left out, or at the last level decided."""
         order = sorted(heard, key=lambda h: (-h.bytes, -size_of(h.axes), h.value))
+        if level == 2:
+            order = self._decided(tie, order)
         chosen: dict[str, Heard] = {}
         for h in order:
-            held = chosen.get(h.factor)
-            rivals = [
-                c
-                for c in order
-                if c is not h
-                and (
-                    _disagree(c.axes, h.axes)
-                    if c.factor == h.factor
-                    else any(a.meets(b) for a in c.axes for b in h.axes)
-                )
-            ]
-            if rivals and level < 2:
+            if level < 2 and any(_rivals(h, other) for other in order):
                 continue
-            if rivals and self.strict:
-                self._refuse(tie, [h, *rivals])
+            held = chosen.get(h.factor)
             if held is not None and not starts_with(h.axes, held.axes):
                 continue
             others = [a for f, c in chosen.items() if f != h.factor for a in c.axes]
-            if any(a.meets(b) for a in h.axes for b in others):
-                continue
-            chosen[h.factor] = h
+            if not any(a.meets(b) for a in h.axes for b in others):
+                chosen[h.factor] = h
         return list(chosen.values())
 
-    def _refuse(self, tie: Tie, rivals: list[Heard]) -> None:
-        name = self.program.name
-        choices = "; ".join(
-            f"{h.factor} on {axes_text(h.axes)}, as {name(tie.values[h.value])}"
-            f" ({h.bytes} bytes stay)"
-            for h in rivals
-        )
-        where = ", ".join(self.program.lines(tie.values[-1])) or "no source line"
-        raise RuleError(
-            f"{name(tie.values[-1])} = {tie.node.op} ({where}) can be split in several ways:"
-            f" {choices}; annotate it to choose"
-        )
+    def _decided(self, tie: Tie, order: list[Heard]) -> list[Heard]:
+        """With the first axis that is wanted in two places, in one of them."""
+        pair = next(((h, c) for h in order for c in order if _rivals(h, c)), None)
+        if pair is None or pair[0].factor == pair[1].factor:
+            return order
+        axis = next(a for a in pair[0].axes if any(a.meets(b) for b in pair[1].axes))
+        conflict = self._conflict(tie, order, axis)
+        self.conflicts.setdefault(conflict.key, conflict)
+        factor = self.decided.get(conflict.key, conflict.factors[0])
+        kept = [h for h in order if h.factor == factor or not any(map(axis.meets, h.axes))]
+        if any(h.factor == factor and any(map(axis.meets, h.axes)) for h in kept):
+            return kept
+        first = Heard(factor, (axis,), order[0].value, order[0].bytes)
+        return [first, *kept]
+
+    def _conflict(self, tie: Tie, order: list[Heard], axis: MeshAxis) -> Conflict:
+        asked = [h.factor for h in order if any(map(axis.meets, h.axes))]
+        taken = {h.factor for h in order}
+        free = [
+            factor
+            for factor, size in tie.factors.sizes.items()
+            if factor not in taken | tie.factors.fixed | tie.factors.reduced
+            and all(factor in sum(dims, ()) for dims in tie.factors.results)
+            and size >= axis.size
+        ]
+        types = ", ".join(str(value.type) for value in tie.values)
+        said = ", ".join(f"{h.value}:{h.factor}:{axes_text(h.axes)}" for h in order)
+        key = f"{tie.node.op}({types}) {tie.factors.operands} {said}"
+        name = self.program.name(tie.values[-1])
+        lines = ", ".join(self.program.lines(tie.values[-1])) or "no source line"
+        factors = tuple(dict.fromkeys((*asked, *free)))
+        return Conflict(key, axis, factors, f"{name} = {tie.node.op} ({lines})")
 
     def _extends(self, cell: Cell, dim: int, axes: Axes) -> bool:
         """Whether a dim may take axes, and they are more than it has."""
@@ -148,6 +173,15 @@ class Spread:
         )
         cell.reasons.setdefault(dim, []).append(reason)
         self.tell(f"{name(value)}: dim {dim} on {reason}", self.program.lines(value))
+
+
+def _rivals(first: Heard, second: Heard) -> bool:
+    """Whether both cannot hold."""
+    if first is second:
+        return False
+    if first.factor == second.factor:
+        return _disagree(first.axes, second.axes)
+    return any(a.meets(b) for a in first.axes for b in second.axes)
 
 
 def _disagree(first: Axes, second: Axes) -> bool:

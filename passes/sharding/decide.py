@@ -8,15 +8,17 @@ layers of a kind are decided once.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from stack.errors import RuleError
-from stack.ir.mesh import Mesh
+from stack.ir.mesh import Mesh, MeshAxis
 from stack.ir.node import Func
-from stack.passes.sharding.cells import Program
+from stack.passes.sharding.cells import Program, Value
 from stack.passes.sharding.plan import planned_bytes
 from stack.passes.sharding.spread import Conflict, Spread
 
 Tell = Callable[[str, tuple[str, ...]], None]
+Seeds = dict[tuple[Value, MeshAxis], str]
 MOST = 24  # conflicts that are tried out; those after them leave the largest value where it is
 
 
@@ -25,39 +27,65 @@ def decided(func: Func, mesh: Mesh, strict: bool, tell: Tell) -> Program:
 
     Raises RuleError, with the choices and their bytes, where strict and a node leaves a choice.
     """
-    choices: dict[str, str] = {}
-    while True:
-        open_ = _open(func, mesh, choices)
-        if open_ is None or len(choices) == MOST:
-            break
-        costs = {
-            factor: planned_bytes(_spread(func, mesh, {**choices, open_.key: factor})[0])
-            for factor in open_.factors
-        }
+    decider = _Decider(func, mesh)
+    while (conflict := decider.open()) is not None and len(decider.choices) < MOST:
+        costs = {factor: decider.bytes(conflict, factor) for factor in conflict.factors}
         best = min(costs, key=lambda factor: costs[factor])
         told = ", ".join(f"{factor} ({cost} bytes)" for factor, cost in costs.items())
         if strict:
             raise RuleError(
-                f"{open_.where} can be split along {open_.axis} in several ways: {told};"
+                f"{conflict.where} can be split along {conflict.axis} in several ways: {told};"
                 " annotate it to choose"
             )
-        choices[open_.key] = best
-        tell(f"{open_.where}: {open_.axis} on {best}, of {told}", ())
-    program, spread = _spread(func, mesh, choices, tell)
-    del spread
-    return program
+        decider.choices[conflict.key] = best
+        lines = decider.lines(conflict)
+        tell(f"{conflict.where}: {conflict.axis} on {best}, of {told}", lines)
+    return decider.spread(decider.choices, decider.seeds, tell).program
 
 
-def _open(func: Func, mesh: Mesh, choices: dict[str, str]) -> Conflict | None:
-    """The first conflict without a choice."""
-    _, spread = _spread(func, mesh, choices)
-    return next((c for key, c in spread.conflicts.items() if key not in choices), None)
+@dataclass
+class _Decider:
+    """What was decided so far.
 
+    Attributes:
+        choices: by what nodes have in common.
+        seeds: of the nodes that were met.
+    """
 
-def _spread(
-    func: Func, mesh: Mesh, choices: dict[str, str], tell: Tell = lambda text, lines: None
-) -> tuple[Program, Spread]:
-    program = Program(func, mesh)
-    spread = Spread(program, tell, choices)
-    spread.run()
-    return program, spread
+    func: Func
+    mesh: Mesh
+    choices: dict[str, str] = field(default_factory=dict[str, str])
+    seeds: Seeds = field(default_factory=Seeds)
+
+    def spread(self, choices: dict[str, str], seeds: Seeds, tell: Tell | None = None) -> Spread:
+        """A propagation with these choices."""
+        program = Program(self.func, self.mesh)
+        spread = Spread(program, tell or (lambda text, lines: None), choices, seeds)
+        spread.run()
+        return spread
+
+    def open(self) -> Conflict | None:
+        """The first conflict that nothing was decided about; seeds those that something was."""
+        while True:
+            found = self.spread(self.choices, self.seeds).conflicts
+            known = {
+                place: self.choices[conflict.key]
+                for place, conflict in found.items()
+                if conflict.key in self.choices and place not in self.seeds
+            }
+            if not known:
+                return next((c for c in found.values() if c.key not in self.choices), None)
+            self.seeds.update(known)
+
+    def bytes(self, conflict: Conflict, factor: str) -> int:
+        """What a rank sends where a conflict ends so."""
+        choices = {**self.choices, conflict.key: factor}
+        seeds = {**self.seeds, (conflict.value, conflict.axis): factor}
+        return planned_bytes(self.spread(choices, seeds).program)
+
+    def lines(self, conflict: Conflict) -> tuple[str, ...]:
+        """Source lines of a conflict."""
+        block = self.func.body
+        for node, number in conflict.value.path:
+            block = node.blocks[number]
+        return block.locs.get(conflict.value.node, ())

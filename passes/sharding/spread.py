@@ -1,9 +1,9 @@
 """Propagation: where some values lie, others follow, in both directions, to a fixed point.
 
 In order: what users gave priority 0 first; then nodes that move data or work by element, which
-leave no choice; then all nodes, as long as nothing they are told disagrees; last those where it
-does. Such a conflict is between places of one mesh axis, and is decided once for all nodes that
-are alike: `decide` tries each place and plans the whole program, unless a choice is given.
+leave no choice; then factors that operands and results share; then those that are reduced, whose
+split leaves open sums. Where places of one mesh axis disagree, what agrees goes first. A conflict
+is decided once for all nodes that are alike: `decide` tries each place on the whole program.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_with
-from stack.passes.sharding.cells import Cell, Program, Tie
+from stack.passes.sharding.cells import Cell, Program, Tie, Value
 from stack.passes.sharding.factors import Split
 
 
@@ -26,14 +26,33 @@ class Heard(NamedTuple):
     bytes: int
 
 
+class Round(NamedTuple):
+    """Who is asked: ties up to a level, reduced factors or not, and whether conflicts end."""
+
+    level: int
+    reduces: bool
+    decides: bool
+
+
+ROUNDS = (
+    Round(0, False, False),
+    Round(1, False, False),
+    Round(1, False, True),
+    Round(1, True, False),
+    Round(1, True, True),
+)
+
+
 class Conflict(NamedTuple):
     """Places that one node has for one mesh axis: factors, those that were asked for first.
 
     Attributes:
+        value: the result of the node.
         key: what nodes that are alike have in common.
         where: the node, for messages.
     """
 
+    value: Value
     key: str
     axis: MeshAxis
     factors: tuple[str, ...]
@@ -47,34 +66,49 @@ class Spread:
     Attributes:
         tell: takes what was decided, and the source lines that it is about.
         decided: for conflicts by their key, the factor that the axis goes to.
+        seeds: results whose nodes were decided about: for an axis the factor that it goes to.
         conflicts: those that were met, in order.
     """
 
     program: Program
     tell: Callable[[str, tuple[str, ...]], None]
     decided: Mapping[str, str]
-    conflicts: dict[str, Conflict] = field(default_factory=dict[str, Conflict])
+    seeds: Mapping[tuple[Value, MeshAxis], str]
+    conflicts: dict[tuple[Value, MeshAxis], Conflict] = field(
+        default_factory=dict[tuple[Value, MeshAxis], Conflict]
+    )
 
     def run(self) -> None:
         """To the fixed point."""
+        for tie in self.program.ties:
+            self._seed(tie)
         ranks = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
         for priority in sorted(ranks):
-            for level in (0, 1, 2):
-                while any([self._step(tie, priority, level) for tie in self._ties(level)]):
+            for turn in ROUNDS:
+                ties = [tie for tie in self.program.ties if tie.level <= turn.level]
+                while any([self._step(tie, priority, turn) for tie in ties]):
                     continue
+
+    def _seed(self, tie: Tie) -> None:
+        """Put the results of a node where it was decided."""
+        for axis in [axis for value, axis in self.seeds if value == tie.values[-1]]:
+            factor = self.seeds[tie.values[-1], axis]
+            cell, dims = tie.cells[-1], tie.factors.values[-1]
+            found = tie.factors.axes_of(dims, {factor: (axis,)}) or ()
+            for dim, axes in enumerate(found):
+                if axes and self._extends(cell, dim, axes):
+                    cell.axes[dim] = axes
+                    cell.reasons.setdefault(dim, []).append(f"{axis}, as decided")
 
     def _cells(self) -> Iterable[Cell]:
         return self.program.cells.values()
 
-    def _ties(self, level: int) -> list[Tie]:
-        return [tie for tie in self.program.ties if tie.level <= level]
-
-    def _step(self, tie: Tie, priority: int, level: int) -> bool:
+    def _step(self, tie: Tie, priority: int, turn: Round) -> bool:
         """Whether one node told one of its values something new."""
-        heard = list(self._heard(tie, priority))
+        heard = list(self._heard(tie, priority, turn))
         if not heard:
             return False
-        chosen = self._agreed(tie, heard, level)
+        chosen = self._agreed(tie, heard, turn)
         split: Split = {h.factor: h.axes for h in chosen}
         source = {h.factor: h.value for h in chosen}
         changed = False
@@ -93,23 +127,25 @@ class Spread:
         own = {factor for factors in dims for factor in factors}
         return {factor: axes for factor, axes in split.items() if factor in own}
 
-    def _heard(self, tie: Tie, priority: int) -> Iterable[Heard]:
+    def _heard(self, tie: Tie, priority: int, turn: Round) -> Iterable[Heard]:
         for number, (cell, dims) in enumerate(zip(tie.cells, tie.factors.values, strict=True)):
             told = tuple(
                 axes if (asked.priority or 0) <= priority else ()
                 for axes, asked in zip(cell.axes, cell.asked, strict=True)
             )
             for factor, axes in tie.factors.split_of(dims, told).items():
+                if factor in tie.factors.reduced and not turn.reduces:
+                    continue
                 yield Heard(factor, axes, number, cell.bytes)
 
-    def _agreed(self, tie: Tie, heard: list[Heard], level: int) -> list[Heard]:
-        """What of it can hold at once: the rest is left out, or at the last level decided."""
+    def _agreed(self, tie: Tie, heard: list[Heard], turn: Round) -> list[Heard]:
+        """What of it can hold at once: the rest is left out, or decided."""
         order = sorted(heard, key=lambda h: (-h.bytes, -size_of(h.axes), h.value))
-        if level == 2:
+        if turn.decides:
             order = self._decided(tie, order)
         chosen: dict[str, Heard] = {}
         for h in order:
-            if level < 2 and any(_rivals(h, other) for other in order):
+            if not turn.decides and any(_rivals(h, other) for other in order):
                 continue
             held = chosen.get(h.factor)
             if held is not None and not starts_with(h.axes, held.axes):
@@ -125,9 +161,11 @@ class Spread:
         if pair is None or pair[0].factor == pair[1].factor:
             return order
         axis = next(a for a in pair[0].axes if any(a.meets(b) for b in pair[1].axes))
-        conflict = self._conflict(tie, order, axis)
-        self.conflicts.setdefault(conflict.key, conflict)
-        factor = self.decided.get(conflict.key, conflict.factors[0])
+        factor = self.seeds.get((tie.values[-1], axis))
+        if factor is None:
+            conflict = self._conflict(tie, order, axis)
+            self.conflicts.setdefault((conflict.value, axis), conflict)
+            factor = self.decided.get(conflict.key, conflict.factors[0])
         kept = [h for h in order if h.factor == factor or not any(map(axis.meets, h.axes))]
         if any(h.factor == factor and any(map(axis.meets, h.axes)) for h in kept):
             return kept
@@ -150,7 +188,7 @@ class Spread:
         name = self.program.name(tie.values[-1])
         lines = ", ".join(self.program.lines(tie.values[-1])) or "no source line"
         factors = tuple(dict.fromkeys((*asked, *free)))
-        return Conflict(key, axis, factors, f"{name} = {tie.node.op} ({lines})")
+        return Conflict(tie.values[-1], key, axis, factors, f"{name} = {tie.node.op} ({lines})")
 
     def _extends(self, cell: Cell, dim: int, axes: Axes) -> bool:
         """Whether a dim may take axes, and they are more than it has."""

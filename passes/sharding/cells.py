@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple, cast
 
 from stack.errors import RuleError
 from stack.ir import ops
-from stack.ir.mesh import Axes, Mesh
+from stack.ir.mesh import Axes, Mesh, joined
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
@@ -53,6 +54,7 @@ class Cell:
     asked: tuple[DimSharding, ...]
     banned: Axes = ()
     said: bool = False
+    changes: int = 0
     reasons: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
     @property
@@ -60,10 +62,16 @@ class Cell:
         """All axes that split it."""
         return tuple(axis for axes in self.axes for axis in axes)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """Of the whole value."""
         return int(cast("int", self.value.type.bytes))
+
+    def split(self, dim: int, axes: Axes, reason: str) -> None:
+        """Split a dim by more axes than before."""
+        self.axes[dim] = joined(axes)
+        self.reasons.setdefault(dim, []).append(reason)
+        self.changes += 1
 
     def sharding(self, mesh: Mesh) -> Sharding:
         """What was decided."""

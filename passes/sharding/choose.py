@@ -9,12 +9,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-from stack.ir import ops
+from stack.ir import ops, param
 from stack.ir.mesh import Axes, Mesh, MeshAxis, atoms, joined, size_of
 from stack.ir.node import Node
 from stack.ir.sharding import Sharding, sharded
+from stack.ir.types import unsharded
 from stack.passes.sharding.factors import Factors, Split, factors_of
 from stack.passes.sharding.route import route
 
@@ -35,14 +37,41 @@ class Choice(NamedTuple):
     makes: tuple[Sharding, ...]
 
 
-@dataclass(frozen=True)
-class Chooser:
-    """The ways to compute one node.
+def best_choice(
+    mesh: Mesh,
+    node: Node,
+    operands: Sequence[Sequence[Sharding]],
+    wanted: Sequence[Sharding],
+) -> Choice:
+    """The cheapest way to compute a node.
 
-    Attributes:
+    Args:
         operands: for each operand where it lies; in several ways where copies were made.
         wanted: where each result is to lie.
     """
+    versions = tuple(tuple(dict.fromkeys(found)) for found in operands)
+    return _best(mesh, _alone(node), versions, tuple(wanted))
+
+
+def _alone(node: Node) -> Node:
+    """The node that all nodes that are alike have in common."""
+    holders = [param(f"x{i}", unsharded(a.tensor)) for i, a in enumerate(node.args)]
+    return Node(node.op, holders, node.attrs, unsharded(node.type), node.blocks)
+
+
+@lru_cache(maxsize=1 << 14)
+def _best(
+    mesh: Mesh,
+    node: Node,
+    operands: tuple[tuple[Sharding, ...], ...],
+    wanted: tuple[Sharding, ...],
+) -> Choice:
+    return Chooser(mesh, node, operands, wanted).best()
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """The ways to compute one node; see `best_choice`."""
 
     mesh: Mesh
     node: Node
@@ -81,7 +110,7 @@ class Chooser:
         options: dict[MeshAxis, dict[str, int]] = {}
         for split in proposed:
             for factor, axes in split.items():
-                for place, axis in enumerate(axes if is_apart else atoms(axes)):
+                for place, axis in enumerate(axes if is_apart else atoms(tuple(axes))):
                     options.setdefault(axis, {}).setdefault(factor, place)
         ways = [[(axis, f, p) for f, p in found.items()] + [(axis, "", 0)] for axis, found in options.items()]
         for way in itertools.islice(itertools.product(*ways), MOST):

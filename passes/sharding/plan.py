@@ -15,7 +15,7 @@ from stack.ir.node import Block, Node, walk
 from stack.ir.sharding import Sharding, replicated
 from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import Path, Program, Value
-from stack.passes.sharding.choose import Chooser
+from stack.passes.sharding.choose import best_choice
 from stack.passes.sharding.route import places, route
 
 Tell = Callable[[str, tuple[str, ...]], None]
@@ -105,7 +105,7 @@ class _Block:
         mesh = self.program.mesh
         versions = [[self._where(v) for v in self.made[a]] for a in node.args]
         wanted = [self._cell(Value(self.path, node, i)) for i in range(len(node.types))]
-        choice = Chooser(mesh, node, versions, wanted).best()
+        choice = best_choice(mesh, node, versions, wanted)
         needed = zip(node.args, choice.needs, strict=True)
         args = [self._at(arg, need, node) for arg, need in needed]
         return Node(node.op, args, node.attrs, _typed(node.type, choice.makes))

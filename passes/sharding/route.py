@@ -122,7 +122,7 @@ class _Search:
             found: list[MeshAxis] = []
             for axis in axes:
                 differs = any(axis.meets(o) and o != axis for o in others)
-                found.extend(atoms([axis]) if differs and is_even else [axis])
+                found.extend(atoms((axis,)) if differs and is_even else [axis])
             return tuple(found)
 
         both = zip(own.dims, other.dims, self.shape, strict=True)

@@ -77,6 +77,7 @@ class Spread:
     conflicts: dict[tuple[Value, MeshAxis], Conflict] = field(
         default_factory=dict[tuple[Value, MeshAxis], Conflict]
     )
+    asked: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
 
     def run(self) -> None:
         """To the fixed point."""
@@ -84,9 +85,10 @@ class Spread:
             self._seed(tie)
         ranks = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
         for priority in sorted(ranks):
+            self.asked.clear()
             for turn in ROUNDS:
                 ties = [tie for tie in self.program.ties if tie.level <= turn.level]
-                while any([self._step(tie, priority, turn) for tie in ties]):
+                while any([self._ask(tie, priority, turn) for tie in ties]):
                     continue
 
     def _seed(self, tie: Tie) -> None:
@@ -97,11 +99,18 @@ class Spread:
             found = tie.factors.axes_of(dims, {factor: (axis,)}) or ()
             for dim, axes in enumerate(found):
                 if axes and self._extends(cell, dim, axes):
-                    cell.axes[dim] = axes
-                    cell.reasons.setdefault(dim, []).append(f"{axis}, as decided")
+                    cell.split(dim, axes, f"{axis}, as decided")
 
     def _cells(self) -> Iterable[Cell]:
         return self.program.cells.values()
+
+    def _ask(self, tie: Tie, priority: int, turn: Round) -> bool:
+        """A step, unless the last one left nothing, and nothing changed since."""
+        now = tuple(cell.changes for cell in tie.cells)
+        if self.asked.get(id(tie)) == now:
+            return False
+        self.asked[id(tie)] = now
+        return self._step(tie, priority, turn)
 
     def _step(self, tie: Tie, priority: int, turn: Round) -> bool:
         """Whether one node told one of its values something new."""
@@ -116,10 +125,8 @@ class Spread:
             found = tie.factors.axes_of(dims, self._known(split, dims))
             for dim, axes in enumerate(found or ()):
                 if self._extends(cell, dim, axes):
-                    new = axes
-                    cell.axes[dim] = joined(new)
                     factor = next(f for f in reversed(dims[dim]) if split.get(f))
-                    self._note(tie, number, dim, factor, source[factor])
+                    self._extend(tie, number, dim, axes, factor, source[factor])
                     changed = True
         return changed
 
@@ -135,6 +142,7 @@ class Spread:
             )
             for factor, axes in tie.factors.split_of(dims, told).items():
                 if factor in tie.factors.reduced and not turn.reduces:
+                    self.asked.pop(id(tie), None)  # again in a later round
                     continue
                 yield Heard(factor, axes, number, cell.bytes)
 
@@ -146,6 +154,7 @@ class Spread:
         chosen: dict[str, Heard] = {}
         for h in order:
             if not turn.decides and any(_rivals(h, other) for other in order):
+                self.asked.pop(id(tie), None)
                 continue
             held = chosen.get(h.factor)
             if held is not None and not starts_with(h.axes, held.axes):
@@ -201,15 +210,17 @@ class Spread:
         taken: list[MeshAxis] = [*others, *cell.banned]
         return not any(a.meets(b) for a in axes for b in taken)
 
-    def _note(self, tie: Tie, number: int, dim: int, factor: str, source: int) -> None:
+    def _extend(
+        self, tie: Tie, number: int, dim: int, axes: Axes, factor: str, source: int
+    ) -> None:
         cell, value = tie.cells[number], tie.values[number]
         name = self.program.name
         where = ", ".join(self.program.lines(tie.values[-1]))
         reason = (
-            f"{axes_text(cell.axes[dim])}, from {name(tie.values[source])} through factor"
+            f"{axes_text(joined(axes))}, from {name(tie.values[source])} through factor"
             f" {factor} of {tie.node.op}" + (f", {where}" if where else "")
         )
-        cell.reasons.setdefault(dim, []).append(reason)
+        cell.split(dim, axes, reason)
         self.tell(f"{name(value)}: dim {dim} on {reason}", self.program.lines(value))
 
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 from stack.errors import RuleError
 
@@ -161,7 +161,8 @@ def joined(axes: Sequence[MeshAxis]) -> Axes:
     return tuple(found)
 
 
-def atoms(axes: Sequence[MeshAxis]) -> Axes:
+@lru_cache(maxsize=1 << 10)
+def atoms(axes: Axes) -> Axes:
     """Axes in parts of a prime number of ranks."""
     found: list[MeshAxis] = []
     for axis in axes:
@@ -175,7 +176,9 @@ def atoms(axes: Sequence[MeshAxis]) -> Axes:
     return tuple(found)
 
 
-def starts_with(axes: Sequence[MeshAxis], start: Sequence[MeshAxis]) -> bool:
+def starts_with(axes: Axes, start: Axes) -> bool:
     """Whether the first of these axes, or parts of them, are those."""
+    if axes[: len(start)] == start:
+        return True
     first = atoms(start)
     return atoms(axes)[: len(first)] == first

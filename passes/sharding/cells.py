@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import NamedTuple, cast
 
 from stack.errors import RuleError
-from stack.ir import ops
+from stack.ir import ops, param
 from stack.ir.mesh import Axes, Mesh, joined
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
-from stack.ir.types import TensorType
+from stack.ir.types import TensorType, unsharded
 from stack.passes.sharding.factors import Factors, factors_of
 
 Path = tuple[tuple[Node, int], ...]  # nodes that run blocks, each with the number of its block
@@ -29,11 +29,11 @@ class Value(NamedTuple):
 
     path: Path
     node: Node
-    index: int = 0
+    result: int = 0
 
     @property
     def type(self) -> TensorType:
-        return self.node.types[self.index]
+        return self.node.types[self.result]
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Program:
         node, block = value.node, self.blocks[value.path]
         if node.op == "param":
             return f"%{node.attrs['name']}"
-        tail = f"#{value.index}" if len(node.types) > 1 else ""
+        tail = f"#{value.result}" if len(node.types) > 1 else ""
         return f"%{block.names.get(node, node.op)}{tail}"
 
     def lines(self, value: Value) -> tuple[str, ...]:
@@ -181,11 +181,7 @@ class Program:
                     moves = ops.lookup(node.op).kind in ("elementwise", "movement", "collective")
                     self._add(node, path, factors_of(node), values, 0 if moves else 1)
         for first, second in self.borders:
-            copied = factors_of(Node("reshard", (first.node,), {}, first.type)) if (
-                len(first.node.types) == 1
-            ) else None
-            if copied is not None:
-                self._add(second.node, second.path, copied, [first, second], 0)
+            self._add(second.node, second.path, _copied(second.type), [first, second], 0)
 
     def _add(
         self, node: Node, path: Path, factors: Factors, values: list[Value], level: int
@@ -215,3 +211,9 @@ class Program:
         for dim, axes in enumerate(said.axes):
             if axes:
                 cell.reasons.setdefault(dim, []).append("annotated")
+
+
+def _copied(type_: TensorType) -> Factors:
+    """The factors of a value that stays what it is."""
+    held = param("x", unsharded(type_))
+    return factors_of(Node("reshard", (held,), {}, unsharded(type_)))

@@ -112,7 +112,10 @@ class Chooser:
             for factor, axes in split.items():
                 for place, axis in enumerate(axes if is_apart else atoms(tuple(axes))):
                     options.setdefault(axis, {}).setdefault(factor, place)
-        ways = [[(axis, f, p) for f, p in found.items()] + [(axis, "", 0)] for axis, found in options.items()]
+        ways = [
+            [(axis, f, p) for f, p in found.items()] + [(axis, "", 0)]
+            for axis, found in options.items()
+        ]
         for way in itertools.islice(itertools.product(*ways), MOST):
             found_: dict[str, list[tuple[int, MeshAxis]]] = {}
             for axis, factor, place in way:

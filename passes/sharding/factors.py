@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import cast
 from weakref import WeakKeyDictionary
@@ -132,8 +133,12 @@ def _factors(node: Node) -> Factors:
     if not isinstance(relation, Linear):
         return _unrelated(*shapes)
     finder = _Finder(relation, _marked(node))
-    operands = tuple(finder.dims(s, access, f"{i}") for i, (s, access) in enumerate(relation.operands))
-    results = tuple(finder.dims(s, access, f"r{i}") for i, (s, access) in enumerate(relation.results))
+    operands = tuple(
+        finder.dims(s, access, f"{i}") for i, (s, access) in enumerate(relation.operands)
+    )
+    results = tuple(
+        finder.dims(s, access, f"r{i}") for i, (s, access) in enumerate(relation.results)
+    )
     fixed = finder.fixed | _repeated((*operands, *results))
     fixed |= {name for name, size in finder.sizes.items() if size < 2}
     kind = _kind(node)
@@ -200,7 +205,7 @@ class _Finder:
     def _flattened(self, relation: Linear) -> dict[str, tuple[str, ...]]:
         """Axes that several dims number together, in the factors at whose borders dims meet."""
         borders: dict[str, set[int]] = {}
-        for shape, access in (*relation.operands, *relation.results):
+        for _, access in (*relation.operands, *relation.results):
             for equation in access:
                 if equation.is_exact and len(equation.axes) == 1:
                     name = str(equation.axes[0][0])
@@ -211,10 +216,10 @@ class _Finder:
             places = sorted(found, reverse=True)
             if len(places) < 3:
                 continue
-            if 0 in places or any(a % b for a, b in zip(places, places[1:])):
+            if 0 in places or any(a % b for a, b in pairwise(places)):
                 self.fixed.add(name)
                 continue
-            parts = [a // b for a, b in zip(places, places[1:])]
+            parts = [a // b for a, b in pairwise(places)]
             made[name] = tuple(f"{name}.{i}" for i in range(len(parts)))
             self.sizes.update(zip(made[name], parts))
         return made

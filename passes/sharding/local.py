@@ -73,9 +73,7 @@ class Local:
         node = self.node
         return identity(node.attrs["kind"], node.dtype) if node.op == "reduce" else 0
 
-    def _masked(
-        self, x: Node, dim: int, sharding: Sharding, type_: TensorType, value: Any
-    ) -> Node:
+    def _masked(self, x: Node, dim: int, sharding: Sharding, type_: TensorType, value: Any) -> Node:
         size = type_.shape[dim]
         held = self.b.part_held(size=size, **self._over(sharding.axes[dim]))
         place = self.b.iota(axis=dim, type=TensorType(I64, x.shape))

@@ -61,9 +61,7 @@ class Mover:
         """For each rank the one that needs what it holds; those that can keep it do."""
 
         def held(rank: int, at: Places) -> tuple[tuple[int, ...], ...]:
-            return tuple(
-                (_number(self.mesh, rank, axes),) for axes in (*at.dims, at.partial)
-            )
+            return tuple((_number(self.mesh, rank, axes),) for axes in (*at.dims, at.partial))
 
         ranks = range(self.mesh.ranks)
         order = {r: r for r in ranks if held(r, before) == held(r, after)}

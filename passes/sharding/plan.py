@@ -88,7 +88,8 @@ class _Block:
             new = node
         elif node.op == "item":
             (source,) = self.made[node.args[0]]
-            new = Node("item", (source,), node.attrs, source.types[node.attrs["index"]])
+            index = int(node.attrs["index"])
+            new = Node("item", (source,), node.attrs, source.types[index])
         elif node.op == "reshard":
             new = self._at(node.args[0], self._cell(Value(self.path, node)), node)
         elif node.blocks:

@@ -53,7 +53,9 @@ def without_streams(block: Block) -> Block:
     for node in block.nodes:
         args = [done[a] for a in node.args]
         if node.op == "stream":
-            done[node] = Node("call", args, {"name": node.attrs["name"]}, node.type, [expanded(node)])
+            done[node] = Node(
+                "call", args, {"name": node.attrs["name"]}, node.type, [expanded(node)]
+            )
             continue
         blocks = [without_streams(b) for b in node.blocks]
         done[node] = Node(node.op, args, node.attrs, node.type, blocks)

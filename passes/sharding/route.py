@@ -87,7 +87,13 @@ def _route(shape: tuple[int, ...], width: int, source: Places, target: Places) -
         done.add(at)
         for step, waits in search.steps(at):
             if step.after not in done:
-                entry = (cost + step.bytes, latency + waits, next(count), step.after, (*steps, step))
+                entry = (
+                    cost + step.bytes,
+                    latency + waits,
+                    next(count),
+                    step.after,
+                    (*steps, step),
+                )
                 heapq.heappush(queue, entry)
     raise AssertionError(f"no way from {source} to {target}")
 
@@ -98,7 +104,9 @@ def _merged(shape: tuple[int, ...], steps: tuple[Step, ...]) -> Iterator[Step]:
     for step in steps:
         if held is not None:
             is_one = (held.op, held.axis) == (step.op, step.axis) == ("all_gather", step.axis)
-            if is_one and not is_padded(shape[step.axis], (*step.after.dims[step.axis], *step.over)):
+            if is_one and not is_padded(
+                shape[step.axis], (*step.after.dims[step.axis], *step.over)
+            ):
                 over = joined((*step.over, *held.over))
                 held = Step(step.op, over, step.axis, -1, step.after, held.bytes + step.bytes)
                 continue
@@ -175,9 +183,7 @@ class _Search:
             pair = ((self.shape[dim], at.dims[dim]), (self.shape[other], grown))
             if len(moved) > 1 and any(is_padded(n, found) for n, found in pair):
                 continue
-            after = Places(
-                self._with(self._with(at.dims, dim, left), other, grown), at.partial
-            )
+            after = Places(self._with(self._with(at.dims, dim, left), other, grown), at.partial)
             yield self._step(at, "all_to_all", moved, dim, after, other)
 
     def _shards(self, at: Places, dim: int) -> Iterator[tuple[Step, int]]:

@@ -31,7 +31,7 @@ def shard_target(target: Target, settings: Settings, mesh: str, shard: tuple[str
     quoted = ", ".join(map(json.dumps, shard))
     strict = "{strict=true}" if settings.strict else ""
     pipelines = (
-        f'canonicalize,annotate{{mesh={json.dumps(mesh)}, shard=[{quoted}]}}',
+        f"canonicalize,annotate{{mesh={json.dumps(mesh)}, shard=[{quoted}]}}",
         f"propagate{strict}",
         "reshard",
         "spmd",
@@ -136,7 +136,8 @@ def pieces(name: str, type_: TensorType) -> str:
     lines = [f"{name}: {type_}, {type_.dtype}[{shape}] on each rank"]
     for place, ranks in _owners(sharding):
         index = ", ".join(
-            f"{part} of {size_of(axes)}" if axes else ":" for part, axes in zip(place, sharding.axes)
+            f"{part} of {size_of(axes)}" if axes else ":"
+            for part, axes in zip(place, sharding.axes)
         )
         lines.append(f"  [{index}]  ranks {' '.join(map(str, ranks))}")
     return "\n".join(lines)

@@ -10,13 +10,11 @@ meet. `mesh` and `over` say which: groups of ranks that differ along the axes `o
     all_to_all      each gives a part of a dim to every other, and joins what comes along another
     permute         what the rank before in `order` holds
     shard           its own part of a dim of what all hold; sends nothing
-    halo            a window of a dim that all hold in parts: what neighbours have of it comes over
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import prod
 from typing import Any
 
 from stack.errors import RuleError
@@ -78,17 +76,6 @@ def _permute(site: Site) -> Type:
     return site.args[0].tensor
 
 
-def _halo(site: Site) -> Type:
-    source, at = site.args[0].tensor, site.attrs["axis"]
-    if site.args[1].tensor != TensorType(source.dtype, ()):
-        raise site.fail("what lies outside is a scalar of the operand's element type")
-    if not 0 <= at < source.rank or site.attrs["length"] < 0:
-        raise site.fail(f"has no dim {at}, or no window of that length")
-    group_of(site.attrs)
-    shape = (*source.shape[:at], site.attrs["length"], *source.shape[at + 1 :])
-    return source.with_shape(shape)
-
-
 def _place(site: Site) -> Type:
     group_of(site.attrs)
     return TensorType(I64, ())
@@ -101,9 +88,15 @@ def _reshard(site: Site) -> Type:
     return hint
 
 
-def _mesh_op(name: str, doc: str, infer: Callable[[Site], Type], *attrs: str, **more: Any) -> None:
+def _mesh_op(
+    name: str, doc: str, infer: Callable[[Site], Type], *attrs: str, arity: int = 1
+) -> None:
     given = ("mesh: str", *attrs)
-    define(OpDef(name, doc, "collective", infer, attrs=given, **{"arity": 1, **more}))
+    define(OpDef(name, doc, "collective", infer, attrs=given, arity=arity))
+
+
+def _unchanged(space: Any, node: Node, run: Any, x: Any) -> Any:
+    return x
 
 
 define(
@@ -112,7 +105,7 @@ define(
         "the same value, its elements elsewhere",
         "collective",
         _reshard,
-        evaluate=lambda space, node, run, x: x,
+        evaluate=_unchanged,
         arity=1,
     )
 )
@@ -147,18 +140,6 @@ _mesh_op(
     lambda site: _resized(site, ("axis", False)),
     "over: str",
     "axis: int",
-)
-_mesh_op(
-    "halo",
-    "elements start + position * step + (0..length) of a dim of `size` in parts; outside: a scalar",
-    _halo,
-    "over: str",
-    "axis: int",
-    "size: int",
-    "start: int",
-    "step: int",
-    "length: int",
-    arity=2,
 )
 _mesh_op(
     "part_start",
@@ -198,25 +179,9 @@ def sent_bytes(op: str, ranks: int, size: int) -> int:
 def traffic(node: Node) -> int:
     """Bytes that a rank sends in a node; 0 for what is no collective."""
     if node.op not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"):
-        return halo_bytes(node) if node.op == "halo" else 0
+        return 0
     ranks = 2 if node.op == "permute" else size_of(group_of(node.attrs)[1])
     size = node.args[0].tensor.bytes
     if not isinstance(size, int):
         raise RuleError(f"{node.op} of {node.args[0].type}: bytes of a symbolic size")
     return sent_bytes(node.op, ranks, size)
-
-
-def halo_bytes(node: Node) -> int:
-    """The most that a rank sends in a `halo`: what the windows of others have of its part."""
-    over = group_of(node.attrs)[1]
-    source, at = node.args[0].tensor, int(node.attrs["axis"])
-    part, length = int(source.shape[at]), int(node.attrs["length"])
-    row = source.dtype.bytes * prod(int(n) for d, n in enumerate(source.shape) if d != at)
-    sent = [0] * size_of(over)
-    for reader in range(len(sent)):
-        start = int(node.attrs["start"]) + reader * int(node.attrs["step"])
-        for owner in range(len(sent)):
-            first, last = max(start, owner * part), min(start + length, (owner + 1) * part)
-            if owner != reader and last > first:
-                sent[owner] += (last - first) * row
-    return max(sent)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -59,9 +59,17 @@ class MeshSpace(NumpySpace):
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("op_") and name not in _TOGETHER:
-            own = getattr(self.own, name)
-            return lambda node, *args: self._each(lambda *parts: own(node, *parts), args)
+            return super().__getattribute__("_everywhere")(name)
         return super().__getattribute__(name)
+
+    def _everywhere(self, name: str) -> Callable[..., Any]:
+        """The meaning of an op, on every rank."""
+        own = getattr(self.own, name)
+
+        def run(node: Node, *args: Held) -> Any:
+            return self._each(lambda *parts: own(node, *parts), args)
+
+        return run
 
     def _each(self, run: Callable[..., Any], values: Sequence[Held]) -> Any:
         """One op on all ranks; several results come out as several values."""
@@ -139,30 +147,20 @@ class MeshSpace(NumpySpace):
     def op_shard(self, node: Node, x: Any) -> Held:
         at, over = node.attrs["axis"], group_of(node.attrs)[1]
         made: list[Array] = []
+        size = int(cast("int", node.shape[at]))
         for rank, part in enumerate(x.parts):
-            size = node.shape[at]
             start = part_start(part.shape[at], over, self.mesh.positions(rank, over))
             made.append(np.take(part, range(start, start + size), at))
         return Held(tuple(made))
 
     def op_permute(self, node: Node, x: Any) -> Held:
-        order = node.attrs["order"]
+        order: tuple[int, ...] = node.attrs["order"]
         every = self.mesh.axes_of(", ".join(name for name, _ in self.mesh.axes))
-        return self._met(node, x, lambda held, place: held[order.index(place)], every)
-
-    def op_halo(self, node: Node, x: Any, outside: Any) -> Held:
-        at = node.attrs["axis"]
-        size, start, step, length = (node.attrs[k] for k in ("size", "start", "step", "length"))
 
         def own(held: list[Array], place: int) -> Array:
-            line = np.concatenate(held, at)
-            index = np.arange(length) + start + place * step
-            inside = (index >= 0) & (index < size)
-            found = np.take(line, np.clip(index, 0, line.shape[at] - 1), at)
-            view = [-1 if d == at else 1 for d in range(found.ndim)]
-            return np.where(inside.reshape(view), found, outside.parts[0])
+            return held[order.index(place)]
 
-        return self._met(node, x, own, group_of(node.attrs)[1])
+        return self._met(node, x, own, every)
 
     def op_part_start(self, node: Node) -> Held:
         return self._places(node, part_start)

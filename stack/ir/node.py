@@ -354,8 +354,7 @@ def substitute_type(type_: Type, values: Mapping[str, Dim]) -> Type:
     """A type with size symbols replaced."""
     if isinstance(type_, TupleType):
         items = tuple(
-            replace(t, shape=tuple(substitute(d, values) for d in t.shape))
-            for t in type_.items
+            replace(t, shape=tuple(substitute(d, values) for d in t.shape)) for t in type_.items
         )
         return TupleType(items)
     return replace(type_, shape=tuple(substitute(d, values) for d in type_.shape))

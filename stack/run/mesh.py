@@ -97,7 +97,9 @@ def whole_of(parts: Sequence[Array], type_: TensorType, mesh: Mesh) -> Array:
         cut = _cuts(shape, sharding, rank)
         held = part[tuple(slice(0, n) for n in whole[cut].shape)]
         is_new = owner[cut] < 0
-        if not np.array_equal(whole[cut][~is_new], held[~is_new], equal_nan=held.dtype.kind in "fc"):
+        if not np.array_equal(
+            whole[cut][~is_new], held[~is_new], equal_nan=held.dtype.kind in "fc"
+        ):
             raise StackError(f"copies of a result of type {type_} differ between ranks")
         whole[cut] = held
         owner[cut] = rank

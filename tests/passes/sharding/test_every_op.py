@@ -14,9 +14,7 @@ from stack.ir.ops import OPS
 from stack.ir.tensor_ops import TENSOR_OPS
 
 OUTSIDE = ("opaque", "custom", "kernel")
-NAMES = sorted(
-    n for n in TENSOR_OPS - set(LEAVES) - set(OUTSIDE) if OPS[n].kind != "collective"
-)
+NAMES = sorted(n for n in TENSOR_OPS - set(LEAVES) - set(OUTSIDE) if OPS[n].kind != "collective")
 
 
 @pytest.mark.parametrize("op", NAMES)

@@ -205,7 +205,12 @@ class _Search:
         ]
 
     def _permutes(self, at: Places) -> Iterator[tuple[Step, int]]:
-        """Other axes of the same sizes in the same places."""
+        """Axes of a dim in another order, or others of the same sizes in their places."""
+        for dim, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
+            is_other = axes != wanted and set(axes) == set(wanted)
+            if is_other and not is_padded(self.shape[dim], axes):
+                after = Places(self._with(at.dims, dim, wanted), at.partial)
+                yield Step("permute", (), -1, -1, after, self.local(at)), 1
         slots = [(d, i) for d, axes in enumerate(at.dims) for i in range(len(axes))]
         held = [at.dims[d][i] for d, i in slots]
         for number, (dim, i) in enumerate(slots):

@@ -78,6 +78,7 @@ class Spread:
         default_factory=dict[tuple[Value, MeshAxis], Conflict]
     )
     asked: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
+    settled: dict[int, Axes] = field(default_factory=dict[int, Axes])  # by earlier priorities
 
     def run(self) -> None:
         """To the fixed point."""
@@ -86,6 +87,7 @@ class Spread:
         ranks = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
         for priority in sorted(ranks):
             self.asked.clear()
+            self.settled = {id(cell): cell.used for cell in self._cells()}
             for turn in ROUNDS:
                 ties = [tie for tie in self.program.ties if tie.level <= turn.level]
                 while any([self._ask(tie, priority, turn) for tie in ties]):
@@ -170,6 +172,10 @@ class Spread:
         if pair is None or pair[0].factor == pair[1].factor:
             return order
         axis = next(a for a in pair[0].axes if any(a.meets(b) for b in pair[1].axes))
+        result, last = tie.cells[-1], len(tie.cells) - 1
+        if any(map(axis.meets, self.settled[id(result)])):
+            # what was asked for first leaves no choice
+            return sorted(order, key=lambda h: h.value != last)
         factor = self.seeds.get((tie.values[-1], axis))
         if factor is None:
             conflict = self._conflict(tie, order, axis)

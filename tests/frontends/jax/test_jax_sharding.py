@@ -5,20 +5,16 @@ from __future__ import annotations
 import random
 
 import pytest
-from sharded_cases import MESHES, random_sharding
-
-from stack.errors import UsageError
-from stack.ir import tensor
-from stack.ir.mesh import parse_mesh
-from stack.ir.sharding import DimSharding, Sharding
-
-jax = pytest.importorskip("jax")
-
 from jax._src.interpreters.mlir import make_ir_context
 from jax._src.lib.mlir import ir
 from jax.sharding import PartitionSpec as P
+from sharded_cases import MESHES, random_sharding
 
+from stack.errors import UsageError
 from stack.frontends.jax_sharding import from_sdy, from_spec, mesh_to_sdy, to_sdy, to_spec
+from stack.ir import tensor
+from stack.ir.mesh import parse_mesh
+from stack.ir.sharding import DimSharding, Sharding
 
 M = parse_mesh("dp=2, tp=4")
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 import itertools
 
 import pytest
-
-from stack.errors import UsageError
-from stack.ir.mesh import parse_mesh
-from stack.ir.sharding import part_held, part_start, sharded
-
-torch = pytest.importorskip("torch")
-
+import torch
 from torch.distributed.tensor import Partial, Replicate, Shard
 
+from stack.errors import UsageError
 from stack.frontends.torch_sharding import from_placements, to_placements
+from stack.ir.mesh import parse_mesh
+from stack.ir.sharding import part_held, part_start, sharded
 
 M = parse_mesh("dp=2, tp=4")
 ALL = [Shard(0), Shard(1), Replicate(), Partial("sum")]

@@ -8,7 +8,7 @@ what is carried lies in one way from turn to turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -18,7 +18,7 @@ from stack.ir.mesh import Axes, Mesh, joined
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
-from stack.ir.types import TensorType, unsharded
+from stack.ir.types import TensorType
 from stack.passes.sharding.factors import Factors, factors_of
 
 Path = tuple[tuple[Node, int], ...]  # nodes that run blocks, each with the number of its block
@@ -55,7 +55,6 @@ class Cell:
     banned: Axes = ()
     said: bool = False
     changes: int = 0
-    reasons: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
 
     @property
     def used(self) -> Axes:
@@ -67,10 +66,9 @@ class Cell:
         """Of the whole value."""
         return int(cast("int", self.value.type.bytes))
 
-    def split(self, dim: int, axes: Axes, reason: str) -> None:
+    def split(self, dim: int, axes: Axes) -> None:
         """Split a dim by more axes than before."""
         self.axes[dim] = joined(axes)
-        self.reasons.setdefault(dim, []).append(reason)
         self.changes += 1
 
     def sharding(self, mesh: Mesh) -> Sharding:
@@ -208,12 +206,8 @@ class Program:
             )
         cell.value, cell.said = value, True
         cell.axes, cell.asked, cell.banned = list(said.axes), said.dims, said.replicated
-        for dim, axes in enumerate(said.axes):
-            if axes:
-                cell.reasons.setdefault(dim, []).append("annotated")
 
 
 def _copied(type_: TensorType) -> Factors:
     """The factors of a value that stays what it is."""
-    held = param("x", unsharded(type_))
-    return factors_of(Node("reshard", (held,), {}, unsharded(type_)))
+    return factors_of(Node("reshard", (param("x", type_),), {}, type_))

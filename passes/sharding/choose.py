@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from stack.ir import ops, param
+from stack.ir import ops
 from stack.ir.mesh import Axes, Mesh, MeshAxis, atoms, joined, size_of
 from stack.ir.node import Node
 from stack.ir.sharding import Sharding, sharded
-from stack.ir.types import unsharded
-from stack.passes.sharding.factors import Factors, Split, factors_of
+from stack.passes.sharding.factors import Factors, Split, alone, factors_of
 from stack.passes.sharding.route import route
 
 MOST = 512  # ways that are weighed for one node
@@ -50,13 +49,7 @@ def best_choice(
         wanted: where each result is to lie.
     """
     versions = tuple(tuple(dict.fromkeys(found)) for found in operands)
-    return _best(mesh, _alone(node), versions, tuple(wanted))
-
-
-def _alone(node: Node) -> Node:
-    """The node that all nodes that are alike have in common."""
-    holders = [param(f"x{i}", unsharded(a.tensor)) for i, a in enumerate(node.args)]
-    return Node(node.op, holders, node.attrs, unsharded(node.type), node.blocks)
+    return _best(mesh, alone(node), versions, tuple(wanted))
 
 
 @lru_cache(maxsize=1 << 14)

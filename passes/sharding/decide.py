@@ -60,7 +60,7 @@ class _Decider:
     def spread(self, choices: dict[str, str], seeds: Seeds, tell: Tell | None = None) -> Spread:
         """A propagation with these choices."""
         program = Program(self.func, self.mesh)
-        spread = Spread(program, tell or (lambda text, lines: None), choices, seeds)
+        spread = Spread(program, tell, choices, seeds)
         spread.run()
         return spread
 

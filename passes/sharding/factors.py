@@ -15,16 +15,17 @@ or a convolution of groups has them, are written in factors, the major one first
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import prod
 from typing import cast
-from weakref import WeakKeyDictionary
 
-from stack.ir import ops
+from stack.ir import ops, param
 from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.relation import Access, Linear, Shape
+from stack.ir.types import unsharded
 
 Dims = tuple[tuple[str, ...], ...]  # of a value: for each dim its factors, the major one first
 Split = dict[str, Axes]  # for factors, the mesh axes that split them
@@ -48,17 +49,26 @@ class Factors:
     fixed: frozenset[str]
     reduced: frozenset[str]
     kind: str = "sum"
+    known: dict[tuple[Dims, tuple[Axes, ...]], Split] = field(
+        default_factory=dict[tuple[Dims, tuple[Axes, ...]], Split], compare=False, repr=False
+    )
 
-    @property
+    @cached_property
     def values(self) -> tuple[Dims, ...]:
         """Operands, then results."""
         return (*self.operands, *self.results)
 
-    def split_of(self, dims: Dims, axes: Sequence[Axes]) -> Split:
+    def split_of(self, dims: Dims, axes: tuple[Axes, ...]) -> Split:
         """What axes that split a value split in the domain; those that split nothing are left out.
 
         A factor that shares its dim has to be split evenly, and fully before the next one is.
         """
+        found = self.known.get((dims, axes))
+        if found is None:
+            found = self.known[dims, axes] = self._split(dims, axes)
+        return found
+
+    def _split(self, dims: Dims, axes: tuple[Axes, ...]) -> Split:
         found: Split = {}
         for factors, given in zip(dims, axes, strict=True):
             rest = list(given)
@@ -114,17 +124,18 @@ class Factors:
         return tuple(found)
 
 
-_FACTORS: WeakKeyDictionary[Node, Factors] = WeakKeyDictionary()
-
-
 def factors_of(node: Node) -> Factors:
-    """The factors of a node. Sizes are numbers; a RuleError comes from what has none."""
-    found = _FACTORS.get(node)
-    if found is None:
-        found = _FACTORS[node] = _factors(node)
-    return found
+    """The factors of a node; nodes that are alike share them. Sizes are numbers."""
+    return _factors(alone(node))
 
 
+def alone(node: Node) -> Node:
+    """The node that all nodes that are alike have in common: on parameters, and lying nowhere."""
+    holders = [param(f"x{i}", unsharded(a.type)) for i, a in enumerate(node.args)]
+    return Node(node.op, holders, node.attrs, unsharded(node.type), node.blocks)
+
+
+@lru_cache(maxsize=1 << 14)
 def _factors(node: Node) -> Factors:
     shapes = [a.shape for a in node.args], [t.shape for t in node.types]
     relation = ops.relation_of(node) if ops.lookup(node.op).kind != "control" else None

@@ -64,14 +64,14 @@ class Spread:
     """Propagation over a program.
 
     Attributes:
-        tell: takes what was decided, and the source lines that it is about.
+        tell: takes what was decided, and the source lines that it is about; None for a trial.
         decided: for conflicts by their key, the factor that the axis goes to.
         seeds: results whose nodes were decided about: for an axis the factor that it goes to.
         conflicts: those that were met, in order.
     """
 
     program: Program
-    tell: Callable[[str, tuple[str, ...]], None]
+    tell: Callable[[str, tuple[str, ...]], None] | None
     decided: Mapping[str, str]
     seeds: Mapping[tuple[Value, MeshAxis], str]
     conflicts: dict[tuple[Value, MeshAxis], Conflict] = field(
@@ -101,7 +101,7 @@ class Spread:
             found = tie.factors.axes_of(dims, {factor: (axis,)}) or ()
             for dim, axes in enumerate(found):
                 if axes and self._extends(cell, dim, axes):
-                    cell.split(dim, axes, f"{axis}, as decided")
+                    cell.split(dim, axes)
 
     def _cells(self) -> Iterable[Cell]:
         return self.program.cells.values()
@@ -219,14 +219,15 @@ class Spread:
     def _extend(
         self, tie: Tie, number: int, dim: int, axes: Axes, factor: str, source: int
     ) -> None:
-        cell, value = tie.cells[number], tie.values[number]
-        name = self.program.name
+        value, name = tie.values[number], self.program.name
+        tie.cells[number].split(dim, axes)
+        if self.tell is None:
+            return
         where = ", ".join(self.program.lines(tie.values[-1]))
         reason = (
             f"{axes_text(joined(axes))}, from {name(tie.values[source])} through factor"
             f" {factor} of {tie.node.op}" + (f", {where}" if where else "")
         )
-        cell.split(dim, axes, reason)
         self.tell(f"{name(value)}: dim {dim} on {reason}", self.program.lines(value))
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from jax._src.lib.mlir import ir
-from jax._src.lib.mlir.dialects import sdy
 from jax.sharding import PartitionSpec
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
 from stack.errors import UsageError
 from stack.ir.mesh import Mesh, MeshAxis, joined

@@ -86,7 +86,7 @@ class RankSpace(TorchSpace):
     # ---- where ranks meet
 
     def op_all_reduce(self, node: Node, x: Tensor) -> Tensor:
-        kind = node.attrs["kind"]
+        kind = str(node.attrs["kind"])
         held = _reducible(x).clone(memory_format=torch.contiguous_format)
         if x.dtype == torch.bool:
             kind = {"sum": "max", "or": "max", "prod": "min", "and": "min"}.get(kind, kind)

@@ -26,7 +26,7 @@ class Annotate(Pass):
     shard: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
-        if not self.mesh:
+        if not self.mesh or not log.spend(self.name):
             return func
         try:
             mesh = parse_mesh(self.mesh)

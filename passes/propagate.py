@@ -23,7 +23,7 @@ class Propagate(Pass):
     strict: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        if not func.meshes:
+        if not func.meshes or not log.spend(self.name):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
         return placed(decided(plain, func.meshes[0], self.strict, log.note))

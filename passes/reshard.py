@@ -19,7 +19,7 @@ class Reshard(Pass):
     name: ClassVar[str] = "reshard"
 
     def run(self, func: Func, log: Log) -> Func:
-        if not func.meshes:
+        if not func.meshes or not log.spend(self.name):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
         return Func(func.name, planned(Program(plain, func.meshes[0]), log.note), func.level)

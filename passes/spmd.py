@@ -17,6 +17,6 @@ class Spmd(Pass):
     name: ClassVar[str] = "spmd"
 
     def run(self, func: Func, log: Log) -> Func:
-        if not func.meshes:
+        if not func.meshes or not log.spend(self.name):
             return func
         return Func(func.name, partitioned(func.body, func.meshes[0]), func.level)

@@ -6,8 +6,8 @@ import random
 
 import pytest
 from jax._src.interpreters.mlir import make_ir_context
-from jax._src.lib.mlir import ir
 from jax.sharding import PartitionSpec as P
+from jaxlib.mlir import ir
 from sharded_cases import MESHES, random_sharding
 
 from stack.errors import UsageError

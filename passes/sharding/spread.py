@@ -84,8 +84,8 @@ class Spread:
         """To the fixed point."""
         for tie in self.program.ties:
             self._seed(tie)
-        ranks = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
-        for priority in sorted(ranks):
+        priorities = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
+        for priority in sorted(priorities):
             self.asked.clear()
             self.settled = {id(cell): cell.used for cell in self._cells()}
             for turn in ROUNDS:

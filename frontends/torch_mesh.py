@@ -98,7 +98,8 @@ class RankSpace(TorchSpace):
         held = _bytes(x)
         parts = [torch.empty_like(held) for _ in ranks]
         dist.all_gather(parts, held, group)
-        return torch.cat([_unbytes(part, x) for part in parts], node.attrs["axis"])
+        placed = [_unbytes(parts[i], x) for i in _by_number(ranks)]
+        return torch.cat(placed, node.attrs["axis"])
 
     def op_reduce_scatter(self, node: Node, x: Tensor) -> Tensor:
         parts = self._exchanged(node, x, node.attrs["axis"])
@@ -110,11 +111,12 @@ class RankSpace(TorchSpace):
     def _exchanged(self, node: Node, x: Tensor, dim: int) -> list[Tensor]:
         """The parts of a dim that the ranks of the group have for this one."""
         ranks, group = self._group(node)
-        parts = [part.contiguous() for part in x.chunk(len(ranks), dim)]
-        sent = torch.cat([_bytes(part) for part in parts])
+        parts = x.chunk(len(ranks), dim)
+        sent = torch.cat([_bytes(parts[ranks.index(rank)]) for rank in sorted(ranks)])
         made = torch.empty_like(sent)
         dist.all_to_all_single(made, sent, group=group)
-        return [_unbytes(part, parts[0]) for part in made.chunk(len(ranks))]
+        found = made.chunk(len(ranks))
+        return [_unbytes(found[i], parts[0]) for i in _by_number(ranks)]
 
     def op_permute(self, node: Node, x: Tensor) -> Tensor:
         order = node.attrs["order"]
@@ -145,13 +147,19 @@ class RankSpace(TorchSpace):
         return torch.tensor(found, dtype=torch.int64, device=self.device)
 
 
+def _by_number(ranks: Sequence[int]) -> list[int]:
+    """For each rank its place in torch's group, which is in order of rank numbers."""
+    return [sorted(ranks).index(rank) for rank in ranks]
+
+
 def _reducible(x: Tensor) -> Tensor:
     return x.to(WIDER.get(x.dtype, x.dtype))
 
 
 def _bytes(x: Tensor) -> Tensor:
     """What moves without being looked at, in a type that every backend sends."""
-    return x.contiguous().reshape(-1).view(torch.uint8)
+    # a copy has the strides of its shape; those of a view may skip, even of one element
+    return x.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
 
 
 def _unbytes(held: Tensor, like: Tensor) -> Tensor:

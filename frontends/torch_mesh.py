@@ -44,7 +44,12 @@ COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "or": torch.bitwise_or,
 }
 # what no backend reduces, in a type that holds it; `sum` and `prod` wrap around as they should
-WIDER = {torch.bool: torch.uint8, torch.uint16: torch.int32, torch.uint32: torch.int64}
+WIDER = {
+    torch.bool: torch.uint8,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+}
 
 
 class RankSpace(TorchSpace):

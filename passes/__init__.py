@@ -5,6 +5,7 @@
 ``streaming``  the derivation behind ``stream``: dependent reductions in one pass over their axis
 ``tiling``     ``tile``: groups to kernels at the tile level, as a CPU wants them
 ``blocking``   ``blocks``: groups to kernels of blocks, as Triton wants them
+``sharding``   ``propagate``, ``reshard``, ``spmd``: one program over the ranks of a mesh
 ``training``   ``partition``: what a training step keeps for its backward pass
 ``cpu_loops``  ``distribute``: tile kernels to loops, vectors and register tiles
 ``gpu_loops``  ``distribute_gpu``: tile kernels to grids, warps and lanes

@@ -17,7 +17,7 @@ from stack.ir.dim import Dim, Expr
 from stack.ir.node import Block, Node, plain_attr
 from stack.ir.region import Region, element
 from stack.ir.relation import Everything, Linear, Relation, Windows, related
-from stack.ir.types import Type
+from stack.ir.types import Type, unsharded
 
 LEVELS = ("tensor", "tile", "loop")
 BLOCK_KINDS = ("control", "foreign")  # kinds of ops that may hold blocks
@@ -198,7 +198,7 @@ def infer_type(
     try:
         given = {k: plain_attr(k, v) for k, v in attrs.items()}
         check_signature(op, args, given, blocks)
-        return op.infer(Site(name, tuple(args), given, tuple(blocks), hint))
+        return unsharded(op.infer(Site(name, tuple(args), given, tuple(blocks), hint)))
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         what = f"missing {error}" if isinstance(error, LookupError) else f"{error}"
         raise RuleError(f"{name} does not take these operands or attributes: {what}") from error

@@ -13,6 +13,7 @@ from typing import cast
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, VerifyError
 from stack.ir.node import Func
+from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
 from stack.rewrite.check import Checker
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
@@ -167,14 +168,14 @@ def _verify(item: Pass, before: Func, after: Func) -> None:
         verify_func(after)
     except VerifyError as error:
         raise error.found_after(str(item)) from error
-    if after.level != before.level:
-        return  # the contract of a level change is the pass's own
+    if after.level != before.level or (before.meshes and not after.meshes):
+        return  # a pass to another level, or from wholes to parts, has a contract of its own
     for what, old, new in (
         ("parameters", before.params, after.params),
         ("results", before.results, after.results),
     ):
-        then = [str(n.type) for n in old]
-        now = [str(n.type) for n in new]
+        then = [str(unsharded(n.type)) for n in old]
+        now = [str(unsharded(n.type)) for n in new]
         if then != now:
             raise VerifyError(
                 f"the {what} of @{after.name} were ({', '.join(then)}) and are now"

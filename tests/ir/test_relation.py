@@ -23,7 +23,8 @@ from stack.ir.tensor_ops import TENSOR_OPS
 
 OUTSIDE = ("opaque", "custom", "kernel")  # what they read is not known
 ELEMENTWISE = tuple(n for n in TENSOR_OPS if OPS[n].kind == "elementwise")
-NAMES = sorted(TENSOR_OPS - set(LEAVES) - set(OUTSIDE))
+BETWEEN_RANKS = {n for n in TENSOR_OPS if OPS[n].kind == "collective"}
+NAMES = sorted(TENSOR_OPS - set(LEAVES) - set(OUTSIDE) - BETWEEN_RANKS)
 b = Builder()
 
 

@@ -92,6 +92,9 @@ class _Kernel:
         self.width = width
         self.is_done = is_done
         self.b = Builder()
+        if is_done:  # its nodes stay, with their names and source lines
+            self.b.names.update(block.names)
+            self.b.locs.update(block.locs)
         self.count = 0
 
     def block(self) -> Block:

@@ -13,6 +13,7 @@ from stack.run.cache import Cache, cache_folder
 
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
+from ..runtime.names import argument_names
 from ..runtime.records import describe, describe_kernel, kernel_lines
 from . import nvrtc
 from .printer import print_kernel
@@ -29,7 +30,9 @@ class Compiler:
 
     def __init__(self, func: Func, target: str, store: Cache | None) -> None:
         self.func = func
-        self.lines = {n: block.locs.get(n, ()) for block, n in walk(func.body) if n.op == "kernel"}
+        kernels = [(block, n) for block, n in walk(func.body) if n.op == "kernel"]
+        self.lines = {n: block.locs.get(n, ()) for block, n in kernels}
+        self.arguments = {n: argument_names(block, n) for block, n in kernels}
         self.target = nvrtc.check_target(target)
         self.store = store
         self.sources: dict[Node, Source] = {}
@@ -65,8 +68,8 @@ class Compiler:
         if text not in self.readable:
             name = unique_name(str(node.attrs["name"]), self.taken, {})
             symbol = "".join(c if c.isalnum() else "_" for c in name)
-            lines = self.lines.get(node, ())
-            self.readable[text] = print_kernel(node, symbol, readable=True, lines=lines)
+            lines, arguments = self.lines.get(node, ()), self.arguments.get(node, ())
+            self.readable[text] = print_kernel(node, symbol, True, lines, arguments)
         return self.binaries[text]
 
     def describe(self, node: Node) -> Kernel:

@@ -12,6 +12,7 @@ from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
 
+from ..runtime.names import argument_names
 from ..runtime.program import Program
 from ..runtime.records import describe, describe_kernel
 from . import jit
@@ -35,16 +36,22 @@ class Compiler:
         self.names: dict[str, str] = {}
         self.readable: dict[str, str] = {}
         self.taken: set[str] = set()
+        self.arguments: dict[Node, tuple[str, ...]] = {}
+
+    def look(self, func: Func) -> list[Node]:
+        """The kernels of a function; learns what it calls their operands and results."""
+        found = [(block, node) for block, node in walk(func.body) if node.op == "kernel"]
+        self.arguments.update((node, argument_names(block, node)) for block, node in found)
+        return [node for _, node in found]
 
     def load_all(self, func: Func) -> None:
         """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
         whys: dict[Node, str] = {}
-        for _, node in walk(func.body):
-            if node.op == "kernel":
-                try:
-                    self.load(node)
-                except jit.CompileError as error:
-                    whys[node] = f"MLIR refuses it: {error}"
+        for node in self.look(func):
+            try:
+                self.load(node)
+            except jit.CompileError as error:
+                whys[node] = f"MLIR refuses it: {error}"
         if whys:
             raise KernelRefused(whys)
 
@@ -64,7 +71,8 @@ class Compiler:
         if text not in self.names:
             name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
             symbol = "".join(c if c.isalnum() else "_" for c in name)
-            self.readable[text] = print_kernel(node, symbol, readable=True, target=self.cpu)
+            arguments = self.arguments.get(node, ())
+            self.readable[text] = print_kernel(node, symbol, True, self.cpu, arguments)
         return self.names[text]
 
     def text(self, node: Node) -> str:
@@ -137,6 +145,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
         target: the CPU, a name or a file.
     """
     compiler = Compiler(None, cpu_of(options))
+    compiler.look(func)
     kernels: list[Kernel] = []
     for node in func.nodes:
         if node.op == "kernel":

@@ -8,6 +8,7 @@ they came from.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from stack.ir import ops
 from stack.ir.kernel_ops import loop_parts, turns
@@ -15,6 +16,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import TensorType, TupleType
 from stack.target import Target, as_cpu, cpu_at_hand
 
+from ..runtime.names import value_name
 from . import contract, threads
 from . import math as functions
 from .access import Accesses
@@ -26,7 +28,11 @@ _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
 
 
 def print_kernel(
-    kernel: Node, name: str, readable: bool = False, target: Target | None = None
+    kernel: Node,
+    name: str,
+    readable: bool = False,
+    target: Target | None = None,
+    arguments: Sequence[str] = (),
 ) -> str:
     """The module of one kernel node.
 
@@ -35,11 +41,13 @@ def print_kernel(
         readable: with names and source lines of the IR; without them equal kernels have equal
             text, which is what the cache is keyed by.
         target: the CPU that it is for; the one at hand.
+        arguments: what operands and results are called where the kernel is used, for readers.
 
     Raises:
         Unprintable: naming the op that has no statement.
     """
-    return Printer(kernel.blocks[0], name, readable, as_cpu(target or cpu_at_hand())).module()
+    cpu = as_cpu(target or cpu_at_hand())
+    return Printer(kernel.blocks[0], name, readable, cpu, arguments).module()
 
 
 class Printer(Accesses):
@@ -54,7 +62,7 @@ class Printer(Accesses):
         work = sum(cost_of(node) for node in program.nodes)  # of one iteration
         threaded = bool(loops) and total > 1 and work * total >= self._work_in(self.cpu.launch)
         for i, p in enumerate(self.block.params):
-            slot, address = f"%slot{i}", f"%{p.attrs['name']}"
+            slot, address = f"%slot{i}", f"%{self._memory(p)}"
             self.put(f"{slot} = llvm.getelementptr %table[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
             self.put(f"{address} = llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
             self.values[p] = address
@@ -65,6 +73,13 @@ class Printer(Accesses):
             self.statement(node)
         grain = math.ceil(self._work_in(self.cpu.fetch) / max(work, 1))
         return self._assemble(total if threaded else 0, grain)
+
+    def _memory(self, node: Node) -> str:
+        """The name of an argument, or of memory of the kernel's own."""
+        if not self.readable:
+            return str(node.attrs["name"])
+        known = self.memories.get(node)
+        return self.named(str(node.attrs["name"]) if known is None else f"{known}_ptr")
 
     def _work_in(self, seconds: float) -> int:
         """Scalar operations that vectors do in some time, one vector a cycle."""
@@ -126,7 +141,7 @@ class Printer(Accesses):
             if lines:
                 self.put(f"// {', '.join(lines)}")
             if not _is_memory(node) and node.op != "loop":
-                self.hint = self.block.names.get(node, "")
+                self.hint = value_name(self.block, node, self.memories)
         special = getattr(self, f"_{node.op}", None)
         if contract.is_block(node):
             self.values[node] = contract.block(self, node)
@@ -187,7 +202,7 @@ class Printer(Accesses):
 
     def _alloc(self, node: Node) -> str:
         size = math.prod(node.shape)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        name = f"%{node.attrs['name']}"
+        name = f"%{self._memory(node)}"
         count = self.constant(f"{size} : i64")
         self.top.append(
             f"  {name} = llvm.alloca {count} x {memory_element(node.dtype)}"

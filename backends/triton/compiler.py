@@ -19,6 +19,7 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.torch_device import TorchDevice
 from ..runtime.device import Kernel as Runnable
+from ..runtime.names import argument_names
 from ..runtime.program import Program
 from ..runtime.records import describe, describe_kernel, kernel_lines
 from . import build
@@ -33,7 +34,9 @@ class Compiler:
 
     def __init__(self, func: Func, target: str) -> None:
         self.func = func
-        self.lines = {n: block.locs.get(n, ()) for block, n in walk(func.body) if n.op == "kernel"}
+        kernels = [(block, n) for block, n in walk(func.body) if n.op == "kernel"]
+        self.lines = {n: block.locs.get(n, ()) for block, n in kernels}
+        self.arguments = {n: argument_names(block, n) for block, n in kernels}
         self.target = target
         self.sources: dict[tuple[Block, object, object, object], Source] = {}
         self.readable: dict[Code, tuple[str, Source]] = {}
@@ -49,7 +52,8 @@ class Compiler:
             if made.code not in self.readable:
                 name = unique_name(str(node.attrs["name"]), self.taken, {})
                 symbol = "".join(c if c.isalnum() else "_" for c in name)
-                self.readable[made.code] = (name, print_kernel(node, symbol, readable=True))
+                shown = print_kernel(node, symbol, True, self.arguments.get(node, ()))
+                self.readable[made.code] = (name, shown)
         return self.sources[key]
 
     def binary(self, source: Source) -> build.Binary:

@@ -99,9 +99,20 @@ class Source:
         return self.text, self.kinds, self.descriptors, self.warps, self.stages, self.contracts
 
 
-def print_kernel(node: Node, name: str, readable: bool = False) -> Source:
-    """The Triton source of a kernel node at the tile level. Raises StackError."""
-    return _Printer(node, name, readable).source()
+def print_kernel(
+    node: Node, name: str, readable: bool = False, arguments: Sequence[str] = ()
+) -> Source:
+    """The Triton source of a kernel node at the tile level.
+
+    Args:
+        readable: with names and source lines of the IR; without them equal kernels have equal
+            text, which is what the cache is keyed by.
+        arguments: what operands and results are called where the kernel is used, for readers.
+
+    Raises:
+        StackError: naming the op that has no code.
+    """
+    return _Printer(node, name, readable, arguments).source()
 
 
 def _chain(nest: Node) -> list[Node]:
@@ -138,7 +149,7 @@ def _narrows(node: Node) -> bool:
 
 class _Printer(Values):
     def source(self) -> Source:
-        parameters = [self._fresh(str(p.attrs["name"])) for p in self.body.params]
+        parameters = [self._fresh(self._parameter(p)) for p in self.body.params]
         self.text.update(zip(self.body.params, parameters, strict=True))
         self.nests = [n for n in self.body.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
         programs = self._programs()
@@ -158,6 +169,10 @@ class _Printer(Values):
             tuple(p.dtype.name for p in self.body.params),
             tuple(self.descriptors),
         )
+
+    def _parameter(self, node: Node) -> str:
+        known = self.memories.get(node)
+        return str(node.attrs["name"]) if known is None else f"{known}_ptr"
 
     # ---- the grid
 
@@ -330,7 +345,9 @@ class _Printer(Values):
 
     def _described(self, descriptor: Descriptor) -> str:
         if descriptor not in self.descriptors:
-            self.descriptors[descriptor] = self._fresh(f"{descriptor.memory}_tiles")
+            self.descriptors[descriptor] = self._fresh(
+                f"{descriptor.memory.removesuffix('_ptr')}_tiles"
+            )
         return self.descriptors[descriptor]
 
     # ---- loops

@@ -10,6 +10,7 @@ from typing import Any
 from stack.ir.node import Node, walk
 from stack.ir.types import TensorType
 
+from ..runtime.names import value_name
 from .access import Descriptor
 from .expressions import TYPES, expression
 from .functions import FUNCTIONS
@@ -26,6 +27,10 @@ RESERVED = {
     "both",
     "either",
     "pid",
+    "float",
+    "tile",
+    "first",
+    "height",
 }
 
 # Products of f32 as six of bf16: an f32 is the sum of three, and what is dropped is below its last
@@ -37,9 +42,10 @@ SPLIT = "bf16x6"
 class Values:
     """Lines of one kernel, and what its nodes are called in them."""
 
-    def __init__(self, node: Node, name: str, readable: bool) -> None:
+    def __init__(self, node: Node, name: str, readable: bool, arguments: Sequence[str]) -> None:
         self.node, self.name, self.readable = node, name, readable
         self.body = node.blocks[0]
+        self.memories = dict(zip(self.body.params, arguments))
         self.lines: list[str] = []
         self.text: dict[Node, str] = {}
         self.actual: dict[Node, tuple[int, ...]] = {}  # shapes before broadcasting
@@ -98,7 +104,9 @@ class Values:
         self.lines.append("    " * self.depth + text + comment)
 
     def _assign(self, node: Node, text: str, actual: tuple[int, ...] | None = None) -> None:
-        name = self._fresh(self.body.names.get(node, node.op))
+        # what is compiled has no names of the program: where they differ, code is still equal
+        hint = value_name(self.body, node, self.memories) if self.readable else node.op
+        name = self._fresh(hint)
         self._line(f"{name} = {text}", node)
         self.text[node] = name
         self.actual[node] = shape_of(node) if actual is None else actual

@@ -76,6 +76,9 @@ class GridTiler(WholeTiler):
     def locs(self, node: Node) -> tuple[str, ...]:
         return self.states.locs.get(node) or self.ending.locs.get(node, ())
 
+    def named(self, node: Node) -> str:
+        return self.states.names.get(node) or self.ending.names.get(node, "")
+
     def store(self, memory: Node, value: Held, index: Index) -> Node:
         """As for all kernels; results of a part lie one after the other."""
         return super().store(memory, value, (*self.part_place, *index))

@@ -80,14 +80,19 @@ class BlockValues(BlockMemory):
             before = self.b.loc
             self.b.loc = self.locs(node) or before
             made = self._value(node, index, guard)
-            if node in self.body.names:
-                self.b.names.setdefault(made.node, self.body.names[node])
+            name = self.named(node)
+            if name:
+                self.b.names.setdefault(made.node, name)
             self.memo[key] = made
             self.b.loc = before
         return self.memo[key]
 
     def locs(self, node: Node) -> tuple[str, ...]:
         return self.body.locs.get(node, ())
+
+    def named(self, node: Node) -> str:
+        """What the program calls a value; "" where it does not."""
+        return self.body.names.get(node, "")
 
     def _value(self, node: Node, index: Index, guard: Held | None) -> Held:
         if node in self.known:

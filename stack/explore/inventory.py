@@ -1,4 +1,4 @@
-"""What is installed: passes, stages, ops, backends, versions; as rows for tables and JSON."""
+"""What there is: passes, stages, ops, backends, words, versions; as rows for tables and JSON."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import stack.plugins as plugins
 from stack.errors import StackError
 from stack.hosted import declared
 from stack.hosted.describe import hosted_rows
+from stack.explore.glossary import entries
 from stack.ir.ops import OPS, OpDef
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
@@ -111,6 +112,11 @@ def _op(op: OpDef) -> Row:
         "flops": op.flops,
         "doc": op.doc,
     }
+
+
+def glossary() -> list[Row]:
+    """The glossary; one term may be a pass, an attribute and a word of notes at once."""
+    return [{"name": e.term, "kind": e.kind, "line": e.line, "source": e.source} for e in entries()]
 
 
 def env() -> list[Row]:

@@ -21,6 +21,7 @@ from stack.rewrite.passes import Pass
 from stack.rewrite.verdict import Why
 
 # These make a value larger, or are as cheap to compute as to load.
+_STEPS = ("control", "group", "item")
 _KEPT = frozenset({"const", "param", "var", "iota", "size", "broadcast", "opaque", "custom"})
 
 
@@ -42,7 +43,7 @@ class Fold(Pass):
         roots = tuple(
             name
             for name, op in ops.OPS.items()
-            if name not in _KEPT and "tensor" in op.levels and op.kind != "control"
+            if name not in _KEPT and "tensor" in op.levels and op.kind not in _STEPS
         )
         return rewrite(func, (Simple("fold", roots, self._fold),), log)
 

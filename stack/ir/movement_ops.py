@@ -56,11 +56,13 @@ def _leaf_rule(node: Node) -> Rule:
     return Rule((), (plain(names(node.tensor.rank)),))
 
 
-def _leaf(name: str, doc: str, infer: Callable[[Site], Type], **more: Any) -> None:
-    define(OpDef(name, doc, "leaf", infer, arity=0, levels=EVERYWHERE, **more))
+def _leaf(
+    name: str, doc: str, infer: Callable[[Site], Type], kind: str = "leaf", **more: Any
+) -> None:
+    define(OpDef(name, doc, kind, infer, arity=0, levels=EVERYWHERE, **more))
 
 
-_leaf("param", "an input of a block", hinted, attrs=("name: str",))
+_leaf("param", "an input of a block", hinted, "input", attrs=("name: str",))
 _leaf("const", "a constant array", _const_infer, attrs=("value: data",))
 _leaf(
     "iota",
@@ -343,6 +345,7 @@ _movement(
     _reshape_infer,
     _reshape_rule,
     relation=_reshape_relation,
+    aliases=True,
     arity=1,
     levels=EVERYWHERE,
 )

@@ -20,7 +20,7 @@ from stack.ir.relation import Everything, Linear, Relation, Windows, related
 from stack.ir.types import Type
 
 LEVELS = ("tensor", "tile", "loop")
-BLOCK_KINDS = ("control", "foreign")  # kinds of ops that may hold blocks
+BLOCK_KINDS = ("control", "group", "foreign")  # kinds of ops that may hold blocks
 
 
 def _is_dim(value: Any) -> bool:
@@ -94,8 +94,13 @@ class OpDef:
         relation: access relation of a node, where no rule states it.
         algebra: what holds of it whatever its operands are; of a node, where attributes decide.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
-        kind: "elementwise", "movement", "reduction", "contraction", "leaf", "control", "memory"
-            or "foreign"; what fusion and backends dispatch on first.
+        kind: "elementwise", "movement", "reduction", "contraction", "leaf" (known where it
+            stands), "input" (named from outside), "control" (blocks that run one after the other),
+            "group" (blocks that run as one step), "item", "memory" or "foreign"; what fusion and
+            backends dispatch on first.
+        folds: the kind of reduction along the axes that the rule drops, of a node: in any order,
+            and from any parts. None where there is no such.
+        aliases: whether the result is the operand's memory, of another shape.
         spelled: `(builder, node) -> node`, with the ops that every backend has; for `decompose`.
         flops: scalar operations for each output element (each reduced element for reductions).
         attrs: what it takes, as "axes: ints"; the kinds are those of `ATTRIBUTES`, a name alone
@@ -115,6 +120,8 @@ class OpDef:
     windows: Callable[[Node], Windows] | None = None
     relation: Callable[[Node], Relation] | None = None
     algebra: Algebra | Callable[[Node], Algebra] = NOTHING
+    folds: Callable[[Node], str] | None = None
+    aliases: bool = False
     spelled: Callable[[Any, Node], Node] | None = None
     flops: float = 0
     attrs: tuple[str, ...] = ()

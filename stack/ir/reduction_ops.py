@@ -38,6 +38,10 @@ def _kind_algebra(node: Node) -> Algebra:
     return reduction(node.attrs["kind"])
 
 
+def _kind(node: Node) -> str:
+    return str(node.attrs["kind"])
+
+
 def _reduce_infer(site: Site) -> Type:
     _check_kind(site, REDUCE_KINDS)
     source, axes = site.args[0].tensor, site.attrs["axes"]
@@ -136,6 +140,7 @@ define(
         _reduce_infer,
         rule=_reduce_rule,
         algebra=_kind_algebra,
+        folds=_kind,
         flops=1,
         attrs=("kind: str", "axes: ints"),
         arity=1,
@@ -189,6 +194,7 @@ define(
         _dot_infer,
         rule=rule_attr,
         algebra=Algebra(((0,), (1,))),
+        folds=lambda node: "sum",
         flops=2,
         attrs=("rule: str",),
         arity=2,

@@ -104,7 +104,7 @@ define(
     OpDef(
         "stream",
         "reductions over one axis that depend on each other, and how to correct running values",
-        "control",
+        "group",
         _infer,
         evaluate=_evaluate,
         relation=Streamed,

@@ -14,6 +14,7 @@ from stack.ir.builder import Builder, make, param
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.ops import lookup
+from stack.ir.traits import fold_of, is_alias
 from stack.rewrite.engine import inline_block
 
 
@@ -31,8 +32,7 @@ def in_parts(stream: Node, part: int) -> Node:
         # `correct` of a state reads earlier ones alone: the others are not there yet
         new = [_repeated(m, h.shape[0]) for m, h in zip(merged, held)] + held[len(merged) :]
         kept = with_parts(correct.results[j], dict(zip(correct.params, [*held, *new], strict=True)))
-        kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
-        merged.append(make("reduce", (kept,), {"kind": kind, "axes": (0,)}))
+        merged.append(make("reduce", (kept,), {"kind": fold_of(state), "axes": (0,)}))
     builder = Builder()
     results = inline_block(finish, [*merged, *finish.params[count:]], builder)
     needed = set(topological(results))
@@ -58,7 +58,7 @@ def _batched(node: Node, args: Sequence[Node]) -> Node:
     if node.op == "broadcast":
         axes = (0, *(int(a) + 1 for a in node.attrs["axes"]))
         return make("broadcast", args, {"axes": axes}, hint=type_)
-    if node.op == "reshape":
+    if is_alias(node):
         return make("reshape", args, hint=type_)
     if node.op == "transpose":
         return make("transpose", args, {"perm": (0, *(int(p) + 1 for p in node.attrs["perm"]))})

@@ -174,25 +174,28 @@ def is_part(node: Node) -> bool:
     return shown and node.tensor.size != node.args[0].tensor.size
 
 
+def mixes(node: Node) -> bool:
+    """Whether an element of a result depends on more than its own place along an axis that the
+    operands have too: of what scans, sorts or scatters."""
+    rule = None if is_view(node) else rule_of(node)
+    return rule is not None and any(a.mark for made in rule.outputs for a in made)
+
+
 def reads_by_data(node: Node) -> bool:
     """Whether operands after the first say where the first is read."""
-    rule = _moving_rule(node)
-    return rule is not None and not any(a.mark for a in rule.outputs[0])
+    return _picks(node) and not mixes(node)
 
 
 def writes_by_data(node: Node) -> bool:
     """Whether operands say where in the result others go."""
-    rule = _moving_rule(node)
-    return rule is not None and any(a.mark for a in rule.outputs[0])
+    return _picks(node) and mixes(node)
 
 
-def _moving_rule(node: Node) -> Any:
-    """The rule of an op that moves elements as data says."""
+def _picks(node: Node) -> bool:
+    """Whether a node moves elements as data says."""
     op = lookup(node.op)
-    if op.kind != "movement" or op.is_view:
-        return None
-    rule = rule_of(node)
-    return rule if rule is not None and any(a.mark == "!" for a in rule.inputs[0]) else None
+    rule = rule_of(node) if op.kind == "movement" and not op.is_view else None
+    return rule is not None and any(a.mark == "!" for a in rule.inputs[0])
 
 
 # ---- leaves
@@ -223,9 +226,14 @@ def arrays_of(*blocks: Block) -> list[Node]:
     return list(dict.fromkeys(n for block in blocks for n in block.nodes if is_array(n)))
 
 
+def is_known(node: Node) -> bool:
+    """Whether a node is a leaf that holds what it is: a constant, a size, positions."""
+    return lookup(node.op).kind == "leaf"
+
+
 def is_formula(node: Node) -> bool:
     """Whether a leaf is known without data: a number, a size, positions along an axis."""
-    return is_number(node) or (lookup(node.op).kind == "leaf" and rule_of(node) is not None)
+    return is_number(node) or (is_known(node) and rule_of(node) is not None)
 
 
 # ---- steps, and what they give
@@ -244,6 +252,16 @@ def is_control(node: Node) -> bool:
 def is_group(node: Node) -> bool:
     """Whether the blocks of a node are one step: a fusion, a stream, a kernel."""
     return lookup(node.op).kind == "group"
+
+
+def is_fusion(node: Node) -> bool:
+    """Whether a node is a group of ops; its attribute `kind` says what will run it."""
+    return is_group(node) and "kind" in node.attrs
+
+
+def is_generated(node: Node) -> bool:
+    """Whether a node is a fusion that code is to be made for."""
+    return is_fusion(node) and node.attrs["kind"] != "library"
 
 
 def is_item(node: Node) -> bool:

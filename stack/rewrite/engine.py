@@ -17,6 +17,7 @@ from stack.errors import RuleError, StackError, VerifyError
 from stack.ir.builder import Builder
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.printer import print_node
+from stack.ir.traits import is_group
 from stack.rewrite.log import Lines, Log
 from stack.rewrite.verdict import Why
 
@@ -144,7 +145,7 @@ def on(*roots: str) -> Callable[[Function], Simple]:
 
 def enter_control_flow(node: Node) -> bool:
     """Rewrite inside calls, loops and branches, not inside groups and kernels that are formed."""
-    return node.op not in ("fusion", "stream", "kernel")
+    return not is_group(node)
 
 
 def rewrite(

@@ -15,11 +15,12 @@ from stack.ir.axes import Operand, parse_rule
 from stack.ir.builder import make
 from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_contraction, is_input, is_number, is_reduction, items_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
-from stack.passes.tile import alone
+from stack.passes.tile import group_of
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -41,9 +42,9 @@ class Collapse(Pass):
     def _block(self, block: Block, log: Log) -> Block:
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op not in ("dot", "fusion", "stream") or node.attrs.get("kind") == "library":
+            group = node if node.op == "stream" else group_of(node)
+            if group is None:
                 continue
-            group = alone(node) if node.op == "dot" else node
             axes = _Axes(group)
             merged = axes.pairs()
             if not merged or not log.spend("collapse", block.locs.get(node, ())):
@@ -53,7 +54,7 @@ class Collapse(Pass):
             if not isinstance(node.type, TupleType):
                 changed[node] = Replacement(reshaped(made, node.shape), names=names)
                 continue
-            for item in (n for n in block.nodes if n.op == "item" and n.args[0] is node):
+            for item in items_of(node, block.nodes):
                 new = make("item", (made,), {"index": item.attrs["index"]})
                 changed[item] = Replacement(reshaped(new, item.shape), names=names)
         return replace(block, changed) if changed else block
@@ -94,7 +95,7 @@ class _Axes:
 
     def _bind(self, node: Node) -> None:
         """Dims that the axis rule of an op gives one name are one axis."""
-        if node.op == "param" or (node.op == "const" and not node.tensor.rank):
+        if is_input(node) or is_number(node):
             return
         rule = ops.rule_of(node)
         op = ops.lookup(node.op)
@@ -170,7 +171,7 @@ class _Axes:
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Attributes that number axes, or name them, for those that are left."""
         attrs: dict[str, object] = dict(node.attrs)
-        if node.op == "dot":
+        if is_contraction(node):
             rule = parse_rule(node.attrs["rule"])
             sides = [
                 " ".join(_names(operand)[i] for i in kept[value])
@@ -183,7 +184,7 @@ class _Axes:
         elif node.op == "transpose":
             source = kept[node.args[0]]
             attrs["perm"] = tuple(source.index(int(node.attrs["perm"][i])) for i in kept[node])
-        elif node.op == "reduce":
+        elif is_reduction(node):
             source = kept[node.args[0]]
             attrs["axes"] = tuple(i for i, d in enumerate(source) if d in node.attrs["axes"])
         return attrs

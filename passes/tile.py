@@ -8,6 +8,7 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_contraction, is_generated
 from stack.ir.types import I64, TensorType
 from stack.passes.control import changed_bodies
 from stack.passes.cpu_loops.gemm import find_dot
@@ -24,7 +25,7 @@ from stack.target import Target
 
 BARE = ("argreduce", "dot", "iota", "scan", "scatter")  # and elementwise, movement, reduce
 
-__all__ = ["CannotTile", "Tile", "alone", "tile_group"]
+__all__ = ["CannotTile", "Tile", "alone", "group_of", "tile_group"]
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,13 @@ def alone(node: Node) -> Node:
         result = b.op(node.op, params, node.attrs, hint=node.type)
     attrs = {"kind": "loop", "name": node.op}
     return b.op("fusion", node.args, attrs, (b.block(params, [result]),))
+
+
+def group_of(node: Node) -> Node | None:
+    """The group that a node is, or, bare, is alone; None for a library's and for other nodes."""
+    if is_contraction(node):
+        return alone(node)
+    return node if is_generated(node) else None
 
 
 def _first_position(b: Builder, node: Node, x: Node) -> Node:

@@ -14,6 +14,7 @@ from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace
+from stack.ir.traits import repeats
 from stack.ir.types import TensorType
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
@@ -65,7 +66,7 @@ class Fold(Pass):
 
 def _source(node: Node) -> Node | None:
     """The constant behind a value, through a broadcast; an iota counts as one."""
-    if node.op == "broadcast":
+    if repeats(node):
         node = node.args[0]
     return node if node.op in ("const", "iota") else None
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
-from stack.ir.axes import Operand, parse_rule
+from stack.ir.axes import Operand, Rule
 from stack.ir.builder import make
 from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_contraction, is_input, is_number, is_reduction, items_of
+from stack.ir.traits import is_contraction, is_input, is_number, items_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.rules.dot_layout import reshaped
@@ -24,8 +24,6 @@ from stack.passes.tile import group_of
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-
-COLLAPSED = ("broadcast", "dot", "reduce", "transpose")  # and elementwise ops: `_attrs` knows them
 
 
 @dataclass(frozen=True)
@@ -98,16 +96,14 @@ class _Axes:
         if is_input(node) or is_number(node):
             return
         rule = ops.rule_of(node)
-        op = ops.lookup(node.op)
-        known = op.kind == "elementwise" or node.op in COLLAPSED
-        if rule is None or not known:
+        if rule is None or not rule.is_plain or ops.restated(node, rule) is None:
             self.is_known = False
             return
         named: dict[str, int] = {}
         for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node), strict=True):
             for name, dim in zip(_names(operand), self.dims[value], strict=True):
                 self._join(named.setdefault(name, dim), dim)
-        if self.group.op == "stream" and op.kind == "contraction":
+        if self.group.op == "stream" and is_contraction(node):
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
             self.kept.update(named[name] for name in left & right & made)
 
@@ -170,23 +166,15 @@ class _Axes:
 
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Attributes that number axes, or name them, for those that are left."""
-        attrs: dict[str, object] = dict(node.attrs)
-        if is_contraction(node):
-            rule = parse_rule(node.attrs["rule"])
-            sides = [
-                " ".join(_names(operand)[i] for i in kept[value])
-                for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node))
-            ]
-            attrs["rule"] = f"{', '.join(sides[:-1])} -> {sides[-1]}"
-        elif node.op == "broadcast":
-            places = [int(node.attrs["axes"][i]) for i in kept[node.args[0]]]
-            attrs["axes"] = tuple(kept[node].index(p) for p in places)
-        elif node.op == "transpose":
-            source = kept[node.args[0]]
-            attrs["perm"] = tuple(source.index(int(node.attrs["perm"][i])) for i in kept[node])
-        elif is_reduction(node):
-            source = kept[node.args[0]]
-            attrs["axes"] = tuple(i for i, d in enumerate(source) if d in node.attrs["axes"])
+        rule = ops.rule_of(node)
+        if rule is None:
+            return dict(node.attrs)
+        *inputs, made = (
+            tuple(operand[i] for i in kept[value])
+            for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node))
+        )
+        attrs = ops.restated(node, Rule(tuple(inputs), (made,)))
+        assert attrs is not None, "asked when it was bound"
         return attrs
 
 

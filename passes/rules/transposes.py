@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir import ops
-from stack.ir.axes import reshape_rule
+from stack.ir.axes import Rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.rewrite.engine import Scope, on
 
-ELEMENTWISE = tuple(name for name, op in ops.OPS.items() if op.kind == "elementwise")
+# ops whose operands and result have their axes in one order
+ALIGNED = tuple(
+    name
+    for name, op in ops.OPS.items()
+    if op.kind == "elementwise" or (op.kind == "movement" and op.windows is not None)
+)
 Perm = tuple[int, ...]
 
 
@@ -54,20 +59,18 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
     return None
 
 
-def _moved_attrs(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
-    """Attributes of a movement op whose operands and result are permuted."""
-    at = dict(node.attrs)
-    if node.op in ("slice", "pad"):
-        return {k: tuple(v[p] for p in perm) for k, v in at.items()}
-    if node.op == "reverse":
-        turned: tuple[int, ...] = at["axes"]
-        return {"axes": tuple(sorted(inverse(perm)[a] for a in turned))}
-    if node.op == "concat":
-        return {"axis": inverse(perm)[int(at["axis"])]}
-    return at
+def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
+    """Attributes of a node whose operands and result are permuted, but for scalars."""
+    rule = ops.rule_of(node)
+    assert rule is not None, "as of all such ops"
+    inputs, outputs = (
+        tuple(tuple(operand[p] for p in perm) if operand else operand for operand in side)
+        for side in (rule.inputs, rule.outputs)
+    )
+    return ops.restated(node, Rule(inputs, outputs))
 
 
-@on(*ELEMENTWISE, "slice", "pad", "reverse", "concat")
+@on(*ALIGNED)
 def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free, or
     where a convolution wants them in that order anyway."""
@@ -85,7 +88,7 @@ def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
                 return None
         args.append(moved)
     hint = node.tensor.with_shape(tuple(node.shape[p] for p in back))
-    return transposed(make(node.op, args, _moved_attrs(node, back), hint=hint), perm)
+    return transposed(make(node.op, args, _permuted(node, back), hint=hint), perm)
 
 
 @on("reduce")

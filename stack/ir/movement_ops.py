@@ -129,6 +129,10 @@ def _permuted(perm: tuple[int, ...]) -> Rule:
     return Rule((plain(axes),), (plain([axes[p] for p in perm]),))
 
 
+def _restated_transpose(node: Node, rule: Rule) -> dict[str, object]:
+    return {"perm": tuple(rule.inputs[0].index(a) for a in rule.outputs[0])}
+
+
 def _broadcast_infer(site: Site) -> Type:
     hint, source, axes = hinted(site), site.args[0].tensor, site.attrs["axes"]
     if len(axes) != source.rank or list(axes) != sorted(set(axes)):
@@ -145,6 +149,10 @@ def _broadcast_rule(node: Node) -> Rule:
     axes = names(node.tensor.rank)
     kept: tuple[int, ...] = node.attrs["axes"]
     return Rule((plain([axes[i] for i in kept]),), (plain(axes),))
+
+
+def _restated_broadcast(node: Node, rule: Rule) -> dict[str, object]:
+    return {"axes": tuple(rule.outputs[0].index(a) for a in rule.inputs[0])}
 
 
 # ---- windows
@@ -177,6 +185,13 @@ def _windowed(node: Node) -> Rule:
     return Rule((read, *extra), (plain(axes),))
 
 
+def _restated_windows(node: Node, rule: Rule) -> dict[str, object]:
+    """One entry for each axis of the result, which go where it goes."""
+    old = [a.names for a in _windowed(node).outputs[0]]
+    order = [old.index(a.names) for a in rule.outputs[0]]
+    return {k: tuple(v[i] for i in order) for k, v in node.attrs.items()}
+
+
 def _slice_windows(node: Node) -> Windows:
     start: tuple[Dim, ...] = node.attrs["start"]
     step: tuple[int, ...] = node.attrs["step"]
@@ -195,6 +210,10 @@ def _reverse_windows(node: Node) -> Windows:
     axes = names(node.tensor.rank)
     flipped: tuple[int, ...] = node.attrs["axes"]
     return {(0, d): Window(((axes[d], -1),), add(node.shape[d], -1)) for d in flipped}
+
+
+def _restated_reverse(node: Node, rule: Rule) -> dict[str, object]:
+    return {"axes": tuple(i for i, a in enumerate(rule.inputs[0]) if a.mark)}
 
 
 def _pad_infer(site: Site) -> Type:
@@ -265,12 +284,22 @@ def _concat_algebra(node: Node) -> Algebra:
     return Algebra((tuple(range(count)),), (RISING,) * count, exact=True)
 
 
+def _restated_concat(node: Node, rule: Rule) -> dict[str, object]:
+    (axis,) = (i for i, a in enumerate(rule.inputs[0]) if a.mark)
+    return {"axis": axis}
+
+
 # ---- gather and scatter
 
 
 def rule_attr(node: Applied) -> Rule:
     """The axis rule of an op that carries it as an attribute."""
     return parse_rule(node.attrs["rule"])
+
+
+def restated_rule(node: Node, rule: Rule) -> dict[str, object]:
+    """Of an op that carries its rule as an attribute."""
+    return {"rule": str(rule)}
 
 
 def _check_indices(
@@ -354,6 +383,7 @@ _movement(
     "axis i of the result is axis perm[i] of the operand",
     _transpose_infer,
     _transpose_rule,
+    restated=_restated_transpose,
     arity=1,
     attrs=("perm: ints",),
     levels=EVERYWHERE,
@@ -363,6 +393,7 @@ _movement(
     "operand axis i becomes result axis axes[i]; the others repeat",
     _broadcast_infer,
     _broadcast_rule,
+    restated=_restated_broadcast,
     arity=1,
     attrs=("axes: ints",),
     levels=EVERYWHERE,
@@ -373,6 +404,7 @@ _movement(
     _slice_infer,
     _windowed,
     windows=_slice_windows,
+    restated=_restated_windows,
     arity=1,
     attrs=("start: dims", "limit: dims", "step: ints"),
 )
@@ -382,6 +414,7 @@ _movement(
     _reverse_infer,
     _windowed,
     windows=_reverse_windows,
+    restated=_restated_reverse,
     arity=1,
     attrs=("axes: ints",),
 )
@@ -391,6 +424,7 @@ _movement(
     _pad_infer,
     _windowed,
     windows=_pad_windows,
+    restated=_restated_windows,
     algebra=Algebra(((0, 1),), (RISING, RISING), exact=True),
     arity=2,
     attrs=("low: dims", "high: dims", "interior: dims"),
@@ -401,6 +435,7 @@ _movement(
     _concat_infer,
     _concat_rule,
     windows=_concat_windows,
+    restated=_restated_concat,
     algebra=_concat_algebra,
     at_least=1,
     attrs=("axis: int",),
@@ -410,6 +445,7 @@ _movement(
     "read at data-dependent positions of the axes marked '!'; indices in range",
     _gather_infer,
     rule_attr,
+    restated=restated_rule,
     at_least=1,
     attrs=("rule: str",),
     levels=frozenset({"tensor", "tile"}),
@@ -420,6 +456,7 @@ _movement(
     _scatter_infer,
     rule_attr,
     relation=_scatter_relation,
+    restated=restated_rule,
     algebra=NOTHING,
     at_least=2,
     attrs=("rule: str", "kind: str"),

@@ -92,6 +92,8 @@ class OpDef:
         rule: axis rule of a node, or None where the op has no axes (constants, calls).
         windows: how dims that the rule marks `^` or `~` are read.
         relation: access relation of a node, where no rule states it.
+        restated: attributes with which a node would state another rule over its axes; None where
+            it could not. Those of elementwise ops say nothing of axes.
         algebra: what holds of it whatever its operands are; of a node, where attributes decide.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
         kind: "elementwise", "movement", "reduction", "contraction", "leaf" (known where it
@@ -119,6 +121,7 @@ class OpDef:
     rule: Callable[[Node], Rule] | None = None
     windows: Callable[[Node], Windows] | None = None
     relation: Callable[[Node], Relation] | None = None
+    restated: Callable[[Node, Rule], Mapping[str, Any]] | None = None
     algebra: Algebra | Callable[[Node], Algebra] = NOTHING
     folds: Callable[[Node], str] | None = None
     aliases: bool = False
@@ -231,6 +234,18 @@ def rule_of(node: Node) -> Rule | None:
     """The axis rule of a node."""
     op = lookup(node.op)
     return op.rule(node) if op.rule else None
+
+
+def restated(node: Node, rule: Rule) -> dict[str, Any] | None:
+    """Attributes with which the op of a node states another rule over the node's axes.
+
+    So a node is made again on operands whose axes are fewer, more, or in another order. None where
+    the op has no such form.
+    """
+    op = lookup(node.op)
+    if op.restated is not None:
+        return {**node.attrs, **op.restated(node, rule)}
+    return dict(node.attrs) if op.kind == "elementwise" else None
 
 
 _LINEAR: WeakKeyDictionary[Node, Linear] = WeakKeyDictionary()  # those that hold no nodes

@@ -7,7 +7,7 @@ from functools import lru_cache
 from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
-from stack.ir.movement_ops import rule_attr
+from stack.ir.movement_ops import restated_rule, rule_attr
 from stack.ir.node import Node
 from stack.ir.ops import Applied, OpDef, Site, define
 from stack.ir.relation import Window, Windows
@@ -60,6 +60,11 @@ def _reduce_rule(node: Applied) -> Rule:
 def _without(rank: int, gone: tuple[int, ...]) -> Rule:
     axes = names(rank)
     return Rule((plain(axes),), (plain([a for i, a in enumerate(axes) if i not in gone]),))
+
+
+def _restated_reduce(node: Node, rule: Rule) -> dict[str, object]:
+    kept = {a.names for a in rule.outputs[0]}
+    return {"axes": tuple(i for i, a in enumerate(rule.inputs[0]) if a.names not in kept)}
 
 
 def _argreduce_infer(site: Site) -> Type:
@@ -139,6 +144,7 @@ define(
         "reduction",
         _reduce_infer,
         rule=_reduce_rule,
+        restated=_restated_reduce,
         algebra=_kind_algebra,
         folds=_kind,
         flops=1,
@@ -195,6 +201,7 @@ define(
         rule=rule_attr,
         algebra=Algebra(((0,), (1,))),
         folds=lambda node: "sum",
+        restated=restated_rule,
         flops=2,
         attrs=("rule: str",),
         arity=2,

@@ -96,7 +96,8 @@ class _Axes:
         if is_input(node) or is_number(node):
             return
         rule = ops.rule_of(node)
-        if rule is None or not rule.is_plain or ops.restated(node, rule) is None:
+        is_stated = rule is not None and rule.is_plain and ops.restated(node, rule) is not None
+        if rule is None or not is_stated or ops.lookup(node.op).windows is not None:
             self.is_known = False
             return
         named: dict[str, int] = {}

@@ -297,11 +297,6 @@ def rule_attr(node: Applied) -> Rule:
     return parse_rule(node.attrs["rule"])
 
 
-def restated_rule(node: Node, rule: Rule) -> dict[str, object]:
-    """Of an op that carries its rule as an attribute."""
-    return {"rule": str(rule)}
-
-
 def _check_indices(
     site: Site, rule: Rule, indices: tuple[Node, ...], frame: Operand
 ) -> dict[str, Dim]:
@@ -445,7 +440,6 @@ _movement(
     "read at data-dependent positions of the axes marked '!'; indices in range",
     _gather_infer,
     rule_attr,
-    restated=restated_rule,
     at_least=1,
     attrs=("rule: str",),
     levels=frozenset({"tensor", "tile"}),
@@ -456,7 +450,6 @@ _movement(
     _scatter_infer,
     rule_attr,
     relation=_scatter_relation,
-    restated=restated_rule,
     algebra=NOTHING,
     at_least=2,
     attrs=("rule: str", "kind: str"),

@@ -239,8 +239,8 @@ def rule_of(node: Node) -> Rule | None:
 def restated(node: Node, rule: Rule) -> dict[str, Any] | None:
     """Attributes with which the op of a node states another rule over the node's axes.
 
-    So a node is made again on operands whose axes are fewer, more, or in another order. None where
-    the op has no such form.
+    So a node is made again on operands whose axes are fewer, more, or in another order; of an op
+    with windows, in another order alone. None where the op has no such form.
     """
     op = lookup(node.op)
     if op.restated is not None:

@@ -7,7 +7,7 @@ from functools import lru_cache
 from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
-from stack.ir.movement_ops import restated_rule, rule_attr
+from stack.ir.movement_ops import rule_attr
 from stack.ir.node import Node
 from stack.ir.ops import Applied, OpDef, Site, define
 from stack.ir.relation import Window, Windows
@@ -201,7 +201,7 @@ define(
         rule=rule_attr,
         algebra=Algebra(((0,), (1,))),
         folds=lambda node: "sum",
-        restated=restated_rule,
+        restated=lambda node, rule: {"rule": str(rule)},
         flops=2,
         attrs=("rule: str",),
         arity=2,

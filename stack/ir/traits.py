@@ -181,6 +181,12 @@ def mixes(node: Node) -> bool:
     return rule is not None and any(a.mark for made in rule.outputs for a in made)
 
 
+def is_running(node: Node) -> bool:
+    """Whether a node carries something along an axis, from one place to the next."""
+    rule = rule_of(node) if lookup(node.op).kind == "reduction" else None
+    return rule is not None and any(a.mark == "~" for made in rule.outputs for a in made)
+
+
 def reads_by_data(node: Node) -> bool:
     """Whether operands after the first say where the first is read."""
     return _picks(node) and not mixes(node)

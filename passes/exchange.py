@@ -21,7 +21,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
 from stack.ir.node import Func, Node, topological
-from stack.ir.traits import converts, is_contraction, is_reduction, multiplies
+from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, spread
 from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes
 from stack.rewrite.engine import Scope, on, rewrite
@@ -220,9 +220,9 @@ def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
     """A value that is the same along some axes, without them; None where it is not."""
     if not row.tensor.rank:
         return row
-    if row.op != "broadcast":
+    own = spread(row)
+    if own is None:
         return None
-    own: Sequence[int] = row.attrs["axes"]
     if not {*own}.isdisjoint(axes):
         return None
     kept = [i for i in range(row.tensor.rank) if i not in axes]

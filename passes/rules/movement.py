@@ -6,6 +6,7 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.data import Data
 from stack.ir.dim import Dim, add, equal, less_equal, mul
 from stack.ir.node import Node
+from stack.ir.traits import spread
 from stack.ir.types import TensorType, Type
 from stack.rewrite.engine import Scope, Simple, on
 
@@ -33,7 +34,7 @@ def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
 def moves_a_splat(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Equal elements look the same from everywhere: broadcast the scalar."""
     inner = node.args[0]
-    if inner.op != "broadcast" or inner.args[0].shape:
+    if spread(inner) != ():
         return None
     return make("broadcast", inner.args, {"axes": ()}, hint=node.type)
 
@@ -212,7 +213,7 @@ def pads_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
 def pads_with_itself(node: Node, op: Builder, scope: Scope) -> Node | None:
     """A broadcast scalar padded with the same scalar."""
     x, value = node.args
-    if x.op == "broadcast" and x.args[0] is value:
+    if spread(x) == () and x.args[0] is value:
         return make("broadcast", (value,), {"axes": ()}, hint=node.type)
     return None
 

@@ -9,6 +9,7 @@ from stack.ir.axes import Rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
+from stack.ir.traits import is_alias
 from stack.rewrite.engine import Scope, on
 
 # ops whose operands and result have their axes in one order
@@ -115,7 +116,7 @@ def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None
         return None
     axes: Sequence[int] = node.attrs["axes"]
     back = inverse(x.attrs["perm"])
-    if all(reader.op == "reshape" for reader in scope.users(node)):
+    if all(is_alias(reader) for reader in scope.users(node)):
         ends = (*axes[1:], node.tensor.rank)
         order = list(range(axes[0]))
         for i in back:

@@ -9,7 +9,7 @@ from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, shows
+from stack.ir.traits import choice, converts, extremum, shows
 from stack.passes.streaming.anchor import find_anchor, inside_guard
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import (
@@ -261,7 +261,7 @@ class Sums:
         """A running max that a row is the max of, with something else."""
         while (position := inside_guard(row.node)) is not None:
             row = self.region.operand_values(row)[position]
-        if row.node.op != "max":
+        if extremum(row.node) <= 0:
             return None
         for part in self.region.operand_values(row):
             found = find_anchor(self.region, self.forms, -number, part) or self._below(number, part)

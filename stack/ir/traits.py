@@ -242,6 +242,37 @@ def is_formula(node: Node) -> bool:
     return is_number(node) or (is_known(node) and rule_of(node) is not None)
 
 
+# ---- loops and memory
+
+
+def is_loop(node: Node, kind: str = "") -> bool:
+    """Whether a node is a loop of a kernel, of a kind."""
+    return node.op == "loop" and kind in ("", node.attrs["kind"])
+
+
+def loop_of(block: Block, kind: str) -> Node | None:
+    """The loop of a kind that makes all results of a block; None where there is no such."""
+    makers = {maker(r) for r in block.results}
+    loop = makers.pop()
+    return loop if not makers and is_loop(loop, kind) else None
+
+
+def nest_of(block: Block, kind: str) -> tuple[list[Node], Block]:
+    """The loops of a kind at the top of a kernel, outermost first, and what they surround."""
+    found: list[Node] = []
+    while (loop := loop_of(block, kind)) is not None:
+        found.append(loop)
+        block = loop.blocks[0]
+    return found, block
+
+
+def moved(node: Node) -> Node | None:
+    """What a node reads from memory, or writes there; None where it does neither."""
+    if node.op == "load":
+        return node
+    return node.args[1] if node.op == "store" else None
+
+
 # ---- steps, and what they give
 
 

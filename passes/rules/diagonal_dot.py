@@ -6,14 +6,12 @@ other operand, which 0 would turn into a nan, does not reach other rows. Part of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, symbol
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, multiplies
+from stack.ir.traits import choice, converts, multiplies, spread
 from stack.passes.positions.affine import affine
 from stack.passes.rules.dot_layout import Axes, dot_axes
 from stack.rewrite.engine import Scope, on
@@ -95,9 +93,9 @@ def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
 
 def _row(value: Node, names: Axes, i: str, k: str) -> tuple[Node, Axes] | None:
     """A value without axis k, or without i and with k in its place; None where it has both."""
-    if value.op != "broadcast":
+    axes = spread(value)
+    if axes is None:
         return None
-    axes: Sequence[int] = value.attrs["axes"]
     own = [names[a] for a in axes]
     if i in own and k in own:
         return None

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Node
-from stack.ir.traits import contractions
 from stack.ir.types import DType
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
@@ -60,7 +59,7 @@ def tile_gpu_group(
     group: Node, rows: int = 0, columns: int = 0, target: Target | None = None
 ) -> Node:
     """The kernel node of one fusion group. Raises CannotTile."""
-    dots = contractions(group.blocks[0].nodes)
+    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
     if len(dots) != 1:
         return tile_group(group)
     roles = roles_of(dots[0])

@@ -14,7 +14,6 @@ from stack.ir import ops
 from stack.ir.integers import Integers
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import choice, converts, is_item, is_number, maker, nest_of, place_of
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
@@ -112,7 +111,7 @@ class Printer:
         return c_type(node.dtype)
 
     def value(self, node: Node) -> Value:
-        if is_number(node):
+        if node.op == "const" and not node.tensor.rank:
             return Value(literal(node.attrs["value"].array, node.dtype))
         return self.values[node]
 
@@ -125,7 +124,7 @@ class Printer:
             self.values[p] = Value(name)
             const = "const " if i < inputs else ""
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
-        loops, program = nest_of(self.block, "grid")
+        loops, program = _grid(self.block)
         blocks = math.prod(extent_of(n) for n in loops)
         if self.shared > STATIC_SHARED:
             self.put("extern __shared__ __align__(128) unsigned char shared_memory[];")
@@ -181,10 +180,10 @@ class Printer:
     # ---- nodes
 
     def statement(self, node: Node) -> None:
-        if node.op == "alloc" or is_number(node):
+        if node.op == "alloc" or (node.op == "const" and not node.tensor.rank):
             return
-        if is_item(node):
-            self.values[node] = self.parts[maker(node)][place_of(node)]
+        if node.op == "item":
+            self.values[node] = self.parts[node.args[0]][int(node.attrs["index"])]
             return
         self._comment(node)
         if node.op == "loop":
@@ -235,7 +234,7 @@ class Printer:
         if node.dtype.name == "i64" and self.integers.range(node) is not None:
             text = self._index(node, texts)
         else:
-            source = node.args[-1].dtype if choice(node) else node.args[0].dtype
+            source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype
             text = expression(node.op, source, node.dtype, texts)
         if not count:
             made = self.declare(node, text)
@@ -249,9 +248,9 @@ class Printer:
         signs = {"add": "+", "sub": "-", "mul": "*", "div": "/", "rem": "%"}
         if node.op in ("min", "max", "cast", "select"):
             kind = self.c_type(node)
-            if converts(node):
+            if node.op == "cast":
                 return convert(kind, texts[0])
-            if choice(node):
+            if node.op == "select":
                 return f"{texts[0]} ? {texts[1]} : {texts[2]}"
             return f"{node.op}({', '.join(convert(kind, t) for t in texts)})"
         if node.op not in signs:
@@ -326,6 +325,20 @@ class Printer:
 
     def _mma(self, node: Node) -> Value:
         return self.fragments.mma(node)
+
+
+def _grid(block: Block) -> tuple[list[Node], Block]:
+    """The grid loops at the top of a kernel, outermost first, and what one program does."""
+    found: list[Node] = []
+    while True:
+        makers = {r.args[0] if r.op == "item" else r for r in block.results}
+        if len(makers) != 1:
+            return found, block
+        (loop,) = makers
+        if loop.op != "loop" or loop.attrs["kind"] != "grid":
+            return found, block
+        found.append(loop)
+        block = loop.blocks[0]
 
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:

@@ -11,7 +11,6 @@ from stack.frontends.torch_space import TorchSpace
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_contraction, is_fusion, is_item, writes_by_data
 from stack.ir.types import TupleType
 
 from ..runtime.device import Fill, Library, Make
@@ -53,10 +52,10 @@ class DeviceSpace(TorchSpace):
 
 def library_of(node: Node, space: DeviceSpace) -> Library:
     """What runs a library group or a bare tensor op."""
-    body = node.blocks[0] if is_fusion(node) else _alone(node)
-    operations = [n for n in body.nodes if not is_item(n)]
+    body = node.blocks[0] if node.op == "fusion" else _alone(node)
+    operations = [n for n in body.nodes if n.op != "item"]
     inner = [n for n in operations if n.op != "slice"]
-    if len(inner) == 1 and is_contraction(inner[0]):
+    if len(inner) == 1 and inner[0].op == "dot":
         product = _product(inner[0], body)
         if product is not None:
             return Library("torch.matmul", product)
@@ -66,7 +65,7 @@ def library_of(node: Node, space: DeviceSpace) -> Library:
     (only,) = operations
     if only.op in MADE:
         return Library(MADE[only.op], make=_allocating(body, only, space))
-    update = row_sums(only) if writes_by_data(only) else None
+    update = row_sums(only) if only.op == "scatter" else None
     if update is not None and list(only.args) == list(body.params):
         return Library("torch.index_add", lambda ins, outs: update(ins, outs[0]))
     return Library(f"torch.{only.op}", _evaluated(body, space), capturable=capturable)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 from stack.errors import StackError
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias, is_input, is_item, maker, place_of
 from stack.ir.types import TensorType
 
 from .control import CONTROL
@@ -54,7 +53,9 @@ class Plan:
 
     def find(self, node: Node) -> Value:
         """Where the value of a node is."""
-        return self.values[maker(node), place_of(node)]
+        if node.op == "item":
+            return self.values[node.args[0], int(node.attrs["index"])]
+        return self.values[node, 0]
 
     def last_readers(self) -> dict[int, list[Value]]:
         """The values that steps make and the block does not give back, by their last reader."""
@@ -83,14 +84,14 @@ class Plan:
         return value
 
     def _add(self, node: Node) -> None:
-        if is_item(node) or is_input(node):
+        if node.op in ("item", "param"):
             return
         if node.op == "const":
             value = self._value(node, 0, node.tensor, "static")
             value.array = self.device.constant(node).reshape(value.shape)
             return
         args = [self.find(a) for a in node.args]
-        if is_alias(node):
+        if node.op == "reshape":
             self._view(node, args[0])
         elif node.op == "custom":
             raise StackError(f"no kernel was chosen for the operator {node.attrs.get('target')!r}")

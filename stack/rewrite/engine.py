@@ -17,7 +17,6 @@ from stack.errors import RuleError, StackError, VerifyError
 from stack.ir.builder import Builder
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.printer import print_node
-from stack.ir.traits import is_group
 from stack.rewrite.log import Lines, Log
 from stack.rewrite.verdict import Why
 
@@ -145,7 +144,7 @@ def on(*roots: str) -> Callable[[Function], Simple]:
 
 def enter_control_flow(node: Node) -> bool:
     """Rewrite inside calls, loops and branches, not inside groups and kernels that are formed."""
-    return not is_group(node)
+    return node.op not in ("fusion", "stream", "kernel")
 
 
 def rewrite(

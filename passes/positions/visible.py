@@ -103,7 +103,7 @@ def _known_value(node: Node, known: Mapping[Node, float]) -> float | None:
     if not isinstance(node.type, TensorType) or not node.dtype.is_float:
         return None
     parts = [known[a] if a in known else splat(a) for a in node.args]
-    if op.is_whole_view or (choice(node) and parts[1] == parts[2]):
+    if ops.is_whole_view(node) or (choice(node) and parts[1] == parts[2]):
         return parts[-1]
     if op.kind != "elementwise":
         return None

@@ -14,7 +14,7 @@ import numpy as np
 
 from stack.ir import ops
 from stack.ir.node import Node
-from stack.ir.traits import choice, divides, is_reduction, multiplies, shows
+from stack.ir.traits import choice, divides, is_elementwise, is_reduction, multiplies, shows
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
 from stack.rewrite.splat import splat
@@ -150,10 +150,10 @@ def may_be_infinite(node: Node, seen: set[Node]) -> bool:
     seen.add(node)
     if node.op == "const" and node.dtype.is_float:
         return not bool(np.isfinite(node.attrs["value"].array).all())
-    op, facts = ops.lookup(node.op), ops.algebra_of(node)
+    facts = ops.algebra_of(node)
     if not node.dtype.is_float or facts.range[0] > -math.inf:
         return False
-    if not (op.kind == "elementwise" or op.is_whole_view):
+    if not (is_elementwise(node) or ops.is_whole_view(node)):
         return True
     if facts.pole and (len(node.args) == 1 or splat(node.args[1]) in (None, 0)):
         return True

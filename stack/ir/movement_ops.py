@@ -146,8 +146,12 @@ def _broadcast_infer(site: Site) -> Type:
 
 
 def _broadcast_rule(node: Node) -> Rule:
-    axes = names(node.tensor.rank)
-    kept: tuple[int, ...] = node.attrs["axes"]
+    return _spread(node.tensor.rank, tuple(node.attrs["axes"]))
+
+
+@lru_cache(maxsize=1 << 8)
+def _spread(rank: int, kept: tuple[int, ...]) -> Rule:
+    axes = names(rank)
     return Rule((plain([axes[i] for i in kept]),), (plain(axes),))
 
 
@@ -352,6 +356,10 @@ def _scatter_relation(node: Node) -> Relation:
     return related(unmarked(rule_attr(node)), [a.shape for a in node.args], [node.shape], {})
 
 
+def _scatter_operations(node: Node) -> Dim:
+    return 0 if node.attrs["kind"] == "set" else node.args[-1].tensor.size
+
+
 def _movement(
     name: str,
     doc: str,
@@ -451,6 +459,7 @@ _movement(
     rule_attr,
     relation=_scatter_relation,
     algebra=NOTHING,
+    operations=_scatter_operations,
     at_least=2,
     attrs=("rule: str", "kind: str"),
 )

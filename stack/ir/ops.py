@@ -105,6 +105,7 @@ class OpDef:
         aliases: whether the result is the operand's memory, of another shape.
         spelled: `(builder, node) -> node`, with the ops that every backend has; for `decompose`.
         flops: scalar operations for each output element (each reduced element for reductions).
+        operations: scalar operations of a node, where they do not follow from `flops` and the rule.
         attrs: what it takes, as "axes: ints"; the kinds are those of `ATTRIBUTES`, a name alone
             takes anything, a "?" after the name marks an optional one.
         arity: number of operands, None for any.
@@ -127,6 +128,7 @@ class OpDef:
     aliases: bool = False
     spelled: Callable[[Any, Node], Node] | None = None
     flops: float = 0
+    operations: Callable[[Node], Dim] | None = None
     attrs: tuple[str, ...] = ()
     arity: int | None = None
     at_least: int = 0
@@ -140,7 +142,7 @@ class OpDef:
 
     @property
     def is_whole_view(self) -> bool:
-        """Whether it is a view that leaves none of them out, and no order changes."""
+        """Whether it is a view without windows: all are shown but where axes meet themselves."""
         return self.is_view and self.windows is None
 
     @cached_property
@@ -227,7 +229,11 @@ def is_view(node: Node) -> bool:
 
 def is_whole_view(node: Node) -> bool:
     """Whether a node is a view that leaves no element out: broadcast, reshape, transpose."""
-    return lookup(node.op).is_whole_view
+    op = lookup(node.op)
+    if not op.is_whole_view or op.rule is None:
+        return False
+    read = [name for axis in op.rule(node).inputs[0] for name in axis.names]
+    return len(set(read)) == len(read)
 
 
 def rule_of(node: Node) -> Rule | None:

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
+from stack.ir.dim import Dim, mul
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr
 from stack.ir.node import Node
@@ -120,6 +121,15 @@ def _sort_rule(node: Applied) -> Rule:
     return Rule((operand,) * len(node.args), (operand,) * len(node.args))
 
 
+def _sort_operations(node: Node) -> Dim:
+    """By merging: as many rounds as the length has bits, a comparison of each key in each."""
+    first = node.args[0].tensor
+    axis: int = node.attrs["axis"]
+    length = first.shape[axis]
+    rounds = (length - 1).bit_length() if isinstance(length, int) and length else 1
+    return mul(first.size, rounds * node.attrs["num_keys"])
+
+
 def _dot_infer(site: Site) -> Type:
     rule = parse_rule(site.attrs["rule"])
     operands = (*rule.inputs, *rule.outputs)
@@ -187,7 +197,7 @@ define(
         "reduction",
         _sort_infer,
         rule=_sort_rule,
-        flops=1,
+        operations=_sort_operations,
         attrs=("axis: int", "num_keys: int", "descending: bool"),
         at_least=1,
     )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_generated, writes_by_data
 from stack.passes.blocking.apart import set_apart
 from stack.passes.blocking.beside import BesideTiler
 from stack.passes.blocking.joined import parts_of
@@ -20,8 +21,6 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
-
-LEFT = ("scatter",)  # walked in order: a library does them
 
 
 @dataclass(frozen=True)
@@ -53,11 +52,11 @@ class Blocks(Pass):
         block = set_apart(block)
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op in LEFT or not (is_bare(node) or node.op in ("fusion", "stream")):
+            if writes_by_data(node):
+                continue  # walked in order: a library does it
+            is_own = is_generated(node) and not is_given_to_library(node)
+            if not (is_bare(node) or is_own or node.op == "stream"):
                 continue
-            if node.op == "fusion":
-                if node.attrs["kind"] == "library" or is_given_to_library(node):
-                    continue
             try:
                 kernel = self._kernel(node, log.gpu)
             except CannotTile as why:

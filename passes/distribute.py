@@ -17,6 +17,7 @@ from stack.ir import ops
 from stack.ir.builder import Builder, constant, rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import identity
+from stack.ir.traits import loop_of
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.cpu_loops.chunk import (
     Chunk,
@@ -102,10 +103,8 @@ class _Kernel:
         return self.b.block(self.old.params, results)
 
     def _level(self, block: Block, params: Sequence[Node]) -> list[Node]:
-        loop = block.results[0]
-        if loop.op == "item":
-            loop = loop.args[0]
-        if loop.op != "loop" or loop.attrs["kind"] != "grid":
+        loop = loop_of(block, "grid")
+        if loop is None:
             return list(block.results) if self.is_done else _Program(self, block).results()
         inner = loop.blocks[0]
         new = Block(inner.params, self._level(inner, inner.params))

@@ -9,6 +9,7 @@ from typing import ClassVar
 from stack.errors import UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import unconverted
 from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.gpu_loops.columns import distribute_columns
 from stack.passes.gpu_loops.fma import Fma
@@ -94,5 +95,4 @@ def _is_wide(block: Block) -> bool:
     """Whether a product is one of floats that tensor cores do not take."""
     dot = find_dot(block)
     assert dot is not None
-    source = dot.args[0].args[0] if dot.args[0].op == "cast" else dot.args[0]
-    return source.dtype.bits != 16
+    return unconverted(dot.args[0]).dtype.bits != 16

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_fusion, is_item, is_known, items_of, place_of
 from stack.ir.types import TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.fuse import Fuse
@@ -58,7 +59,7 @@ class Retreat(Pass):
         if parts is None:
             new = _with(node, kind="library", why="its compiler refused a kernel", tiles=None)
             return "the library", {node: Replacement(new)}
-        groups = [n for n in parts.nodes if n.op not in ("const", "item")]
+        groups = [n for n in parts.nodes if not (is_known(n) or is_item(n))]
         return f"{len(groups)} groups", _instead(node, parts, block)
 
     def _tile(self, node: Node, target: Target | None) -> str:
@@ -92,7 +93,7 @@ class Retreat(Pass):
 
 def _size(node: Node) -> int:
     """How many ops a group holds."""
-    return len(node.blocks[0].nodes) if node.op == "fusion" else 0
+    return len(node.blocks[0].nodes) if is_fusion(node) else 0
 
 
 def _with(node: Node, **more: object) -> Node:
@@ -114,5 +115,7 @@ def _instead(node: Node, parts: Func, block: Block) -> dict[Node, Replacement]:
     found = inline_block(parts.body, node.args, b)
     if not isinstance(node.type, TupleType):
         return {node: Replacement(found[0], (), b.names, b.locs)}
-    items = (n for n in block.nodes if n.op == "item" and n.args[0] is node)
-    return {n: Replacement(found[int(n.attrs["index"])], (node,), b.names, b.locs) for n in items}
+    return {
+        n: Replacement(found[place_of(n)], (node,), b.names, b.locs)
+        for n in items_of(node, block.nodes)
+    }

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import contractions
 from stack.passes.blocking.apart import APART
 from stack.passes.blocking.beside import products_beside
 from stack.passes.blocking.joined import products_of
@@ -23,7 +24,7 @@ from stack.passes.blocking.tile_choice import (
     seconds,
 )
 from stack.passes.control import changed_bodies
-from stack.passes.tile import alone
+from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -55,7 +56,7 @@ class Tiles(Pass):
         for node in block.nodes:
             found = self._tiles(node, block.names.get(node, node.op), log)
             if found and log.spend("tiles", block.locs.get(node, ())):
-                group = alone(node) if node.op == "dot" else node
+                group = group_of(node) or node
                 attrs = {**group.attrs, "tiles": tuple(found)}
                 changed[node] = Replacement(
                     Node(group.op, group.args, attrs, group.type, group.blocks)
@@ -69,14 +70,11 @@ class Tiles(Pass):
     def _tiles(self, node: Node, name: str, log: Log) -> list[str]:
         if node.op == "stream":
             return [str(tile) for tile in stream_tiles(node, log.gpu)[: self.most]]
-        if node.op == "dot":
-            node = alone(node)
-        if node.op != "fusion" or node.attrs["kind"] == "library":
+        group = group_of(node)
+        dots = contractions(group.blocks[0].nodes) if group is not None else []
+        if group is None or not dots:
             return []
-        body = node.blocks[0]
-        dots = [n for n in body.nodes if n.op == "dot"]
-        if not dots:
-            return []
+        body = group.blocks[0]
         dot, dtype, gpu = dots[0], dots[0].args[0].dtype, log.gpu
         try:
             beside = products_beside(body)

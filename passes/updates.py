@@ -6,11 +6,12 @@ memory can become the result's: the kernel then says `updates`, the number of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from stack.ir.builder import rebuild_block
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_alias, is_group, is_input
 from stack.ir.types import TupleType
 
 
@@ -62,14 +63,14 @@ def in_place(kernel: Node) -> Node:
     return Node(kernel.op, kernel.args, {**kernel.attrs, "updates": operand}, kernel.type, (block,))
 
 
-def behind(value: Node) -> Node:
+def owner(value: Node) -> Node:
     """The step or parameter whose memory a value is in."""
-    while value.op == "reshape" or (value.op == "kernel" and "updates" in value.attrs):
+    while is_alias(value) or "updates" in value.attrs:
         value = value.args[int(value.attrs.get("updates", 0))]
     return value
 
 
-def updatable(block: Block, steps: Iterable[str], carried: bool) -> list[Node]:
+def updatable(block: Block, carried: bool) -> list[Node]:
     """Kernels of a block whose copied operand nobody needs after them.
 
     That is the result of a step, or, with `carried`, what a loop carries in the same place.
@@ -80,15 +81,15 @@ def updatable(block: Block, steps: Iterable[str], carried: bool) -> list[Node]:
         if copy is None:
             continue
         operand = node.args[copy[1]]
-        views = _views(block, behind(operand))
-        late = (n for n in block.nodes[place:] if n is not node and n.op != "reshape")
+        root = owner(operand)
+        views = _views(block, root)
+        late = (n for n in block.nodes[place:] if n is not node and not is_alias(n))
         if any(not views.isdisjoint(n.args) for n in late):
             continue
         if sum(a in views for a in node.args) > 1 or not views.isdisjoint(block.results):
             continue
-        root = behind(operand)
-        own = root.op in steps and not isinstance(root.type, TupleType)
-        if root.op == "param" and carried:
+        own = is_group(root) and not isinstance(root.type, TupleType)
+        if is_input(root) and carried:
             slot = block.params.index(root)
             own = block.results[slot] is node and block.results.count(node) == 1
         if own:
@@ -99,6 +100,6 @@ def updatable(block: Block, steps: Iterable[str], carried: bool) -> list[Node]:
 def _views(block: Block, root: Node) -> set[Node]:
     views = {root}
     for node in block.nodes:
-        if node.op == "reshape" and node.args[0] in views:
+        if is_alias(node) and node.args[0] in views:
             views.add(node)
     return views

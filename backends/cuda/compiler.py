@@ -14,7 +14,7 @@ from stack.run.cache import Cache, cache_folder
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..runtime.names import argument_names
-from ..runtime.records import describe, describe_kernel, kernel_lines
+from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import nvrtc
 from .printer import print_kernel
 from .values import Source
@@ -135,12 +135,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         return launches[source]
 
     program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
-    kernels = [
-        compiler.describe(step.node)
-        if step.node.op == "kernel"
-        else describe(func, step.node, step.library)
-        for step in program.steps
-    ]
+    steps = ((step.node, step.library) for step in program.steps)
+    kernels = described(func, steps, compiler.describe)
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
@@ -153,15 +149,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(func, arch_of(options), _store(options))
     compiler.build_all()
-    kernels: list[Kernel] = []
-    for _, node in walk(func.body):
-        if node.op == "kernel":
-            compiler.binary(node)
-    for node in func.nodes:
-        if node.op == "kernel":
-            kernels.append(compiler.describe(node))
-        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
-            kernels.append(describe(func, node, "torch" if node.op == "fusion" else ""))
+    kernels = described(func, steps_of(func, "torch"), compiler.describe)
     return kernels, compiler.artifacts()
 
 

@@ -14,7 +14,7 @@ from stack.target import Cpu
 
 from ..runtime.names import argument_names
 from ..runtime.program import Program
-from ..runtime.records import describe, describe_kernel
+from ..runtime.records import describe_kernel, described, steps_of
 from . import jit
 from .host import Host
 from .instructions import check_runs_here, cpu_of, is_assembled_here
@@ -125,12 +125,11 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     program = Program(func.body, device, compiler.load, options.get("call_opaque"))
     return Executable(
         run=program.run,
-        kernels=[
-            compiler.describe(func, step.node)
-            if step.node.op == "kernel"
-            else describe(func, step.node, step.library)
-            for step in program.steps
-        ],
+        kernels=described(
+            func,
+            ((step.node, step.library) for step in program.steps),
+            lambda node: compiler.describe(func, node),
+        ),
         artifacts=compiler.artifacts(),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
@@ -146,11 +145,9 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(None, cpu_of(options))
     compiler.look(func)
-    kernels: list[Kernel] = []
-    for node in func.nodes:
-        if node.op == "kernel":
-            compiler.name(node)
-            kernels.append(compiler.describe(func, node))
-        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
-            kernels.append(describe(func, node, "library" if node.op == "fusion" else ""))
-    return kernels, compiler.artifacts()
+
+    def own(node: Node) -> Kernel:
+        compiler.name(node)
+        return compiler.describe(func, node)
+
+    return described(func, steps_of(func, "library"), own), compiler.artifacts()

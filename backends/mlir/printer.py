@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from stack.ir import ops
 from stack.ir.kernel_ops import loop_parts, turns
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_contraction, is_loop, is_number, is_reduction, moved, nest_of
 from stack.ir.types import TensorType, TupleType
 from stack.target import Target, as_cpu, cpu_at_hand
 
@@ -56,7 +57,8 @@ class Printer(Accesses):
     # ---- frame
 
     def module(self) -> str:
-        loops, program = _parallel_nest(self.block)
+        nest, program = nest_of(self.block, "parallel")
+        loops = [loop.blocks[0] for loop in nest]
         extents = [int(loop.params[0].attrs["extent"]) for loop in loops]
         total = math.prod(extents)
         work = sum(cost_of(node) for node in program.nodes)  # of one iteration
@@ -67,7 +69,7 @@ class Printer(Accesses):
             self.put(f"{address} = llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
             self.values[p] = address
         for node in self.block.nodes:
-            if loops and node.blocks and node.blocks[0] is loops[0]:
+            if nest and node is nest[0]:
                 self._range(loops, extents, total, threaded)
                 break  # only the items of the nest come after it
             self.statement(node)
@@ -134,13 +136,13 @@ class Printer(Accesses):
     # ---- nodes
 
     def statement(self, node: Node) -> None:
-        if node.op == "const" and not node.tensor.rank:
+        if is_number(node):
             return
         if self.readable:
             lines = self.block.locs.get(node)
             if lines:
                 self.put(f"// {', '.join(lines)}")
-            if not _is_memory(node) and node.op != "loop":
+            if not _is_memory(node) and not is_loop(node):
                 self.hint = value_name(self.block, node, self.memories)
         special = getattr(self, f"_{node.op}", None)
         if contract.is_block(node):
@@ -261,31 +263,14 @@ class Printer(Accesses):
 
 def cost_of(node: Node) -> float:
     """Scalar operations of one node of a kernel, loops inside of it included."""
-    if node.op == "loop":
+    if is_loop(node):
         return turns(node) * sum(cost_of(n) for n in node.blocks[0].nodes)
     if isinstance(node.type, TupleType):
         return 0
-    if node.op == "dot":
+    if is_contraction(node):
         return contract.cost(node)
-    source = node.args[0].tensor if node.op in ("reduce", "store") else node.tensor
-    if node.op == "store":
-        source = node.args[1].tensor
+    source = (node.args[0] if is_reduction(node) else moved(node) or node).tensor
     return max(ops.lookup(node.op).flops, 1) * max(lanes_of(source), 1)
-
-
-def _parallel_nest(block: Block) -> tuple[list[Block], Block]:
-    """The blocks of the parallel loops at the top of a kernel, and the innermost body."""
-    found: list[Block] = []
-    while True:
-        loops = {r.args[0] if r.op == "item" else r for r in block.results}
-        if len(loops) != 1:
-            break
-        (loop,) = loops
-        if loop.op != "loop" or loop.attrs["kind"] != "parallel":
-            break
-        block = loop.blocks[0]
-        found.append(block)
-    return found, block
 
 
 def _is_memory(node: Node) -> bool:

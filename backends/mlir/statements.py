@@ -10,6 +10,7 @@ import numpy as np
 
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_number
 from stack.ir.types import DType, TensorType
 from stack.target import Cpu
 
@@ -92,13 +93,13 @@ class Statements:
         return self.constants[text]
 
     def value(self, node: Node) -> str:
-        if node.op == "const" and not node.tensor.rank:
+        if is_number(node):
             return self.number(node.attrs["value"].array, node.dtype, 0)
         return self.values[node]
 
     def on_lanes(self, node: Node, lanes: int) -> str:
         """A value as a vector of `lanes`, a scalar repeated."""
-        if node.op == "const" and not node.tensor.rank:
+        if is_number(node):
             return self.number(node.attrs["value"].array, node.dtype, lanes)
         if lanes and not node.tensor.rank:
             hint, self.hint = self.hint, ""

@@ -21,7 +21,7 @@ from ..device.torch_device import TorchDevice
 from ..runtime.device import Kernel as Runnable
 from ..runtime.names import argument_names
 from ..runtime.program import Program
-from ..runtime.records import describe, describe_kernel, kernel_lines
+from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build
 from .launch import interpreted, loaded
 from .printer import Code, Source, print_kernel
@@ -140,12 +140,9 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         return launches[source]
 
     program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
-    kernels = [
-        compiler.describe(step.node, bool(options.get("assembled")))
-        if step.node.op == "kernel"
-        else describe(func, step.node, step.library)
-        for step in program.steps
-    ]
+    is_assembled = bool(options.get("assembled"))
+    steps = ((step.node, step.library) for step in program.steps)
+    kernels = described(func, steps, lambda node: compiler.describe(node, is_assembled))
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
@@ -179,10 +176,6 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(func, arch_of(options))
     compiler.build_all(_store(options))
-    kernels: list[Kernel] = []
-    for node in func.nodes:
-        if node.op == "kernel":
-            kernels.append(compiler.describe(node, assembled=True))
-        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom", "dot", "conv"):
-            kernels.append(describe(func, node, "torch"))
+    steps = steps_of(func, "torch")
+    kernels = described(func, steps, lambda node: compiler.describe(node, assembled=True))
     return kernels, compiler.artifacts()

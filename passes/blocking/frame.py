@@ -27,6 +27,7 @@ from stack.ir.dim import (
     symbol,
 )
 from stack.ir.node import Block, Node
+from stack.ir.traits import converts
 from stack.ir.types import I32, I64, DType, TensorType, TupleType
 from stack.passes.tiling.frame import static
 
@@ -209,7 +210,7 @@ class BlockFrame:
         if value.dtype == dtype:
             return value
         node = value.node
-        if node.op == "cast" and dtype.is_float and dtype.bits <= 16:
+        if converts(node) and dtype.is_float and dtype.bits <= 16:
             if node.args[0].dtype == dtype:
                 return Held(node.args[0], value.axes)  # what was widened, and is exact
         return Held(self.b.cast(node, type=node.tensor.with_dtype(dtype)), value.axes)

@@ -15,6 +15,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import substitute
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import fold_of, is_contraction, is_reduction
 from stack.passes.blocking.branch import branched
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.limits import Segment, segments
@@ -91,7 +92,7 @@ class StreamTiler(GridTiler):
         held: list[Held] = []
         along = varying(self.states, self.correct)
         for j, state in enumerate(self.states.results):
-            kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+            kind = fold_of(state)
             dims = [at[state][i] for i in along[state]]
             axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in dims])
             start = self.identity(kind, wide(state.dtype))
@@ -215,7 +216,7 @@ class StreamTiler(GridTiler):
                 part = self._partial(state, place, axis.name)
                 self.known_as.clear()
                 kept = self.value(self.correct.results[j], place)
-                kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+                kind = fold_of(state)
                 part = Held(self.spread(part, old[j].axes), old[j].axes)
                 made = self.apply(COMBINE[kind], [kept, part])
                 made = Held(self.spread(made, old[j].axes), old[j].axes)
@@ -240,7 +241,7 @@ class StreamTiler(GridTiler):
     def _hide_the_end(self) -> None:
         """Find one value that hides the places past the end from all states."""
         for state in self.states.results:
-            if state.op == "reduce" and state.attrs["kind"] == "max":
+            if is_reduction(state) and state.attrs["kind"] == "max":
                 (operand, _), *_ = streamed_axes(state)
                 found = hidden(self.states, operand, -math.inf)
                 if found is not None and operand.dtype.is_float:
@@ -258,7 +259,7 @@ class StreamTiler(GridTiler):
     def _partial(self, state: Node, place: Index, k: str) -> Held:
         """A state over one tile of the streamed axis."""
         axis = self.axes[k]
-        if state.op == "dot":
+        if is_contraction(state):
             rule = parse_rule(state.attrs["rule"])
             index = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
             index[rule.reduced[0]] = axis.place

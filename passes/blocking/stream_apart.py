@@ -14,6 +14,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.tiler import BlockTiler
@@ -25,9 +26,9 @@ DEAR = ("exp", "exp2", "log", "pow")
 def runs_apart(stream: Node) -> bool:
     """Whether the places of a step run by themselves."""
     states, correct, _ = stream.blocks
-    if any(n.op == "dot" for n in states.nodes) or any(n.op in DEAR for n in correct.nodes):
+    if any(map(is_contraction, states.nodes)) or any(n.op in DEAR for n in correct.nodes):
         return False
-    if any(s.op != "reduce" or not s.dtype.is_float for s in states.results):
+    if any(not is_reduction(s) or not s.dtype.is_float for s in states.results):
         return False
     return len(loose_states(states, correct)) < len(states.results)
 

@@ -15,6 +15,7 @@ from math import prod
 from stack.errors import UsageError
 from stack.ir import ops
 from stack.ir.node import Block, Node, topological
+from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
 from stack.passes.tiling.contraction import operand_names, roles_of
 from stack.passes.tiling.frame import power_of_two
@@ -183,7 +184,7 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
     sizes = roles.sizes
     inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
-    rows = [n for n in body.nodes if n.op == "gather"]  # rows that data picks are read so too
+    rows = [n for n in body.nodes if reads_by_data(n)]  # rows that data picks are read so too
     reads = any(n.tensor.size == size and n not in inputs for n in (*body.params, *rows))
     return Product(
         height=sizes[roles.row] if roles.row else 1,
@@ -211,7 +212,7 @@ def beside_of(products: Sequence[Product]) -> Product:
 
 def _work(node: Node) -> float:
     op = ops.lookup(node.op)
-    return op.flops if op.kind == "elementwise" and node.op != "cast" else 0.0
+    return op.flops if op.kind == "elementwise" and not converts(node) else 0.0
 
 
 def room_of(gpu: Gpu) -> int:

@@ -9,6 +9,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, param
 from stack.ir.contraction import contraction
 from stack.ir.node import Block, Node, topological
+from stack.ir.traits import contractions
 from stack.passes.tiling.frame import CannotTile, static
 
 
@@ -130,7 +131,7 @@ def _tables(
 def split_dot(group: Node) -> tuple[Node, Node]:
     """A group as a bare dot, for a library, and the group of what follows it."""
     body = group.blocks[0]
-    (dot,) = (n for n in body.nodes if n.op == "dot")
+    (dot,) = contractions(body.nodes)
     outside = dict(zip(body.params, group.args, strict=True))
     if any(a not in outside for a in dot.args) or dot in body.results:
         raise CannotTile("its dot cannot stand alone")

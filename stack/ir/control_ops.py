@@ -111,14 +111,17 @@ def _item_relation(node: Node) -> Relation:
     return related(Rule((axes,), (axes,)), [node.shape], [node.shape], {})
 
 
-def _control(name: str, doc: str, infer: Callable[[Site], Type], **more: Any) -> None:
-    define(OpDef(name, doc, "control", infer, **more))
+def _control(
+    name: str, doc: str, infer: Callable[[Site], Type], kind: str = "control", **more: Any
+) -> None:
+    define(OpDef(name, doc, kind, infer, **more))
 
 
 _control(
     "item",
     "one result of a node with several",
     _item_infer,
+    "item",
     relation=_item_relation,
     attrs=("index: int",),
     arity=1,
@@ -129,6 +132,7 @@ _control(
     "fusion",
     "one group: inline the body; `kind` says what will run it",
     _call_infer,
+    "group",
     relation=Body,
     attrs=("kind: str", "name?", "why?", "at?", "tiles?", "refused?", "padded?"),
 )

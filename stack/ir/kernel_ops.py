@@ -270,7 +270,7 @@ define(
     OpDef(
         "kernel",
         "run one generated kernel; its block is at level `level`",
-        "control",
+        "group",
         _kernel_infer,
         evaluate=_run_kernel,
         attrs=(
@@ -338,7 +338,7 @@ define(
     OpDef(
         "var",
         "a variable of an open block: a loop index (with `extent`) or a carried value",
-        "leaf",
+        "input",
         _var_infer,
         attrs=("name", "extent?"),
         arity=0,

@@ -71,6 +71,6 @@ BACKEND = Backend(
         retreat="retreat",
     ),
     inspect=inspect_program,
-    options=("cache", "device", "excess_precision", "graph", "target", "tune"),
+    options=("cache", "device", "excess_precision", "graph", "schedule", "target", "tune"),
     machine=Machine(warm=lambda: nvrtc.forks().warm(), at_hand=gpu_at_hand),
 )

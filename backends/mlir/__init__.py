@@ -37,6 +37,6 @@ BACKEND = Backend(
         artifacts=("mlir", "llvm", "asm"),
         retreat="retreat",
     ),
-    options=("cache", "excess_precision", "target", "tune"),
+    options=("cache", "excess_precision", "schedule", "target", "tune"),
     machine=Machine(at_hand=lambda _: cpu_at_hand()),
 )

@@ -12,16 +12,9 @@ from stack.ir.relation import delinearize
 from stack.ir.types import DType, TensorType, TupleType
 from stack.passes.blocking.frame import Axis, Held, index_type
 from stack.passes.blocking.joined import products_of
+from stack.passes.blocking.product_policy import ProductPolicy
 from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE, in_a_row
-from stack.passes.blocking.tile_choice import (
-    Product,
-    Tile,
-    first_tile,
-    product_of,
-    ranked,
-    room_of,
-    whole_turns,
-)
+from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_turns
 from stack.passes.blocking.values import BlockValues
 from stack.passes.positions.places import places_of
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
@@ -41,20 +34,14 @@ COLUMNS = 128  # kept elements of a tile that walks along such an axis
 class BlockTiler(BlockValues):
     """Builds the kernel of a loop, reduction or gemm group."""
 
-    def __init__(
-        self,
-        group: Node,
-        rows: int = 0,
-        lanes: int = 0,
-        step: int = 0,
-        target: Target | None = None,
-    ) -> None:
+    def __init__(self, group: Node, target: Target | None = None) -> None:
         body = group.blocks[0]
         sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
         super().__init__(body, index_type(sizes))
         self.group = group
         self.gpu = as_gpu(target)
-        self.rows, self.lanes, self.step = rows, lanes, step
+        self.rows = self.lanes = 0
+        self.order = ("m", "n")  # of the programs of a product
         self.check(sizes)
         arrays = [n for n in body.nodes if n.op == "const" and n.tensor.rank]
         self.take(body.params, arrays)
@@ -215,13 +202,15 @@ class BlockTiler(BlockValues):
         index: dict[str, Dim] = {}
         for name in (*roles.batch, *roles.panels, *roles.outer):
             index[name] = self.program_axis("b", roles.sizes[name], 1, grid).place
-        if roles.row:
-            first, end = part or (0, roles.sizes[roles.row])
-            block = min(self.rows, max(16, power_of_two(end - first)))
-            index[roles.row] = self.program_axis("m", end, block, grid, first=first).place
-        extent = roles.sizes[roles.lane]
-        block = min(self.lanes, max(16, power_of_two(extent)))
-        index[roles.lane] = self.program_axis("n", extent, block, grid).place
+        for axis in self.order:
+            if axis == "n":
+                extent = roles.sizes[roles.lane]
+                block = min(self.lanes, max(16, power_of_two(extent)))
+                index[roles.lane] = self.program_axis("n", extent, block, grid).place
+            elif roles.row:
+                first, end = part or (0, roles.sizes[roles.row])
+                block = min(self.rows, max(16, power_of_two(end - first)))
+                index[roles.row] = self.program_axis("m", end, block, grid, first=first).place
         return [index.get(name, 0) for name in result_names(dot)]
 
     def _whole_turns(self, roles: Roles) -> int:
@@ -235,18 +224,14 @@ class BlockTiler(BlockValues):
         return lines * self.rows if is_cut else 0
 
     def _take(self, product: Product, dtype: DType) -> None:
-        """The tile that was asked for, that the group names, or that the model puts first."""
-        named = first_tile(self.group)
-        tile = Tile.parse(named) if named else ranked(product, dtype, self.gpu)[0]
-        joined = product.joined
-        if self.rows and self.lanes:
-            warps = 8 if self.rows * self.lanes * joined >= 128 * 256 else 4
-            tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)
-        self.rows, self.lanes = tile.rows, tile.lanes
-        self.step = self.step or tile.step
-        self.warps, self.is_persistent, self.last = tile.warps, tile.persistent, tile.last
-        one = (self.rows + joined * self.lanes) * self.step * dtype.bytes
-        self.stages = max(1, min(tile.stages, room_of(self.gpu) // one))
+        """Follow the schedule that the group names, or the one that the model puts first."""
+        schedule = ProductPolicy(product, dtype, self.gpu).of(self.group)
+        tile = Tile.of(schedule)
+        named = [s.axis for s in schedule.splits if s.axis in "mn"]
+        self.order = tuple(dict.fromkeys((*named, "m", "n")))
+        self.rows, self.lanes, self.step = tile.rows, tile.lanes, tile.step
+        self.warps, self.stages = tile.warps, tile.stages
+        self.is_persistent, self.last = tile.persistent, tile.last
 
     def _space_axes(
         self, root: Node, places: dict[Node, Index], marks: Index

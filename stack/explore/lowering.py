@@ -34,6 +34,7 @@ from stack.run.coverage import coverage_of
 from stack.run.frontend import Calls, Captured, Frontend
 from stack.run.record import Run, Stage
 from stack.run.targets import target_of
+from stack.schedule import schedules_in
 from stack.target import Gpu
 
 
@@ -117,11 +118,13 @@ class Settings:
     dynamic: bool = False
     frontend: str | None = None
     machine: str = ""  # the target to lower for; "": the machine at hand
+    schedules: tuple[str, ...] = ()  # `NAME: SCHEDULE`, or files of them
 
     @property
     def options(self) -> dict[str, Any]:
         """What of it a backend takes as options."""
-        return {"target": self.machine} if self.machine else {}
+        asked: dict[str, Any] = {"target": self.machine, "schedule": self.schedules}
+        return {name: value for name, value in asked.items() if value}
 
 
 def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
@@ -207,7 +210,8 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
         keep = [s[0] for s in lowering].index(stage) + 1
         backend = backend.with_stages(lowering[:keep])
     lowered_for = target_of(backend, settings.options)
-    lower(captured.func, backend, run, settings.passes, target=lowered_for)
+    given = schedules_in(settings.options)
+    lower(captured.func, backend, run, settings.passes, target=lowered_for, schedules=given)
     return run
 
 
@@ -249,6 +253,7 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
         lambda f: inspect(f, options),
         settings.passes,
         target=target_of(backend, options),
+        schedules=schedules_in(options),
     )
     for name, text in artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text

@@ -100,7 +100,7 @@ class Lowering:
         artifacts: names of the stages after them, which `Executable.artifacts` holds.
         retreat: passes that give groups marked `refused` another way to be computed; "" where a
             refused kernel is an error.
-        proposal: passes that name several tiles for each group of a function before the last of
+        proposal: passes that name several schedules for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
         recomputes: whether a product that goes into reductions stays out of memory, so that a
             backward pass computes it again where that costs less than keeping it.

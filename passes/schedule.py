@@ -11,17 +11,22 @@ from stack.ir.node import Block, Func, Node
 from stack.passes.blocking.apart import APART
 from stack.passes.blocking.policies import block_policy
 from stack.passes.control import changed_bodies
+from stack.passes.exact_tiling.gemm import check_worth
+from stack.passes.exact_tiling.gemm_policy import gemm_policy
+from stack.passes.gpu_loops.tile_policy import tile_policy
 from stack.passes.tile import alone
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.schedule import Policy, Schedule, given_for, is_pattern, with_schedules
-from stack.target import Gpu, Target, as_gpu
+from stack.target import Gpu, Target, as_cpu, as_gpu
 
 # whose kernels follow the schedule: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
+    "cpu": lambda group, target: _worth(gemm_policy(group, as_cpu(target)), group),
+    "warps": lambda group, target: tile_policy(group, as_gpu(target)),
 }
 TOLD = 2  # schedules whose time is told, at least
 
@@ -51,7 +56,10 @@ class WriteSchedules(Pass):
 
     def best(self, node: Node, target: Target | None) -> list[str]:
         """The texts of the schedules of one group, best first."""
-        policy = _policy(node, self.loops, target)
+        try:
+            policy = _policy(node, self.loops, target)
+        except CannotTile:
+            return []
         found = policy.candidates() if policy is not None else []
         return [str(schedule) for schedule, _ in found[: self.most]]
 
@@ -59,12 +67,15 @@ class WriteSchedules(Pass):
 class _Writer:
     def __init__(self, options: WriteSchedules, log: Log) -> None:
         self.loops, self.most, self.log = options.loops, options.most, log
+        self.refused: dict[str, str] = {}  # groups, and why they have no such kernel
         self.names: dict[str, None] = {}  # of what has a choice
         self.taken: set[str] = set()  # entries of what is given
 
     def run(self, func: Func) -> Func:
         made = Func(func.name, self._block(func.body), func.level)
         for name in self.log.schedules.keys() - self.taken:
+            if name in self.refused:
+                raise UsageError(f"%{name} has no kernel to schedule: {self.refused[name]}")
             if not is_pattern(name):
                 known = ", ".join(self.names) or "none"
                 raise UsageError(f"no group to schedule is called %{name}; there are: {known}")
@@ -73,10 +84,14 @@ class _Writer:
     def _block(self, block: Block) -> Block:
         changed = changed_bodies(block, self._block)
         for node in block.nodes:
-            policy = _policy(node, self.loops, self.log.target)
+            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            try:
+                policy = _policy(node, self.loops, self.log.target)
+            except CannotTile as why:
+                self.refused[name] = str(why)
+                continue
             if policy is None:
                 continue
-            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
             self.names[f"%{name}"] = None
             found = self._given(policy, name, str(node.attrs.get("name", "")))
             found = found or self._proposed(policy, name, node, lines)
@@ -115,14 +130,21 @@ class _Writer:
         return [str(schedule) for schedule, _ in found[: self.most]]
 
 
+def _worth(policy: Policy | None, group: Node) -> Policy | None:
+    """The policy of a product that is no library's. Raises CannotTile."""
+    if policy is not None:
+        check_worth(next(n for n in group.blocks[0].nodes if n.op == "dot"))
+    return policy
+
+
 def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
-    """The policy of a group, or of a product that fusion left bare; None where there is none."""
+    """The policy of a group, or of a product that fusion left bare; None where there is none.
+
+    Raises CannotTile.
+    """
     if node.op not in ("fusion", "stream", "dot") or node.attrs.get("kind") == "library":
         return None
-    try:
-        return LOOPS[loops](_group(node), target)
-    except CannotTile:
-        return None  # who makes the kernels says why
+    return LOOPS[loops](_group(node), target)
 
 
 def _group(node: Node) -> Node:

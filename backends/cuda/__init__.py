@@ -64,6 +64,7 @@ BACKEND = Backend(
             ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
             ("split", "split_reductions{streams=false}"),
             ("fused", "fuse"),
+            ("scheduled", "schedule{loops=warps}"),
             ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
         ),

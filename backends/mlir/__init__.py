@@ -31,6 +31,7 @@ BACKEND = Backend(
             ("laid-out", "layout,canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
             ("fused", "fuse"),
+            ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute,memory{update=true}"),
         ),

@@ -31,7 +31,7 @@ class Rules:
     Attributes:
         bindings: of each kind of axis, what its splits may be bound to, outermost first.
         axes: likewise, of axes by name, where they differ from their kind.
-        powers: whether blocks are powers of two, or multiples of `units`.
+        free: axes whose blocks need not be powers of two, only multiples of `units`.
         units: the least block of an axis.
         most: the largest block of an axis.
         options: those that it follows.
@@ -41,7 +41,7 @@ class Rules:
 
     bindings: Mapping[str, tuple[str, ...]]
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    powers: bool = True
+    free: tuple[str, ...] = ()
     units: Mapping[str, int] = field(default_factory=dict[str, int])
     most: Mapping[str, int] = field(default_factory=dict[str, int])
     options: tuple[str, ...] = ("warps", "stages")
@@ -110,11 +110,12 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
 
 
 def _why_no_block(axis: Axis, block: int, rules: Rules) -> str:
-    if rules.powers and block & (block - 1):
+    is_free = axis.name in rules.free
+    if not is_free and block & (block - 1):
         return f"a block of {block} is no power of two"
     unit, most = rules.units.get(axis.name, 1), rules.most.get(axis.name, 0)
     if block < unit:
         return f"a block of {block}, the least is {unit}"
-    if not rules.powers and block % unit:
+    if is_free and block % unit:
         return f"a block of {block} is no multiple of {unit}"
     return f"a block of {block}, the most is {most}" if most and block > most else ""

@@ -189,7 +189,7 @@ def test_a_reason_names_axis_rule_and_number(text: str, why: str) -> None:
 
 
 def test_blocks_need_not_be_powers_of_two_everywhere() -> None:
-    rules = Rules({"parallel": ("grid",)}, powers=False, units={"m": 12})
+    rules = Rules({"parallel": ("grid",)}, free=("m",), units={"m": 12})
     assert why_illegal(Schedule.parse("m=24@grid"), DOMAIN, rules) == ""
     assert "32 is no multiple of 12" in why_illegal(Schedule.parse("m=32@grid"), DOMAIN, rules)
 

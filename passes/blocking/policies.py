@@ -17,6 +17,8 @@ from stack.passes.blocking.tile_choice import (
     library_seconds,
     product_of,
 )
+from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.blocking.walk import space_of
 from stack.schedule import Policy
 from stack.target import Gpu
 
@@ -31,7 +33,10 @@ def block_policy(group: Node, gpu: Gpu) -> Policy | None:
         return StreamPolicy.of_stream(group, gpu)
     if any(n.op == "dot" for n in group.blocks[0].nodes):
         return product_policy(group, gpu)
-    return None
+    body = group.blocks[0]
+    if any(n.op == "scan" for n in body.nodes) or space_of(body) is not None:
+        return None
+    return BlockTiler(group, target=gpu).row_policy()
 
 
 def product_policy(group: Node, gpu: Gpu) -> ProductPolicy:

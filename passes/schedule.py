@@ -93,13 +93,13 @@ class _Writer:
             if policy is None:
                 continue
             self.names[f"%{name}"] = None
-            found = self._given(policy, name, str(node.attrs.get("name", "")))
+            found = self._given(policy, lines, name, str(node.attrs.get("name", "")))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
                 changed[node] = Replacement(with_schedules(_group(node), found))
         return replace(block, changed) if changed else block
 
-    def _given(self, policy: Policy, *names: str) -> list[str]:
+    def _given(self, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
         """The schedule that somebody wrote for a group of these names. Raises UsageError."""
         entry, text = given_for(self.log.schedules, *names)
         if not text:
@@ -109,9 +109,11 @@ class _Writer:
             return []  # it is for others
         self.taken.add(entry)
         try:
-            return [str(policy.follow(given))]
+            found = str(policy.follow(given))
         except UsageError as error:
             raise UsageError(f"%{names[0]}: {error}") from error
+        self.log.note(f"{names[0]} of {policy.domain}: {found}, as {text!r} asks", lines)
+        return [found]
 
     def _proposed(self, policy: Policy, name: str, node: Node, lines: tuple[str, ...]) -> list[str]:
         found = policy.candidates()
@@ -127,6 +129,10 @@ class _Writer:
             reach = _reach(as_gpu(self.log.target))
             text = f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)} ({reach})"
             self.log.note(text, lines)
+        elif self.log.verbose:
+            own, *others = (str(schedule) for schedule, _ in found)
+            also = f"; legal too: {'; '.join(others)}" if others else ""
+            self.log.note(f"{name} of {policy.domain}: {own}{also}", lines)
         return [str(schedule) for schedule, _ in found[: self.most]]
 
 

@@ -37,7 +37,9 @@ class GemmPolicy(Policy):
 
     def complete(self, given: Schedule) -> Schedule:
         lanes = given.block("n") or pick_lanes(self.columns, self.dtype, self.cpu)
-        rows = given.block("m") or pick_rows(self.rows, lanes, self.dtype, self.cpu)
+        widest = max(COLUMN_COST) * self.cpu.vector_bytes // self.dtype.bytes
+        row = min(1 << max(lanes.bit_length() - 1, 0), widest)
+        rows = given.block("m") or pick_rows(self.rows, row, self.dtype, self.cpu)
         own = (Split("m", rows, "unroll"), Split("n", lanes, "vector"))
         return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
 

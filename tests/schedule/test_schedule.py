@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from stack.cli import main
 from stack.errors import UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.node import walk
@@ -50,6 +52,15 @@ func @main(%q: bf16[2, S, 64], %k: bf16[2, S, 64], %v: bf16[2, S, 64]) -> (bf16[
   return %o
 }
 """.replace("S", "512")
+
+
+PLAIN = """
+func @main(%x: f32[256, 128], %w: f32[64, 128], %c: f32[256, 64]) -> (f32[256, 64]) at tensor {
+  %y = dot(%x, %w) {rule="m k, n k -> m n"} : f32[256, 64]
+  %z = add(%y, %c) : f32[256, 64]
+  return %z
+}
+"""
 
 
 def product(m: int = 4096, n: int = 1024, k: int = 512, dtype: str = "bf16") -> Func:
@@ -304,3 +315,182 @@ def test_a_name_that_is_not_there() -> None:
         Pipeline("schedule").run(product(), schedules={"w": "m=64"})
     with pytest.raises(UsageError, match="pass 'schedule'"):
         Pipeline("blocks").run(product(), schedules={"w": "m=64"})
+
+
+# ---- other loops
+
+
+@pytest.mark.parametrize(
+    ("text", "shape"), [("m=2 n=16", "f32<2x16>"), ("n=32", "x32>"), ("m=5 n=16", "f32<5x16>")]
+)
+def test_a_product_of_a_cpu_follows_its_schedule(text: str, shape: str) -> None:
+    func, target = product(dtype="f32"), load("avx512")
+    given = {name_of(func): text}
+    made = Pipeline("schedule{loops=cpu},tile").run(func, target=target, schedules=given).func
+    verify(made)
+    assert parse(str(made)) is made
+    (dot,) = (n for _, n in walk(made.body) if n.op == "dot")
+    assert shape in str(dot.type)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("m=64 n=64", "256 vector registers for sums, and a program has 32"),
+        ("n=24", "axis n: a block of 24 is no power of two"),
+        ("n=2048", "axis n: a block of 2048, the most is 1024"),
+        ("k=64", "axis k: .*bound to nothing"),
+        ("m=4@grid", "a parallel axis of this kernel is bound to unroll"),
+        ("warps=4", "warps: this kernel has no such choice"),
+        ("q=1", "no axis 'q'"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_a_cpu(text: str, why: str) -> None:
+    func = product(dtype="f32")
+    with pytest.raises(UsageError, match=why):
+        Pipeline("schedule{loops=cpu}").run(
+            func, target=load("avx512"), schedules={name_of(func): text}
+        )
+
+
+def test_what_is_a_librarys_has_no_schedule() -> None:
+    func = product()
+    with pytest.raises(UsageError, match="has no kernel to schedule: libraries have instructions"):
+        Pipeline("schedule{loops=cpu}").run(
+            func, target=load("avx2"), schedules={name_of(func): "m=4"}
+        )
+    with pytest.raises(UsageError, match="no loops 'gpu' to schedule; there are: blocks, cpu"):
+        Pipeline("schedule{loops=gpu}").run(func)
+
+
+def staged(text: str, dtype: str = "bf16") -> Node:
+    func = product(dtype=dtype)
+    passes = "schedule{loops=warps},tile_gpu,distribute_gpu"
+    (made,) = Pipeline(passes).run(func, schedules={name_of(func): text}).func.nodes
+    assert made.attrs["level"] == "loop"
+    return made
+
+
+def memories(node: Node) -> set[tuple[object, ...]]:
+    return {tuple(n.shape) for _, n in walk(node.blocks[0]) if n.op == "alloc"}
+
+
+def test_a_product_of_warps_follows_its_schedule() -> None:
+    pad = 8
+    assert {(2, 64, 32 + pad), (2, 16, 36)} <= memories(staged("m=64 n=64 stages=2 warps=2"))
+    assert {(64, 32 + pad), (8, 16, 20)} <= memories(staged("m=64 n=64 stages=1 warps=8"))
+    assert {(4, 32, 32 + pad), (4, 128, 32 + pad)} <= memories(staged("m=32 n=128 stages=4"))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("m=48 n=32 warps=4", "warps=4: no grid of as many divides 48 x 32 sums"),
+        ("m=128 n=128 stages=40", "bytes of shared memory, and a program has"),
+        ("n=64 m=64", "programs along n, m; the order of this kernel is m, n"),
+        ("m=256 n=256", "65536 registers for sums, and a program has 32768"),
+        ("persistent", "persistent: this kernel has no such choice"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_warps(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        staged(text)
+
+
+# ---- rows
+
+
+def rows(shape: tuple[int, int], axis: int) -> Func:
+    x = param("x", tensor("f32", *shape))
+    b = Builder()
+    m = b.reduce(x, kind="max", axes=(axis,))
+    y = b.sub(x, b.broadcast(m, axes=(0,), type=x.type)) if axis else b.exp(m)
+    return Pipeline("fuse").run(b.func("main", [x], [y])).func
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "text"),
+    [
+        ((64, 100), 1, "i=4 warps=2"),
+        ((64, 100), 1, "r=32@serial warps=1"),
+        ((64, 100), 1, "r=16@serial stages=2"),
+        ((8, 40000), 1, "r=1024 warps=8"),
+        ((300, 70), 0, "j=16"),
+        ((300, 70), 0, "j=32 r=8 warps=2"),
+        ((8, 70), 0, "r=4@serial j=64"),
+    ],
+)
+def test_rows_follow_their_schedule(shape: tuple[int, int], axis: int, text: str) -> None:
+    func = rows(shape, axis)
+    usual, made = Pipeline("blocks").run(func).func, given(func, text, "schedule,blocks")
+    assert made is not usual
+    asked = Schedule.parse(text)
+    (node,) = made.nodes
+    assert asked.warps in (0, node.attrs["warps"])
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.testing.assert_array_equal(made.interpret(x), func.interpret(x))
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("r=64@lane", "axis r: lanes hold 128 elements, all or none"),
+        ("r=16@grid", "axis r: 16@grid: a reduction axis of this kernel is bound to serial, lane"),
+        ("stages=2", "stages=2: nothing is walked in steps"),
+        ("i=1024", "131072 registers for a tile, and a program has 65536"),
+        ("j=4", "no axis 'j'"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_rows(text: str, why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        given(rows((2048, 100), 1), text)
+
+
+def test_a_schedule_of_rows_is_written() -> None:
+    func = Pipeline("schedule").run(rows((64, 100), 1)).func
+    assert schedules_of(func.nodes[0]) == ("i=8@grid r=128@lane warps=2",)
+
+
+# ---- the command line
+
+
+def test_by_hand_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    func = product()
+    path, mine = tmp_path / "f.stack", tmp_path / "mine"
+    path.write_text(str(func))
+    mine.write_text(f"{name_of(func)}: m=64 n=32 k=16\n")
+    argv = ["opt", str(path), "--schedule", str(mine)]
+    assert main(argv) == 0
+    assert 'schedule="m=64@grid n=32@grid k=16@serial warps=4 stages=3"' in capsys.readouterr().out
+    assert main([*argv, "--pass-pipeline=schedule,blocks"]) == 0
+    assert "f32<64x32>" in capsys.readouterr().out
+    assert main(["opt", str(path), "--schedule", f"{name_of(func)}: q=3"]) == 2
+    assert "no axis 'q'; its domain has m (4096, parallel)" in capsys.readouterr().err
+    assert main([*argv, "--pass-pipeline=blocks"]) == 2
+    assert "schedules are for pass 'schedule'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("backend", "target", "text", "shown"),
+    [
+        ("triton", "sm_90", "m=64 n=32 k=16", "f32<64x32>"),
+        ("cuda", "sm_80", "m=64 n=32 stages=2", "f32<64x32>"),
+        ("mlir", "avx2", "m=2 n=16", "f32<2x16>"),
+    ],
+)
+def test_a_dump_shows_the_schedule_as_a_stage(
+    backend: str,
+    target: str,
+    text: str,
+    shown: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "f.stack"
+    path.write_text(PLAIN)
+    argv = ["dump", str(path), "--backend", backend, "--target", target]
+    assert main([*argv, "--schedule", f"z: {text}", "--to", "scheduled"]) == 0
+    out = capsys.readouterr().out
+    assert f'schedule="{Schedule.parse(text).splits[0]}@' in out
+    assert main([*argv, "--schedule", f"z: {text}", "--to", "tiled"]) == 0
+    assert shown in capsys.readouterr().out

@@ -180,3 +180,15 @@ def test_the_worker_times_programs(tmp_path: Path) -> None:
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_schedule_that_is_given_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = workers(monkeypatch)
+    func = Pipeline("fuse").run(product()).func
+    (name,) = (func.body.names[n] for n in func.nodes)
+    given = {name: "m=64 n=32"}
+    chosen, trials = choose(func, HERE, {}, Cache(tmp_path), schedules=given)
+    assert not trials and not started
+    assert chosen.nodes[0].attrs["schedule"].startswith("m=64@grid n=32@grid k=")

@@ -17,7 +17,7 @@ from stack.passes.gpu_loops.long_sums import sum_with_remainders
 from stack.passes.gpu_loops.rows import distribute_rows
 from stack.passes.gpu_loops.tensor import Tensor
 from stack.passes.gpu_loops.threads import Direct, Tiled
-from stack.passes.gpu_loops.tile_policy import STAGES
+from stack.passes.gpu_loops.tile_policy import STAGES, form_of
 from stack.passes.gpu_loops.turn import distribute_turned
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -86,6 +86,7 @@ def _pipelined(block: Block, schedule: Schedule) -> Fma | Tensor:
 
 
 def _product(block: Block, product: str, schedule: Schedule) -> Block:
+    product = form_of(schedule) or product if product == "auto" else product
     if product != "auto":
         if product not in PRODUCTS:
             raise UsageError(f"no schedule {product!r}; there are: {', '.join(PRODUCTS)}")

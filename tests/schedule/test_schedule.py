@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 
 from stack.cli import main
+from stack.demos.gemm_ladder import LADDER, Rung, kernel_of, lowered, matmul
 from stack.errors import UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.node import walk
 from stack.passes.blocking.policies import block_policy
+from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline
 from stack.schedule import (
@@ -25,6 +27,7 @@ from stack.schedule import (
     named_schedules,
     schedules_of,
     why_illegal,
+    with_schedules,
 )
 from stack.target import as_gpu, load
 
@@ -390,11 +393,29 @@ def test_a_product_of_warps_follows_its_schedule() -> None:
         ("n=64 m=64", "programs along n, m; the order of this kernel is m, n"),
         ("m=256 n=256", "65536 registers for sums, and a program has 32768"),
         ("persistent", "persistent: this kernel has no such choice"),
+        ("k=64", "axis k: 64@serial, and this kernel has 32"),
+        ("m=32 m=2@lane n=8", "axis m: 2@lane, and this kernel has 1"),
+        ("m=128 m=4@unroll n=128", "axis m: 4@unroll, and this kernel has 8"),
+        ("n=32 n=1@lane stages=2", "warps and stages are of products that are staged"),
     ],
 )
 def test_a_schedule_that_does_not_fit_warps(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         staged(text)
+
+
+@pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)
+def test_the_ladder_is_a_walk_of_schedules(rung: Rung) -> None:
+    """Each rung is what the pass makes of it when it is told its name."""
+    func = matmul(256, 256, 64)
+    made = lowered(rung, func)
+    (tile,) = (
+        Pipeline("schedule{loops=warps},tile_gpu")
+        .run(func, schedules={"c": rung.schedule})
+        .func.nodes
+    )
+    named = distribute_gpu_kernel(with_schedules(tile, ()), rung.name)
+    assert kernel_of(made).blocks[0] == named.blocks[0]
 
 
 # ---- rows

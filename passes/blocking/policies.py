@@ -7,7 +7,8 @@ from stack.passes.blocking.apart import APART
 from stack.passes.blocking.beside import products_beside
 from stack.passes.blocking.joined import products_of
 from stack.passes.blocking.product_policy import ProductPolicy
-from stack.passes.blocking.stream_policy import StreamPolicy
+from stack.passes.blocking.stream import StreamTiler
+from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     apart_seconds,
@@ -30,7 +31,7 @@ def block_policy(group: Node, gpu: Gpu) -> Policy | None:
         CannotTile: no kernel of blocks computes it.
     """
     if group.op == "stream":
-        return StreamPolicy.of_stream(group, gpu)
+        return StreamTiler(group, target=gpu).policy(stream_places(*group.blocks))
     if any(n.op == "dot" for n in group.blocks[0].nodes):
         return product_policy(group, gpu)
     body = group.blocks[0]

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.passes.blocking.frame import Held
-from stack.passes.blocking.reduce import APART, ONCE, TWICE
+from stack.passes.blocking.reduce import APART, ONCE, TWICE, WHOLE, Walk
 from stack.passes.blocking.stream_apart import is_alike, runs_apart
 from stack.passes.blocking.stream_lanes import Loose, loose_states
 from stack.passes.blocking.stream_places import Places
 from stack.passes.blocking.stream_policy import StreamPolicy
 from stack.passes.blocking.stream_shape import stream_shape
 from stack.passes.blocking.stream_whole import WholeTiler
+from stack.passes.blocking.walk_policy import WalkPolicy
 from stack.passes.positions.visible import hiding_selects
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
+from stack.schedule import Policy, Schedule
 from stack.target import Target
 
 
@@ -65,14 +68,52 @@ class GridTiler(WholeTiler):
         """As for all kernels; results of a part lie one after the other."""
         return super().store(memory, value, (*self.part_place, *index))
 
+    def policy(self, where: Places) -> Policy:
+        """What schedules the stream. Raises CannotTile."""
+        shape = stream_shape(where, self.has_dot)
+        if self.has_dot:
+            return StreamPolicy(self.group, shape, self.gpu)
+        return WalkPolicy(self._usual_walk(bool(shape.along)), shape, self.extent, self.gpu)
+
+    def _usual_walk(self, has_long: bool) -> Walk:
+        """How a program goes along a row, which may be the row of a result too."""
+        if not has_long:
+            return ONCE
+        if len(self.levels()) > 1 and self.holds_whole(self.extent, self.inputs):
+            return WHOLE
+        return APART if self.is_apart else TWICE
+
+    def _follow(self, schedule: Schedule, has_long: bool) -> None:
+        if self.has_dot:
+            self.rows, self.step = schedule.block("m"), schedule.block("k")
+            self.warps, self.stages = schedule.warps, schedule.stages
+            return
+        usual = self._usual_walk(has_long)
+        hints = {"warps": schedule.warps, "ahead": schedule.stages}
+        self.walk = replace(usual, block=schedule.block("k"), **hints)
+        self.warps, self.stages = schedule.warps, 3
+        self.is_whole = usual is WHOLE
+        if self.is_whole:
+            self.kept = -(-self.extent // self.walk.block)
+        elif has_long:
+            self._keep_tiles()
+
+    def _keep_tiles(self) -> None:
+        """Hold tiles of a row between two walks, where the first waits for none of its steps."""
+        states = self.states.results
+        running = len(loose_states(self.states, self.correct))
+        if self.is_apart:
+            is_covered = self.extent % self.walk.block == 0
+            running = sum(not (is_covered and is_alike(s)) for s in states)
+            running += 1  # for what corrects them
+        if self.is_apart or running == len(states):
+            self.keep_tiles(self.extent, self.inputs, running)
+
     def _axes(self, where: Places) -> tuple[dict[str, Dim], tuple[Expr, int] | None]:
         """What each mark is in the kernel; a mark that no state has is the streamed axis."""
         kept = {s for place in where.states.values() for d in place for s in symbols(d)}
         shape = stream_shape(where, self.has_dot)
-        if self.has_dot:
-            schedule = StreamPolicy(self.group, shape, self.gpu).of(self.group)
-            self.rows, self.step = schedule.block("m"), schedule.block("k")
-            self.warps, self.stages = schedule.warps, schedule.stages
+        self._follow(self.policy(where).of(self.group), bool(shape.along))
         values: dict[str, Dim] = {}
         long: tuple[Expr, int] | None = None
         for mark in where.marks:
@@ -102,20 +143,6 @@ class GridTiler(WholeTiler):
             axis = self.program_axis("s", parts, 1, self.grid)
             self.along.update({v: axis.name for v, _ in self.grid if v not in self.along})
             self.part_place = (axis.place,)
-        if not self.has_dot:
-            self.walk = ONCE if long is None else TWICE
-            running = len(loose_states(self.states, self.correct))
-            waits = not self.is_apart and running < len(self.states.results)
-            if self.is_apart and long is not None:
-                self.walk = APART
-                is_covered = self.extent % APART.block == 0
-                running = sum(not (is_covered and is_alike(s)) for s in self.states.results)
-                running += 1  # for what corrects them
-            if long is not None and len(self.levels()) > 1:
-                self.is_whole = self.keep_whole(self.extent, self.inputs)
-            if long is not None and not waits and not self.is_whole:
-                self.keep_tiles(self.extent, self.inputs, running)
-            self.warps, self.stages = self.walk.warps, 3
         return values, long
 
 

@@ -10,8 +10,7 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.warp_ops import WARP
 from stack.passes.blocking.stream_extents import extents, in_parts
-from stack.passes.blocking.stream_places import stream_places
-from stack.passes.blocking.stream_shape import StreamShape, is_in_memory, stream_shape
+from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
 from stack.passes.blocking.tile_choice import room_of
 from stack.passes.tiling.frame import power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
@@ -64,14 +63,6 @@ class StreamPolicy(Policy):
             most={"b": 1},
             ordered=True,
         )
-
-    @staticmethod
-    def of_stream(stream: Node, gpu: Gpu) -> StreamPolicy | None:
-        """The policy of a stream; None for one without a product. Raises CannotTile."""
-        has_dot = any(n.op == "dot" for n in stream.blocks[0].nodes)
-        if not has_dot:
-            return None
-        return StreamPolicy(stream, stream_shape(stream_places(*stream.blocks), has_dot), gpu)
 
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         own = self.complete(Schedule())

@@ -22,12 +22,14 @@ class StreamShape:
     Attributes:
         row: those of the rows of a tile; "" where it has none.
         lanes: those that a tile holds whole.
+        along: that of the streamed axis, where a result has it; else "".
         extents: of all marks.
         is_split: whether partial states may be merged: no result has the streamed axis.
     """
 
     row: str
     lanes: frozenset[str]
+    along: str
     extents: Mapping[str, int]
     is_split: bool
 
@@ -44,8 +46,9 @@ def stream_shape(where: Places, has_dot: bool) -> StreamShape:
     extents = {str(m): extent_of(m) for m in where.marks}
     marks = [m for m in extents if m not in lanes]
     row = _row(where.states, marks, extents) if has_dot else ""
+    along = (str(m) for m in where.marks if extents[str(m)] > 1 and not symbols(m) & kept)
     is_split = all(symbols(d) <= kept for place in where.results for d in place)
-    return StreamShape(row, lanes, extents, is_split)
+    return StreamShape(row, lanes, next(along, ""), extents, is_split)
 
 
 def _row(places: Mapping[Node, Index], marks: Sequence[str], extents: Mapping[str, int]) -> str:

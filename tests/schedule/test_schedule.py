@@ -472,6 +472,33 @@ def test_a_schedule_of_rows_is_written() -> None:
     assert schedules_of(func.nodes[0]) == ("i=8@grid r=128@lane warps=2",)
 
 
+WALKED = """
+func @main(%x: f32[3, 300]) -> (f32[3, 300]) at tensor {
+  %m = reduce(%x) {axes=[1], kind="max"} : f32[3]
+  %mb = broadcast(%m) {axes=[0]} : f32[3, 300]
+  %c = sub(%x, %mb) : f32[3, 300]
+  %e = exp(%c) : f32[3, 300]
+  %l = reduce(%e) {axes=[1], kind="sum"} : f32[3]
+  %lb = broadcast(%l) {axes=[0]} : f32[3, 300]
+  %p = div(%e, %lb) : f32[3, 300]
+  return %p
+}
+"""
+
+
+def test_a_stream_without_a_product_follows_its_schedule() -> None:
+    passes = "canonicalize,stream{min_axis=2,loops=blocks},fuse"
+    func = Pipeline(passes).run(parse(WALKED)).func
+    made = given(func, "k=64 warps=2", "schedule,blocks")
+    (node,) = made.nodes
+    assert node.attrs["warps"] == 2
+    assert "f32<64>" in str(made) and "< 5: i32" in str(made)
+    x = np.random.default_rng(0).standard_normal((3, 300)).astype(np.float32)
+    np.testing.assert_allclose(made.interpret(x), func.interpret(x), rtol=1e-5)
+    with pytest.raises(UsageError, match="64@grid would divide it among programs, and a result"):
+        given(func, "k=64@grid")
+
+
 # ---- the command line
 
 

@@ -542,3 +542,17 @@ def test_a_dump_shows_the_schedule_as_a_stage(
     assert f'schedule="{Schedule.parse(text).splits[0]}@' in out
     assert main([*argv, "--schedule", f"z: {text}", "--to", "tiled"]) == 0
     assert shown in capsys.readouterr().out
+
+
+def test_explain_tells_what_was_considered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, run = tmp_path / "f.stack", str(tmp_path / "r")
+    path.write_text(re.sub(r"(%[yz] = .*)", r'\1 from "f.py:7"', PLAIN))
+    argv = ["dump", str(path), "--backend", "triton", "--target", "sm_80", "-o", run]
+    assert main([*argv, "--to", "tiled"]) == 0
+    capsys.readouterr()
+    assert main(["explain", run, "f.py:7"]) == 0
+    out = capsys.readouterr().out
+    assert "the model expects m=" in out and "(108 processors" in out
+    assert out.count("us (tensor") + out.count("us (memory") + out.count("us (cache") > 3

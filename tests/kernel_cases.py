@@ -200,7 +200,7 @@ def group_of(build: Callable[..., Node | tuple[Node, ...]], specs: list[Spec]) -
 
 def in_blocks(group: Node, **blocks: int) -> Node:
     """The group with a schedule of these blocks, where there are any."""
-    text = " ".join(f"{axis}={block}" for axis, block in blocks.items())
+    text = " ".join(f"{axis}={block}" for axis, block in blocks.items() if block)
     return with_schedules(group, [text]) if text else group
 
 

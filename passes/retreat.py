@@ -13,26 +13,27 @@ from stack.ir.types import TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.fuse import Fuse
 from stack.passes.inline import Unfuse
-from stack.passes.tiles import Tiles
+from stack.passes.schedule import WriteSchedules
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.schedule import schedules_of
 from stack.target import Target
 
 
 @dataclass(frozen=True)
 class Retreat(Pass):
-    """Give every group that is marked `refused` its next tile, smaller groups, or to a library.
+    """Give every group that is marked `refused` its next schedule, smaller groups, or to a library.
 
-    A group comes to an end of this: tiles are named in order, groups hold fewer ops each time.
+    A group comes to an end of this: schedules are named in order, groups hold fewer ops each time.
 
     Attributes:
-        tiles: how many tiles of a product are tried before its group is split; 0 where the
-            backend takes no tile that a group names.
+        schedules: how many of a product are tried before its group is split; 0 where the
+            backend proposes none.
     """
 
     name: ClassVar[str] = "retreat"
-    tiles: int = 0
+    schedules: int = 0
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self._block(func.body, log), func.level)
@@ -52,22 +53,22 @@ class Retreat(Pass):
         self, node: Node, block: Block, target: Target | None
     ) -> tuple[str, dict[Node, Replacement]]:
         """What a group takes, in words, and what it replaces in its block."""
-        tile = self._tile(node, target)
-        if tile:
-            return f"tile {tile}", {node: Replacement(_with(node, tiles=(tile,)))}
+        schedule = self._schedule(node, target)
+        if schedule:
+            return f"schedule {schedule}", {node: Replacement(_with(node, schedule=schedule))}
         parts = self._parts(node, target)
         if parts is None:
-            new = _with(node, kind="library", why="its compiler refused a kernel", tiles=None)
+            new = _with(node, kind="library", why="its compiler refused a kernel", schedule=None)
             return "the library", {node: Replacement(new)}
         groups = [n for n in parts.nodes if not (is_known(n) or is_item(n))]
         return f"{len(groups)} groups", _instead(node, parts, block)
 
-    def _tile(self, node: Node, target: Target | None) -> str:
-        """The tile behind the one that was refused; "" where there is none."""
-        named = node.attrs.get("tiles")
-        if not self.tiles or not named:
+    def _schedule(self, node: Node, target: Target | None) -> str:
+        """The schedule behind the one that was refused; "" where there is none."""
+        named = schedules_of(node)
+        if not self.schedules or not named:
             return ""
-        known = Tiles(most=self.tiles).named(node, target)
+        known = WriteSchedules(most=self.schedules).best(node, target)
         after = known[known.index(named[0]) + 1 :] if named[0] in known else known
         return after[0] if after else ""
 
@@ -79,16 +80,16 @@ class Retreat(Pass):
         plain = Unfuse().run(alone, Log(target=target))
         limit = len(plain.nodes) // 2
         if node.op == "stream":
-            return self._tiled(Fuse().run(plain, Log(target=target)), target)
+            return self._scheduled(Fuse().run(plain, Log(target=target)), target)
         while limit:
             parts = Fuse(max_nodes=limit).run(plain, Log(target=target))
             if all(_size(n) < _size(node) for n in parts.nodes) and len(parts.nodes) > 1:
-                return self._tiled(parts, target)
+                return self._scheduled(parts, target)
             limit //= 2
         return None
 
-    def _tiled(self, func: Func, target: Target | None) -> Func:
-        return Tiles().run(func, Log(target=target)) if self.tiles else func
+    def _scheduled(self, func: Func, target: Target | None) -> Func:
+        return WriteSchedules().run(func, Log(target=target)) if self.schedules else func
 
 
 def _size(node: Node) -> int:

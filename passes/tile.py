@@ -21,6 +21,7 @@ from stack.ir.types import I64, TensorType
 from stack.passes.control import changed_bodies
 from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
+from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.serial import SerialTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.exact_tiling.tiler import Tiler
@@ -29,7 +30,8 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.target import Target
+from stack.schedule import Schedule
+from stack.target import Target, as_cpu
 
 __all__ = ["CannotTile", "Tile", "alone", "group_of", "tile_group"]
 
@@ -142,7 +144,9 @@ def tile_group(group: Node, target: Target | None = None) -> Node:
         return StreamTiler(group, target=target).kernel()
     body = group.blocks[0]
     if contractions(body.nodes):
-        return tile_gemm(group, target=target)
+        policy = gemm_policy(group, as_cpu(target))
+        schedule = policy.of(group) if policy is not None else Schedule()
+        return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
     if len(body.nodes) == 1 and mixes(body.nodes[0]):
         return SerialTiler(group).kernel()
     return Tiler(group).kernel()

@@ -64,6 +64,7 @@ BACKEND = Backend(
             ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
             ("split", "split_reductions{streams=false}"),
             ("fused", "fuse"),
+            ("scheduled", "schedule{loops=warps}"),
             ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
         ),
@@ -72,6 +73,9 @@ BACKEND = Backend(
         hosts="cuda",
     ),
     inspect=inspect_program,
-    options=("cache", "device", "excess_precision", "graph", "hosted", "target", "tune"),
+    options=(
+        *("cache", "device", "excess_precision", "graph", "hosted", "schedule", "target"),
+        "tune",
+    ),
     machine=Machine(warm=lambda: nvrtc.forks().warm(), at_hand=gpu_at_hand),
 )

@@ -31,6 +31,7 @@ BACKEND = Backend(
             ("laid-out", "layout,canonicalize"),
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
             ("fused", "fuse"),
+            ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute,memory{update=true}"),
         ),
@@ -38,6 +39,6 @@ BACKEND = Backend(
         retreat="retreat",
         hosts="cpu",
     ),
-    options=("cache", "excess_precision", "hosted", "target", "tune"),
+    options=("cache", "excess_precision", "hosted", "schedule", "target", "tune"),
     machine=Machine(at_hand=lambda _: cpu_at_hand()),
 )

@@ -89,7 +89,8 @@ BACKEND = Backend(
                 f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
             ),
             ("split", "split_reductions"),
-            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
+            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows"),
+            ("scheduled", "schedule"),
             (
                 "tiled",
                 f"blocks{{refuse=[{','.join(REFUSED)}]}},library,"
@@ -97,14 +98,15 @@ BACKEND = Backend(
             ),
         ),
         artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
-        retreat="retreat{tiles=4}",
+        retreat="retreat{schedules=4}",
         hosts="cuda",
-        proposal="tiles{most=8}",
+        proposal="schedule{most=8}",
         recomputes=True,
     ),
     inspect=_inspect,
     options=(
-        *("assembled", "cache", "device", "excess_precision", "graph", "hosted", "target", "tune"),
+        *("assembled", "cache", "device", "excess_precision", "graph", "hosted", "schedule"),
+        *("target", "tune"),
     ),
     machine=Machine(_warm, _identify, gpu_at_hand),
 )

@@ -338,14 +338,11 @@ class BlockReduce(BlockFrame):
         room = max(0, own - ADDRESSES - self.walk.lanes * running)
         self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
 
-    def keep_whole(self, extent: int, sources: Iterable[Node]) -> bool:
-        """Hold all tiles of a row, where they fit."""
+    def holds_whole(self, extent: int, sources: Iterable[Node]) -> bool:
+        """Whether registers hold all tiles of a row."""
         count = -(-extent // WHOLE.block)
         registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
-        if not 0 < registers <= WHOLE_SHARE * self.gpu.registers // self.gpu.threads:
-            return False
-        self.walk, self.kept = WHOLE, count
-        return True
+        return 0 < registers <= WHOLE_SHARE * self.gpu.registers // self.gpu.threads
 
     def _mates(self, node: Node) -> list[Node]:
         """Other reductions over the same axes that wait neither for this one nor for each other."""

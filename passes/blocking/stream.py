@@ -25,16 +25,9 @@ from stack.passes.blocking.stream_grid import GridTiler
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.stream_varying import varying
-from stack.passes.blocking.tile_choice import Tile
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.visible import hidden, hiding_selects
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, wide
-from stack.target import Gpu
-
-TILES = (
-    *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
-    *(Tile(128, 0, 32, 8, 3), Tile(64, 0, 64, 4, 3), Tile(64, 0, 32, 4, 3), Tile(64, 0, 128, 4, 2)),
-)
 
 
 class StreamTiler(GridTiler):
@@ -45,7 +38,7 @@ class StreamTiler(GridTiler):
     def kernel(self) -> Node:
         """The kernel node of the stream. Raises CannotTile."""
         where = stream_places(self.states, self.correct, self.ending)
-        values, long = self._axes(where.marks, where.states)
+        values, long = self._axes(where)
         at = {s: tuple(substitute(d, values) for d in p) for s, p in where.states.items()}
         final = self._stream(at)
         self.grid = by_reuse(self.grid, self.along, self.met, self.gpu.cache_bytes)
@@ -289,19 +282,3 @@ class StreamTiler(GridTiler):
             made = self.value(self.correct.results[j], place)
             made = Held(self.spread(made, old.axes), old.axes)
         return made, self.apply("add", [lanes, value])
-
-
-def stream_tiles(group: Node, gpu: Gpu) -> list[Tile]:
-    """Tiles for a stream with a product, the tiler's own choice first; none where it has none.
-
-    `lanes` is 0: the columns of a sum are held whole.
-    """
-    try:
-        tiler = StreamTiler(group, target=gpu)
-        if not tiler.has_dot:
-            return []
-        tiler.kernel()
-    except CannotTile:
-        return []  # `blocks` says why
-    own = Tile(tiler.rows, 0, tiler.step, tiler.warps, tiler.stages)
-    return [own, *(tile for tile in TILES if tile != own)]

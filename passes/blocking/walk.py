@@ -16,7 +16,8 @@ from stack.ir.dim import Dim, Expr, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.blocking.frame import Held
-from stack.passes.blocking.tiler import COLUMNS, BlockTiler
+from stack.passes.blocking.row_policy import COLUMNS
+from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.positions.places import places_of
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 

@@ -60,11 +60,11 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
 
 def check_worth(dot: Node) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
-    if dot.args[0].dtype.bits == 16 and not _is_row_of_sums(dot):
+    if dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot):
         raise CannotTile("libraries have instructions for products of 16-bit floats")
 
 
-def _is_row_of_sums(dot: Node) -> bool:
+def is_row_of_sums(dot: Node) -> bool:
     """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
     if not result_names(dot):
         return True
@@ -87,7 +87,7 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0, target: Target | None 
         CannotTile: what stands against it.
     """
     dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
-    if len(dots) == 1 and _is_row_of_sums(dots[0]):
+    if len(dots) == 1 and is_row_of_sums(dots[0]):
         return Tiler(as_reduction(group, dots[0])).kernel()
     return _GemmTiler(group, lanes, rows, as_cpu(target)).kernel()
 

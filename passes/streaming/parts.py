@@ -26,7 +26,7 @@ def in_parts(stream: Node, part: int) -> Node:
     states, correct, finish = stream.blocks
     count = len(states.results)
     ends = Block(finish.params, finish.params[:count], finish.names, finish.locs)
-    attrs = {k: v for k, v in stream.attrs.items() if k != "tiles"}
+    attrs = {k: v for k, v in stream.attrs.items() if k != "schedule"}
     apart = make("stream", stream.args, {**attrs, "part": part}, (states, correct, ends))
     found = [make("item", (apart,), {"index": i}) for i in range(count)] if count > 1 else [apart]
     held = [param(f"s{i}", f.type) for i, f in enumerate(found)]

@@ -275,7 +275,7 @@ define(
         evaluate=_run_kernel,
         attrs=(
             *("name: str", "level: str", "ops?", "flops?", "at?", "updates?"),
-            *("warps?", "stages?", "programs?"),
+            *("warps?", "stages?", "programs?", "schedule?"),
         ),
     )
 )

@@ -102,7 +102,7 @@ define(
         _infer,
         evaluate=_evaluate,
         relation=Streamed,
-        attrs=("name: str", "part?: int", "tiles?", "refused?"),
+        attrs=("name: str", "part?: int", "schedule?", "refused?"),
         at_least=1,
     )
 )

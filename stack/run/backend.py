@@ -100,7 +100,7 @@ class Lowering:
         artifacts: names of the stages after them, which `Executable.artifacts` holds.
         retreat: passes that give groups marked `refused` another way to be computed; "" where a
             refused kernel is an error.
-        proposal: passes that name several tiles for each group of a function before the last of
+        proposal: passes that name several schedules for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
         hosts: where its programs call code by hand for hosted operators: "cpu", "cuda"; "" where
             they call none.

@@ -2,7 +2,7 @@
 
 A kernel holds tiles of any rank. Each tile dim belongs to a named axis of the kernel, so that two
 tiles meet by axis, not by position: `Held` is a value with the names of its dims. An axis is held
-in blocks, as `blocking.policy` cuts them; the symbol of its name in an index expression is the
+in blocks, as its `BlockPolicy` says; the symbol of its name in an index expression is the
 element's place on the whole axis.
 """
 
@@ -161,6 +161,10 @@ class BlockFrame:
                 elif self.axes[atom.name].is_tile:
                     found[atom.name] = None
         return self.sorted(found)
+
+    def moves_along(self, index: Index) -> set[str]:
+        """Names of the tile axes that any place of an index moves along."""
+        return {name for d in index for name in self.tile_axes(d)}
 
     def _block_of(self, atom: Quotient) -> Axis | None:
         """The axis whose tiles lie each in one block of places that the quotient counts."""
@@ -323,6 +327,7 @@ class BlockFrame:
         `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler, or
         where they take more than `room` bytes.
         """
+        self.fresh += var is not None
         var = var or self.variable(hint, count)
         carried = [
             Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)

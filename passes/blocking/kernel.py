@@ -87,15 +87,16 @@ class KernelTiler(BlockValues):
         for root in dict.fromkeys(n for n in candidates if static(n.tensor.size) == most):
             shape = [static(s) for s in root.shape]
             marks = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
-            places = places_of(self.body, root, marks)
-            for result in self.body.results:
-                if result.shape == root.shape:
-                    places.setdefault(result, marks)  # it holds rows spread over another axis
+            places = self._sites(root, marks)
             if all(r in places for r in self.body.results):
                 return root, marks, places
         raise CannotTile("its outputs do not share one index space")
 
-    def placed(self, marks: Index, places: Mapping[Node, Index], found: Sequence[Dim]) -> Stored:
+    def _sites(self, root: Node, marks: Index) -> dict[Node, Index]:
+        """Where values sit, from the symbols of the root."""
+        return places_of(self.body, root, marks)
+
+    def sited(self, marks: Index, places: Mapping[Node, Index], found: Sequence[Dim]) -> Stored:
         """The results, and where each sits once the symbols of the root are `found`."""
         values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
         return [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results]

@@ -9,9 +9,9 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, mul, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
+from stack.passes.blocking.block_policy import MASKED, BlockPolicy
 from stack.passes.blocking.fold import BlockFold
 from stack.passes.blocking.frame import Axis, Held
-from stack.passes.blocking.policy import MASKED, BlockPolicy
 from stack.passes.blocking.window import Window, window_of
 from stack.passes.tiling.frame import static, wide
 
@@ -20,8 +20,6 @@ class BlockMemory(BlockFold):
     """Loads and stores of tiles over named axes."""
 
     policy: BlockPolicy = MASKED
-    # whether stores leave room in the cache: nothing finds there what they write
-    streams_out = False
     evict = ""  # a hint for what is read
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
@@ -49,7 +47,7 @@ class BlockMemory(BlockFold):
             extra = [] if guard is None else [guard.node, constant(0, memory.dtype)]
             made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
             return made if raw else self.widen(made)
-        is_block = bool(axes) and (guard is None or self.policy.masks_blocks)
+        is_block = bool(axes) and (guard is None or self.policy.is_line)
         found = self.block_place(memory, index) if is_block else None
         window = window_of(self, index) if found is None and self.has_windows else None
         if found is not None:
@@ -111,6 +109,10 @@ class BlockMemory(BlockFold):
     def reread(self, memory: Node, starts: Sequence[Node], node: Node) -> Node:
         """What stands for a read: itself, where nothing holds what was read there before."""
         return node
+
+    def store_hints(self, memory: Node) -> dict[str, object]:
+        """Attributes of a store of blocks that only tell how."""
+        return {}
 
     def _block_load(
         self,
@@ -202,10 +204,7 @@ class BlockMemory(BlockFold):
             shape = tuple(self.axes[n].block if n else 1 for n in dims)
             node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
         attrs: dict[str, object] = {"clip": True} if clip else {}
-        size = static(memory.tensor.size) * memory.dtype.bytes
-        if self.streams_out and size > self.gpu.cache_bytes:
-            attrs["evict"] = "first"
-        return self.b.op("store", [memory, node, *starts], attrs)
+        return self.b.op("store", [memory, node, *starts], {**attrs, **self.store_hints(memory)})
 
 
 def _is_zero(start: Node) -> bool:

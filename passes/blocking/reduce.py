@@ -79,6 +79,8 @@ class BlockReduce(KernelTiler):
     """Reductions of the nodes of `body`."""
 
     gpu: Gpu
+    # whether stores leave room in the cache: nothing finds there what they write
+    streams_out = False
 
     def __init__(self, group: Node) -> None:
         super().__init__(group)
@@ -256,6 +258,10 @@ class BlockReduce(KernelTiler):
             # wider values made of it before would take more registers than it does
             self.held[place] = self.b.again(self.held[place])
         return self.held[place]
+
+    def store_hints(self, memory: Node) -> dict[str, object]:
+        size = static(memory.tensor.size) * memory.dtype.bytes
+        return {"evict": "first"} if self.streams_out and size > self.gpu.cache_bytes else {}
 
     def held_walk(self, count: int, start: Sequence[Held], body: Step) -> list[Held]:
         """One more walk along a row whose tiles are all held."""

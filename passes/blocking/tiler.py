@@ -70,19 +70,19 @@ class BlockTiler(BlockDots):
 
         if root.op != "dot":
             found, long = self._space_axes(root, places, marks)
-            return self.finish(self.placed(marks, places, found), long)
+            return self.finish(self.sited(marks, places, found), long)
         roles = roles_of(root)
         self._take(product_of(self.body, self.joined), root.args[0].dtype)
         whole = self._whole_turns(roles)
         if not self.last or not whole:
             found = self._dot_axes(root, roles, self.grid)
-            return self.finish(self.placed(marks, places, found), None)
+            return self.finish(self.sited(marks, places, found), None)
         first = self._dot_axes(root, roles, self.grid, (0, whole))
         self.rows, self.lanes = self.last
         grid: Grid = []
         rest = self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row]))
-        tail = grid, self.placed(marks, places, rest)
-        return self.finish(self.placed(marks, places, first), None, [tail])
+        tail = grid, self.sited(marks, places, rest)
+        return self.finish(self.sited(marks, places, first), None, [tail])
 
     def finish(
         self,
@@ -151,6 +151,13 @@ class BlockTiler(BlockDots):
     def _spanning(self) -> list[Node]:
         self.joined = products_of(self.body)
         return self.joined
+
+    def _sites(self, root: Node, marks: Index) -> dict[Node, Index]:
+        places = super()._sites(root, marks)
+        for result in self.body.results:
+            if result.shape == root.shape:
+                places.setdefault(result, marks)  # it holds rows spread over another axis
+        return places
 
     # ---- axes
 

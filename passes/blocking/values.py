@@ -6,7 +6,7 @@ narrowed on store, so that everything between is computed in f32.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from stack.ir import ops
 from stack.ir.axes import Index, parse_rule
@@ -18,6 +18,8 @@ from stack.passes.blocking.frame import Held
 from stack.passes.blocking.memory import BlockMemory
 from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, static, wide
+
+Reader = Callable[[Index], Held]  # how a value is read at an index
 
 
 def _is_rounded(node: Node, dtype: DType) -> bool:
@@ -32,13 +34,24 @@ def _is_zero(node: Node) -> bool:
     return node.op == "const" and not any(node.attrs["value"].array.tobytes())
 
 
+def at_place(place: Index, held: Held) -> Reader:
+    """A value that is only read at one place."""
+
+    def read(index: Index) -> Held:
+        if index != place:
+            raise CannotTile("a value is read at another index than it is carried at")
+        return held
+
+    return read
+
+
 class BlockValues(BlockMemory):
     """Values of the nodes of `body`; `inputs` are what is loaded from memory."""
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
         super().__init__(body, integer)
         self.inputs: dict[Node, Node] = {}
-        self.known: dict[Node, tuple[Index, Held]] = {}  # values that a loop carries
+        self.known: dict[Node, Reader] = {}  # values that are there, such as a loop carries
         self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
 
     def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
@@ -63,10 +76,11 @@ class BlockValues(BlockMemory):
 
     def _value(self, node: Node, index: Index, guard: Held | None) -> Held:
         if node in self.known:
-            place, held = self.known[node]
-            if place != index:
-                raise CannotTile(f"{node.op} is read at another index than it is carried at")
-            return held
+            return self.known[node](index)
+        return self.computed(node, index, guard)
+
+    def computed(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+        """The value of a node, known or not, from memory or its operands."""
         if node in self.inputs:
             return self.load(self.inputs[node], index, guard)
         kind = ops.lookup(node.op).kind
@@ -205,4 +219,4 @@ def rotation(node: Node) -> tuple[Node, int] | None:
     )
 
 
-__all__ = ["BlockValues", "CannotTile"]
+__all__ = ["BlockValues", "CannotTile", "Reader", "at_place"]

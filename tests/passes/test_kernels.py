@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from kernel_cases import CASES, Spec, group_of, pointwise, program, random_array, softmax
 
-from stack.ir import Builder, Node, param, parse, tensor, verify
+from stack.errors import VerifyError
+from stack.ir import Block, Builder, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.distribute import distribute_kernel
+from stack.passes.blocks import Blocks
+from stack.passes.distribute import Distribute, distribute_kernel
 from stack.passes.tile import CannotTile, alone, tile_group
+from stack.rewrite.log import Log
 
 
 @pytest.mark.parametrize(("build", "specs"), CASES, ids=lambda c: getattr(c, "__name__", None))
@@ -60,6 +63,22 @@ def test_argreduce_takes_the_first_and_nan_wins(kind: str, axis: int) -> None:
     tiled = tile_group(alone(node))
     for kernel in (tiled, distribute_kernel(tiled)):
         np.testing.assert_array_equal(program(kernel).interpret(values), expected)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rule"), [((4, 30), "a tile of one axis"), ((2000,), "not of one with `clip`")]
+)
+def test_masked_tiles_are_refused_with_node_and_line(shape: tuple[int, ...], rule: str) -> None:
+    b = Builder()
+    x, p = param("x", tensor("f32", *shape)), param("p0", tensor("f32", *shape))
+    block = b.block([p], [b.exp(p)])
+    body = Block(block.params, block.results, block.names, {block.results[0]: ("model.py:3",)})
+    group = Builder().fusion(x, kind="loop", name="grown", blocks=(body,))
+    masked = Blocks().run(program(group), Log())
+    verify(masked)
+    with pytest.raises(VerifyError, match=rule) as error:
+        Distribute().run(masked, Log())
+    assert error.value.node.startswith("%load = load(%p0") and error.value.source
 
 
 def test_empty_arrays_are_refused_by_name() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, symbols
+from stack.ir.dim import Dim, minimum, mul, symbols
 from stack.ir.node import Node
 from stack.passes.blocking.block_policy import EXACT
 from stack.passes.blocking.frame import Axis, Held
@@ -21,6 +21,7 @@ Step = Callable[[Node, list[Held]], list[Held]]
 Limits = tuple[Node, Node] | None
 MAX_TILE = 16384
 SPLIT_TILE = 4096
+LEAST_TILE = 256
 
 
 class Tiler(KernelTiler):
@@ -60,11 +61,19 @@ class Tiler(KernelTiler):
         return tuple(index)
 
     def lane_axis(self, extent: int, is_whole: bool) -> Axis:
-        """The axis that tiles hold: whole, or cut into grid steps where it is long and may be."""
-        size = extent
-        if not is_whole and extent > MAX_TILE:
-            size = next((d for d in range(SPLIT_TILE, 255, -1) if extent % d == 0), extent)
-        return self.program_axis("t", extent, size, self.grid)
+        """The axis that tiles hold: whole, or in blocks for a grid where it is long and may be."""
+        if is_whole or extent <= MAX_TILE:
+            return self.axis("t", extent, extent)
+        divisors = (d for d in range(SPLIT_TILE, LEAST_TILE - 1, -1) if extent % d == 0)
+        size = next(divisors, 0)
+        if size:
+            return self.program_axis("t", extent, size, self.grid)
+        # the last block starts early rather than ends late
+        count = -(-extent // SPLIT_TILE)
+        size = -(-extent // (count * LEAST_TILE)) * LEAST_TILE
+        begin = mul(self.program_axis("s", count, 1, self.grid).place, size)
+        start = self.number(minimum(begin, extent - size)).node
+        return self.axis("t", extent, size, start, is_aligned=False, overlaps=True)
 
     def along(
         self, axis: Axis, start: Sequence[Held], body: Step, hint: str, limits: Limits = None

@@ -15,7 +15,7 @@ from stack.ir.node import Node
 from stack.passes.blocking.block_policy import EXACT
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.kernel import KernelTiler
-from stack.passes.tiling.frame import COMBINE, static, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 
 Step = Callable[[Node, list[Held]], list[Held]]
 Limits = tuple[Node, Node] | None
@@ -106,6 +106,8 @@ class Tiler(KernelTiler):
             else:
                 looped.append(self.loop_axis("r", static(extent)))
                 full.append(looped[-1].place)
+        if whole and self._loops_of(index):
+            raise CannotTile("it reduces along the tile in every turn of a loop")
         if whole and guard is not None and guard.axes:
             # the lanes of what is read are others than those that need the result
             guard = self.fold(guard, "or", guard.axes)
@@ -137,10 +139,14 @@ class Tiler(KernelTiler):
 
     def _store_result(self, result: Node, memory: Node, index: Index) -> Node:
         """Store one output; axes of it that are neither grid nor tile get serial loops."""
+        return self._store_in(self._loops_of(index), result, memory, index)
+
+    def _loops_of(self, index: Index) -> list[Axis]:
+        """The axes of an index that are neither of the grid nor of tiles."""
         programs = {var for var, _ in self.grid}
-        found = [self.axes[name] for name in self.sorted([*names_in(index)])]
-        loose = [a for a in found if a.start.op == "var" and a.start not in programs]
-        return self._store_in(loose, result, memory, index)
+        names = names_in(index).intersection(self.axes)
+        found = [self.axes[name] for name in self.sorted([*names])]
+        return [a for a in found if a.start.op == "var" and a.start not in programs]
 
     def _store_in(self, loose: Sequence[Axis], result: Node, memory: Node, index: Index) -> Node:
         if not loose:

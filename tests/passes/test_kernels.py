@@ -104,3 +104,17 @@ def test_a_widened_16_bit_value_is_the_rounded_one(rng: np.random.Generator) -> 
         np.testing.assert_array_equal(widened, stored.astype(np.float32))
         np.testing.assert_array_equal(same, arrays[0])
     assert str(func).count("= cast(") == 4  # x and y in, the sum down and up again
+
+
+@pytest.mark.parametrize(
+    ("count", "why"), [(1, "in every turn of a loop"), (2, "do not share one index space")]
+)
+def test_rows_spread_over_another_axis_are_refused(count: int, why: str) -> None:
+    """Each row would need the reduction of others, along the lanes and inside of its loop."""
+
+    def crossed(b: Builder, *x: Node) -> tuple[Node, ...]:
+        least = b.reduce(x[0], kind="min", axes=(0, 2))
+        return least, b.mul(x[-1], b.broadcast(least, axes=(0,), type=x[0].type))
+
+    with pytest.raises(CannotTile, match=why):
+        tile_group(group_of(crossed, [("f32", 4, 4, 64)] * count))

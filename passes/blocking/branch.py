@@ -12,9 +12,9 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import substitute
 from stack.ir.node import Node, topological
-from stack.passes.blocking.fold import unscaled
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.limits import corners
+from stack.passes.blocking.reduce import unscaled
 from stack.passes.blocking.values import BlockValues
 from stack.passes.positions.visible import compared
 

@@ -12,9 +12,8 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, bounds
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType
-from stack.passes.blocking.fold import unscaled
 from stack.passes.blocking.frame import Axis, Held
-from stack.passes.blocking.reduce import BlockReduce
+from stack.passes.blocking.reduce import BlockReduce, unscaled
 from stack.passes.blocking.window import slopes_of, start_of
 from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, power_of_two, static, wide

@@ -6,31 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 from stack.ir.axes import Index
-from stack.ir.builder import Builder, constant
+from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.space import identity
 from stack.ir.types import I32, DType
 from stack.passes.blocking.frame import Axis, BlockFrame, Held
 from stack.passes.tiling.frame import CannotTile
-
-
-def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
-    """`x * c` as x and a positive number c, also below a select that hides with -inf."""
-    if node.op == "mul" and node.tensor.rank:
-        for factor, other in (node.args, node.args[::-1]):
-            if factor.op == "const" and not factor.tensor.rank:
-                number = float(factor.attrs["value"].array)
-                if 0 < number < 1e30:
-                    return other, number
-    if node.op == "select" and node.tensor.rank:
-        for side in (1, 2):
-            fill = node.args[side]
-            if fill.op == "const" and float(fill.attrs["value"].array) == -float("inf"):
-                base, scale = unscaled(b, node.args[3 - side])
-                if scale != 1 and base.tensor.rank:
-                    parts = (fill, base) if side == 1 else (base, fill)
-                    return b.select(node.args[0], *parts), scale
-    return node, 1.0
 
 
 class BlockFold(BlockFrame):
@@ -66,12 +47,6 @@ class BlockFold(BlockFrame):
 
     def folded(self, value: Held, kind: str, gone: Sequence[str]) -> Held:
         """`fold` of a tile that holds the identity past the ends of these axes."""
-        if kind in ("max", "min"):
-            base, scale = unscaled(self.b, value.node)
-            if scale != 1:
-                # a positive factor leaves the order: it is applied to what is left
-                made = self.folded(Held(base, value.axes), kind, gone)
-                return self.apply("mul", [made, Held(constant(scale, made.dtype))])
         axes = tuple(sorted(value.axes.index(n) for n in gone))
         kept = tuple(n for n in value.axes if n not in gone)
         return Held(self.b.reduce(value.node, kind=kind, axes=axes), kept)
@@ -86,4 +61,4 @@ class BlockFold(BlockFrame):
         return Held(self.spread(value, union), union)
 
 
-__all__ = ["BlockFold", "unscaled"]
+__all__ = ["BlockFold"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from stack.ir.axes import Index
-from stack.ir.builder import constant
+from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.relation import delinearize
@@ -22,6 +22,25 @@ from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static,
 from stack.target import Gpu
 
 MAX_WHOLE = 32768  # elements of an axis that one tile may hold
+
+
+def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
+    """`x * c` as x and a positive number c, also below a select that hides with -inf."""
+    if node.op == "mul" and node.tensor.rank:
+        for factor, other in (node.args, node.args[::-1]):
+            if factor.op == "const" and not factor.tensor.rank:
+                number = float(factor.attrs["value"].array)
+                if 0 < number < 1e30:
+                    return other, number
+    if node.op == "select" and node.tensor.rank:
+        for side in (1, 2):
+            fill = node.args[side]
+            if fill.op == "const" and float(fill.attrs["value"].array) == -float("inf"):
+                base, scale = unscaled(b, node.args[3 - side])
+                if scale != 1 and base.tensor.rank:
+                    parts = (fill, base) if side == 1 else (base, fill)
+                    return b.select(node.args[0], *parts), scale
+    return node, 1.0
 
 
 @dataclass(frozen=True)
@@ -90,6 +109,15 @@ class BlockReduce(KernelTiler):
         self.begun: Node | None = None  # where its tile begins
         self.seen_tiles: dict[Place, Node] | None = None  # what the first walk reads of one
         self.held: dict[Place, Node] = {}  # what it read
+
+    def folded(self, value: Held, kind: str, gone: Sequence[str]) -> Held:
+        if kind in ("max", "min"):
+            base, scale = unscaled(self.b, value.node)
+            if scale != 1:
+                # a positive factor leaves the order: it is applied to what is left
+                made = self.folded(Held(base, value.axes), kind, gone)
+                return self.apply("mul", [made, Held(constant(scale, made.dtype))])
+        return super().folded(value, kind, gone)
 
     def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
         """Reduce whole axes in the tile; along longer ones in a loop that carries a tile."""
@@ -332,4 +360,4 @@ def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
     )
 
 
-__all__ = ["APART", "MAX_WHOLE", "ONCE", "TWICE", "WHOLE", "BlockReduce", "Walk"]
+__all__ = ["APART", "MAX_WHOLE", "ONCE", "TWICE", "WHOLE", "BlockReduce", "Walk", "unscaled"]

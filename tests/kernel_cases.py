@@ -175,6 +175,7 @@ CASES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Spec]]] = [
     (pointwise, [("f32", 3, 1)]),
     (pointwise, [("f16", 3, 67)]),
     (pointwise, [("f32", 40000)]),
+    (pointwise, [("f32", 40009)]),  # a prime
     (fill, [("f32", 4, 6)]),
     (from_array, [("f32", 4, 6)]),
     (running_sum, [("f32", 4, 6)]),

@@ -25,6 +25,7 @@ from stack.passes.blocking.stream_grid import GridTiler
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.stream_varying import varying
+from stack.passes.blocking.values import at_place
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.visible import hidden, hiding_selects
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, wide
@@ -44,7 +45,7 @@ class StreamTiler(GridTiler):
         self.grid = by_reuse(self.grid, self.along, self.met, self.gpu.cache_bytes)
         self.memo.clear()
         for param, state, held in zip(self.ending.params, self.states.results, final, strict=False):
-            self.known[param] = (at[state], held)
+            self.known[param] = at_place(at[state], held)
         outputs = [
             (r, tuple(substitute(d, values) for d in place))
             for r, place in zip(self.ending.results, where.results, strict=True)
@@ -197,7 +198,7 @@ class StreamTiler(GridTiler):
             new: list[Held] = []
             for j, state in enumerate(self.states.results):
                 place = at[state]
-                self.known[self.correct.params[j]] = (place, old[j])
+                self.known[self.correct.params[j]] = at_place(place, old[j])
             for j, state in enumerate(self.states.results):
                 place = at[state]
                 for known, source in segment.fixed.items():
@@ -214,8 +215,8 @@ class StreamTiler(GridTiler):
                 made = self.apply(COMBINE[kind], [kept, part])
                 made = Held(self.spread(made, old[j].axes), old[j].axes)
                 new.append(made)
-                self.known[state] = (place, made)
-                self.known[self.correct.params[n + j]] = (place, made)
+                self.known[state] = at_place(place, made)
+                self.known[self.correct.params[n + j]] = at_place(place, made)
             return new
 
         names = [

@@ -18,6 +18,7 @@ from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.blocking.values import at_place
 from stack.passes.tiling.frame import COMBINE, wide
 
 DEAR = ("exp", "exp2", "log", "pow")
@@ -95,8 +96,8 @@ class ApartTiler(BlockTiler):
                 COMBINE[kind], [self.value(self.correct.results[j], at[state]), value]
             )
             new.append(Held(self.spread(made, old[j].axes), old[j].axes))
-            self.known[state] = (at[state], new[j])
-            self.known[self.correct.params[len(old) + j]] = (at[state], new[j])
+            self.known[state] = at_place(at[state], new[j])
+            self.known[self.correct.params[len(old) + j]] = at_place(at[state], new[j])
         return new
 
     def _merged(self, at: Mapping[Node, Index], held: Sequence[Held], lane: Axis) -> list[Held]:
@@ -106,7 +107,7 @@ class ApartTiler(BlockTiler):
         for j, state in enumerate(self.states.results):
             value = self.spread_over(self.value(self.correct.results[j], at[state]), [lane])
             total.append(self.fold(value, str(state.attrs["kind"]), [lane.name]))
-            self.known[self.correct.params[len(held) + j]] = (at[state], total[j])
+            self.known[self.correct.params[len(held) + j]] = at_place(at[state], total[j])
         self.memo.clear()
         self.known.clear()
         return total
@@ -116,7 +117,7 @@ class ApartTiler(BlockTiler):
         self.memo.clear()
         self.known.clear()
         for param, state, held in zip(self.correct.params, self.states.results, old, strict=False):
-            self.known[param] = (at[state], held)
+            self.known[param] = at_place(at[state], held)
 
 
 def is_alike(state: Node) -> bool:

@@ -54,9 +54,6 @@ class GridTiler(WholeTiler):
     def _arguments(self) -> Sequence[Node]:
         return self.ending.params[len(self.states.results) :]
 
-    def _parameters(self) -> list[Node]:
-        return list(dict.fromkeys(self.inputs.values()))
-
     def _ops(self) -> tuple[str, ...]:
         nodes = (*self.states.nodes, *self.ending.nodes)
         return tuple(dict.fromkeys(n.op for n in nodes if n.op != "const"))

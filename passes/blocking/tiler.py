@@ -10,9 +10,11 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.relation import delinearize
-from stack.ir.types import DType, TensorType, TupleType
-from stack.passes.blocking.frame import Axis, Held, index_type
+from stack.ir.types import DType
+from stack.passes.blocking.dots import BlockDots
+from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.joined import products_of
+from stack.passes.blocking.kernel import Grid, Stored
 from stack.passes.blocking.product_policy import ProductPolicy
 from stack.passes.blocking.row_policy import (
     LETTERS,
@@ -23,58 +25,32 @@ from stack.passes.blocking.row_policy import (
     letter,
 )
 from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_turns
-from stack.passes.blocking.values import BlockValues
-from stack.passes.positions.places import places_of
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
-from stack.passes.tiling.frame import CannotTile, power_of_two, static
+from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.target import Target, as_gpu
 
 STEP = 2048  # elements of a long row in one step
-Grid = list[tuple[Node, int]]  # indices of programs, and how many there are
-Stored = Sequence[tuple[Node, Index]]  # results and their places
 
 
-class BlockTiler(BlockValues):
+class BlockTiler(BlockDots):
     """Builds the kernel of a loop, reduction or gemm group."""
 
     def __init__(self, group: Node, target: Target | None = None) -> None:
-        body = group.blocks[0]
-        sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
-        super().__init__(body, index_type(sizes))
-        self.group = group
+        super().__init__(group)
         self.gpu = as_gpu(target)
         self.rows = self.lanes = 0
         self.order = ("m", "n")  # of the programs of a product
-        self.check(sizes)
-        arrays = [n for n in body.nodes if n.op == "const" and n.tensor.rank]
-        self.take(body.params, arrays)
-        self.args = [*group.args, *arrays]
-        self.grid: list[tuple[Node, int]] = []
         self.warps = 4
         self.stages = 2
         self.is_persistent = False
-        self.streams_out = not any(n.op == "dot" for n in body.nodes)
+        self.streams_out = not any(n.op == "dot" for n in self.body.nodes)
         self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole turns
 
-    def check(self, sizes: Sequence[int]) -> None:
-        if 0 in sizes:
-            raise CannotTile("an array in it is empty")
-        for node in (*self.body.params, *self.body.nodes):
-            if any(t.dtype.kind == "c" for t in types_of(node)):
-                raise CannotTile("it computes with complex numbers")
-
-    def take(self, params: Sequence[Node], arrays: Sequence[Node] = ()) -> None:
-        """Inputs in memory: parameters, then tables."""
-        for i, p in enumerate((*params, *arrays)):
-            self.inputs[p] = self.memory(f"p{i}", p.tensor)
-            if i in self.group.attrs.get("padded", ()):
-                self.padded.add(self.inputs[p])
-
-    def memory(self, name: str, type_: TensorType) -> Node:
-        return Node("param", (), {"name": name}, TensorType(type_.dtype, type_.shape, "global"))
-
-    def outputs(self) -> list[Node]:
-        return [self.memory(f"o{i}", t) for i, t in enumerate(types_of(self.group))]
+    def check(self) -> None:
+        super().check()
+        for block in self.group.blocks:
+            if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
+                raise CannotTile("it raises integers to powers")
 
     # ---- the kernel
 
@@ -82,23 +58,21 @@ class BlockTiler(BlockValues):
         """The kernel node of the group. Raises CannotTile."""
         root, marks, places = self._root()
 
-        def placed(found: Sequence[Dim]) -> Stored:
-            values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
-            return [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results]
-
         if root.op != "dot":
             found, long = self._space_axes(root, places, marks)
-            return self.finish(placed(found), long)
+            return self.finish(self.sited(marks, places, found), long)
         roles = roles_of(root)
         self._take(product_of(self.body, self.joined), root.args[0].dtype)
         whole = self._whole_turns(roles)
         if not self.last or not whole:
-            return self.finish(placed(self._dot_axes(root, roles, self.grid)), None)
-        first = placed(self._dot_axes(root, roles, self.grid, (0, whole)))
+            found = self._dot_axes(root, roles, self.grid)
+            return self.finish(self.sited(marks, places, found), None)
+        first = self._dot_axes(root, roles, self.grid, (0, whole))
         self.rows, self.lanes = self.last
         grid: Grid = []
-        rest = placed(self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row])))
-        return self.finish(first, None, [(grid, rest)])
+        rest = self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row]))
+        tail = grid, self.sited(marks, places, rest)
+        return self.finish(self.sited(marks, places, first), None, [tail])
 
     def finish(
         self,
@@ -119,23 +93,10 @@ class BlockTiler(BlockValues):
                 return self._stores(stored, memories, long)
 
             final = self.in_grid(grid, final, program)
-        block = self.b.block([*self._parameters(), *outputs], final)
-        attrs: dict[str, object] = {
-            "name": str(self.group.attrs.get("name") or "kernel"),
-            "level": "tile",
-            "ops": self._ops(),
-            "warps": self.warps,
-            "stages": self.stages,
-        }
+        hints: dict[str, object] = {"warps": self.warps, "stages": self.stages}
         if self.is_persistent and prod(count for _, count in self.grid) > self.gpu.processors:
-            attrs["programs"] = self.gpu.processors
-        return Node("kernel", self.args, attrs, self.group.type, (block,))
-
-    def _parameters(self) -> list[Node]:
-        return list(self.inputs.values())
-
-    def _ops(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
+            hints["programs"] = self.gpu.processors
+        return self.built(final, **hints)
 
     def _stores(
         self,
@@ -177,24 +138,16 @@ class BlockTiler(BlockValues):
             final[i] = held.node
         return final
 
-    def _reduces(self) -> list[Node]:
-        return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]
-
-    def _root(self) -> tuple[Node, Index, dict[Node, Index]]:
-        """The node whose axes span the group, a symbol for each axis, and where values sit."""
+    def _spanning(self) -> list[Node]:
         self.joined = products_of(self.body)
-        candidates = self.joined or [n.args[0] for n in self._reduces()] or list(self.body.results)
-        most = max(static(n.tensor.size) for n in candidates)
-        for root in dict.fromkeys(n for n in candidates if static(n.tensor.size) == most):
-            shape = [static(s) for s in root.shape]
-            marks = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
-            places = places_of(self.body, root, marks)
-            for result in self.body.results:
-                if result.shape == root.shape:
-                    places.setdefault(result, marks)  # it holds rows spread over another axis
-            if all(r in places for r in self.body.results):
-                return root, marks, places
-        raise CannotTile("its outputs do not share one index space")
+        return self.joined
+
+    def _sites(self, root: Node, marks: Index) -> dict[Node, Index]:
+        places = super()._sites(root, marks)
+        for result in self.body.results:
+            if result.shape == root.shape:
+                places.setdefault(result, marks)  # it holds rows spread over another axis
+        return places
 
     # ---- axes
 
@@ -272,19 +225,6 @@ class BlockTiler(BlockValues):
                 self.keep_tiles(long[1], self.inputs, len(self._reduces()))
         return index, long
 
-    def _bind_reduces(self, places: dict[Node, Index], marks: Index, axes: dict[int, Axis]) -> None:
-        """Reductions over the row of the space use its axis."""
-        known = {str(m): i for i, m in enumerate(marks)}
-        for node in self._reduces():
-            place = places.get(node.args[0])
-            if place is None:
-                continue
-            for axis in map(int, node.attrs["axes"]):
-                at = known.get(str(place[axis]))
-                if at is not None and at in axes and axes[at].block >= axes[at].extent:
-                    if axes[at].is_tile:
-                        self.reduced_axis[node, axis] = axes[at]
-
     def row_policy(self) -> RowPolicy:
         """What schedules the group, where no product does. Raises CannotTile."""
         root, marks, places = self._root()
@@ -299,9 +239,4 @@ class BlockTiler(BlockValues):
         return RowSpace(root, marks, places, arrays, results, tuple(reduced), picks)
 
 
-def types_of(node: Node) -> tuple[TensorType, ...]:
-    """Types of all results of a node."""
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
-
-
-__all__ = ["BlockTiler", "types_of"]
+__all__ = ["BlockTiler"]

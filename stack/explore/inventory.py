@@ -10,9 +10,9 @@ from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import StackError
+from stack.explore.glossary import entries
 from stack.hosted import declared
 from stack.hosted.describe import hosted_rows
-from stack.explore.glossary import entries
 from stack.ir.ops import OPS, OpDef
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend

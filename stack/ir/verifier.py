@@ -8,6 +8,7 @@ from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.ops import LEVELS, OPS, infer_type
 from stack.ir.printer import print_node
+from stack.ir.tile_contract import breaches
 from stack.ir.types import TupleType
 
 # ops whose blocks are at the tensor level wherever the op itself stands
@@ -105,6 +106,12 @@ class _Verifier:
                 except RuleError as error:
                     raise self.fail(str(error), node) from error
 
+    def _tile_contract(self, kernel: Node) -> None:
+        body = kernel.blocks[0]
+        for found in breaches(kernel):
+            text = print_node(found.node, body)
+            raise VerifyError(found.rule, text, body.locs.get(found.node, ()))
+
     def node(self, node: Node) -> None:
         """Check a node against its op, then the blocks inside it."""
         op = OPS.get(node.op)
@@ -138,3 +145,5 @@ class _Verifier:
             around = self.around if block.is_open else frozenset[str]()
             inner = _Verifier(level, table, around, self.depth + 1, self.bounds, is_certain)
             inner.block(block, f"block of {node.op}", node)
+        if node.op == "kernel" and level == "tile":
+            self._tile_contract(node)

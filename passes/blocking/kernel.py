@@ -28,7 +28,7 @@ class KernelTiler(BlockValues):
     def __init__(self, group: Node) -> None:
         body = group.blocks[0]
         sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
-        super().__init__(body, self.policy.integer or index_type(sizes))
+        super().__init__(body, self.block_policy.integer or index_type(sizes))
         self.group = group
         self.grid: Grid = []
         if 0 in sizes:

@@ -19,7 +19,7 @@ from stack.passes.tiling.frame import static, wide
 class BlockMemory(BlockFold):
     """Loads and stores of tiles over named axes."""
 
-    policy: BlockPolicy = MASKED
+    block_policy: BlockPolicy = MASKED
     evict = ""  # a hint for what is read
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
@@ -47,7 +47,7 @@ class BlockMemory(BlockFold):
             extra = [] if guard is None else [guard.node, constant(0, memory.dtype)]
             made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
             return made if raw else self.widen(made)
-        is_block = bool(axes) and (guard is None or self.policy.is_line)
+        is_block = bool(axes) and (guard is None or self.block_policy.is_line)
         found = self.block_place(memory, index) if is_block else None
         window = window_of(self, index) if found is None and self.has_windows else None
         if found is not None:
@@ -72,7 +72,7 @@ class BlockMemory(BlockFold):
         starts: list[Node] = []
         along: list[str | None] = []
         clip = False
-        if self.policy.is_line and any(self.tile_axes(d) for d in index[:-1]):
+        if self.block_policy.is_line and any(self.tile_axes(d) for d in index[:-1]):
             return None
         for dim, size in zip(index, memory.shape, strict=True):
             names = self.tile_axes(dim)

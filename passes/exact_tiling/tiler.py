@@ -27,7 +27,7 @@ LEAST_TILE = 256
 class Tiler(KernelTiler):
     """Builds one kernel; schedules of other kinds of groups derive from it."""
 
-    policy = EXACT
+    block_policy = EXACT
 
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""

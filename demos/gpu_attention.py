@@ -1,4 +1,4 @@
-"""Attention for `stackc bench gpu`: ten variants in plain matmul, softmax and matmul, and rivals.
+"""Attention for `stackc bench gpu`: variants in plain matmul, softmax and matmul, and rivals.
 
 No variant names attention to a compiler: each is what a person would write down from the formula.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from stack.demos.gpu_masks import MASKS
 from stack.measure.gpu_program import GpuProgram, Rival
 
 Tensor = torch.Tensor
@@ -100,7 +101,7 @@ def learned(q: Tensor, k: Tensor, v: Tensor, table: Tensor) -> Tensor:
 VARIANTS: dict[str, Callable[..., Tensor]] = {
     "causal": causal, "alibi": alibi, "softcap": softcap, "window": window, "gqa": gqa,
     "document": document, "differential": differential, "bias": bias, "sigmoid": sigmoid,
-    "learned": learned, "full": full,
+    "learned": learned, "full": full, **MASKS,
 }  # fmt: skip
 
 
@@ -147,6 +148,8 @@ def attention(
         args, split = (*args, draw(heads, seq, seq)), (*split, 0)
     if variant == "learned":
         args, split = (*args, draw(heads, 2 * seq - 1)), (*split, 0)
+    if variant in ("sink_column", "sink_floor"):
+        args, split = (*args, draw(heads)), (*split, 0)
     scores = batch * heads * seq * seq * seen
     twice = variant == "differential"
     moved = sum(a.nbytes for a in args) + q.nbytes
@@ -186,10 +189,14 @@ def _rivals(variant: str, args: tuple[Tensor, ...]) -> dict[str, Rival]:
         found["sdpa-mask"] = Rival("library", lambda: _masked_sdpa(hidden))
     if variant == "bias":
         found["sdpa-mask"] = Rival("library", lambda: _masked_sdpa(lambda q, added: added[None]))
-    if variant not in ("differential", "sigmoid"):
+    if variant not in ("differential", "sigmoid") and not _has_sink(variant):
         found["flex"] = Rival("peer", lambda: _flex(variant, args))
         found["flex-max-autotune"] = Rival("peer", lambda: _flex(variant, args, TUNED))
     return found
+
+
+def _has_sink(variant: str) -> bool:
+    return variant in MASKS and variant != "finite_mask"
 
 
 def _sdpa(backend: str, is_causal: bool) -> Callable[..., Tensor]:

@@ -61,9 +61,15 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
     return x @ weight.T
 
 
-def gemm(m: int, n: int, k: int, device: str = "cuda") -> GpuProgram:
-    """x weight^T; eager is cuBLAS."""
-    x, weight = _draw(m, k, device=device), _draw(n, k, device=device, scale=k**-0.5)
+def product(x: Tensor, weight: Tensor) -> Tensor:
+    return x @ weight
+
+
+def gemm(m: int, n: int, k: int, device: str = "cuda", right: str = "column-major") -> GpuProgram:
+    """x weight^T, as linear layers hold it, or x weight; eager is cuBLAS."""
+    is_row = right == "row-major"
+    shape = (k, n) if is_row else (n, k)
+    x, weight = _draw(m, k, device=device), _draw(*shape, device=device, scale=k**-0.5)
 
     def hand() -> Callable[..., Tensor]:
         from stack.ops.gemm.persistent_triton import matmul
@@ -71,13 +77,13 @@ def gemm(m: int, n: int, k: int, device: str = "cuda") -> GpuProgram:
         return matmul
 
     return GpuProgram(
-        linear,
+        product if is_row else linear,
         (x, weight),
         flops=2.0 * m * n * k,
         bytes=2.0 * (m * k + n * k + m * n),
         split=(0, None),
         parts=max(1, min(m, m * n // (1 << 26))),
-        rivals={"hand-persistent": Rival("hand", hand)},
+        rivals={} if is_row else {"hand-persistent": Rival("hand", hand)},
     )
 
 

@@ -16,11 +16,12 @@ from stack.ir.node import Func
 from stack.measure.compare import compare, describe, device_text
 from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
 from stack.measure.roofline import measure_ceilings
-from stack.measure.systems import Program, capture_program, parse_peers
+from stack.measure.systems import Program, capture_program
 from stack.measure.timing import NOISY
 from stack.run.backend import Executable
 from stack.run.compile import compile_captured, find_frontend
 from stack.run.record import Run
+from stack.run.specs import parse_backends
 
 Target = tuple[Any, tuple[Any, ...]]
 FRONTENDS = ("torch", "jax")
@@ -109,7 +110,7 @@ def timed_kernels(executable: Executable, func: Func, storage: Sequence[np.ndarr
 
 def race(name: str, programs: Sequence[Program]) -> int:
     """Set the other compilers beside ours; both frameworks' own compilers run natively."""
-    peers = parse_peers(PEERS[name])
+    peers = parse_backends(PEERS[name])
     # TVM would tune the native program once more
     found = compare(programs, peers, target=name, rounds=ROUNDS, ir_only=("tvm",), say=say)
     try:

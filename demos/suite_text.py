@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -183,6 +184,11 @@ RECIPES: dict[str, Recipe] = {
         ((1, 256), (1, 2048)),
     ),
 }  # fmt: skip
+# the same with attention written out, as a product, a softmax and a product
+for _name in ("llama", "gemma3"):
+    RECIPES[f"{_name}_written"] = dataclasses.replace(
+        RECIPES[_name], shared={**RECIPES[_name].shared, "attn_implementation": "eager"}
+    )
 PROGRAMS: dict[str, Callable[[Setting], Target]] = {
     name: functools.partial(_make, recipe) for name, recipe in RECIPES.items()
 }

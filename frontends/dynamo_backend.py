@@ -28,6 +28,7 @@ from stack.frontends.dynamo_notes import Notes, decompiled, guards_text
 from stack.frontends.fx_border import Border, Replay
 from stack.frontends.fx_complex import real_border
 from stack.frontends.fx_import import Imported, import_graph, variable_name
+from stack.frontends.fx_sparse import OpByOp, sparse_nodes
 from stack.frontends.torch_aliases import remade_by_place, traced_aliases
 from stack.frontends.torch_arrays import TORCH_DTYPE, check_results, device_of
 from stack.frontends.torch_calls import (
@@ -163,7 +164,13 @@ class _Maker:
         return self._make(graph, "forward")
 
     def backward(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
-        return self._make(graph, "backward")
+        sparse = sparse_nodes(graph)
+        if not sparse:
+            return self._make(graph, "backward")
+        strict = self.options.get("strict", False)
+        made = OpByOp(graph, sparse, self.target_of("backward"), strict)
+        self.made.append(made)
+        return make_boxed_func(made)
 
     def inference(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         return self._make(graph, "inference")

@@ -16,7 +16,7 @@ from stack.frontends.lax import NoLowering, Site, lower
 from stack.frontends.lax_ranges import clamp, within
 from stack.ir.axes import Axis, Rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, add, mul
+from stack.ir.dim import Dim, add, bounds, mul
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.ir.types import DTYPES, I32
@@ -259,6 +259,8 @@ def _scatter(
     if name == "scatter-sub":
         updates = s.b.neg(updates)
     plan, names = _scatter_plan(s, x, indices, updates, dimension_numbers)
+    if any(bounds(add(plan.shape[d], mul(plan.sizes[d], -1)))[1] < 0 for d in plan.starts):
+        return x  # no update has room in it
     _settle_starts(s, plan, mode.name)
     kind = _KINDS[name]
     batch_axes = [names.index(n) for n in plan.batch]

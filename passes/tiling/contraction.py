@@ -87,10 +87,13 @@ def as_reduction(group: Node, dot: Node) -> Node:
     names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
     sizes = _sizes(dot)
     full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
+    is_wider = dot.dtype.bits > dot.args[0].dtype.bits
     spread: list[Node] = []
     for side, arg in enumerate(dot.args):
         own = operand_names(dot, side)
         order = sorted(own, key=names.index)
+        if is_wider:  # each product is exact: in the type of the operands it would wrap around
+            arg = b.cast(arg, type=arg.tensor.with_dtype(dot.dtype))
         if own != order:
             arg = b.transpose(arg, perm=tuple(own.index(n) for n in order))
         axes = tuple(names.index(n) for n in order)

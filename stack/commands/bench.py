@@ -37,7 +37,8 @@ TEXT = f"""
 
     suite gpu (an NVIDIA GPU is needed), rows:
       G1, G2    attention forward, heads of 128 and of 64, S = 512 to 16384
-      G4        ten variants of attention, from plain matmul, softmax and matmul
+      G4        variants of attention, from plain matmul, softmax and matmul; masks and sinks
+  G5        decoding one token, grouped-query
       G6, G7    products of LLM shapes; with what follows them in an MLP
       G11, G12  norms, and their gradients
       G13, G14  softmax, cross-entropy; the last layer with its loss
@@ -45,7 +46,7 @@ TEXT = f"""
       G21       cold compile in fresh processes with empty caches
 
     suite models, on the CPU or (`models gpu`) on a GPU, rows:
-      M1        48 models as people write them, forward: Hugging Face's with their default
+      M1        46 models as people write them, forward: Hugging Face's with their default
                 attention, torch's own modules, networks of convolutions, speech, recommendation,
                 JAX programs with scan, vmap and while
       M2        their training steps (with --train)

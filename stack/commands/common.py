@@ -14,6 +14,7 @@ from stack.errors import UsageError
 from stack.explore.lowering import Settings
 from stack.explore.target import Target, resolve
 from stack.run.compile import DEFAULT_BACKEND
+from stack.run.specs import parse_backends
 
 Subparsers = Any  # argparse's own class has no public name
 Command = Callable[[argparse.Namespace], int]
@@ -67,7 +68,10 @@ def add_target(parser: argparse.ArgumentParser) -> None:
 def add_compile(parser: argparse.ArgumentParser) -> None:
     """How to compile."""
     parser.add_argument(
-        "--backend", metavar="NAME", help=f"see `stackc backends` (default: {DEFAULT_BACKEND})"
+        "--backend",
+        metavar="NAME",
+        help=f"see `stackc backends` (default: {DEFAULT_BACKEND}); with options as"
+        " 'triton{excess_precision=false}', see `stackc backends NAME`",
     )
     parser.add_argument(
         "--target",
@@ -115,8 +119,19 @@ def check_frontend(name: str | None) -> None:
 
 def settings_of(args: argparse.Namespace) -> Settings:
     """How the arguments say to compile."""
+    chosen = None
+    if args.backend:
+        chosen, *more = parse_backends(args.backend)
+        if more:
+            raise UsageError(f"--backend takes one backend here, not {args.backend!r}")
     return Settings(
-        args.backend, args.passes, args.strict, args.dynamic, args.frontend, args.machine
+        chosen.backend if chosen else None,
+        args.passes,
+        args.strict,
+        args.dynamic,
+        args.frontend,
+        args.machine,
+        chosen.options if chosen else {},
     )
 
 

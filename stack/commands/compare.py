@@ -10,8 +10,9 @@ from stack.explore.lowering import capture, label, with_random_inputs
 from stack.explore.target import Program
 from stack.measure.compare import SCHEMA, compare, describe
 from stack.measure.html import comparison_page
-from stack.measure.systems import parse_peers, program_of
+from stack.measure.systems import program_of
 from stack.measure.timing import LEAST, ROUNDS
+from stack.run.specs import parse_backends
 
 TEXT = f"""
     Run one program through our compiler and through others, and set them side by side: what each
@@ -53,7 +54,7 @@ def add(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print, and say by the exit code whether all agree."""
-    peers = parse_peers(args.peers)
+    peers = parse_backends(args.peers)
     target = common.target_of(args)
     settings = common.settings_of(args)
     captured, frontend = capture(target, settings)
@@ -63,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     found = compare(
         [program],
         peers,
-        backend=args.backend,
+        backend=settings.backend,
         passes=args.passes,
         options=settings.options,
         target=label(target),

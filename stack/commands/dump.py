@@ -43,7 +43,8 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --profile
       stackc dump model.py:net -i 'f32[8,128]' --backend cuda --target sm_90    no GPU needed
       stackc dump model.py:net -i 'f32[8,128]' --target avx2    as that CPU would have it
-          stackc dump demos/transformer.py:gpt2 --train -o r3    r3/joint, r3/forward, r3/backward
+      stackc dump model.py:net -i 'bf16[8,128]' --backend 'triton{excess_precision=false}'
+      stackc dump demos/transformer.py:gpt2 --train -o r3    r3/joint, r3/forward, r3/backward
       stackc show r1 fused            what the stage says
       stackc diff r1:canonical r1:fused
 """
@@ -70,8 +71,8 @@ def add(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and show."""
-    backend: Backend = plugins.load("stack.backends", args.backend or DEFAULT_BACKEND)
     settings = common.settings_of(args)
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     target_of(backend, settings.options)  # refuses a machine that the backend does not print for
     target = common.target_of(args)
     if args.train:

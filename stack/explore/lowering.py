@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,13 +22,13 @@ from stack.rewrite.check import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
     DEFAULT_BACKEND,
-    LOWERING_STAGES,
     CompiledGraph,
     build,
     check_native,
     compile_captured,
     find_frontend,
-    lower,
+    stages_of,
+    walk_stages,
 )
 from stack.run.compiled import Compiled
 from stack.run.coverage import coverage_of
@@ -124,11 +124,17 @@ class Settings:
     dynamic: bool = False
     frontend: str | None = None
     machine: str = ""  # the target to lower for; "": the machine at hand
+    chosen: Mapping[str, Any] = field(default_factory=dict[str, Any])  # options of the backend
 
     @property
     def options(self) -> dict[str, Any]:
         """What of it a backend takes as options."""
-        return {"target": self.machine} if self.machine else {}
+        return {**self.chosen, **({"target": self.machine} if self.machine else {})}
+
+    @property
+    def rounds(self) -> bool:
+        """Whether 16-bit floats are rounded after each op."""
+        return not self.chosen.get("excess_precision", True)
 
 
 def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
@@ -186,7 +192,9 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
 def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     """The stages up to one of them, without the backend's compiler; it need not be installed."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    names = stage_names(backend, settings.passes)
+    forming, lowering = stages_of(backend, settings.passes, settings.rounds)
+    stages = [*forming, *lowering]
+    names = ["captured", "imported", *(name for name, _ in stages)]
     if stage in backend.lowering.artifacts:
         raise UsageError(
             f"stage {stage!r} comes from the {backend.name} backend's own compiler: leave out"
@@ -204,17 +212,8 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     run.coverage = coverage_of(captured.func)
     if stage in ("captured", "imported"):
         return run
-    if settings.passes == "default":
-        keep = names.index(stage) - 1
-        backend = backend.with_stages(backend.lowering.stages[:keep])
-    elif stage == "passes":
-        backend = backend.with_stages(())
-    else:
-        lowering = [s for s in backend.lowering.stages if s[0] in LOWERING_STAGES]
-        keep = [s[0] for s in lowering].index(stage) + 1
-        backend = backend.with_stages(lowering[:keep])
-    lowered_for = target_of(backend, settings.options)
-    lower(captured.func, backend, run, settings.passes, target=lowered_for)
+    kept = stages[: names.index(stage) - 1]
+    walk_stages(captured.func, kept, run, target_of(backend, settings.options))
     return run
 
 
@@ -255,6 +254,7 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
         run,
         lambda f: inspect(f, options),
         settings.passes,
+        rounds=settings.rounds,
         target=target_of(backend, options),
     )
     for name, text in artifacts.items():
@@ -263,14 +263,6 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
     run.compile_s = time.perf_counter() - start
     run.cover(imported)
     return run
-
-
-def stage_names(backend: Backend, passes: str = "default") -> list[str]:
-    """Names of the stages before the backend's own compiler."""
-    if passes == "default":
-        return ["captured", "imported", *(name for name, _ in backend.lowering.stages)]
-    lowering = [name for name, _ in backend.lowering.stages if name in LOWERING_STAGES]
-    return ["captured", "imported", "passes", *lowering]
 
 
 def report_failure(error: StackError) -> str:

@@ -18,10 +18,11 @@ from stack.measure.compare import Comparison, compare, device_text
 from stack.measure.reproduce import Failure
 from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
 from stack.measure.suite import Case
-from stack.measure.systems import Program, Say, capture_program, parse_peers
+from stack.measure.systems import Program, Say, capture_program
 from stack.measure.timing import ROUNDS, is_noisy
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import versions
+from stack.run.specs import parse_backends
 
 SCHEMA = "stack.bench/1"
 COLUMNS = (
@@ -131,7 +132,7 @@ def _run_rows(
 ) -> None:
     programs = programs_of(case)
     comparison = compare(
-        programs, parse_peers(peers), backend=backend, target=case.spec, rounds=rounds, say=say
+        programs, parse_backends(peers), backend=backend, target=case.spec, rounds=rounds, say=say
     )
     try:
         _take(found, case, comparison)
@@ -177,7 +178,7 @@ def _cold_rows(found: Bench, case: Case, peers: str, say: Say) -> None:
     ways: list[tuple[str, Any, str, str]] = [
         (f"stack-{DEFAULT_BACKEND} from {f}", None, OWN, f) for f in frontends
     ]
-    for peer in parse_peers(peers):
+    for peer in parse_backends(peers):
         for frontend in frontends:
             ways.append((f"{peer.label}/native", peer, "native", frontend))
         if case.frontend:

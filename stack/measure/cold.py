@@ -13,7 +13,8 @@ from stack.errors import StackError
 from stack.measure.caches import empty_caches
 from stack.measure.runners import silence_stdout
 from stack.measure.suite import Case
-from stack.measure.systems import Peer, capture_program, own_system, peer_systems
+from stack.measure.systems import capture_program, own_system, peer_systems
+from stack.run.specs import BackendSpec
 
 LONGEST = 900  # seconds
 OWN = "own"
@@ -27,7 +28,7 @@ class Cold:
     problem: str = ""
 
 
-def cold_compile(case: Case, peer: Peer | None, via: str, frontend: str) -> Cold:
+def cold_compile(case: Case, peer: BackendSpec | None, via: str, frontend: str) -> Cold:
     """Compile a case's program in a fresh process; then `case.second`, if there is one.
 
     `peer` is None for our own compiler. The clock runs from the user's program (via "ir": from our
@@ -92,7 +93,7 @@ def _compile(request: dict[str, Any], options: dict[str, Any]) -> float:
     program = capture_program(frontend, target.fn, target.args)
     if request["peer"] is None:
         return own_system(program, None, "default", "").compile_s or 0.0
-    found = peer_systems(program, Peer(*request["peer"]), (request["via"],), lambda _: None)
+    found = peer_systems(program, BackendSpec(*request["peer"]), (request["via"],), lambda _: None)
     if not found:
         raise StackError("has no way of its own for this framework")
     if found[0].problem or found[0].compile_s is None:

@@ -19,18 +19,11 @@ from stack.measure.groups import Group, align, alignment_table
 from stack.measure.reference import error_of, reference
 from stack.measure.roofline import thread_count
 from stack.measure.runners import LocalRunner
-from stack.measure.systems import (
-    NO_OPTIONS,
-    Peer,
-    Program,
-    Say,
-    System,
-    own_system,
-    peer_systems,
-)
+from stack.measure.systems import NO_OPTIONS, Program, Say, System, own_system, peer_systems
 from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, is_noisy
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run
+from stack.run.specs import BackendSpec
 
 SCHEMA = "stack.compare/1"
 WAYS = ("ir", "native")
@@ -89,7 +82,7 @@ def device_text() -> str:
 
 def compare(
     programs: Sequence[Program],
-    peers: Sequence[Peer],
+    peers: Sequence[BackendSpec],
     *,
     backend: str | None = None,
     passes: str = "default",

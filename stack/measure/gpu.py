@@ -13,8 +13,15 @@ TUNED = "inductor{mode=max-autotune-no-cudagraphs}"
 TOKENS = 16384
 VARIANTS = (
     *("causal", "alibi", "softcap", "window", "gqa", "document", "differential", "bias"),
-    *("sigmoid", "learned"),
+    *("sigmoid", "learned", "finite_mask", "sink_column", "sink_floor", "softmax_plus_one"),
 )
+DECODES = ((8, 32768), (64, 4096), (1, 32768))
+# with what limits them: tensor cores, or memory where each channel has a window of its own
+CONVOLUTIONS = (
+    *("resnet_3x3", "resnet_1x1", "resnet_stem", "vgg_3x3", "unet_up", "gan_up", "resnext"),
+    *("mobilenet", "convnext", "whisper_stem", "conformer", "video"),
+)
+MOVES = ("gather", "embedding_gradient", "least_of_middle", "diagonal_product")
 # rows, columns and depth of products in Llama-3 8B and 70B
 PRODUCTS = (
     *((16, 4096, 4096), (16, 28672, 4096), (64, 4096, 14336), (128, 6144, 4096)),
@@ -34,12 +41,15 @@ def gpu_cases(quick: bool = False) -> list[Case]:
         *_attention("G1", 128),
         *_attention("G2", 64),
         *_derived(quick),
+        *_decode(),
         *_products(quick),
         *_epilogues(quick),
         *_norms(),
         *_losses(),
         *_blocks(quick),
         *_cold(quick),
+        *_convolutions(),
+        *_moves(),
     ]
 
 
@@ -85,8 +95,34 @@ def _derived(quick: bool) -> list[Case]:
     ]
 
 
+def _decode() -> list[Case]:
+    return [
+        _case(
+            "G5",
+            {"decode": "GQA 32/8, D 128", "shape": f"{batch}x{keys}"},
+            "stack.demos.gpu_masks:decode",
+            {"batch": batch, "keys": keys},
+            "eager,inductor,rivals",
+            quick=True,
+        )
+        for batch, keys in DECODES
+    ]
+
+
 def _products(quick: bool) -> list[Case]:
     tuned = () if quick else ((2048, 14336, 4096),)
+    vector = _case(
+        "G6",
+        {"M": 1, "N": 8192, "K": 8192, "right": "row-major"},
+        f"{ROWS}:gemm",
+        {"m": 1, "n": 8192, "k": 8192, "right": "row-major"},
+        "eager,inductor,xla",
+        quick=True,
+    )
+    return [vector, *_weights(tuned)]
+
+
+def _weights(tuned: tuple[tuple[int, int, int], ...]) -> list[Case]:
     return [
         _case(
             "G6",
@@ -208,4 +244,33 @@ def _cold(quick: bool) -> list[Case]:
             quick=False,
         )
         for model in ("llama3-8b", "gpt2")
+    ]
+
+
+def _convolutions() -> list[Case]:
+    return [
+        _case(
+            "G22",
+            {"convolution": name, "dtype": dtype},
+            "stack.demos.gpu_convs:convolution",
+            {"name": name, "dtype": dtype},
+            "eager,inductor,xla",
+            quick=True,
+        )
+        for name in CONVOLUTIONS
+        for dtype in ("bfloat16", "float32")
+    ]
+
+
+def _moves() -> list[Case]:
+    return [
+        _case(
+            "G23",
+            {"move": name},
+            "stack.demos.gpu_moves:move",
+            {"name": name},
+            "eager,inductor,xla",
+            quick=True,
+        )
+        for name in MOVES
     ]

@@ -12,11 +12,11 @@ from typing import Any
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.measure.gpu_program import GpuProgram, Rival
-from stack.measure.systems import Peer, parse_peers
 from stack.run.backend import Backend, Executable
 from stack.run.compile import find_backend, find_frontend, lower
 from stack.run.compiled import compile
 from stack.run.record import Run
+from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of
 
 RIVALS = "rivals"
@@ -61,10 +61,10 @@ class Way:
 
 def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
     """All systems of a program. `peers` as `--with` spells them, "rivals" for the case's own."""
-    found = [_own_way(program, peer) for peer in parse_peers(own)]
+    found = [_own_way(program, peer) for peer in parse_backends(own)]
     names = [p.strip() for p in peers.split(",")]
     compilers = ",".join(p for p in peers.split(",") if p.strip() != RIVALS)
-    for peer in parse_peers(compilers):
+    for peer in parse_backends(compilers):
         if peer.backend in ("eager", "inductor"):
             make = _eager if peer.backend == "eager" else _inductor
             kind = "library" if peer.backend == "eager" else "peer"
@@ -76,7 +76,7 @@ def ways(program: GpuProgram, peers: str, own: str, device: str) -> list[Way]:
     return found
 
 
-def _own_way(program: GpuProgram, peer: Peer) -> Way:
+def _own_way(program: GpuProgram, peer: BackendSpec) -> Way:
     name = f"stack-{peer.label}"
     if program.mode == "forward":
         return Way(name, "generated", lambda: _own(program, peer, name), True)
@@ -173,11 +173,11 @@ def _called(name: str, kind: str, fn: Callable[..., Any], program: GpuProgram) -
     return GpuSystem(name, kind, backward, prepare, list)
 
 
-def _eager(program: GpuProgram, peer: Peer) -> GpuSystem:
+def _eager(program: GpuProgram, peer: BackendSpec) -> GpuSystem:
     return _called(peer.label, "library", program.fn, program)
 
 
-def _inductor(program: GpuProgram, peer: Peer) -> GpuSystem:
+def _inductor(program: GpuProgram, peer: BackendSpec) -> GpuSystem:
     torch = _torch()
     options = dict(peer.options)
     mode = options.pop("mode", None)
@@ -196,14 +196,14 @@ def retained() -> Any:
     return importlib.import_module("torch._functorch.config").patch(donated_buffer=False)
 
 
-def _one_by_one(peer: Peer) -> dict[str, Any]:
+def _one_by_one(peer: BackendSpec) -> dict[str, Any]:
     """A backend's options, without graphs of its own: those are captured around all systems."""
     taken = plugins.load("stack.backends", peer.backend).options
     graph = {} if taken is not None and "graph" not in taken else {"graph": False}
     return {**graph, **peer.options}
 
 
-def _own(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
+def _own(program: GpuProgram, peer: BackendSpec, name: str) -> GpuSystem:
     options = _one_by_one(peer)
     with _torch().no_grad():
         fn = compile(program.fn, *program.args, backend=peer.backend, label=name, **options)
@@ -240,7 +240,7 @@ def _through(name: str, kind: str, executable: Executable, captured: Any) -> Gpu
     return GpuSystem(name, kind, call, prepare, results)
 
 
-def _ir(program: GpuProgram, peer: Peer, device: str) -> GpuSystem:
+def _ir(program: GpuProgram, peer: BackendSpec, device: str) -> GpuSystem:
     backend: Backend = plugins.load("stack.backends", peer.backend)
     need = backend.missing()
     if need is not None:
@@ -258,7 +258,7 @@ def _ir(program: GpuProgram, peer: Peer, device: str) -> GpuSystem:
     return system
 
 
-def _own_training(program: GpuProgram, peer: Peer, name: str) -> GpuSystem:
+def _own_training(program: GpuProgram, peer: BackendSpec, name: str) -> GpuSystem:
     torch = _torch()
     find_backend(peer.backend)
     options = {"backend": peer.backend, **_one_by_one(peer)}

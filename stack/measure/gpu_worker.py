@@ -30,8 +30,9 @@ from stack.measure.gpu_systems import (
 )
 from stack.measure.gpu_timing import Clock, interleave, set_count
 from stack.measure.runners import silence_stdout
-from stack.measure.systems import first_line, parse_peers
+from stack.measure.systems import first_line
 from stack.rewrite.check import TOLERANCE
+from stack.run.specs import parse_backends
 
 Tell = Callable[[dict[str, Any]], None]
 _SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
@@ -105,7 +106,7 @@ class CaseRun:
         importlib.import_module("torch._functorch.aot_autograd")
         square = self.torch.ones(16, 16, device=self.device)
         float((square @ square).sum())
-        if any(peer.backend == "xla" for peer in parse_peers(self.request["peers"])):
+        if any(peer.backend == "xla" for peer in parse_backends(self.request["peers"])):
             jax = importlib.import_module("jax")
             jax.block_until_ready(jax.device_put(np.zeros(1)))
 

@@ -21,8 +21,9 @@ from stack.measure.compare import device_text
 from stack.measure.gpu_ceilings import gpu_ceilings, gpu_text, load_torch
 from stack.measure.roofline import Ceilings, measure_ceilings
 from stack.measure.suite import Case
-from stack.measure.systems import Say, parse_peers
+from stack.measure.systems import Say
 from stack.measure.timing import ROUNDS
+from stack.run.specs import parse_backends
 
 OWN = {"cpu": "mlir", "cuda": "triton"}
 PATIENCE = 300.0  # seconds for one system to compile, check and be counted
@@ -249,7 +250,7 @@ class ModelBench:
         peers = case.peers if self.peers is None else self.peers
         rows: list[Row] = []
         ways = [(p.strip(), "") for p in self.own.split(",")]
-        ways += [("", p.label) for p in parse_peers(peers) if p.backend != "eager"]
+        ways += [("", p.label) for p in parse_backends(peers) if p.backend != "eager"]
         for own, peer in ways:
             attempt = Attempt(self, case)
             attempt.request.update(own=own, peers=peer, cold=True)

@@ -16,11 +16,11 @@ from stack.measure.model_systems import (
     eager_torch,
     torch_module,
 )
-from stack.measure.systems import Peer
 from stack.rewrite.check import TOLERANCE
+from stack.run.specs import BackendSpec
 
 SHORT = {"bfloat16": "bf16", "float16": "f16", "float32": "f32", "float64": "f64"}
-EAGER = Peer("eager", "eager")
+EAGER = BackendSpec("eager", "eager")
 USUAL = 4  # times the error of eager that others may have
 
 

@@ -14,12 +14,12 @@ from unittest import mock
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.measure.caches import fresh_caches
-from stack.measure.systems import Peer, parse_peers
 from stack.run.backend import Backend, Executable, Kernel
 from stack.run.compile import CompiledGraph, find_frontend, lower
 from stack.run.compiled import jit
 from stack.run.frontend import Captured
 from stack.run.record import Run
+from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of
 
 REPLAYS = ("reduce-overhead", "max-autotune")  # modes of Inductor that replay CUDA graphs
@@ -95,9 +95,9 @@ def ways(
     makers = _torch_ways if program.framework == "torch" else _jax_ways
     found = [
         Way(f"stack-{p.label}", "generated", lambda p=p: makers["stack"](program, p, device), True)
-        for p in parse_peers(own)
+        for p in parse_backends(own)
     ]
-    for peer in parse_peers(peers):
+    for peer in parse_backends(peers):
         make = makers.get(peer.backend)
         kind = "library" if peer.backend == "eager" else "peer"
         if make is not None:
@@ -150,13 +150,13 @@ def torch_leaves(found: Any) -> list[Any]:
     return [x.detach() for x in tree.tree_leaves(found) if isinstance(x, torch.Tensor)]
 
 
-def eager_torch(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+def eager_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
     """The module as it is."""
     call = torch_call(program, program.fn)
     return ModelSystem(peer.label, "library", call, torch_leaves, _waiter(device))
 
 
-def _inductor_torch(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+def _inductor_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
     torch = torch_module()
     options = dict(peer.options)
     mode = options.pop("mode", None)
@@ -206,7 +206,7 @@ def _inductor_counts(code: Sequence[str]) -> Counts:
     return Counts(len(_GENERATED.findall(text)), len(_LIBRARY.findall(text)), 0)
 
 
-def _own_torch(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+def _own_torch(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
     torch = torch_module()
     options = {"backend": peer.backend, **peer.options}
     fn = torch.compile(program.fn, backend="stack", dynamic=False, options=options)
@@ -274,12 +274,12 @@ def _called_jax(
     return ModelSystem(name, kind, call, _jax_leaves, wait, note=note)
 
 
-def eager_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+def eager_jax(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
     """The function without `jit`."""
     return _called_jax(peer.label, "library", program.fn, program, "without jit")
 
 
-def _xla_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+def _xla_jax(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
     jax = importlib.import_module("jax")
     fn = jax.jit(program.fn)
     system = _called_jax(peer.label, "peer", fn, program, "jax.jit")
@@ -292,7 +292,7 @@ def _xla_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
     return system
 
 
-def _own_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
+def _own_jax(program: ModelProgram, peer: BackendSpec, device: str) -> ModelSystem:
     fn = jit(program.fn, backend=peer.backend, options=dict(peer.options))
     system = _called_jax(f"stack-{peer.label}", "generated", fn, program, "stack.jit")
     system.is_ours = True
@@ -304,7 +304,7 @@ def _own_jax(program: ModelProgram, peer: Peer, device: str) -> ModelSystem:
 # ---- programs of the other framework, through our function
 
 
-def _replayed(captured: Captured, peer: Peer, name: str, device: str) -> ModelSystem:
+def _replayed(captured: Captured, peer: BackendSpec, name: str, device: str) -> ModelSystem:
     backend: Backend = plugins.load("stack.backends", peer.backend)
     need = backend.missing()
     if need is not None:
@@ -361,7 +361,7 @@ def _arrays_for(executable: Executable, captured: Captured) -> Any:
     return executable.prepare(storage) if executable.prepare is not None else storage
 
 
-Make = Callable[[ModelProgram, Peer, str], ModelSystem]
+Make = Callable[[ModelProgram, BackendSpec, str], ModelSystem]
 _torch_ways: dict[str, Make] = {
     "stack": _own_torch,
     "eager": eager_torch,
@@ -375,7 +375,7 @@ def settle(framework: str, peers: str, own: str, device: str) -> None:
 
     After it a first result is one of a process that has compiled before.
     """
-    backends = {p.backend for p in parse_peers(peers)}
+    backends = {p.backend for p in parse_backends(peers)}
     torch = torch_module()
     x = torch.ones(WARMED, WARMED, device=device)
 
@@ -384,7 +384,7 @@ def settle(framework: str, peers: str, own: str, device: str) -> None:
 
     if "inductor" in backends and framework == "torch":
         torch.compile(tiny, dynamic=False)(x)
-    for peer in parse_peers(own):
+    for peer in parse_backends(own):
         if framework == "torch":
             options = {"backend": peer.backend, **peer.options}
             torch.compile(tiny, backend="stack", dynamic=False, options=options)(x)
@@ -394,5 +394,5 @@ def settle(framework: str, peers: str, own: str, device: str) -> None:
         y = numpy.asarray(1.0)
         jax.block_until_ready(jax.jit(numpy.tanh)(y))
         if framework == "jax":
-            for peer in parse_peers(own):
+            for peer in parse_backends(own):
                 jit(numpy.tanh, backend=peer.backend)(y)

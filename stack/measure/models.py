@@ -18,6 +18,7 @@ MODELS: dict[str, tuple[str, ...]] = {
     "text": (
         *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "gpt2", "neox", "opt"),
         *("falcon", "bloom", "t5", "bert", "roberta", "distilbert", "olmoe", "mamba", "mamba2"),
+        *("llama_written", "gemma3_written"),
     ),
     "vision": ("vit", "deit", "swin", "convnext", "clip"),
     "conv": ("resnet18", "resnet50", "mobilenet", "vgg", "unet"),

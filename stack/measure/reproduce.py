@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from stack.measure.suite import Case
-from stack.measure.systems import parse_peers
+from stack.run.specs import parse_backends
 
 FOLDER = "programs"
 # modules that only say what a program is: they are copied; any other of ours makes no script
@@ -132,7 +132,7 @@ def _script(failure: Failure, versions: str) -> str | None:
 
 def _peers(name: str) -> list[Any]:
     try:
-        return list(parse_peers(name))
+        return list(parse_backends(name))
     except Exception:  # a rival: written by hand for its case
         return []
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 import stack.plugins as plugins
-from stack.errors import BackendMissing, StackError, UsageError, unknown_name
+from stack.errors import BackendMissing, StackError
 from stack.ir.node import Func
 from stack.measure.caches import fresh_caches
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
@@ -20,22 +19,12 @@ from stack.run.backend import Backend, Executable
 from stack.run.compile import CompiledGraph, compile_captured, lower
 from stack.run.compiled import compile
 from stack.run.frontend import Captured, Frontend
-from stack.run.options import check_options
 from stack.run.record import Run
+from stack.run.specs import BackendSpec
 from stack.run.targets import target_of
 
-_SPEC = re.compile(r"(?P<name>[\w-]+)(?:\{(?P<options>[^}]*)\})?")
 Say = Callable[[str], None]
 NO_OPTIONS: Mapping[str, Any] = {}
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A peer with options: `inductor{mode=max-autotune-no-cudagraphs}`. `label` is the text."""
-
-    label: str
-    backend: str
-    options: dict[str, Any] = field(default_factory=dict[str, Any])
 
 
 @dataclass
@@ -71,41 +60,6 @@ class System:
     def name(self) -> str:
         """`xla/ir`: the system and its way in."""
         return f"{self.label}/{self.via}"
-
-
-def parse_peers(text: str) -> list[Peer]:
-    """Peers from `inductor,xla,tvm{seconds=30}`; raises UsageError with those that exist."""
-    known = plugins.names("stack.backends")
-    peers: list[Peer] = []
-    for part in re.split(r",(?![^{]*\})", text):
-        spec = part.strip()
-        if not spec:
-            continue
-        match = _SPEC.fullmatch(spec)
-        if match is None:
-            raise UsageError(f"{spec!r} is no peer; write tvm or tvm{{seconds=30, trials=64}}")
-        if match["name"] not in known:
-            raise unknown_name("no peer", match["name"], known)
-        options: dict[str, Any] = {}
-        for item in filter(None, (i.strip() for i in (match["options"] or "").split(","))):
-            key, equals, value = item.partition("=")
-            if not equals:
-                raise UsageError(f"{spec!r}: an option is written key=value, found {item!r}")
-            options[key.strip()] = _value(value.strip())
-        check_options(plugins.load("stack.backends", match["name"]), options)
-        peers.append(Peer(spec, match["name"], options))
-    return peers
-
-
-def _value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def capture_program(frontend: Frontend, fn: Any, args: Sequence[Any]) -> Program:
@@ -176,7 +130,9 @@ def _own_text(
     return System(f"stack-{graph.backend.name}", "own", runner, taken, graph=graph)
 
 
-def peer_systems(program: Program, peer: Peer, ways: Sequence[str], say: Say) -> list[System]:
+def peer_systems(
+    program: Program, peer: BackendSpec, ways: Sequence[str], say: Say
+) -> list[System]:
     """A peer's programs: through our function, and its own way where it has one."""
     try:
         backend: Backend = plugins.load("stack.backends", peer.backend)
@@ -198,7 +154,7 @@ def peer_systems(program: Program, peer: Peer, ways: Sequence[str], say: Say) ->
     return found
 
 
-def _guarded(peer: Peer, via: str, make: Callable[[], System]) -> System:
+def _guarded(peer: BackendSpec, via: str, make: Callable[[], System]) -> System:
     try:
         return make()
     except BackendMissing as error:
@@ -217,7 +173,7 @@ def first_line(error: BaseException) -> str:
     return f"{kind}{text}"[:300] or type(error).__name__
 
 
-def _through_ir(program: Program, peer: Peer, backend: Backend) -> System:
+def _through_ir(program: Program, peer: BackendSpec, backend: Backend) -> System:
     if backend.peer and backend.peer.isolate:
         with fresh_caches():
             worker = WorkerRunner(peer.backend, program.func, program.storage, peer.options)
@@ -234,7 +190,7 @@ class _NotForThisFramework(Exception):
     """The peer has no way of its own for programs of this framework."""
 
 
-def _native(program: Program, peer: Peer, native: Callable[..., Executable]) -> System:
+def _native(program: Program, peer: BackendSpec, native: Callable[..., Executable]) -> System:
     with fresh_caches():
         start = time.perf_counter()
         try:
@@ -251,7 +207,7 @@ def _native(program: Program, peer: Peer, native: Callable[..., Executable]) -> 
 
 
 def _running(
-    peer: Peer, via: str, executable: Executable, program: Program, start: float
+    peer: BackendSpec, via: str, executable: Executable, program: Program, start: float
 ) -> System:
     """Compiled means that the first call is through: some compile then."""
     runner = LocalRunner(executable, program.storage)

@@ -47,6 +47,16 @@ def test_a_training_step_needs_no_gpu(
     assert "sm_80" in next((tmp_path / "t" / "backward").glob("*-ptx.ptx")).read_text()
 
 
+def test_a_backend_takes_options(net: str, capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["dump", f"{net}:net", "-i", "f32[2,8]", "--to", "rounded", "--backend"]
+    assert main([*argv, "triton{excess_precision=false}"]) == 0
+    assert "rounding" in capsys.readouterr().out
+    assert main([*argv, "triton"]) == 2
+    assert "no stage 'rounded'" in capsys.readouterr().err
+    assert main([*argv, "triton{excess=false}"]) == 2
+    assert "'excess'" in capsys.readouterr().err
+
+
 def test_a_derivation_is_shown_saved_and_explained(
     net: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -16,7 +16,7 @@ from stack.measure.cpu import cpu_cases
 from stack.measure.plots import plot_bench
 from stack.measure.roofline import Ceilings
 from stack.measure.suite import Case, select
-from stack.measure.systems import Peer
+from stack.run.specs import BackendSpec
 
 CEILINGS = Ceilings({"f32": 1e9}, {1 << 20: 1e9}, 1, "made up")
 PROGRAM = """
@@ -170,14 +170,15 @@ def test_cold_compiles_run_in_processes_of_their_own(program: str) -> None:
     assert own.problem == ""
     assert len(own.seconds) == 2
     assert own.seconds[0] > own.seconds[1] > 0
-    peer = cold_compile(case, Peer("goodpeer", "goodpeer"), "ir", "jax")
+    peer = cold_compile(case, BackendSpec("goodpeer", "goodpeer"), "ir", "jax")
     assert len(peer.seconds) == 2
     assert (
         "no way of its own"
-        in cold_compile(case, Peer("goodpeer", "goodpeer"), "native", "jax").problem
+        in cold_compile(case, BackendSpec("goodpeer", "goodpeer"), "native", "jax").problem
     )
     assert (
-        "no lowering" in cold_compile(case, Peer("refusepeer", "refusepeer"), "ir", "jax").problem
+        "no lowering"
+        in cold_compile(case, BackendSpec("refusepeer", "refusepeer"), "ir", "jax").problem
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from stack.cli import main
 from stack.errors import UsageError
 from stack.measure.compare import COLUMNS
-from stack.measure.systems import parse_peers
+from stack.run.specs import parse_backends
 
 TEXT = """func @f(%x: f32[4, 8], %w: f32[8]) -> (f32[4, 8]) at tensor {
   %wide = broadcast(%w) {axes=[1]} : f32[4, 8] from "m.py:1 net.scale"
@@ -132,12 +132,12 @@ def test_tables_and_page(
 
 @pytest.mark.usefixtures("third_party")
 def test_peers_are_read_with_their_options() -> None:
-    first, second = parse_peers("goodpeer{a=1, b=x, c=true,d=0.5} , wrongpeer")
+    first, second = parse_backends("goodpeer{a=1, b=x, c=true,d=0.5} , wrongpeer")
     assert first.options == {"a": 1, "b": "x", "c": True, "d": 0.5}
     assert (second.label, second.options) == ("wrongpeer", {})
     for wrong in ("nopeer", "goodpeer{a}", "goodpeer{"):
         with pytest.raises(UsageError):
-            parse_peers(wrong)
+            parse_backends(wrong)
 
 
 def test_jax_beside_xla_and_eager(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -157,3 +157,18 @@ def test_jax_beside_xla_and_eager(tmp_path: Path, capsys: pytest.CaptureFixture[
         ("eager", "native"),
     }
     assert all(r["error_vs_eager"] < 1e-5 for r in found["rows"])
+
+
+def test_a_module_with_weights_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its graph takes weights as arguments, which its user does not give."""
+    pytest.importorskip("torch")
+    (tmp_path / "net.py").write_text(
+        "import torch\n\n\ndef net():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU()),"
+        " (torch.ones(4, 8),)\n"
+    )
+    code, found, _ = compare(capsys, f"{tmp_path}/net.py:net", "eager")
+    assert code == 0
+    assert all(r["ok"] for r in found["rows"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import math
@@ -13,8 +14,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
 from stack.cli import main  # noqa: E402
-from stack.demos import gpu_attention, gpu_rows  # noqa: E402
+from stack.demos import gpu_attention, gpu_convs, gpu_masks, gpu_rows  # noqa: E402
 from stack.errors import StackError  # noqa: E402
 from stack.measure import gpu_bench, gpu_timing, gpu_worker  # noqa: E402
 from stack.measure.bench import describe  # noqa: E402
@@ -29,6 +32,8 @@ from stack.measure.timing import Timing  # noqa: E402
 
 SMALL = {"batch": 2, "heads": 4, "seq": 23, "width": 16, "device": "cpu", "dtype": "float64"}
 TINY = {"batch": 1, "seq": 8, "width": 128}
+SINKS = {"sink_column", "sink_floor", "softmax_plus_one"}
+FLEXIBLE = sorted({*gpu_attention.VARIANTS} - SINKS - {"differential", "sigmoid"})
 
 
 # ---- cases
@@ -37,11 +42,12 @@ TINY = {"batch": 1, "seq": 8, "width": 128}
 def test_cases_are_distinct_and_their_factories_take_the_options() -> None:
     cases = gpu_cases()
     assert len({(c.row, c.title) for c in cases}) == len(cases)
-    assert {c.row for c in cases} == {f"G{i}" for i in (1, 2, 4, 6, 7, 11, 12, 13, 14, 20, 21)}
+    rows = (1, 2, 4, 5, 6, 7, 11, 12, 13, 14, 20, 21, 22, 23)
+    assert {c.row for c in cases} == {f"G{i}" for i in rows}
     for case in cases:
         module, _, name = case.spec.partition(":")
         inspect.signature(getattr(importlib.import_module(module), name)).bind(**case.options)
-    assert len(select(gpu_cases(quick=True), "G4", quick=True)) == 10
+    assert len(select(gpu_cases(quick=True), "G4", quick=True)) == 14
 
 
 def test_without_a_gpu_the_suite_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -91,8 +97,10 @@ def by_hand(variant: str, args: list[np.ndarray]) -> np.ndarray:
                 scores += [args[3][h, j - i + length - 1] for j in columns]
             if variant == "sigmoid":
                 return 1 / (1 + np.exp(-(scores - math.log(length))))
-            e = np.exp(scores - scores.max())
-            return e / e.sum()
+            sink = {"sink_column": args[3:], "sink_floor": args[3:], "softmax_plus_one": [0.0]}
+            sinks = [s[h] if np.ndim(s) else s for s in sink.get(variant, [])]
+            e = np.exp(scores - max(*scores, *sinks, -math.inf))
+            return e / (e.sum() + sum(np.exp(s - max(*scores, *sinks)) for s in sinks))
 
         p = weights(q, k)
         if second is not None:
@@ -112,13 +120,52 @@ def test_variants_are_what_their_names_say(variant: str) -> None:
     np.testing.assert_allclose(parts[0].numpy(), expected, rtol=1e-6, atol=1e-9)
 
 
-@pytest.mark.parametrize("variant", sorted({*gpu_attention.VARIANTS} - {"differential", "sigmoid"}))
+@pytest.mark.parametrize("variant", FLEXIBLE)
 def test_flex_attention_says_the_same(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", lambda fn, **_: fn)
     torch.manual_seed(2)
     program = gpu_attention.attention(variant, **{**SMALL, "seq": 24, "dtype": "float32"})
     flex = program.rivals["flex"].make()
     torch.testing.assert_close(flex(*program.args), program.fn(*program.args), rtol=1e-4, atol=1e-4)
+
+
+def test_decoding_is_attention_of_the_last_query() -> None:
+    torch.manual_seed(3)
+    program = gpu_masks.decode(batch=2, keys=11, device="cpu")
+    q, k, v = (a.double() for a in program.args)
+    many = q.new_zeros(2, 32, 11, 128)
+    many[:, :, -1] = q.flatten(1, 2)
+    expected = gpu_attention.gqa(many, k, v)[:, :, -1]
+    torch.testing.assert_close(program.fn(q, k, v).flatten(1, 2), expected)
+    torch.testing.assert_close(program.rivals["sdpa"].make()(q, k, v), program.fn(q, k, v))
+
+
+@pytest.mark.parametrize("name", sorted(gpu_convs.CONVOLUTIONS))
+def test_convolutions_count_each_product_once(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = gpu_convs.CONVOLUTIONS[name]
+    small = dataclasses.replace(case, shape=(1, *(8 for _ in case.shape[1:])))
+    monkeypatch.setitem(gpu_convs.CONVOLUTIONS, name, small)
+    program = gpu_convs.convolution(name, "float32", device="cpu")
+    counter = FlopCounterMode(display=False)
+    with counter:
+        program.fn(*program.args)
+    assert program.flops == counter.get_total_flops()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("gather", {"rows": 9, "width": 6}),
+        ("embedding_gradient", {"rows": 9, "width": 6, "vocabulary": 12}),
+        ("least_of_middle", {"shape": (3, 5, 7)}),
+        ("diagonal_product", {"size": 5, "width": 6}),
+    ],
+)
+def test_moves_run_and_are_checked(name: str, options: dict[str, Any]) -> None:
+    reply = run(f"stack.demos.gpu_moves:{name}", peers="eager", device="cpu", **options)
+    for entry in entries(reply).values():
+        assert entry["ms"] > 0, entry["problem"]
+        assert entry["error"] <= 2**-7
 
 
 def test_work_of_a_mask_counts_what_is_seen() -> None:

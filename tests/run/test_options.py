@@ -11,9 +11,9 @@ import stack
 import stack.plugins as plugins
 from stack.cli import main
 from stack.errors import UsageError, unknown_name
-from stack.measure.systems import parse_peers
 from stack.rewrite import Pipeline
 from stack.run.options import check_options
+from stack.run.specs import parse_backends
 
 torch = pytest.importorskip("torch")
 jax = pytest.importorskip("jax")
@@ -86,7 +86,7 @@ def test_options_of_passes_and_peers() -> None:
     with pytest.raises(UsageError, match="'max_input'; did you mean 'max_inputs'"):
         Pipeline("fuse{max_input=3}")
     with pytest.raises(UsageError, match="'trails'; did you mean 'trials'"):
-        parse_peers("tvm{trails=3}")
+        parse_backends("tvm{trails=3}")
 
 
 def test_flags_of_commands(capsys: pytest.CaptureFixture[str]) -> None:

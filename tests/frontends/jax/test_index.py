@@ -126,6 +126,13 @@ def test_scatter(name: str, kind: str, mode: str) -> None:
     check(fn, draw(*shape), indices(index_shape, low, high), draw(*update_shape))
 
 
+@pytest.mark.parametrize("mode", ["drop", "clip"])
+def test_into_nothing(mode: str) -> None:
+    i = jnp.array([0, -1], jnp.int32)
+    check(lambda x, i: x.at[i].multiply(2, mode=mode), draw(0), i)
+    check(lambda x, i: x.at[:, i].set(1, mode=mode), draw(3, 0), i)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32", "uint8"])
 def test_at(dtype: str) -> None:
     x = draw(5, 6).astype(dtype)

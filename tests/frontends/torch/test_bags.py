@@ -107,3 +107,23 @@ def test_what_keeps_the_way_of_torch(option: str) -> None:
         out.square().sum().backward()
         found.append((out, bag.weight, bag.weight.grad))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Embedding, torch.nn.EmbeddingBag])
+def test_sparse_gradients_are_torchs_and_counted(kind: Any) -> None:
+    torch._dynamo.reset()
+    module = kind(6, 5, sparse=True)
+    dynamo = pytest.importorskip("stack.frontends.dynamo")
+    known = len(dynamo.runs())
+    with pytest.warns(UserWarning, match="runs op by op in torch: .*sparse_coo"):
+        torch.compile(module, backend="stack", dynamic=False)(LINES).square().sum().backward()
+    found, module.weight.grad = module.weight.grad, None
+    module(LINES).square().sum().backward()
+    assert found.layout is torch.sparse_coo
+    torch.testing.assert_close(found.to_dense(), module.weight.grad.to_dense())
+    coverage = dynamo.runs()[known:][-1].coverage
+    assert coverage["fallback"] == coverage["ops"] > 0
+    torch._dynamo.reset()
+    strict = torch.compile(module, backend="stack", options={"strict": True})
+    with pytest.raises(Exception, match="unsupported op"):
+        strict(LINES).square().sum().backward()

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from stack.hosted import Op, find
+from stack.hosted import Op, declared, find
 
 RANGES = {"b": (-128, 128), "B": (0, 256)}
 
@@ -81,3 +81,8 @@ CASES = (
     Case("scan.gated_gradient", (*[(2, 5, 3)] * 2, (2, 3), *[(2, 5, 3)] * 2)),
 )
 SMALL = tuple(c for c in CASES if max(map(max, c.shapes)) < 100)
+
+
+def own() -> set[str]:
+    """The operators of the project, without those that other tests declare."""
+    return {n for n in declared() if find(n).decomposition.__module__.startswith("stack.ops.")}

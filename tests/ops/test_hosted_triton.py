@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hosted_cases import own
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -18,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
-from stack.hosted import declared, find
+from stack.hosted import find
 from stack.ops.loss import linear_triton, rows_triton
 from stack.ops.norm import rows_triton as norms
 from stack.ops.qgemm import w4a16_triton
@@ -37,7 +38,7 @@ def test_values_in_the_interpreter() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    written = {n for n in declared() if any(k.device == "cuda" for k in find(n).kernels)}
+    written = {n for n in own() if any(k.device == "cuda" for k in find(n).kernels)}
     assert written == {name.partition("-")[0] for name in found if "-" in name}
     assert not {k: v for k, v in found.items() if not v < (5e-3 if "float16" in k else 1e-5)}
 

@@ -10,6 +10,7 @@ from stack.errors import UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
 from stack.passes.cpu_loops.gemm import find_dot
+from stack.passes.gpu_layout.lower import lower_blocks
 from stack.passes.gpu_loops.columns import distribute_columns
 from stack.passes.gpu_loops.fma import Fma
 from stack.passes.gpu_loops.frame import CannotDistribute
@@ -69,7 +70,9 @@ def distribute_gpu_kernel(
 ) -> Node:
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
     block, gpu = kernel.blocks[0], as_gpu(target)
-    if find_dot(block) is not None:
+    if "warps" in kernel.attrs:
+        block = lower_blocks(block, int(kernel.attrs["warps"]))
+    elif find_dot(block) is not None:
         block = _product(block, product)
     else:
         made = distribute_turned(block) or distribute_columns(block, gpu)

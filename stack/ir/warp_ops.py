@@ -5,6 +5,10 @@ of warp loops those of kind lane. Iterations of grid, warp and lane loops run at
 what one of them stores, another reads only after the loop. So a sequence of warp loops is a
 sequence of phases with barriers between them, and running everything in order means the same.
 
+Directly inside of the grid, a value with the axes warp and lane first lies across the threads of
+the block, and each thread holds the rest of it in registers. `shuffle` moves it from lane to lane,
+`mma_sync` is a matrix instruction on it.
+
 Directly inside of a warp loop, values of 32 elements lie one in each lane, and tiles of two axes in
 the registers of all lanes. A reduction there is a shuffle, `mma` a matrix instruction. Memory
 `in local` whose first axes are the warp, or warp and lane, is registers.
@@ -17,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from stack.ir.axes import Rule, parse_rule
+from stack.ir.dim import mul
 from stack.ir.kernel_ops import MEMORY
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
@@ -26,6 +31,7 @@ from stack.ir.types import TensorType, Type
 
 LOOP_LEVEL = frozenset({"loop"})
 WARP = 32  # lanes of a warp
+SHUFFLES = ("xor", "up", "down")
 VECTOR_BYTES = 16  # that one access of a thread moves at most
 
 
@@ -102,6 +108,68 @@ def _run_wait(space: Any, node: Node, run: Any, *memories: Any) -> Any:
     return memories[0] if len(memories) == 1 else memories
 
 
+def _shuffle_infer(site: Site) -> Type:
+    source = site.args[0].tensor
+    if source.rank < 2 or source.shape[1] != WARP:
+        raise site.fail(f"moves values with the axes warp and lane, not {source}")
+    if site.attrs["kind"] not in SHUFFLES or not 0 < site.attrs["by"] < WARP:
+        raise site.fail(f"kind is one of {', '.join(SHUFFLES)}, `by` below {WARP}")
+    return source
+
+
+def _run_shuffle(space: Any, node: Node, run: Any, x: Any) -> Any:
+    lanes, by = np.arange(WARP), node.attrs["by"]
+    moved = {"xor": lanes ^ by, "up": lanes - by, "down": lanes + by}[node.attrs["kind"]]
+    return x[:, np.where((moved >= 0) & (moved < WARP), moved, lanes)]
+
+
+def _sync_infer(site: Site) -> Type:
+    a, b, c = (arg.tensor for arg in site.args)
+    if not (a.rank == b.rank == c.rank == 4 and a.shape[:2] == b.shape[:2] == c.shape[:2]):
+        raise site.fail("operands have the axes warp and lane, and two of registers")
+    sizes = (a.shape[2], a.shape[3], b.shape[2], b.shape[3])
+    fits = sizes[1] == sizes[2] and c.shape[2:] == (sizes[0], mul(sizes[3], 2))
+    if not fits or a.dtype != b.dtype or a.dtype.kind != "f" or c.dtype.kind != "f":
+        raise site.fail(f"{a} and {b} do not make {c}")
+    return c
+
+
+def _run_sync(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
+    warps, _, rows, depth = a.shape
+    a = a.reshape(warps, 8, 4, rows, depth).astype(c.dtype)
+    b = b.reshape(warps, 8, 4, depth, -1).astype(c.dtype)
+    # lanes g, t of the left operand; h, t of the right, where h is the column
+    made = np.einsum("wgtrk,whtkj->wgrjh", a, b)
+    made = made.reshape(warps, 8, rows, -1, 4, 2).transpose(0, 1, 4, 2, 3, 5)
+    return c + made.reshape(c.shape)
+
+
+define(
+    OpDef(
+        "shuffle",
+        "what the lane has whose number differs in the bits of `by`, or is less or more by that;"
+        " one's own where there is no such lane",
+        "movement",
+        _shuffle_infer,
+        evaluate=_run_shuffle,
+        attrs=("kind: str", "by: int"),
+        arity=1,
+        levels=LOOP_LEVEL,
+    )
+)
+define(
+    OpDef(
+        "mma_sync",
+        "c + a @ b on the tiles that each warp holds as m16n8k16 instructions want them: lane 4 g +"
+        " t has rows g of a and c, columns g of b, and by pairs t the depth and the columns of c",
+        "contraction",
+        _sync_infer,
+        evaluate=_run_sync,
+        flops=2,
+        arity=3,
+        levels=LOOP_LEVEL,
+    )
+)
 define(
     OpDef(
         "mma",

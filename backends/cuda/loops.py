@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node, walk
 from stack.ir.types import TupleType
 from stack.ir.warp_ops import WARP
@@ -28,11 +30,9 @@ class Loops:
     def print(self, node: Node) -> None:
         """The statements of a loop."""
         p, kind = self.p, node.attrs["kind"]
-        if len(node.args) != len(node.blocks[0].params) - 1:
-            raise Unprintable("a loop with limits")
         if kind in OUTSIDE:
             self._threads(node)
-        elif kind in ("serial", "unroll", "vector"):
+        elif kind in ("serial", "unroll", "vector", "branch"):
             self._repeat(node)
         else:
             raise Unprintable(f"a {kind} loop inside of a kernel")
@@ -72,22 +72,28 @@ class Loops:
 
     def _repeat(self, node: Node) -> None:
         """A loop that every thread runs alike."""
-        p, block = self.p, node.blocks[0]
+        p, block, kind = self.p, node.blocks[0], str(node.attrs["kind"])
         index, *carried = block.params
+        limits, start = loop_parts(node.args, node.attrs)
         moved: list[tuple[Node, Node]] = []
-        for held, init, out in zip(carried, node.args, block.results, strict=True):
+        for held, init, out in zip(carried, start, block.results, strict=True):
             if is_memory(held):
                 p.values[held] = p.values[init]
             else:
                 p.values[held] = self._variable(held, init)
                 moved.append((held, out))
+        first, end = [p.value(v).text for v in limits] or ["0", str(extent_of(node))]
         name = p.fresh(str(index.attrs["name"]))
         p.values[index] = Value(name)
         if p.place != "lane":  # a turn meets what the one before it did
             p.since.add(self._touched(block))
-        if node.attrs["kind"] != "serial":
-            p.put("#pragma unroll")
-        p.put(f"for (int {name} = 0; {name} < {extent_of(node)}; ++{name}) {{")
+        if kind == "branch":
+            p.values[index] = Value("0")
+            p.put(f"if ({end} > {first}) {{")
+        else:
+            if kind != "serial":
+                p.put("#pragma unroll")
+            p.put(f"for (int {name} = {first}; {name} < {end}; ++{name}) {{")
         p.depth += 1
         for inner in block.nodes:
             p.statement(inner)
@@ -123,9 +129,9 @@ class Loops:
         new: list[tuple[Value, Value]] = []
         for held, out in moved:
             value = p.value(out)
-            if value.text == p.values[held].text:
+            if value == p.values[held]:
                 continue
-            if value.text in carried:  # another carried value: it may be gone by then
+            if not carried.isdisjoint(re.findall(r"\w+", value.element)):  # another carried value: it may be gone by then
                 value = self._saved(out, value)
             new.append((p.values[held], value))
         for held, value in new:
@@ -140,7 +146,7 @@ class Loops:
         if not value.count:
             return p.declare(node, value.text)
         made = p.registers(node, value.count)
-        p.put(f"EACH({value.count}) {made.text}[i] = {value.text}[i];")
+        p.put(f"EACH({value.count}) {made.text}[i] = {value.element};")
         return made
 
 

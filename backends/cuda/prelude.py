@@ -7,6 +7,10 @@ import re
 # name: (what it needs, text)
 _PARTS: dict[str, tuple[tuple[str, ...], str]] = {
     "EACH": ((), '#define EACH(n) _Pragma("unroll") for (int i = 0; i < (n); ++i)'),
+    "EVERY": (
+        (),
+        '#define EVERY(n, step) _Pragma("unroll") for (int i = 0; i < (n); i += (step))',
+    ),
     "INFINITY_F32": ((), "#define INFINITY_F32 __int_as_float(0x7f800000)"),
     "INFINITY_F64": ((), "#define INFINITY_F64 __longlong_as_double(0x7ff0000000000000ll)"),
     "NAN_F32": ((), "#define NAN_F32 __int_as_float(0x7fc00000)"),
@@ -145,6 +149,46 @@ __device__ inline void store_block(T* __restrict__ to, const T (&from)[n]) {
   }
 }""",
     ),
+    "load_run": (
+        ("EACH", "Piece"),
+        """// n neighbours at once
+template <int n, class T> __device__ inline void load_run(T* to, const T* __restrict__ from) {
+  typedef typename Piece<n * sizeof(T)>::type P;
+  const P piece = *reinterpret_cast<const P*>(from);
+  memcpy(to, &piece, sizeof piece);
+}
+template <int n, class T>
+__device__ inline void load_run(T* to, const T* __restrict__ from, bool is_there, T other) {
+  if (is_there)
+    load_run<n>(to, from);
+  else
+    EACH(n) to[i] = other;
+}""",
+    ),
+    "store_run": (
+        ("Piece",),
+        """template <int n, class T> __device__ inline void store_run(T* to, const T* from) {
+  typedef typename Piece<n * sizeof(T)>::type P;
+  P piece;
+  memcpy(&piece, from, sizeof piece);
+  *reinterpret_cast<P*>(to) = piece;
+}""",
+    ),
+    "Bits": (
+        (),
+        """template <int bytes> struct Bits { typedef unsigned type; };
+template <> struct Bits<8> { typedef unsigned long long type; };""",
+    ),
+    "shuffle_xor": (("Bits",), "SHUFFLE xor"),
+    "shuffle_up": (("Bits",), "SHUFFLE up"),
+    "shuffle_down": (("Bits",), "SHUFFLE down"),
+    "pair_of": (
+        (),
+        """// two 16-bit elements in a register
+template <class T> __device__ inline unsigned pair_of(T low, T high) {
+  return unsigned(low.bits) | unsigned(high.bits) << 16;
+}""",
+    ),
     "in_pairs": (
         (),
         """// all elements combined: halves first, so that errors of sums grow with the logarithm
@@ -221,6 +265,14 @@ __device__ inline void mma_{t}(float* d, const unsigned* a, const unsigned* b) {
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}"""
 
+_SHUFFLE = """template <class T> __device__ inline T shuffle_{kind}(T x, int by) {{
+  typename Bits<sizeof(T)>::type bits = 0;
+  memcpy(&bits, &x, sizeof x);
+  bits = __shfl_{kind}_sync(~0u, bits, by);
+  memcpy(&x, &bits, sizeof x);
+  return x;
+}}"""
+
 
 def prelude(kernel: str) -> str:
     """The device functions that a kernel's text names, each after what it needs."""
@@ -242,6 +294,8 @@ def prelude(kernel: str) -> str:
 
 def _text(name: str) -> str:
     text = _PARTS[name][1]
+    if text.startswith("SHUFFLE "):
+        return _SHUFFLE.format(kind=text.removeprefix("SHUFFLE "))
     return _MMA.format(t=text.removeprefix("MMA ")) if text.startswith("MMA ") else text
 
 

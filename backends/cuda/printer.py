@@ -23,6 +23,7 @@ from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
+from .threads import Threads, count_of, is_across
 from .values import Source, Value
 
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
@@ -44,11 +45,12 @@ def print_kernel(
         Unprintable: naming the op that has no statement.
     """
     safe = f"{name}_kernel" if name in RESERVED else name
-    return Printer(kernel.blocks[0], safe, readable).source(len(kernel.args), lines)
+    warps = int(kernel.attrs.get("warps") or 1)
+    return Printer(kernel.blocks[0], safe, readable, warps).source(len(kernel.args), lines)
 
 
 class Printer:
-    def __init__(self, block: Block, name: str, readable: bool) -> None:
+    def __init__(self, block: Block, name: str, readable: bool, warps: int = 1) -> None:
         self.block = block
         self.name = name
         self.readable = readable
@@ -67,7 +69,7 @@ class Printer:
         nodes = [node for _, node in walk(block)]
         self.allocs = {n for n in nodes if n.op == "alloc"}
         teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
-        self.warps = max(map(extent_of, teams), default=1)
+        self.warps = max(map(extent_of, teams), default=warps)
         self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
         shared = [n for n in self.allocs if n.tensor.space == "shared"]
         self.shared = sum(_aligned(_bytes(n.tensor)) for n in shared)
@@ -75,6 +77,7 @@ class Printer:
         self.access = Access(self)
         self.loops = Loops(self)
         self.fragments = Fragments(self, nodes)
+        self.threads = Threads(self)
 
     # ---- statements
 
@@ -191,6 +194,10 @@ class Printer:
             return
         if self.place != "lane":
             self.wait(node)
+        across = self.across(node) and self.threads.value(node)
+        if across:
+            self.values[node] = across
+            return
         special = getattr(self, f"_{node.op}", None)
         if special is not None:
             self.values[node] = special(node)
@@ -213,11 +220,17 @@ class Printer:
             self.since.clear()
         self.since.add(now)
 
+    def across(self, node: Node) -> bool:
+        """Whether a statement is on values across the threads of the block."""
+        return self.place == "block" and is_across(node.args[1] if node.op == "store" else node)
+
     def count_of(self, node: Node) -> tuple[int, bool]:
         """Registers of a value in each thread, and whether it lies across the lanes."""
         type_ = node.tensor
         if type_.rank == 0:
             return 0, False
+        if self.place == "block" and is_across(node):
+            return count_of(type_), False
         if type_.rank == 2:
             return self.fragments.count(type_), False
         if type_.rank > 2:
@@ -231,7 +244,7 @@ class Printer:
         count, spread = self.count_of(node)
         args = [self.value(a) for a in node.args]
         texts = [a.element if count else a.text for a in args]
-        if node.dtype.name == "i64" and self.integers.range(node) is not None:
+        if node.dtype.name in ("i32", "i64") and self.integers.range(node) is not None:
             text = self._index(node, texts)
         else:
             source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype

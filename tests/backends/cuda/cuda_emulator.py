@@ -26,7 +26,7 @@ def loaded(source: Source, folder: Path) -> Callable[[Sequence[int]], None]:
     body = source.text[source.text.index('extern "C" __global__') :]
     body = re.sub(r"extern __shared__ .*? shared_memory\[\];", "", body).replace(
         "#pragma unroll", ""
-    )
+    ).replace('_Pragma("unroll")', "")
     found = re.search(rf"{source.name}\((.*?)\) \{{", body)
     assert found is not None
     types = [a.split(" __restrict__ ")[0].strip() for a in found.group(1).split(",")]

@@ -20,6 +20,7 @@ using std::min;
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define EACH(n) for (int i = 0; i < (n); ++i)
+#define EVERY(n, step) for (int i = 0; i < (n); i += (step))
 #define INFINITY_F32 __builtin_inff()
 #define INFINITY_F64 __builtin_inf()
 #define NAN_F32 __builtin_nanf("")
@@ -101,6 +102,27 @@ template <int bytes, class T, int n> void store_block(T* to, const T (&from)[n])
   check(to, bytes);
   memcpy(to, from, sizeof from);
 }
+
+template <int n, class T> void load_run(T* to, const T* from, bool is_there = true, T other = {}) {
+  if (is_there) {
+    check(from, n * sizeof(T));
+    memcpy(to, from, n * sizeof(T));
+  } else
+    EACH(n) to[i] = other;
+}
+template <int n, class T> void store_run(T* to, const T* from) {
+  check(to, n * sizeof(T));
+  memcpy(to, from, n * sizeof(T));
+}
+template <class T> T shuffled(T x, int lane) {
+  T found;
+  swap_values(x, [&](auto other) { found = other(lane >= 0 && lane < 32 ? lane : threadIdx.x); });
+  return found;
+}
+template <class T> T shuffle_xor(T x, int by) { return shuffled(x, threadIdx.x ^ by); }
+template <class T> T shuffle_up(T x, int by) { return shuffled(x, int(threadIdx.x) - by); }
+template <class T> T shuffle_down(T x, int by) { return shuffled(x, int(threadIdx.x) + by); }
+template <class T> unsigned pair_of(T low, T high) { return low.bits | unsigned(high.bits) << 16; }
 
 template <class T, class F> T over_warp(T x, F combine) {
   for (int step = 16; step; step /= 2)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.errors import UsageError
+from stack.errors import KernelRefused, UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
 from stack.passes.cpu_loops.gemm import find_dot
@@ -52,6 +52,8 @@ class DistributeGpu(Pass):
     product: str = "auto"
 
     def run(self, func: Func, log: Log) -> Func:
+        refused: dict[Node, str] = {}
+
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
             new = node
             if args != node.args or blocks != node.blocks:
@@ -60,9 +62,16 @@ class DistributeGpu(Pass):
                 return new
             if not log.spend("distribute_gpu"):
                 return new
-            return distribute_gpu_kernel(new, self.product, log.gpu)
+            try:
+                return distribute_gpu_kernel(new, self.product, log.gpu)
+            except CannotDistribute as why:
+                refused[new] = str(why)
+                return new
 
-        return rebuild(func, visit)
+        made = rebuild(func, visit)
+        if refused:
+            raise KernelRefused(refused)
+        return made
 
 
 def distribute_gpu_kernel(

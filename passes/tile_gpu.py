@@ -1,4 +1,4 @@
-"""tile_gpu: fusion groups to tile kernels whose tiles suit the blocks of a GPU."""
+"""tile_gpu: matrix products to tile kernels whose tiles a block of threads of a GPU shares."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Node
+from stack.ir.node import Block, Func, Node
 from stack.ir.types import DType
+from stack.passes.control import changed_bodies
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
-from stack.passes.exact_tiling.gemm import tile_gemm
-from stack.passes.gpu_loops.stream import WarpStream
-from stack.passes.tile import CannotTile, Tile, tile_group
+from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
+from stack.passes.tile import CannotTile, alone
 from stack.passes.tiling.contraction import roles_of
+from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
 from stack.target import Gpu, Target, as_gpu
 
 EDGE_COST = 48  # of a row or column of a tile, in products at one depth
@@ -23,50 +25,71 @@ SIDES = {16: (16, 32, 64, 128), 32: (32, 64, 128), 64: (32, 64)}
 
 
 @dataclass(frozen=True)
-class TileGpu(Tile):
-    """As `tile`, with tiles of a matrix product that a block of threads shares.
+class TileGpu(Pass):
+    """Turn groups with one matrix product into kernels that `distribute_gpu` stages.
 
-    A group that `distribute_gpu` has no schedule for stays as it is, with the reason.
+    Other groups, and products that it has no schedule for, are left to `blocks`.
 
     Attributes:
         rows: rows of a product's tile, at most; 0 picks them.
         columns: columns of it, at most; 0 picks them.
+        refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
     name: ClassVar[str] = "tile_gpu"
     rows: int = 0
     columns: int = 0
+    refuse: tuple[str, ...] = ()
 
-    def _kernel(self, group: Node, log: Log) -> Node:
-        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        for node in block.nodes:
+            group = alone(node) if node.op == "dot" else node
+            if group.op != "fusion" or group.attrs["kind"] == "library" or not _is_product(group):
+                continue
+            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            try:
+                kernel = self._kernel(group, log.gpu)
+            except CannotTile as why:
+                log.note(f"{name} is not staged: {why}", lines)
+                continue
+            if log.spend("tile_gpu", lines):
+                changed[node] = Replacement(kernel)
+        return replace(block, changed) if changed else block
+
+    def _kernel(self, group: Node, gpu: Gpu) -> Node:
+        nodes = group.blocks[0].nodes
+        foreign = {n.op for n in nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
-        if group.op == "stream":
-            return WarpStream(group).kernel()
-        kernel = tile_gpu_group(group, self.rows, self.columns, log.gpu)
+        check_worth(next(n for n in nodes if n.op == "dot"))
+        kernel = tile_gpu_group(group, self.rows, self.columns, gpu)
         try:
-            distribute_gpu_kernel(kernel, target=log.gpu)
+            distribute_gpu_kernel(kernel, target=gpu)
         except CannotDistribute as why:
             raise CannotTile(str(why)) from why
         return kernel
 
-    def _tell(self, dot: Node, name: str, log: Log) -> None:
-        shape = " x ".join(map(str, dot.shape))
-        log.note(f"{name}: tiles of {shape}, for {log.gpu.processors} processors")
+
+def _is_product(group: Node) -> bool:
+    """Whether a group holds one product."""
+    return sum(n.op == "dot" for n in group.blocks[0].nodes) == 1
 
 
 def tile_gpu_group(
     group: Node, rows: int = 0, columns: int = 0, target: Target | None = None
 ) -> Node:
-    """The kernel node of one fusion group. Raises CannotTile."""
-    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
-    if len(dots) != 1:
-        return tile_group(group)
-    roles = roles_of(dots[0])
+    """The kernel node of a group with one product. Raises CannotTile."""
+    (dot,) = (n for n in group.blocks[0].nodes if n.op == "dot")
+    roles = roles_of(dot)
     sizes = roles.sizes
     down, across = sizes[roles.row] if roles.row else 1, sizes[roles.lane]
     many = math.prod(sizes[n] for n in (*roles.batch, *roles.panels, *roles.outer))
-    picked = pick_tile(down, across, many, dots[0].args[0].dtype, as_gpu(target))
+    picked = pick_tile(down, across, many, dot.args[0].dtype, as_gpu(target))
     return tile_gemm(group, min(columns or picked[1], across), min(rows or picked[0], down))
 
 

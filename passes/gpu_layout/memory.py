@@ -109,6 +109,9 @@ class Memory(Values):
 
     def _store_number(self, node: Node) -> Node:
         index, mask, _ = access_parts(node)
+        if not index:  # all threads write one number
+            value = self.uniform(self.scalar(node.args[1]))
+            return self.b.store(self.memory_of(node.args[0]), value)
         parts = [self.in_each(self.scalar(a)) for a in (node.args[1], *index)]
         first = self._is_first(())
         assert first is not None

@@ -17,6 +17,7 @@ from stack.ir.space import einsum_text
 from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.tile import alone
 from stack.passes.tile_gpu import tile_gpu_group
+from stack.rewrite import Pipeline
 
 Shape = tuple[int, ...]
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -164,8 +165,16 @@ def epilogue_of(build: Build, shapes: list[Shape], dtype: str) -> Node:
 
 
 def gpu_kernel(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Node:
-    """The kernel of a group at the loop level of a GPU."""
-    return distribute_gpu_kernel(tile_gpu_group(group, rows, columns), product)
+    """The kernel of a group at the loop level of a GPU: a staged product, or one of blocks."""
+    if any(n.op == "dot" for n in group.blocks[0].nodes):
+        return distribute_gpu_kernel(tile_gpu_group(group, rows, columns), product)
+    return distribute_gpu_kernel(block_kernel(group))
+
+
+def block_kernel(group: Node) -> Node:
+    """The kernel of blocks of a group."""
+    (kernel,) = (n for n in Pipeline("blocks").run(program(group)).func.nodes if n.op == "kernel")
+    return kernel
 
 
 def gpu_func(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Func:

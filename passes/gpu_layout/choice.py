@@ -51,7 +51,7 @@ class Choice:
         if not left:
             return
         sizes = [size_of(d[0].tensor, d[1]) for d in left]
-        vectors = [self.vectors.get(d, 1) for d in left]
+        vectors = [self.vectors.get(d, 0) for d in left]
         layout = blocked(sizes, vectors, self.threads, bits_of(known))
         self.shares.update(zip(left, layout, strict=True))
 
@@ -61,7 +61,7 @@ def blocked(sizes: Sequence[int], vectors: Sequence[int], threads: int, taken: i
 
     Args:
         sizes: of the dims.
-        vectors: neighbours along each that memory moves together.
+        vectors: neighbours along each that memory moves together; 0 where there are none.
         threads: of a block, a power of two.
         taken: bits of the thread's number that other dims use.
     """
@@ -71,7 +71,7 @@ def blocked(sizes: Sequence[int], vectors: Sequence[int], threads: int, taken: i
     digits: list[list[tuple[int, int]]] = [[] for _ in sizes]
     left = list(sizes)
     first = order[0]
-    vector = min(vectors[first], left[first], each)
+    vector = min(max(1, vectors[first]), left[first], each)
     digits[first].append((vector, 0))
     left[first] //= vector
     for bits, axes in (
@@ -102,5 +102,5 @@ def _vectors(classes: Classes, runs: Runs) -> dict[Dim, int]:
         tile = node if node.op == "load" else node.args[1]
         for dim in _dims(classes, tile):
             root = classes.of(dim)
-            found[root] = max(found.get(root, 1), runs.vector(node, dim[1]))
+            found[root] = max(found.get(root, 0), runs.vector(node, dim[1]))
     return found

@@ -14,6 +14,7 @@ from stack.passes.gpu_layout.product import Product, Sides, sums_layout
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import Held, Layout, Share
 from stack.passes.gpu_loops.frame import CannotDistribute
+from stack.target import Gpu
 
 AS_IT_IS = ("grid", "serial", "branch")  # loops that blocks of threads run as programs do
 
@@ -203,7 +204,8 @@ class Lowering(Product):
         self.known[node] = self.loops[node.args[0]][int(node.attrs["index"])]
 
 
-def lower_blocks(block: Block, warps: int) -> Block:
+def lower_blocks(block: Block, warps: int, gpu: Gpu) -> Block:
     """The block of a kernel of tiles at the loop level. Raises CannotDistribute."""
+    if WARP * warps > gpu.threads:
+        raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")
     return Lowering(block, warps).block()
-

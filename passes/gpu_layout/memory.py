@@ -142,7 +142,7 @@ class Memory(Values):
             at = axis - lead
             if at >= 0 and size_of(tile, at) > 1:
                 steps = self.along(self.places(layout[at], start.dtype), at, layout)
-                place = self.apply("add", place, steps)
+                place = steps if is_zero(start) else self.apply("add", place, steps)
             size = size_of(memory, axis)
             if node.attrs.get("clip") and self._may_pass(start, tile, at, size):
                 inside = self.apply("lt", place, size)
@@ -165,7 +165,7 @@ class Memory(Values):
         wide = [i for i, s in enumerate(sizes_of(tile)) if s >= TURNED]
         best = max(range(tile.rank), key=lambda i: vectors[i])
         lanes = [bool(s.digits) and _first_lane(s) for s in home]
-        runs_along = vectors[best] == 1 or lanes[best] == 1 or home[best].size == 1
+        runs_along = not vectors[best] or lanes[best] == 1
         if len(wide) < 2 or runs_along or tile.dtype is BOOL:
             return home
         return blocked(sizes_of(tile), vectors, WARP * self.warps)
@@ -178,7 +178,8 @@ class Memory(Values):
         for axis, bits in ((1, lanes), (0, warps)):
             if bits:
                 number = Held(self.b.iota(axis=axis, type=self.type_of(I32, ())))
-                number = self.apply("and", number, bits)
+                if bits != (WARP, self.warps)[axis == 0] - 1:
+                    number = self.apply("and", number, bits)
                 same = self.apply("eq", number, 0)
                 test = same if test is None else self.apply("and", test, same)
         return test
@@ -244,6 +245,11 @@ class Memory(Values):
             return value
         perm = (0, 1, *(2 + i for i in order))
         return Held(self.b.transpose(value.node, perm=perm), tuple(value.layout[i] for i in order))
+
+
+def is_zero(node: Node) -> bool:
+    """Whether a number is the constant 0."""
+    return node.op == "const" and not node.attrs["value"].array.any()
 
 
 def _first_lane(share: Share) -> int:

@@ -27,10 +27,13 @@ class Runs:
         self.integers = Integers()
 
     def vector(self, access: Node, axis: int) -> int:
-        """Most neighbours along an axis of a tile that one access moves together."""
+        """Most neighbours along an axis of a tile that one access moves together.
+
+        1 where elements are neighbours and nothing more is known, 0 where they are not.
+        """
         tile = access.tensor if access.op == "load" else access.args[1].tensor
-        most = VECTOR_BYTES // tile.dtype.bytes
-        while most > 1 and (size_of(tile, axis) % most or not self._is_run(access, axis, most)):
+        most = VECTOR_BYTES // tile.dtype.bytes if size_of(tile, axis) > 1 else 0
+        while most and (size_of(tile, axis) % most or not self._is_run(access, axis, most)):
             most //= 2
         return most
 
@@ -39,7 +42,7 @@ class Runs:
         memory = access.args[0].tensor
         index, mask, _ = access_parts(access)
         if all(i.tensor.rank == 0 for i in index):
-            return mask is None and self._is_block_run(access, axis, group)
+            return (mask is None or group == 1) and self._is_block_run(access, axis, group)
         step, divisor = 0, 0
         for place, stride in zip(index, strides_of(memory), strict=True):
             found = self.run(place, axis, group)
@@ -68,7 +71,7 @@ class Runs:
 
     def is_constant(self, mask: Node, axis: int, group: int) -> bool:
         """Whether a mask is one in each group."""
-        if not mask.tensor.rank:
+        if group == 1 or not mask.tensor.rank:
             return True
         if mask.op == "broadcast":
             axes: Sequence[int] = mask.attrs["axes"]

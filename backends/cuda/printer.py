@@ -68,8 +68,9 @@ class Printer:
         self.roots = roots_of(block, outer)
         nodes = [node for _, node in walk(block)]
         self.allocs = {n for n in nodes if n.op == "alloc"}
-        teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
-        self.warps = max(map(extent_of, teams), default=warps)
+        # where no loop is shared out among warps, values lie across the threads of the block
+        self.teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
+        self.warps = max(map(extent_of, self.teams), default=warps)
         self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
         shared = [n for n in self.allocs if n.tensor.space == "shared"]
         self.shared = sum(_aligned(_bytes(n.tensor)) for n in shared)
@@ -222,14 +223,14 @@ class Printer:
 
     def across(self, node: Node) -> bool:
         """Whether a statement is on values across the threads of the block."""
-        return self.place == "block" and is_across(node.args[1] if node.op == "store" else node)
+        return not self.teams and is_across(node.args[1] if node.op == "store" else node)
 
     def count_of(self, node: Node) -> tuple[int, bool]:
         """Registers of a value in each thread, and whether it lies across the lanes."""
         type_ = node.tensor
         if type_.rank == 0:
             return 0, False
-        if self.place == "block" and is_across(node):
+        if self.across(node):
             return count_of(type_), False
         if type_.rank == 2:
             return self.fragments.count(type_), False

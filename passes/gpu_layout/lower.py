@@ -38,12 +38,12 @@ class Lowering(Product):
     def is_cheap(self, node: Node) -> bool:
         return self.classes.is_cheap(node)
 
-    def layout_of(self, node: Node) -> Layout:
-        """Where a tile is made; one of places and numbers, as the block likes."""
+    def layout_of(self, node: Node, vectors: Sequence[int] = ()) -> Layout:
+        """Where a tile is made; one of places and numbers, as who uses it likes."""
         if not self.is_cheap(node):
             return self.choice.home(node)
         sizes = sizes_of(node.tensor)
-        return blocked(sizes, [1] * len(sizes), WARP * self.warps)
+        return blocked(sizes, vectors or [0] * len(sizes), WARP * self.warps)
 
     def _anchors(self) -> dict[Node, Layout]:
         """Layouts that matrix instructions prescribe."""

@@ -88,8 +88,7 @@ class Memory(Values):
         if not is_tile(value):
             return self._store_number(node)
         vectors = [self.runs.vector(node, axis) for axis in range(value.tensor.rank)]
-        home = self.layout_of(value)
-        layout = self._along_memory(value.tensor, home, vectors)
+        layout = self._along_memory(value.tensor, self.layout_of(value, vectors), vectors)
         held = self.at(value, layout)
         index, mask, _ = self._access(node, value.tensor, layout)
         first = self._is_first(layout)
@@ -120,7 +119,7 @@ class Memory(Values):
         nodes = [p.node for p in parts]
         return self.b.op("store", [self.memory_of(node.args[0]), *nodes, first.node], {})
 
-    def layout_of(self, node: Node) -> Layout:
+    def layout_of(self, node: Node, vectors: Sequence[int] = ()) -> Layout:
         raise NotImplementedError
 
     def _access(

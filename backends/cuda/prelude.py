@@ -50,12 +50,18 @@ template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(f
     "max_of": (
         (),
         "template <class T> __device__ inline T max_of(T x, T y) {"
-        " return x > y || x != x ? x : y; }",
+        " return x > y || x != x ? x : y; }\n"
+        "__device__ inline float max_of(float x, float y) { // a nan wins\n"
+        '  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));\n'
+        "  return x;\n}",
     ),
     "min_of": (
         (),
         "template <class T> __device__ inline T min_of(T x, T y) {"
-        " return x < y || x != x ? x : y; }",
+        " return x < y || x != x ? x : y; }\n"
+        "__device__ inline float min_of(float x, float y) { // a nan wins\n"
+        '  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));\n'
+        "  return x;\n}",
     ),
     "sign_of": (
         (),

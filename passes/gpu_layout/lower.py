@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from math import prod
 
@@ -28,6 +29,7 @@ class Lowering(Product):
         self.loops: dict[Node, list[Held]] = {}
         self.classes = Classes(block)
         self.choice = Choice(self.classes, runs, warps, self._anchors())
+        self.sums = _sums(self.classes.nodes)
 
     def block(self) -> Block:
         """The kernel's block. Raises CannotDistribute."""
@@ -62,7 +64,7 @@ class Lowering(Product):
                 self.note(node, self.known[node].node)
 
     def _node(self, node: Node) -> None:
-        if node.op in ("const", "param", "var"):
+        if node.op in ("const", "param", "var") or node in self.sums.values():
             return
         if node.op == "loop":
             self._loop(node)
@@ -104,6 +106,10 @@ class Lowering(Product):
             return self.scan(node, self.at(node.args[0], layout))
         if node.op == "dot":
             return self.dot(node, layout)
+        if node in self.sums:
+            dot = self.sums[node]
+            start = next(a for a in node.args if a is not dot)
+            return self.dot(dot, layout, self.operand(start, layout))
         if node.op == "gather":
             return self._gathered(node, layout)
         if node.op == "transpose":
@@ -202,6 +208,18 @@ class Lowering(Product):
 
     def _item(self, node: Node) -> None:
         self.known[node] = self.loops[node.args[0]][int(node.attrs["index"])]
+
+
+def _sums(nodes: Sequence[Node]) -> dict[Node, Node]:
+    """Additions of a product that nothing else uses, and the product."""
+    uses = Counter(a for n in nodes for a in n.args)
+    uses.update(r for n in nodes for b in n.blocks for r in b.results)
+    return {
+        n: a
+        for n in nodes
+        for a in (n.args if n.op == "add" and is_tile(n) else ())
+        if a.op == "dot" and uses[a] == 1 and all(is_tile(b) for b in n.args)
+    }
 
 
 def lower_blocks(block: Block, warps: int, gpu: Gpu) -> Block:

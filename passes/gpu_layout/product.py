@@ -69,19 +69,20 @@ def right_share(columns: Share) -> Share:
 class Product(Reduce):
     """Products of two tiles."""
 
-    def dot(self, node: Node, layout: Layout) -> Held:
-        """The sums of a product in a layout."""
+    def dot(self, node: Node, layout: Layout, start: Held | None = None) -> Held:
+        """The sums of a product in a layout, added to what they start from."""
         sides = Sides(node)
+        if start is None:
+            start = self.broadcast(Held(constant(0, node.dtype)), (), layout)
         if sides.is_for_mma(node) and layout == sums_layout(sides.rows, sides.columns, self.warps):
-            return self._by_mma(node, sides, layout)
-        return self._by_fma(node, sides, layout)
+            return self._by_mma(sides, layout, start)
+        return self._by_fma(node, sides, layout, start)
 
-    def _by_mma(self, node: Node, sides: Sides, layout: Layout) -> Held:
+    def _by_mma(self, sides: Sides, layout: Layout, start: Held) -> Held:
         along = depth_share(sides.depth)
         left = self._operand(sides.left, (layout[0], along), sides.is_turned[0])
         right = self._operand(sides.right, (along, right_share(layout[1])), sides.is_turned[1])
-        zero = self.broadcast(Held(constant(0.0, node.dtype)), (), layout)
-        return Held(self.b.mma_sync(left.node, right.node, zero.node), layout)
+        return Held(self.b.mma_sync(left.node, right.node, start.node), layout)
 
     def _operand(self, node: Node, layout: Layout, is_turned: bool) -> Held:
         """An operand, the depth where the instruction wants it."""
@@ -89,11 +90,10 @@ class Product(Reduce):
             return self.at(node, layout)
         return self.turned(self.at(node, layout[::-1]), (1, 0))
 
-    def _by_fma(self, node: Node, sides: Sides, layout: Layout) -> Held:
+    def _by_fma(self, node: Node, sides: Sides, layout: Layout, start: Held) -> Held:
         """One product after another for each element, operands from shared memory."""
         memories = [self._in_shared(side) for side in (sides.left, sides.right)]
         type_ = self.type_of(node.dtype, layout)
-        start = self.broadcast(Held(constant(0, node.dtype)), (), layout).node
         self.count += 1
         var = Node("var", (), {"name": f"d_{self.count}", "extent": sides.depth}, TensorType(I32, ()))
         sums = Node("var", (), {"name": f"sums_{self.count}"}, type_)
@@ -112,7 +112,7 @@ class Product(Reduce):
                 read = Held(self.b.cast(read.node, type=wide), share)
             parts.append(self.along(read, axis, layout).node)
         block = Block((var, sums), (self.b.fma(*parts, sums),))
-        return Held(self.b.op("loop", [start], {"kind": "serial"}, (block,)), layout)
+        return Held(self.b.op("loop", [start.node], {"kind": "serial"}, (block,)), layout)
 
     def _in_shared(self, node: Node) -> Node:
         home = self.known.get(node)

@@ -92,7 +92,7 @@ def test_every_elementwise_op(kind: str) -> None:
             if dtype.kind in kinds and op != "digamma":
                 made.append(b.op(op, [x]))
         for op, (kinds, _, _) in BINARY.items():
-            if dtype.kind in kinds:
+            if dtype.kind in kinds and (op != "pow" or dtype.is_float):
                 made.append(b.op(op, [x, y]))
         for op in COMPARE:
             made.append(b.select(b.op(op, [x, y]), x, y))

@@ -263,11 +263,12 @@ load_matrices_turned(unsigned (&to)[4], const void* row) {
     "mma_f16": ((), "MMA f16"),
 }
 
-_MMA = """// d += a @ b for 16 x 16 times 16 x 8
-__device__ inline void mma_{t}(float* d, const unsigned* a, const unsigned* b) {{
+_MMA = """// two rows of sums, eight apart, += a @ b for 16 x 16 times 16 x 8
+__device__ inline void
+mma_{t}(float* low, float* high, const unsigned* a, const unsigned* b) {{
   asm("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}},"
       " {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "+f"(low[0]), "+f"(low[1]), "+f"(high[0]), "+f"(high[1])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}"""
 
@@ -312,7 +313,7 @@ _WORDS = """
     short signed sizeof static struct switch template this throw true typedef typename union
     unsigned using void volatile while and or not xor bitand bitor copies_commit shared_memory
     i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
-    log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
+    left right low high log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
     threadIdx blockIdx blockDim gridDim memcpy printf assert index y0 y1 yn j0 j1 jn
 """
 RESERVED = frozenset(_PARTS).union(_WORDS.split())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -184,6 +184,14 @@ class Threads:
         p.put(f"EVERY({count}, {vector}) load_run<{vector}>({', '.join(parts)});")
         return made
 
+    def _load_matrix(self, node: Node) -> Value:
+        """Nothing yet: each step of a product reads what it needs of a matrix."""
+        p, (memory, row, column) = self.p, node.args
+        pitch = p.access.strides(memory.tensor)[0]
+        if node.dtype.bits != 16 or pitch % 8:
+            raise Unprintable(f"a matrix {node.type} of rows of {pitch} elements")
+        return Value(f"{p.value(row).text}, {p.value(column).text}")
+
     def _store(self, node: Node) -> Value:
         p, (memory, value) = self.p, node.args[:2]
         index, mask, _ = access_parts(node)
@@ -213,42 +221,73 @@ class Threads:
     # ---- products
 
     def _mma_sync(self, node: Node) -> Value:
-        """Operands are packed by pairs along the depth; a row of sums is one instruction's."""
+        """Step by step along the depth: what all rows need, then columns by twice eight."""
         p, (a, b, c) = self.p, node.args
         if c.dtype.name != "f32" or a.dtype.name not in ("f16", "bf16"):
             raise Unprintable(f"matrix instructions on {a.dtype} that add to {c.dtype}")
-        (rows, depth), (_, columns) = registers_of(a.tensor), registers_of(b.tensor)
-        down, steps = rows // 2, depth // 4
-        left, right = p.fresh("left"), p.fresh("right")
-        made = p.registers(node, rows * columns * 2)
+        rows, depth = registers_of(a.tensor)
+        width = registers_of(c.tensor)[1]
+        down, pairs = rows // 2, width // 4
+        made = p.registers(node, rows * width)
         p.put(f"EACH({made.count}) {made.text}[i] = {p.value(c).element};")
-        first = f"(r / {steps} * 2 + i % 2) * {depth} + r % {steps} * 4 + i / 2 * 2"
-        second = f"(r % {steps} * 4 + i * 2) * {columns} + r / {steps}"
-        for name, arg, count, size, index, stride in (
-            (left, a, down * steps, 4, first, 1),
-            (right, b, columns * steps, 2, second, columns),
-        ):
-            held = p.value(arg).element
-            pair = f"{at(held, index)}, {at(held, f'{index} + {stride}')}"
-            p.put(f"unsigned {name}[{count}][{size}];")
-            p.put('_Pragma("unroll")')
-            p.put(f"for (int r = 0; r < {count}; ++r) EACH({size}) {name}[r][i] = pair_of({pair});")
+        left, right = (self._operand(x, x is a) for x in (a, b))
         p.put('_Pragma("unroll")')
-        p.put(f"for (int r = 0; r < {down * columns}; ++r) {{")
-        width = columns * 2
-        place = f"{made.text} + r / {columns} * {2 * width} + r % {columns} * 2"
-        p.put(f"  float* const low = {place};")
-        p.put(f"  float* const high = low + {width};")
-        p.put(f"  float sums[4] = {{low[0], low[1], high[0], high[1]}};")
-        p.put('  _Pragma("unroll")')
-        p.put(f"  for (int k = 0; k < {steps}; ++k)")
-        p.put(
-            f"    mma_{a.dtype}(sums, {left}[r / {columns} * {steps} + k],"
-            f" {right}[r % {columns} * {steps} + k]);"
-        )
-        p.put("  EACH(2) low[i] = sums[i], high[i] = sums[2 + i];")
+        p.put(f"for (int k = 0; k < {depth // 4}; ++k) {{")
+        p.put(f"  unsigned left[{down}][4];")
+        p.put(f"  EACH({down}) {left('left[i]')};")
+        p.put(f"  EACH({pairs}) {{")
+        p.put("    unsigned right[4];")
+        p.put(f"    {right('right')};")
+        p.put('    _Pragma("unroll")')
+        p.put(f"    for (int r = 0; r < {down}; ++r) {{")
+        p.put(f"      float* const low = {made.text} + r * {2 * width} + i * 4;")
+        for column in (0, 2):
+            of = f"low + {column}, low + {width + column}" if column else f"low, low + {width}"
+            second = f"right + {column}" if column else "right"
+            p.put(f"      mma_{a.dtype}({of}, left[r], {second});")
+        p.put("    }")
+        p.put("  }")
         p.put("}")
         return made
+
+    def _operand(self, arg: Node, is_left: bool) -> Callable[[str], str]:
+        """What fills four registers, for 16 rows or columns i and step k of the depth."""
+        source = arg.args[0] if arg.op == "transpose" else arg
+        if source.op == "load_matrix":
+            return self._matrices(source, is_left)
+        rows, depth = registers_of(arg.tensor)[:: 1 if is_left else -1]
+        p = self.p
+        # of eight rows or columns and eight places along the depth, a pair of neighbours there
+        block = ("i % 2", "i / 2") if is_left else ("i / 2", "i % 2")
+        place = f"(r / {depth // 4} * 2 + {block[0]})", f"(r % {depth // 4} * 4 + {block[1]} * 2)"
+        held = p.value(arg).element
+        if is_left:
+            first, step = f"{place[0]} * {depth} + {place[1]}", 1
+        else:
+            first, step = f"{place[1]} * {rows} + {place[0]}", rows
+        name, count = p.fresh("packed"), rows // 2 * (depth // 4)
+        pair = f"{at(held, first)}, {at(held, f'{first} + {step}')}"
+        p.put(f"unsigned {name}[{count}][4];")
+        p.put('_Pragma("unroll")')
+        p.put(f"for (int r = 0; r < {count}; ++r) EACH(4) {name}[r][i] = pair_of({pair});")
+        return lambda to: f"memcpy({to}, {name}[i * {depth // 4} + k], 16)"
+
+    def _matrices(self, node: Node, is_left: bool) -> Callable[[str], str]:
+        """Four 8 x 8 matrices at a time, for each of which eight lanes name a row."""
+        p, memory = self.p, node.args[0]
+        pitch = p.access.strides(memory.tensor)[0]
+        row, column = (p.value(x).text for x in node.args[1:])
+        function, steps = "load_matrices", (16 * pitch, 16)
+        if node.attrs["turned"]:
+            function, steps = "load_matrices_turned", (16, 16 * pitch)
+            row, column = column, row
+        lanes = "threadIdx.x % 16", "threadIdx.x / 16 * 8"
+        if is_left == node.attrs["turned"]:
+            lanes = "threadIdx.x / 16 * 8 + threadIdx.x % 8", "threadIdx.x / 8 % 2 * 8"
+        base, kind = p.fresh("rows"), c_type(node.dtype)
+        start = f"({row} + int({lanes[0]})) * {pitch} + {column} + int({lanes[1]})"
+        p.put(f"const {kind}* const {base} = {p.value(memory).text} + {start};")
+        return lambda to: f"{function}({to}, {base} + i * {steps[0]} + k * {steps[1]})"
 
 
 def at(element: str, index: str) -> str:

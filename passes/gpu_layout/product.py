@@ -14,10 +14,10 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I32, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.reduce import Reduce
-from stack.passes.gpu_layout.runs import size_of
-from stack.passes.gpu_layout.share import Held, Layout, Share, share_of
+from stack.passes.gpu_layout.runs import Runs, size_of
+from stack.passes.gpu_layout.share import Digit, Held, Layout, Share, share_of
 
-ROWS, COLUMNS, DEPTH = 16, 8, 16  # of one instruction
+ROWS, COLUMNS, DEPTH = 16, 16, 16  # of two instructions, side by side
 
 
 class Sides:
@@ -52,13 +52,13 @@ def sums_layout(rows: int, columns: int, warps: int) -> Layout:
     across = min(warps // down, columns // COLUMNS)
     return (
         share_of((8, 4), (2, 0), (down, WARP), (rows // ROWS // down, 0)),
-        share_of((2, 0), (4, 1), (columns // COLUMNS // across, 0), (across, WARP * down)),
+        share_of((2, 0), (4, 1), (columns // 8 // across, 0), (across, WARP * down)),
     )
 
 
 def depth_share(depth: int) -> Share:
     """Where the places along the depth lie in both operands."""
-    return share_of((2, 0), (4, 1), (depth // COLUMNS, 0))
+    return share_of((2, 0), (4, 1), (depth // 8, 0))
 
 
 def right_share(columns: Share) -> Share:
@@ -66,8 +66,33 @@ def right_share(columns: Share) -> Share:
     return share_of((8, 4), *((d.count, d.stride) for d in columns.digits[2:]))
 
 
+def _warp_digits(share: Share) -> list[tuple[Digit, int]] | None:
+    """The digits of warps of the rows of an operand, with their weights.
+
+    None where `load_matrix` does not read such rows: a lane's are 8 apart, and even in number.
+    """
+    lanes, *rest = share.digits
+    own = rest[0] if rest and not rest[0].stride else None
+    if lanes != Digit(8, 4) or own is None or not all(d.of_warps for d in rest[1:]):
+        return None
+    found: list[tuple[Digit, int]] = []
+    weight = 8 * own.count
+    for digit in rest[1:]:
+        found.append((digit, weight))
+        weight *= digit.count
+    return found
+
+
 class Product(Reduce):
-    """Products of two tiles."""
+    """Products of two tiles.
+
+    Attributes:
+        matrices: operands of matrix instructions that were read from shared memory.
+    """
+
+    def __init__(self, old: Block, warps: int, runs: Runs) -> None:
+        super().__init__(old, warps, runs)
+        self.matrices: dict[tuple[Node, Layout], Held] = {}
 
     def dot(self, node: Node, layout: Layout, start: Held | None = None) -> Held:
         """The sums of a product in a layout, added to what they start from."""
@@ -85,10 +110,39 @@ class Product(Reduce):
         return Held(self.b.mma_sync(left.node, right.node, start.node), layout)
 
     def _operand(self, node: Node, layout: Layout, is_turned: bool) -> Held:
-        """An operand, the depth where the instruction wants it."""
-        if not is_turned:
-            return self.at(node, layout)
-        return self.turned(self.at(node, layout[::-1]), (1, 0))
+        """An operand where the instruction wants it, the depth last in the left one.
+
+        Args:
+            layout: of the operand, as the instruction names its axes.
+            is_turned: whether the operand has them the other way round.
+        """
+        own = layout[::-1] if is_turned else layout
+        home = self.known.get(node)
+        if home is None or home.layout != own:
+            depth = 1 if layout[1].digits[0].count == 2 else 0
+            start = _warp_digits(layout[1 - depth])
+            if start is not None:
+                return self._by_matrices(node, layout, depth, is_turned, start)
+        return self.turned(self.at(node, own), (1, 0)) if is_turned else self.at(node, own)
+
+    def _by_matrices(
+        self, node: Node, layout: Layout, depth: int, is_turned: bool, start: list[tuple[Digit, int]]
+    ) -> Held:
+        """An operand from shared memory, 8 x 8 matrices by fours."""
+        order = (1 - depth, depth)
+        key = (node, tuple(layout[i] for i in order))
+        if key not in self.matrices:
+            row = self.in_each(Held(constant(0, I32)))
+            for digit, weight in start:
+                row = self.apply("add", row, self.apply("mul", self.digit(digit), weight))
+            column = self.in_each(Held(constant(0, I32)))
+            memory = self._in_shared(node)
+            attrs = {"turned": (depth == 0) != is_turned}
+            type_ = self.type_of(node.dtype, key[1])
+            args = [memory, row.node, column.node]
+            made = self.b.op("load_matrix", args, attrs, hint=type_)
+            self.matrices[key] = Held(made, key[1])
+        return self.turned(self.matrices[key], order)
 
     def _by_fma(self, node: Node, sides: Sides, layout: Layout, start: Held) -> Held:
         """One product after another for each element, operands from shared memory."""

@@ -144,6 +144,38 @@ def _run_sync(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
     return c + made.reshape(c.shape)
 
 
+def _matrix_infer(site: Site) -> Type:
+    memory, hint = site.args[0].tensor, site.hint
+    if memory.space != "shared" or memory.rank != 2:
+        raise site.fail(f"reads a matrix in shared memory, not {memory}")
+    if not isinstance(hint, TensorType) or hint.dtype != memory.dtype or hint.rank != 4:
+        raise site.fail("the result type must be given: warp, lane, and two axes of registers")
+    if any(a.tensor.shape != hint.shape[:2] or not a.dtype.is_integer for a in site.args[1:]):
+        raise site.fail("row and column are an integer in each thread")
+    return hint
+
+
+def _run_matrix(space: Any, node: Node, run: Any, memory: Any, row: Any, column: Any) -> Any:
+    _, lanes, rows, columns = (int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
+    lane, depth = np.arange(lanes)[:, None, None], np.arange(columns)
+    down = row[:, :, None, None] + lane // 4 + 8 * np.arange(rows)[:, None]
+    across = column[:, :, None, None] + lane % 4 * 2 + depth // 2 * 8 + depth % 2
+    return memory[across, down] if node.attrs["turned"] else memory[down, across]
+
+
+define(
+    OpDef(
+        "load_matrix",
+        "rows of a matrix in shared memory as `mma_sync` wants them, the depth last: from a row and"
+        " a column on, which are those of the warp; `turned` where memory has the depth first",
+        "memory",
+        _matrix_infer,
+        evaluate=_run_matrix,
+        attrs=("turned: bool",),
+        arity=3,
+        levels=LOOP_LEVEL,
+    )
+)
 define(
     OpDef(
         "shuffle",

@@ -184,7 +184,8 @@ struct Operands {
 template <class T> float half_of(unsigned pair, int which) {
   return widen(T{(unsigned short)(pair >> (16 * which))});
 }
-template <class T> void mma(float* d, const unsigned* a, const unsigned* b) {
+template <class T> void mma(float* low, float* high, const unsigned* a, const unsigned* b) {
+  const float d[4] = {low[0], low[1], high[0], high[1]};
   float sums[4];
   swap_values(Operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, [&](auto other) {
     for (int i = 0; i < 4; ++i) {
@@ -197,10 +198,15 @@ template <class T> void mma(float* d, const unsigned* a, const unsigned* b) {
       }
     }
   });
-  memcpy(d, sums, sizeof sums);
+  memcpy(low, sums, 8);
+  memcpy(high, sums + 2, 8);
 }
-inline void mma_bf16(float* d, const unsigned* a, const unsigned* b) { mma<bf16>(d, a, b); }
-inline void mma_f16(float* d, const unsigned* a, const unsigned* b) { mma<f16>(d, a, b); }
+inline void mma_bf16(float* low, float* high, const unsigned* a, const unsigned* b) {
+  mma<bf16>(low, high, a, b);
+}
+inline void mma_f16(float* low, float* high, const unsigned* a, const unsigned* b) {
+  mma<f16>(low, high, a, b);
+}
 
 template <class F> void run_grid(unsigned blocks, unsigned warps, F kernel) {
   for (unsigned block = 0; block < blocks; ++block) {

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 
 from stack.ir import ops
 from stack.ir.integers import Integers
@@ -23,9 +24,11 @@ from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
+from .shared import bytes_of, offsets, regions
 from .threads import Threads, count_of, is_across
 from .values import Source, Value
 
+WRITES = {"store": 1, "async_copy": 2}
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
 
 
@@ -72,9 +75,8 @@ class Printer:
         self.teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
         self.warps = max(map(extent_of, self.teams), default=warps)
         self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
-        shared = [n for n in self.allocs if n.tensor.space == "shared"]
-        self.shared = sum(_aligned(_bytes(n.tensor)) for n in shared)
-        self.shared_at = 0
+        self.placed = self._places([n for n in self.allocs if n.tensor.space == "shared"])
+        self.shared = max((at + bytes_of(n) for n, at in self.placed.items()), default=0)
         self.access = Access(self)
         self.loops = Loops(self)
         self.fragments = Fragments(self, nodes)
@@ -130,7 +132,7 @@ class Printer:
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
         loops, program = _grid(self.block)
         blocks = math.prod(extent_of(n) for n in loops)
-        if self.shared > STATIC_SHARED:
+        if self.is_placed:
             self.put("extern __shared__ __align__(128) unsigned char shared_memory[];")
         for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
             self._alloc(alloc)
@@ -144,7 +146,7 @@ class Printer:
         head = f"// {', '.join(origin)}\n" if origin else ""
         head += f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
         body = "\n".join([f"{head}{self.name}({', '.join(arguments)}) {{", *self.lines, "}\n"])
-        dynamic = self.shared if self.shared > STATIC_SHARED else 0
+        dynamic = self.shared if self.is_placed else 0
         return Source(
             self.name, prelude(body) + body, max(blocks, 1), self.warps, dynamic,
             self.shared - dynamic,
@@ -173,13 +175,26 @@ class Printer:
         if node.tensor.space == "local":
             count = self.access.register_count(node.tensor)
             self.put(f"alignas(16) {kind} {name}[{count}];")
-        elif self.shared > STATIC_SHARED:
-            at = self.shared_at
-            self.shared_at += _aligned(_bytes(node.tensor))
+        elif self.is_placed:
+            at = self.placed[node]
             self.put(f"{kind}* const {name} = reinterpret_cast<{kind}*>(shared_memory + {at});")
         else:
             size = math.prod(_sizes(node.tensor))
             self.put(f"__shared__ __align__(16) {kind} {name}[{size}];")
+
+    def _places(self, allocs: Sequence[Node]) -> dict[Node, int]:
+        """Where arrays in shared memory begin, in bytes; phases of warps share none."""
+        allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
+        if self.teams:
+            ends = accumulate(map(bytes_of, allocs), initial=0)
+            return dict(zip(allocs, ends, strict=False))
+        loops, program = _grid(self.block)
+        blocks = [self.block, *(g.blocks[0] for g in loops)] if loops else [program]
+        statements = [n for b in blocks for n in b.nodes if n not in loops]
+        placed = offsets(allocs, statements, self.roots)
+        names = regions(placed, self.roots)
+        self.roots = {n: names.get(root, root) for n, root in self.roots.items()}
+        return placed
 
     # ---- nodes
 
@@ -213,17 +228,25 @@ class Printer:
             self.shown = lines
             self.put(f"// {', '.join(lines)}")
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether arrays lie in one piece of shared memory: it is large, or some share bytes."""
+        each = sum(bytes_of(n) for n in self.placed)
+        return self.shared > STATIC_SHARED or self.shared < each
+
     def wait(self, node: Node) -> None:
         """A barrier where a statement meets what others did since the last one."""
         now = touched(node, self.roots)
         if self.since.meets(now):
+            if node.op == "async_copy" and self.across(node) and self.depth == 1:
+                self.put("copies_wait<0>();")  # of what lay there before
             self.put("__syncthreads();" if self.place == "block" else "__syncwarp();")
             self.since.clear()
         self.since.add(now)
 
     def across(self, node: Node) -> bool:
         """Whether a statement is on values across the threads of the block."""
-        return not self.teams and is_across(node.args[1] if node.op == "store" else node)
+        return not self.teams and is_across(_subject(node))
 
     def count_of(self, node: Node) -> tuple[int, bool]:
         """Registers of a value in each thread, and whether it lies across the lanes."""
@@ -341,6 +364,11 @@ class Printer:
         return self.fragments.mma(node)
 
 
+def _subject(node: Node) -> Node:
+    """The value that a statement is about: of one that writes memory, what it writes, or where."""
+    return node.args[WRITES[node.op]] if node.op in WRITES else node
+
+
 def _grid(block: Block) -> tuple[list[Node], Block]:
     """The grid loops at the top of a kernel, outermost first, and what one program does."""
     found: list[Node] = []
@@ -357,14 +385,6 @@ def _grid(block: Block) -> tuple[list[Node], Block]:
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:
     return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
-
-
-def _bytes(type_: TensorType) -> int:
-    return math.prod(_sizes(type_)) * type_.dtype.bytes
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 128) * 128
 
 
 def _power_of_two(size: int) -> int:

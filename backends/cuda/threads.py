@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.types import TensorType
+from stack.ir.warp_ops import copy_parts
 
 from .expressions import Unprintable, c_type, expression
 from .values import Value
@@ -183,6 +184,21 @@ class Threads:
             parts += [p.value(mask).element, p.value(other).element]
         p.put(f"EVERY({count}, {vector}) load_run<{vector}>({', '.join(parts)});")
         return made
+
+    def _async_copy(self, node: Node) -> Value:
+        p, (target, source) = self.p, node.args[:2]
+        to, start, mask = copy_parts(node)
+        lanes = int(node.attrs["lanes"])
+        wanted = lanes * source.dtype.bytes
+        count = count_of(to[0].tensor) or 1
+        places = [
+            f"{p.value(m).text} + {p.access.offset(m.tensor, index, element=True)}"
+            for m, index in ((target, to), (source, start))
+        ]
+        test = f", {p.value(mask).element}" if mask is not None else ""
+        p.put(f"EVERY({count}, {lanes}) copy_async<{wanted}>({', '.join(places)}{test});")
+        p.put("copies_commit();")
+        return p.value(target)
 
     def _load_matrix(self, node: Node) -> Value:
         """Nothing yet: each step of a product reads what it needs of a matrix."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import prod
 
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.warp_ops import WARP
+from stack.passes.gpu_layout.ahead import Ahead
 from stack.passes.gpu_layout.choice import Choice, blocked
 from stack.passes.gpu_layout.classes import Classes, is_memory, is_tile, kept_dims
-from stack.passes.gpu_layout.product import Product, Sides, sums_layout
+from stack.passes.gpu_layout.product import Sides, sums_layout
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import Held, Layout, Share
 from stack.passes.gpu_loops.frame import CannotDistribute
@@ -20,7 +22,17 @@ from stack.target import Gpu
 AS_IT_IS = ("grid", "serial", "branch")  # loops that blocks of threads run as programs do
 
 
-class Lowering(Product):
+@dataclass(frozen=True)
+class Copies:
+    """An operand that a loop copies ahead: its memory before the loop, in a turn, and after it."""
+
+    load: Node
+    before: Node
+    held: Node
+    after: Node
+
+
+class Lowering(Ahead):
     """The threads of one kernel; `block` is its block at the loop level."""
 
     def __init__(self, block: Block, warps: int) -> None:
@@ -30,6 +42,7 @@ class Lowering(Product):
         self.classes = Classes(block)
         self.choice = Choice(self.classes, runs, warps, self._anchors())
         self.sums = _sums(self.classes.nodes)
+        self.later = set(self.sums.values())  # what comes where it is used
 
     def block(self) -> Block:
         """The kernel's block. Raises CannotDistribute."""
@@ -64,7 +77,7 @@ class Lowering(Product):
                 self.note(node, self.known[node].node)
 
     def _node(self, node: Node) -> None:
-        if node.op in ("const", "param", "var") or node in self.sums.values():
+        if node.op in ("const", "param", "var") or node in self.later:
             return
         if node.op == "loop":
             self._loop(node)
@@ -186,17 +199,44 @@ class Lowering(Product):
         ]
         for c, h, s in zip(carried, held, start, strict=True):
             self.known[c] = Held(h, s.layout)
+        uniform = [self.uniform(self.scalar(v)) for v in limits]
+        copies = self._begin(old, self.limits_of(uniform, index))
         self._nodes(old)
         ends = [self._carried(r, c) for r, c in zip(old.results, carried, strict=True)]
-        block = Block((index, *held), [e.node for e in ends])
-        args = [*(self.uniform(self.scalar(v)) for v in limits), *(s.node for s in start)]
+        results = [*(e.node for e in ends), *(c.after for c in copies)]
+        block = Block((index, *held, *(c.held for c in copies)), results)
+        args = [*uniform, *(s.node for s in start), *(c.before for c in copies)]
         made = self.b.op("loop", args, node.attrs, (block,))
+        is_one = len(results) == 1
         self.loops[node] = [
-            Held(self.b.item(made, index=i) if len(start) > 1 else made, s.layout)
+            Held(made if is_one else self.b.item(made, index=i), s.layout)
             for i, s in enumerate(start)
         ]
         if len(start) == 1:
             self.known[node] = self.loops[node][0]
+
+    def _begin(self, block: Block, limits: Sequence[Node]) -> list[Copies]:
+        """Begin the copies of a loop's first turn, and in each turn those of the next."""
+        index = block.params[0]
+        loads = self.operands(block)
+        found: list[Copies] = []
+        for load in loads:
+            before = self.copied(load, self.place_of(load, index), index, limits[0], limits)
+            name = f"{self.b.names.get(before, 'ahead')}_{self.count}"
+            held = Node("var", (), {"name": name}, before.type)
+            found.append(Copies(load, before, held, held))
+        step = self.b.add(index, 1)
+        begun = [self.copied(c.load, c.held, index, step, limits) for c in found]
+        if begun:
+            waited = self.b.op("async_wait", begun, {"pending": len(begun)})
+            after = [self.b.item(waited, index=i) for i in range(len(begun))]
+            after = after if len(begun) > 1 else [waited]
+            found = [replace(c, after=a) for c, a in zip(found, after, strict=True)]
+        for copies in found:
+            row = self.first_row(copies.load, index, limits[0])
+            self.staged[copies.load] = copies.after, row
+            self.later.add(copies.load)
+        return found
 
     def _carried(self, value: Node, held: Node) -> Held:
         """A value as a loop carries it: memory, a number in each thread, a tile at home."""

@@ -51,7 +51,7 @@ def sums_layout(rows: int, columns: int, warps: int) -> Layout:
     down = min(warps, rows // ROWS)
     across = min(warps // down, columns // COLUMNS)
     return (
-        share_of((8, 4), (2, 0), (down, WARP), (rows // ROWS // down, 0)),
+        share_of((8, 4), (rows // 8 // down, 0), (down, WARP)),
         share_of((2, 0), (4, 1), (columns // 8 // across, 0), (across, WARP * down)),
     )
 
@@ -87,12 +87,14 @@ class Product(Reduce):
     """Products of two tiles.
 
     Attributes:
-        matrices: operands of matrix instructions that were read from shared memory.
+        matrices: operands of matrix instructions that are read from shared memory.
+        staged: operands that are copied there a turn ahead, see `ahead`.
     """
 
     def __init__(self, old: Block, warps: int, runs: Runs) -> None:
         super().__init__(old, warps, runs)
         self.matrices: dict[tuple[Node, Layout], Held] = {}
+        self.staged: dict[Node, tuple[Node, Held | None]] = {}
 
     def dot(self, node: Node, layout: Layout, start: Held | None = None) -> Held:
         """The sums of a product in a layout, added to what they start from."""
@@ -132,12 +134,17 @@ class Product(Reduce):
         order = (1 - depth, depth)
         key = (node, tuple(layout[i] for i in order))
         if key not in self.matrices:
+            memory, first = self._in_shared(node)
+            turned = (depth == 0) != is_turned
             row = self.in_each(Held(constant(0, I32)))
             for digit, weight in start:
                 row = self.apply("add", row, self.apply("mul", self.digit(digit), weight))
             column = self.in_each(Held(constant(0, I32)))
-            memory = self._in_shared(node)
-            attrs = {"turned": (depth == 0) != is_turned}
+            if first is not None and turned:
+                column = self.apply("add", column, first)
+            elif first is not None:
+                row = self.apply("add", row, first)
+            attrs = {"turned": turned}
             type_ = self.type_of(node.dtype, key[1])
             args = [memory, row.node, column.node]
             made = self.b.op("load_matrix", args, attrs, hint=type_)
@@ -152,12 +159,16 @@ class Product(Reduce):
         var = Node("var", (), {"name": f"d_{self.count}", "extent": sides.depth}, TensorType(I32, ()))
         sums = Node("var", (), {"name": f"sums_{self.count}"}, type_)
         parts: list[Node] = []
-        for axis, (memory, turned) in enumerate(zip(memories, sides.is_turned, strict=True)):
+        for axis, ((memory, first), turned) in enumerate(
+            zip(memories, sides.is_turned, strict=True)
+        ):
             share = (layout[axis],)
             own = self.places(layout[axis])
             depth = self.broadcast(Held(var), (), share)
             is_depth_first = (axis == 1) != turned
             index = [depth.node, own.node] if is_depth_first else [own.node, depth.node]
+            if first is not None:
+                index[0] = self.b.add(index[0], self.broadcast(first, (), share).node)
             kind = self.type_of(memory.dtype, share)
             attrs = self._vector(memory.dtype, layout[axis], [4]) if is_depth_first else {}
             read = Held(self.b.op("load", [memory, *index], attrs, hint=kind), share)
@@ -168,6 +179,9 @@ class Product(Reduce):
         block = Block((var, sums), (self.b.fma(*parts, sums),))
         return Held(self.b.op("loop", [start.node], {"kind": "serial"}, (block,)), layout)
 
-    def _in_shared(self, node: Node) -> Node:
+    def _in_shared(self, node: Node) -> tuple[Node, Held | None]:
+        """An operand in shared memory, and the row that it begins at where that is not the first."""
+        if node in self.staged:
+            return self.staged[node]
         home = self.known.get(node)
-        return self.kept(home if home is not None else self.at(node, self.layout_of(node)))
+        return self.kept(home if home is not None else self.at(node, self.layout_of(node))), None

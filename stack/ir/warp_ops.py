@@ -74,24 +74,40 @@ def _copy_infer(site: Site) -> Type:
     first = 2 + target.rank + source.rank
     if len(site.args) not in (first, first + 1):
         raise site.fail("takes one index for each axis of target and source, optionally a mask")
-    if any(a.tensor.rank or not a.dtype.is_integer for a in site.args[2:first]):
-        raise site.fail("indices are scalar integers")
-    if any(a.tensor.rank or a.dtype.kind != "b" for a in site.args[first:]):
-        raise site.fail("the mask is one bool")
+    index, mask = site.args[2:first], site.args[first:]
+    shapes = {a.shape for a in site.args[2:]}
+    if any(not a.dtype.is_integer for a in index) or len(shapes) > 1:
+        raise site.fail("indices are integers, all scalars or all across the threads")
+    if any(a.dtype.kind != "b" for a in mask):
+        raise site.fail("the mask is bool, and as the indices are")
     return target
 
 
 def _run_copy(space: Any, node: Node, run: Any, target: Any, source: Any, *rest: Any) -> Any:
     lanes = int(node.attrs["lanes"])
-    to = [int(i) for i in rest[: target.ndim]]
-    at = [int(i) for i in rest[target.ndim : target.ndim + source.ndim]]
-    masks = rest[target.ndim + source.ndim :]
-    place = (*to[:-1], slice(to[-1], to[-1] + lanes))
+    end = target.ndim + source.ndim
+    to, at, masks = rest[: target.ndim], rest[target.ndim : end], rest[end:]
+    if node.args[2].tensor.rank:
+        return _copy_across(lanes, target, source, to, at, *masks)
+    place = (*(int(i) for i in to[:-1]), slice(int(to[-1]), int(to[-1]) + lanes))
     # linear use makes it safe to write in place
     if masks and not bool(masks[0]):
         target[place] = 0
     else:
-        target[place] = source[(*at[:-1], slice(at[-1], at[-1] + lanes))]
+        start = int(at[-1])
+        target[place] = source[(*(int(i) for i in at[:-1]), slice(start, start + lanes))]
+    return target
+
+
+def _copy_across(lanes: int, target: Any, source: Any, to: Any, at: Any, mask: Any = True) -> Any:
+    """Each `lanes` registers along the last axis name elements that lie together."""
+    there = np.broadcast_to(mask, np.shape(to[-1]))
+    for index in (to, at):
+        runs = index[-1].reshape(-1, lanes)[there.reshape(-1, lanes)[:, 0]]
+        if (runs != runs[:, :1] + np.arange(lanes)).any():
+            raise IndexError(f"a copy of {lanes} elements together, which do not lie so")
+    clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(at, source.shape, strict=True))
+    target[tuple(to)] = np.where(there, source[clipped], 0)
     return target
 
 
@@ -220,7 +236,8 @@ define(
     OpDef(
         "async_copy",
         "copy `lanes` elements along the last axes without waiting, zeros where the mask is false;"
-        " the copies of one lane loop are a group",
+        " across the threads, so many at a time of what indices name. The copies of one lane loop,"
+        " or of all threads, are a group",
         "memory",
         _copy_infer,
         evaluate=_run_copy,

@@ -253,7 +253,7 @@ def test_digits_of_a_place() -> None:
     np.testing.assert_array_equal(places_of(share)[9], [4, 5, 6, 7, 36, 37, 38, 39])
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (16, 128), (32, 8)])
+@pytest.mark.parametrize(("rows", "columns"), [(64, 64), (16, 128), (32, 16)])
 def test_sums_lie_as_the_instruction_has_them(rows: int, columns: int) -> None:
     down, across = (places_of(s) for s in sums_layout(rows, columns, 4))
     lane = np.arange(32)

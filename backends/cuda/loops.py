@@ -131,7 +131,9 @@ class Loops:
             value = p.value(out)
             if value == p.values[held]:
                 continue
-            if not carried.isdisjoint(re.findall(r"\w+", value.element)):  # another carried value: it may be gone by then
+            if not carried.isdisjoint(
+                re.findall(r"\w+", value.element)
+            ):  # another carried value: it may be gone by then
                 value = self._saved(out, value)
             new.append((p.values[held], value))
         for held, value in new:

@@ -135,7 +135,10 @@ class Threads:
         first, before = (sizes[axis] - 1, "i + ") if node.attrs["reverse"] else (0, "i - ")
         element = p.value(arg).element
         combined = expression(
-            COMBINE.get(kind, kind), node.dtype, node.dtype, [f"{made.text}[{before}{stride}]", element]
+            COMBINE.get(kind, kind),
+            node.dtype,
+            node.dtype,
+            [f"{made.text}[{before}{stride}]", element],
         )
         text = f"{made.text}[i] = {place} == {first} ? {element} : {combined};"
         if node.attrs["reverse"]:
@@ -220,9 +223,7 @@ class Threads:
             p.put(f"{each}{test}*({place}) = {p.value(value).element};")
             return target
         held = self.filled(value)
-        p.put(
-            f"EVERY({count}, {vector}) {test}store_run<{vector}>({place}, {held.text} + i);"
-        )
+        p.put(f"EVERY({count}, {vector}) {test}store_run<{vector}>({place}, {held.text} + i);")
         return target
 
     def filled(self, node: Node) -> Value:
@@ -337,9 +338,7 @@ def _index(name: str, sizes: Sequence[int], axes: Sequence[int]) -> str:
     return " + ".join(reversed(terms)) or "0"
 
 
-def _scattered(
-    name: str, parts: Sequence[int], axes: Sequence[int], sizes: Sequence[int]
-) -> str:
+def _scattered(name: str, parts: Sequence[int], axes: Sequence[int], sizes: Sequence[int]) -> str:
     """What an element's number in a tile of some axes adds to its number in the whole."""
     terms: list[str] = []
     for place, axis in enumerate(axes):

@@ -60,7 +60,9 @@ class Ahead(Product):
             start = self.b.cast(start, type=start.tensor.with_dtype(I32))
         return self.in_each(Held(start))
 
-    def copied(self, load: Node, memory: Node, index: Node, step: Node, limits: Sequence[Node]) -> Node:
+    def copied(
+        self, load: Node, memory: Node, index: Node, step: Node, limits: Sequence[Node]
+    ) -> Node:
         """The memory after the copy of a step began; zeros where there is no such step."""
         first, end = limits
         load = substituted(load, {index: step}, {})

@@ -194,9 +194,7 @@ class Lowering(Ahead):
         old = node.blocks[0]
         index, *carried = old.params
         start = [self._carried(i, c) for i, c in zip(init, carried, strict=True)]
-        held = [
-            Node("var", (), c.attrs, s.node.type) for c, s in zip(carried, start, strict=True)
-        ]
+        held = [Node("var", (), c.attrs, s.node.type) for c, s in zip(carried, start, strict=True)]
         for c, h, s in zip(carried, held, start, strict=True):
             self.known[c] = Held(h, s.layout)
         uniform = [self.uniform(self.scalar(v)) for v in limits]
@@ -222,8 +220,7 @@ class Lowering(Ahead):
         found: list[Copies] = []
         for load in loads:
             before = self.copied(load, self.place_of(load, index), index, limits[0], limits)
-            name = f"{self.b.names.get(before, 'ahead')}_{self.count}"
-            held = Node("var", (), {"name": name}, before.type)
+            held = Node("var", (), {"name": f"ahead_{self.count}"}, before.type)
             found.append(Copies(load, before, held, held))
         step = self.b.add(index, 1)
         begun = [self.copied(c.load, c.held, index, step, limits) for c in found]

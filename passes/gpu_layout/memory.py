@@ -24,7 +24,7 @@ class Memory(Values):
     def __init__(self, old: Block, warps: int, runs: Runs) -> None:
         super().__init__(old, warps)
         self.runs = runs
-        self.count = 0
+        self.count: int = 0
 
     def memory_of(self, node: Node) -> Node:
         """The memory that a memory of the block kernel is."""
@@ -269,4 +269,3 @@ def _with_last(rank: int, axis: int) -> list[int]:
 
 def _inverse(order: Sequence[int]) -> list[int]:
     return sorted(range(len(order)), key=lambda i: order[i])
-

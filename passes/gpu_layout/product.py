@@ -128,7 +128,12 @@ class Product(Reduce):
         return self.turned(self.at(node, own), (1, 0)) if is_turned else self.at(node, own)
 
     def _by_matrices(
-        self, node: Node, layout: Layout, depth: int, is_turned: bool, start: list[tuple[Digit, int]]
+        self,
+        node: Node,
+        layout: Layout,
+        depth: int,
+        is_turned: bool,
+        start: list[tuple[Digit, int]],
     ) -> Held:
         """An operand from shared memory, 8 x 8 matrices by fours."""
         order = (1 - depth, depth)
@@ -156,7 +161,9 @@ class Product(Reduce):
         memories = [self._in_shared(side) for side in (sides.left, sides.right)]
         type_ = self.type_of(node.dtype, layout)
         self.count += 1
-        var = Node("var", (), {"name": f"d_{self.count}", "extent": sides.depth}, TensorType(I32, ()))
+        var = Node(
+            "var", (), {"name": f"d_{self.count}", "extent": sides.depth}, TensorType(I32, ())
+        )
         sums = Node("var", (), {"name": f"sums_{self.count}"}, type_)
         parts: list[Node] = []
         for axis, ((memory, first), turned) in enumerate(
@@ -180,7 +187,7 @@ class Product(Reduce):
         return Held(self.b.op("loop", [start.node], {"kind": "serial"}, (block,)), layout)
 
     def _in_shared(self, node: Node) -> tuple[Node, Held | None]:
-        """An operand in shared memory, and the row that it begins at where that is not the first."""
+        """An operand in shared memory, and the row that it begins at if not the first."""
         if node in self.staged:
             return self.staged[node]
         home = self.known.get(node)

@@ -166,4 +166,3 @@ class Reduce(Memory):
         test = self.broadcast(test, (), value.layout)
         nothing = constant(identity(self.kind, value.dtype), value.dtype)
         return Held(self.b.select(test.node, other, nothing), value.layout)
-

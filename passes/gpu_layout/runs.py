@@ -81,14 +81,13 @@ class Runs:
         if mask.op not in ("lt", "ge", "gt", "le", "eq", "ne"):
             return False
         runs = [self.run(a, axis, group) if a.dtype.is_integer else None for a in mask.args]
-        if runs[0] is None or runs[1] is None:
-            return False
-        if runs[0][0] == runs[1][0] == 0:
-            return True
         first, second = runs if mask.op not in MIRRORED else runs[::-1]
-        if MIRRORED.get(mask.op, mask.op) not in ("lt", "ge"):
+        if first is None or second is None:
             return False
-        return second[0] == 0 and 0 <= first[0] <= 1 and not (first[1] % group or second[1] % group)
+        if first[0] == second[0] == 0:
+            return True
+        aligned = not (first[1] % group or second[1] % group)
+        return mask.op not in ("eq", "ne") and second[0] == 0 and first[0] == 1 and aligned
 
     def run(self, node: Node, axis: int, group: int) -> Run | None:
         """Step and divisor of an integer tile along an axis."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from stream_harness import prepared, streamed
+from stream_harness import prepared
 from stream_inputs import DOT_PROGRAMS, ROW_PROGRAMS, inputs
 from stream_rows import compare, lowered, lse, softmax
 from stream_variants import normal

@@ -112,12 +112,12 @@ class Loops:
     def _variable(self, held: Node, init: Node) -> Value:
         """A carried value, set to what it starts from."""
         p = self.p
-        count, spread = p.count_of(held)
+        count = p.count_of(held)
         name = p.fresh(str(held.attrs["name"]))
         start = p.value(init)
         if not count:
             p.put(f"{p.c_type(held)} {name} = {start.text};")
-            return Value(name, 0, spread)
+            return Value(name)
         p.put(f"alignas(16) {c_type(held.dtype)} {name}[{count}];")
         p.put(f"EACH({count}) {name}[i] = {start.element};")
         return Value(name, count)

@@ -206,15 +206,6 @@ template <int count, class T, class F> __device__ inline T in_pairs(const T* x, 
                    in_pairs<count - count / 2>(x + count / 2, combine));
 }""",
     ),
-    "over_warp": (
-        (),
-        """// every lane gets the combination of all 32
-template <class T, class F> __device__ inline T over_warp(T x, F combine) {
-#pragma unroll
-  for (int step = 16; step; step /= 2) x = combine(x, __shfl_xor_sync(~0u, x, step));
-  return x;
-}""",
-    ),
     "shared_address": (
         (),
         """__device__ inline unsigned shared_address(const void* at) {

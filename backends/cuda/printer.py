@@ -183,9 +183,12 @@ class Printer:
             self.put(f"__shared__ __align__(16) {kind} {name}[{size}];")
 
     def _places(self, allocs: Sequence[Node]) -> dict[Node, int]:
-        """Where arrays in shared memory begin, in bytes; phases of warps share none."""
+        """Where arrays in shared memory begin, in bytes; many that are small share none.
+
+        Arrays that share bytes need a barrier between them; phases of warps hold all of theirs.
+        """
         allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
-        if self.teams:
+        if self.teams or sum(map(bytes_of, allocs)) <= STATIC_SHARED:
             ends = accumulate(map(bytes_of, allocs), initial=0)
             return dict(zip(allocs, ends, strict=False))
         loops, program = _grid(self.block)
@@ -230,9 +233,8 @@ class Printer:
 
     @property
     def is_placed(self) -> bool:
-        """Whether arrays lie in one piece of shared memory: it is large, or some share bytes."""
-        each = sum(bytes_of(n) for n in self.placed)
-        return self.shared > STATIC_SHARED or self.shared < each
+        """Whether arrays lie in one piece of shared memory, which is asked for at launch."""
+        return sum(map(bytes_of, self.placed)) > STATIC_SHARED
 
     def wait(self, node: Node) -> None:
         """A barrier where a statement meets what others did since the last one."""
@@ -248,24 +250,22 @@ class Printer:
         """Whether a statement is on values across the threads of the block."""
         return not self.teams and is_across(_subject(node))
 
-    def count_of(self, node: Node) -> tuple[int, bool]:
-        """Registers of a value in each thread, and whether it lies across the lanes."""
+    def count_of(self, node: Node) -> int:
+        """Registers of a value in each thread; 0 where that is one scalar."""
         type_ = node.tensor
         if type_.rank == 0:
-            return 0, False
+            return 0
         if self.across(node):
-            return count_of(type_), False
+            return count_of(type_)
         if type_.rank == 2:
-            return self.fragments.count(type_), False
+            return self.fragments.count(type_)
         if type_.rank > 2:
             raise Unprintable(f"a value of type {type_}")
         size = _sizes(type_)[0]
-        if self.place == "warp" and size == WARP:
-            return 0, True
-        return (size if size > 1 else 0), False
+        return size if size > 1 else 0
 
     def _elementwise(self, node: Node) -> Value:
-        count, spread = self.count_of(node)
+        count = self.count_of(node)
         args = [self.value(a) for a in node.args]
         texts = [a.element if count else a.text for a in args]
         if node.dtype.name in ("i32", "i64") and self.integers.range(node) is not None:
@@ -274,8 +274,7 @@ class Printer:
             source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype
             text = expression(node.op, source, node.dtype, texts)
         if not count:
-            made = self.declare(node, text)
-            return Value(made.text, 0, spread or any(a.spread for a in args))
+            return self.declare(node, text)
         made = self.registers(node, count)
         self.put(f"EACH({count}) {made.text}[i] = {text};")
         return made
@@ -296,9 +295,7 @@ class Printer:
         return f"{first} {signs[node.op]} {texts[1]}"
 
     def _iota(self, node: Node) -> Value:
-        count, spread = self.count_of(node)
-        if spread:
-            return Value("int(threadIdx.x)", 0, True)
+        count = self.count_of(node)
         if not count:
             return Value("0")
         made = self.registers(node, count)
@@ -307,22 +304,14 @@ class Printer:
 
     def _broadcast(self, node: Node) -> Value:
         source = self.value(node.args[0])
-        count, spread = self.count_of(node)
         if node.args[0].tensor.rank:
             raise Unprintable("a broadcast of a tile")
-        if spread or not count:
-            return Value(source.text, 0, spread)
         return Value(source.text)  # read as one element by whoever takes it
 
     def _reduce(self, node: Node) -> Value:
         source, kind = self.value(node.args[0]), str(node.attrs["kind"])
         name = {"sum": "add", "prod": "mul"}.get(kind, kind)
         dtype = node.dtype
-        if source.spread:
-            combined = expression(name, dtype, dtype, ["a", "b"])
-            t = c_type(dtype)
-            combine = f"[]({t} a, {t} b) -> {t} {{ return {combined}; }}"
-            return self.declare(node, f"over_warp<{t}>({source.text}, {combine})")
         source = self.filled(node.args[0], source)
         if not source.count:
             return source
@@ -338,7 +327,7 @@ class Printer:
 
         A scalar may stand for all of them, and indices may be held in fewer bits.
         """
-        count, _ = self.count_of(node)
+        count = self.count_of(node)
         kind = c_type(node.dtype)
         if not count or (value.count and self.c_type(node) == kind):
             return value

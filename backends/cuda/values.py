@@ -35,13 +35,11 @@ class Source:
 class Value:
     """A value in C++: a scalar of each thread, or `count` registers of it.
 
-    `spread` marks a scalar that is one element of a tile that lies across the lanes; `each` is the
-    text of an element where registers of its own would only repeat or reorder others.
+    `each` is the text of an element where registers of its own would only repeat or reorder others.
     """
 
     text: str
     count: int = 0
-    spread: bool = False
     each: str = ""
 
     @property

@@ -9,9 +9,8 @@ Directly inside of the grid, a value with the axes warp and lane first lies acro
 the block, and each thread holds the rest of it in registers. `shuffle` moves it from lane to lane,
 `mma_sync` is a matrix instruction on it.
 
-Directly inside of a warp loop, values of 32 elements lie one in each lane, and tiles of two axes in
-the registers of all lanes. A reduction there is a shuffle, `mma` a matrix instruction. Memory
-`in local` whose first axes are the warp, or warp and lane, is registers.
+Directly inside of a warp loop, tiles of two axes lie in the registers of all lanes, and `mma` is a
+matrix instruction. Memory `in local` whose first axes are the warp, or warp and lane, is registers.
 """
 
 from __future__ import annotations

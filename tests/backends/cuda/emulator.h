@@ -124,12 +124,6 @@ template <class T> T shuffle_up(T x, int by) { return shuffled(x, int(threadIdx.
 template <class T> T shuffle_down(T x, int by) { return shuffled(x, int(threadIdx.x) + by); }
 template <class T> unsigned pair_of(T low, T high) { return low.bits | unsigned(high.bits) << 16; }
 
-template <class T, class F> T over_warp(T x, F combine) {
-  for (int step = 16; step; step /= 2)
-    swap_values(x, [&](auto other) { x = combine(x, other(threadIdx.x ^ step)); });
-  return x;
-}
-
 template <int count, class T, class F> T in_pairs(const T* x, F combine) {
   if constexpr (count == 1)
     return x[0];

@@ -305,6 +305,7 @@ _WORDS = """
     unsigned using void volatile while and or not xor bitand bitor copies_commit shared_memory
     i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
     log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
-    left right low high threadIdx blockIdx blockDim gridDim memcpy printf assert index y0 y1 yn j0 j1 jn
+    left right low high
+    threadIdx blockIdx blockDim gridDim memcpy printf assert index y0 y1 yn j0 j1 jn
 """
 RESERVED = frozenset(_PARTS).union(_WORDS.split())

@@ -66,9 +66,12 @@ def test_sums_of_one_product_are_the_operand_of_the_next(rng: np.random.Generato
     func = check(attention, args, 1e-2)
     nodes = [n for _, n in walk(func.body)]
     products = [n for n in nodes if n.op == "mma_sync"]
-    assert [n.args[0].op for n in products] == ["load", "cast"]
+    assert [n.args[0].op for n in products] == ["load_matrix", "cast"]
     assert sum(n.op == "alloc" for n in nodes) == 3
     assert {n.attrs["by"] for n in nodes if n.op == "shuffle"} == {1, 2}  # four lanes have a row
+    # keys and values: once before the loop, and in each turn those of the next
+    assert sum(n.op == "async_copy" for n in nodes) == 4
+    assert [n.attrs["pending"] for n in nodes if n.op == "async_wait"] == [2]
 
 
 def test_unknown_loops_are_named(rng: np.random.Generator) -> None:

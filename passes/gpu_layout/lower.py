@@ -226,8 +226,9 @@ class Lowering(Ahead):
         begun = [self.copied(c.load, c.held, index, step, limits) for c in found]
         if begun:
             waited = self.b.op("async_wait", begun, {"pending": len(begun)})
-            after = [self.b.item(waited, index=i) for i in range(len(begun))]
-            after = after if len(begun) > 1 else [waited]
+            after = [waited]
+            if len(begun) > 1:
+                after = [self.b.item(waited, index=i) for i in range(len(begun))]
             found = [replace(c, after=a) for c, a in zip(found, after, strict=True)]
         for copies in found:
             row = self.first_row(copies.load, index, limits[0])

@@ -100,6 +100,10 @@ class Loops:
         self._advance(moved)
         p.depth -= 1
         p.put("}")
+        copied = {p.roots[n.args[0]] for n in block.nodes if n.op == "async_copy"}
+        if copied and not p.teams:  # the last ones, which nobody waited for
+            p.put("copies_wait<0>();")
+            p.since.written |= copied
         p.parts[node] = [p.values[held] for held in carried]
 
     def _touched(self, block: Block) -> Touched:

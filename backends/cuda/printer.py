@@ -240,8 +240,6 @@ class Printer:
         """A barrier where a statement meets what others did since the last one."""
         now = touched(node, self.roots)
         if self.since.meets(now):
-            if node.op == "async_copy" and self.across(node) and self.depth == 1:
-                self.put("copies_wait<0>();")  # of what lay there before
             self.put("__syncthreads();" if self.place == "block" else "__syncwarp();")
             self.since.clear()
         self.since.add(now)

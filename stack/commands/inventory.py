@@ -40,8 +40,8 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
     ),
     "glossary": (
         "what the words mean",
-        "Every pass, attribute, option, kind of loop, kernel and memory, and the words of notes:"
-        " one line for each, and whose word it is.",
+        "Passes, attributes, options, kinds of kernels, words of notes: what each means, and whose"
+        " word it is.",
         inventory.glossary,
         ("name", "kind", "line", "source"),
     ),

@@ -98,11 +98,13 @@ class Shared:
         dims: symbolic sizes, JAX's to ours.
         dropped: equations without results that had only an effect, with their source line.
         effects: how many calls have effects.
+        on_gpu: whether it is to run on a GPU.
     """
 
     dims: DimReader = field(default_factory=DimReader)
     dropped: list[str] = field(default_factory=list)
     effects: int = 0
+    on_gpu: bool = False
 
 
 class Importer:

@@ -13,7 +13,7 @@ from math import prod
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
-from stack.passes.blocking.tile_choice import Product, best_seconds, tiles_of
+from stack.passes.blocking.tile_choice import Product, best_seconds, may_round, tiles_of
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import power_of_two, static
 from stack.target import Gpu
@@ -61,4 +61,10 @@ def _product(dot: Node) -> Product:
         return prod(static(sizes[n]) for n in names)
 
     apart = size(left & right & made)
-    return Product(size(left - right), size(right - left), size((left & right) - made), apart)
+    return Product(
+        size(left - right),
+        size(right - left),
+        size((left & right) - made),
+        apart,
+        rounds=may_round(dot),
+    )

@@ -17,13 +17,13 @@ from typing import TypeVar
 
 from stack.ir.algebra import Algebra
 from stack.ir.axes import Axis, Rule, plain
+from stack.ir.contraction import check_precision
 from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul, product
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
 from stack.ir.relation import Window, Windows
 from stack.ir.types import Type
 
-PRECISIONS = ("tf32",)
 T = TypeVar("T")
 
 
@@ -84,8 +84,7 @@ def _infer(site: Site) -> Type:
         raise site.fail(f"one stride, padding and dilation for each of {rank} axes")
     if any(v < 1 for v in (*stride, *ldil, *rdil, groups)):
         raise site.fail("stride, dilations and groups are positive")
-    if at.get("precision", PRECISIONS[0]) not in PRECISIONS:
-        raise site.fail(f"precision {at['precision']!r} is not one of {', '.join(PRECISIONS)}")
+    check_precision(site)
     ins, outs = (w.shape[0], mul(w.shape[1], groups))
     if not at.get("transposed"):
         ins, outs = outs, ins

@@ -1,0 +1,87 @@
+"""k_major: operands of TF32 products are turned so that their lines lie along what is summed.
+
+Tensor cores take TF32 from shared memory along the summed axis alone: what lies across goes through
+registers, at a quarter of their rate. A copy that is turned costs its bytes. In a loop that counts,
+an operand that no turn changes is turned once (`hoist`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from stack.ir.builder import make
+from stack.ir.node import Block, Func, Node, topological
+from stack.passes.blocking.tile_choice import best_seconds, lying_across, may_round, product_of
+from stack.passes.control import changed_bodies
+from stack.passes.rules.dot_layout import dot_axes, make_dot
+from stack.passes.tile import alone
+from stack.passes.tiling.frame import CannotTile
+from stack.rewrite import engine
+from stack.rewrite.engine import Replacement
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+from stack.target import Gpu
+
+
+@dataclass(frozen=True)
+class KMajor(Pass):
+    """Transpose operands of products that may be rounded, where that takes less than it saves."""
+
+    name: ClassVar[str] = "k_major"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log, frozenset(), 1), func.level)
+
+    def _block(self, block: Block, log: Log, fixed: Set[Node], turns: int) -> Block:
+        """A block that runs so many times; what is `fixed` is the same each time."""
+        changed = changed_bodies(block, lambda b: self._block(b, log, frozenset(), 1))
+        for node in block.nodes:
+            count = node.attrs.get("trip_count")
+            if node.op == "while" and count:
+                test, body = node.blocks
+                kept = {p for p, r in zip(body.params, body.results, strict=True) if p is r}
+                blocks = (test, self._block(body, log, kept, int(count)))
+                changed[node] = Replacement(Node(node.op, node.args, node.attrs, node.type, blocks))
+            if node.op != "dot" or not may_round(node):
+                continue
+            sides = lying_across(node)
+            cost = sum(_copied(node.args[i], fixed, turns, log.gpu) for i in sides)
+            if sides and cost < _saved(node, log.gpu) and log.spend("k_major"):
+                changed[node] = Replacement(_turned(node, sides))
+        return engine.replace(block, changed) if changed else block
+
+
+def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
+    """Seconds of a copy, in each of some turns."""
+    size: Any = x.tensor.bytes
+    if all(n in fixed or n.op == "const" for n in topological([x]) if not n.args):
+        size, launch = size / turns, gpu.launch / turns
+    else:
+        launch = gpu.launch
+    return launch + 2 * size / gpu.memory_rate
+
+
+def _saved(dot: Node, gpu: Gpu) -> float:
+    """Seconds that a product takes less where both operands lie along what is summed."""
+    body = alone(dot).blocks[0]
+    try:
+        product = product_of(body, [n for n in body.nodes if n.op == "dot"])
+    except CannotTile:
+        return 0.0
+    dtype = dot.args[0].dtype
+    along = replace(product, across=False)
+    return best_seconds(product, dtype, gpu) - best_seconds(along, dtype, gpu)
+
+
+def _turned(dot: Node, sides: Sequence[int]) -> Node:
+    """The product of copies whose last axis is the one that is summed."""
+    inputs, output = dot_axes(dot)
+    args = list(dot.args)
+    for i in sides:
+        names = inputs[i]
+        inputs[i] = [n for n in names if n in output] + [n for n in names if n not in output]
+        perm = tuple(names.index(n) for n in inputs[i])
+        args[i] = make("transpose", (args[i],), {"perm": perm})
+    return make_dot(args, inputs, output, dot)

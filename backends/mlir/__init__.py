@@ -32,7 +32,7 @@ BACKEND = Backend(
             ("streamed", f"stream{{loops=cpu,refuse=[{REFUSED}]}}"),
             ("fused", "fuse"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
-            ("loop", "distribute,memory{update=true}"),
+            ("loop", "distribute,memory"),
         ),
         artifacts=("mlir", "llvm", "asm"),
         retreat="retreat",

@@ -99,7 +99,7 @@ _control(
     "one group: inline the body; `kind` says what will run it",
     _call_infer,
     relation=Body,
-    attrs=("kind: str", "name?", "why?", "at?", "tiles?", "refused?", "padded?"),
+    attrs=("kind: str", "name?", "why?", "at?", "tiles?", "refused?", "padded?", "updates?"),
 )
 _control(
     "cond",

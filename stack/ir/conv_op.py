@@ -44,14 +44,21 @@ def as_stored(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
 
 
 def sums_over_images(node: Node) -> bool:
-    """Whether windows are far larger than the result: so is the gradient of a weight made, where
-    channels are images and the window is the gradient of the result."""
+    """Whether channels are images and the window is the gradient of a result: so is the gradient of
+    a weight made.
+
+    Windows are far larger than the result then; or each of several groups has many channels and one
+    result of one image, which the other way round are single channels of many images.
+    """
     at = node.attrs
-    window = channels_second(node.args[1].shape, at)[2:]
+    images = channels_second(node.args[0].shape, at)[0]
+    outs, per_group, *window = channels_second(node.args[1].shape, at)
     result = channels_second(node.shape, at)[2:]
     plain = not at.get("transposed") and all(d == 1 for d in at["lhs_dilation"])
+    is_single = images == 1 and outs == at["groups"] != 1 and per_group != 1
     taps, places = product(window), product(result)
-    return plain and isinstance(taps, int) and isinstance(places, int) and taps >= 4 * places
+    is_long = isinstance(taps, int) and isinstance(places, int) and taps >= 4 * places
+    return plain and (is_single or is_long)
 
 
 def conv_rule(node: Node) -> Rule:

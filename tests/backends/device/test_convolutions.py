@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from device_backend import BACKEND
 from kernel_cases import Spec, random_array
 from test_programs import check, func_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import Program
@@ -116,6 +118,33 @@ def test_the_gradient_of_a_weight(last: bool, stride: int, rng: np.random.Genera
         func.interpret(*arrays), reference(func.results[0], *arrays), rtol=1e-4, atol=1e-4
     )
     check(func, arrays, 1e-4)
+
+
+def test_the_gradient_of_a_window_as_large_as_its_image(rng: np.random.Generator) -> None:
+    """Of single channels: one call for all of them, not a product of images for each."""
+    attrs = {k: (1, 1) for k in ("stride", "lhs_dilation", "rhs_dilation")}
+    specs: list[Spec] = [("f32", 1, 6 * 4, 5, 5), ("f32", 6, 4, 5, 5)]
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        return b.conv(x, w, groups=6, low=(2, 2), high=(2, 2), **attrs)
+
+    func = func_of(build, specs)
+    arrays = [random_array(s, rng) for s in specs]
+    with Calls() as calls:
+        check(func, arrays, 1e-4)
+    assert torch.ops.aten.convolution_backward.default in calls.seen
+
+
+class Calls(TorchDispatchMode):
+    """Which ops torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[object] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(func)
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("last", [False, True])

@@ -17,6 +17,7 @@ from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
 from stack.ir.warp_ops import WARP
+from stack.passes.blocking.stream import StreamTiler as BlockStream
 from stack.passes.exact_tiling.gemm import COLUMN_COST
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.gpu_loops.rows import UNROLLED
@@ -58,7 +59,9 @@ def choose(stream: Node, loops: str, log: Log) -> str:
         _fits(lambda: _row_kernel(stream))
         return ""
     if loops == "blocks":
-        return check_chain(stream, log.gpu)
+        gpu = log.gpu
+        _fits(lambda: BlockStream(stream, target=gpu).kernel())
+        return check_chain(stream, gpu)
     if loops != "cpu":
         raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu, warps")
     price = cpu_price(stream, log.cpu)

@@ -97,6 +97,17 @@ def shows(node: Node) -> bool:
     return ops.is_whole_view(node) or node.op == "cast"
 
 
+def read_through(node: Node) -> bool:
+    """Whether an operand of a dot is read where what it shows lies: a view, or a cast of no more
+    bytes. What a kernel makes and narrows is written narrow, and read so many times."""
+    if not shows(node) or node.op != "cast" or not node.dtype.is_float:
+        return shows(node)
+    source = node.args[0]
+    while shows(source):
+        source = source.args[0]
+    return node.dtype.bits >= node.args[0].dtype.bits or source.op in ("param", "const")
+
+
 def finishes(node: Node) -> bool:
     """Whether an op may follow the pass: one element from one."""
     if not isinstance(node.type, TensorType):

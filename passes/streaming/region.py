@@ -14,7 +14,7 @@ from stack.ir import ops
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.types import TensorType
-from stack.passes.streaming.graph import Graph, is_elementwise, reduced_value, shows
+from stack.passes.streaming.graph import Graph, is_elementwise, read_through, reduced_value, shows
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
 MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
@@ -136,7 +136,7 @@ class Region:
             # rows are read where no state is in them, as long as it takes reading to make them
             return simple and (shows(node) or self.graph.is_generated(node) or self.depends(value))
         if value in self.light:
-            simple = shows(node)
+            simple = read_through(node)
         if node.op == "gather":
             simple = True
         if not simple and node not in self.dots:
@@ -328,7 +328,7 @@ class Region:
 
     def _walk_views(self, value: Value) -> None:
         """Note how views split the axes of a dot's operand."""
-        while shows(value.node) and self.passes(value):
+        while read_through(value.node) and self.passes(value):
             (value,) = self.operand_values(value)
 
     def _visit_row(self, value: Value, pending: list[Value]) -> None:

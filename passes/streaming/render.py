@@ -11,7 +11,7 @@ from stack.ir.builder import constant, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.types import F32, DType, TensorType
-from stack.passes.streaming.graph import shows
+from stack.passes.streaming.graph import read_through
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.terms import (
     Anchor,
@@ -114,7 +114,7 @@ class Render:
             return self.form(node)
         if node.op == "const" and not node.shape:
             return self.constant(splat(node), node.dtype if native else wide(node.dtype))
-        views = shows(node)
+        views = read_through(node)
         if not self.region.passes(value) or (native and not views):
             read = self.leaf(node, self.shape(names))
             return read if native else widened(read)

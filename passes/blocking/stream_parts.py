@@ -15,7 +15,7 @@ from stack.ir.stream_op import streamed_extent
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.stream_places import stream_places
-from stack.passes.blocking.tile_choice import HIDDEN
+from stack.passes.blocking.tile_choice import HIDDEN, product_rate
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 
@@ -37,7 +37,8 @@ def has_parts(stream: Node) -> bool:
     except CannotTile:
         return False
     kept = {s for place in places.states.values() for d in place for s in symbols(d)}
-    return all(symbols(d) <= kept for place in places.results for d in place)
+    long = {s for place in places.results for d in place for s in symbols(d) if s.high}
+    return long <= kept
 
 
 def best_part(stream: Node, gpu: Gpu) -> int:
@@ -53,7 +54,8 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
-    summing = static(found.flops) / (RATE * gpu.bf16_rate)
+    rates = [product_rate(n, gpu) for n in stream.blocks[0].nodes if n.op == "dot"]
+    summing = static(found.flops) / (RATE * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 

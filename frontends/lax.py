@@ -70,6 +70,7 @@ def on_pairs() -> Lowering:
     return importlib.import_module("stack.frontends.lax_complex").complex_equation
 
 
+@cache
 def dtype_of(dtype: Any) -> DType:
     """The IR's element type for JAX's."""
     name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from device_backend import BACKEND
+from device_backend import BACKEND, with_stages
 from kernel_cases import Spec, random_array
 from test_programs import check, func_of
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -180,7 +180,7 @@ def test_what_the_library_allocates_is_kept_no_longer_than_it_is_read() -> None:
     stages = (*BACKEND.lowering.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
     held: list[int] = []
     programs: list[Program] = []
-    backend = replace(BACKEND.with_stages(stages), compile=_noting(programs))
+    backend = replace(with_stages(stages), compile=_noting(programs))
     executable = compile_func(func, backend)
     (program,) = programs
     inner = [v for v in program.passing if v.source == "made"]

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from device_backend import BACKEND
+from device_backend import BACKEND, with_stages
 from kernel_cases import Spec, random_array
 from test_programs import func_of
 
@@ -21,7 +21,7 @@ from stack.run.compile import compile_func, lower
 from stack.run.record import Run
 
 TILED = "tile{refuse=[scatter]},library,memory{updated=[scatter]}"
-LIBRARY = BACKEND.with_stages((*BACKEND.lowering.stages[:-1], ("tiled", TILED)))
+LIBRARY = with_stages((*BACKEND.lowering.stages[:-1], ("tiled", TILED)))
 # rule, operand, index, updates
 ROWS = {
     "rows": ("v! d, n, n d -> v! d", (7, 3), (5,), (5, 3)),

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from stack.ir.builder import make
 from stack.ir.node import Block, Func, Node, topological
 from stack.passes.blocking.tile_choice import best_seconds, lying_across, may_round, product_of
-from stack.passes.control import changed_bodies
+from stack.passes.control import CONTROL
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.tile import alone
 from stack.passes.tiling.frame import CannotTile
@@ -36,14 +36,13 @@ class KMajor(Pass):
 
     def _block(self, block: Block, log: Log, fixed: Set[Node], turns: int) -> Block:
         """A block that runs so many times; what is `fixed` is the same each time."""
-        changed = changed_bodies(block, lambda b: self._block(b, log, frozenset(), 1))
+        changed: dict[Node, Replacement] = {}
         for node in block.nodes:
-            count = node.attrs.get("trip_count")
-            if node.op == "while" and count:
-                test, body = node.blocks
-                kept = {p for p, r in zip(body.params, body.results, strict=True) if p is r}
-                blocks = (test, self._block(body, log, kept, int(count)))
-                changed[node] = Replacement(Node(node.op, node.args, node.attrs, node.type, blocks))
+            if node.op in CONTROL:
+                blocks = tuple(self._block(b, log, *_inside(node, b)) for b in node.blocks)
+                if blocks != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
             if node.op != "dot" or not may_round(node):
                 continue
             sides = lying_across(node)
@@ -51,6 +50,14 @@ class KMajor(Pass):
             if sides and cost < _saved(node, log.gpu) and log.spend("k_major"):
                 changed[node] = Replacement(_turned(node, sides))
         return engine.replace(block, changed) if changed else block
+
+
+def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
+    """What is the same in each run of a block of a node, and how often it runs."""
+    count = node.attrs.get("trip_count")
+    if not count or block is not node.blocks[1]:
+        return frozenset(), 1
+    return {p for p, r in zip(block.params, block.results, strict=True) if p is r}, int(count)
 
 
 def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:

@@ -15,7 +15,7 @@ from stack.ir.stream_op import streamed_extent
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.stream_places import stream_places
-from stack.passes.blocking.tile_choice import HIDDEN, product_rate
+from stack.passes.blocking.tile_choice import HIDDEN, Product, may_round, tiles_of
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 
@@ -41,6 +41,13 @@ def has_parts(stream: Node) -> bool:
     return long <= kept
 
 
+def _rate(dot: Node, gpu: Gpu) -> float:
+    """Products for each second that a large dot of such operands reaches."""
+    dtype = dot.args[0].dtype
+    tiles = tiles_of(Product(0, 0, 0, rounds=may_round(dot)), dtype)
+    return gpu.bf16_rate * min(1.0, max(t.rate for t in tiles))
+
+
 def best_part(stream: Node, gpu: Gpu) -> int:
     """Elements of a part with which a stream is fastest; 0 where it is best as it is."""
     extent = streamed_extent(stream)
@@ -54,7 +61,7 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
-    rates = [product_rate(n, gpu) for n in stream.blocks[0].nodes if n.op == "dot"]
+    rates = [_rate(n, gpu) for n in stream.blocks[0].nodes if n.op == "dot"]
     summing = static(found.flops) / (RATE * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)

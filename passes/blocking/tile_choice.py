@@ -183,13 +183,6 @@ def tiles_of(product: Product, dtype: DType) -> tuple[Tile, ...]:
     return ROUNDED if product.rounds else SINGLE
 
 
-def product_rate(dot: Node, gpu: Gpu) -> float:
-    """Products for each second that a large dot of such operands reaches."""
-    dtype = dot.args[0].dtype
-    tiles = tiles_of(Product(0, 0, 0, rounds=may_round(dot)), dtype)
-    return gpu.bf16_rate * min(1.0, max(t.rate for t in tiles))
-
-
 def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
     """Tiles of one row: plain instructions sum lines of the other operand, each read once."""
     deepest = max(16, power_of_two(product.depth))

@@ -39,26 +39,45 @@ TOLERANCE = 2**-7  # two roundings to bf16, relative to the largest result
 
 @dataclass(frozen=True)
 class Rung:
-    """One schedule: how the pass is told, and what it adds to the rung below."""
+    """One schedule, and what it adds to the rung below."""
 
     name: str
-    rows: int
-    columns: int
+    schedule: str
     adds: str
 
-    @property
-    def passes(self) -> str:
-        tile = f"tile_gpu{{rows={self.rows}, columns={self.columns}}}"
-        return f"{tile},distribute_gpu{{product={self.name}}}"
 
-
+PASSES = "schedule{loops=warps},tile_gpu,distribute_gpu"
 LADDER = (
-    Rung("naive", 32, 8, "a thread for each element; lanes go down a column"),
-    Rung("coalesced", 8, 32, "lanes go along a row: one access serves a warp"),
-    Rung("shared", 32, 32, "blocks of both operands in shared memory, read by 32 threads each"),
-    Rung("register", 128, 128, "8 x 8 sums in each thread's registers"),
-    Rung("tensor", 128, 128, "tensor cores: ldmatrix and mma.sync, sums of 64 x 32 in a warp"),
-    Rung("pipelined", 128, 128, "cp.async brings later blocks while this one is multiplied"),
+    Rung(
+        "naive",
+        "m=32@grid m=1@lane n=8@grid",
+        "a thread for each element; lanes go down a column",
+    ),
+    Rung(
+        "coalesced",
+        "m=8@grid n=32@grid n=1@lane",
+        "lanes go along a row: one access serves a warp",
+    ),
+    Rung(
+        "shared",
+        "m=32@grid n=32@grid n=1@lane k=32@serial",
+        "blocks of both operands in shared memory, read by 32 threads each",
+    ),
+    Rung(
+        "register",
+        "m=128@grid m=8@unroll n=128@grid n=8@unroll k=16@serial",
+        "8 x 8 sums in each thread's registers",
+    ),
+    Rung(
+        "tensor",
+        "m=128@grid n=128@grid k=32@serial stages=1",
+        "tensor cores: ldmatrix and mma.sync, sums of 64 x 32 in a warp",
+    ),
+    Rung(
+        "pipelined",
+        "m=128@grid n=128@grid k=32@serial stages=3",
+        "cp.async brings later blocks while this one is multiplied",
+    ),
 )
 
 
@@ -75,7 +94,7 @@ func @matmul(%a: bf16[{rows}, {depth}], %b: bf16[{depth}, {columns}])
 
 def lowered(rung: Rung, func: Func) -> Func:
     """The program at the loop level, as a rung schedules it."""
-    found = Pipeline(rung.passes).run(func).func
+    found = Pipeline(PASSES).run(func, schedules={"c": rung.schedule}).func
     verify(found)
     assert parse(str(found)) is found
     return found
@@ -255,7 +274,7 @@ def climb(args: argparse.Namespace) -> dict[str, Any]:
         func, source, binary = build(rung, args.size, target)
         built[rung.name] = source, binary
         if not args.table:
-            print(f"==== {rung.name}: {rung.adds}\n---- {rung.passes}\n\n{func}")
+            print(f"==== {rung.name}: {rung.adds}\n---- {rung.schedule}\n\n{func}")
             print(f"---- CUDA C++\n\n{kernel_text(source)}")
     timed = race(built, args.size, args.rounds) if on_gpu else {}
     rows = [row_of(r, built[r.name][1], built[r.name][0], args.size, timed) for r in rungs]

@@ -13,6 +13,9 @@ import torch
 import torch.nn.functional as F
 
 from stack.errors import StackError
+from stack.frontends.torch_arrays import dtype_of
+from stack.hosted import find
+from stack.ir.types import TensorType
 from stack.measure.gpu_program import GpuProgram, Rival
 
 Tensor = torch.Tensor
@@ -33,6 +36,22 @@ def liger(module: str, name: str) -> Any:
     if importlib.util.find_spec("liger_kernel") is None:
         raise StackError("liger-kernel is not installed")
     return getattr(importlib.import_module(f"liger_kernel.ops.{module}"), name)
+
+
+def by_hand(name: str, args: tuple[Any, ...], mean: bool = False, **attributes: Any) -> Rival:
+    """The code by hand of a hosted operator; a row with an error where it has none for these."""
+
+    def make() -> Callable[..., Any]:
+        made = find(name)
+        read = made.read(attributes)
+        types = [TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in args]
+        kernel = made.kernel_for("cuda", types, read)
+        if kernel is None:
+            raise StackError(f"{name} has no code by hand for {', '.join(map(str, types))}")
+        run = lambda *given: kernel(*given, **read)
+        return (lambda *given: run(*given).mean()) if mean else run
+
+    return Rival("hand", make)
 
 
 # ---- products
@@ -161,8 +180,14 @@ def norm(
         wanted=tuple(range(len(args))),
         split=rows_cut,
         parts=max(1, x.numel() // (1 << 27)),
-        rivals=_norm_rivals(name),
+        rivals=_norm_rivals(name) | _norm_by_hand(name, args, mode),
     )
+
+
+def _norm_by_hand(name: str, args: tuple[Any, ...], mode: str) -> dict[str, Rival]:
+    if mode != "forward" or name not in ("rms_norm", "layer_norm"):
+        return {}
+    return {"hand": by_hand(f"norm.{name}", args, eps=EPS)}
 
 
 def _norm_rivals(name: str) -> dict[str, Rival]:
@@ -213,7 +238,7 @@ def softmax(rows: int = 16384, width: int = 131072, device: str = "cuda") -> Gpu
         exps=float(x.numel()),
         split=(0,),
         parts=max(1, x.numel() // (1 << 27)),
-        rivals={"torch-softmax": library},
+        rivals={"torch-softmax": library, "hand": by_hand("norm.softmax", (x,))},
     )
 
 
@@ -241,6 +266,9 @@ def cross_entropy(
         return run
 
     library = Rival("library", lambda: lambda x, t: F.cross_entropy(x, t))
+    hand: dict[str, Rival] = {}
+    if mode == "forward":
+        hand["hand"] = by_hand("loss.cross_entropy", (logits, target), mean=True)
     return GpuProgram(
         cross_entropy_loss,
         (logits, target),
@@ -251,6 +279,7 @@ def cross_entropy(
         rivals={
             "torch-cross_entropy": library,
             "liger": Rival("peer", by_liger, spoils=True),
+            **hand,
         },
     )
 

@@ -6,13 +6,15 @@ Importing this file is cheap; torch's tracing machinery is loaded on first use.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from stack.hosted import Op
+from stack.ir.node import Func
 from stack.ir.space import ArraySpace
-from stack.ir.types import DType
+from stack.ir.types import DType, TensorType
 from stack.run.collector import held_back
 from stack.run.frontend import Calls, Captured
 
@@ -80,6 +82,18 @@ class TorchFrontend:
         from stack.frontends.torch_arrays import call_opaque
 
         return call_opaque(target, call, args)
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        """`torch.ops.stack.<family>_<operator>`."""
+        from stack.frontends.torch_hosted import operator
+
+        return operator(made)
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        """A function of arrays of the framework, written out; also while another is captured."""
+        from stack.frontends.torch_hosted import traced
+
+        return traced(fn, types)
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         from stack.frontends.torch_arrays import random_inputs

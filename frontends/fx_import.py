@@ -17,6 +17,7 @@ from torch.fx import Node as FxNode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+import stack.hosted as hosted
 from stack.errors import RuleError, StackError, SymbolicSize, UnsupportedOp
 from stack.frontends import (
     aten_conv,
@@ -43,6 +44,7 @@ from stack.frontends.fx_border import (
 from stack.frontends.fx_complex import is_input_in_pairs
 from stack.frontends.fx_control import CONTROL
 from stack.frontends.fx_dims import Sizes, float_value, is_size
+from stack.frontends.fx_variables import variable_names
 from stack.frontends.torch_arrays import NAMESPACES, dtype_of, encode_call, encode_strides
 from stack.frontends.torch_draws import draws, has_effect, traced_strides
 from stack.frontends.torch_errors import naming_ops
@@ -60,7 +62,7 @@ _ = (
 
 # Ops that check or hint and give nothing.
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
-_NOT_THE_USERS = (os.path.dirname(torch.__file__), os.path.dirname(__file__))
+_NOT_THE_USERS = tuple(map(os.path.dirname, (torch.__file__, __file__, hosted.__file__)))
 _LARGE_CONSTANT = 64
 _STRIDED_WRITES = frozenset({
     torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,
@@ -149,6 +151,8 @@ class _Importer:
         self.orders: dict[Node, Order] = {}
         self.why: dict[str, str] = {}
         self.effects: list[Node] = []
+        self.variables = variable_names(gm.graph)
+        self.assigned: set[Node] = set()
 
     def run(self, name: str, order: Sequence[int] | None) -> Imported:
         holders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
@@ -317,6 +321,7 @@ class _Importer:
         value = node.meta.get("val")
         if node.target is operator.getitem:
             source, index = (self._value(a) for a in node.args)
+            self._assign(source[index], node)
             return source[index]
         func = getattr(node.target, "func", None)
         if isinstance(func, Func):
@@ -338,6 +343,7 @@ class _Importer:
             if isinstance(item, Node):
                 name = node.name.removeprefix("_unsafe").lstrip("_")
                 self._name(item, f"{name}.{i}" if isinstance(out, tuple) else name)
+        self._assign(out, node)
         return out
 
     def _name(self, node: Node, name: str) -> None:
@@ -345,6 +351,16 @@ class _Importer:
         if node.op == "reshape":
             self.b.names.setdefault(node.args[0], name)
         self.b.names.setdefault(node, name)
+
+    def _assign(self, made: Any, node: FxNode) -> None:
+        """The name of the variable that a source line assigns the value to, if one does.
+
+        It takes the place of the op's name; of two variables of one value the first stays.
+        """
+        name = self.variables.get(node)
+        if name is not None and isinstance(made, Node) and made not in self.assigned:
+            self.assigned.add(made)
+            self.b.names[made] = name
 
     def _attribute(self, name: str) -> Any:
         value: Any = self.gm

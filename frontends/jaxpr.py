@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from stack.errors import UsageError
-from stack.ir.types import BF16, DTYPES, DType
+from stack.hosted import Op
+from stack.ir.types import BF16, DTYPES, DType, TensorType
 from stack.run.collector import held_back
 
 if TYPE_CHECKING:
+    from stack.ir.node import Func
     from stack.ir.space import ArraySpace
     from stack.run.frontend import Calls, Captured
 
@@ -108,6 +110,22 @@ class JaxFrontend:
             given = [self.from_numpy(a, d) for a, d in zip(args, dtypes)]
             results = bind(target, call, given)
         return [self.to_numpy(r, dtype_of(r.dtype)) for r in results]
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        """A primitive with its derivative and batching."""
+        from stack.frontends.jax_hosted import operator
+
+        return operator(made)
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        """A function of arrays of the framework, written out; also while another is captured."""
+        import jax
+
+        from stack.frontends.jaxpr_capture import capture
+        from stack.frontends.lax import jax_dtype
+
+        given = (jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types)
+        return capture(lambda *arrays: fn(*arrays), tuple(given)).func
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         """Example arguments: normal floats, integers from 0 to 15, from texts like `f32[2,16]`."""

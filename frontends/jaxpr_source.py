@@ -8,12 +8,12 @@ from typing import Any
 from jax._src import source_info_util
 
 _FRONTENDS = os.path.dirname(os.path.abspath(__file__))
-_RUN = os.path.join(os.path.dirname(_FRONTENDS), "stack", "run")
+_CORE = [os.path.join(os.path.dirname(_FRONTENDS), "stack", name) for name in ("hosted", "run")]
 
 
 def _is_ours(file_name: str) -> bool:
     folder = os.path.dirname(os.path.realpath(file_name))
-    return folder in (os.path.realpath(_FRONTENDS), os.path.realpath(_RUN))
+    return folder in map(os.path.realpath, (_FRONTENDS, *_CORE))
 
 
 def line_of(eqn: Any) -> str:

@@ -22,6 +22,7 @@ from stack.errors import RuleError, StackError, UnsupportedOp
 from stack.frontends.jax_words import has_words, is_complex, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader, known
 from stack.frontends.jaxpr_source import line_of
+from stack.frontends.jaxpr_variables import variable_names
 from stack.frontends.pairs import PART
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
@@ -115,6 +116,7 @@ class Importer:
         b: makes the nodes of this block.
         big: nodes of constants too large for the text, by `id` of the array.
         effects: a result of each call so far that has an effect.
+        assigned: nodes with the name of a variable of the user's; of two the first stays.
     """
 
     def __init__(
@@ -128,6 +130,7 @@ class Importer:
         self.b = Builder()
         self.b.loc = loc
         self.effects: list[Node] = []
+        self.assigned: set[Node] = set()
 
     # ---- types and constants
 
@@ -163,10 +166,16 @@ class Importer:
         def read(atom: Any) -> Node:
             return self.constant(atom.val, atom.aval) if isinstance(atom, Literal) else env[atom]
 
+        variables = variable_names(jaxpr)
         for eqn in jaxpr.eqns:
             line = line_of(eqn)
             self.b.loc = (line,) if line else caller
-            env.update(zip(eqn.outvars, self.equation(eqn, [read(v) for v in eqn.invars])))
+            results = self.equation(eqn, [read(v) for v in eqn.invars])
+            env.update(zip(eqn.outvars, results))
+            for value, node in zip(eqn.outvars, results):
+                if value in variables and node not in self.assigned:
+                    self.assigned.add(node)
+                    self.b.names[node] = variables[value]
         self.b.loc = caller
         return [read(v) for v in jaxpr.outvars]
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node, topological
+from stack.ir.traits import contractions, items_of
 from stack.ir.types import TupleType
 from stack.passes.blocking.beside import side_by_side
 from stack.passes.blocking.joined import left_of
 from stack.passes.blocking.tile_choice import Product, beside_of, best_seconds, product_of
 from stack.passes.control import changed_bodies
-from stack.passes.tile import alone
+from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -87,11 +88,14 @@ class Beside(Pass):
 
 
 def _group(node: Node) -> Node:
-    return alone(node) if node.op == "dot" else node
+    group = group_of(node)
+    assert group is not None, "asked of groups alone"
+    return group
 
 
 def _dot(node: Node) -> Node:
-    return next(n for n in _group(node).blocks[0].nodes if n.op == "dot")
+    (dot,) = contractions(_group(node).blocks[0].nodes)
+    return dot
 
 
 def _product(node: Node) -> Product:
@@ -100,13 +104,11 @@ def _product(node: Node) -> Product:
 
 def _left_operand(node: Node) -> object:
     """What groups that may stand side by side have in common; None for other nodes."""
-    if node.op not in ("dot", "fusion") or node.attrs.get("kind") == "library":
+    group = group_of(node)
+    dots = contractions(group.blocks[0].nodes) if group is not None else []
+    if group is None or len(dots) != 1:
         return None
-    group = _group(node)
-    body = group.blocks[0]
-    if sum(n.op == "dot" for n in body.nodes) != 1:
-        return None
-    dot = _dot(node)
+    (dot,), body = dots, group.blocks[0]
     left = left_of(dot)
     if left is None or left[0] not in body.params or not dot.dtype.is_float:
         return None
@@ -124,7 +126,7 @@ def _put(block: Block, nodes: Sequence[Node]) -> Block:
             changed[node] = Replacement(Node("item", (made,), {"index": first}, node.type))
             first += 1
             continue
-        for item in (n for n in block.nodes if n.op == "item" and n.args[0] is node):
+        for item in items_of(node, block.nodes):
             index = first + int(item.attrs["index"])
             changed[item] = Replacement(Node("item", (made,), {"index": index}, item.type))
         first += len(node.type.items)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_generated, writes_by_data
 from stack.passes.blocking.apart import set_apart
 from stack.passes.blocking.beside import BesideTiler
 from stack.passes.blocking.joined import parts_of
@@ -22,28 +23,19 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
-LEFT = ("scatter",)  # walked in order: a library does them
-
 
 @dataclass(frozen=True)
 class Blocks(Pass):
     """Turn every fusion group and stream into a kernel at the tile level.
 
+    It follows the `schedule` of a group; what that leaves open, or a group without one, is as the
+    policies of `blocking` have it.
+
     Attributes:
-        rows: extent of a tile along the rows of a product; 0 lets the tiler choose.
-        lanes: extent of a tile along its columns; 0 likewise.
-        step: extent of a tile along the contracted or streamed axis; 0 likewise.
-        warps: of a kernel with a product; 0 lets the tiler choose.
-        stages: steps of its loops that are loaded ahead; 0 likewise.
         refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
     name: ClassVar[str] = "blocks"
-    rows: int = 0
-    lanes: int = 0
-    step: int = 0
-    warps: int = 0
-    stages: int = 0
     refuse: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
@@ -54,11 +46,11 @@ class Blocks(Pass):
         block = set_apart(block)
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op in LEFT or not (is_bare(node) or node.op in ("fusion", "stream")):
+            if writes_by_data(node):
+                continue  # walked in order: a library does it
+            is_own = is_generated(node) and not is_given_to_library(node)
+            if not (is_bare(node) or is_own or node.op == "stream"):
                 continue
-            if node.op == "fusion":
-                if node.attrs["kind"] == "library" or is_given_to_library(node):
-                    continue
             try:
                 kernel = self._kernel(node, log.gpu)
             except CannotTile as why:
@@ -82,22 +74,10 @@ class Blocks(Pass):
         if group.op == "stream":
             from stack.passes.blocking.stream import StreamTiler
 
-            return self._hinted(StreamTiler(group, *self._asked, target=gpu).kernel())
+            return StreamTiler(group, target=gpu).kernel()
         if any(n.op == "scan" for n in group.blocks[0].nodes):
             return ScanTiler(group, target=gpu).kernel()
         if space_of(group.blocks[0]) is not None:
             return WalkTiler(group, target=gpu).kernel()
         tiler = BesideTiler if parts_of(group.blocks[0]) else BlockTiler
-        return self._hinted(tiler(group, *self._asked, target=gpu).kernel())
-
-    @property
-    def _asked(self) -> tuple[int, int, int]:
-        return self.rows, self.lanes, self.step
-
-    def _hinted(self, kernel: Node) -> Node:
-        """A kernel with the warps and stages that were asked for."""
-        if "dot" not in kernel.attrs["ops"] or not (self.warps or self.stages):
-            return kernel
-        asked = {"warps": self.warps, "stages": self.stages}
-        attrs = {**kernel.attrs, **{k: v for k, v in asked.items() if v}}
-        return Node(kernel.op, kernel.args, attrs, kernel.type, kernel.blocks)
+        return tiler(group, target=gpu).kernel()

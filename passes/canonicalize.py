@@ -7,15 +7,19 @@ Floats keep their meaning: `x + 0.0` is not `x` (x may be -0.0), `x * 0.0` is no
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from stack.ir import ops
+from stack.ir.algebra import ELEMENTWISE, Algebra
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import product
 from stack.ir.node import Func, Node
+from stack.ir.ops import OPS
+from stack.ir.traits import converts, is_alias, is_reduction, negates, place_of, signs, spread
 from stack.ir.types import BOOL, I32, I64, DType
 from stack.passes.rules.indexing import INDEX_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES, unit_reshape
@@ -24,8 +28,6 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.splat import splat
 from stack.rewrite.verdict import Why
-
-COMMUTATIVE = ("add", "and", "eq", "max", "min", "mul", "ne", "or", "xor")
 
 
 @dataclass(frozen=True)
@@ -42,13 +44,6 @@ def _is_const(node: Node) -> bool:
     return splat(node) is not None
 
 
-def _same(value: Any, number: float, dtype: DType) -> bool:
-    """Whether a splat is this number, sign of zero included."""
-    if value is None or isinstance(value, complex) or dtype.kind not in "iufb":
-        return False
-    return value == number and math.copysign(1.0, value) == math.copysign(1.0, number)
-
-
 def _or_broadcast(node: Node, value: Node) -> Node:
     """A scalar where a full value is needed."""
     if value.type == node.type:
@@ -56,7 +51,12 @@ def _or_broadcast(node: Node, value: Node) -> Node:
     return make("broadcast", (value,), {"axes": ()}, hint=node.type)
 
 
-@on(*COMMUTATIVE)
+def _named(holds: Callable[[Algebra], bool], arity: int = 2) -> tuple[str, ...]:
+    """Ops of so many operands, by a fact."""
+    return tuple(n for n, facts in ELEMENTWISE.items() if OPS[n].arity == arity and holds(facts))
+
+
+@on(*_named(lambda facts: facts.commutative))
 def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Constants are the second operand of what commutes."""
     a, b = node.args
@@ -65,28 +65,27 @@ def constant_right(node: Node, op: Builder, scope: Scope) -> Node | None:
     return None
 
 
-@on("add", "sub", "mul", "div", "or", "xor", "shl", "shr")
+@on(*_named(lambda facts: math.isfinite(facts.neutral.get(1, math.inf))))
 def neutral(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
-    """An operand that changes nothing: x * 1, x / 1, x - 0, x + -0.0."""
+    """An operand that changes nothing: x * 1, x / 1, x - 0, x + -0.0, x & true."""
     x, c = node.args
-    value = splat(c)
-    if value is None or x.type != node.type:
+    value, wanted = splat(c), ops.algebra_of(node).neutral[1]
+    if value is None or x.type != node.type or node.dtype.kind not in "iufb":
         return None
-    kind = node.dtype.kind
-    if node.op in ("mul", "div"):
-        keeps = value == 1 and kind in "iufb"
-    elif node.op == "add":
-        keeps = _same(value, -0.0, node.dtype) if kind == "f" else value == 0 and kind in "iub"
-    elif node.op == "sub":
-        keeps = _same(value, 0.0, node.dtype)
-    else:
-        keeps = value == 0 and kind in "iub"
-    if not keeps and node.op in ("add", "sub") and value == 0:
+    if value != (_all_bits(node.dtype) if wanted == -1 else wanted):
+        return None
+    terms = signs(node)
+    if terms and node.dtype.is_float and math.copysign(1.0, value) != -terms[1]:
         return Why("it makes 0.0 of -0.0")
-    return x if keeps else None
+    return x
 
 
-@on("mul", "and")
+def _all_bits(dtype: DType) -> int:
+    """The integer or condition all of whose bits are set."""
+    return {"b": 1, "u": (1 << dtype.bits) - 1}.get(dtype.kind, -1)
+
+
+@on(*_named(lambda facts: facts.absorbing.get(1) == 0))
 def absorbing(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """x * 0 and x & 0 of integers and bools."""
     if splat(node.args[1]) != 0:
@@ -94,13 +93,6 @@ def absorbing(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     if node.dtype.kind not in "iub":
         return Why("0 times an infinity is a nan, and 0 times -1 is -0.0")
     return _or_broadcast(node, constant(0, node.dtype))
-
-
-@on("and")
-def all_ones(node: Node, op: Builder, scope: Scope) -> Node | None:
-    """x & true."""
-    x = node.args[0]
-    return x if splat(node.args[1]) is True and x.type == node.type else None
 
 
 @on("mul")
@@ -126,14 +118,14 @@ def divide_by_power_of_two(node: Node, op: Builder, scope: Scope) -> Node | Why 
     return make("mul", (node.args[0], _or_broadcast(node.args[1], constant(1 / value, node.dtype))))
 
 
-@on("neg", "not")
+@on(*(name for name, facts in ELEMENTWISE.items() if facts.inverse == name))
 def twice(node: Node, op: Builder, scope: Scope) -> Node | None:
     """-(-x), not not x."""
     inner = node.args[0]
     return inner.args[0] if inner.op == node.op else None
 
 
-@on("abs", "floor", "ceil", "round", "trunc", "sign")
+@on(*_named(lambda facts: facts.idempotent, 1))
 def idempotent(node: Node, op: Builder, scope: Scope) -> Node | None:
     """The second of two equal roundings does nothing; |-x| is |x|, where there is a sign."""
     inner = node.args[0]
@@ -145,7 +137,7 @@ def idempotent(node: Node, op: Builder, scope: Scope) -> Node | None:
     return inner if node.op in rounded and inner.op in rounded else None
 
 
-@on("max", "min", "and", "or")
+@on(*_named(lambda facts: facts.idempotent))
 def same_operands(node: Node, op: Builder, scope: Scope) -> Node | None:
     """max(x, x)."""
     return node.args[0] if node.args[0] is node.args[1] else None
@@ -161,7 +153,7 @@ def cancels(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     return _or_broadcast(node, constant(0, node.dtype))
 
 
-@on("eq", "ne", "le", "ge", "lt", "gt")
+@on(*_named(lambda facts: facts.reflexive is not None))
 def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """x == x of integers."""
     if node.args[0] is not node.args[1]:
@@ -194,7 +186,7 @@ def chosen(node: Node, op: Builder, scope: Scope) -> Node | None:
         return _or_broadcast_any(node, yes if value else no)
     if yes is no:
         return _or_broadcast_any(node, yes)
-    if test.op == "not":
+    if negates(test):
         return make("select", (test.args[0], no, yes))
     return None
 
@@ -231,7 +223,7 @@ def cast_of_cast(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     inner = node.args[0]
     if inner.type == node.type:
         return inner
-    if inner.op == "cast" and node.dtype.kind != "b":
+    if converts(inner) and node.dtype.kind != "b":
         source = inner.args[0]
         if not holds_all(inner.dtype, source.dtype):
             return Why(f"{inner.dtype} does not hold every value of {source.dtype}", inner)
@@ -268,7 +260,7 @@ def reduces_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
 def reduce_of_reduce(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """Two of one kind in a row are one over both axes (kinds whose order does not matter)."""
     inner, kind = node.args[0], node.attrs["kind"]
-    if inner.op != "reduce" or inner.attrs["kind"] != kind:
+    if not is_reduction(inner) or inner.attrs["kind"] != kind:
         return None
     if kind not in ("max", "min", "and", "or") and not node.dtype.is_integer:
         return Why(f"a {kind} of {node.dtype} depends on its order", inner)
@@ -299,45 +291,45 @@ def item_of_known_branch(node: Node, op: Builder, scope: Scope) -> Node | None:
     if value is None:
         return None
     index = min(max(int(value), 0), len(source.blocks) - 1)
-    return inline_block(source.blocks[index], source.args[1:], op)[int(node.attrs["index"])]
+    return inline_block(source.blocks[index], source.args[1:], op)[place_of(node)]
 
 
-ELEMENTWISE = tuple(name for name, op in ops.OPS.items() if op.kind == "elementwise")
+BY_ELEMENT = tuple(name for name, op in OPS.items() if op.kind == "elementwise")
 
 
-@on(*ELEMENTWISE)
+@on(*BY_ELEMENT)
 def scalar_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
     """A broadcast scalar next to a full operand: the scalar does."""
     if len(node.args) < 2 or not node.shape:
         return None
-    if not any(a.op == "broadcast" and not a.args[0].shape for a in node.args):
+    if not any(spread(a) == () for a in node.args):
         return None
-    args = [a.args[0] if a.op == "broadcast" and not a.args[0].shape else a for a in node.args]
+    args = [a.args[0] if spread(a) == () else a for a in node.args]
     if all(not a.shape for a in args):
         return make("broadcast", (make(node.op, args, node.attrs),), {"axes": ()}, hint=node.type)
     return make(node.op, args, node.attrs)
 
 
-@on(*ELEMENTWISE)
+@on(*BY_ELEMENT)
 def compute_before_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(broadcast(x), broadcast(y)) along the same axes: compute on the small operands."""
     wide = [a for a in node.args if a.shape]
-    if not wide or any(a.op != "broadcast" for a in wide):
+    axes = spread(wide[0]) if wide else None
+    if axes is None or any(spread(a) != axes for a in wide):
         return None
-    first = wide[0]
-    for a in wide:
-        if a.attrs["axes"] != first.attrs["axes"] or a.args[0].shape != first.args[0].shape:
-            return None
+    shapes = {a.args[0].shape for a in wide}
+    if len(shapes) > 1:
+        return None
     args = [a.args[0] if a.shape else a for a in node.args]
-    small = make(node.op, args, node.attrs, hint=node.tensor.with_shape(first.args[0].shape))
-    return make("broadcast", (small,), {"axes": first.attrs["axes"]}, hint=node.type)
+    small = make(node.op, args, node.attrs, hint=node.tensor.with_shape(shapes.pop()))
+    return make("broadcast", (small,), {"axes": axes}, hint=node.type)
 
 
-@on(*ELEMENTWISE)
+@on(*BY_ELEMENT)
 def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(reshape(x), reshape(y)) of one shape: reshape the result, which may cancel."""
     wide = [a for a in node.args if a.shape]
-    if not wide or any(a.op != "reshape" for a in wide):
+    if not wide or not all(map(is_alias, wide)):
         return None
     shape = wide[0].args[0].shape
     if any(a.args[0].shape != shape for a in wide) or not shape:
@@ -351,7 +343,7 @@ def compute_before_reshape(node: Node, op: Builder, scope: Scope) -> Node | None
 def counts(node: Node, op: Builder, scope: Scope) -> Node | None:
     """A count of fewer than 2^31 places fits 32 bits."""
     inner, axes = node.args[0], [int(a) for a in node.attrs["axes"]]
-    if node.attrs["kind"] != "sum" or node.dtype != I64 or inner.op != "cast" or not axes:
+    if node.attrs["kind"] != "sum" or node.dtype != I64 or not converts(inner) or not axes:
         return None
     places = product([inner.shape[a] for a in axes])
     if inner.args[0].dtype != BOOL or not isinstance(places, int) or places >= 1 << 31:
@@ -366,7 +358,6 @@ RULES: tuple[Simple, ...] = (
     constant_right,
     neutral,
     absorbing,
-    all_ones,
     times_minus_one,
     divide_by_power_of_two,
     twice,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from stack.ir import ops
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction
 from stack.rewrite.entries import flat
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.group import Group, bytes_of
@@ -44,7 +45,7 @@ def _saved(grouping: Grouping, group: Group, out: Node, part: list[Node]) -> int
     """Bytes that are not written and read again, less those that both parts read then."""
     inputs = {s for n in part for s in grouping.reads[n] if s in group.inputs}
     rest = {s for n in group.members if n not in part for s in grouping.reads[n]}
-    dots = sum(bytes_of(s) for s in inputs if s.op == "dot")
+    dots = sum(bytes_of(s) for s in inputs if is_contraction(s))
     return 2 * (dots - bytes_of(out)) - sum(bytes_of(s) for s in inputs & rest)
 
 
@@ -67,7 +68,7 @@ def _prefix(grouping: Grouping, group: Group, out: Node) -> list[Node]:
         readers = grouping.readers.get(node, [])
         if node is not out and (node in grouping.needed or any(r not in part for r in readers)):
             return []
-    for dot in (s for n in part for s in grouping.reads[n] if s.op == "dot"):
+    for dot in (s for n in part for s in grouping.reads[n] if is_contraction(s)):
         if all(r in part for r in grouping.readers[dot]) and dot not in grouping.needed:
             return list(part)
     return []

@@ -11,20 +11,19 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
-from stack.ir.axes import Operand, parse_rule
+from stack.ir.axes import Operand, Rule
 from stack.ir.builder import make
 from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_contraction, is_input, is_number, items_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
-from stack.passes.tile import alone
+from stack.passes.tile import group_of
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-
-COLLAPSED = ("broadcast", "dot", "reduce", "transpose")  # and elementwise ops: `_attrs` knows them
 
 
 @dataclass(frozen=True)
@@ -41,9 +40,9 @@ class Collapse(Pass):
     def _block(self, block: Block, log: Log) -> Block:
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
-            if node.op not in ("dot", "fusion", "stream") or node.attrs.get("kind") == "library":
+            group = node if node.op == "stream" else group_of(node)
+            if group is None:
                 continue
-            group = alone(node) if node.op == "dot" else node
             axes = _Axes(group)
             merged = axes.pairs()
             if not merged or not log.spend("collapse", block.locs.get(node, ())):
@@ -53,7 +52,7 @@ class Collapse(Pass):
             if not isinstance(node.type, TupleType):
                 changed[node] = Replacement(reshaped(made, node.shape), names=names)
                 continue
-            for item in (n for n in block.nodes if n.op == "item" and n.args[0] is node):
+            for item in items_of(node, block.nodes):
                 new = make("item", (made,), {"index": item.attrs["index"]})
                 changed[item] = Replacement(reshaped(new, item.shape), names=names)
         return replace(block, changed) if changed else block
@@ -94,19 +93,18 @@ class _Axes:
 
     def _bind(self, node: Node) -> None:
         """Dims that the axis rule of an op gives one name are one axis."""
-        if node.op == "param" or (node.op == "const" and not node.tensor.rank):
+        if is_input(node) or is_number(node):
             return
         rule = ops.rule_of(node)
-        op = ops.lookup(node.op)
-        known = op.kind == "elementwise" or node.op in COLLAPSED
-        if rule is None or not known:
+        is_stated = rule is not None and rule.is_plain and ops.restated(node, rule) is not None
+        if rule is None or not is_stated or ops.lookup(node.op).windows is not None:
             self.is_known = False
             return
         named: dict[str, int] = {}
         for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node), strict=True):
             for name, dim in zip(_names(operand), self.dims[value], strict=True):
                 self._join(named.setdefault(name, dim), dim)
-        if self.group.op == "stream" and op.kind == "contraction":
+        if self.group.op == "stream" and is_contraction(node):
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
             self.kept.update(named[name] for name in left & right & made)
 
@@ -169,23 +167,15 @@ class _Axes:
 
     def _attrs(self, node: Node, kept: dict[Node, list[int]]) -> dict[str, object]:
         """Attributes that number axes, or name them, for those that are left."""
-        attrs: dict[str, object] = dict(node.attrs)
-        if node.op == "dot":
-            rule = parse_rule(node.attrs["rule"])
-            sides = [
-                " ".join(_names(operand)[i] for i in kept[value])
-                for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node))
-            ]
-            attrs["rule"] = f"{', '.join(sides[:-1])} -> {sides[-1]}"
-        elif node.op == "broadcast":
-            places = [int(node.attrs["axes"][i]) for i in kept[node.args[0]]]
-            attrs["axes"] = tuple(kept[node].index(p) for p in places)
-        elif node.op == "transpose":
-            source = kept[node.args[0]]
-            attrs["perm"] = tuple(source.index(int(node.attrs["perm"][i])) for i in kept[node])
-        elif node.op == "reduce":
-            source = kept[node.args[0]]
-            attrs["axes"] = tuple(i for i, d in enumerate(source) if d in node.attrs["axes"])
+        rule = ops.rule_of(node)
+        if rule is None:
+            return dict(node.attrs)
+        *inputs, made = (
+            tuple(operand[i] for i in kept[value])
+            for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node))
+        )
+        attrs = ops.restated(node, Rule(tuple(inputs), (made,)))
+        assert attrs is not None, "asked when it was bound"
         return attrs
 
 

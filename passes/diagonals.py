@@ -20,6 +20,7 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
+from stack.ir.traits import converts, extremum, signs
 from stack.ir.types import I32, TensorType
 from stack.passes.positions.affine import affine, slope
 from stack.rewrite.engine import Scope, on, rewrite
@@ -205,26 +206,27 @@ def _clipped(node: Node, index: Index) -> tuple[Dim, int | None, int | None] | N
         return value, None, None
     if node.dtype.kind != "i" or node.dtype.bits < 32:
         return None  # narrow integers wrap
-    if ops.is_view(node) or node.op == "cast":
+    if ops.is_view(node) or converts(node):
         return _clipped(node.args[0], ops.pull(node, index)[0])
-    if node.op not in ("add", "sub", "max", "min"):
+    terms, sign = signs(node), extremum(node)
+    if not terms and not sign:
         return None
     left, right = (affine(a, index if a.tensor.rank else ()) for a in node.args)
     number = right if isinstance(right, int) else left
-    if not isinstance(number, int) or (node.op == "sub" and number is not right):
+    if not isinstance(number, int) or (terms == (1, -1) and number is not right):
         return None
     inner = node.args[0] if number is right else node.args[1]
     found = _clipped(inner, index)
     if found is None:
         return None
     line, low, high = found
-    if node.op in ("add", "sub"):
-        by = number if node.op == "add" else -number
+    if terms:
+        by = number * terms[1]
         low, high = (None if b is None else b + by for b in (low, high))
         return add(line, by), low, high
-    pick = max if node.op == "max" else min
+    pick = max if sign > 0 else min
     low, high = (None if b is None else pick(b, number) for b in (low, high))
-    if node.op == "max":
+    if sign > 0:
         return line, number if low is None else low, high
     return line, low, number if high is None else high
 

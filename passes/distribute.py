@@ -13,16 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.errors import VerifyError
 from stack.ir import ops
 from stack.ir.builder import Builder, constant, rebuild
 from stack.ir.node import Block, Func, Node
+from stack.ir.printer import print_node
 from stack.ir.space import identity
+from stack.ir.traits import loop_of
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
     is_value,
     origin_of,
+    reachable,
     tiles_of,
 )
 from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
@@ -71,6 +75,7 @@ def distribute_kernel(kernel: Node, width: int = 0, target: Target | None = None
     block = kernel.blocks[0]
     dot = find_dot(block)
     if dot is None:
+        check_lines(block)
         block = _Kernel(block, width, cpu).block()
     elif is_packed(dot):
         block = _Kernel(block, width, cpu, is_done=True).block()
@@ -79,6 +84,21 @@ def distribute_kernel(kernel: Node, width: int = 0, target: Target | None = None
     block = sum_in_blocks(block)
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
+
+
+def check_lines(block: Block) -> None:
+    """Raise VerifyError where tiles are not of `block_policy.EXACT`, which vectors are cut from."""
+    for node in reachable(block.results):
+        types = node.type.items if isinstance(node.type, TupleType) else (node.type,)
+        rule = ""
+        if any(t.space == "tile" and t.rank > 1 for t in types):
+            rule = "a vector is part of a tile of one axis"
+        elif node.attrs.get("clip"):
+            rule = (
+                "a vector is part of a tile that ends where its axis does, not of one with `clip`"
+            )
+        if rule:
+            raise VerifyError(rule, print_node(node, block), block.locs.get(node, ()))
 
 
 class _Kernel:
@@ -92,6 +112,9 @@ class _Kernel:
         self.width = width
         self.is_done = is_done
         self.b = Builder()
+        if is_done:  # its nodes stay, with their names and source lines
+            self.b.names.update(block.names)
+            self.b.locs.update(block.locs)
         self.count = 0
 
     def block(self) -> Block:
@@ -99,10 +122,8 @@ class _Kernel:
         return self.b.block(self.old.params, results)
 
     def _level(self, block: Block, params: Sequence[Node]) -> list[Node]:
-        loop = block.results[0]
-        if loop.op == "item":
-            loop = loop.args[0]
-        if loop.op != "loop" or loop.attrs["kind"] != "grid":
+        loop = loop_of(block, "grid")
+        if loop is None:
             return list(block.results) if self.is_done else _Program(self, block).results()
         inner = loop.blocks[0]
         new = Block(inner.params, self._level(inner, inner.params))

@@ -9,6 +9,7 @@ from typing import ClassVar
 from stack.errors import UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import unconverted
 from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.gpu_loops.columns import distribute_columns
 from stack.passes.gpu_loops.fma import Fma
@@ -17,22 +18,23 @@ from stack.passes.gpu_loops.long_sums import sum_with_remainders
 from stack.passes.gpu_loops.rows import distribute_rows
 from stack.passes.gpu_loops.tensor import Tensor
 from stack.passes.gpu_loops.threads import Direct, Tiled
+from stack.passes.gpu_loops.tile_policy import STAGES, form_of
 from stack.passes.gpu_loops.turn import distribute_turned
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.schedule import Schedule, first_schedule
 from stack.target import Target, as_gpu
 
 __all__ = ["PRODUCTS", "CannotDistribute", "DistributeGpu", "distribute_gpu_kernel"]
 
-STAGES = 3
 # schedules of a matrix product, each faster than the one before it on large products
-PRODUCTS: dict[str, Callable[[Block], Block]] = {
-    "naive": lambda block: Direct(block, is_coalesced=False).block(),
-    "coalesced": lambda block: Direct(block, is_coalesced=True).block(),
-    "shared": lambda block: Tiled(block, is_single=True).block(),
-    "register": lambda block: Tiled(block, is_single=False).block(),
-    "tensor": lambda block: Tensor(block, stages=1).block(),
-    "pipelined": lambda block: (Fma if _is_wide(block) else Tensor)(block, STAGES).block(),
+PRODUCTS: dict[str, Callable[[Block, Schedule], Block]] = {
+    "naive": lambda block, _: Direct(block, is_coalesced=False).block(),
+    "coalesced": lambda block, _: Direct(block, is_coalesced=True).block(),
+    "shared": lambda block, _: Tiled(block, is_single=True).block(),
+    "register": lambda block, _: Tiled(block, is_single=False).block(),
+    "tensor": lambda block, schedule: Tensor(block, 1, schedule.warps).block(),
+    "pipelined": lambda block, schedule: _pipelined(block, schedule).block(),
 }
 
 
@@ -70,7 +72,7 @@ def distribute_gpu_kernel(
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
     block, gpu = kernel.blocks[0], as_gpu(target)
     if find_dot(block) is not None:
-        block = _product(block, product)
+        block = _product(block, product, first_schedule(kernel) or Schedule())
     else:
         made = distribute_turned(block) or distribute_columns(block, gpu)
         made = made or distribute_rows(block, gpu)
@@ -79,20 +81,26 @@ def distribute_gpu_kernel(
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 
 
-def _product(block: Block, product: str) -> Block:
+def _pipelined(block: Block, schedule: Schedule) -> Fma | Tensor:
+    stages = schedule.stages or STAGES
+    return Fma(block, stages) if _is_wide(block) else Tensor(block, stages, schedule.warps)
+
+
+def _product(block: Block, product: str, schedule: Schedule) -> Block:
+    product = form_of(schedule) or product if product == "auto" else product
     if product != "auto":
         if product not in PRODUCTS:
             raise UsageError(f"no schedule {product!r}; there are: {', '.join(PRODUCTS)}")
-        return PRODUCTS[product](block)
+        return PRODUCTS[product](block, schedule)
+    plain = "register" if _is_wide(block) else "tensor"
     try:
-        return PRODUCTS["pipelined"](block)
+        return PRODUCTS[plain if schedule.stages == 1 else "pipelined"](block, schedule)
     except CannotDistribute:
-        return PRODUCTS["register" if _is_wide(block) else "tensor"](block)
+        return PRODUCTS[plain](block, schedule)
 
 
 def _is_wide(block: Block) -> bool:
     """Whether a product is one of floats that tensor cores do not take."""
     dot = find_dot(block)
     assert dot is not None
-    source = dot.args[0].args[0] if dot.args[0].op == "cast" else dot.args[0]
-    return source.dtype.bits != 16
+    return unconverted(dot.args[0]).dtype.bits != 16

@@ -21,6 +21,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
 from stack.ir.node import Func, Node, topological
+from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, spread
 from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes
 from stack.rewrite.engine import Scope, on, rewrite
@@ -29,7 +30,6 @@ from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.rewrite.verdict import Why
 
-MOVES = ("broadcast", "reshape", "transpose")
 Entry = tuple[Node, Index]  # a value, and where it is read
 
 
@@ -48,7 +48,7 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """sum over k of P_mk (B C^T)_mk is sum over n of B_mn O_mn, where O = P C is there."""
     factors = node.args[0]
     axes: Sequence[int] = node.attrs["axes"]
-    if node.attrs["kind"] != "sum" or len(axes) != 1 or factors.op != "mul":
+    if node.attrs["kind"] != "sum" or len(axes) != 1 or not multiplies(factors):
         return None
     if not node.dtype.is_float:
         return None
@@ -61,7 +61,7 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         if table.tensor.rank != len(marks) or weights.tensor.rank != len(marks):
             continue
         product, place = _source((table, marks))
-        if product.op != "dot":
+        if not is_contraction(product):
             continue
         for b, c in _sides(product, place):
             if along in b[1] or along not in c[1]:
@@ -83,7 +83,7 @@ def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     product, sign = node.args[0], 1
     while product.op == "neg":
         product, sign = product.args[0], -sign
-    if node.attrs["kind"] != "sum" or product.op != "mul" or not node.dtype.is_float:
+    if node.attrs["kind"] != "sum" or not multiplies(product) or not node.dtype.is_float:
         return None
     near: Why | None = None
     for row, table in (product.args, product.args[::-1]):
@@ -114,7 +114,7 @@ def _marks(node: Node, name: str) -> Index:
 def _source(entry: Entry) -> Entry:
     """What movement and casts of floats read at a place, and where."""
     node, index = entry
-    while node.op in MOVES or _is_rounding(node):
+    while ops.is_whole_view(node) or _is_rounding(node):
         index = ops.pull(node, index)[0]
         node = node.args[0]
     return node, index
@@ -122,14 +122,14 @@ def _source(entry: Entry) -> Entry:
 
 def _origin(node: Node) -> Node:
     """What movement and casts of floats read."""
-    while node.op in MOVES or _is_rounding(node):
+    while ops.is_whole_view(node) or _is_rounding(node):
         node = node.args[0]
     return node
 
 
 def _is_rounding(node: Node) -> bool:
     """Whether a node is a float in another type."""
-    return node.op == "cast" and node.dtype.is_float and node.args[0].dtype.is_float
+    return converts(node) and node.dtype.is_float and node.args[0].dtype.is_float
 
 
 def _sides(dot: Node, place: Index) -> Iterator[tuple[Entry, Entry]]:
@@ -148,7 +148,7 @@ def _other_product(
 ) -> tuple[Node, Index] | None:
     """A product of `weights` and `c` with a place for each of `b`; and its place."""
     for dot in scope.nodes:
-        if dot.op != "dot" or dot.tensor.size != b[0].tensor.size:
+        if not is_contraction(dot) or dot.tensor.size != b[0].tensor.size:
             continue
         if {_origin(a) for a in dot.args} != {weights[0], c[0]}:
             continue
@@ -220,9 +220,9 @@ def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
     """A value that is the same along some axes, without them; None where it is not."""
     if not row.tensor.rank:
         return row
-    if row.op != "broadcast":
+    own = spread(row)
+    if own is None:
         return None
-    own: Sequence[int] = row.attrs["axes"]
     if not {*own}.isdisjoint(axes):
         return None
     kept = [i for i in range(row.tensor.rank) if i not in axes]
@@ -236,7 +236,7 @@ def _constant_along(row: Node, axes: Sequence[int], like: Node) -> Node | None:
 def _sum_of(table: Node, like: Node, scope: Scope) -> Node | None:
     """The sum of a value along the axes of another sum, where the block has it."""
     for user in scope.users(table):
-        if user.op == "reduce" and user.attrs == like.attrs and user.type == like.type:
+        if is_reduction(user) and user.attrs == like.attrs and user.type == like.type:
             if user is not like and like not in topological([user]):
                 return user
     return None

@@ -10,10 +10,19 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
 
-from stack.ir import ops
-from stack.ir.axes import LETTERS, parse_rule
+from stack.ir.axes import LETTERS
 from stack.ir.builder import make
 from stack.ir.node import Block, Func, Node
+from stack.ir.ops import rule_of
+from stack.ir.traits import (
+    contractions,
+    is_alias,
+    is_contraction,
+    is_elementwise,
+    is_input,
+    is_known,
+    reads_by_data,
+)
 from stack.passes.blocking.tile_choice import best_seconds, product_of
 from stack.passes.control import changed_bodies
 from stack.passes.hoist import with_values
@@ -77,26 +86,26 @@ class _Turns:
             if made is None:
                 continue
             self.rows[node] = made
-            if node.op == "dot" and _pays(node, made, self.count, gpu):
+            if is_contraction(node) and _pays(node, made, self.count, gpu):
                 found[node] = made
         return found
 
     def _of_all(self, node: Node, index: Node) -> Node | None:
-        if node.op in ("param", "const") or node.blocks:
+        if is_input(node) or is_known(node) or node.blocks:
             return None
-        if all(a in self.fixed or a.op == "const" for a in node.args):
+        if all(a in self.fixed or is_known(a) for a in node.args):
             args = [self.fixed.get(a, a) for a in node.args]
             self.fixed[node] = Node(node.op, args, node.attrs, node.type)
             return None
-        if node.op == "gather":
+        if reads_by_data(node):
             return self._rows_read(node, index)
         if not all(a in self.rows or a in self.fixed for a in node.args):
             return None
-        if node.op == "reshape":
+        if is_alias(node):
             return reshaped(self.rows[node.args[0]], (self.count, *node.shape))
-        if node.op == "dot":
+        if is_contraction(node):
             return self._product(node)
-        if ops.lookup(node.op).kind == "elementwise" and len(node.args) == 1:
+        if is_elementwise(node) and len(node.args) == 1:
             (arg,) = (self.rows[a] for a in node.args)
             return Node(node.op, (arg,), node.attrs, arg.tensor.with_dtype(node.dtype))
         return None
@@ -105,13 +114,14 @@ class _Turns:
         """The array whose rows the loop reads one after the other, from the first to the last."""
         if node.args[0] not in self.fixed or node.args[1:] != (index,):
             return None
-        operand, _ = parse_rule(node.attrs["rule"]).inputs
+        rule = rule_of(node)
+        assert rule is not None, "what picks has one"
+        operand = rule.inputs[0]
         axis = [a.mark for a in operand].index("!")
         if node.args[0].shape[axis] != self.count:
             return None
         order = [axis, *(i for i in range(len(operand)) if i != axis)]
-        made = parse_rule(node.attrs["rule"]).outputs[0]
-        if [a.names for a in made] != [operand[i].names for i in order[1:]]:
+        if [a.names for a in rule.outputs[0]] != [operand[i].names for i in order[1:]]:
             return None
         return transposed(self.fixed[node.args[0]], order)
 
@@ -134,7 +144,7 @@ def _pays(node: Node, made: Node, count: int, gpu: Gpu) -> bool:
         return False
     body = alone(node).blocks[0]
     try:
-        product = product_of(body, [n for n in body.nodes if n.op == "dot"])
+        product = product_of(body, contractions(body.nodes))
     except CannotTile:
         return False
     dtype = node.args[0].dtype

@@ -14,6 +14,7 @@ from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace
+from stack.ir.traits import repeats
 from stack.ir.types import TensorType
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
@@ -21,6 +22,7 @@ from stack.rewrite.passes import Pass
 from stack.rewrite.verdict import Why
 
 # These make a value larger, or are as cheap to compute as to load.
+_STEPS = ("control", "group", "item")
 _KEPT = frozenset({"const", "param", "var", "iota", "size", "broadcast", "opaque", "custom"})
 
 
@@ -42,7 +44,7 @@ class Fold(Pass):
         roots = tuple(
             name
             for name, op in ops.OPS.items()
-            if name not in _KEPT and "tensor" in op.levels and op.kind != "control"
+            if name not in _KEPT and "tensor" in op.levels and op.kind not in _STEPS
         )
         return rewrite(func, (Simple("fold", roots, self._fold),), log)
 
@@ -64,7 +66,7 @@ class Fold(Pass):
 
 def _source(node: Node) -> Node | None:
     """The constant behind a value, through a broadcast; an iota counts as one."""
-    if node.op == "broadcast":
+    if repeats(node):
         node = node.args[0]
     return node if node.op in ("const", "iota") else None
 

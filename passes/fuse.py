@@ -19,6 +19,7 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.builder import Builder, make
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import behind
 from stack.passes.blocking.joined import why_apart
 from stack.passes.carve import carve_epilogues
 from stack.passes.control import changed_bodies
@@ -37,7 +38,7 @@ class Vertical(FusionRule):
     """Elementwise and movement ops with each other: chains, diamonds."""
 
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
-        if producer.has("reduce", "dot") or consumer.has("reduce", "dot"):
+        if any(group.dots or group.reduces for group in (producer, consumer)):
             return NOT_MINE
         return Ok
 
@@ -46,9 +47,9 @@ class Rows(FusionRule):
     """Reductions with their producers, their consumers and other reductions of the same row."""
 
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
-        if producer.has("dot") or consumer.has("dot"):
+        if producer.dots or consumer.dots:
             return NOT_MINE
-        if producer.has("reduce") and maps.moved:
+        if producer.reduces and maps.moved:
             return Why("the consumer reads a reduction's row at a computed index")
         return Ok
 
@@ -63,7 +64,7 @@ class Joined(FusionRule):
             return NOT_MINE
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
-        if any(_behind(a) in producer.held for dot in consumer.dots for a in dot.args):
+        if any(behind(a) in producer.held for dot in consumer.dots for a in dot.args):
             return Why("a dot reads its operands from memory")
         why = why_apart((*producer.dots, *consumer.dots))
         return Why(why) if why else Ok
@@ -82,13 +83,13 @@ class Epilogue(FusionRule):
         self.most = most
 
     def legal(self, producer: Group, consumer: Group, maps: Maps) -> Yes | Why:
-        if not producer.has("dot") and not consumer.has("dot"):
+        if not producer.dots and not consumer.dots:
             return NOT_MINE
-        if not producer.has("dot"):
+        if not producer.dots:
             return Why("a dot reads its operands from memory")
-        if consumer.has("dot"):
+        if consumer.dots:
             return Why("two dots are two kernels")
-        if consumer.has("reduce"):
+        if consumer.reduces:
             return Why("the consumer reduces over what a tile of the dot does not hold")
         if maps.moved:
             return Why("the result of the dot is read at a computed index")
@@ -97,13 +98,6 @@ class Epilogue(FusionRule):
             if work > self.most:
                 return Why(f"{work:g} operations on an element, at most {self.most:g} are allowed")
         return Ok
-
-
-def _behind(value: Node) -> Node:
-    """What free reshapes are a view of."""
-    while value.op == "reshape":
-        value = value.args[0]
-    return value
 
 
 def _work_on_others(group: Group) -> float:

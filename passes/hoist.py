@@ -12,14 +12,15 @@ from typing import ClassVar
 
 from stack.ir.builder import param, rebuild_block
 from stack.ir.node import Block, Func, Node, unique_name
+from stack.ir.ops import lookup
+from stack.ir.traits import is_alias, is_input, is_item, is_known, repeats
 from stack.ir.types import TensorType, TupleType
-from stack.passes.control import CONTROL, changed_bodies
+from stack.passes.control import changed_bodies
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-FREE = ("const", "reshape", "broadcast", "iota", "item", "size")  # cost nothing in a turn
-STAY = (*CONTROL, "opaque", "custom")
+STAY = ("control", "foreign")  # kinds of ops that run where they stand
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,19 @@ def _unchanging(loop: Node) -> dict[Node, Node]:
     }
     dear: set[Node] = set()
     for node in body.nodes:
-        is_plain = isinstance(node.type, TensorType) and node.op not in STAY and not node.blocks
-        if node.op == "param" or not is_plain or any(a not in known for a in node.args):
+        is_plain = isinstance(node.type, TensorType) and lookup(node.op).kind not in STAY
+        if is_input(node) or not is_plain or node.blocks or any(a not in known for a in node.args):
             continue
         known[node] = Node(node.op, [known[a] for a in node.args], node.attrs, node.type)
-        if node.op not in FREE or not dear.isdisjoint(node.args):
+        if not _is_free(node) or not dear.isdisjoint(node.args):
             dear.add(node)
     needed = {a for n in body.nodes if n not in dear for a in n.args} | set(body.results)
     return {n: known[n] for n in body.nodes if n in dear and n in needed}
+
+
+def _is_free(node: Node) -> bool:
+    """Whether a node costs nothing in a turn."""
+    return is_known(node) or is_alias(node) or is_item(node) or repeats(node)
 
 
 def with_values(

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from stack.ir.builder import make
 from stack.ir.node import Block, Func, Node, topological
+from stack.ir.traits import contractions, is_contraction, is_control, is_known
 from stack.passes.blocking.tile_choice import best_seconds, lying_across, may_round, product_of
-from stack.passes.control import CONTROL
 from stack.passes.rules.dot_layout import dot_axes, make_dot
 from stack.passes.tile import alone
 from stack.passes.tiling.frame import CannotTile
@@ -38,12 +38,12 @@ class KMajor(Pass):
         """A block that runs so many times; what is `fixed` is the same each time."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
-            if node.op in CONTROL:
+            if is_control(node):
                 blocks = tuple(self._block(b, log, *_inside(node, b)) for b in node.blocks)
                 if blocks != node.blocks:
                     new = Node(node.op, node.args, node.attrs, node.type, blocks)
                     changed[node] = Replacement(new)
-            if node.op != "dot" or not may_round(node):
+            if not (is_contraction(node) and may_round(node)):
                 continue
             sides = lying_across(node)
             cost = sum(_copied(node.args[i], fixed, turns, log.gpu) for i in sides)
@@ -63,7 +63,7 @@ def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
 def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
     """Seconds of a copy, in each of some turns."""
     size: Any = x.tensor.bytes
-    if all(n in fixed or n.op == "const" for n in topological([x]) if not n.args):
+    if all(n in fixed or is_known(n) for n in topological([x]) if not n.args):
         size, launch = size / turns, gpu.launch / turns
     else:
         launch = gpu.launch
@@ -74,7 +74,7 @@ def _saved(dot: Node, gpu: Gpu) -> float:
     """Seconds that a product takes less where both operands lie along what is summed."""
     body = alone(dot).blocks[0]
     try:
-        product = product_of(body, [n for n in body.nodes if n.op == "dot"])
+        product = product_of(body, contractions(body.nodes))
     except CannotTile:
         return 0.0
     dtype = dot.args[0].dtype

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Block, Func
+from stack.ir import ops
+from stack.ir.node import Block, Func, Node
+from stack.ir.traits import axis_order, is_alias, mixes, reads_by_data
 from stack.passes.rules.dot_layout import DOT_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES
 from stack.passes.rules.transposes import HOIST_RULES, SINK_RULES
@@ -20,7 +22,6 @@ _STEPS: dict[str, tuple[Rule, ...]] = {
     "sink": (*_BASE, *SINK_RULES),
     "hoist": (*_BASE, *HOIST_RULES),
 }
-_WHOLE = ("dot", "ragged_dot", "conv")  # what takes arrays as they lie
 # what is tried, simplest first: a later one must move fewer bytes to be taken
 _PLANS: tuple[tuple[str, ...], ...] = (
     ("absorb",),
@@ -69,19 +70,23 @@ def _apply(
     return tried[plan]
 
 
+def _takes_as_it_lies(node: Node) -> bool:
+    """Whether a node reads its operands in the order that memory has them in."""
+    whole = ops.lookup(node.op).kind in ("contraction", "foreign")
+    return whole or is_alias(node) or mixes(node) or reads_by_data(node)
+
+
 def transposed_bytes(block: Block) -> int:
     """Bytes that transposes move. Those that elementwise code reads in place count half."""
     total = 0
-    readers: dict[object, set[str]] = {}
+    readers: dict[object, list[Node]] = {}
     for node in block.nodes:
         for arg in node.args:
-            readers.setdefault(arg, set()).add(node.op)
+            readers.setdefault(arg, []).append(node)
         for inner in node.blocks:
             total += transposed_bytes(inner)
     for node in block.nodes:
-        if node.op == "transpose":
-            must_exist = node in block.results or not readers.get(node, set()).isdisjoint(
-                (*_WHOLE, "reshape", "sort", "scan", "opaque", "gather", "scatter")
-            )
+        if axis_order(node):
+            must_exist = node in block.results or any(map(_takes_as_it_lies, readers.get(node, ())))
             total += bytes_of(node) * (2 if must_exist else 1)
     return total

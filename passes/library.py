@@ -12,15 +12,13 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.builder import make, param
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_alias, is_fusion, is_generated, is_input, is_item, is_known
 from stack.ir.types import TupleType
 from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.control import changed_bodies
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-
-FREE = ("reshape", "param", "const", "item")
-STRUCTURE = ("fusion", "kernel", "call", "cond", "while", "opaque", "custom")
 
 
 @dataclass(frozen=True)
@@ -37,13 +35,13 @@ def _label(block: Block, log: Log) -> Block:
     """Loop and branch bodies first; the inside of a group is one step and is not walked."""
     changed = changed_bodies(block, lambda b: _label(b, log))
     for node in block.nodes:
-        if node.op == "fusion" and node.attrs["kind"] != "library":
+        if is_generated(node):
             attrs = {**node.attrs, "kind": "library", "why": _why_group(node)}
             new = Node("fusion", node.args, attrs, node.type, node.blocks)
             changed[node] = Replacement(new)
         elif _is_lone_item(node):
             changed[node] = Replacement(wrap(node.args[0]))
-        elif node.op not in FREE and node.op not in STRUCTURE and log.spend("library"):
+        elif not (_is_free(node) or _is_step(node)) and log.spend("library"):
             changed[node] = Replacement(wrap(node))
     return replace(block, changed) if changed else block
 
@@ -53,9 +51,20 @@ def _why_group(group: Node) -> str:
     return "a library is faster" if is_given_to_library(group) else "no schedule for the group"
 
 
+def _is_free(node: Node) -> bool:
+    """Whether a value is there without a step."""
+    return is_alias(node) or is_input(node) or is_known(node) or is_item(node)
+
+
+def _is_step(node: Node) -> bool:
+    """Whether a node is a step, or steps, by itself."""
+    is_made = is_fusion(node) or node.op == "kernel"
+    return is_made or ops.lookup(node.op).kind in ("control", "foreign")
+
+
 def _is_lone_item(node: Node) -> bool:
     """A group has one result or a tuple of more: the item of a tuple of one stands for both."""
-    if node.op != "item" or node.args[0].op in STRUCTURE:
+    if not is_item(node) or _is_step(node.args[0]):
         return False
     source = node.args[0].type
     return isinstance(source, TupleType) and len(source.items) == 1

@@ -7,14 +7,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_alias, is_control, is_group, is_item, maker, place_of
 from stack.ir.types import TensorType, TupleType
+from stack.passes.control import changed_bodies
 from stack.passes.updates import in_place, is_library_of, updatable
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.run.memory import Lifetime, place
 
-STEPS = ("kernel", "fusion")
 Key = tuple[Node, int]  # a result of a step
 
 
@@ -38,13 +39,7 @@ class Memory(Pass):
         return Func(func.name, body, func.level) if body is not func.body else func
 
     def _plan(self, block: Block, log: Log) -> Block:
-        changed: dict[Node, Replacement] = {}
-        for node in block.nodes:
-            if node.op in ("while", "cond"):
-                blocks = [self._plan(b, log) for b in node.blocks]
-                if tuple(blocks) != node.blocks:
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                    changed[node] = Replacement(new)
+        changed = changed_bodies(block, lambda b: self._plan(b, log))
         uses = _Uses(block, [n for n in block.nodes if is_library_of(n, self.made)])
         lives = uses.lifetimes()
         keys = list(lives)
@@ -52,7 +47,7 @@ class Memory(Pass):
         where = dict(zip(keys, offsets, strict=True))
         plain = sum(life.size for life in lives.values())
         for node in block.nodes:
-            if node.op in STEPS and log.spend("place"):
+            if is_group(node) and log.spend("place"):
                 keys_of = () if "updates" in node.attrs else uses.results(node)
                 at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(_types(node))
                 new = Node(node.op, node.args, {**node.attrs, "at": at}, node.type, node.blocks)
@@ -65,13 +60,13 @@ class Memory(Pass):
         """Steps in place, in loops and branches too; a loop's body may update what it carries."""
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
-            if node.op in ("while", "cond"):
+            if is_control(node):
                 body = node.blocks[1] if node.op == "while" else None
                 blocks = [self._update(b, log, b is body) for b in node.blocks]
                 if tuple(blocks) != node.blocks:
                     new = Node(node.op, node.args, node.attrs, node.type, blocks)
                     changed[node] = Replacement(new)
-        for node, operand in updatable(block, STEPS, carried, self.updated).items():
+        for node, operand in updatable(block, carried, self.updated).items():
             if log.spend("update", block.locs.get(node, ())):
                 changed[node] = Replacement(in_place(node, operand))
         return replace(block, changed) if changed else block
@@ -93,16 +88,16 @@ class _Uses:
             for arg in node.args:
                 for key in self.owner.get(arg, ()):
                     self.last[key] = step
-            if node.op == "reshape":
+            if is_alias(node):
                 self.owner[node] = self.owner.get(node.args[0], [])
             elif "updates" in node.attrs:
                 self.owner[node] = self.owner.get(node.args[int(node.attrs["updates"])], [])
-            elif node.op in STEPS and node not in made:
+            elif is_group(node) and node not in made:
                 self.owner[node] = [(node, i) for i in range(len(_types(node)))]
                 for key in self.owner[node]:
                     self.first[key] = self.last[key] = step
-            elif node.op == "item" and node.args[0].op in STEPS:
-                self.owner[node] = self.results(node.args[0])[int(node.attrs["index"]) :][:1]
+            elif is_item(node) and is_group(maker(node)):
+                self.owner[node] = self.results(maker(node))[place_of(node) :][:1]
 
     def results(self, node: Node) -> list[Key]:
         """The results of a step; none where they have no place."""

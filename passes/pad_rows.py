@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 
 from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import contractions
 from stack.passes.blocking.tile_choice import TURN, best_seconds, product_of
 from stack.passes.control import changed_bodies
-from stack.passes.tile import alone
+from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
@@ -59,15 +60,18 @@ class PadRows(Pass):
 
 def _ragged(node: Node) -> list[int]:
     """The operands of a group of one product that it reads along rows of no whole words."""
-    if node.op == "dot":
-        return [i for i, a in enumerate(node.args) if _is_ragged(a)]
-    if node.op != "fusion" or node.attrs["kind"] == "library":
+    group = group_of(node)
+    dots = contractions(group.blocks[0].nodes) if group is not None else []
+    if group is None or len(dots) != 1:
         return []
-    body = node.blocks[0]
-    dots = [n for n in body.nodes if n.op == "dot"]
-    if len(dots) != 1:
-        return []
+    body = group.blocks[0]
     return [i for i, p in enumerate(body.params) if p in dots[0].args and _is_ragged(p)]
+
+
+def _group(node: Node) -> Node:
+    group = group_of(node)
+    assert group is not None, "asked of groups alone"
+    return group
 
 
 def _is_ragged(x: Node) -> bool:
@@ -77,8 +81,8 @@ def _is_ragged(x: Node) -> bool:
 
 def _lost(node: Node, gpu: Gpu) -> float:
     """Seconds that a product takes longer than with rows of whole words."""
-    body = (alone(node) if node.op == "dot" else node).blocks[0]
-    dot = next(n for n in body.nodes if n.op == "dot")
+    body = _group(node).blocks[0]
+    (dot,) = contractions(body.nodes)
     try:
         expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype, gpu)
     except CannotTile:
@@ -104,7 +108,7 @@ def _padded(x: Node) -> Node:
 
 def _reading(node: Node, padded: Sequence[int], copies: dict[Node, Node]) -> Node:
     """A group that reads copies of some operands."""
-    group = alone(node) if node.op == "dot" else node
+    group = _group(node)
     body = group.blocks[0]
     args, params, values = list(group.args), list(body.params), list(body.params)
     b = Builder()

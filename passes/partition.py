@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import StackError
+from stack.ir import ops
 from stack.ir.builder import Builder, make, param
 from stack.ir.node import Block, Func, Node, deps, topological, unique_name
+from stack.ir.traits import is_input, repeats
 from stack.passes.training.joint import Joint
 from stack.passes.training.min_cut import INFINITE, SINK, SOURCE, Network
 from stack.passes.training.price import Prices
@@ -76,9 +78,9 @@ def _cheapest(joint: Joint, prices: Prices) -> list[Node]:
 
 def _as_read(joint: Joint, node: Node) -> Node:
     """A value that is kept, with its axes as its readers have them where all have the same."""
-    while node.op != "param":
+    while not is_input(node):
         users = [u for u in joint.users.get(node, ()) if u in joint.forward or u in joint.needed]
-        if len(users) != 1 or users[0].op not in ("reshape", "transpose"):
+        if len(users) != 1 or not ops.is_whole_view(users[0]) or repeats(users[0]):
             break
         if users[0] in joint.late or node in joint.outputs:
             break
@@ -91,7 +93,7 @@ def _explain(joint: Joint, prices: Prices, kept: Sequence[Node], log: Log) -> No
     given = {*kept}
     inside = topological([n for n in joint.open if n in joint.wanted], lambda n: n not in given)
     again = [n for n in inside if not prices.is_free(n)]
-    made = [n for n in kept if n.op != "param"]
+    made = [n for n in kept if not is_input(n)]
     log.note(
         f"kept for the backward pass: {_count(kept, made, 'input')},"
         f" {_count(made, (), 'value')} more ({_bytes(sum(map(prices.keep, made)))} of traffic);"
@@ -145,7 +147,7 @@ def _cut(joint: Joint, kept: Sequence[Node]) -> Func:
     builder.names.update(func.body.names)
     builder.locs.update(func.body.locs)
     early = [p for p in func.params if p not in joint.tangents]
-    made = [n for n in kept if n.op != "param"]
+    made = [n for n in kept if not is_input(n)]
     results = list(dict.fromkeys([*joint.outputs, *made]))
     forward = _call("forward", Block(early, results, func.body.names, func.body.locs), early)
     values = dict(zip(results, _items(forward, results, builder, func.body), strict=True))
@@ -156,7 +158,7 @@ def _cut(joint: Joint, kept: Sequence[Node]) -> Func:
     body = Builder()
     gradients = copied(func.body, joint.gradients, {p: p for p in func.params} | inside, body)
     block = Block([inside.get(n, n) for n in given], gradients, body.names, body.locs)
-    backward = _call("backward", block, [n if n.op == "param" else values[n] for n in given])
+    backward = _call("backward", block, [n if is_input(n) else values[n] for n in given])
     found = _items(backward, joint.gradients, builder, func.body)
     whole = [*(values[n] for n in joint.outputs), *found]
     body_of = Block(func.params, whole, builder.names, builder.locs)

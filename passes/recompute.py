@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from stack.ir import ops
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.group import Group, bytes_of, flops_of
 from stack.rewrite.verdict import Why
@@ -26,7 +27,7 @@ def _recompute(grouping: Grouping, group: Group, value: Node) -> bool:
     """Whether a value of a group is now computed by those that read it."""
     chain = _made_of(grouping, group, value)
     readers = [r for r in grouping.readers.get(value, ()) if r not in group.held]
-    if not chain or any(not grouping.groups.get(r) or r.op == "dot" for r in readers):
+    if not chain or any(not grouping.groups.get(r) or is_contraction(r) for r in readers):
         return False
     consumers = list(dict.fromkeys(g for r in readers for g in grouping.groups[r]))
     producer = grouping.regroup(chain)

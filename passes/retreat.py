@@ -8,30 +8,32 @@ from typing import ClassVar
 
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_fusion, is_item, is_known, items_of, place_of
 from stack.ir.types import TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.fuse import Fuse
 from stack.passes.inline import Unfuse
-from stack.passes.tiles import Tiles
+from stack.passes.schedule import WriteSchedules
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.schedule import schedules_of
 from stack.target import Target
 
 
 @dataclass(frozen=True)
 class Retreat(Pass):
-    """Give every group that is marked `refused` its next tile, smaller groups, or to a library.
+    """Give every group that is marked `refused` its next schedule, smaller groups, or to a library.
 
-    A group comes to an end of this: tiles are named in order, groups hold fewer ops each time.
+    A group comes to an end of this: schedules are named in order, groups hold fewer ops each time.
 
     Attributes:
-        tiles: how many tiles of a product are tried before its group is split; 0 where the
-            backend takes no tile that a group names.
+        schedules: how many of a product are tried before its group is split; 0 where the
+            backend proposes none.
     """
 
     name: ClassVar[str] = "retreat"
-    tiles: int = 0
+    schedules: int = 0
 
     def run(self, func: Func, log: Log) -> Func:
         return Func(func.name, self._block(func.body, log), func.level)
@@ -51,51 +53,51 @@ class Retreat(Pass):
         self, node: Node, block: Block, target: Target | None
     ) -> tuple[str, dict[Node, Replacement]]:
         """What a group takes, in words, and what it replaces in its block."""
-        tile = self._tile(node, target)
-        if tile:
-            return f"tile {tile}", {node: Replacement(_with(node, tiles=(tile,)))}
-        parts = smaller(node, target, bool(self.tiles))
+        schedule = self._schedule(node, target)
+        if schedule:
+            return f"schedule {schedule}", {node: Replacement(_with(node, schedule=schedule))}
+        parts = smaller(node, target, bool(self.schedules))
         if parts is None:
-            new = _with(node, kind="library", why="its compiler refused a kernel", tiles=None)
+            new = _with(node, kind="library", why="its compiler refused a kernel", schedule=None)
             return "the library", {node: Replacement(new)}
-        groups = [n for n in parts.nodes if n.op not in ("const", "item")]
+        groups = [n for n in parts.nodes if not (is_known(n) or is_item(n))]
         return f"{len(groups)} groups", instead(node, parts.body, block)
 
-    def _tile(self, node: Node, target: Target | None) -> str:
-        """The tile behind the one that was refused; "" where there is none."""
-        named = node.attrs.get("tiles")
-        if not self.tiles or not named:
+    def _schedule(self, node: Node, target: Target | None) -> str:
+        """The schedule behind the one that was refused; "" where there is none."""
+        named = schedules_of(node)
+        if not self.schedules or not named:
             return ""
-        known = Tiles(most=self.tiles).named(node, target)
+        known = WriteSchedules(most=self.schedules).best(node, target)
         after = known[known.index(named[0]) + 1 :] if named[0] in known else known
         return after[0] if after else ""
 
 
-def smaller(node: Node, target: Target | None, tiled: bool) -> Func | None:
-    """A group or stream as a function of smaller groups, with their tiles where they are `tiled`;
-    None where it cannot be split."""
+def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:
+    """A group or stream as a function of smaller groups, with their schedules where they are
+    `scheduled`; None where it cannot be split."""
     params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
     group = _with(Node(node.op, params, node.attrs, node.type, node.blocks))
     alone = Func("parts", Block(params, _results(group)))
     plain = Unfuse().run(alone, Log(target=target))
     limit = len(plain.nodes) // 2
     if node.op == "stream":
-        return _tiled(Fuse().run(plain, Log(target=target)), target, tiled)
+        return _scheduled(Fuse().run(plain, Log(target=target)), target, scheduled)
     while limit:
         parts = Fuse(max_nodes=limit).run(plain, Log(target=target))
         if all(_size(n) < _size(node) for n in parts.nodes) and len(parts.nodes) > 1:
-            return _tiled(parts, target, tiled)
+            return _scheduled(parts, target, scheduled)
         limit //= 2
     return None
 
 
-def _tiled(func: Func, target: Target | None, tiled: bool) -> Func:
-    return Tiles().run(func, Log(target=target)) if tiled else func
+def _scheduled(func: Func, target: Target | None, scheduled: bool) -> Func:
+    return WriteSchedules().run(func, Log(target=target)) if scheduled else func
 
 
 def _size(node: Node) -> int:
     """How many ops a group holds."""
-    return len(node.blocks[0].nodes) if node.op == "fusion" else 0
+    return len(node.blocks[0].nodes) if is_fusion(node) else 0
 
 
 def _with(node: Node, **more: object) -> Node:
@@ -117,5 +119,7 @@ def instead(node: Node, parts: Block, block: Block) -> dict[Node, Replacement]:
     found = inline_block(parts, node.args, b)
     if not isinstance(node.type, TupleType):
         return {node: Replacement(found[0], (), b.names, b.locs)}
-    items = (n for n in block.nodes if n.op == "item" and n.args[0] is node)
-    return {n: Replacement(found[int(n.attrs["index"])], (node,), b.names, b.locs) for n in items}
+    return {
+        n: Replacement(found[place_of(n)], (node,), b.names, b.locs)
+        for n in items_of(node, block.nodes)
+    }

@@ -21,11 +21,12 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import is_reduction
 from stack.ir.types import DType
 from stack.passes.blocking.reduce import MAX_WHOLE
+from stack.passes.blocking.row_policy import COLUMNS, LOOP_TILE
 from stack.passes.blocking.stream_parts import STAGE, best_part, has_parts
 from stack.passes.blocking.tile_choice import Product, best_seconds, may_round
-from stack.passes.blocking.tiler import COLUMNS, LOOP_TILE
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
@@ -144,15 +145,15 @@ def _name(node: Node, scope: Scope) -> str:
 def _is_stage(node: Node, scope: Scope) -> bool:
     """Whether a reduction or dot is one stage of two already."""
     kind = node.attrs.get("kind", "sum")
-    others = [u for u in scope.users(node) if u.op == "reduce" and u.args[0] is node]
-    others += [a for a in node.args if node.op == a.op == "reduce"]
+    others = [u for u in scope.users(node) if is_reduction(u) and u.args[0] is node]
+    others += [a for a in node.args if is_reduction(node) and is_reduction(a)]
     return any(o.attrs["kind"] == kind for o in others)
 
 
 def _reduces_lines(source: Node, scope: Scope) -> bool:
     """Whether something is reduced along the lines of an array of this size, too."""
     for node in scope.nodes:
-        if node.op != "reduce" or not node.args[0].tensor.rank:
+        if not is_reduction(node) or not node.args[0].tensor.rank:
             continue
         other = node.args[0].tensor
         along = tuple(node.attrs["axes"]) == (other.rank - 1,)

@@ -17,13 +17,14 @@ from typing import ClassVar
 
 from stack.ir.cost import cost
 from stack.ir.node import Block, Func, Node
+from stack.passes.control import changed_bodies
 from stack.passes.streaming.candidate import Candidate, dots_of, ends
 from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, reduced_value
 from stack.passes.streaming.terms import Refusal
 from stack.passes.streaming.turns import write_turned
 from stack.passes.streaming.views import read_parts
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -57,13 +58,7 @@ class Stream(Pass):
         """Loop and branch bodies first, then the block itself."""
         if block in done:
             return done[block]
-        changed: dict[Node, Replacement] = {}
-        for node in block.nodes:
-            if node.op in ("call", "cond", "while"):
-                blocks = tuple(self._block(b, log, done) for b in node.blocks)
-                if blocks != node.blocks:
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
-                    changed[node] = Replacement(new)
+        changed = changed_bodies(block, lambda b: self._block(b, log, done))
         current = replace(block, changed) if changed else block
         current = split_rows(current, lambda lines: log.spend("split_rows", lines))
         refused: set[Node] = set()

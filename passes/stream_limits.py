@@ -23,6 +23,7 @@ from stack.ir.builder import constant, make, param
 from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Func, Node, topological
+from stack.ir.traits import is_input
 from stack.ir.types import I32, TensorType
 from stack.passes.blocking.limits import index_in_pass
 from stack.passes.blocking.stream_places import stream_places
@@ -128,10 +129,10 @@ def _on_axes(select: Node, shows: bool, source: Node, place: Index, index: Index
 def _is_data(source: Node, place: Index) -> bool:
     """Whether positions alone do not tell the mask, and it needs no product."""
     nodes = topological([source])
-    kinds = {ops.lookup(n.op).kind for n in nodes if n.op not in ("param", "const", "iota")}
-    if not kinds <= {"elementwise", "movement"}:
+    kinds = {ops.lookup(n.op).kind for n in nodes}
+    if not kinds <= {"input", "leaf", "elementwise", "movement"}:
         return False
-    if source.op == "param":
+    if is_input(source):
         return True
     compared = [n for n in nodes if ops.algebra_of(n).negated]
     if any(n.shape != source.shape for n in compared):

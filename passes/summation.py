@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stack.ir.node import Block, Node
+from stack.ir.traits import signs
 from stack.ir.types import TensorType
 
 
@@ -19,7 +20,11 @@ def added(kind: object, block: Block, least: int) -> dict[int, Node]:
     if kind != "serial" or not isinstance(extent, int) or extent < least:
         return found
     for i, (held, result) in enumerate(zip(carried, block.results, strict=True)):
-        if not isinstance(held.type, TensorType) or not held.dtype.is_float or result.op != "add":
+        if (
+            not isinstance(held.type, TensorType)
+            or not held.dtype.is_float
+            or signs(result) != (1, 1)
+        ):
             continue
         others = [a for a in result.args if a is not held]
         if len(others) == 1 and _uses(block, held) == 1 and _uses(block, result) == 1:

@@ -8,10 +8,20 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import (
+    contractions,
+    is_alias,
+    is_contraction,
+    is_formula,
+    is_fusion,
+    is_generated,
+    mixes,
+)
 from stack.ir.types import I64, TensorType
 from stack.passes.control import changed_bodies
 from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
+from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.serial import SerialTiler
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.exact_tiling.tiler import Tiler
@@ -20,11 +30,10 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.target import Target
+from stack.schedule import Schedule
+from stack.target import Target, as_cpu
 
-BARE = ("argreduce", "dot", "iota", "scan", "scatter")  # and elementwise, movement, reduce
-
-__all__ = ["CannotTile", "Tile", "alone", "tile_group"]
+__all__ = ["CannotTile", "Tile", "alone", "group_of", "tile_group"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Tile(Pass):
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
             group = alone(node) if is_bare(node) else node
-            if group.op not in ("fusion", "stream") or group.attrs.get("kind") == "library":
+            if not (is_generated(group) or group.op == "stream"):
                 continue
             try:
                 kernel = self._kernel(group, log)
@@ -67,9 +76,9 @@ class Tile(Pass):
         foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
-        for node in group.blocks[0].nodes:
-            if node.op == "dot" and group.op != "stream":
-                check_worth(node)
+        if is_fusion(group):
+            for dot in contractions(group.blocks[0].nodes):
+                check_worth(dot)
         return tile_group(group, log.cpu)
 
     def _tell(self, dot: Node, name: str, log: Log) -> None:
@@ -90,9 +99,11 @@ class Tile(Pass):
 
 def is_bare(node: Node) -> bool:
     """Whether fusion left an op on its own that a kernel can hold."""
-    if node.op in BARE or node.op == "reduce":
-        return True
-    return ops.lookup(node.op).kind in ("elementwise", "movement") and node.op != "reshape"
+    if not isinstance(node.type, TensorType) or is_alias(node):
+        return False
+    is_positions = is_formula(node) and bool(node.shape)
+    by_kind = ops.lookup(node.op).kind in ("elementwise", "movement", "reduction")
+    return by_kind or is_contraction(node) or is_positions
 
 
 def alone(node: Node) -> Node:
@@ -105,6 +116,13 @@ def alone(node: Node) -> Node:
         result = b.op(node.op, params, node.attrs, hint=node.type)
     attrs = {"kind": "loop", "name": node.op}
     return b.op("fusion", node.args, attrs, (b.block(params, [result]),))
+
+
+def group_of(node: Node) -> Node | None:
+    """The group that a node is, or, bare, is alone; None for a library's and for other nodes."""
+    if is_contraction(node):
+        return alone(node)
+    return node if is_generated(node) else None
 
 
 def _first_position(b: Builder, node: Node, x: Node) -> Node:
@@ -125,8 +143,10 @@ def tile_group(group: Node, target: Target | None = None) -> Node:
     if group.op == "stream":
         return StreamTiler(group, target=target).kernel()
     body = group.blocks[0]
-    if any(n.op == "dot" for n in body.nodes):
-        return tile_gemm(group, target=target)
-    if any(n.op in ("scan", "scatter") for n in body.nodes) and len(body.nodes) == 1:
+    if contractions(body.nodes):
+        policy = gemm_policy(group, as_cpu(target))
+        schedule = policy.of(group) if policy is not None else Schedule()
+        return tile_gemm(group, schedule.block("n"), schedule.block("m"), target)
+    if len(body.nodes) == 1 and mixes(body.nodes[0]):
         return SerialTiler(group).kernel()
     return Tiler(group).kernel()

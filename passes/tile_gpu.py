@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Node
-from stack.ir.types import DType
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.gpu_loops.stream import WarpStream
+from stack.passes.gpu_loops.tile_policy import tile_policy
 from stack.passes.tile import CannotTile, Tile, tile_group
-from stack.passes.tiling.contraction import roles_of
 from stack.rewrite.log import Log
-from stack.target import Gpu, Target, as_gpu
-
-EDGE_COST = 48  # of a row or column of a tile, in products at one depth
-BLOCK_COST = 2000  # of a tile
-# of tiles by bits of an element; tensor cores multiply those of 16
-SIDES = {16: (16, 32, 64, 128), 32: (32, 64, 128), 64: (32, 64)}
+from stack.schedule import schedules_of, with_schedules
+from stack.target import Target, as_gpu
 
 
 @dataclass(frozen=True)
@@ -59,25 +53,10 @@ def tile_gpu_group(
     group: Node, rows: int = 0, columns: int = 0, target: Target | None = None
 ) -> Node:
     """The kernel node of one fusion group. Raises CannotTile."""
-    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
-    if len(dots) != 1:
+    policy = tile_policy(group, as_gpu(target))
+    if policy is None:
         return tile_group(group)
-    roles = roles_of(dots[0])
-    sizes = roles.sizes
-    down, across = sizes[roles.row] if roles.row else 1, sizes[roles.lane]
-    many = math.prod(sizes[n] for n in (*roles.batch, *roles.panels, *roles.outer))
-    picked = pick_tile(down, across, many, dots[0].args[0].dtype, as_gpu(target))
-    return tile_gemm(group, min(columns or picked[1], across), min(rows or picked[0], down))
-
-
-def pick_tile(rows: int, columns: int, many: int, dtype: DType, gpu: Gpu) -> tuple[int, int]:
-    """Rows and columns of a tile of a product: the least waves of blocks times the cost of one."""
-    sides = SIDES.get(dtype.bits, SIDES[32])
-
-    def cost(tile: tuple[int, int]) -> int:
-        down, across = tile
-        blocks = many * -(-rows // down) * -(-columns // across)
-        one = down * across + EDGE_COST * (down + across) + BLOCK_COST
-        return -(-blocks // gpu.processors) * one
-
-    return min(((r, c) for r in sides for c in sides), key=cost)
+    schedule, (down, across) = policy.of(group), (policy.rows, policy.columns)
+    width = min(columns or schedule.block("n"), across)
+    kernel = tile_gemm(group, width, min(rows or schedule.block("m", 1), down))
+    return with_schedules(kernel, schedules_of(group)[:1])

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import number, signs
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -58,7 +59,7 @@ def counter(loop: Node) -> int | None:
 
 def _step(after: Node, before: Node) -> int | None:
     """What a turn adds to a counter; None where it is not a number above 0."""
-    if after.op != "add" or before not in after.args:
+    if signs(after) != (1, 1) or before not in after.args:
         return None
     left, right = after.args
     step = _number(right if left is before else left)
@@ -66,6 +67,4 @@ def _step(after: Node, before: Node) -> int | None:
 
 
 def _number(node: Node) -> int | None:
-    if node.op != "const" or node.tensor.rank or node.dtype.kind not in "iu":
-        return None
-    return int(node.attrs["value"].array)
+    return number(node) if node.dtype.is_integer else None

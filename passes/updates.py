@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from stack.ir.builder import rebuild_block
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_alias, is_group, is_input
 from stack.ir.types import TupleType
 
 
@@ -80,16 +81,14 @@ def in_place(step: Node, operand: int) -> Node:
     return Node(step.op, step.args, attrs, step.type, (rebuild_block(step.blocks[0], visit),))
 
 
-def behind(value: Node) -> Node:
+def owner(value: Node) -> Node:
     """The step or parameter whose memory a value is in."""
-    while value.op == "reshape" or "updates" in value.attrs:
+    while is_alias(value) or "updates" in value.attrs:
         value = value.args[int(value.attrs.get("updates", 0))]
     return value
 
 
-def updatable(
-    block: Block, steps: Sequence[str], carried: bool, libraries: Sequence[str] = ()
-) -> dict[Node, int]:
+def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dict[Node, int]:
     """Steps of a block whose copied operand nobody needs after them, and which operand that is.
 
     It is the result of a step, or, with `carried`, what a loop carries in the same place.
@@ -100,15 +99,15 @@ def updatable(
         if number is None:
             continue
         operand = node.args[number]
-        views = _views(block, behind(operand))
-        late = (n for n in block.nodes[place:] if n is not node and n.op != "reshape")
+        root = owner(operand)
+        views = _views(block, root)
+        late = (n for n in block.nodes[place:] if n is not node and not is_alias(n))
         if any(not views.isdisjoint(n.args) for n in late):
             continue
         if sum(a in views for a in node.args) > 1 or not views.isdisjoint(block.results):
             continue
-        root = behind(operand)
-        own = root.op in steps and not isinstance(root.type, TupleType)
-        if root.op == "param" and carried:
+        own = is_group(root) and not isinstance(root.type, TupleType)
+        if is_input(root) and carried:
             slot = block.params.index(root)
             own = block.results[slot] is node and block.results.count(node) == 1
         if own:
@@ -119,6 +118,6 @@ def updatable(
 def _views(block: Block, root: Node) -> set[Node]:
     views = {root}
     for node in block.nodes:
-        if node.op == "reshape" and node.args[0] in views:
+        if is_alias(node) and node.args[0] in views:
             views.add(node)
     return views

@@ -15,6 +15,7 @@ from typing import ClassVar
 from stack.ir.builder import Builder, make, param
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.tensor_ops import result_type
+from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.walk import WalkTiler, space_of
@@ -54,7 +55,7 @@ class Walks(Pass):
 
     def _step(self, block: Block, log: Log) -> Block | None:
         """The block with two groups joined; None where there are no such two."""
-        groups = [n for n in block.nodes if n.op == "fusion" and n.attrs["kind"] == "reduction"]
+        groups = [n for n in block.nodes if is_fusion(n) and n.attrs["kind"] == "reduction"]
         users = _users(block)
         for i, second in enumerate(groups):
             for first in groups[:i]:
@@ -86,13 +87,6 @@ def _users(block: Block) -> Users:
     return found
 
 
-def _behind(value: Node) -> Node:
-    """What a view is a view of."""
-    while value.op == "reshape":
-        value = value.args[0]
-    return value
-
-
 def _elements(node: Node) -> int:
     sizes = [s for s in node.shape if isinstance(s, int)]
     return math.prod(sizes) if len(sizes) == node.tensor.rank else -1
@@ -112,7 +106,7 @@ def _has_kernel(group: Node, gpu: Gpu) -> bool:
 
 def _sources(group: Node) -> set[Node]:
     """The large arrays that a group reads."""
-    bases = {_behind(a) for a in group.args}
+    bases = {behind(a) for a in group.args}
     most = max((_elements(b) for b in bases), default=0)
     return {b for b in bases if _elements(b) == most and b.tensor.rank > 1}
 
@@ -120,7 +114,7 @@ def _sources(group: Node) -> set[Node]:
 def _shares_lines(first: Node, second: Node) -> bool:
     """Whether two groups read the same array, or one what the other makes."""
     sources = _sources(second)
-    made = {b for b in sources if b is first or (b.op == "item" and b.args[0] is first)}
+    made = {b for b in sources if maker(b) is first}
     return bool(made) or not sources.isdisjoint(_sources(first))
 
 
@@ -136,7 +130,7 @@ def _is_apart(first: Node, second: Node, users: Users) -> bool:
             if (node, left) in seen or node is target:
                 continue
             seen.add((node, left))
-            left = left or node.op not in ("item", "reshape")
+            left = left or not (is_item(node) or is_alias(node))
             pending.extend((u, left) for u in users.get(node, ()))
     return False
 
@@ -167,7 +161,7 @@ class _Pair:
         for user in users.get(value, ()):
             if user in self.members:
                 continue
-            if user.op != "reshape" or self._is_needed(user, users):
+            if not is_alias(user) or self._is_needed(user, users):
                 return True
         return False
 
@@ -180,7 +174,7 @@ class _Pair:
             self.values[Node("item", (member,), {"index": i}, type_)] = result
 
     def _read(self, arg: Node) -> Node:
-        base = _behind(arg)
+        base = behind(arg)
         if base not in self.values:
             self.values[base] = param(f"p{len(self.args)}", base.type)
             self.args.append(base)
@@ -194,18 +188,18 @@ class _Pair:
     def is_between(self, gpu: Gpu) -> bool:
         """Whether the first writes more for the second alone than it reads itself."""
         first, second = self.members
-        own = [v for v in self.values if v is first or (v.op == "item" and v.args[0] is first)]
-        passed = [v for v in own if v in set(map(_behind, second.args))]
+        own = [v for v in self.values if maker(v) is first]
+        passed = [v for v in own if v in set(map(behind, second.args))]
         between = [v for v in passed if v not in self.outputs]
         if not between or all(v in between for v in own):
             return False
-        if any(n.op == "reduce" for n in topological([self.values[v] for v in passed])):
+        if any(is_reduction(n) for n in topological([self.values[v] for v in passed])):
             return False
-        read = {_behind(x) for x in first.args} - {_behind(x) for x in second.args}
+        read = {behind(x) for x in first.args} - {behind(x) for x in second.args}
         if sum(map(_bytes, read)) > sum(map(_bytes, between)):
             return False
         made = (r.node for r in self.apart().values())
-        return all(_has_kernel(n.args[0] if n.op == "item" else n, gpu) for n in made)
+        return all(_has_kernel(maker(n), gpu) for n in made)
 
     def apart(self) -> dict[Node, Replacement]:
         """A group for what each of the two gives, with what it takes of the other."""

@@ -6,8 +6,9 @@
 from __future__ import annotations
 
 from stack import errors
+from stack.hosted import Kernel, op
 from stack.ir import Func, parse, verify
 from stack.run.compile import trace
 from stack.run.compiled import compile, jit
 
-__all__ = ["Func", "compile", "errors", "jit", "parse", "trace", "verify"]
+__all__ = ["Func", "Kernel", "compile", "errors", "jit", "op", "parse", "trace", "verify"]

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from stack.commands import bench, compare, dump, inventory, opt, show, targets
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
+from stack.hosted import add_file
 
 TEXT = """\
 Watch a PyTorch module or a JAX function become machine code, stage by stage, and set it beside
@@ -47,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if left:
         args.command.error(_unrecognized(args.command, left))
     try:
+        for file in args.plugin:
+            add_file(file)
         return int(args.run(args))
     except StackError as error:
         print(f"stackc: error: {report_failure(error)}", file=sys.stderr)

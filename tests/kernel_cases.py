@@ -8,6 +8,7 @@ import numpy as np
 
 from stack.ir import DTYPES, Builder, Func, Node, param, tensor
 from stack.ir.data import round_bf16
+from stack.schedule import with_schedules
 
 Spec = tuple[str | int, ...]
 
@@ -174,6 +175,7 @@ CASES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Spec]]] = [
     (pointwise, [("f32", 3, 1)]),
     (pointwise, [("f16", 3, 67)]),
     (pointwise, [("f32", 40000)]),
+    (pointwise, [("f32", 40009)]),  # a prime
     (fill, [("f32", 4, 6)]),
     (from_array, [("f32", 4, 6)]),
     (running_sum, [("f32", 4, 6)]),
@@ -195,6 +197,12 @@ def group_of(build: Callable[..., Node | tuple[Node, ...]], specs: list[Spec]) -
     outside = [param(f"x{i}", tensor(*s)) for i, s in enumerate(specs)]
     body = b.block(params, results)
     return Builder().fusion(*outside, kind="loop", name=build.__name__, blocks=(body,))
+
+
+def in_blocks(group: Node, **blocks: int) -> Node:
+    """The group with a schedule of these blocks, where there are any."""
+    text = " ".join(f"{axis}={block}" for axis, block in blocks.items() if block)
+    return with_schedules(group, [text]) if text else group
 
 
 def program(node: Node) -> Func:

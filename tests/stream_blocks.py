@@ -18,14 +18,12 @@ torch = pytest.importorskip("torch")
 Tensor = Any
 
 
-def lowered(
-    program: Callable[..., Any], args: list[Tensor], options: str = "", balance: float = 0
-) -> Func:
+def lowered(program: Callable[..., Any], args: list[Tensor], balance: float = 0) -> Func:
     """The kernels of a program, verified and printed losslessly."""
     pricing = f"min_axis=2,balance={balance}"
     func, notes = streamed(prepared(stack.trace(program, *args)), pricing)
     assert any(n.op == "stream" for n in func.nodes), notes
-    result = Pipeline(f"fuse,blocks{options}").run(func, verbose=True)
+    result = Pipeline("fuse,blocks").run(func, verbose=True)
     notes = [note for record in result.records for note in record.notes]
     assert not any("stays as it is" in n for n in notes), notes
     verify(result.func)

@@ -13,7 +13,8 @@ from stack.run.cache import Cache, cache_folder
 
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
-from ..runtime.records import describe, describe_kernel, kernel_lines
+from ..runtime.names import argument_names
+from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import nvrtc
 from .printer import print_kernel
 from .values import Source
@@ -29,7 +30,9 @@ class Compiler:
 
     def __init__(self, func: Func, target: str, store: Cache | None) -> None:
         self.func = func
-        self.lines = {n: block.locs.get(n, ()) for block, n in walk(func.body) if n.op == "kernel"}
+        kernels = [(block, n) for block, n in walk(func.body) if n.op == "kernel"]
+        self.lines = {n: block.locs.get(n, ()) for block, n in kernels}
+        self.arguments = {n: argument_names(block, n) for block, n in kernels}
         self.target = nvrtc.check_target(target)
         self.store = store
         self.sources: dict[Node, Source] = {}
@@ -65,8 +68,8 @@ class Compiler:
         if text not in self.readable:
             name = unique_name(str(node.attrs["name"]), self.taken, {})
             symbol = "".join(c if c.isalnum() else "_" for c in name)
-            lines = self.lines.get(node, ())
-            self.readable[text] = print_kernel(node, symbol, readable=True, lines=lines)
+            lines, arguments = self.lines.get(node, ()), self.arguments.get(node, ())
+            self.readable[text] = print_kernel(node, symbol, True, lines, arguments)
         return self.binaries[text]
 
     def describe(self, node: Node) -> Kernel:
@@ -132,12 +135,8 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         return launches[source]
 
     program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
-    kernels = [
-        compiler.describe(step.node)
-        if step.node.op == "kernel"
-        else describe(func, step.node, step.library)
-        for step in program.steps
-    ]
+    steps = ((step.node, step.library) for step in program.steps)
+    kernels = described(func, steps, compiler.describe)
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
@@ -150,15 +149,7 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(func, arch_of(options), _store(options))
     compiler.build_all()
-    kernels: list[Kernel] = []
-    for _, node in walk(func.body):
-        if node.op == "kernel":
-            compiler.binary(node)
-    for node in func.nodes:
-        if node.op == "kernel":
-            kernels.append(compiler.describe(node))
-        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
-            kernels.append(describe(func, node, "torch" if node.op == "fusion" else ""))
+    kernels = described(func, steps_of(func, "torch"), compiler.describe)
     return kernels, compiler.artifacts()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -198,3 +199,11 @@ _SPECIAL: dict[str, Callable[[DType, DType, Sequence[str]], str]] = {
     "fma": _fma,
     "bitcast": _bitcast,
 }
+_TEMPLATES = (*_FLOAT.values(), *_BOOL.values(), *_INTEGER.values(), *_CONVERTED.values())
+# what expressions may call: a value of that name would hide it
+FUNCTIONS = frozenset(
+    word
+    for template in _TEMPLATES
+    for f in ("", "f")
+    for word in re.findall(r"[A-Za-z_]\w*", template.format("", "", f=f, t="", u="", bits=32))
+) | {"fma", "fmaf", "widen", "narrow", "bits_as", "INFINITY_F64", "NAN_F32", "NAN_F64"}

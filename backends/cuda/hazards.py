@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_item
 from stack.ir.types import TensorType
 
 
@@ -52,7 +53,7 @@ def roots_of(block: Block, outer: Mapping[Node, str]) -> dict[Node, str]:
                 visit(node.blocks[0])
             elif node.op == "async_wait" and is_memory(node):
                 found[node] = found[node.args[0]]
-            elif node.op == "item" and is_memory(node):
+            elif is_item(node) and is_memory(node):
                 source = node.args[0]
                 found[node] = found[source.args[int(node.attrs["index"])]]
             if node.op == "loop" and is_memory(node):

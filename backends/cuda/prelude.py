@@ -247,6 +247,10 @@ def _text(name: str) -> str:
 
 # words of C++ and of CUDA's library that a value must not be called
 _WORDS = """
+    alignas alignof and_eq catch char16_t char32_t char8_t compl concept const_cast consteval
+    constexpr constinit co_await co_return co_yield decltype dynamic_cast explicit friend mutable
+    namespace noexcept not_eq nullptr or_eq protected reinterpret_cast requires static_assert
+    static_cast thread_local try typeid typename virtual wchar_t xor_eq copies_wait warpSize
     asm auto bool break case char class const continue default delete do double else enum export
     extern false float for goto if inline int long new operator private public register return
     short signed sizeof static struct switch template this throw true typedef typename union

@@ -8,6 +8,7 @@ touches there is a barrier; inside of one the lanes of a warp wait for each othe
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from stack.ir import ops
@@ -17,8 +18,9 @@ from stack.ir.node import Block, Node, walk
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
+from ..runtime.names import value_name
 from .access import Access
-from .expressions import Unprintable, c_type, convert, expression, literal
+from .expressions import FUNCTIONS, Unprintable, c_type, convert, expression, literal
 from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
@@ -26,10 +28,15 @@ from .prelude import RESERVED, prelude
 from .values import Source, Value
 
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
+_NUMBER = re.compile(r"__\d+$")  # what told names of the IR apart
 
 
 def print_kernel(
-    kernel: Node, name: str, readable: bool = False, lines: Sequence[str] = ()
+    kernel: Node,
+    name: str,
+    readable: bool = False,
+    lines: Sequence[str] = (),
+    arguments: Sequence[str] = (),
 ) -> Source:
     """The CUDA C++ of one kernel node at the loop level.
 
@@ -39,17 +46,22 @@ def print_kernel(
         readable: with names and source lines of the IR; without them equal kernels have equal
             text, which is what the cache is keyed by.
         lines: where the kernel as a whole comes from.
+        arguments: what operands and results are called where the kernel is used, for readers.
 
     Raises:
         Unprintable: naming the op that has no statement.
     """
     safe = f"{name}_kernel" if name in RESERVED else name
-    return Printer(kernel.blocks[0], safe, readable).source(len(kernel.args), lines)
+    printer = Printer(kernel.blocks[0], safe, readable, arguments)
+    return printer.source(len(kernel.args), lines)
 
 
 class Printer:
-    def __init__(self, block: Block, name: str, readable: bool) -> None:
+    def __init__(
+        self, block: Block, name: str, readable: bool, arguments: Sequence[str] = ()
+    ) -> None:
         self.block = block
+        self.memories = dict(zip(block.params, arguments))
         self.name = name
         self.readable = readable
         self.integers = Integers()
@@ -57,7 +69,7 @@ class Printer:
         self.depth = 1
         self.values: dict[Node, Value] = {}
         self.parts: dict[Node, list[Value]] = {}  # results of loops
-        self.taken = set(RESERVED)
+        self.taken = {*RESERVED, *FUNCTIONS}
         self.counts: dict[str, int] = {}
         self.place = "block"  # or "warp", "lane"
         self.since = Touched()  # since the last wait, at this place
@@ -82,14 +94,15 @@ class Printer:
         self.lines.append("  " * self.depth + text)
 
     def fresh(self, hint: str) -> str:
-        hint = hint.split("__")[0]  # numbers that told IR names apart
-        name = "".join(c if c.isalnum() else "_" for c in hint) if self.readable else "v"
-        if not name[0].isalpha():
+        hint = _NUMBER.sub("", hint)
+        plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in hint)
+        name = plain if self.readable else "v"
+        if not name[:1].isalpha():
             name = f"v{name}"
         return unique_name(name, self.taken, self.counts)
 
     def hint(self, node: Node) -> str:
-        return self.block.names.get(node, node.op)
+        return value_name(self.block, node, self.memories)
 
     def declare(self, node: Node, text: str) -> Value:
         """A scalar statement."""
@@ -120,7 +133,8 @@ class Printer:
     def source(self, inputs: int, origin: Sequence[str] = ()) -> Source:
         arguments: list[str] = []
         for i, p in enumerate(self.block.params):
-            name = self.fresh(str(p.attrs["name"])) if self.readable else f"p{i}"
+            hint = f"{self.memories[p]}_ptr" if p in self.memories else str(p.attrs["name"])
+            name = self.fresh(hint) if self.readable else f"p{i}"
             self.values[p] = Value(name)
             const = "const " if i < inputs else ""
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from stack.frontends.torch_arrays import TORCH_DTYPE
+from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.types import DType
 
@@ -84,6 +85,15 @@ class TorchDevice:
             return _unshared(made, values)
 
         return here if target.startswith("torch:") else elsewhere
+
+    def hosted(self, node: Node) -> Library:
+        kernel, attributes = kernel_of(node, "cuda"), attributes_of(node)
+
+        def run(values: Sequence[Tensor], _: int) -> list[Tensor]:
+            out = kernel(*(v.contiguous() for v in values), **attributes)
+            return _unshared(out if isinstance(out, tuple) else (out,), values)
+
+        return Library(kernel.kind, make=run, capturable=kernel.capturable)
 
     def loop(self, test: Program, body: Program) -> Make | None:
         return None

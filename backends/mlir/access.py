@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
+from stack.ir.traits import is_number
 from stack.ir.types import I64, DType
 
 from .elementwise import Unprintable, cast
@@ -143,4 +144,4 @@ class Accesses(Statements):
 
 
 def _is_zero(node: Node) -> bool:
-    return node.op == "const" and not node.tensor.rank and int(node.attrs["value"].array) == 0
+    return is_number(node) and int(node.attrs["value"].array) == 0

@@ -12,8 +12,9 @@ from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
 
+from ..runtime.names import argument_names
 from ..runtime.program import Program
-from ..runtime.records import describe, describe_kernel
+from ..runtime.records import describe_kernel, described, steps_of
 from . import jit
 from .host import Host
 from .instructions import check_runs_here, cpu_of, is_assembled_here
@@ -35,16 +36,22 @@ class Compiler:
         self.names: dict[str, str] = {}
         self.readable: dict[str, str] = {}
         self.taken: set[str] = set()
+        self.arguments: dict[Node, tuple[str, ...]] = {}
+
+    def look(self, func: Func) -> list[Node]:
+        """The kernels of a function; learns what it calls their operands and results."""
+        found = [(block, node) for block, node in walk(func.body) if node.op == "kernel"]
+        self.arguments.update((node, argument_names(block, node)) for block, node in found)
+        return [node for _, node in found]
 
     def load_all(self, func: Func) -> None:
         """Every kernel of a function. Raises KernelRefused with all that cannot be compiled."""
         whys: dict[Node, str] = {}
-        for _, node in walk(func.body):
-            if node.op == "kernel":
-                try:
-                    self.load(node)
-                except jit.CompileError as error:
-                    whys[node] = f"MLIR refuses it: {error}"
+        for node in self.look(func):
+            try:
+                self.load(node)
+            except jit.CompileError as error:
+                whys[node] = f"MLIR refuses it: {error}"
         if whys:
             raise KernelRefused(whys)
 
@@ -64,7 +71,8 @@ class Compiler:
         if text not in self.names:
             name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
             symbol = "".join(c if c.isalnum() else "_" for c in name)
-            self.readable[text] = print_kernel(node, symbol, readable=True, target=self.cpu)
+            arguments = self.arguments.get(node, ())
+            self.readable[text] = print_kernel(node, symbol, True, self.cpu, arguments)
         return self.names[text]
 
     def text(self, node: Node) -> str:
@@ -117,12 +125,11 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     program = Program(func.body, device, compiler.load, options.get("call_opaque"))
     return Executable(
         run=program.run,
-        kernels=[
-            compiler.describe(func, step.node)
-            if step.node.op == "kernel"
-            else describe(func, step.node, step.library)
-            for step in program.steps
-        ],
+        kernels=described(
+            func,
+            ((step.node, step.library) for step in program.steps),
+            lambda node: compiler.describe(func, node),
+        ),
         artifacts=compiler.artifacts(),
         counts_what="steps of the program: generated kernels and library calls",
         peak_bytes=program.arena_bytes,
@@ -137,11 +144,10 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
         target: the CPU, a name or a file.
     """
     compiler = Compiler(None, cpu_of(options))
-    kernels: list[Kernel] = []
-    for node in func.nodes:
-        if node.op == "kernel":
-            compiler.name(node)
-            kernels.append(compiler.describe(func, node))
-        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom"):
-            kernels.append(describe(func, node, "library" if node.op == "fusion" else ""))
-    return kernels, compiler.artifacts()
+    compiler.look(func)
+
+    def own(node: Node) -> Kernel:
+        compiler.name(node)
+        return compiler.describe(func, node)
+
+    return described(func, steps_of(func, "library"), own), compiler.artifacts()

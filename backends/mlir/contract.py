@@ -10,10 +10,10 @@ import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from stack.ir import ops
 from stack.ir.axes import parse_rule
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
+from stack.ir.traits import is_alias, is_contraction, is_elementwise, is_loop, moved, spread
 from stack.ir.types import TupleType
 
 from .elementwise import Unprintable, emit, shaped
@@ -28,14 +28,11 @@ LONG = 2 * BLOCK
 
 def is_block(node: Node) -> bool:
     """Whether a statement is about values with several rows."""
-    if isinstance(node.type, TupleType) or node.op in ("loop", "alloc"):
+    if isinstance(node.type, TupleType) or is_loop(node) or node.op == "alloc":
         return False
-    if node.op == "dot":
-        return True
-    moved = node.args[1].tensor if node.op == "store" else node.tensor
-    if node.op == "reshape":
-        return True
-    return moved.space == "tile" and moved.rank > 1
+    value = (moved(node) or node).tensor
+    is_tile = value.space == "tile" and value.rank > 1
+    return is_contraction(node) or is_alias(node) or is_tile
 
 
 def cost(node: Node) -> float:
@@ -53,17 +50,17 @@ def block(p: Printer, node: Node) -> str:
 
 
 def _block(p: Printer, node: Node) -> str | list[str]:
-    if node.op == "dot":
+    if is_contraction(node):
         return _dot(p, node)
     if node.op == "store":
         return _store(p, node)
     if is_view(node):
         return ""
-    if node.op == "reshape":
+    if is_alias(node):
         return _regroup(p, node)
-    if node.op == "broadcast" and not node.args[0].tensor.rank:
+    if spread(node) == ():
         return [p.on_lanes(node.args[0], _lanes(node))] * _count(node)
-    if ops.lookup(node.op).kind == "elementwise":
+    if is_elementwise(node):
         return _elementwise(p, node)
     raise Unprintable(f"no statement for {node.op} of {node.type}")
 

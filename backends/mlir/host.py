@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stack.errors import StackError
+from stack.hosted.nodes import attributes_of, kernel_of
 from stack.ir.node import Node
 from stack.ir.storage import encode, storage_dtype
 from stack.ir.types import DType
@@ -68,14 +69,19 @@ class Host:
         dtypes = [storage_dtype(t.dtype) for t in node.types]
 
         def run(arrays: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
-            made: list[np.ndarray] = []
-            for result, dtype in zip(call(target, how, arrays), dtypes, strict=True):
-                held = np.ascontiguousarray(result, dtype=dtype)
-                shared = any(np.may_share_memory(held, a) for a in (*arrays, *made))
-                made.append(held.copy() if shared else held)
-            return made
+            return _own(call(target, how, arrays), dtypes, arrays)
 
         return run
+
+    def hosted(self, node: Node) -> Library:
+        kernel, attributes = kernel_of(node, "cpu"), attributes_of(node)
+        dtypes = [storage_dtype(t.dtype) for t in node.types]
+
+        def run(arrays: Sequence[np.ndarray], _: int) -> list[np.ndarray]:
+            out = kernel(*arrays, **attributes)
+            return _own(out if isinstance(out, tuple) else (out,), dtypes, arrays)
+
+        return Library(kernel.kind, make=run)
 
     def loop(self, test: Program, body: Program) -> Make | None:
         """Native where every step is a kernel of ours."""
@@ -92,3 +98,15 @@ class Host:
 
     def seconds(self, marks: Sequence[float]) -> list[float]:
         return [b - a for a, b in pairwise(marks)]
+
+
+def _own(
+    results: Sequence[Any], dtypes: Sequence[np.dtype[Any]], others: Sequence[np.ndarray]
+) -> list[np.ndarray]:
+    """Dense results that share no memory with each other, nor with other arrays."""
+    made: list[np.ndarray] = []
+    for result, dtype in zip(results, dtypes, strict=True):
+        held = np.ascontiguousarray(result, dtype=dtype).reshape(np.shape(result))
+        shared = any(np.may_share_memory(held, a) for a in (*others, *made))
+        made.append(held.copy() if shared else held)
+    return made

@@ -13,6 +13,7 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
 from stack.ir.storage import decode, encode
+from stack.ir.traits import is_contraction
 from stack.ir.types import BF16, DType
 
 from ..runtime.device import Fill, Library
@@ -23,7 +24,7 @@ def library_of(node: Node) -> Library:
     body = node.blocks[0]
     inner = body.nodes
     if len(inner) == 1 and body.results == (inner[0],) and importlib.util.find_spec("torch"):
-        if inner[0].op == "dot" and list(inner[0].args) == list(body.params):
+        if is_contraction(inner[0]) and list(inner[0].args) == list(body.params):
             from stack.backends.device.products import is_product
 
             if is_product(inner[0]):

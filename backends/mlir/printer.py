@@ -8,13 +8,16 @@ they came from.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from stack.ir import ops
 from stack.ir.kernel_ops import loop_parts, turns
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_contraction, is_loop, is_number, is_reduction, moved, nest_of
 from stack.ir.types import TensorType, TupleType
 from stack.target import Target, as_cpu, cpu_at_hand
 
+from ..runtime.names import value_name
 from . import contract, threads
 from . import math as functions
 from .access import Accesses
@@ -26,7 +29,11 @@ _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
 
 
 def print_kernel(
-    kernel: Node, name: str, readable: bool = False, target: Target | None = None
+    kernel: Node,
+    name: str,
+    readable: bool = False,
+    target: Target | None = None,
+    arguments: Sequence[str] = (),
 ) -> str:
     """The module of one kernel node.
 
@@ -35,11 +42,13 @@ def print_kernel(
         readable: with names and source lines of the IR; without them equal kernels have equal
             text, which is what the cache is keyed by.
         target: the CPU that it is for; the one at hand.
+        arguments: what operands and results are called where the kernel is used, for readers.
 
     Raises:
         Unprintable: naming the op that has no statement.
     """
-    return Printer(kernel.blocks[0], name, readable, as_cpu(target or cpu_at_hand())).module()
+    cpu = as_cpu(target or cpu_at_hand())
+    return Printer(kernel.blocks[0], name, readable, cpu, arguments).module()
 
 
 class Printer(Accesses):
@@ -48,23 +57,31 @@ class Printer(Accesses):
     # ---- frame
 
     def module(self) -> str:
-        loops, program = _parallel_nest(self.block)
+        nest, program = nest_of(self.block, "parallel")
+        loops = [loop.blocks[0] for loop in nest]
         extents = [int(loop.params[0].attrs["extent"]) for loop in loops]
         total = math.prod(extents)
         work = sum(cost_of(node) for node in program.nodes)  # of one iteration
         threaded = bool(loops) and total > 1 and work * total >= self._work_in(self.cpu.launch)
         for i, p in enumerate(self.block.params):
-            slot, address = f"%slot{i}", f"%{p.attrs['name']}"
+            slot, address = f"%slot{i}", f"%{self._memory(p)}"
             self.put(f"{slot} = llvm.getelementptr %table[{i}] : (!llvm.ptr) -> !llvm.ptr, i64")
             self.put(f"{address} = llvm.load {slot} : !llvm.ptr -> !llvm.ptr")
             self.values[p] = address
         for node in self.block.nodes:
-            if loops and node.blocks and node.blocks[0] is loops[0]:
+            if nest and node is nest[0]:
                 self._range(loops, extents, total, threaded)
                 break  # only the items of the nest come after it
             self.statement(node)
         grain = math.ceil(self._work_in(self.cpu.fetch) / max(work, 1))
         return self._assemble(total if threaded else 0, grain)
+
+    def _memory(self, node: Node) -> str:
+        """The name of an argument, or of memory of the kernel's own."""
+        if not self.readable:
+            return str(node.attrs["name"])
+        known = self.memories.get(node)
+        return self.named(str(node.attrs["name"]) if known is None else f"{known}_ptr")
 
     def _work_in(self, seconds: float) -> int:
         """Scalar operations that vectors do in some time, one vector a cycle."""
@@ -119,14 +136,14 @@ class Printer(Accesses):
     # ---- nodes
 
     def statement(self, node: Node) -> None:
-        if node.op == "const" and not node.tensor.rank:
+        if is_number(node):
             return
         if self.readable:
             lines = self.block.locs.get(node)
             if lines:
                 self.put(f"// {', '.join(lines)}")
-            if not _is_memory(node) and node.op != "loop":
-                self.hint = self.block.names.get(node, "")
+            if not _is_memory(node) and not is_loop(node):
+                self.hint = value_name(self.block, node, self.memories)
         special = getattr(self, f"_{node.op}", None)
         if contract.is_block(node):
             self.values[node] = contract.block(self, node)
@@ -187,7 +204,7 @@ class Printer(Accesses):
 
     def _alloc(self, node: Node) -> str:
         size = math.prod(node.shape)  # pyright: ignore[reportArgumentType, reportCallIssue]
-        name = f"%{node.attrs['name']}"
+        name = f"%{self._memory(node)}"
         count = self.constant(f"{size} : i64")
         self.top.append(
             f"  {name} = llvm.alloca {count} x {memory_element(node.dtype)}"
@@ -246,31 +263,14 @@ class Printer(Accesses):
 
 def cost_of(node: Node) -> float:
     """Scalar operations of one node of a kernel, loops inside of it included."""
-    if node.op == "loop":
+    if is_loop(node):
         return turns(node) * sum(cost_of(n) for n in node.blocks[0].nodes)
     if isinstance(node.type, TupleType):
         return 0
-    if node.op == "dot":
+    if is_contraction(node):
         return contract.cost(node)
-    source = node.args[0].tensor if node.op in ("reduce", "store") else node.tensor
-    if node.op == "store":
-        source = node.args[1].tensor
+    source = (node.args[0] if is_reduction(node) else moved(node) or node).tensor
     return max(ops.lookup(node.op).flops, 1) * max(lanes_of(source), 1)
-
-
-def _parallel_nest(block: Block) -> tuple[list[Block], Block]:
-    """The blocks of the parallel loops at the top of a kernel, and the innermost body."""
-    found: list[Block] = []
-    while True:
-        loops = {r.args[0] if r.op == "item" else r for r in block.results}
-        if len(loops) != 1:
-            break
-        (loop,) = loops
-        if loop.op != "loop" or loop.attrs["kind"] != "parallel":
-            break
-        block = loop.blocks[0]
-        found.append(block)
-    return found, block
 
 
 def _is_memory(node: Node) -> bool:

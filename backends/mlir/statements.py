@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
+from collections.abc import Sequence
 
 import numpy as np
 
+from stack.ir.names import unique_name
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_number
 from stack.ir.types import DType, TensorType
 from stack.target import Cpu
 
@@ -24,14 +28,23 @@ def memory_element(dtype: DType) -> str:
     return "i8" if dtype.kind == "b" else element(dtype)
 
 
+# names of this printer's own, which it numbers: a value of the program is called otherwise
+_OWN = re.compile(r"lo|hi|step|table|(?:t|k|k_|i|loop|slot|sum|carry\d+_|part\d+_)\d+")
+
+
 class Statements:
     """Lines under way, and the text of every value so far.
 
-    `readable` text has names and source lines of the IR.
+    `readable` text has names and source lines of the IR, and `arguments` for its memory.
     """
 
-    def __init__(self, block: Block, name: str, readable: bool, cpu: Cpu) -> None:
+    def __init__(
+        self, block: Block, name: str, readable: bool, cpu: Cpu, arguments: Sequence[str] = ()
+    ) -> None:
         self.block = block
+        self.memories = dict(zip(block.params, arguments))
+        self.taken: set[str] = set()
+        self.counts: dict[str, int] = {}
         self.name = name
         self.readable = readable
         self.cpu = cpu
@@ -48,8 +61,15 @@ class Statements:
         self.count += 1
         hint, self.hint = self.hint, ""
         if hint:
-            return f"%{hint}" if not hint[0].isdigit() else f"%v{hint}"
+            return f"%{self.named(hint)}"
         return f"%{self.count}" if not self.readable else f"%t{self.count}"
+
+    def named(self, hint: str) -> str:
+        """A name of the program, as MLIR can write it and unlike any other."""
+        name = "".join(c if c.isascii() and (c.isalnum() or c in "_.") else "_" for c in hint)
+        name = f"v{name}" if name[0].isdigit() else name
+        name = f"{name}_" if _OWN.fullmatch(name) else name
+        return unique_name(name, self.taken, self.counts)
 
     def do(self, text: str) -> str:
         name = self.fresh()
@@ -73,13 +93,13 @@ class Statements:
         return self.constants[text]
 
     def value(self, node: Node) -> str:
-        if node.op == "const" and not node.tensor.rank:
+        if is_number(node):
             return self.number(node.attrs["value"].array, node.dtype, 0)
         return self.values[node]
 
     def on_lanes(self, node: Node, lanes: int) -> str:
         """A value as a vector of `lanes`, a scalar repeated."""
-        if node.op == "const" and not node.tensor.rank:
+        if is_number(node):
             return self.number(node.attrs["value"].array, node.dtype, lanes)
         if lanes and not node.tensor.rank:
             hint, self.hint = self.hint, ""

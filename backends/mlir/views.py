@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
+from stack.ir.traits import converts
 from stack.ir.types import DType
 
 from .elementwise import Unprintable, cast, element, shaped
@@ -66,7 +67,7 @@ def view(p: Printer, node: Node) -> View:
         dtype = memory.dtype
         return View(base, dtype, dtype, sizes(node), strides(memory)[-node.tensor.rank :])
     inner = view(p, node.args[0])
-    if node.op == "cast":
+    if converts(node):
         return replace(inner, to=node.dtype)
     if node.op == "transpose":
         perm = node.attrs["perm"]

@@ -95,6 +95,10 @@ class Device(Protocol):
         """What runs an `opaque` node; its results share no memory with operands."""
         ...
 
+    def hosted(self, node: Node) -> Library:
+        """The code of a hosted operator that a `custom` node is kept for; it makes its results."""
+        ...
+
     def loop(self, test: Program, body: Program) -> Make | None:
         """What runs a `while` at once; None where it goes turn by turn."""
         ...

@@ -9,7 +9,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import TensorType, TupleType
 
 from .control import CONTROL
-from .device import CallOpaque, Device, Load, Make
+from .device import CallOpaque, Device, Library, Load, Make
 from .steps import FillingStep, KernelStep, MakingStep, Step
 from .values import Value
 
@@ -94,7 +94,7 @@ class Plan:
         if node.op == "reshape":
             self._view(node, args[0])
         elif node.op == "custom":
-            raise StackError(f"no kernel was chosen for the operator {node.attrs.get('target')!r}")
+            self._add_library(node, args, self.device.hosted(node))
         elif node.op == "kernel":
             self.steps.append(KernelStep(node, args, self._written(node, args), self.load(node)))
         elif node.op in MADE:
@@ -103,10 +103,9 @@ class Plan:
             outs, dropped = self._made(node), self._dropped(node)
             self.steps.append(MakingStep(node, args, outs, library, capturable, make, dropped))
         else:
-            self._add_library(node, args)
+            self._add_library(node, args, self.device.library(node))
 
-    def _add_library(self, node: Node, args: Sequence[Value]) -> None:
-        found = self.device.library(node)
+    def _add_library(self, node: Node, args: Sequence[Value], found: Library) -> None:
         if found.make is not None:
             outs = self._made(node)
             step = MakingStep(node, args, outs, found.name, found.capturable, found.make)

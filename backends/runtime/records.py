@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from stack.ir.cost import total
 from stack.ir.node import Func, Node
+from stack.ir.ops import lookup
+from stack.ir.traits import is_fusion
 from stack.run.backend import Kernel, source_lines
 
 GENERATED = ("kernel", "call", "cond", "while")
@@ -32,9 +34,11 @@ def describe_kernel(
 
 def describe(func: Func, node: Node, library: str = "") -> Kernel:
     """A step without code of ours: a library call, control flow, a fallback."""
-    inner: Sequence[Node] = node.blocks[0].nodes if node.op == "fusion" else (node,)
+    inner: Sequence[Node] = node.blocks[0].nodes if is_fusion(node) else (node,)
     what = str(node.attrs.get("name") or node.attrs.get("target") or node.op)
     kind = "generated" if node.op in GENERATED else "library"
+    if node.op == "custom":
+        return _hosted(func, node, "library" if library == "library" else "hand")
     if node.op == "opaque":
         kind, library = "fallback", ""
     return Kernel(
@@ -46,6 +50,36 @@ def describe(func: Func, node: Node, library: str = "") -> Kernel:
         flops=_flops(inner),
         bytes=_moved(node),
     )
+
+
+def _hosted(func: Func, node: Node, kind: str) -> Kernel:
+    inner = node.blocks[0].nodes if node.blocks else (node,)
+    return Kernel(
+        f"{node.attrs['name']}.{node.attrs.get('kernel', '')}".rstrip("."),
+        kind,
+        stage_node=func.body.names.get(node, ""),
+        source=source_lines(func.body.locs.get(node, ())),
+        ops=(str(node.attrs["name"]),),
+        flops=_flops(inner),
+        bytes=_moved(node),
+    )
+
+
+def described(
+    func: Func, steps: Iterable[tuple[Node, str]], own: Callable[[Node], Kernel]
+) -> list[Kernel]:
+    """Records of steps, each with the library that runs it; `own` makes those of our kernels."""
+    return [
+        own(node) if node.op == "kernel" else describe(func, node, library)
+        for node, library in steps
+    ]
+
+
+def steps_of(func: Func, library: str) -> list[tuple[Node, str]]:
+    """The steps of a lowered function, each with what runs it: groups and products a library."""
+    labels = {"group": library, "contraction": library, "control": "", "foreign": ""}
+    kinds = ((n, lookup(n.op).kind) for n in func.nodes)
+    return [(n, labels[kind]) for n, kind in kinds if kind in labels]
 
 
 def kernel_lines(node: Node, lines: Iterable[str]) -> tuple[str, ...]:

@@ -89,7 +89,8 @@ BACKEND = Backend(
                 f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
             ),
             ("split", "fission,k_major,hoist,split_reductions"),
-            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows,tiles"),
+            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows"),
+            ("scheduled", "schedule"),
             (
                 "tiled",
                 f"blocks{{refuse=[{','.join(REFUSED)}]}},library,"
@@ -97,11 +98,15 @@ BACKEND = Backend(
             ),
         ),
         artifacts=("triton", "ttir", "ttgir", "llir", "ptx", "sass"),
-        retreat="retreat{tiles=4}",
-        proposal="tiles{most=8}",
+        retreat="retreat{schedules=4}",
+        hosts="cuda",
+        proposal="schedule{most=8}",
         recomputes=True,
     ),
     inspect=_inspect,
-    options=("assembled", "cache", "device", "excess_precision", "graph", "target", "tune"),
+    options=(
+        *("assembled", "cache", "device", "excess_precision", "graph", "hosted", "schedule"),
+        *("target", "tune"),
+    ),
     machine=Machine(_warm, _identify, gpu_at_hand),
 )

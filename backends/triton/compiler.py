@@ -19,8 +19,9 @@ from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
 from ..device.torch_device import TorchDevice
 from ..runtime.device import Kernel as Runnable
+from ..runtime.names import argument_names
 from ..runtime.program import Program
-from ..runtime.records import describe, describe_kernel, kernel_lines
+from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build
 from .launch import interpreted, loaded
 from .printer import Code, Source, print_kernel
@@ -33,7 +34,9 @@ class Compiler:
 
     def __init__(self, func: Func, target: str) -> None:
         self.func = func
-        self.lines = {n: block.locs.get(n, ()) for block, n in walk(func.body) if n.op == "kernel"}
+        kernels = [(block, n) for block, n in walk(func.body) if n.op == "kernel"]
+        self.lines = {n: block.locs.get(n, ()) for block, n in kernels}
+        self.arguments = {n: argument_names(block, n) for block, n in kernels}
         self.target = target
         self.sources: dict[tuple[Block, object, object, object], Source] = {}
         self.readable: dict[Code, tuple[str, Source]] = {}
@@ -49,7 +52,8 @@ class Compiler:
             if made.code not in self.readable:
                 name = unique_name(str(node.attrs["name"]), self.taken, {})
                 symbol = "".join(c if c.isalnum() else "_" for c in name)
-                self.readable[made.code] = (name, print_kernel(node, symbol, readable=True))
+                shown = print_kernel(node, symbol, True, self.arguments.get(node, ()))
+                self.readable[made.code] = (name, shown)
         return self.sources[key]
 
     def binary(self, source: Source) -> build.Binary:
@@ -136,12 +140,9 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
         return launches[source]
 
     program = Program(func.body, TorchDevice(device), load, options.get("call_opaque"))
-    kernels = [
-        compiler.describe(step.node, bool(options.get("assembled")))
-        if step.node.op == "kernel"
-        else describe(func, step.node, step.library)
-        for step in program.steps
-    ]
+    is_assembled = bool(options.get("assembled"))
+    steps = ((step.node, step.library) for step in program.steps)
+    kernels = described(func, steps, lambda node: compiler.describe(node, is_assembled))
     return executable(func, program, kernels, compiler.artifacts(), options.get("graph", True))
 
 
@@ -175,10 +176,6 @@ def inspect_program(func: Func, options: dict[str, Any]) -> Inspected:
     """
     compiler = Compiler(func, arch_of(options))
     compiler.build_all(_store(options))
-    kernels: list[Kernel] = []
-    for node in func.nodes:
-        if node.op == "kernel":
-            kernels.append(compiler.describe(node, assembled=True))
-        elif node.op in ("fusion", "opaque", "call", "cond", "while", "custom", "dot", "conv"):
-            kernels.append(describe(func, node, "torch"))
+    steps = steps_of(func, "torch")
+    kernels = described(func, steps, lambda node: compiler.describe(node, assembled=True))
     return kernels, compiler.artifacts()

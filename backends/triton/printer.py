@@ -15,6 +15,15 @@ from stack.errors import StackError
 from stack.ir import ops
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, topological, walk
+from stack.ir.traits import (
+    contractions,
+    converts,
+    is_input,
+    is_item,
+    is_loop,
+    is_number,
+    place_of,
+)
 from stack.ir.types import TensorType
 
 from .access import Access, Descriptor, access_of
@@ -53,10 +62,6 @@ def either(a, b):
 
 """
 GROUP = 8  # rows of tiles that run together, so that they share columns in the cache
-
-
-def _multiplies(nodes: Sequence[Node]) -> bool:
-    return any(n.op == "dot" for n in nodes)
 
 
 # what machine code is made from: `Source.code`
@@ -99,9 +104,20 @@ class Source:
         return self.text, self.kinds, self.descriptors, self.warps, self.stages, self.contracts
 
 
-def print_kernel(node: Node, name: str, readable: bool = False) -> Source:
-    """The Triton source of a kernel node at the tile level. Raises StackError."""
-    return _Printer(node, name, readable).source()
+def print_kernel(
+    node: Node, name: str, readable: bool = False, arguments: Sequence[str] = ()
+) -> Source:
+    """The Triton source of a kernel node at the tile level.
+
+    Args:
+        readable: with names and source lines of the IR; without them equal kernels have equal
+            text, which is what the cache is keyed by.
+        arguments: what operands and results are called where the kernel is used, for readers.
+
+    Raises:
+        StackError: naming the op that has no code.
+    """
+    return _Printer(node, name, readable, arguments).source()
 
 
 def _chain(nest: Node) -> list[Node]:
@@ -113,7 +129,7 @@ def _chain(nest: Node) -> list[Node]:
             raise StackError("the triton backend takes one grid loop inside another")
         inner = loops[0].blocks[0]
         chain.append(inner.params[0])
-        loops = [n for n in inner.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+        loops = [n for n in inner.nodes if is_loop(n, "grid")]
     return chain
 
 
@@ -127,20 +143,19 @@ def _rounds(body: Block) -> bool:
     LLVM computes what stands between two such casts in 16 bits, and contracts it.
     """
     return any(
-        node.op == "cast" and _narrows(node.args[0]) and node.dtype.bits > 16
-        for _, node in walk(body)
+        converts(node) and _narrows(node.args[0]) and node.dtype.bits > 16 for _, node in walk(body)
     )
 
 
 def _narrows(node: Node) -> bool:
-    return node.op == "cast" and node.dtype.kind == "f" and node.dtype.bits == 16
+    return converts(node) and node.dtype.kind == "f" and node.dtype.bits == 16
 
 
 class _Printer(Values):
     def source(self) -> Source:
-        parameters = [self._fresh(str(p.attrs["name"])) for p in self.body.params]
+        parameters = [self._fresh(self._parameter(p)) for p in self.body.params]
         self.text.update(zip(self.body.params, parameters, strict=True))
-        self.nests = [n for n in self.body.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+        self.nests = [n for n in self.body.nodes if is_loop(n, "grid")]
         programs = self._programs()
         self._block(self.body)
         arguments = [*parameters, *self.descriptors.values()]
@@ -158,6 +173,10 @@ class _Printer(Values):
             tuple(p.dtype.name for p in self.body.params),
             tuple(self.descriptors),
         )
+
+    def _parameter(self, node: Node) -> str:
+        known = self.memories.get(node)
+        return str(node.attrs["name"]) if known is None else f"{known}_ptr"
 
     # ---- the grid
 
@@ -237,21 +256,21 @@ class _Printer(Values):
         Lines of memory come before products: the wait for them overlaps. What all programs compute
         alike comes where the first of it is used.
         """
-        grid = [n for n in block.nodes if n.op == "loop" and n.attrs["kind"] == "grid"]
+        grid = [n for n in block.nodes if is_loop(n, "grid")]
         if grid:
             for node in block.nodes:
-                if node in grid or node.op == "item":
+                if node in grid or is_item(node):
                     self._statement(node)
             return
         nodes = list(block.nodes)
         if block.params and block.params[0] in self.programs:
             nodes = topological(block.results, lambda n: n not in self.text)
         done: set[Node] = set()
-        early = [n for n in nodes if _is_line(n)] if _multiplies(nodes) else []
-        loops = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "serial"]
+        early = [n for n in nodes if _is_line(n)] if contractions(nodes) else []
+        loops = [n for n in nodes if is_loop(n, "serial")]
         for first in (*early, *loops):
             needed = set(topological([first]))
-            if first in early and not needed.isdisjoint(n for n in nodes if n.op == "dot"):
+            if first in early and not needed.isdisjoint(contractions(nodes)):
                 continue
             for node in nodes:
                 if node in needed and node not in done:
@@ -262,10 +281,10 @@ class _Printer(Values):
                 self._statement(node)
 
     def _statement(self, node: Node) -> None:
-        if node.op in ("param", "var", "const"):
+        if is_input(node) or is_number(node):
             return
-        if node.op == "item":
-            self.text[node] = self.text[node.args[0]].split(", ")[int(node.attrs["index"])]
+        if is_item(node):
+            self.text[node] = self.text[node.args[0]].split(", ")[place_of(node)]
             self.actual[node] = shape_of(node)
             return
         if ops.lookup(node.op).kind == "elementwise":
@@ -330,7 +349,9 @@ class _Printer(Values):
 
     def _described(self, descriptor: Descriptor) -> str:
         if descriptor not in self.descriptors:
-            self.descriptors[descriptor] = self._fresh(f"{descriptor.memory}_tiles")
+            self.descriptors[descriptor] = self._fresh(
+                f"{descriptor.memory.removesuffix('_ptr')}_tiles"
+            )
         return self.descriptors[descriptor]
 
     # ---- loops

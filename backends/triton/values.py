@@ -8,8 +8,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from stack.ir.node import Node, walk
+from stack.ir.traits import (
+    axis_order,
+    choice,
+    converts,
+    is_alias,
+    is_contraction,
+    is_number,
+    number,
+    repeats,
+)
 from stack.ir.types import TensorType
 
+from ..runtime.names import value_name
 from .access import Descriptor
 from .expressions import TYPES, expression
 from .functions import FUNCTIONS
@@ -26,6 +37,10 @@ RESERVED = {
     "both",
     "either",
     "pid",
+    "float",
+    "tile",
+    "first",
+    "height",
 }
 
 # Products of f32 as six of bf16: an f32 is the sum of three, and what is dropped is below its last
@@ -37,9 +52,10 @@ SPLIT = "bf16x6"
 class Values:
     """Lines of one kernel, and what its nodes are called in them."""
 
-    def __init__(self, node: Node, name: str, readable: bool) -> None:
+    def __init__(self, node: Node, name: str, readable: bool, arguments: Sequence[str]) -> None:
         self.node, self.name, self.readable = node, name, readable
         self.body = node.blocks[0]
+        self.memories = dict(zip(self.body.params, arguments))
         self.lines: list[str] = []
         self.text: dict[Node, str] = {}
         self.actual: dict[Node, tuple[int, ...]] = {}  # shapes before broadcasting
@@ -62,13 +78,11 @@ class Values:
                 loads.append(inner)
                 if block.params[0].attrs.get("name", "").startswith("k"):
                     self.ahead.add(inner)
-            if inner.op == "dot":
+            if is_contraction(inner):
                 self.has_dot = True
                 sums.add(shape_of(inner))
-            for arg in inner.args if inner.op == "dot" else ():
-                while arg.op in ("reshape", "transpose", "select"):
-                    arg = arg.args[1 if arg.op == "select" else 0]
-                self.copied.add(arg)
+            for arg in inner.args if is_contraction(inner) else ():
+                self.copied.add(_source(arg))
             for arg in inner.args:
                 self.uses[arg] = self.uses.get(arg, 0) + 1
             for result in block.results if inner is block.params[0] else ():
@@ -98,7 +112,9 @@ class Values:
         self.lines.append("    " * self.depth + text + comment)
 
     def _assign(self, node: Node, text: str, actual: tuple[int, ...] | None = None) -> None:
-        name = self._fresh(self.body.names.get(node, node.op))
+        # what is compiled has no names of the program: where they differ, code is still equal
+        hint = value_name(self.body, node, self.memories) if self.readable else node.op
+        name = self._fresh(hint)
         self._line(f"{name} = {text}", node)
         self.text[node] = name
         self.actual[node] = shape_of(node) if actual is None else actual
@@ -107,9 +123,9 @@ class Values:
 
     def _value(self, node: Node) -> str:
         """An operand as the language broadcasts it."""
-        if node.op != "const":
+        if not is_number(node):
             return self.text[node]
-        value = node.attrs["value"].array.item()
+        value = number(node)
         text = _literal(value)
         # a literal is f32 or i32 at first; other types are written out
         if node.dtype.name not in ("bool", "i32", "f16", "bf16", "f32"):
@@ -119,12 +135,9 @@ class Values:
     def _full(self, node: Node) -> str:
         """An operand in the shape that it has in the IR."""
         shape = shape_of(node)
-        if node.op == "const" and not shape:
-            value = _literal(node.attrs["value"].array.item())
-            return f"tl.full([], {value}, {TYPES[node.dtype.name]})"
-        if node.op == "broadcast" and node.args[0].op == "const":
-            value = _literal(node.args[0].attrs["value"].array.item())
-            return f"tl.full({list(shape)}, {value}, {TYPES[node.dtype.name]})"
+        held = node.args[0] if repeats(node) else node
+        if is_number(held):
+            return f"tl.full({list(shape)}, {_literal(number(held))}, {TYPES[node.dtype.name]})"
         if self.actual.get(node, shape) == shape:
             return self._value(node)
         return f"tl.broadcast_to({self._value(node)}, {list(shape)})"
@@ -132,12 +145,12 @@ class Values:
     def _elementwise(self, node: Node) -> None:
         if node.op == "add":
             for acc, dot in (node.args, node.args[::-1]):
-                waits = dot.op == "dot" and self.uses.get(dot) == 1 and dot not in self.text
+                waits = is_contraction(dot) and self.uses.get(dot) == 1 and dot not in self.text
                 if waits and shape_of(acc) == shape_of(dot):
                     self._assign(node, self._dot_text(dot, self._full(acc)))
                     return
         for arg in node.args:
-            if arg.op == "dot" and arg not in self.text:
+            if is_contraction(arg) and arg not in self.text:
                 self._assign(arg, self._dot_text(arg, ""))
         if all(is_literal(a) for a in node.args):
             # numbers of Python have no methods
@@ -146,7 +159,7 @@ class Values:
         else:
             args = [self._value(a) for a in node.args]
             actual = joined([self.actual.get(a, ()) for a in node.args])
-        if node.op == "cast":
+        if converts(node):
             if self.has_dot and actual and _rounds_to_bf16(node):
                 self._assign(node, f"round_bf16({self._value(node.args[0].args[0])})", actual)
             elif self._widens_tile(node):
@@ -183,7 +196,7 @@ class Values:
     def _broadcast(self, node: Node) -> None:
         source, axes = node.args[0], node.attrs["axes"]
         if not source.tensor.rank:
-            if source.op == "const":
+            if is_number(source):
                 self.text[node] = self._value(source)
                 self.actual[node] = ()
                 return
@@ -197,7 +210,7 @@ class Values:
 
     def _settle(self, node: Node) -> None:
         """Make sure that a dot that waited for its sum has a name."""
-        if node.op == "dot" and node not in self.text:
+        if is_contraction(node) and node not in self.text:
             self._assign(node, self._dot_text(node, ""))
 
     def _iota(self, node: Node) -> None:
@@ -271,16 +284,28 @@ def shape_of(node: Node) -> tuple[int, ...]:
     return tuple(int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
 
 
+def _source(operand: Node) -> Node:
+    """What an operand of a product is made of where it lies in memory, past moves and masks."""
+    while True:
+        chosen = choice(operand)
+        if chosen is not None:
+            operand = chosen.yes
+        elif is_alias(operand) or axis_order(operand) is not None:
+            operand = operand.args[0]
+        else:
+            return operand
+
+
 def _rounds_to_bf16(node: Node) -> bool:
     """Whether a cast widens what was just narrowed."""
     (inner,) = node.args
-    if inner.op != "cast":
+    if not converts(inner):
         return False
     return [x.dtype.name for x in (node, inner, *inner.args)] == ["f32", "bf16", "f32"]
 
 
 def is_literal(node: Node) -> bool:
-    return node.op == "const" or (node.op == "broadcast" and is_literal(node.args[0]))
+    return is_number(node) or (repeats(node) and is_literal(node.args[0]))
 
 
 def joined(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:

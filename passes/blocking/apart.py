@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node
-from stack.passes.blocking.beside import alone_of, untiled
+from stack.passes.blocking.beside import alone_of, unscheduled
 from stack.passes.blocking.joined import products_of
-from stack.passes.blocking.tile_choice import first_tile
+from stack.passes.blocking.tile_choice import first_text
 from stack.passes.tile import alone
 from stack.passes.tiling.contraction import rest_of
 from stack.rewrite.engine import Replacement, replace
@@ -16,7 +16,7 @@ APART = "apart"  # stands where a tile would
 
 def is_apart(group: Node) -> bool:
     """Whether kernels of their own were chosen for the products of a group, as its tile."""
-    return first_tile(group) == APART
+    return first_text(group) == APART
 
 
 def set_apart(block: Block) -> Block:
@@ -57,7 +57,7 @@ def _joined_apart(group: Node, body: Block) -> list[Node]:
     }
     others = [r for r in body.results if r not in bare]
     args, block = rest_of(group, bare, others)
-    rest = Node("fusion", args, untiled(group), result_type(block.type), (block,))
+    rest = Node("fusion", args, unscheduled(group), result_type(block.type), (block,))
     return [
         bare[r] if r in bare else _item(rest, others.index(r), len(others), r) for r in body.results
     ]

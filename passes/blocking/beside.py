@@ -38,7 +38,7 @@ def alone_of(group: Node) -> list[tuple[Node, list[int]]]:
     """A group for each product of a group, and which of the results are its."""
     body = group.blocks[0]
     outside = dict(zip(body.params, group.args, strict=True))
-    attrs = untiled(group)
+    attrs = unscheduled(group)
     made: list[tuple[Node, list[int]]] = []
     for _, results in parts_of(body):
         block = part_of(body, results)
@@ -48,9 +48,9 @@ def alone_of(group: Node) -> list[tuple[Node, list[int]]]:
     return made
 
 
-def untiled(group: Node) -> dict[str, object]:
-    """The attributes of a group without the tiles that were named for it."""
-    return {k: v for k, v in group.attrs.items() if k != "tiles"}
+def unscheduled(group: Node) -> dict[str, object]:
+    """The attributes of a group without the schedules that were named for it."""
+    return {k: v for k, v in group.attrs.items() if k != "schedule"}
 
 
 def side_by_side(groups: Sequence[Node]) -> Node:

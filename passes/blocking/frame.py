@@ -1,9 +1,9 @@
-"""The frame of a block kernel: named axes, tiles over them, indices, loops.
+"""The frame of a kernel of tiles: named axes, tiles over them, indices, loops.
 
 A kernel holds tiles of any rank. Each tile dim belongs to a named axis of the kernel, so that two
 tiles meet by axis, not by position: `Held` is a value with the names of its dims. An axis is held
-in blocks of a power of two; the symbol of its name in an index expression is the element's place
-on the whole axis.
+in blocks, as its `BlockPolicy` says; the symbol of its name in an index expression is the
+element's place on the whole axis.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from stack.ir.dim import (
     symbol,
 )
 from stack.ir.node import Block, Node
+from stack.ir.traits import converts
 from stack.ir.types import I32, I64, DType, TensorType, TupleType
 from stack.passes.tiling.frame import static
 
@@ -43,6 +44,7 @@ class Axis:
         block: elements that a tile holds; 1 for a scalar place.
         start: the first element of the tile, an integer scalar.
         is_aligned: whether that is a multiple of the block.
+        overlaps: whether the last block starts early rather than ends late.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Axis:
     block: int
     start: Node
     is_aligned: bool = True
+    overlaps: bool = False
 
     @property
     def is_tile(self) -> bool:
@@ -58,7 +61,7 @@ class Axis:
     @property
     def is_covered(self) -> bool:
         """Whether tiles never reach past the end."""
-        return self.extent % self.block == 0
+        return self.overlaps or self.extent % self.block == 0
 
     @property
     def place(self) -> Expr:
@@ -101,10 +104,11 @@ class BlockFrame:
         block: int,
         start: Node | int = 0,
         is_aligned: bool = True,
+        overlaps: bool = False,
     ) -> Axis:
         """A new axis. `start` is where its tile begins: at a multiple of the block, or anywhere."""
         first = constant(start, self.integer) if isinstance(start, int) else start
-        made = Axis(self.unique(hint), extent, block, first, is_aligned)
+        made = Axis(self.unique(hint), extent, block, first, is_aligned, overlaps)
         self.axes[made.name] = made
         return made
 
@@ -130,6 +134,10 @@ class BlockFrame:
         start = number if block == 1 else self.b.mul(number, block)
         return self.axis(hint, extent, block, self.b.add(start, first) if first else start)
 
+    def loop_axis(self, hint: str, extent: int) -> Axis:
+        """An axis that a loop goes along, one element at a time: `start` is its index."""
+        return self.axis(hint, extent, 1, self.variable(hint, extent))
+
     def variable(self, hint: str, extent: int) -> Node:
         """The index of a loop."""
         self.fresh += 1
@@ -154,6 +162,10 @@ class BlockFrame:
                 elif self.axes[atom.name].is_tile:
                     found[atom.name] = None
         return self.sorted(found)
+
+    def moves_along(self, index: Index) -> set[str]:
+        """Names of the tile axes that any place of an index moves along."""
+        return {name for d in index for name in self.tile_axes(d)}
 
     def _block_of(self, atom: Quotient) -> Axis | None:
         """The axis whose tiles lie each in one block of places that the quotient counts."""
@@ -209,7 +221,7 @@ class BlockFrame:
         if value.dtype == dtype:
             return value
         node = value.node
-        if node.op == "cast" and dtype.is_float and dtype.bits <= 16:
+        if converts(node) and dtype.is_float and dtype.bits <= 16:
             if node.args[0].dtype == dtype:
                 return Held(node.args[0], value.axes)  # what was widened, and is exact
         return Held(self.b.cast(node, type=node.tensor.with_dtype(dtype)), value.axes)
@@ -316,6 +328,7 @@ class BlockFrame:
         `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler, or
         where they take more than `room` bytes.
         """
+        self.fresh += var is not None
         var = var or self.variable(hint, count)
         carried = [
             Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
@@ -356,8 +369,9 @@ class BlockFrame:
         grid: list[tuple[Node, int]],
         outputs: Sequence[Node],
         program: Callable[[Sequence[Node]], list[Node]],
+        kind: str = "grid",
     ) -> list[Node]:
-        """Grid loops that carry the outputs inwards, around what one program does."""
+        """Loops that carry the outputs inwards, around what one program does."""
         carried = [
             [
                 Node("var", (), {"name": f"{o.attrs.get('name', f'o{i}')}_{d}"}, o.type)
@@ -368,7 +382,7 @@ class BlockFrame:
         final = program(carried[-1] if grid else outputs)
         for d in reversed(range(len(grid))):
             block = Block((grid[d][0], *carried[d]), final)
-            final = self.loop("grid", carried[d - 1] if d else outputs, block)
+            final = self.loop(kind, carried[d - 1] if d else outputs, block)
         return final
 
 

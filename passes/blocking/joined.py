@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Block, Node, topological
+from stack.ir.traits import contractions, is_contraction
 from stack.passes.tiling.frame import CannotTile
 
 MOST = 8  # a part of a tile of 128 columns has at least the 16 that tensor cores take
@@ -47,10 +48,10 @@ def why_apart(dots: Sequence[Node]) -> str:
 def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
     """The products of a group, each with the results that are made of it alone; none where one
     result is made of several."""
-    dots = [n for n in body.nodes if n.op == "dot"]
+    dots = contractions(body.nodes)
     parts: dict[Node, list[Node]] = {dot: [] for dot in dots}
     for result in body.results:
-        made_of = [n for n in topological([result]) if n.op == "dot"]
+        made_of = [n for n in topological([result]) if is_contraction(n)]
         if len(made_of) != 1:
             return []
         parts[made_of[0]].append(result)
@@ -59,7 +60,7 @@ def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
 
 def products_of(body: Block) -> list[Node]:
     """The products of a group that a program computes together. Raises CannotTile."""
-    dots = [n for n in body.nodes if n.op == "dot"]
+    dots = contractions(body.nodes)
     why = why_apart(dots) if dots else ""
     if why:
         raise CannotTile(why)

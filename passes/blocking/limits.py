@@ -16,8 +16,8 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
+from stack.passes.blocking.fold import BlockFold
 from stack.passes.blocking.frame import Axis, BlockFrame, Held
-from stack.passes.blocking.reduce import BlockReduce
 from stack.passes.positions.affine import slope
 from stack.passes.positions.visible import hiding_selects, seen
 
@@ -36,7 +36,7 @@ class Segment:
 
 
 def segments(
-    frame: BlockReduce, states: Block, at: Mapping[Node, Index], block: int, count: int
+    frame: BlockFold, states: Block, at: Mapping[Node, Index], block: int, count: int
 ) -> list[Segment]:
     """The loops of a stream, in order."""
     for select, visible in hiding_selects(states):
@@ -57,7 +57,7 @@ class _Lines:
 
 
 def _lines(
-    frame: BlockReduce,
+    frame: BlockFold,
     states: Block,
     at: Mapping[Node, Index],
     select: Node,
@@ -93,7 +93,7 @@ def _lines(
 
 
 def _limits(
-    frame: BlockReduce,
+    frame: BlockFold,
     states: Block,
     at: Mapping[Node, Index],
     select: Node,

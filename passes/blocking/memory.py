@@ -6,20 +6,21 @@ from collections.abc import Sequence
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant
-from stack.ir.dim import add, bounds, mul, symbols
+from stack.ir.dim import Dim, add, bounds, mul, symbols
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
-from stack.passes.blocking.frame import Held
-from stack.passes.blocking.reduce import BlockReduce
+from stack.passes.blocking.block_policy import MASKED, BlockPolicy
+from stack.passes.blocking.fold import BlockFold
+from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.window import Window, window_of
 from stack.passes.tiling.frame import static, wide
 
 
-class BlockMemory(BlockReduce):
+class BlockMemory(BlockFold):
     """Loads and stores of tiles over named axes."""
 
-    # whether stores leave room in the cache: nothing finds there what they write
-    streams_out = False
+    block_policy: BlockPolicy = MASKED
+    evict = ""  # a hint for what is read
 
     def __init__(self, body: Block, integer: DType = I32) -> None:
         super().__init__(body, integer)
@@ -46,10 +47,11 @@ class BlockMemory(BlockReduce):
             extra = [] if guard is None else [guard.node, constant(0, memory.dtype)]
             made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
             return made if raw else self.widen(made)
-        found = self.block_place(memory, index) if guard is None else None
+        is_block = bool(axes) and (guard is None or self.block_policy.is_line)
+        found = self.block_place(memory, index) if is_block else None
         window = window_of(self, index) if found is None and self.has_windows else None
         if found is not None:
-            made = self._block_load(memory, *found)
+            made = self._block_load(memory, *found, guard)
         elif window is not None and not raw:
             made = self._window_load(memory, index, window)
         else:
@@ -70,6 +72,8 @@ class BlockMemory(BlockReduce):
         starts: list[Node] = []
         along: list[str | None] = []
         clip = False
+        if self.block_policy.is_line and any(self.tile_axes(d) for d in index[:-1]):
+            return None
         for dim, size in zip(index, memory.shape, strict=True):
             names = self.tile_axes(dim)
             if not names:
@@ -87,13 +91,36 @@ class BlockMemory(BlockReduce):
                 if rest != 0 or (axis.extent != size and memory not in self.padded):
                     return None
                 clip = True
-            start = self.apply("add", [self.number(rest), Held(axis.start)]) if rest != 0 else None
-            starts.append(axis.start if start is None else start.node)
+            starts.append(self._start_of(axis, rest))
             along.append(axis.name)
         return starts, along, clip
 
+    def _start_of(self, axis: Axis, rest: Dim) -> Node:
+        """Where a tile begins that lies so far from that of its axis."""
+        if rest == 0:
+            return axis.start
+        moved = self.number(rest)
+        return (
+            moved.node
+            if _is_zero(axis.start)
+            else self.apply("add", [moved, Held(axis.start)]).node
+        )
+
+    def reread(self, memory: Node, starts: Sequence[Node], node: Node) -> Node:
+        """What stands for a read: itself, where nothing holds what was read there before."""
+        return node
+
+    def store_hints(self, memory: Node) -> dict[str, object]:
+        """Attributes of a store of blocks that only tell how."""
+        return {}
+
     def _block_load(
-        self, memory: Node, starts: list[Node], along: list[str | None], clip: bool
+        self,
+        memory: Node,
+        starts: list[Node],
+        along: list[str | None],
+        clip: bool,
+        guard: Held | None,
     ) -> Held:
         first = next(i for i, name in enumerate(along) if name is not None)
         dims = along[first:]
@@ -102,7 +129,11 @@ class BlockMemory(BlockReduce):
         attrs: dict[str, object] = {"clip": True} if clip else {}
         if self.evict and any(n is None and s.op != "const" for s, n in zip(starts, along)):
             attrs["evict"] = self.evict  # what other programs read too stays anyway
-        node = self.b.op("load", [memory, *starts], attrs, hint=type_)
+        extra: list[Node] = []
+        if guard is not None:
+            mask = self.spread(guard, [n for n in dims if n]) if guard.axes else guard.node
+            extra = [mask, constant(0, memory.dtype)]
+        node = self.b.op("load", [memory, *starts, *extra], attrs, hint=type_)
         node = self.reread(memory, starts, node)
         axes = tuple(n for n in dims if n)
         if len(axes) != len(dims):
@@ -173,7 +204,8 @@ class BlockMemory(BlockReduce):
             shape = tuple(self.axes[n].block if n else 1 for n in dims)
             node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))
         attrs: dict[str, object] = {"clip": True} if clip else {}
-        size = static(memory.tensor.size) * memory.dtype.bytes
-        if self.streams_out and size > self.gpu.cache_bytes:
-            attrs["evict"] = "first"
-        return self.b.op("store", [memory, node, *starts], attrs)
+        return self.b.op("store", [memory, node, *starts], {**attrs, **self.store_hints(memory)})
+
+
+def _is_zero(start: Node) -> bool:
+    return start.op == "const" and start.attrs["value"].array == 0

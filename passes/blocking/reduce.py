@@ -6,7 +6,6 @@ same long axis that do not depend on each other share one.
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -16,10 +15,9 @@ from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.relation import delinearize
-from stack.ir.space import identity
-from stack.ir.types import I32, DType
 from stack.ir.warp_ops import WARP
-from stack.passes.blocking.frame import Axis, BlockFrame, Held
+from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.kernel import KernelTiler
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 from stack.target import Gpu
 
@@ -96,57 +94,30 @@ class _Places:
         return tuple(inner[a] if a in inner else next(kept) for a in range(self.rank))
 
 
-class BlockReduce(BlockFrame):
+class BlockReduce(KernelTiler):
     """Reductions of the nodes of `body`."""
 
     gpu: Gpu
+    # whether stores leave room in the cache: nothing finds there what they write
+    streams_out = False
 
-    def __init__(self, body: Block, integer: DType = I32) -> None:
-        super().__init__(integer)
-        self.body = body
-        self.reduced_axis: dict[tuple[Node, int], Axis] = {}  # of a reduce: its axis of the kernel
-        self.memo: dict[tuple[Node, Index, Held | None], Held] = {}
+    def __init__(self, group: Node) -> None:
+        super().__init__(group)
         self.walk = ACROSS
-        self.evict = ""  # a hint for what is read
         self.kept = 0  # tiles at the end of a long row that are held between two walks
         self.turn = -1  # which of these a walk is at
         self.begun: Node | None = None  # where its tile begins
         self.seen_tiles: dict[Place, Node] | None = None  # what the first walk reads of one
         self.held: dict[Place, Node] = {}  # what it read
 
-    @abstractmethod
-    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
-        """The value of a node at an index."""
-
-    def identity(self, kind: str, dtype: DType) -> Held:
-        return Held(constant(identity(kind, dtype), dtype))
-
-    def masked(self, value: Held, kind: str, names: Sequence[str]) -> Held:
-        """A value with the identity of a reduction past the ends of axes."""
-        for name in names:
-            mask = self.mask(name)
-            if mask is not None:
-                value = self.apply("select", [mask, value, self.identity(kind, value.dtype)])
-        return value
-
-    def fold(self, value: Held, kind: str, names: Sequence[str]) -> Held:
-        """Reduce a tile along some of its axes."""
-        gone = [n for n in names if n in value.axes]
-        if len(gone) != len(names):
-            raise CannotTile("a reduced axis is broadcast along: its size would be a factor")
-        return self.folded(self.masked(value, kind, gone), kind, gone)
-
     def folded(self, value: Held, kind: str, gone: Sequence[str]) -> Held:
-        """`fold` of a tile that holds the identity past the ends of these axes."""
         if kind in ("max", "min"):
             base, scale = unscaled(self.b, value.node)
             if scale != 1:
                 # a positive factor leaves the order: it is applied to what is left
                 made = self.folded(Held(base, value.axes), kind, gone)
                 return self.apply("mul", [made, Held(constant(scale, made.dtype))])
-        axes = tuple(sorted(value.axes.index(n) for n in gone))
-        kept = tuple(n for n in value.axes if n not in gone)
-        return Held(self.b.reduce(value.node, kind=kind, axes=axes), kept)
+        return super().folded(value, kind, gone)
 
     def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
         """Reduce whole axes in the tile; along longer ones in a loop that carries a tile."""
@@ -316,6 +287,10 @@ class BlockReduce(BlockFrame):
             self.held[place] = self.b.again(self.held[place])
         return self.held[place]
 
+    def store_hints(self, memory: Node) -> dict[str, object]:
+        size = static(memory.tensor.size) * memory.dtype.bytes
+        return {"evict": "first"} if self.streams_out and size > self.gpu.cache_bytes else {}
+
     def held_walk(self, count: int, start: Sequence[Held], body: Step) -> list[Held]:
         """One more walk along a row whose tiles are all held."""
         assert self.turn < 0 and self.kept == count
@@ -338,14 +313,11 @@ class BlockReduce(BlockFrame):
         room = max(0, own - ADDRESSES - self.walk.lanes * running)
         self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
 
-    def keep_whole(self, extent: int, sources: Iterable[Node]) -> bool:
-        """Hold all tiles of a row, where they fit."""
+    def holds_whole(self, extent: int, sources: Iterable[Node]) -> bool:
+        """Whether registers hold all tiles of a row."""
         count = -(-extent // WHOLE.block)
         registers = count * WHOLE.lanes * _row_bytes(extent, sources) // 4
-        if not 0 < registers <= WHOLE_SHARE * self.gpu.registers // self.gpu.threads:
-            return False
-        self.walk, self.kept = WHOLE, count
-        return True
+        return 0 < registers <= WHOLE_SHARE * self.gpu.registers // self.gpu.threads
 
     def _mates(self, node: Node) -> list[Node]:
         """Other reductions over the same axes that wait neither for this one nor for each other."""
@@ -369,15 +341,6 @@ class BlockReduce(BlockFrame):
         """Elements of a tile over the axes that an index moves along."""
         names = {name for d in index for name in self.tile_axes(d)}
         return prod(self.axes[name].block for name in names)
-
-    def spread_over(self, value: Held, axes: object) -> Held:
-        """A value that does not move along an axis, spread along it."""
-        names = [a.name for a in axes if isinstance(a, Axis) and a.is_tile]  # pyright: ignore
-        missing = [n for n in names if n not in value.axes]
-        if not missing:
-            return value
-        union = tuple(self.sorted({n: None for n in (*value.axes, *missing)}))
-        return Held(self.spread(value, union), union)
 
 
 def in_a_row(axes: Sequence[int]) -> bool:

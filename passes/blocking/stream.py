@@ -15,6 +15,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import substitute
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import fold_of, is_contraction, is_reduction
 from stack.passes.blocking.branch import branched
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.limits import Segment, segments
@@ -24,16 +25,10 @@ from stack.passes.blocking.stream_grid import GridTiler
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.stream_varying import varying
-from stack.passes.blocking.tile_choice import Tile
+from stack.passes.blocking.values import at_place
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.visible import hidden, hiding_selects
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, wide
-from stack.target import Gpu
-
-TILES = (
-    *(Tile(128, 0, 64, 8, 2), Tile(128, 0, 64, 8, 3), Tile(128, 0, 128, 8, 2)),
-    *(Tile(128, 0, 32, 8, 3), Tile(64, 0, 64, 4, 3), Tile(64, 0, 32, 4, 3), Tile(64, 0, 128, 4, 2)),
-)
 
 
 class StreamTiler(GridTiler):
@@ -44,13 +39,13 @@ class StreamTiler(GridTiler):
     def kernel(self) -> Node:
         """The kernel node of the stream. Raises CannotTile."""
         where = stream_places(self.states, self.correct, self.ending)
-        values, long = self._axes(where.marks, where.states)
+        values, long = self._axes(where)
         at = {s: tuple(substitute(d, values) for d in p) for s, p in where.states.items()}
         final = self._stream(at)
         self.grid = by_reuse(self.grid, self.along, self.met, self.gpu.cache_bytes)
         self.memo.clear()
         for param, state, held in zip(self.ending.params, self.states.results, final, strict=False):
-            self.known[param] = (at[state], held)
+            self.known[param] = at_place(at[state], held)
         outputs = [
             (r, tuple(substitute(d, values) for d in place))
             for r, place in zip(self.ending.results, where.results, strict=True)
@@ -91,7 +86,7 @@ class StreamTiler(GridTiler):
         held: list[Held] = []
         along = varying(self.states, self.correct)
         for j, state in enumerate(self.states.results):
-            kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+            kind = fold_of(state)
             dims = [at[state][i] for i in along[state]]
             axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in dims])
             start = self.identity(kind, wide(state.dtype))
@@ -203,7 +198,7 @@ class StreamTiler(GridTiler):
             new: list[Held] = []
             for j, state in enumerate(self.states.results):
                 place = at[state]
-                self.known[self.correct.params[j]] = (place, old[j])
+                self.known[self.correct.params[j]] = at_place(place, old[j])
             for j, state in enumerate(self.states.results):
                 place = at[state]
                 for known, source in segment.fixed.items():
@@ -215,13 +210,13 @@ class StreamTiler(GridTiler):
                 part = self._partial(state, place, axis.name)
                 self.known_as.clear()
                 kept = self.value(self.correct.results[j], place)
-                kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
+                kind = fold_of(state)
                 part = Held(self.spread(part, old[j].axes), old[j].axes)
                 made = self.apply(COMBINE[kind], [kept, part])
                 made = Held(self.spread(made, old[j].axes), old[j].axes)
                 new.append(made)
-                self.known[state] = (place, made)
-                self.known[self.correct.params[n + j]] = (place, made)
+                self.known[state] = at_place(place, made)
+                self.known[self.correct.params[n + j]] = at_place(place, made)
             return new
 
         names = [
@@ -240,7 +235,7 @@ class StreamTiler(GridTiler):
     def _hide_the_end(self) -> None:
         """Find one value that hides the places past the end from all states."""
         for state in self.states.results:
-            if state.op == "reduce" and state.attrs["kind"] == "max":
+            if is_reduction(state) and state.attrs["kind"] == "max":
                 (operand, _), *_ = streamed_axes(state)
                 found = hidden(self.states, operand, -math.inf)
                 if found is not None and operand.dtype.is_float:
@@ -258,7 +253,7 @@ class StreamTiler(GridTiler):
     def _partial(self, state: Node, place: Index, k: str) -> Held:
         """A state over one tile of the streamed axis."""
         axis = self.axes[k]
-        if state.op == "dot":
+        if is_contraction(state):
             rule = parse_rule(state.attrs["rule"])
             index = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
             index[rule.reduced[0]] = axis.place
@@ -288,19 +283,3 @@ class StreamTiler(GridTiler):
             made = self.value(self.correct.results[j], place)
             made = Held(self.spread(made, old.axes), old.axes)
         return made, self.apply("add", [lanes, value])
-
-
-def stream_tiles(group: Node, gpu: Gpu) -> list[Tile]:
-    """Tiles for a stream with a product, the tiler's own choice first; none where it has none.
-
-    `lanes` is 0: the columns of a sum are held whole.
-    """
-    try:
-        tiler = StreamTiler(group, target=gpu)
-        if not tiler.has_dot:
-            return []
-        tiler.kernel()
-    except CannotTile:
-        return []  # `blocks` says why
-    own = Tile(tiler.rows, 0, tiler.step, tiler.warps, tiler.stages)
-    return [own, *(tile for tile in TILES if tile != own)]

@@ -14,9 +14,11 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.blocking.values import at_place
 from stack.passes.tiling.frame import COMBINE, wide
 
 DEAR = ("exp", "exp2", "log", "pow")
@@ -25,9 +27,9 @@ DEAR = ("exp", "exp2", "log", "pow")
 def runs_apart(stream: Node) -> bool:
     """Whether the places of a step run by themselves."""
     states, correct, _ = stream.blocks
-    if any(n.op == "dot" for n in states.nodes) or any(n.op in DEAR for n in correct.nodes):
+    if any(map(is_contraction, states.nodes)) or any(n.op in DEAR for n in correct.nodes):
         return False
-    if any(s.op != "reduce" or not s.dtype.is_float for s in states.results):
+    if any(not is_reduction(s) or not s.dtype.is_float for s in states.results):
         return False
     return len(loose_states(states, correct)) < len(states.results)
 
@@ -94,8 +96,8 @@ class ApartTiler(BlockTiler):
                 COMBINE[kind], [self.value(self.correct.results[j], at[state]), value]
             )
             new.append(Held(self.spread(made, old[j].axes), old[j].axes))
-            self.known[state] = (at[state], new[j])
-            self.known[self.correct.params[len(old) + j]] = (at[state], new[j])
+            self.known[state] = at_place(at[state], new[j])
+            self.known[self.correct.params[len(old) + j]] = at_place(at[state], new[j])
         return new
 
     def _merged(self, at: Mapping[Node, Index], held: Sequence[Held], lane: Axis) -> list[Held]:
@@ -105,7 +107,7 @@ class ApartTiler(BlockTiler):
         for j, state in enumerate(self.states.results):
             value = self.spread_over(self.value(self.correct.results[j], at[state]), [lane])
             total.append(self.fold(value, str(state.attrs["kind"]), [lane.name]))
-            self.known[self.correct.params[len(held) + j]] = (at[state], total[j])
+            self.known[self.correct.params[len(held) + j]] = at_place(at[state], total[j])
         self.memo.clear()
         self.known.clear()
         return total
@@ -115,7 +117,7 @@ class ApartTiler(BlockTiler):
         self.memo.clear()
         self.known.clear()
         for param, state, held in zip(self.correct.params, self.states.results, old, strict=False):
-            self.known[param] = (at[state], held)
+            self.known[param] = at_place(at[state], held)
 
 
 def is_alike(state: Node) -> bool:

@@ -6,6 +6,7 @@ from stack.ir import ops
 from stack.ir.dim import symbol
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import contractions, is_contraction, is_reduction, reads_by_data
 from stack.passes.positions.affine import affine
 from stack.passes.positions.assumed import as_hidden
 from stack.passes.positions.visible import hiding_selects
@@ -21,8 +22,8 @@ def extents(stream: Node) -> tuple[int, int]:
     """Rows of a tile, and places of the streamed axis in a step."""
     rows, step = _of_16_bits(stream)
     states = stream.blocks[0]
-    sums = [s for s in states.results if s.op == "dot"]
-    is_lone = sum(n.op == "dot" for n in states.nodes) < 2
+    sums = contractions(states.results)
+    is_lone = len(contractions(states.nodes)) < 2
     if step <= NARROW or is_lone or not any(map(in_parts, sums)):
         return rows, step
     if max(static(s.shape[-1]) for s in sums) > 64:
@@ -38,13 +39,13 @@ def in_parts(dot: Node) -> bool:
 def _of_16_bits(stream: Node) -> tuple[int, int]:
     """Extents where operands have 16 bits."""
     states = stream.blocks[0]
-    dots = [n for n in states.nodes if n.op == "dot"]
+    dots = contractions(states.nodes)
     if len(dots) > 2:
         # sums that are corrected pay for each step: fewer, larger tiles
-        is_corrected = any(s.op == "reduce" and s.attrs["kind"] == "max" for s in states.results)
+        is_corrected = any(is_reduction(s) and s.attrs["kind"] == "max" for s in states.results)
         return (128, 64) if is_corrected else (64, 64)
-    if len(dots) == 2 and sum(s.op == "dot" for s in states.results) == 1:
-        if any(_reads_elements(n) for n in states.nodes if n.op == "gather"):
+    if len(dots) == 2 and len(contractions(states.results)) == 1:
+        if any(_reads_elements(n) for n in states.nodes if reads_by_data(n)):
             return 64, 32
         scores = [d for d in dots if d not in states.results]
         factors = [a for d in dots for a in d.args if set(scores).isdisjoint(topological([a]))]
@@ -77,7 +78,7 @@ def _whole(stream: Node, extent: int) -> int:
     """
     states = stream.blocks[0]
     step = power_of_two(extent)
-    lanes = max(static(s.shape[-1]) for s in states.results if s.op == "dot")
+    lanes = max(static(s.shape[-1]) for s in states.results if is_contraction(s))
     fits = 64 < step <= MOST_WHOLE and extent > step - 64 and lanes <= 64
     return step if fits and not any(hiding_selects(as_hidden(states))) else 0
 

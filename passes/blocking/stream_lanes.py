@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stack.ir.node import Block, Node, topological
+from stack.ir.traits import is_reduction
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ def loose_states(states: Block, correct: Block) -> dict[int, Loose]:
 def _loose(states: Block, correct: Block, j: int) -> Loose | None:
     state, old, made = states.results[j], correct.params[j], correct.results[j]
     new = correct.params[len(states.results) + j]
-    if state.op != "reduce" or state.attrs["kind"] != "sum" or _depends(made, new):
+    if not is_reduction(state) or state.attrs["kind"] != "sum" or _depends(made, new):
         return None
     for i, (other, corrected) in enumerate(zip(states.results, correct.results, strict=True)):
         if i != j and (_depends(other, state) or _depends(corrected, old, new)):

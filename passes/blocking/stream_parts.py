@@ -12,6 +12,7 @@ from stack.ir.cost import cost
 from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import contractions
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.stream_places import stream_places
@@ -61,7 +62,7 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
-    rates = [_rate(n, gpu) for n in stream.blocks[0].nodes if n.op == "dot"]
+    rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]
     summing = static(found.flops) / (RATE * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stack.ir import ops
-from stack.ir.axes import parse_rule
 from stack.ir.node import Block, Node
 
 Dims = frozenset[int]
@@ -36,25 +35,12 @@ def _dims(node: Node, known: Mapping[Node, Dims], is_root: bool = False) -> Dims
     """Axes of a node along which it varies; `is_root` for the operands of a known one."""
     if node in known and not is_root:
         return known[node]
-    if node.op == "broadcast":
-        axes: tuple[int, ...] = node.attrs["axes"]
-        return frozenset(axes[a] for a in _dims(node.args[0], known))
-    if node.op == "transpose":
-        perm: tuple[int, ...] = node.attrs["perm"]
-        inner = _dims(node.args[0], known)
-        return frozenset(i for i, p in enumerate(perm) if p in inner)
-    if node.op == "reduce":
-        inner = _dims(node.args[0], known)
-        left = [a for a in range(node.args[0].tensor.rank) if a not in node.attrs["axes"]]
-        return frozenset(i for i, a in enumerate(left) if a in inner)
-    if node.op == "dot":
-        rule = parse_rule(node.attrs["rule"])
-        names = {
-            operand[a].names[0]
-            for operand, arg in zip(rule.inputs, node.args, strict=True)
-            for a in _dims(arg, known)
-        }
-        return frozenset(i for i, a in enumerate(rule.outputs[0]) if a.names[0] in names)
-    if ops.lookup(node.op).kind == "elementwise":
-        return frozenset(d for a in node.args if a.tensor.rank for d in _dims(a, known))
-    return frozenset(range(node.tensor.rank))
+    rule = ops.rule_of(node) if node.args else None
+    if rule is None or not rule.is_plain:
+        return frozenset(range(node.tensor.rank))
+    varied = {
+        operand[a].names
+        for operand, arg in zip(rule.inputs, node.args, strict=True)
+        for a in _dims(arg, known)
+    }
+    return frozenset(i for i, a in enumerate(rule.outputs[0]) if a.names in varied)

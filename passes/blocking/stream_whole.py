@@ -14,6 +14,7 @@ from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_axes
 from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.stream_apart import ApartTiler, is_alike
+from stack.passes.blocking.values import at_place
 from stack.passes.tiling.frame import COMBINE, wide
 
 
@@ -67,7 +68,7 @@ class WholeTiler(ApartTiler):
             )
             for state, held in zip(states, found, strict=True):
                 total[state] = self.fold(held, str(state.attrs["kind"]), [lane])
-            self.known.update({s: (at[s], total[s]) for s in level})
+            self.known.update({s: at_place(at[s], total[s]) for s in level})
         self.memo.clear()
         self.known.clear()
         return [total[s] for s in self.states.results]

@@ -7,17 +7,17 @@ Rates are those of the target; what a tile reaches of them was measured on an H1
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from stack.errors import UsageError
 from stack.ir import ops
 from stack.ir.node import Block, Node, topological
+from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
 from stack.passes.tiling.contraction import operand_names, result_names, roles_of
 from stack.passes.tiling.frame import power_of_two
+from stack.schedule import Prediction, Schedule, Split, schedules_of
 from stack.target import Gpu
 
 BARRIERS = 2 << 10  # bytes of shared memory that are not for operands
@@ -30,9 +30,6 @@ ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alon
 LEAST_LANES = 16  # that tensor cores take
 MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
-_TEXT = re.compile(
-    r"(\d+)x(\d+)x(\d+) warps=(\d+) stages=(\d+)( persistent)?(?: last=(\d+)x(\d+))?"
-)
 
 
 @dataclass(frozen=True)
@@ -81,23 +78,27 @@ class Tile:
             return None
         return replace(self, stages=stages)
 
-    def __str__(self) -> str:
-        text = f"{self.rows}x{self.lanes}x{self.step} warps={self.warps} stages={self.stages}"
-        text = f"{text} persistent" if self.persistent else text
-        return f"{text} last={self.last[0]}x{self.last[1]}" if self.last else text
+    @property
+    def schedule(self) -> Schedule:
+        """The same as blocks of the axes m, n and k of a product."""
+        rows, lanes = self.last or (0, 0)
+        splits = (
+            Split("m", self.rows, "grid", rows),
+            Split("n", self.lanes, "grid", lanes),
+            Split("k", self.step, "serial"),
+        )
+        own = splits[1:] if self.rows == 1 else splits
+        return Schedule(own, self.warps, self.stages, self.persistent)
 
     @staticmethod
-    def parse(text: str) -> Tile:
-        """The tile that `str` wrote. Raises UsageError."""
-        match = _TEXT.fullmatch(text)
-        if match is None:
-            raise UsageError(
-                f"tile {text!r}: write rows x lanes x step with warps and stages, as in"
-                " '128x256x64 warps=8 stages=3 persistent'"
-            )
-        *numbers, persistent, rows, lanes = match.groups()
-        last = (int(rows), int(lanes)) if rows else None
-        return Tile(*map(int, numbers), persistent=bool(persistent), last=last)
+    def of(schedule: Schedule) -> Tile:
+        """The tile of a complete schedule; its rate is not known."""
+        rows, lanes, step = (schedule.block(axis, 1) for axis in "mnk")
+        tile = Tile(rows, lanes, step, schedule.warps, schedule.stages, schedule.persistent)
+        last = (schedule.tail("m"), schedule.tail("n"))
+        if not any(last):
+            return tile
+        return replace(tile, last=(last[0] or tile.rows, last[1] or tile.lanes))
 
 
 HALF = (
@@ -201,7 +202,7 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
     sizes = roles.sizes
     inputs = topological([a for d in dots for a in d.args])
     size = dot.tensor.size
-    rows = [n for n in body.nodes if n.op == "gather"]  # rows that data picks are read so too
+    rows = [n for n in body.nodes if reads_by_data(n)]  # rows that data picks are read so too
     reads = any(n.tensor.size == size and n not in inputs for n in (*body.params, *rows))
     return Product(
         height=sizes[roles.row] if roles.row else 1,
@@ -243,7 +244,7 @@ def beside_of(products: Sequence[Product]) -> Product:
 
 def _work(node: Node) -> float:
     op = ops.lookup(node.op)
-    return op.flops if op.kind == "elementwise" and node.op != "cast" else 0.0
+    return op.flops if op.kind == "elementwise" and not converts(node) else 0.0
 
 
 def room_of(gpu: Gpu) -> int:
@@ -267,15 +268,23 @@ def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
 
 def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of a product."""
+    return predicted(tile, product, dtype, gpu).seconds
+
+
+def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Prediction:
+    """What the model expects of a product, and of what."""
     if tile.rows == 1:
-        return _line_seconds(tile, product, dtype, gpu)
+        spent = _line_seconds(tile, product, dtype, gpu)
+        return Prediction(spent, {"memory": spent - gpu.launch})
     if tile.last:
         across = -(-product.width // tile.lanes)
         done = whole_turns(-(-product.height // tile.rows), across, gpu) * tile.rows
         small = next(t for t in LAST if (t.rows, t.lanes) == tile.last)
-        first = seconds(replace(tile, last=None), replace(product, height=done), dtype, gpu)
-        rest = seconds(small, replace(product, height=product.height - done), dtype, gpu)
-        return first + rest - gpu.launch
+        left = replace(product, height=product.height - done)
+        first = predicted(replace(tile, last=None), replace(product, height=done), dtype, gpu)
+        rest = predicted(small, left, dtype, gpu)
+        parts = {part: spent + rest.parts[part] for part, spent in first.parts.items()}
+        return Prediction(first.seconds + rest.seconds - gpu.launch, parts)
     height, width, depth = product.height, product.width, product.depth
     apart = product.apart
     programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
@@ -299,8 +308,12 @@ def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
         left = programs % (2 * gpu.processors) if dtype.bits <= 16 else programs
         if 0 < left <= gpu.processors:
             busy += own / ALONE - own + turn - hidden  # the last ones have a processor alone
-    memory = (read + written) / gpu.memory_rate
-    return gpu.launch + max(busy, memory, cached / (gpu.cache_rate * used))
+    parts = {
+        "tensor": busy,
+        "memory": (read + written) / gpu.memory_rate,
+        "cache": cached / (gpu.cache_rate * used),
+    }
+    return Prediction(gpu.launch + max(parts.values()), parts)
 
 
 def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
@@ -370,15 +383,15 @@ def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     return min(seconds(t, product, dtype, gpu) for t in tiles)
 
 
-def first_tile(group: Node) -> str:
-    """The tile that was chosen for a group, or what stands in its place; "" where none was."""
-    named = group.attrs.get("tiles")
-    return str(named[0]) if named else ""
+def first_text(group: Node) -> str:
+    """The schedule that was chosen for a group; "" where none was."""
+    named = schedules_of(group)
+    return named[0] if named else ""
 
 
 def is_given_to_library(group: Node) -> bool:
     """Whether a library was chosen for a group, as its tile."""
-    return first_tile(group) == LIBRARY
+    return first_text(group) == LIBRARY
 
 
 def is_lone(body: Block, dot: Node) -> bool:

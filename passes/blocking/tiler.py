@@ -3,88 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
-from stack.ir.axes import Index, parse_rule
-from stack.ir.dim import Dim, Expr, product, substitute, symbol, symbols
+from stack.ir.axes import Index
+from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.relation import delinearize
-from stack.ir.types import DType, TensorType, TupleType
-from stack.passes.blocking.frame import Axis, Held, index_type
+from stack.ir.types import DType
+from stack.passes.blocking.dots import BlockDots
+from stack.passes.blocking.frame import Axis, Held
 from stack.passes.blocking.joined import products_of
-from stack.passes.blocking.reduce import MAX_WHOLE, ONCE, TWICE, in_a_row
-from stack.passes.blocking.tile_choice import (
-    Product,
-    Tile,
-    first_tile,
-    product_of,
-    ranked,
-    room_of,
-    whole_turns,
+from stack.passes.blocking.kernel import Grid, Stored
+from stack.passes.blocking.product_policy import ProductPolicy
+from stack.passes.blocking.row_policy import (
+    LETTERS,
+    REDUCED,
+    RowPolicy,
+    RowSpace,
+    is_walked,
+    letter,
 )
-from stack.passes.blocking.values import BlockValues
-from stack.passes.positions.places import places_of
+from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_turns
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
-from stack.passes.tiling.frame import CannotTile, power_of_two, static
-from stack.target import Gpu, Target, as_gpu
+from stack.passes.tiling.frame import CannotTile, power_of_two
+from stack.target import Target, as_gpu
 
-LOOP_TILE = 1024  # elements of a tile of elementwise work
-ROW_TILE = 4096  # likewise, of rows that data picks: none is read before its index is there
-TURNED = 64  # extent of a tile that is read along one axis and written along another
 STEP = 2048  # elements of a long row in one step
-MAX_COLUMN = 16  # elements of an axis, reduced across the lines of memory, that a tile holds whole
-Grid = list[tuple[Node, int]]  # indices of programs, and how many there are
-Stored = Sequence[tuple[Node, Index]]  # results and their places
-COLUMNS = 128  # kept elements of a tile that walks along such an axis
 
 
-class BlockTiler(BlockValues):
+class BlockTiler(BlockDots):
     """Builds the kernel of a loop, reduction or gemm group."""
 
-    def __init__(
-        self,
-        group: Node,
-        rows: int = 0,
-        lanes: int = 0,
-        step: int = 0,
-        target: Target | None = None,
-    ) -> None:
-        body = group.blocks[0]
-        sizes = [static(t.size) for n in (*body.params, *body.nodes) for t in types_of(n)]
-        super().__init__(body, index_type(sizes))
-        self.group = group
+    def __init__(self, group: Node, target: Target | None = None) -> None:
+        super().__init__(group)
         self.gpu = as_gpu(target)
-        self.rows, self.lanes, self.step = rows, lanes, step
-        self.check(sizes)
-        arrays = [n for n in body.nodes if n.op == "const" and n.tensor.rank]
-        self.take(body.params, arrays)
-        self.args = [*group.args, *arrays]
-        self.grid: list[tuple[Node, int]] = []
+        self.rows = self.lanes = 0
+        self.order = ("m", "n")  # of the programs of a product
         self.warps = 4
         self.stages = 2
         self.is_persistent = False
-        self.streams_out = not any(n.op == "dot" for n in body.nodes)
+        self.streams_out = not any(n.op == "dot" for n in self.body.nodes)
         self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole turns
 
-    def check(self, sizes: Sequence[int]) -> None:
-        if 0 in sizes:
-            raise CannotTile("an array in it is empty")
-        for node in (*self.body.params, *self.body.nodes):
-            if any(t.dtype.kind == "c" for t in types_of(node)):
-                raise CannotTile("it computes with complex numbers")
-
-    def take(self, params: Sequence[Node], arrays: Sequence[Node] = ()) -> None:
-        """Inputs in memory: parameters, then tables."""
-        for i, p in enumerate((*params, *arrays)):
-            self.inputs[p] = self.memory(f"p{i}", p.tensor)
-            if i in self.group.attrs.get("padded", ()):
-                self.padded.add(self.inputs[p])
-
-    def memory(self, name: str, type_: TensorType) -> Node:
-        return Node("param", (), {"name": name}, TensorType(type_.dtype, type_.shape, "global"))
-
-    def outputs(self) -> list[Node]:
-        return [self.memory(f"o{i}", t) for i, t in enumerate(types_of(self.group))]
+    def check(self) -> None:
+        super().check()
+        for block in self.group.blocks:
+            if any(n.op == "pow" and not n.dtype.is_float for n in block.nodes):
+                raise CannotTile("it raises integers to powers")
 
     # ---- the kernel
 
@@ -92,23 +58,21 @@ class BlockTiler(BlockValues):
         """The kernel node of the group. Raises CannotTile."""
         root, marks, places = self._root()
 
-        def placed(found: Sequence[Dim]) -> Stored:
-            values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
-            return [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results]
-
         if root.op != "dot":
             found, long = self._space_axes(root, places, marks)
-            return self.finish(placed(found), long)
+            return self.finish(self.sited(marks, places, found), long)
         roles = roles_of(root)
         self._take(product_of(self.body, self.joined), root.args[0].dtype)
         whole = self._whole_turns(roles)
         if not self.last or not whole:
-            return self.finish(placed(self._dot_axes(root, roles, self.grid)), None)
-        first = placed(self._dot_axes(root, roles, self.grid, (0, whole)))
+            found = self._dot_axes(root, roles, self.grid)
+            return self.finish(self.sited(marks, places, found), None)
+        first = self._dot_axes(root, roles, self.grid, (0, whole))
         self.rows, self.lanes = self.last
         grid: Grid = []
-        rest = placed(self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row])))
-        return self.finish(first, None, [(grid, rest)])
+        rest = self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row]))
+        tail = grid, self.sited(marks, places, rest)
+        return self.finish(self.sited(marks, places, first), None, [tail])
 
     def finish(
         self,
@@ -129,23 +93,10 @@ class BlockTiler(BlockValues):
                 return self._stores(stored, memories, long)
 
             final = self.in_grid(grid, final, program)
-        block = self.b.block([*self._parameters(), *outputs], final)
-        attrs: dict[str, object] = {
-            "name": str(self.group.attrs.get("name") or "kernel"),
-            "level": "tile",
-            "ops": self._ops(),
-            "warps": self.warps,
-            "stages": self.stages,
-        }
+        hints: dict[str, object] = {"warps": self.warps, "stages": self.stages}
         if self.is_persistent and prod(count for _, count in self.grid) > self.gpu.processors:
-            attrs["programs"] = self.gpu.processors
-        return Node("kernel", self.args, attrs, self.group.type, (block,))
-
-    def _parameters(self) -> list[Node]:
-        return list(self.inputs.values())
-
-    def _ops(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
+            hints["programs"] = self.gpu.processors
+        return self.built(final, **hints)
 
     def _stores(
         self,
@@ -187,24 +138,16 @@ class BlockTiler(BlockValues):
             final[i] = held.node
         return final
 
-    def _reduces(self) -> list[Node]:
-        return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]
-
-    def _root(self) -> tuple[Node, Index, dict[Node, Index]]:
-        """The node whose axes span the group, a symbol for each axis, and where values sit."""
+    def _spanning(self) -> list[Node]:
         self.joined = products_of(self.body)
-        candidates = self.joined or [n.args[0] for n in self._reduces()] or list(self.body.results)
-        most = max(static(n.tensor.size) for n in candidates)
-        for root in dict.fromkeys(n for n in candidates if static(n.tensor.size) == most):
-            shape = [static(s) for s in root.shape]
-            marks = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
-            places = places_of(self.body, root, marks)
-            for result in self.body.results:
-                if result.shape == root.shape:
-                    places.setdefault(result, marks)  # it holds rows spread over another axis
-            if all(r in places for r in self.body.results):
-                return root, marks, places
-        raise CannotTile("its outputs do not share one index space")
+        return self.joined
+
+    def _sites(self, root: Node, marks: Index) -> dict[Node, Index]:
+        places = super()._sites(root, marks)
+        for result in self.body.results:
+            if result.shape == root.shape:
+                places.setdefault(result, marks)  # it holds rows spread over another axis
+        return places
 
     # ---- axes
 
@@ -215,13 +158,15 @@ class BlockTiler(BlockValues):
         index: dict[str, Dim] = {}
         for name in (*roles.batch, *roles.panels, *roles.outer):
             index[name] = self.program_axis("b", roles.sizes[name], 1, grid).place
-        if roles.row:
-            first, end = part or (0, roles.sizes[roles.row])
-            block = min(self.rows, max(16, power_of_two(end - first)))
-            index[roles.row] = self.program_axis("m", end, block, grid, first=first).place
-        extent = roles.sizes[roles.lane]
-        block = min(self.lanes, max(16, power_of_two(extent)))
-        index[roles.lane] = self.program_axis("n", extent, block, grid).place
+        for axis in self.order:
+            if axis == "n":
+                extent = roles.sizes[roles.lane]
+                block = min(self.lanes, max(16, power_of_two(extent)))
+                index[roles.lane] = self.program_axis("n", extent, block, grid).place
+            elif roles.row:
+                first, end = part or (0, roles.sizes[roles.row])
+                block = min(self.rows, max(16, power_of_two(end - first)))
+                index[roles.row] = self.program_axis("m", end, block, grid, first=first).place
         return [index.get(name, 0) for name in result_names(dot)]
 
     def _whole_turns(self, roles: Roles) -> int:
@@ -235,133 +180,63 @@ class BlockTiler(BlockValues):
         return lines * self.rows if is_cut else 0
 
     def _take(self, product: Product, dtype: DType) -> None:
-        """The tile that was asked for, that the group names, or that the model puts first."""
-        named = first_tile(self.group)
-        tile = Tile.parse(named) if named else ranked(product, dtype, self.gpu)[0]
-        joined = product.joined
-        if self.rows and self.lanes:
-            warps = 8 if self.rows * self.lanes * joined >= 128 * 256 else 4
-            tile = Tile(self.rows, self.lanes, self.step or tile.step, warps, 3)
-        self.rows, self.lanes = tile.rows, tile.lanes
-        self.step = self.step or tile.step
-        self.warps, self.is_persistent, self.last = tile.warps, tile.persistent, tile.last
-        one = (self.rows + joined * self.lanes) * self.step * dtype.bytes
-        self.stages = max(1, min(tile.stages, room_of(self.gpu) // one))
+        """Follow the schedule that the group names, or the one that the model puts first."""
+        schedule = ProductPolicy(product, dtype, self.gpu).of(self.group)
+        tile = Tile.of(schedule)
+        named = [s.axis for s in schedule.splits if s.axis in "mn"]
+        self.order = tuple(dict.fromkeys((*named, "m", "n")))
+        self.rows, self.lanes, self.step = tile.rows, tile.lanes, tile.step
+        self.warps, self.stages = tile.warps, tile.stages
+        self.is_persistent, self.last = tile.persistent, tile.last
 
     def _space_axes(
         self, root: Node, places: dict[Node, Index], marks: Index
     ) -> tuple[list[Dim], tuple[Expr, int] | None]:
         """Axes of a loop space. Reduced ones are whole in a tile, or walked when they are long."""
-        shape = [static(d) for d in root.shape]
-        found = [n.attrs["axes"] for n in self._reduces() if n.args[0] is root]
-        reduced = {int(a) for axes in found for a in axes}
-        whole = product([power_of_two(shape[a]) for a in reduced])
+        space = self._row_space(root, places, marks)
+        schedule = RowPolicy(space, self.gpu).of(self.group)
+        shape, reduced = space.shape, space.reduced
         long: tuple[Expr, int] | None = None
-        blocks = [1] * len(shape)
-        is_column = bool(reduced) and len(shape) - 1 not in reduced
-        is_one = len(reduced) == 1 or in_a_row(sorted(reduced))
-        most = MAX_COLUMN if is_column and is_one else MAX_WHOLE
-        fits = isinstance(whole, int) and whole <= most
-        for axis in reduced:
-            blocks[axis] = power_of_two(shape[axis]) if fits else 1
-        kept = [a for a in range(len(shape)) if a not in reduced]
-        room = max(1, LOOP_TILE // (static(whole) if reduced and fits else 1))
-        picks = [n for n in self.body.nodes if n.op == "gather"]
-        if not reduced and picks:
-            # read element by element: waits are long
-            room = ROW_TILE if all(map(_is_of_rows, picks)) else LOOP_TILE
-            room = busy(room, prod(shape), 128, self.gpu)
-        walked = sorted(reduced) if reduced and not fits else []
-        if walked:
-            if not is_one or (len(walked) > 1 and not is_column):
-                raise CannotTile("several long axes are reduced at once")
-            kept_size = prod(shape[a] for a in kept)
-            room = busy(COLUMNS, kept_size, 32, self.gpu) if is_column else 1
-        turned = not (reduced or picks) and self._is_turned(kept, places, marks)
-        room = busy(TURNED * TURNED, prod(shape), LOOP_TILE, self.gpu) if turned else room
-        for axis in self._tile_order(kept, places, marks):
-            cap = TURNED if turned else room
-            blocks[axis] = min(power_of_two(shape[axis]), room, max(cap, 1))
-            room //= blocks[axis]
         index: list[Dim] = []
         axes: dict[int, Axis] = {}
         place: dict[int, Dim] = {}
-        if walked:
-            extents = tuple(shape[a] for a in walked)
+        if is_walked(schedule):
+            extents = tuple(shape[a] for a in reduced)
             long = symbol("long", 0, prod(extents) - 1), prod(extents)
-            place.update(zip(walked, delinearize(long[0], extents), strict=True))
+            place.update(zip(reduced, delinearize(long[0], extents), strict=True))
         for axis, extent in enumerate(shape):
             if axis in place:
                 index.append(place[axis])
                 continue
             if axis in reduced:
-                axes[axis] = self.axis("r", extent, max(2, blocks[axis]) if extent > 1 else 1)
+                block = max(2, power_of_two(extent)) if extent > 1 else 1
+                axes[axis] = self.axis("r", extent, block)
             else:
-                name = "ijklmnopq"[axis % 9]
-                axes[axis] = self.program_axis(name, extent, blocks[axis], self.grid)
+                name, block = LETTERS[axis % len(LETTERS)], schedule.block(letter(axis), 1)
+                axes[axis] = self.program_axis(name, extent, block, self.grid)
             index.append(axes[axis].place if extent > 1 else 0)
         self._bind_reduces(places, marks, axes)
-        if long is not None and not is_column:
-            (axis,) = reduced
-            own = [d for r in self.body.results for d in places[r]]
-            self.walk = TWICE if marks[axis] in own else ONCE
+        self.warps = schedule.warps
+        if long is not None:
+            block = schedule.block(REDUCED) * prod(a.block for a in axes.values())
+            hints = {"warps": schedule.warps, "ahead": schedule.stages}
+            self.walk = replace(space.walk, block=block, **hints)
             if self.walk.is_first:
                 self.keep_tiles(long[1], self.inputs, len(self._reduces()))
-        held = 1
-        for axis in axes.values():
-            held *= axis.block
-        self.warps = (
-            self.walk.warps if long is not None else min(16, max(1, power_of_two(held // 512)))
-        )
         return index, long
 
-    def _bind_reduces(self, places: dict[Node, Index], marks: Index, axes: dict[int, Axis]) -> None:
-        """Reductions over the row of the space use its axis."""
-        known = {str(m): i for i, m in enumerate(marks)}
-        for node in self._reduces():
-            place = places.get(node.args[0])
-            if place is None:
-                continue
-            for axis in map(int, node.attrs["axes"]):
-                at = known.get(str(place[axis]))
-                if at is not None and at in axes and axes[at].block >= axes[at].extent:
-                    if axes[at].is_tile:
-                        self.reduced_axis[node, axis] = axes[at]
+    def row_policy(self) -> RowPolicy:
+        """What schedules the group, where no product does. Raises CannotTile."""
+        root, marks, places = self._root()
+        return RowPolicy(self._row_space(root, places, marks), self.gpu)
 
-    def _is_turned(self, kept: list[int], places: dict[Node, Index], marks: Index) -> bool:
-        """Whether the last axis of the space lies across the lines of an array."""
-        line = marks[kept[-1]] if kept else None
-        held = [places[n] for n in (*self.inputs, *self.body.results) if n in places]
-        return any(line in place[:-1] and place[-1] in marks for place in held)
-
-    def _tile_order(self, kept: list[int], places: dict[Node, Index], marks: Index) -> list[int]:
-        """Which kept axes a tile should hold first: where memory is read and written along."""
-        order: list[int] = kept[-1:]
-        for node in (*self.inputs, *self.body.results):
-            place = places.get(node)
-            if place:
-                for i, mark in enumerate(marks):
-                    if place[-1] == mark and i in kept and i not in order:
-                        order.append(i)
-        return [*order, *(a for a in reversed(kept) if a not in order)]
+    def _row_space(self, root: Node, places: dict[Node, Index], marks: Index) -> RowSpace:
+        found = [n.attrs["axes"] for n in self._reduces() if n.args[0] is root]
+        reduced = sorted({int(a) for axes in found for a in axes})
+        results = self.body.results
+        picks = tuple(n for n in self.body.nodes if n.op == "gather")
+        arrays = (*self.inputs, *results)
+        return RowSpace(root, marks, places, arrays, results, tuple(reduced), picks)
 
 
-def _is_of_rows(gather: Node) -> bool:
-    """Whether what it reads for one index is a line of memory."""
-    axes = parse_rule(gather.attrs["rule"]).inputs[0]
-    return bool(axes) and not axes[-1].mark
-
-
-def busy(block: int, elements: int, least: int, gpu: Gpu) -> int:
-    """The extent of a tile that leaves enough programs for the machine."""
-    while block > least and elements // block < 2 * gpu.processors:
-        block //= 2
-    return block
-
-
-def types_of(node: Node) -> tuple[TensorType, ...]:
-    """Types of all results of a node."""
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
-
-
-__all__ = ["BlockTiler", "types_of"]
+__all__ = ["BlockTiler"]

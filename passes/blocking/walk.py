@@ -14,8 +14,10 @@ from math import prod
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_contraction, is_reduction
 from stack.passes.blocking.frame import Held
-from stack.passes.blocking.tiler import COLUMNS, BlockTiler
+from stack.passes.blocking.row_policy import COLUMNS
+from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.positions.places import places_of
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
@@ -54,9 +56,9 @@ def space_of(body: Block) -> Space | None:
     Besides a reduction across lines it has reductions along them, results as large as the space,
     or another reduction across. Whole lines have to fit the registers.
     """
-    reduces = [n for n in body.nodes if n.op == "reduce" and n.attrs["axes"]]
+    reduces = [n for n in body.nodes if is_reduction(n) and n.attrs["axes"]]
     wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
-    if not wide_ones or any(n.op == "dot" for n in body.nodes):
+    if not wide_ones or any(map(is_contraction, body.nodes)):
         return None
     for root in dict.fromkeys(n.args[0] for n in wide_ones):
         found = _space(body, reduces, root)

@@ -12,6 +12,16 @@ from typing import Protocol
 from stack.ir.builder import Builder, constant
 from stack.ir.kernel_ops import MEMORY, access_parts
 from stack.ir.node import Block, Node, deps
+from stack.ir.traits import (
+    is_input,
+    is_item,
+    is_loop,
+    is_number,
+    is_reduction,
+    maker,
+    moved,
+    place_of,
+)
 from stack.ir.types import I64, TensorType, TupleType
 
 
@@ -78,28 +88,28 @@ class Chunk:
         return type_.with_shape((self.width,)) if type_.space == "tile" else type_
 
     def _make(self, node: Node) -> Node:
-        if node.op in ("param", "var", "const"):
+        if is_input(node) or is_number(node):
             return node
         if node in self.program.kept:
             memory = self.program.kept[node]
             place = self.program.kept_at(self.offset)
             return self.b.load(memory, *place, type=self._cut(node.tensor))
-        if node.op == "loop":
+        if is_loop(node):
             return self._loop(node, [self.value(a) for a in node.args])
         args = [self.value(a) for a in node.args]
         if node.op == "iota" and is_tile(node):
             return plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
-        if node.op in ("load", "store"):
+        if moved(node) is not None:
             return self._access(node, args)
         if isinstance(node.type, TensorType):
             return self.b.op(node.op, args, node.attrs, hint=self._cut(node.type))
         return self.b.op(node.op, args, node.attrs)
 
     def _access(self, node: Node, args: list[Node]) -> Node:
-        moved = node if node.op == "load" else node.args[1]
+        tile = moved(node)
         index, _, _ = access_parts(node)
-        if is_tile(moved) and not any(is_tile(i) for i in index):
-            last = (1 if node.op == "load" else 2) + len(index) - 1
+        if tile is not None and is_tile(tile) and not any(is_tile(i) for i in index):
+            last = (1 if tile is node else 2) + len(index) - 1
             args[last] = plus(self.b, args[last], self.offset)
         if node.op == "store":
             return self.b.op("store", args)
@@ -107,9 +117,9 @@ class Chunk:
 
     def sink(self, node: Node, memory: Node) -> Node:
         """A store, or a loop of stores, on this chunk; `memory` is what it stores to."""
-        if node.op == "item":
-            return self.b.item(self.sink(node.args[0], memory), index=node.attrs["index"])
-        if node.op == "loop":
+        if is_item(node):
+            return self.b.item(self.sink(maker(node), memory), index=place_of(node))
+        if is_loop(node):
             init = [memory if is_memory(a) else self.value(a) for a in node.args]
             return self._loop(node, init)
         return self._access(node, [memory, *(self.value(a) for a in node.args[1:])])
@@ -147,7 +157,7 @@ def plus(b: Builder, x: Node, y: Node) -> Node:
 
 def is_fold(node: Node) -> bool:
     """Whether a node reduces along the tile axis."""
-    return node.op == "reduce" and is_tile(node.args[0])
+    return is_reduction(node) and is_tile(node.args[0])
 
 
 def is_value(node: Node) -> bool:
@@ -157,9 +167,7 @@ def is_value(node: Node) -> bool:
 
 def origin_of(sink: Node) -> Node:
     """The memory that a store, or a loop of stores, starts from."""
-    if sink.op == "item":
-        return sink.args[0].args[int(sink.attrs["index"])]
-    return sink.args[0]
+    return maker(sink).args[place_of(sink)]
 
 
 def reachable(roots: Sequence[Node]) -> list[Node]:
@@ -218,7 +226,7 @@ class Sweeps:
     def __init__(self, sinks: Sequence[Node]) -> None:
         self.levels: dict[Node, int] = {}
         nodes = reachable(sinks)
-        folds = [n for n in nodes if n.op == "reduce" and is_tile(n.args[0])]
+        folds = [n for n in nodes if is_fold(n)]
         self.extent = max(map(tile_extent, nodes), default=0)
         # a value of one turn of a serial loop is gone when the loop is
         self.turns = {p for n in nodes for b in n.blocks for p in b.params}

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
+from stack.ir.traits import converts, is_contraction, nest_of, unconverted
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.pack import Panel, block_size
 from stack.passes.cpu_loops.reloop import Copy, carry, items
@@ -31,7 +32,7 @@ IMBALANCE = 0.1
 def find_dot(block: Block) -> Node | None:
     """The dot of a kernel, where it has one."""
     for node in block.nodes:
-        if node.op == "dot":
+        if is_contraction(node):
             return node
         for inner in node.blocks:
             found = find_dot(inner)
@@ -42,7 +43,8 @@ def find_dot(block: Block) -> Node | None:
 
 def is_packed(dot: Node) -> bool:
     """Whether an operand lies in local memory, where the kernel put it together itself."""
-    return any(_load(a).op == "load" and _load(a).args[0].tensor.space == "local" for a in dot.args)
+    loads = [a for a in map(unconverted, dot.args) if a.op == "load"]
+    return any(a.args[0].tensor.space == "local" for a in loads)
 
 
 def distribute_gemm(block: Block, cpu: Cpu) -> Block:
@@ -81,13 +83,9 @@ class _Gemm:
         shared = [n for n in right_names if n in self.left_names]
         contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
         self.panel = Panel(
-            _load(right), tuple(right_names), tuple(contracted), self.lane, right.dtype
+            unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype
         )
-        self.nest: list[Node] = []
-        inner = block
-        while (loop := _grid_loop(inner)) is not None:
-            self.nest.append(loop)
-            inner = loop.blocks[0]
+        self.nest, _ = nest_of(block, "grid")
         moves = [n.blocks[0].params[0] in self.panel.load.vars for n in self.nest]
         # loops above the cut say which panel, those below it which tile of rows
         self.cut = max((i + 1 for i, m in enumerate(moves) if m), default=0)
@@ -201,7 +199,7 @@ class _Gemm:
 
     def _part(self, rows: Node, start: Node) -> Node:
         """A block of the contracted axis of the rows."""
-        if rows.op == "cast":
+        if converts(rows):
             inner = self._part(rows.args[0], start)
             return self.b.cast(inner, type=inner.tensor.with_dtype(rows.dtype))
         memory, *index = rows.args
@@ -267,18 +265,6 @@ def _int(size: object) -> int:
 
 def _extent(loop: Node) -> int:
     return _int(loop.blocks[0].params[0].attrs["extent"])
-
-
-def _load(operand: Node) -> Node:
-    return operand.args[0] if operand.op == "cast" else operand
-
-
-def _grid_loop(block: Block) -> Node | None:
-    """The grid loop that makes a block's results."""
-    node = block.results[0]
-    if node.op == "item":
-        node = node.args[0]
-    return node if node.op == "loop" and node.attrs["kind"] == "grid" else None
 
 
 def _uneven(chunks: int, cpu: Cpu) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from stack.ir.builder import Builder, constant, rebuild_block
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_loop
 from stack.passes.summation import added
 
 BLOCK = 32  # numbers that are added one after another
@@ -28,7 +29,7 @@ class _Blocks:
 
     def visit(self, node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
         """The copy of a node; of a loop that sums, a loop over blocks."""
-        if node.op == "loop" and not node.attrs.get("limited"):
+        if is_loop(node) and not node.attrs.get("limited"):
             sums = added(node.attrs["kind"], blocks[0], 2 * BLOCK)
             if sums:
                 return self._split(node, args, blocks[0], set(sums), BLOCK)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from stack.ir.builder import Builder
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_loop
 from stack.ir.types import TupleType
 
 
@@ -52,7 +53,7 @@ class Copy:
     def _make(self, node: Node) -> Node:
         args = [self.new(a) for a in node.args]
         attrs = node.attrs
-        if node.op == "loop" and attrs["kind"] == "grid":
+        if is_loop(node) and attrs["kind"] == "grid":
             attrs = {**attrs, "kind": "serial"}
         blocks = [
             Block([self.indices.get(p, p) for p in b.params], [self.new(r) for r in b.results])

@@ -12,13 +12,14 @@ memory of inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, add, minimum, mul, symbol
+from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
 from stack.ir.types import F32, F64, I64, DType, TensorType
+from stack.passes.blocking.frame import Held
 from stack.passes.cpu_loops.pack import block_size
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.contraction import (
@@ -60,11 +61,11 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
 
 def check_worth(dot: Node) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
-    if dot.args[0].dtype.bits == 16 and not _is_row_of_sums(dot):
+    if dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot):
         raise CannotTile("libraries have instructions for products of 16-bit floats")
 
 
-def _is_row_of_sums(dot: Node) -> bool:
+def is_row_of_sums(dot: Node) -> bool:
     """A vector times a matrix whose contracted axis lies together: a reduction, not a tile."""
     if not result_names(dot):
         return True
@@ -87,7 +88,7 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0, target: Target | None 
         CannotTile: what stands against it.
     """
     dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
-    if len(dots) == 1 and _is_row_of_sums(dots[0]):
+    if len(dots) == 1 and is_row_of_sums(dots[0]):
         return Tiler(as_reduction(group, dots[0])).kernel()
     return _GemmTiler(group, lanes, rows, as_cpu(target)).kernel()
 
@@ -118,40 +119,32 @@ class _GemmTiler(Tiler):
 
     # ---- the frame
 
-    def _root(self) -> Node:
-        return self.dot
+    def _spanning(self) -> list[Node]:
+        return [self.dot]
 
-    def _axes(self, root: Node) -> tuple[Index, list[tuple[str, int]]]:
-        roles, grid = self.roles, list[tuple[str, int]]()
-        names = iter("ghijkl")
+    def _axes(self, root: Node, marks: Index, places: Mapping[Node, Index]) -> Index:
+        roles, names = self.roles, iter("ghijkl")
 
         def steps(extent: int) -> Dim:
             if extent == 1:
                 return 0
-            made = self.variable(next(names, "l"), extent)
-            grid.append((str(made), extent))
-            return made
+            return self.program_axis(next(names, "l"), extent, 1, self.grid).place
 
         for name in (*roles.batch, *roles.panels):
             self.start[name] = steps(roles.sizes[name])
-        self.start[roles.lane] = self._tiles(roles.lane, self.tile, steps)
+        begin = self.start[roles.lane] = self._tiles(roles.lane, self.tile, steps)
         for name in roles.outer:
             self.start[name] = steps(roles.sizes[name])
         if roles.row:
             self.start[roles.row] = self._tiles(roles.row, self.rows, steps)
-        self.nodes["t"] = self.b.iota(axis=0, type=TensorType(I64, (self.tile,), "tile"))
-        self.tile_symbols.add("t")
-        self.tile_dim = symbol("t", 0, self.tile - 1)
-        index: list[Dim] = []
-        for name in result_names(self.dot):
-            place = self.start.get(name, 0)
-            if name == roles.lane:
-                place = add(place, self.tile_dim)
-            elif name == roles.row and self.rows > 1:
-                place = add(place, self.serial(self.rows))
-            index.append(place)
-        self.place = tuple(index)
-        return self.place, grid
+        first, extent = self.number(begin).node, roles.sizes[roles.lane]
+        self.lanes = self.axis("t", extent, self.tile, first, is_aligned=False, overlaps=True)
+        self.line = self.loop_axis("r", self.rows)
+        index = {**self.start, roles.lane: self.lanes.place}
+        if roles.row and self.rows > 1:
+            index[roles.row] = add(self.start[roles.row], self.line.place)
+        self.place = tuple(index.get(name, 0) for name in result_names(self.dot))
+        return self.place
 
     def _tiles(self, name: str, size: int, steps: Callable[[int], Dim]) -> Dim:
         """Where a tile of an axis starts; the last one starts early rather than ends late."""
@@ -161,20 +154,30 @@ class _GemmTiler(Tiler):
 
     # ---- the product
 
-    def _dot(self, node: Node, index: Index, guard: Node | None) -> Node:
+    def _dot(self, node: Node, index: Index, guard: Held | None) -> Held:
         """One row of the product, at the place of the program."""
         if index != self.place:
             raise CannotTile("the result of the dot is read at a computed index")
-        line = TensorType(self.dtype, (self.tile,), "tile")
-        if self.rows == 1:
-            product = self._product()
-            return product if product.type == line else self.b.reshape(product, type=line)
+        axes = (self.lanes.name,) if self.lanes.is_tile else ()
+        if self.rows == 1 and axes:
+            return Held(self._shaped((self.tile,)), axes)
+        zero = constant(0, I64)
         if self.held is None:
             shape = (self.rows, self.tile)
             memory = self.b.alloc(name="sums", type=TensorType(self.dtype, shape, "local"))
-            zero = constant(0, I64)
-            self.held = self.b.store(memory, self._product(), zero, zero)
-        return self.b.load(self.held, self.nodes["r"], constant(0, I64), type=line)
+            self.held = self.b.store(memory, self._shaped(shape), zero, zero)
+        type_ = TensorType(self.dtype, self.shape(axes), "tile" if axes else "value")
+        row = self.line.start if self.rows > 1 else zero
+        return Held(self.b.load(self.held, row, zero, type=type_), axes)
+
+    def _shaped(self, shape: tuple[int, ...]) -> Node:
+        """The product with the axes of size 1 that a shape has."""
+        made = self._product()
+        return (
+            made
+            if made.shape == shape
+            else self.b.reshape(made, type=made.tensor.with_shape(shape))
+        )
 
     def _product(self) -> Node:
         if self.made is None:
@@ -201,24 +204,22 @@ class _GemmTiler(Tiler):
             size[self.roles.row] = self.rows
         first = min(i for i, n in enumerate(names) if n in size) if size else len(names) - 1
         shape = tuple(size.get(n, 1) for n in names[first:])
-        index = [self.number(self.start.get(n, 0)) for n in names]
+        index = [self.number(self.start.get(n, 0)).node for n in names]
         type_ = TensorType(memory.dtype, shape, "tile")
-        block = self.widen(self.b.load(memory, *index, type=type_))
+        block = self.widen(Held(self.b.load(memory, *index, type=type_))).node
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]
 
     # ---- stores
 
-    def _store_result(self, result: Node, memory: Node, index: Index, grid: set[str]) -> Node:
+    def _store_result(self, result: Node, memory: Node, index: Index) -> Node:
         if result is not self.dot or self.rows == 1:
-            return super()._store_result(result, memory, index, grid)
+            return super()._store_result(result, memory, index)
         # nothing follows the dot: the whole tile goes out at once
         names = result_names(self.dot)
         first = names.index(self.roles.row)
         size = {self.roles.row: self.rows, self.roles.lane: self.tile}
-        shape = tuple(size.get(n, 1) for n in names[first:])
-        value = self.narrow(self._product(), result.dtype)
-        if value.shape != shape:
-            value = self.b.reshape(value, type=value.tensor.with_shape(shape))
-        place: Sequence[Node] = [self.number(self.start.get(n, 0)) for n in names]
+        value = self._shaped(tuple(size.get(n, 1) for n in names[first:]))
+        value = self.cast(Held(value), result.dtype).node
+        place = [self.number(self.start.get(n, 0)).node for n in names]
         return self.b.store(memory, value, *place)

@@ -7,6 +7,7 @@ from collections.abc import Container
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, bounds, symbols
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction
 from stack.passes.blocking.stream_places import stream_places
 from stack.passes.tiling.frame import CannotTile
 
@@ -42,7 +43,7 @@ class StreamAxes:
             s.name for place in self.placed.states.values() for d in place for s in symbols(d)
         }
         self.sizes = {str(m): bounds(m)[1] + 1 for m in self.placed.marks}
-        self.wide = [s for s in self.placed.states if s.op == "dot" and self._columns(s)]
+        self.wide = [s for s in self.placed.states if is_contraction(s) and self._columns(s)]
         columns = {str(d) for s in self.wide for d in self._columns(s)}
         if len(columns) > 1:
             raise CannotTile("its states have several axes of columns")
@@ -53,7 +54,7 @@ class StreamAxes:
         self.shared = [n for n in self.sizes if n in self.kept and n != self.column]
         own: set[str] = set()
         for state, place in self.placed.states.items():
-            if state.op == "dot":
+            if is_contraction(state):
                 own.update(map(str, own_axes(state, place, 1 - self.side(state))))
         found = [m for m in self.shared if m in own] or self.shared
         self.row = max(found, key=lambda m: self.sizes[m], default="")

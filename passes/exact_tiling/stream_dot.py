@@ -13,12 +13,15 @@ from collections.abc import Callable, Sequence
 from stack.ir import ops
 from stack.ir.axes import Index, Rule, parse_rule
 from stack.ir.builder import constant
-from stack.ir.dim import Dim, Expr, add, minimum, mul, substitute, symbols
-from stack.ir.node import Block, Node
+from stack.ir.dim import Dim, add, minimum, mul, substitute, symbols
+from stack.ir.node import Node
 from stack.ir.types import F32, I64, DType, TensorType
+from stack.passes.blocking.frame import Axis, Held
 from stack.passes.exact_tiling.gemm import pick_rows
 from stack.passes.exact_tiling.stream_axes import VIEWS
 from stack.passes.exact_tiling.stream_values import StreamValues
+from stack.passes.exact_tiling.tiler import names_in
+from stack.passes.positions.affine import slope
 from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.target import Cpu
 
@@ -31,15 +34,19 @@ class StreamProducts(StreamValues):
         turn: those of the panel under way as well.
         first: the first key of the panel.
         size: keys of the panel.
-        key: the place of a key in the panel, inside of a sweep over it.
+        key: the keys of the panel, inside of a sweep over it.
+        lane: the axis of the rows, which tiles hold.
+        begin: the first row of the program.
     """
 
     cpu: Cpu
+    lane: Axis
+    begin: Dim = 0
     program: tuple[Node, ...] = ()
     turn: tuple[Node, ...] = ()
     first: Dim = 0
     size = 0
-    key: Expr
+    key: Axis
 
     def __init__(self, group: Node) -> None:
         super().__init__(group)
@@ -49,60 +56,49 @@ class StreamProducts(StreamValues):
 
     # ---- loops and memory
 
-    def unique(self, hint: str) -> str:
-        self.fresh += 1
-        return f"{hint}_{self.fresh}"
-
     def local(
         self, hint: str, shape: Sequence[int], inside: Sequence[Node], dtype: DType = F32
     ) -> Node:
         """Memory of the loops whose indices are given."""
+        self.fresh += 1
         type_ = TensorType(dtype, tuple(shape), "local")
-        return self.b.op("alloc", inside, {"name": self.unique(hint)}, hint=type_)
+        return self.b.op("alloc", inside, {"name": f"{hint}_{self.fresh}"}, hint=type_)
 
-    def over(
-        self,
-        var: Expr,
-        init: Sequence[Node],
-        body: Callable[[list[Node]], Sequence[Node]],
-        limits: Sequence[Node] = (),
-    ) -> list[Node]:
-        """A serial loop that carries values and memory."""
-        carried = [Node("var", (), {"name": self.unique("held")}, n.type) for n in init]
-        block = Block((self.nodes[str(var)], *carried), body(carried))
-        attrs: dict[str, object] = {"kind": "serial"}
-        if limits:
-            attrs["limited"] = True
-        node = self.b.op("loop", [*limits, *init], attrs, (block,))
-        if isinstance(node.type, TensorType):
-            return [node]
-        return [self.b.item(node, index=i) for i in range(len(init))]
+    def over(self, axis: Axis, memory: Node, body: Callable[[Node], Node]) -> Node:
+        """Memory after a serial loop over an axis."""
 
-    def line(self, memory: Node, row: Dim) -> Node:
+        def turn(var: Node, held: list[Held]) -> list[Held]:
+            return [Held(body(held[0].node))]
+
+        return self.along(axis, [Held(memory)], turn, "held")[0].node
+
+    def line(self, memory: Node, row: Dim) -> Held:
         """One row of local memory: a value for each lane."""
-        type_ = TensorType(memory.dtype, (self.tile,), "tile")
-        return self.b.load(memory, self.number(row), constant(0, I64), type=type_)
+        type_ = TensorType(memory.dtype, (self.lane.block,), "tile")
+        made = self.b.load(memory, self.number(row).node, constant(0, I64), type=type_)
+        return Held(made, (self.lane.name,))
 
-    def keep(self, memory: Node, value: Node, row: Dim) -> Node:
+    def keep(self, memory: Node, value: Held, row: Dim) -> Node:
         """Memory with one more row."""
-        return self.b.store(memory, self.as_tile(value), self.number(row), constant(0, I64))
+        made = self.spread(value, [self.lane.name])
+        return self.b.store(memory, made, self.number(row).node, constant(0, I64))
 
     def in_tiles(
         self, extent: int, memory: Node, body: Callable[[Node, Dim, int], Node], again: bool
     ) -> Node:
         """Memory after tiles of rows; where `again`, some rows may be computed a second time."""
-        rows = pick_rows(extent, self.tile, F32, self.cpu)
+        rows = pick_rows(extent, self.lane.block, F32, self.cpu)
         if not again and extent % rows:
             rows = max(r for r in range(1, rows + 1) if extent % r == 0 or r == rows)
         count, rest = divmod(extent, rows)
         if again and rest:
             count, rest = count + 1, 0
-        step = self.variable("u", count)
-        begin: Dim = mul(step, rows) if count > 1 else 0
+        step = self.loop_axis("u", count)
+        begin: Dim = mul(step.place, rows) if count > 1 else 0
         if again and extent % rows:
             begin = minimum(begin, extent - rows)
         if count > 1:
-            memory = self.over(step, [memory], lambda held: [body(held[0], begin, rows)])[0]
+            memory = self.over(step, memory, lambda held: body(held, begin, rows))
         else:
             memory = body(memory, 0, rows)
         return body(memory, count * rows, rest) if rest else memory
@@ -122,23 +118,26 @@ class StreamProducts(StreamValues):
                 node = node.args[0]
             else:
                 raise CannotTile(f"an operand of a product is computed by {node.op}")
-        memory = self.inputs[node]
+        return self.part(self.inputs[node], index, moving)
+
+    def part(self, memory: Node, index: Index, moving: dict[str, int]) -> tuple[Node, list[str]]:
+        """`block` of memory itself."""
         sizes: list[int] = []
         names: list[str] = []
         start: list[Node] = []
         for axis, dim in enumerate(index):
             here = [s.name for s in symbols(dim) if s.name in moving]
-            base = substitute(dim, dict.fromkeys(here, 0))
-            if len(here) > 1 or (here and substitute(dim, {here[0]: 1}) != add(base, 1)):
+            if len(here) > 1 or (here and slope(dim, here[0]) != 1):
                 raise CannotTile("an operand of a product is read at a computed index")
             names.append(here[0] if here else f"x{axis}")
             sizes.append(moving[here[0]] if here else 1)
-            start.append(self.number(base))
+            origin = {name: self.begin if name == self.lane.name else 0 for name in here}
+            start.append(self.number(substitute(dim, origin)).node)
         if sorted(n for n in names if n in moving) != sorted(moving):
             raise CannotTile("an operand of a product does not have its axes")
         first = min(i for i, name in enumerate(names) if name in moving)
         type_ = TensorType(memory.dtype, tuple(sizes[first:]), "tile")
-        return self.widen(self.b.load(memory, *start, type=type_)), names[first:]
+        return self.widen(Held(self.b.load(memory, *start, type=type_))).node, names[first:]
 
     def put_turned(self, block: Node, names: Sequence[str], order: Sequence[str]) -> Node:
         """A block with just these axes, in this order."""
@@ -155,53 +154,55 @@ class StreamProducts(StreamValues):
         """The operand that has the lanes, packed: its contracted axis, then lanes."""
         key = (node, tuple(substitute(d, {name: 0}) for d in index))
         if key not in self.packed:
-            memory = self.local("rows", (extent, self.tile), self.program)
-            moving = {name: extent, "t": self.tile}
+            lane = self.lane
+            memory = self.local("rows", (extent, lane.block), self.program)
+            moving = {name: extent, lane.name: lane.block}
             try:
-                found = self.put_turned(*self.block(node, index, moving), (name, "t"))
+                found = self.put_turned(*self.block(node, index, moving), (name, lane.name))
                 zero = constant(0, I64)
                 self.packed[key] = self.b.store(memory, found, zero, zero)
             except CannotTile:
-                step = self.variable("d", extent)
-                at = tuple(substitute(d, {name: step}) for d in index)
-                (self.packed[key],) = self.over(
-                    step, [memory], lambda m: [self.keep(m[0], self.value(node, at, None), step)]
+                step = self.loop_axis("d", extent)
+                at = tuple(substitute(d, {name: step.place}) for d in index)
+                self.packed[key] = self.over(
+                    step, memory, lambda m: self.keep(m, self.value(node, at), step.place)
                 )
         return self.packed[key]
 
-    def _load(self, node: Node, index: Index, guard: Node | None) -> Node:
+    def load(self, memory: Node, index: Index, guard: Held | None, raw: bool = False) -> Held:
         """Elements that lie apart for neighbouring lanes are turned, a panel at a time."""
-        lanes = [i for i, d in enumerate(index) if self.is_tile(d)]
-        along = self.size and any(str(self.key) in names_in(d) for d in index)
+        lanes = [i for i, d in enumerate(index) if self.tile_axes(d)]
+        along = self.size and self.key.name in names_in(index)
         if not along or not lanes or lanes == [len(index) - 1] or guard is not None:
-            return super()._load(node, index, guard)
-        if node.dtype.kind != "f":
-            raise CannotTile(f"an array of {node.dtype} is read with its rows apart in memory")
-        base = tuple(substitute(d, {str(self.key): 0}) for d in index)
-        if (node, base) not in self.panels:
-            name, zero = str(self.key), constant(0, I64)
-            found, names = self.block(node, index, {name: self.size, "t": self.tile})
-            memory = self.local("panel", (self.size, self.tile), self.turn, found.dtype)
-            turned = self.put_turned(found, names, (name, "t"))
-            self.panels[node, base] = self.b.store(memory, turned, zero, zero)
-        return self.line(self.panels[node, base], self.key)
+            return super().load(memory, index, guard, raw)
+        if memory.dtype.kind != "f":
+            raise CannotTile(f"an array of {memory.dtype} is read with its rows apart in memory")
+        name, lane = self.key.name, self.lane
+        base = tuple(substitute(d, {name: 0}) for d in index)
+        if (memory, base) not in self.panels:
+            zero = constant(0, I64)
+            found, names = self.part(memory, index, {name: self.size, lane.name: lane.block})
+            panel = self.local("panel", (self.size, lane.block), self.turn, found.dtype)
+            turned = self.put_turned(found, names, (name, lane.name))
+            self.panels[memory, base] = self.b.store(panel, turned, zero, zero)
+        return self.line(self.panels[memory, base], self.key.place)
 
     # ---- products
 
-    def _dot(self, node: Node, index: Index, guard: Node | None) -> Node:
+    def _dot(self, node: Node, index: Index, guard: Held | None) -> Held:
         """A product at one key of the panel, in all lanes."""
         own = {a.names[0]: d for a, d in zip(self._rule(node).outputs[0], index, strict=True)}
-        along = [n for n, d in own.items() if str(self.key) in names_in(d)]
-        across = [n for n, d in own.items() if self.is_tile(d)]
+        along = [n for n, d in own.items() if self.key.name in names_in([d])]
+        across = [n for n, d in own.items() if self.tile_axes(d)]
         if len(along) != 1 or len(across) != 1 or along == across:
             raise CannotTile("a product inside of the stream is not one of its rows and keys")
-        begin = add(own[along[0]], mul(self.key, -1))
+        begin = add(own[along[0]], mul(self.key.place, -1))
         if begin != self.first:
             raise CannotTile("a product inside of the stream is read at a computed key")
-        base = tuple(substitute(d, {str(self.key): 0}) for d in index)
+        base = tuple(substitute(d, {self.key.name: 0}) for d in index)
         if (node, base) not in self.scores:
             self.scores[node, base] = self._product(node, {**own, along[0]: begin}, along[0])
-        return self.line(self.scores[node, base], self.key)
+        return self.line(self.scores[node, base], self.key.place)
 
     def _rule(self, node: Node) -> Rule:
         rule = parse_rule(node.attrs["rule"])
@@ -218,12 +219,12 @@ class StreamProducts(StreamValues):
         if along in names[1 - left] or any(summed not in n for n in names):
             raise CannotTile("a product inside of the stream has its keys in both operands")
         extent = static(node.args[0].shape[names[0].index(summed)])
-        step = self.variable("d", extent)
-        inside = {**place, summed: step}
+        step = self.loop_axis("d", extent)
+        inside = {**place, summed: step.place}
         right = self._rows(
-            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), str(step), extent
+            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), step.name, extent
         )
-        memory = self.local("scores", (self.size, self.tile), self.turn)
+        memory = self.local("scores", (self.size, self.lane.block), self.turn)
 
         def at(key: Dim, column: Dim) -> Index:
             found = {**place, along: add(self.first, key), summed: column}
@@ -233,7 +234,7 @@ class StreamProducts(StreamValues):
 
         def body(held: Node, begin: Dim, rows: int) -> Node:
             made = self.multiply(*tile(begin, rows, 0, extent), right)
-            return self.b.store(held, made, self.number(begin), constant(0, I64))
+            return self.b.store(held, made, self.number(begin).node, constant(0, I64))
 
         return self.in_tiles(self.size, memory, body, again=True)
 
@@ -249,10 +250,10 @@ class StreamProducts(StreamValues):
         that are far apart would push each other out of the first-level cache.
         """
         panel: Node | None = None
-        key, column = self.variable("k", self.size), self.variable("e", width)
-        names = (str(key), str(column))
+        key, column = self.loop_axis("k", self.size), self.loop_axis("e", width)
+        names = (key.name, column.name)
         moving = dict(zip(names, (self.size, width), strict=True))
-        block, axes = self.block(node, at(key, column), moving)
+        block, axes = self.block(node, at(key.place, column.place), moving)
         if block.op == "cast" or not _is_run(block, axes, names[0]):
             zero = constant(0, I64)
             memory = self.local("panel", (self.size, width), self.turn)
@@ -260,13 +261,14 @@ class StreamProducts(StreamValues):
 
         def tile(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
             if panel is None:
-                index = at(add(first, key), add(start, column))
+                index = at(add(first, key.place), add(start, column.place))
                 found, axes = self.block(node, index, {names[0]: keys, names[1]: columns})
             else:
                 type_ = TensorType(F32, (keys, columns), "tile")
-                place = [self.number(first), self.number(start)]
+                place = [self.number(first).node, self.number(start).node]
                 found, axes = self.b.load(panel, *place, type=type_), names
-            return found, f"{' '.join(axes)}, {names[1 - kept]} t -> {names[kept]} t"
+            lane = self.lane.name
+            return found, f"{' '.join(axes)}, {names[1 - kept]} {lane} -> {names[kept]} {lane}"
 
         return tile
 
@@ -275,11 +277,6 @@ class StreamProducts(StreamValues):
         zero = constant(0, I64)
         right = self.b.load(lanes, zero, zero, type=TensorType(F32, lanes.shape, "tile"))
         return self.b.op("dot", [block, right], {"rule": rule})
-
-
-def names_in(dim: Dim) -> set[str]:
-    """Names of the symbols of a dim."""
-    return {s.name for s in symbols(dim)}
 
 
 def _is_run(block: Node, axes: Sequence[str], key: str) -> bool:

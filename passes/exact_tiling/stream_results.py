@@ -7,8 +7,10 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, substitute
 from stack.ir.node import Node
 from stack.ir.types import I64, TensorType
+from stack.passes.blocking.frame import Held
 from stack.passes.exact_tiling.stream_axes import StreamAxes
-from stack.passes.exact_tiling.stream_dot import StreamProducts, names_in
+from stack.passes.exact_tiling.stream_dot import StreamProducts
+from stack.passes.exact_tiling.tiler import names_in
 from stack.passes.tiling.frame import CannotTile, wide
 
 
@@ -16,11 +18,11 @@ class StreamResults(StreamProducts):
     """Stores of rows and columns.
 
     Attributes:
-        axes: which axes of the stream are its rows and its columns.
+        roles: which axes of the stream are its rows and its columns.
         values: the place of each mark in the kernel.
     """
 
-    axes: StreamAxes
+    roles: StreamAxes
 
     def __init__(self, stream: Node) -> None:
         super().__init__(stream)
@@ -29,31 +31,31 @@ class StreamResults(StreamProducts):
     def _store_rows(self, result: Node, memory: Node, place: Index) -> Node:
         """A result: columns of wide ones go to local memory first, and from there turned."""
         at = tuple(substitute(d, self.values) for d in place)
-        column, columns = self.axes.column, self.axes.columns
-        if not any(column in names_in(d) for d in at):
-            return self.store(memory, self.narrow(self.value(result, at, None), result.dtype), at)
-        names = ["e" if column in names_in(d) else "t" if self.is_tile(d) else "" for d in at]
+        column, columns, lane = self.roles.column, self.roles.columns, self.lane
+        if column not in names_in(at):
+            return self.store(memory, self.value(result, at), at)
+        names = ["e" if column in names_in([d]) else "t" if self.tile_axes(d) else "" for d in at]
         if "t" not in names:
             raise CannotTile("a result has no rows")
-        step = self.variable("e", columns)
+        step = self.loop_axis("e", columns)
         dtype = wide(result.dtype)
-        held = self.local("out", (columns, self.tile), self.program, dtype)
-
-        def row(memories: list[Node]) -> list[Node]:
-            index = tuple(substitute(d, {column: step}) for d in at)
-            return [self.keep(memories[0], self.value(result, index, None), step)]
-
-        (held,) = self.over(step, [held], row)
+        index = tuple(substitute(d, {column: step.place}) for d in at)
+        held = self.over(
+            step,
+            self.local("out", (columns, lane.block), self.program, dtype),
+            lambda m: self.keep(m, self.value(result, index), step.place),
+        )
         zero = constant(0, I64)
         whole = self.b.load(held, zero, zero, type=TensorType(dtype, held.shape, "tile"))
         if names.index("t") < names.index("e"):
             whole = self.b.transpose(whole, perm=(1, 0))
-        whole = self.narrow(whole, result.dtype)
+        whole = self.cast(Held(whole), result.dtype).node
         first = min(names.index("e"), names.index("t"))
-        shape = tuple({"e": columns, "t": self.tile, "": 1}[n] for n in names[first:])
+        shape = tuple({"e": columns, "t": lane.block, "": 1}[n] for n in names[first:])
         if shape != whole.shape:
             whole = self.b.reshape(whole, type=whole.tensor.with_shape(shape))
-        start = [self.number(substitute(d, {column: 0, "t": 0})) for d in at]
+        origin: dict[str, Dim] = {column: 0, lane.name: self.begin}
+        start = [self.number(substitute(d, origin)).node for d in at]
         return self.b.store(memory, whole, *start)
 
 

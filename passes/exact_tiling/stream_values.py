@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from stack.ir.axes import Index
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.passes.blocking.frame import Held
 from stack.passes.exact_tiling.tiler import Tiler
-from stack.passes.tiling.frame import CannotTile, static
-
-Reader = Callable[[Index], Node]
+from stack.passes.tiling.frame import static
 
 
 class StreamValues(Tiler):
@@ -19,7 +16,6 @@ class StreamValues(Tiler):
     Attributes:
         states, correct, ending: its blocks; `ending` is `finish`.
         extent: of the streamed axis.
-        known: nodes that are not computed, and how to read them at an index.
     """
 
     def __init__(self, stream: Node) -> None:
@@ -34,31 +30,13 @@ class StreamValues(Tiler):
                 self.inputs[array] = self.memory(f"p{len(self.args)}", array.tensor)
                 self.args.append(array)
         self.extent = static(streamed_extent(stream))
-        self.known: dict[Node, Reader] = {}
 
     def _ops(self) -> tuple[str, ...]:
         nodes = (*self.states.nodes, *self.ending.nodes)
         return tuple(dict.fromkeys(n.op for n in nodes if n.op != "const"))
 
-    def outputs(self) -> list[Node]:
-        return [self.memory(f"o{i}", r.tensor) for i, r in enumerate(self.ending.results)]
-
-    def value(self, node: Node, index: Index, guard: Node | None) -> Node:
-        """As of `Values`; states are known."""
+    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+        """As of all tilers; what is known may change, and is not remembered."""
         if node in self.known:
             return self.known[node](index)
         return super().value(node, index, guard)
-
-    def computed(self, node: Node, index: Index) -> Node:
-        """The value of a known node, computed all the same."""
-        return super().value(node, index, None)
-
-    def at_place(self, place: Index, held: Node) -> Reader:
-        """A value that is only read at one place."""
-
-        def read(index: Index) -> Node:
-            if index != place:
-                raise CannotTile("a state is read at a computed index")
-            return held
-
-        return read

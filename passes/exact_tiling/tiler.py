@@ -1,155 +1,164 @@
-"""One fusion group to one kernel at the tile level.
+"""One fusion group to one kernel of exact tiles: rows for a CPU, and for CUDA.
 
-The body of a group is read backwards from its outputs: `value(node, index)` gives the node's value
-at an index written in loop symbols, and each op's axis rule says at which index it reads its
-operands. One axis, the *tile axis*, is held whole as a tile; the other axes of the output become
-grid loops; reduced axes that are not the tile axis become serial loops that carry an accumulator.
+One axis, the *lane axis*, is held as a tile, whole or in blocks of a divisor; the other axes of the
+output become grid loops. Reduced axes that are not the lane axis become serial loops that carry an
+accumulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from stack.ir.axes import Index
-from stack.ir.dim import Dim, add, mul, product, symbol, symbols
-from stack.ir.node import Block, Node
-from stack.ir.types import I64, TensorType, TupleType
-from stack.passes.exact_tiling.values import Values
-from stack.passes.positions.places import places_of
-from stack.passes.tiling.frame import CannotTile, static
+from stack.ir.dim import Dim, minimum, mul, symbols
+from stack.ir.node import Node
+from stack.passes.blocking.block_policy import EXACT
+from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.kernel import KernelTiler
+from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 
+Step = Callable[[Node, list[Held]], list[Held]]
+Limits = tuple[Node, Node] | None
 MAX_TILE = 16384
 SPLIT_TILE = 4096
+LEAST_TILE = 256
 
 
-class Tiler(Values):
+class Tiler(KernelTiler):
     """Builds one kernel; schedules of other kinds of groups derive from it."""
 
-    def __init__(self, group: Node) -> None:
-        super().__init__(group.blocks[0])
-        self.group = group
-        for node in (*self.body.params, *self.body.nodes):
-            for type_ in _types(node):
-                if type_.dtype.kind == "c":
-                    raise CannotTile("it computes with complex numbers")
-                if static(product(type_.shape)) == 0:
-                    raise CannotTile("an array in it is empty")
-        arrays = [n for n in self.body.nodes if n.op == "const" and n.tensor.rank]
-        self.sources = [*self.body.params, *arrays]
-        self.args = [*group.args, *arrays]
-        self.inputs = {p: self.memory(f"p{i}", p.tensor) for i, p in enumerate(self.sources)}
+    block_policy = EXACT
 
     def kernel(self) -> Node:
-        """The kernel node of the group."""
-        root = self._root()
-        index, grid = self._axes(root)
-        places = self._places(root, index)
-        for result in self.body.results:
-            if result not in places:
-                raise CannotTile("its outputs do not share one index space")
-        names = {name for name, _ in grid}
-        outputs = self.outputs()
+        """The kernel node of the group. Raises CannotTile."""
+        root, marks, places = self._root()
+        stored = self.sited(marks, places, self._axes(root, marks, places))
 
         def store_all(memories: Sequence[Node]) -> list[Node]:
             return [
-                self._store_result(result, memory, places[result], names)
-                for result, memory in zip(self.body.results, memories, strict=True)
+                self._store_result(result, memory, place)
+                for (result, place), memory in zip(stored, memories, strict=True)
             ]
 
-        return self.finish(self.in_grid(grid, outputs, store_all))
+        return self.built(self.in_grid(self.grid, self.outputs(), store_all))
 
-    def outputs(self) -> list[Node]:
-        return [self.memory(f"o{i}", r.tensor) for i, r in enumerate(self.body.results)]
-
-    def finish(self, final: Sequence[Node]) -> Node:
-        block = self.b.block([*dict.fromkeys(self.inputs.values()), *self.outputs()], final)
-        attrs = {
-            "name": str(self.group.attrs.get("name") or "kernel"),
-            "level": "tile",
-            "ops": self._ops(),
-        }
-        return Node("kernel", self.args, attrs, self.group.type, (block,))
-
-    def _ops(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
-
-    def _reduces(self) -> list[Node]:
-        return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]
-
-    def _root(self) -> Node:
-        """The node whose axes span the group: a reduced operand, or the largest output."""
-        candidates = [n.args[0] for n in self._reduces()] or list(self.body.results)
-        return max(candidates, key=lambda n: static(n.tensor.size))
-
-    def _axes(self, root: Node) -> tuple[Index, list[tuple[str, int]]]:
-        """An index for the root in loop symbols, and the grid axes with their extents."""
+    def _axes(self, root: Node, marks: Index, places: Mapping[Node, Index]) -> Index:
+        """What each axis of the root is in the kernel."""
         shape = [static(d) for d in root.shape]
         reduced = {axis for n in self._reduces() if n.args[0] is root for axis in n.attrs["axes"]}
-        if not shape:
-            return (), []
-        last = len(shape) - 1
         index: list[Dim] = []
-        grid: list[tuple[str, int]] = []
         for axis, extent in enumerate(shape):
-            if axis == last:
-                index.append(self.tile_axis(extent, last in reduced, grid))
+            if axis == len(shape) - 1:
+                lanes = self.lane_axis(extent, axis in reduced)
+                self._bind_reduces(places, marks, {axis: lanes})
+                index.append(lanes.place if extent > 1 else 0)
             elif extent == 1:
                 index.append(0)
             elif axis in reduced:
-                index.append(self.serial(extent))
+                index.append(self.loop_axis("r", extent).place)
             else:
-                index.append(self.variable("ijklmnopq"[axis % 9], extent))
-                grid.append((str(index[-1]), extent))
-        return tuple(index), grid
+                index.append(self.program_axis("ijklmnopq"[axis % 9], extent, 1, self.grid).place)
+        return tuple(index)
 
-    def tile_axis(self, extent: int, is_reduced: bool, grid: list[tuple[str, int]]) -> Dim:
-        """The tile axis: whole when it is reduced, else cut into grid steps where it is long."""
-        size = extent
-        if not is_reduced and extent > MAX_TILE:
-            size = next((d for d in range(SPLIT_TILE, 255, -1) if extent % d == 0), extent)
-        self.tile = size
-        iota = self.b.iota(axis=0, type=TensorType(I64, (size,), "tile"))
-        self.nodes["t"] = iota
-        self.tile_symbols.add("t")
-        self.tile_dim = symbol("t", 0, size - 1)
-        if size == extent:
-            return self.tile_dim
-        step = self.variable("s", extent // size)
-        grid.append((str(step), extent // size))
-        return add(mul(step, size), self.tile_dim)
+    def lane_axis(self, extent: int, is_whole: bool) -> Axis:
+        """The axis that tiles hold: whole, or in blocks for a grid where it is long and may be."""
+        if is_whole or extent <= MAX_TILE:
+            return self.axis("t", extent, extent)
+        divisors = (d for d in range(SPLIT_TILE, LEAST_TILE - 1, -1) if extent % d == 0)
+        size = next(divisors, 0)
+        if size:
+            return self.program_axis("t", extent, size, self.grid)
+        # the last block starts early rather than ends late
+        count = -(-extent // SPLIT_TILE)
+        size = -(-extent // (count * LEAST_TILE)) * LEAST_TILE
+        begin = mul(self.program_axis("s", count, 1, self.grid).place, size)
+        start = self.number(minimum(begin, extent - size)).node
+        return self.axis("t", extent, size, start, is_aligned=False, overlaps=True)
 
-    def _places(self, root: Node, index: Index) -> dict[Node, Index]:
-        self.places = places_of(self.body, root, index)
-        return self.places
+    def along(
+        self, axis: Axis, start: Sequence[Held], body: Step, hint: str, limits: Limits = None
+    ) -> list[Held]:
+        """A serial loop over an axis, which carries values and memory."""
+        names = [f"{hint}{i or ''}_" for i in range(len(start))]
+        return self.steps(axis.extent, start, body, limits=limits, names=names, var=axis.start)
 
-    def _store_result(self, result: Node, memory: Node, index: Index, grid: set[str]) -> Node:
+    # ---- reductions
+
+    def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
+        """Reduce along the tile where its axis is the lane axis, else in loops, outermost first."""
+        operand, kind, axes = node.args[0], str(node.attrs["kind"]), node.attrs["axes"]
+        if not axes:
+            return self.value(operand, index, guard)
+        moved = self.moves_along(index)
+        whole: list[Axis] = []
+        looped: list[Axis] = []
+        full: list[Dim] = []
+        kept = iter(index)
+        for axis, extent in enumerate(operand.shape):
+            known = self.reduced_axis.get((node, axis))
+            if axis not in axes:
+                full.append(next(kept))
+            elif known is not None and known.name not in moved:
+                whole.append(known)
+                full.append(known.place)
+            elif extent == 1:
+                full.append(0)
+            else:
+                looped.append(self.loop_axis("r", static(extent)))
+                full.append(looped[-1].place)
+        if whole and self._loops_of(index):
+            raise CannotTile("it reduces along the tile in every turn of a loop")
+        if whole and guard is not None and guard.axes:
+            # the lanes of what is read are others than those that need the result
+            guard = self.fold(guard, "or", guard.axes)
+        total = self._looped(looped, kind, operand, tuple(full), guard)
+        if not whole:
+            return total
+        return self.fold(self.spread_over(total, whole), kind, [a.name for a in whole])
+
+    def _looped(
+        self, loops: Sequence[Axis], kind: str, operand: Node, index: Index, guard: Held | None
+    ) -> Held:
+        """Reduce an operand over loops; lanes stay apart, and each loop has its accumulator."""
+        if not loops:
+            return self.value(operand, index, guard)
+        axis, *inner = loops
+        moved = self.moves_along(index)
+        axes = self.sorted([*moved.union(guard.axes if guard is not None else ())])
+
+        def body(var: Node, held: list[Held]) -> list[Held]:
+            part = self._looped(inner, kind, operand, index, guard)
+            part = Held(self.spread(part, axes), tuple(axes))
+            return [self.apply(COMBINE[kind], [held[0], part])]
+
+        zero = self.identity(kind, wide(operand.dtype))
+        start = Held(self.spread(zero, axes), tuple(axes))
+        return self.along(axis, [start], body, "acc")[0]
+
+    # ---- stores
+
+    def _store_result(self, result: Node, memory: Node, index: Index) -> Node:
         """Store one output; axes of it that are neither grid nor tile get serial loops."""
-        loose = sorted(
-            s.name
-            for s in {s for d in index for s in symbols(d)}
-            if s.name not in grid and s.name not in self.tile_symbols
-        )
-        return self._store_in(loose, result, memory, index)
+        return self._store_in(self._loops_of(index), result, memory, index)
 
-    def _store_in(self, loose: list[str], result: Node, memory: Node, index: Index) -> Node:
-        if loose:
-            var = self.nodes[loose[0]]
-            name = f"{memory.attrs['name']}_{loose[0]}"
-            carried = Node("var", (), {"name": name}, memory.type)
-            stored = self._store_in(loose[1:], result, carried, index)
-            return self.loop("serial", [memory], Block((var, carried), [stored]))[0]
-        value = self.narrow(self.value(result, index, None), result.dtype)
-        return self.store(memory, value, index)
+    def _loops_of(self, index: Index) -> list[Axis]:
+        """The axes of an index that are neither of the grid nor of tiles."""
+        programs = {var for var, _ in self.grid}
+        names = names_in(index).intersection(self.axes)
+        found = [self.axes[name] for name in self.sorted([*names])]
+        return [a for a in found if a.start.op == "var" and a.start not in programs]
 
-    def store(self, memory: Node, value: Node, index: Index) -> Node:
-        uses_tile = any(self.is_tile(d) for d in index)
-        if uses_tile and not value.tensor.rank:
-            value = self.splat(value)
-        place = self.block_index(index) if uses_tile else [self.number(d) for d in index]
-        if place is None:
-            place = [self.as_tile(self.number(d)) for d in index]
-        return self.b.store(memory, value, *place)
+    def _store_in(self, loose: Sequence[Axis], result: Node, memory: Node, index: Index) -> Node:
+        if not loose:
+            return self.store(memory, self.value(result, index), index)
+        axis, *inner = loose
+
+        def body(var: Node, held: list[Held]) -> list[Held]:
+            return [Held(self._store_in(inner, result, held[0].node, index))]
+
+        return self.along(axis, [Held(memory)], body, "o")[0].node
 
 
-def _types(node: Node) -> tuple[TensorType, ...]:
-    return node.type.items if isinstance(node.type, TupleType) else (node.type,)
+def names_in(index: Sequence[Dim]) -> set[str]:
+    """Names of the symbols of an index."""
+    return {s.name for d in index for s in symbols(d)}

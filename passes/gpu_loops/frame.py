@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
+from stack.ir.traits import nest_of
 from stack.ir.types import I64, DType, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.cpu_loops.reloop import carry, items
@@ -39,11 +40,7 @@ class Threads:
     def __init__(self, block: Block) -> None:
         self.old = block
         self.b = Builder()
-        self.nest: list[Node] = []
-        self.program = block
-        while (loop := _grid_loop(self.program)) is not None:
-            self.nest.append(loop)
-            self.program = loop.blocks[0]
+        self.nest, self.program = nest_of(block, "grid")
         self.count = 0
         self.step = index("block", 1)
         self.warp = index("w", 1)
@@ -139,11 +136,3 @@ def index(name: str, extent: int) -> Node:
 
 def _extent(loop: Node) -> int:
     return int(loop.blocks[0].params[0].attrs["extent"])
-
-
-def _grid_loop(block: Block) -> Node | None:
-    """The grid loop that makes a block's results."""
-    node = block.results[0]
-    if node.op == "item":
-        node = node.args[0]
-    return node if node.op == "loop" and node.attrs["kind"] == "grid" else None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Block, Node
+from stack.ir.traits import converts, is_alias, is_loop, maker, unconverted
 from stack.ir.types import DType
 from stack.passes.cpu_loops.chunk import Chunk, is_fold, is_memory, plus, reachable
 from stack.passes.cpu_loops.gemm import find_dot
@@ -81,13 +82,13 @@ class Product:
     def _lines(self, nodes: Sequence[Node]) -> list[Node]:
         """The nodes that are one row of the product."""
         if not self.left.own:
-            return [n for n in nodes if n is self.dot or (n.op == "reshape" and self.dot in n.args)]
+            return [n for n in nodes if n is self.dot or (is_alias(n) and self.dot in n.args)]
         held = {n for n in nodes if n.op == "store" and n.args[1] is self.dot}
         return [n for n in nodes if n.op == "load" and n.args[0] in held]
 
     def _store_of(self, sink: Node) -> Store:
-        loop = sink.args[0] if sink.op == "item" else sink
-        if loop.op == "loop":
+        loop = maker(sink)
+        if is_loop(loop):
             block = loop.blocks[0]
             stored = block.results[0]
             if len(block.params) == 2 and stored.op == "store" and is_memory(block.params[1]):
@@ -135,7 +136,7 @@ class Product:
         """A part of a tile that nothing follows but a conversion."""
         stored = store.args[1]
         inner = stored
-        while inner.op in ("cast", "reshape"):
+        while converts(inner) or is_alias(inner):
             inner = inner.args[0]
         if inner is not self.dot:
             raise CannotDistribute(f"its product goes through {inner.op}")
@@ -179,7 +180,7 @@ class Product:
 
 def _load(operand: Node) -> Node:
     """The block of memory that an operand of a dot is."""
-    load = operand.args[0] if operand.op == "cast" else operand
+    load = unconverted(operand)
     if load.op != "load" or any(i.tensor.rank for i in load.args[1:]):
         raise CannotDistribute(f"an operand of its product is made by {load.op}")
     return load

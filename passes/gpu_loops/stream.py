@@ -10,17 +10,17 @@ A result as long as the row takes a second walk over it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from stack.ir.axes import Index
-from stack.ir.builder import constant
-from stack.ir.dim import Dim, add, bounds, mul, substitute, symbol, symbols
+from stack.ir.dim import Dim, add, bounds, mul, substitute, symbols
 from stack.ir.node import Block, Node
-from stack.ir.space import identity
 from stack.ir.stream_op import streamed_axes
-from stack.ir.types import I64, TensorType
+from stack.ir.types import TensorType
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
+from stack.passes.blocking.frame import Held
 from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.values import at_place
 from stack.passes.exact_tiling.stream_values import StreamValues
 from stack.passes.gpu_loops.frame import Threads
 from stack.passes.tiling.frame import COMBINE, CannotTile, wide
@@ -43,7 +43,7 @@ class WarpStream(StreamValues):
         self.placed = stream_places(*stream.blocks)
         self.rows: list[tuple[str, int]] = []  # marks of the states, and their sizes
         self.marks: dict[str, Dim] = {}  # mark -> its place in the kernel
-        self.along = ""  # mark of the streamed axis, where a result has it
+        self.streamed = ""  # mark of the streamed axis, where a result has it
         kept = {s.name for p in self.placed.states.values() for d in p for s in symbols(d)}
         for mark in self.placed.marks:
             name, size = str(mark), bounds(mark)[1] + 1
@@ -51,8 +51,8 @@ class WarpStream(StreamValues):
                 self.marks[name] = 0
             elif name in kept:
                 self.rows.append((name, size))
-            elif size == self.extent and not self.along:
-                self.along = name
+            elif size == self.extent and not self.streamed:
+                self.streamed = name
             else:
                 raise CannotTile("two axes of its result are not those of its states")
         self.lanes = self._lanes()
@@ -80,15 +80,13 @@ class WarpStream(StreamValues):
         params, outputs = list(dict.fromkeys(self.inputs.values())), self.outputs()
         self.t = t = Threads(Block([*params, *outputs], outputs))
         self.b = t.b
-        self.tile = self.lanes
-        self.nodes["t"] = self.b.iota(axis=0, type=TensorType(I64, (self.lanes,), "tile"))
-        self.tile_symbols.add("t")
-        self.tile_dim = symbol("t", 0, self.lanes - 1)
+        self.vector = self.axis("t", self.lanes, self.lanes)
         count = math.prod(size for _, size in self.rows)
 
         def program(step: Node, held: list[Node]) -> list[Node]:
             self._place_rows(step, count)
-            totals = self._merged_warps(t.over_warps(self.warps, self._shared(), self._warp))
+            shared = t.over_warps(self.warps, self._shared(), self._warp)
+            totals = self._merge(shared, self.warps)
             return self._results(totals, held)
 
         block = t.kernel(count, program)
@@ -104,9 +102,9 @@ class WarpStream(StreamValues):
         rest = step
         for name, size in reversed(self.rows):
             count //= size
-            self.nodes[f"row_{name}"] = self.b.rem(rest, size) if count > 1 else rest
+            row = self.b.rem(rest, size) if count > 1 else rest
             rest = self.b.div(rest, size) if count > 1 else self.t.int(0)
-            self.marks[name] = symbol(f"row_{name}", 0, size - 1)
+            self.marks[name] = self.data_symbol(Held(row), size)
 
     def _place(self, state: Node) -> Index:
         return tuple(substitute(d, self.marks) for d in self.placed.states[state])
@@ -114,9 +112,8 @@ class WarpStream(StreamValues):
     def _kind(self, state: Node) -> str:
         return str(state.attrs["kind"])
 
-    def _identity(self, state: Node) -> Node:
-        dtype = wide(state.dtype)
-        return constant(identity(self._kind(state), dtype), dtype)
+    def _identity(self, state: Node) -> Held:
+        return self.identity(self._kind(state), wide(state.dtype))
 
     def _shared(self) -> list[Node]:
         states = self.states.results
@@ -124,24 +121,29 @@ class WarpStream(StreamValues):
 
     # ---- merging
 
-    def _corrected(self, j: int, old: Sequence[Node], new: Sequence[Node]) -> Node:
+    def _corrected(self, j: int, old: Sequence[Held], new: Sequence[Held]) -> Held:
         """State `j` of `old` as it would be with the new values before it."""
         self.memo.clear()
         self.known.clear()
         states = self.states.results
         for i, state in enumerate(states):
             place = self._place(state)
-            self.known[self.correct.params[i]] = self.at_place(place, old[i])
+            self.known[self.correct.params[i]] = at_place(place, old[i])
             if i < len(new):
-                self.known[self.correct.params[len(states) + i]] = self.at_place(place, new[i])
-        return self.value(self.correct.results[j], self._place(states[j]), None)
+                self.known[self.correct.params[len(states) + i]] = at_place(place, new[i])
+        return self.value(self.correct.results[j], self._place(states[j]))
 
-    def _merge(self, old: Sequence[Node]) -> list[Node]:
-        """One list of states from those in the elements of tiles."""
-        new: list[Node] = []
+    def _merge(self, memories: Sequence[Node], count: int, *place: Node) -> list[Held]:
+        """One list of states from `count` of them that lie in a line of memory."""
+        axis = self.axis("state", count, max(2, count))
+        old: list[Held] = []
+        for state, memory in zip(self.states.results, memories, strict=True):
+            line = TensorType(wide(state.dtype), (count,), "tile")
+            old.append(Held(self.b.load(memory, *place, self.t.int(0), type=line), (axis.name,)))
+        new: list[Held] = []
         for j, state in enumerate(self.states.results):
             corrected = self._corrected(j, old, new)
-            new.append(self.b.reduce(corrected, kind=self._kind(state), axes=(0,)))
+            new.append(self.folded(corrected, self._kind(state), [axis.name]))
         return new
 
     def _warp(self, shared: list[Node]) -> list[Node]:
@@ -152,96 +154,81 @@ class WarpStream(StreamValues):
 
         def lane(held: list[Node]) -> list[Node]:
             found = self._thread()
-            return [self.b.store(m, v, t.warp, t.lane) for m, v in zip(held, found, strict=True)]
+            return [
+                self.b.store(m, v.node, t.warp, t.lane) for m, v in zip(held, found, strict=True)
+            ]
 
-        parts = t.over_lanes(parts, lane)
-        lines = [TensorType(wide(s.dtype), (WARP,), "tile") for s in states]
-        old = [
-            self.b.load(m, t.warp, t.int(0), type=line)
-            for m, line in zip(parts, lines, strict=True)
-        ]
-        return [self.b.store(m, v, t.warp) for m, v in zip(shared, self._merge(old), strict=True)]
-
-    def _merged_warps(self, shared: list[Node]) -> list[Node]:
-        states = self.states.results
-        lines = [TensorType(wide(s.dtype), (self.warps,), "tile") for s in states]
-        old = [
-            self.b.load(m, self.t.int(0), type=line) for m, line in zip(shared, lines, strict=True)
-        ]
-        return self._merge(old)
+        found = self._merge(t.over_lanes(parts, lane), WARP, t.warp)
+        return [self.b.store(m, v.node, t.warp) for m, v in zip(shared, found, strict=True)]
 
     # ---- one thread
 
-    def _thread(self) -> list[Node]:
+    def _thread(self) -> list[Held]:
         """The states of what one thread reads."""
         held = [self._identity(s) for s in self.states.results]
         vectors = self.extent // self.lanes
         full, rest = divmod(vectors, self.width * self.turns)
         if full:
-            var = self.variable("c", full)
-            first = mul(var, self.width * self.turns)
-            held = self._over(var, held, lambda old: self._step(old, first, self.turns))
+            steps = self.loop_axis("c", full)
+            first = mul(steps.place, self.width * self.turns)
+
+            def body(var: Node, old: list[Held]) -> list[Held]:
+                return self._step(old, first, self.turns)
+
+            held = self.along(steps, held, body, "held")
         if rest:
             turns = -(-rest // self.width)
             held = self._step(held, full * self.width * self.turns, turns)
         return held
 
-    def _over(
-        self, var: Dim, init: Sequence[Node], body: Callable[[list[Node]], list[Node]]
-    ) -> list[Node]:
-        carried = [Node("var", (), {"name": self.t.fresh("held")}, n.type) for n in init]
-        block = Block((self.nodes[str(var)], *carried), body(carried))
-        return self.loop("serial", init, block)
-
-    def _vector(self, first: Dim, turn: int) -> tuple[Dim, Node | None]:
+    def _vector(self, first: Dim, turn: int) -> tuple[Dim, Held | None]:
         """A vector's place in the row, and whether it is there at all."""
         t = self.t
-        self.nodes["thread"] = self.b.add(t.times(t.warp, WARP), t.lane)
-        thread = symbol("thread", 0, self.width - 1)
-        place = add(add(first, turn * self.width), thread)
+        thread = Held(self.b.add(t.times(t.warp, WARP), t.lane))
+        place = add(add(first, turn * self.width), self.data_symbol(thread, self.width))
         vectors = self.extent // self.lanes
         if bounds(place)[1] < vectors:
             return mul(place, self.lanes), None
         number = self.number(place)
-        name = f"clamped{turn}"
-        self.nodes[name] = self.b.min(number, vectors - 1)
-        return mul(symbol(name, 0, vectors - 1), self.lanes), self.b.lt(number, vectors)
+        clamped = self.apply("min", [number, self.int(vectors - 1)])
+        inside = self.apply("lt", [number, self.int(vectors)])
+        return mul(self.data_symbol(clamped, vectors), self.lanes), inside
 
-    def _step(self, old: list[Node], first: Dim, turns: int) -> list[Node]:
+    def _step(self, old: list[Held], first: Dim, turns: int) -> list[Held]:
         """The states after a few more vectors."""
         places = [self._vector(first, turn) for turn in range(turns)]
-        new: list[Node] = []
+        new: list[Held] = []
         for j, state in enumerate(self.states.results):
             corrected = self._corrected(j, old, new)
             for i, earlier in enumerate(self.states.results[:j]):
-                self.known[earlier] = self.at_place(self._place(earlier), new[i])
+                self.known[earlier] = at_place(self._place(earlier), new[i])
             part = self._part(state, places)
-            new.append(self.b.op(COMBINE[self._kind(state)], [corrected, part]))
+            new.append(self.apply(COMBINE[self._kind(state)], [corrected, part]))
         return new
 
-    def _part(self, state: Node, places: Sequence[tuple[Dim, Node | None]]) -> Node:
+    def _part(self, state: Node, places: Sequence[tuple[Dim, Held | None]]) -> Held:
         kind, place = self._kind(state), self._place(state)
         ((operand, axis),) = streamed_axes(state)
-        total: Node | None = None
+        total: Held | None = None
         for start, inside in places:
-            at = (*place[:axis], add(start, self.tile_dim), *place[axis:])
-            value = self.as_tile(self.value(operand, at, None))
+            at = (*place[:axis], add(start, self.vector.place), *place[axis:])
+            value = self.spread_over(self.value(operand, at), [self.vector])
             if inside is not None:
-                value = self.b.select(inside, value, self._identity(state))
-            total = value if total is None else self.b.op(COMBINE[kind], [total, value])
+                value = self.apply("select", [inside, value, self._identity(state)])
+            total = value if total is None else self.apply(COMBINE[kind], [total, value])
         assert total is not None
-        return self.b.reduce(total, kind=kind, axes=(0,))
+        return self.folded(total, kind, total.axes)
 
     # ---- results
 
-    def _results(self, totals: Sequence[Node], held: list[Node]) -> list[Node]:
+    def _results(self, totals: Sequence[Held], held: list[Node]) -> list[Node]:
         self.memo.clear()
         self.known.clear()
         states = self.states.results
         for param, state, total in zip(self.ending.params, states, totals, strict=False):
-            self.known[param] = self.at_place(self._place(state), total)
+            self.known[param] = at_place(self._place(state), total)
         places = self.placed.results
-        long = [self.along in {s.name for d in p for s in symbols(d)} for p in places]
+        long = [self.streamed in {s.name for d in p for s in symbols(d)} for p in places]
         return [
             self._row(result, memory, place) if is_long else self._single(result, memory, place)
             for result, memory, place, is_long in zip(
@@ -252,7 +239,7 @@ class WarpStream(StreamValues):
     def _single(self, result: Node, memory: Node, place: Index) -> Node:
         """A result that is one number in a row: one lane stores it."""
         at = tuple(substitute(d, self.marks) for d in place)
-        value = self.narrow(self.value(result, at, None), result.dtype)
+        value = self.value(result, at)
 
         def lane(held: list[Node]) -> list[Node]:
             return [self.store(held[0], value, at)]
@@ -266,22 +253,27 @@ class WarpStream(StreamValues):
 
         def put(held: Node, first: Dim, turns: int) -> Node:
             self.memo.clear()
-            values: list[tuple[Node, Index]] = []
+            values: list[tuple[Held, Index]] = []
             for turn in range(turns):  # all are read before one is written
                 start, _ = self._vector(first, turn)
-                marks = {**self.marks, self.along: add(start, self.tile_dim)}
+                marks = {**self.marks, self.streamed: add(start, self.vector.place)}
                 at = tuple(substitute(d, marks) for d in place)
-                value = self.narrow(self.value(result, at, None), result.dtype)
-                values.append((self.as_tile(value), at))
+                value = self.cast(self.value(result, at), result.dtype)
+                values.append((value, at))
             for value, at in values:
                 held = self.store(held, value, at)
             return held
 
         def lane(held: list[Node]) -> list[Node]:
             if full:
-                var = self.variable("c", full)
-                first = mul(var, self.width * self.turns)
-                held = self._over(var, held, lambda m: [put(m[0], first, self.turns)])
+                steps = self.loop_axis("c", full)
+                first = mul(steps.place, self.width * self.turns)
+
+                def body(var: Node, old: list[Held]) -> list[Held]:
+                    return [Held(put(old[0].node, first, self.turns))]
+
+                (made,) = self.along(steps, [Held(held[0])], body, "held")
+                held = [made.node]
             if rest:
                 turns = -(-rest // self.width)
                 held = [put(held[0], full * self.width * self.turns, turns)]

@@ -31,13 +31,13 @@ RESULT_LANES = 4
 class Tensor(Staged):
     """Matrix instructions; `stages` blocks of depth are in shared memory at a time."""
 
-    def __init__(self, block: Block, stages: int) -> None:
+    def __init__(self, block: Block, stages: int, warps: int = 0) -> None:
         super().__init__(block, stages, DEPTH * 2)
         if self.left.dtype.bits != 16 or self.dtype != F32:
             raise CannotDistribute(f"tensor cores take 16-bit floats, not {self.left.dtype}")
         self.left.padded = -(-self.rows // UNIT) * UNIT
         self.right.padded = -(-self.columns // UNIT) * UNIT
-        self.down, self.across = _split(self.left.padded, self.right.padded)
+        self.down, self.across = _split(self.left.padded, self.right.padded, warps)
         self.warps = self.down * self.across
         self.tall = self.left.padded // self.down  # rows of a warp
         self.wide = self.right.padded // self.across
@@ -142,13 +142,20 @@ class Tensor(Staged):
         return t.over("unroll", i, held, strip)
 
 
-def _split(rows: int, columns: int) -> tuple[int, int]:
-    """Warps below and beside each other: those that have enough to do, tiles near to square."""
-    most = max(LEAST_WARPS, min(MOST_WARPS, rows * columns // WARP_TILE))
-    choices = [
+def warp_grids(rows: int, columns: int) -> list[tuple[int, int]]:
+    """Warps below and beside each other that divide a tile into matrices."""
+    counts = (1, 2, 4, 8)
+    return [
         (down, across)
-        for down in (1, 2, 4, 8)
-        for across in (1, 2, 4, 8)
-        if down * across <= most and not rows % (down * UNIT) and not columns % (across * UNIT)
+        for down in counts
+        for across in counts
+        if not rows % (down * UNIT) and not columns % (across * UNIT)
     ]
+
+
+def _split(rows: int, columns: int, warps: int) -> tuple[int, int]:
+    """Warps below and beside each other: so many, or 0 for those that have enough to do; tiles
+    near to square."""
+    most = warps or max(LEAST_WARPS, min(MOST_WARPS, rows * columns // WARP_TILE))
+    choices = [c for c in warp_grids(rows, columns) if c[0] * c[1] <= most]
     return max(choices, key=lambda c: (c[0] * c[1], -(rows // c[0] + columns // c[1]), -c[0]))

@@ -22,6 +22,7 @@ from stack.passes.gpu_loops.operand import Operand, line, share
 from stack.passes.tiling.frame import power_of_two
 
 MOST_WARPS = 32
+ACROSS = 16  # threads below and beside each other, each with groups of sums
 
 
 class Direct(Product):
@@ -118,9 +119,8 @@ def pick_layout(rows: int, columns: int, dtype: DType, is_single: bool) -> Layou
         down = max(down, WARP // across)
         return Layout(down, across, -(-rows // down), -(-columns // across), 1, WARP)
     lanes = max(1, VECTOR_BYTES // dtype.bytes)
-    down, across = 16, 16
-    step = lanes * across
-    return Layout(down, across, -(-rows // step), -(-columns // step), lanes, 16)
+    step = lanes * ACROSS
+    return Layout(ACROSS, ACROSS, -(-rows // step), -(-columns // step), lanes, ACROSS)
 
 
 class Tiled(Product):

@@ -6,6 +6,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, less_equal, mul, substitute
 from stack.ir.node import Node
+from stack.ir.traits import choice, converts, extremum, is_number, multiplies, number, signs
 
 
 def slope(line: Dim, name: str) -> Dim:
@@ -17,33 +18,35 @@ def affine(node: Node, index: Index) -> Dim | None:
     """An integer node at an index as an expression of that index; None where it is data."""
     if node.dtype.kind != "i" or node.dtype.bits < 32:
         return None  # narrow and unsigned integers wrap
-    if node.op == "const" and not node.tensor.rank:
-        return int(node.attrs["value"].array)
+    if is_number(node):
+        return int(number(node))
     if node.op == "iota":
         return index[int(node.attrs["axis"])]
     if ops.is_view(node):
         return affine(node.args[0], ops.pull(node, index)[0])
-    if node.op == "cast":
+    if converts(node):
         return affine(node.args[0], index)
-    if node.op == "select":
-        held = _decided(node.args[0], index)
-        return None if held is None else affine(node.args[1 if held else 2], index)
-    if node.op in ("add", "sub", "mul", "max", "min"):
-        a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
-        if a is None or b is None:
-            return None
-        if node.op in ("max", "min"):
-            return _chosen(node.op, a, b)
-        return mul(a, b) if node.op == "mul" else add(a, mul(b, -1) if node.op == "sub" else b)
-    return None
+    chosen = choice(node)
+    if chosen is not None:
+        held = _decided(chosen.test, index)
+        return None if held is None else affine(chosen.yes if held else chosen.no, index)
+    sides = signs(node)
+    if not (sides or multiplies(node) or extremum(node)):
+        return None
+    a, b = (affine(x, index if x.tensor.rank else ()) for x in node.args)
+    if a is None or b is None:
+        return None
+    if extremum(node):
+        return _chosen(extremum(node), a, b)
+    return add(a, mul(b, sides[1])) if sides else mul(a, b)
 
 
-def _chosen(op: str, a: Dim, b: Dim) -> Dim | None:
-    """The extremum where the bounds tell which it is."""
+def _chosen(sign: int, a: Dim, b: Dim) -> Dim | None:
+    """The larger (1) or smaller (-1) where the bounds tell which it is."""
     if less_equal(a, b):
-        return b if op == "max" else a
+        return b if sign > 0 else a
     if less_equal(b, a):
-        return a if op == "max" else b
+        return a if sign > 0 else b
     return None
 
 

@@ -12,10 +12,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from stack.ir import ops
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import choice, divides, is_exponential, multiplies, shows, signs, unconverted
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.splat import splat
 
@@ -65,22 +65,20 @@ def as_hidden(states: Block) -> Block:
 
 def _origin(old: Block, new: Block) -> dict[Node, Node]:
     """Selects of a block by those that took their place; both are in one order."""
-    kinds = [[n for n in block.nodes if n.op == "select"] for block in (new, old)]
+    kinds = [[n for n in block.nodes if choice(n)] for block in (new, old)]
     return dict(zip(*kinds, strict=True))
 
 
 def _filled(select: Node) -> int:
     """The operand of a select that is a large negative number; 0 where none is."""
-    if select.op != "select" or not select.tensor.rank or not select.dtype.is_float:
+    if choice(select) is None or not select.tensor.rank or not select.dtype.is_float:
         return 0
     sides = [i for i in (1, 2) if -math.inf < _number(select.args[i]) < UNDERFLOW]
     return sides[0] if len(sides) == 1 else 0
 
 
 def _number(node: Node) -> float:
-    while node.op == "cast":
-        node = node.args[0]
-    value = splat(node)
+    value = splat(unconverted(node))
     return float(value) if isinstance(value, int | float) else 0.0
 
 
@@ -105,7 +103,7 @@ class _Hidden:
 
     def _visit(self, node: Node) -> None:
         args = node.args
-        if _shows(node):
+        if shows(node):
             for found in (self.level, self.below):
                 if args[0] in found:
                     found[node] = found[args[0]]
@@ -114,34 +112,35 @@ class _Hidden:
         elif node in self.states.results and node.attrs.get("kind") == "max":
             if args[0] in self.level:
                 self.maxima[node] = self.level[args[0]]
-        elif node.op == "select":
+        elif choice(node):
             if all(a in self.zero or splat(a) == 0 for a in args[1:]):
                 self.zero.add(node)
             levels = [self.level.get(a, _number(a)) for a in args[1:]]
             if max(levels) < UNDERFLOW:
                 self.level[node] = max(levels)
-        elif node.op in ("exp", "exp2"):
+        elif is_exponential(node):
             if self.below.get(args[0], 0.0) <= UNDERFLOW:
                 self.zero.add(node)
         elif len(args) == 2:
             self._combine(node, *args)
 
     def _combine(self, node: Node, a: Node, b: Node) -> None:
-        if node.op in ("mul", "div") and _positive(b):
-            factor = _number(b) if node.op == "mul" else 1 / _number(b)
+        terms = signs(node)
+        is_scaled = multiplies(node) or divides(node)
+        if is_scaled and _positive(b):
+            factor = _number(b) if multiplies(node) else 1 / _number(b)
             for found in (self.level, self.below):
                 if a in found:
                     found[node] = found[a] * factor
-        elif node.op == "sub" and a in self.level and _bound_of(b) in self.maxima:
+        elif terms == (1, -1) and a in self.level and _bound_of(b) in self.maxima:
             self.below[node] = self.level[a] - self.maxima[_bound_of(b)] / 2
-        if node.op in ("add", "sub") and node not in self.below:
-            masked = [x for x in (a, b) if x in self.level and (x is a or node.op == "add")]
+        if terms and node not in self.below:
+            masked = [x for x, sign in zip((a, b), terms) if x in self.level and sign > 0]
             if masked and self.level[masked[0]] <= ABSORBS:
                 self.level[node] = self.level[masked[0]]
-        is_nothing = a in self.zero or (node.op == "mul" and b in self.zero)
-        if node.op in ("mul", "div") and is_nothing:
+        if is_scaled and (a in self.zero or (multiplies(node) and b in self.zero)):
             self.zero.add(node)
-        if node.op in ("add", "sub") and a in self.zero and b in self.zero:
+        if terms and a in self.zero and b in self.zero:
             self.zero.add(node)
 
     def floors(self) -> dict[int, float] | None:
@@ -156,20 +155,20 @@ class _Hidden:
         return found
 
 
-def _shows(node: Node) -> bool:
-    """Whether a node gives the elements of its operand, in other places or in another type."""
-    return ops.is_whole_view(node) or node.op == "cast"
-
-
 def _positive(node: Node) -> bool:
     return not node.tensor.rank and 0 < _number(node) < math.inf
 
 
 def _bound_of(node: Node) -> Node:
     """The max behind a row, past moves and what replaces infinities."""
-    while _shows(node) or (node.op == "select" and splat(node.args[1]) == 0):
-        node = node.args[2 if node.op == "select" else 0]
-    return node
+    while True:
+        chosen = choice(node)
+        if chosen is not None and splat(chosen.yes) == 0:
+            node = chosen.no
+        elif shows(node):
+            node = node.args[0]
+        else:
+            return node
 
 
 __all__ = ["Assumed", "as_hidden", "assumed"]

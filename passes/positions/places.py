@@ -6,6 +6,7 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.node import Block, Node
 from stack.ir.relation import Linear
+from stack.ir.traits import is_part
 from stack.passes.tiling.frame import CannotTile
 
 Placed = list[tuple[Node, Index]]
@@ -33,13 +34,13 @@ def places_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
             if node in places:
                 continue
             places[node] = place
-        found = [(n, at, node.op == "slice") for n, at in _pull(node, places[node])]
+        found = [(n, at, is_part(node)) for n, at in _pull(node, places[node])]
         for user in users.get(node, ()):
             pushed = _push(user, node, places[node])
             if pushed is not None:
                 found.append((user, pushed, False))
-        for other, at, is_part in found:
-            if is_part or node not in whole:
+        for other, at, is_partial in found:
+            if is_partial or node not in whole:
                 sliced.append((other, at))
             elif other not in places:
                 places[other] = at

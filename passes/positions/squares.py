@@ -17,6 +17,7 @@ from stack.ir.builder import constant, make
 from stack.ir.dim import add, bounds, mul
 from stack.ir.node import Node
 from stack.ir.space import identity
+from stack.ir.traits import converts, is_number
 from stack.ir.types import DType, TensorType
 from stack.passes.positions.affine import affine, slope
 from stack.passes.tiling.frame import static
@@ -63,7 +64,7 @@ class Squares:
         return self.known[key]
 
     def _span(self, node: Node, index: Index) -> Span:
-        if node.op == "const" and not node.tensor.rank:
+        if is_number(node):
             return Part(node), Part(node)
         if ops.is_whole_view(node):
             return self.span(node.args[0], ops.pull(node, index)[0])
@@ -76,7 +77,7 @@ class Squares:
     def _rule(self, node: Node, index: Index) -> Span | None:
         if node.dtype.kind == "b":
             return self._condition(node, index)
-        return self._line(node, index) or (self._cast(node, index) if node.op == "cast" else None)
+        return self._line(node, index) or (self._cast(node, index) if converts(node) else None)
 
     # ---- rules
 

@@ -17,6 +17,7 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
 from stack.ir.space import NumpySpace
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import choice, connective, is_input, is_number, negates, shows
 from stack.ir.types import TensorType
 from stack.passes.positions.affine import affine
 from stack.rewrite.splat import splat
@@ -56,11 +57,11 @@ def hiding_selects(states: Block) -> Iterator[tuple[Node, int]]:
 
 def _visible_branch(node: Node) -> int | None:
     """The operand of a select that is seen, where the other is -inf or 0."""
-    if node.op != "select" or not node.tensor.rank:
+    if choice(node) is None or not node.tensor.rank:
         return None
     for side in (1, 2):
         fill = _behind(node.args[side])
-        if fill.op == "const" and not fill.tensor.rank:
+        if is_number(fill):
             value = fill.attrs["value"].array
             if value.dtype.kind == "f" and (np.isneginf(value) or value == 0):
                 return 3 - side
@@ -73,7 +74,7 @@ def _fill(node: Node, visible: int) -> float:
 
 def _behind(node: Node) -> Node:
     """What is spread or rounded to a value."""
-    while node.op in ("broadcast", "cast"):
+    while shows(node):
         node = node.args[0]
     return node
 
@@ -102,7 +103,7 @@ def _known_value(node: Node, known: Mapping[Node, float]) -> float | None:
     if not isinstance(node.type, TensorType) or not node.dtype.is_float:
         return None
     parts = [known[a] if a in known else splat(a) for a in node.args]
-    if op.is_whole_view or (node.op == "select" and parts[1] == parts[2]):
+    if ops.is_whole_view(node) or (choice(node) and parts[1] == parts[2]):
         return parts[-1]
     if op.kind != "elementwise":
         return None
@@ -118,13 +119,14 @@ def seen(node: Node, index: Index, positive: bool) -> Seen:
     """Where a condition holds (or, not `positive`, where it does not)."""
     if ops.is_whole_view(node):
         return seen(node.args[0], ops.pull(node, index)[0], positive)
-    if node.op == "not":
+    if negates(node):
         return seen(node.args[0], index, not positive)
-    if node.op == "select":
-        values = [_truth(a) for a in node.args[1:]]
+    chosen = choice(node)
+    if chosen is not None:
+        values = [_truth(chosen.yes), _truth(chosen.no)]
         if values in ([True, False], [False, True]):
-            return seen(node.args[0], index, positive == values[0])
-    if (node.op in ("and", "mul") and positive) or (node.op in ("or", "add") and not positive):
+            return seen(chosen.test, index, positive == values[0])
+    if connective(node) == (1 if positive else -1):
         left, right = (seen(a, index, positive) for a in node.args)
         limits = (*left.limits, *right.limits)
         return Seen((*left.bounds, *right.bounds), left.exact and right.exact, limits)
@@ -167,7 +169,7 @@ def data_limit(node: Node, index: Index, positive: bool) -> DataLimit | None:
     while ops.is_view(value):
         at = ops.pull(value, at)[0]
         value = value.args[0]
-    if value.op != "param" or any(s.name == "streamed" for d in at for s in symbols(d)):
+    if not is_input(value) or any(s.name == "streamed" for d in at for s in symbols(d)):
         return None
     order = _order(node, positive)
     sign = order.monotone[0]
@@ -197,8 +199,5 @@ def _streamed_place(index: Index) -> Dim | None:
 
 
 def _truth(node: Node) -> bool | None:
-    while node.op == "broadcast":
-        node = node.args[0]
-    if node.op != "const" or node.tensor.rank or node.dtype.kind != "b":
-        return None
-    return bool(node.attrs["value"].array)
+    value = splat(node)
+    return value if isinstance(value, bool) else None

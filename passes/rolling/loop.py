@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from stack.ir.axes import Axis, Rule, plain
 from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_alias
 from stack.ir.types import I32, TensorType
 from stack.passes.rolling.steps import Steps
 from stack.rewrite.engine import Replacement
@@ -227,7 +228,7 @@ Places = dict[Node, tuple[int, int]]
 
 def _place(node: Node, place_of: Places) -> tuple[int, int] | None:
     """The place in a step and the step of an operand, which may be in another shape."""
-    if node not in place_of and node.op == "reshape":
+    if node not in place_of and is_alias(node):
         node = node.args[0]
     return place_of.get(node)
 

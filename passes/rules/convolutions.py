@@ -15,6 +15,7 @@ from typing import Any
 from stack.ir.builder import Builder, constant, make
 from stack.ir.conv_op import as_stored, sums_over_images
 from stack.ir.node import Node
+from stack.ir.traits import axis_order
 from stack.ir.types import F32
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.transposes import for_free, inverse, transposed
@@ -99,7 +100,7 @@ def channels_last(node: Node, op: Builder, scope: Scope) -> Node | None:
             return None
         attrs["over_images"] = True
     last = as_stored(range(rank), attrs)
-    comes_so = x.op == "transpose" and for_free(x, last) is not None
+    comes_so = axis_order(x) is not None and for_free(x, last) is not None
     if not comes_so and not _on_tensor_cores(node):
         return None
     moved = make("conv", (transposed(x, last), transposed(w, last)), attrs)

@@ -6,13 +6,12 @@ other operand, which 0 would turn into a nan, does not reach other rows. Part of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, symbol
 from stack.ir.node import Node
+from stack.ir.traits import choice, converts, multiplies, spread
 from stack.passes.positions.affine import affine
 from stack.passes.rules.dot_layout import Axes, dot_axes
 from stack.rewrite.engine import Scope, on
@@ -59,14 +58,15 @@ def _last(size: Dim) -> int:
 
 def _on_diagonal(node: Node, index: Index, i: Dim, k: Dim) -> Node | None:
     """What a matrix has where i = k, over all of its axes; None where it has more than that."""
-    if node.op == "cast" and node.args[0].dtype.kind == "b":
+    if converts(node) and node.args[0].dtype.kind == "b":
         if _is_diagonal(node.args[0], index, i, k):
             one = constant(1, node.dtype)
             return make("broadcast", (one,), {"axes": ()}, hint=node.type)
         return None
-    if node.op == "select" and splat(node.args[2]) == 0:
-        return _full(node.args[1], node) if _is_diagonal(node.args[0], index, i, k) else None
-    if node.op == "mul":
+    chosen = choice(node)
+    if chosen is not None and splat(chosen.no) == 0:
+        return _full(chosen.yes, node) if _is_diagonal(chosen.test, index, i, k) else None
+    if multiplies(node):
         for part, other in (node.args, node.args[::-1]):
             found = _on_diagonal(part, index, i, k) if part.tensor.rank else None
             if found is not None and splat(found) == 1:
@@ -93,9 +93,9 @@ def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
 
 def _row(value: Node, names: Axes, i: str, k: str) -> tuple[Node, Axes] | None:
     """A value without axis k, or without i and with k in its place; None where it has both."""
-    if value.op != "broadcast":
+    axes = spread(value)
+    if axes is None:
         return None
-    axes: Sequence[int] = value.attrs["axes"]
     own = [names[a] for a in axes]
     if i in own and k in own:
         return None

@@ -12,6 +12,7 @@ from stack.ir import ops
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, make
 from stack.ir.node import Node
+from stack.ir.traits import spread
 from stack.ir.types import I32, TensorType
 from stack.rewrite.engine import Scope, Simple, on
 
@@ -47,7 +48,7 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
     rule = parse_rule(node.attrs["rule"])
     names = [a.names[0] for a in rule.inputs[0]]
     at = [i for i, a in enumerate(rule.inputs[0]) if a.mark == "!"]
-    is_constant = x.op == "broadcast" and not x.args[0].shape
+    is_constant = spread(x) == ()
     if len(at) != 1 or not is_constant:
         return None
     extent = node.shape[at[0]]

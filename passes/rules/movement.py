@@ -6,6 +6,7 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.data import Data
 from stack.ir.dim import Dim, add, equal, less_equal, mul
 from stack.ir.node import Node
+from stack.ir.traits import axis_order, repeats, spread
 from stack.ir.types import TensorType, Type
 from stack.rewrite.engine import Scope, Simple, on
 
@@ -33,7 +34,7 @@ def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
 def moves_a_splat(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Equal elements look the same from everywhere: broadcast the scalar."""
     inner = node.args[0]
-    if inner.op != "broadcast" or inner.args[0].shape:
+    if spread(inner) != ():
         return None
     return make("broadcast", inner.args, {"axes": ()}, hint=node.type)
 
@@ -57,10 +58,11 @@ def transpose_of_transpose(node: Node, op: Builder, scope: Scope) -> Node | None
     inner, perm = node.args[0], node.attrs["perm"]
     if list(perm) == list(range(len(perm))):
         return inner
-    if inner.op != "transpose":
+    first = axis_order(inner)
+    if first is None:
         return None
-    first = inner.attrs["perm"]
-    return make("transpose", inner.args, {"perm": tuple(first[p] for p in perm)})
+    composed = tuple(first[int(p)] for p in perm)
+    return make("transpose", inner.args, {"perm": composed})
 
 
 @on("transpose")
@@ -76,9 +78,10 @@ def broadcast_of_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None
     inner, axes = node.args[0], node.attrs["axes"]
     if inner.type == node.type:
         return inner
-    if inner.op != "broadcast":
+    first = spread(inner)
+    if first is None:
         return None
-    composed = tuple(axes[a] for a in inner.attrs["axes"])
+    composed = tuple(axes[a] for a in first)
     return make("broadcast", inner.args, {"axes": composed}, hint=node.type)
 
 
@@ -112,7 +115,7 @@ def broadcast_without_units(node: Node, op: Builder, scope: Scope) -> Node | Non
 def reshape_of_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     """Adding or dropping axes of size 1 after a broadcast: broadcast to the other shape."""
     inner = node.args[0]
-    if inner.op != "broadcast" or 1 in inner.args[0].shape:
+    if not repeats(inner) or 1 in inner.args[0].shape:
         return None
     before = [i for i, s in enumerate(inner.shape) if s != 1]
     after = [i for i, s in enumerate(node.shape) if s != 1]
@@ -212,7 +215,7 @@ def pads_nothing(node: Node, op: Builder, scope: Scope) -> Node | None:
 def pads_with_itself(node: Node, op: Builder, scope: Scope) -> Node | None:
     """A broadcast scalar padded with the same scalar."""
     x, value = node.args
-    if x.op == "broadcast" and x.args[0] is value:
+    if spread(x) == () and x.args[0] is value:
         return make("broadcast", (value,), {"axes": ()}, hint=node.type)
     return None
 

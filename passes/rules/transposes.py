@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir import ops
-from stack.ir.axes import reshape_rule
+from stack.ir.axes import Rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
+from stack.ir.traits import axis_order, is_alias, spread
 from stack.rewrite.engine import Scope, on
 
-ELEMENTWISE = tuple(name for name, op in ops.OPS.items() if op.kind == "elementwise")
+# ops whose operands and result have their axes in one order
+ALIGNED = tuple(
+    name
+    for name, op in ops.OPS.items()
+    if op.kind == "elementwise" or (op.kind == "movement" and op.windows is not None)
+)
 Perm = tuple[int, ...]
 
 
@@ -27,8 +33,8 @@ def transposed(x: Node, perm: Sequence[int]) -> Node:
     """A transpose where one is needed."""
     if list(perm) == list(range(len(perm))):
         return x
-    if x.op == "transpose":
-        first = x.attrs["perm"]
+    first = axis_order(x)
+    if first is not None:
         return transposed(x.args[0], [first[p] for p in perm])
     return make("transpose", (x,), {"perm": tuple(perm)})
 
@@ -37,12 +43,12 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
     """`transpose(x, perm)` where that is no transpose: scalars, broadcasts, transposes undone."""
     if not x.shape:
         return x
-    if x.op == "transpose":
+    if axis_order(x) is not None:
         moved = transposed(x, perm)
-        return None if moved.op == "transpose" else moved
-    if x.op == "broadcast":
+        return None if axis_order(moved) else moved
+    old = spread(x)
+    if old is not None:
         place = inverse(perm)
-        old: tuple[int, ...] = x.attrs["axes"]
         axes = tuple(place[a] for a in old)
         if list(axes) == sorted(axes):
             shape = tuple(x.shape[p] for p in perm)
@@ -54,27 +60,24 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
     return None
 
 
-def _moved_attrs(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
-    """Attributes of a movement op whose operands and result are permuted."""
-    at = dict(node.attrs)
-    if node.op in ("slice", "pad"):
-        return {k: tuple(v[p] for p in perm) for k, v in at.items()}
-    if node.op == "reverse":
-        turned: tuple[int, ...] = at["axes"]
-        return {"axes": tuple(sorted(inverse(perm)[a] for a in turned))}
-    if node.op == "concat":
-        return {"axis": inverse(perm)[int(at["axis"])]}
-    return at
+def _permuted(node: Node, perm: Sequence[int]) -> dict[str, object] | None:
+    """Attributes of a node whose operands and result are permuted, but for scalars."""
+    rule = ops.rule_of(node)
+    assert rule is not None, "as of all such ops"
+    inputs, outputs = (
+        tuple(tuple(operand[p] for p in perm) if operand else operand for operand in side)
+        for side in (rule.inputs, rule.outputs)
+    )
+    return ops.restated(node, Rule(inputs, outputs))
 
 
-@on(*ELEMENTWISE, "slice", "pad", "reverse", "concat")
+@on(*ALIGNED)
 def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
     """op(transpose(x), ...) is transpose(op(x, ...)) where the other operands follow for free, or
     where a convolution wants them in that order anyway."""
-    lead = next((a for a in node.args if a.op == "transpose"), None)
-    if lead is None or not node.shape:
+    perm = next((p for p in map(axis_order, node.args) if p is not None), None)
+    if perm is None or not node.shape:
         return None
-    perm: Perm = lead.attrs["perm"]
     back = inverse(perm)
     args: list[Node] = []
     for arg in node.args:
@@ -85,16 +88,16 @@ def sink(node: Node, op: Builder, scope: Scope) -> Node | None:
                 return None
         args.append(moved)
     hint = node.tensor.with_shape(tuple(node.shape[p] for p in back))
-    return transposed(make(node.op, args, _moved_attrs(node, back), hint=hint), perm)
+    return transposed(make(node.op, args, _permuted(node, back), hint=hint), perm)
 
 
 @on("reduce")
 def sink_through_reduce(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reduce(transpose(x)): reduce x along its own axes."""
     x = node.args[0]
-    if x.op != "transpose":
+    perm = axis_order(x)
+    if perm is None:
         return None
-    perm: Perm = x.attrs["perm"]
     reduced: tuple[int, ...] = node.attrs["axes"]
     gone = sorted(perm[a] for a in reduced)
     attrs = {"kind": node.attrs["kind"], "axes": tuple(gone)}
@@ -108,11 +111,12 @@ def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None
     """broadcast(transpose(x)): broadcast first. New axes stay where they are, or, where a reshape
     may merge them with it, behind the axis that they are behind."""
     x = node.args[0]
-    if x.op != "transpose":
+    perm = axis_order(x)
+    if perm is None:
         return None
     axes: Sequence[int] = node.attrs["axes"]
-    back = inverse(x.attrs["perm"])
-    if all(reader.op == "reshape" for reader in scope.users(node)):
+    back = inverse(perm)
+    if all(is_alias(reader) for reader in scope.users(node)):
         ends = (*axes[1:], node.tensor.rank)
         order = list(range(axes[0]))
         for i in back:
@@ -130,12 +134,12 @@ def sink_through_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None
 def sink_through_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     """reshape(transpose(x)) where only neighbours of x merge: reshape first."""
     x = node.args[0]
-    if x.op != "transpose" or 1 in node.shape or 1 in x.shape:
+    perm = axis_order(x)
+    if perm is None or 1 in node.shape or 1 in x.shape:
         return None
     rule = reshape_rule(x.shape, node.shape)
     if rule.whole:
         return None
-    perm: Perm = x.attrs["perm"]
     place = {n: i for i, a in enumerate(rule.outputs[0]) for n in a.names}
     # for every axis of x, in x's own order, the result axes that it takes part in
     order: list[int] = []

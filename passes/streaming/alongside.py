@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from stack.ir.node import Node
-from stack.passes.streaming.graph import Graph, is_elementwise
+from stack.passes.streaming.graph import Graph, keeps_its_value
 from stack.passes.streaming.region import Region
 
 
@@ -30,7 +30,7 @@ def alongside(
         if v.node in graph.results
         and v.node.shape in shapes
         and v.streams
-        and is_elementwise(v.node)
+        and keeps_its_value(v.node)
         and region.passes(v)
         and not region.depends(v)
         and graph.after((v.node,)).isdisjoint(read)

@@ -14,7 +14,7 @@ import numpy as np
 
 from stack.ir import ops
 from stack.ir.node import Node
-from stack.passes.streaming.graph import shows
+from stack.ir.traits import choice, divides, is_elementwise, is_reduction, multiplies, shows
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
 from stack.rewrite.splat import splat
@@ -28,12 +28,12 @@ def find_anchor(
     source, factor = _multiple(row.node)
     if any((n.dtype.bits == 64) != (row.node.dtype.bits == 64) for n in (inner, source)):
         return None  # computed in another width
-    if inner in forms and inner.op == "reduce" and inner.attrs["kind"] in ("max", "min"):
+    if inner in forms and is_reduction(inner) and inner.attrs["kind"] in ("max", "min"):
         if not _is_state(forms[inner]):
             return None
         anchor = Anchor("bound", inner, Value(inner, region.members[inner]))
         return Scaled(number, anchor), guarded
-    if source in forms and source.op == "reduce" and source.attrs["kind"] == "sum":
+    if source in forms and is_reduction(source) and source.attrs["kind"] == "sum":
         if isinstance(region.extent, int) and region.extent and _is_state(forms[source]):
             anchor = Anchor("mean", source, Value(source, region.members[source]))
             return Scaled(_rounded(number * factor * region.extent), anchor), False
@@ -65,7 +65,7 @@ def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Valu
         if only is not None and only.power == -1 and only.value.node in forms:
             return only.value
         return None
-    if source.op == "div" and all(_multiple(a)[0] in forms for a in source.args):
+    if divides(source) and all(_multiple(a)[0] in forms for a in source.args):
         below = _multiple(source.args[1])[0]
         return Value(below, region.members[below])
     return None
@@ -84,7 +84,7 @@ def unguarded(node: Node) -> tuple[Node, bool]:
         position = inside_guard(node)
         if position is None:
             return node, guarded
-        guarded |= node.op == "select"
+        guarded |= choice(node) is not None
         node = node.args[position]
 
 
@@ -92,11 +92,12 @@ def inside_guard(node: Node) -> int | None:
     """The operand that a row is where that is finite, in another place or type."""
     if shows(node) or _keeps(node):
         return 0
-    if node.op == "select" and _tests_finite(node.args[0], node.args[1]):
+    chosen = choice(node)
+    if chosen is None:
+        return None
+    if _tests_finite(chosen.test, chosen.yes):
         return 1
-    if node.op == "select" and _tests_infinite(node.args[0], node.args[2]):
-        return 2
-    return None
+    return 2 if _tests_infinite(chosen.test, chosen.no) else None
 
 
 def _multiple(node: Node) -> tuple[Node, float]:
@@ -106,9 +107,9 @@ def _multiple(node: Node) -> tuple[Node, float]:
         other = splat(node.args[1]) if len(node.args) == 2 else None
         if shows(node):
             node = node.args[0]
-        elif node.op == "mul" and isinstance(other, float):
+        elif multiplies(node) and isinstance(other, float):
             node, number = node.args[0], number * other
-        elif node.op == "div" and isinstance(other, float) and other:
+        elif divides(node) and isinstance(other, float) and other:
             node, number = node.args[0], number / other
         else:
             return node, number
@@ -149,10 +150,10 @@ def may_be_infinite(node: Node, seen: set[Node]) -> bool:
     seen.add(node)
     if node.op == "const" and node.dtype.is_float:
         return not bool(np.isfinite(node.attrs["value"].array).all())
-    op, facts = ops.lookup(node.op), ops.algebra_of(node)
+    facts = ops.algebra_of(node)
     if not node.dtype.is_float or facts.range[0] > -math.inf:
         return False
-    if not (op.kind == "elementwise" or op.is_whole_view):
+    if not (is_elementwise(node) or ops.is_whole_view(node)):
         return True
     if facts.pole and (len(node.args) == 1 or splat(node.args[1]) in (None, 0)):
         return True

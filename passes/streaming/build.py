@@ -9,9 +9,17 @@ from stack.ir import ops
 from stack.ir.builder import constant, make, param
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node
+from stack.ir.traits import (
+    contractions,
+    is_contraction,
+    is_formula,
+    is_number,
+    reads_by_data,
+    shows,
+)
 from stack.ir.types import TensorType
 from stack.passes.streaming.action import correct_block
-from stack.passes.streaming.graph import is_elementwise, shows
+from stack.passes.streaming.graph import keeps_its_value
 from stack.passes.streaming.masks import masks_as_selects
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.render import Render, again, reshaped, wide, widened
@@ -127,7 +135,7 @@ class Build:
             made = render.value(alone.value, native=True)
             if made.dtype.name == dtype:
                 return render.full(render.spread(made, render.names(alone.value), space), space)
-        operands = [a for s in self.normal.states for a in s.source.args if s.source.op == "dot"]
+        operands = [a for s in contractions(s.source for s in self.normal.states) for a in s.args]
         target = next(a.dtype for a in operands if a.dtype.name == dtype)
         made = render.product(1.0, factors, space, wide(target))
         type_ = made.tensor.with_dtype(target)
@@ -166,15 +174,15 @@ class Build:
     def _finished(self, node: Node, render: Render, done: dict[Node, Node]) -> Node:
         if node in self.region.members:
             return reshaped(render.form(node), node.shape)
-        if node.op == "const" and not node.shape:
+        if is_number(node):
             return render.value(Value(node, ()))
         views = shows(node)
         inside = node in self.finishing or views or self.region.graph.is_generated(node)
         if not inside and node in self.seen:
             inside = self.region.passes(self.seen[node])
-        moved = ops.is_whole_view(node) or node.op in ("iota", "gather")
-        if not inside or not (is_elementwise(node) or moved):
-            if node.op == "dot" and node in self.region.dots:
+        moved = ops.is_whole_view(node) or is_formula(node) or reads_by_data(node)
+        if not inside or not (keeps_its_value(node) or moved):
+            if is_contraction(node) and node in self.region.dots:
                 raise Refusal(
                     f"{self.region.graph.name(node)}, which is as long as the axis, is needed"
                     " after the pass"

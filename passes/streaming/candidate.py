@@ -9,12 +9,13 @@ from stack.ir import ops
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
+from stack.ir.traits import contractions, is_alias, reads_by_data, repeats
 from stack.ir.types import TupleType
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.alongside import alongside
 from stack.passes.streaming.build import Build
 from stack.passes.streaming.expand import expands
-from stack.passes.streaming.graph import Graph, finishes, is_elementwise, reduced_value
+from stack.passes.streaming.graph import Graph, finishes, keeps_its_value, reduced_value
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
 from stack.passes.streaming.region import Region
@@ -109,7 +110,7 @@ class Candidate:
         others = [n for n in reversed(self.graph.nodes) if n in after and n not in asked]
         others += [n for n in self.siblings if n not in others]
         others = [n for n in others if n not in self.outside and _extent(n) == found[0]]
-        plain = not region.dots and not any(n.op == "dot" for n in (*others, *region.members))
+        plain = not region.dots and not contractions((*others, *region.members))
         if plain and not self._is_long(found[0]):
             return region
         for node in others:
@@ -202,7 +203,7 @@ class Candidate:
         if region.dots or self._is_long(region.extent):
             return True
         if len(region.members) > 1:
-            return any(m.op == "dot" for m in region.members)
+            return bool(contractions(region.members))
         return expands(region, self.sink)
 
     def _outputs(self) -> tuple[set[Node], list[Node]]:
@@ -223,7 +224,7 @@ class Candidate:
         while True:
             own = finishing | set(region.members)
             needed, reached = self._demand(own)
-            views = {n for n in needed if n.op in ("broadcast", "reshape")}
+            views = {n for n in needed if repeats(n) or is_alias(n)}
             if not views:
                 break
             finishing -= views
@@ -250,7 +251,7 @@ class Candidate:
 
     def _is_worth_it(self) -> bool:
         region = self.region
-        dots = [m for m in region.members if m.op == "dot"]
+        dots = contractions(region.members)
         long = [n for n in self.outputs if self._is_row(n)]
         if (dots or region.dots) and long:
             raise Refusal(
@@ -268,7 +269,7 @@ class Candidate:
     def _check_width(self, sinks: Sequence[Node], region: Region) -> None:
         """Refuse results that are too wide to be held, or wider than what stays out of memory."""
         total: Dim = 0
-        dots = [s for s in sinks if s.op == "dot"]
+        dots = contractions(sinks)
         for dot in dots:
             width = _width(dot, region)
             if less_equal(width, self.options.max_width) is not True:
@@ -339,7 +340,7 @@ class Candidate:
 
 
 def _moves(node: Node) -> bool:
-    return is_elementwise(node) or ops.is_whole_view(node)
+    return keeps_its_value(node) or ops.is_whole_view(node)
 
 
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
@@ -367,7 +368,7 @@ def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
             if user in seen:
                 continue
             seen.add(user)
-            if reduced_value(user) is not None and user.op != "gather":
+            if reduced_value(user) is not None and not reads_by_data(user):
                 found.add(user)
             elif _moves(user):
                 pending.append(user)

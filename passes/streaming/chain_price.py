@@ -13,6 +13,7 @@ from math import prod
 
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
+from stack.ir.traits import contractions
 from stack.passes.blocking.stream_extents import extents
 from stack.passes.blocking.tile_choice import Product, best_seconds, may_round, tiles_of
 from stack.passes.streaming.terms import Refusal
@@ -27,8 +28,8 @@ def check_chain(stream: Node, gpu: Gpu) -> str:
         Refusal: the loop costs more than its products.
     """
     states, correct, _ = stream.blocks
-    inner = [n for n in states.nodes if n.op == "dot" and n not in states.results]
-    sums = [n for n in states.results if n.op == "dot"]
+    inner = [n for n in contractions(states.nodes) if n not in states.results]
+    sums = contractions(states.results)
     is_plain = correct.results == correct.params[: len(correct.results)]
     if not is_plain or not inner or len(sums) < len(states.results):
         return ""

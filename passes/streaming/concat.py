@@ -12,7 +12,17 @@ from collections.abc import Callable, Sequence
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal
 from stack.ir.node import Block, Node
-from stack.passes.streaming.graph import Graph, is_elementwise
+from stack.ir.traits import (
+    behind,
+    converts,
+    extremum,
+    is_alias,
+    is_reduction,
+    signs,
+    spread,
+    unconverted,
+)
+from stack.passes.streaming.graph import Graph, keeps_its_value
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.engine import Replacement, replace
@@ -73,10 +83,10 @@ class _Split:
             for user in self.graph.users.get(node, ()):
                 if user in members or user in changed:
                     continue
-                if is_elementwise(user) and user.shape == self.concat.shape:
+                if keeps_its_value(user) and user.shape == self.concat.shape:
                     members.add(user)
                     pending.append(user)
-                elif user.op == "reduce" and user.attrs["axes"] == (self.axis,):
+                elif is_reduction(user) and user.attrs["axes"] == (self.axis,):
                     changed[user] = Replacement(user)
                     reduces = True
                 elif user.op == "slice" and self._is_long(user):
@@ -128,7 +138,7 @@ class _Split:
             return self.parts[value][i]
         if not value.tensor.rank:
             return value
-        if value.op == "broadcast" and self.axis not in value.attrs["axes"]:
+        if self._is_repeated(value):
             if i != self.long:
                 return self._spread(value, self.axis)
             shape = self.parts[self.concat][i].shape
@@ -144,9 +154,14 @@ class _Split:
         made = make("slice", (value,), attrs)
         return made if i == self.long else self._row(made)
 
+    def _is_repeated(self, value: Node) -> bool:
+        """Whether a value is the same everywhere along the axis."""
+        along = spread(value)
+        return along is not None and self.axis not in along
+
     def _row(self, value: Node) -> Node:
         """A single element of each row, without its axis."""
-        if value.op == "broadcast" and self.axis not in value.attrs["axes"]:
+        if self._is_repeated(value):
             return self._spread(value, self.axis)
         shape = tuple(s for i, s in enumerate(value.shape) if i != self.axis)
         return shaped(value, shape)
@@ -179,8 +194,7 @@ def _pieces(node: Node) -> tuple[int, list[Node]]:
 
 def shaped(value: Node, shape: Sequence[Dim]) -> Node:
     """A value in another shape, of as many elements."""
-    while value.op == "reshape":
-        value = value.args[0]
+    value = behind(value)
     if value.shape == tuple(shape):
         return value
     return make("reshape", (value,), hint=value.tensor.with_shape(tuple(shape)))
@@ -193,7 +207,7 @@ def _without_shifts(block: Block) -> Block:
     """The block with max(x - r) as r - r, where r is the max of x."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
-        found = _shifted(node) if node.op == "max" else None
+        found = _shifted(node) if extremum(node) > 0 else None
         if found is None:
             continue
         base, moved = found
@@ -210,20 +224,19 @@ def _without_shifts(block: Block) -> Block:
 def _shifted(node: Node) -> tuple[Node, Node] | None:
     """x and r of a row that is x - r, or the max of such."""
     node = _plain(node)
-    if node.op == "reduce" and node.attrs["kind"] == "max":
+    if is_reduction(node) and node.attrs["kind"] == "max":
         inner = node.args[0]
-        while inner.op == "cast":
-            inner = inner.args[0]
-        if inner.op != "sub":
+        inner = unconverted(inner)
+        if signs(inner) != (1, -1):
             return None
         x, r = inner.args
-        axes = {int(a) for a in node.attrs["axes"]}
-        if r.op != "broadcast" or not axes.isdisjoint(r.attrs["axes"]):
+        axes, along = {int(a) for a in node.attrs["axes"]}, spread(r)
+        if along is None or not axes.isdisjoint(along):
             return None
         return make("reduce", (x,), node.attrs), _plain(r.args[0])
-    if node.op == "sub":
+    if signs(node) == (1, -1):
         return _plain(node.args[0]), _plain(node.args[1])
-    if node.op == "max":
+    if extremum(node) > 0:
         found = [_shifted(a) for a in node.args]
         first, second = found
         if first is None or second is None or first[1] is not second[1]:
@@ -237,7 +250,7 @@ def _shifted(node: Node) -> tuple[Node, Node] | None:
 
 def _plain(node: Node) -> Node:
     """A row without casts, and in the shape that it was made in."""
-    while node.op in ("reshape", "cast"):
+    while is_alias(node) or converts(node):
         node = node.args[0]
     return node
 

@@ -6,6 +6,7 @@ Decays exp(a_i - a_j) of many heads times one table of scores are such an operan
 from __future__ import annotations
 
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Value
 
@@ -14,7 +15,7 @@ EXPANDS = 4  # times the elements that an operand is computed from
 
 def expands(region: Region, sink: Node) -> bool:
     """Whether the sink is a dot alone, one operand of which is computed from much less."""
-    if sink.op != "dot" or len(region.members) > 1:
+    if not is_contraction(sink) or len(region.members) > 1:
         return False
     return any(_is_expanded(region, sink, operand) for operand in region.operands[sink])
 

@@ -8,6 +8,18 @@ from stack.ir import ops
 from stack.ir.axes import Axis, Rule
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
+from stack.ir.traits import (
+    converts,
+    fold_of,
+    is_alias,
+    is_contraction,
+    is_elementwise,
+    is_formula,
+    is_input,
+    is_known,
+    reads_by_data,
+    shows,
+)
 from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names
 
@@ -47,7 +59,7 @@ class Graph:
 
     def name(self, node: Node) -> str:
         """A node as messages call it."""
-        if node.op == "param":
+        if is_input(node):
             return f"%{node.attrs['name']}"
         return f"%{self.block.names.get(node, node.op)}"
 
@@ -72,8 +84,8 @@ class Graph:
         """Whether a value is made of positions and numbers alone."""
         if node not in self._generated:
             for n in topological((node,), lambda n: n not in self._generated):
-                leaf = n.op in ("iota", "size") or (n.op == "const" and not n.shape)
-                simple = is_elementwise(n) or ops.is_whole_view(n)
+                leaf = is_formula(n)
+                simple = keeps_its_value(n) or ops.is_whole_view(n)
                 inner = bool(n.args) and simple and all(self._generated[a] for a in n.args)
                 self._generated[n] = leaf or inner
         return self._generated[node]
@@ -87,34 +99,29 @@ def _plain_sources(rule: Rule) -> Sources | None:
     return tuple(tuple(places.get(a.names[0], a.names[0]) for a in o) for o in rule.inputs)
 
 
-def is_elementwise(node: Node) -> bool:
-    """Elementwise, with a value that a wider element type does not change."""
-    return ops.lookup(node.op).kind == "elementwise" and node.op != "bitcast"
-
-
-def shows(node: Node) -> bool:
-    """Whether a node gives the elements of its operand, in other places or in another type."""
-    return ops.is_whole_view(node) or node.op == "cast"
+def keeps_its_value(node: Node) -> bool:
+    """Whether a node is elementwise, with a value that a wider element type does not change."""
+    return is_elementwise(node) and node.op != "bitcast"
 
 
 def read_through(node: Node) -> bool:
     """Whether an operand of a dot is read where what it shows lies: a view, or a cast of no more
     bytes. What a kernel makes and narrows is written narrow, and read so many times."""
-    if not shows(node) or node.op != "cast" or not node.dtype.is_float:
+    if not (converts(node) and node.dtype.is_float):
         return shows(node)
     source = node.args[0]
     while shows(source):
         source = source.args[0]
-    return node.dtype.bits >= node.args[0].dtype.bits or source.op in ("param", "const")
+    return node.dtype.bits >= node.args[0].dtype.bits or is_input(source) or is_known(source)
 
 
 def finishes(node: Node) -> bool:
     """Whether an op may follow the pass: one element from one."""
     if not isinstance(node.type, TensorType):
         return False
-    if node.op == "reshape":
+    if is_alias(node):
         return _lengths(node) == _lengths(node.args[0])
-    return is_elementwise(node) or node.op in ("broadcast", "transpose")
+    return keeps_its_value(node) or ops.is_whole_view(node)
 
 
 def _lengths(node: Node) -> list[Dim]:
@@ -125,13 +132,14 @@ def _lengths(node: Node) -> list[Dim]:
 def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
     """Size of the one axis that a node reduces, names of the operands' axes and of the result's.
 
-    Reductions are `reduce` over one axis, `dot` over one axis, and a `gather` that picks one
-    element along an axis for each row.
+    Reductions are those over one axis, contractions of one, and a `gather` that picks one element
+    along an axis for each row.
     """
-    rule = ops.rule_of(node) if node.op in ("reduce", "dot", "gather") else None
+    picks = reads_by_data(node)
+    rule = ops.rule_of(node) if fold_of(node) or picks else None
     if rule is None:
         return None
-    if node.op == "gather":
+    if picks:
         marked = [a.names[0] for a in rule.inputs[0] if a.mark == "!"]
         if len(marked) != 1 or len(node.args) != 2:
             return None
@@ -141,9 +149,9 @@ def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
     else:
         return None
     named = tuple(tuple(K if n == gone else n for n in _plain(o, gone)) for o in rule.inputs)
-    if node.op == "dot" and not all(K in names for names in named):
+    if is_contraction(node) and not all(K in names for names in named):
         return None
-    holder = named[0] if node.op != "dot" else next(n for n in named if K in n)
+    holder = next(n for n in named if K in n)
     size = node.args[named.index(holder)].shape[holder.index(K)]
     return size, named, _plain(rule.outputs[0], gone)
 

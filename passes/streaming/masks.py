@@ -9,6 +9,7 @@ from __future__ import annotations
 from stack.ir import ops
 from stack.ir.builder import constant, make
 from stack.ir.node import Block, Node
+from stack.ir.traits import choice, converts, signs
 from stack.ir.types import BOOL
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.splat import splat
@@ -21,7 +22,7 @@ def masks_as_selects(block: Block) -> Block:
     """The block with masks that are added as selects."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
-        if node.op != "add" or node.dtype.bits > 32:
+        if signs(node) != (1, 1) or node.dtype.bits > 32:
             continue
         for value, other in (node.args, node.args[::-1]):
             mask = _mask(other)
@@ -40,18 +41,19 @@ def _mask(node: Node) -> Mask | None:
         if number == 0:
             return True, None
         return (False, float(number)) if number < ABSORBS else None
-    if node.op == "cast" and node.dtype.is_float:
+    if converts(node) and node.dtype.is_float:
         return _mask(node.args[0])
     if ops.is_whole_view(node):
         found = _mask(node.args[0])
         return None if found is None else (_moved(node, found[0]), found[1])
-    if node.op != "select":
+    chosen = choice(node)
+    if chosen is None:
         return None
-    yes, no = _mask(node.args[1]), _mask(node.args[2])
+    yes, no = _mask(chosen.yes), _mask(chosen.no)
     fills = {m[1] for m in (yes, no) if m is not None} - {None}
     if yes is None or no is None or len(fills) != 1:
         return None
-    return _chosen(node.args[0], yes[0], no[0]), fills.pop()
+    return _chosen(chosen.test, yes[0], no[0]), fills.pop()
 
 
 def _moved(move: Node, test: Node | bool) -> Node | bool:

@@ -13,6 +13,7 @@ from itertools import product as choices
 from stack.ir.axes import parse_rule
 from stack.ir.builder import make
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction, is_reduction, reads_by_data
 from stack.passes.streaming.anchor import anchors, may_be_infinite
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.sums import Sums
@@ -56,9 +57,9 @@ class Normal(Sums):
         region = self.region
         operands = region.operands[node]
         names = region.atoms(region.members[node])
-        if node.op == "gather":
+        if reads_by_data(node):
             return self._pick(node, operands)
-        if node.op == "dot":
+        if is_contraction(node):
             return self._dot(node, operands, names)
         kind = node.attrs["kind"]
         operand = operands[0]
@@ -84,7 +85,7 @@ class Normal(Sums):
         if node.attrs["kind"] != "and" or test.op != "eq" or splat(test.args[1]) != -math.inf:
             return None
         for other, values in self.region.operands.items():
-            if other.op == "reduce" and other.attrs["kind"] == "max":
+            if is_reduction(other) and other.attrs["kind"] == "max":
                 if values[0] == Value(test.args[0], operand.names):
                     return make("eq", (other, test.args[1]))
         return None

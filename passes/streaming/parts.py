@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from stack.ir.axes import Axis, Rule
 from stack.ir.builder import Builder, make, param
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
-from stack.ir.ops import lookup
+from stack.ir.ops import is_whole_view, restated, rule_of
+from stack.ir.traits import fold_of, is_alias, is_elementwise
 from stack.rewrite.engine import inline_block
+
+PARTS = Axis(("parts",))
 
 
 def in_parts(stream: Node, part: int) -> Node:
@@ -22,7 +26,7 @@ def in_parts(stream: Node, part: int) -> Node:
     states, correct, finish = stream.blocks
     count = len(states.results)
     ends = Block(finish.params, finish.params[:count], finish.names, finish.locs)
-    attrs = {k: v for k, v in stream.attrs.items() if k != "tiles"}
+    attrs = {k: v for k, v in stream.attrs.items() if k != "schedule"}
     apart = make("stream", stream.args, {**attrs, "part": part}, (states, correct, ends))
     found = [make("item", (apart,), {"index": i}) for i in range(count)] if count > 1 else [apart]
     held = [param(f"s{i}", f.type) for i, f in enumerate(found)]
@@ -31,8 +35,7 @@ def in_parts(stream: Node, part: int) -> Node:
         # `correct` of a state reads earlier ones alone: the others are not there yet
         new = [_repeated(m, h.shape[0]) for m, h in zip(merged, held)] + held[len(merged) :]
         kept = with_parts(correct.results[j], dict(zip(correct.params, [*held, *new], strict=True)))
-        kind = "sum" if state.op == "dot" else str(state.attrs["kind"])
-        merged.append(make("reduce", (kept,), {"kind": kind, "axes": (0,)}))
+        merged.append(make("reduce", (kept,), {"kind": fold_of(state), "axes": (0,)}))
     builder = Builder()
     results = inline_block(finish, [*merged, *finish.params[count:]], builder)
     needed = set(topological(results))
@@ -43,7 +46,7 @@ def in_parts(stream: Node, part: int) -> Node:
 
 
 def with_parts(root: Node, known: Mapping[Node, Node]) -> Node:
-    """A value of elementwise ops and moves for all parts at once: their axis is the first."""
+    """A value of elementwise ops and views for all parts at once: their axis is the first."""
     done = dict(known)
     for node in topological([root], lambda n: n not in done):
         done[node] = _batched(node, [done[a] for a in node.args])
@@ -55,20 +58,22 @@ def _batched(node: Node, args: Sequence[Node]) -> Node:
         return node  # the same for all parts
     parts = next(n.shape[0] for n, o in zip(args, node.args, strict=True) if n is not o)
     type_ = node.tensor.with_shape((parts, *node.shape))
-    if node.op == "broadcast":
-        axes = (0, *(int(a) + 1 for a in node.attrs["axes"]))
-        return make("broadcast", args, {"axes": axes}, hint=type_)
-    if node.op == "reshape":
-        return make("reshape", args, hint=type_)
-    if node.op == "transpose":
-        return make("transpose", args, {"perm": (0, *(int(p) + 1 for p in node.attrs["perm"]))})
-    if lookup(node.op).kind != "elementwise":
+    if is_alias(node):
+        return make(node.op, args, node.attrs, hint=type_)
+    if not (is_elementwise(node) or is_whole_view(node)):
         raise ValueError(f"no parts of {node.op}")
     whole = [
         _repeated(new, parts) if new is old and old.tensor.rank else new
         for new, old in zip(args, node.args, strict=True)
     ]
-    return make(node.op, whole, node.attrs, hint=type_)
+    rule = rule_of(node)
+    assert rule is not None, "as of all such ops"
+    inputs = tuple(
+        o if new is old else (PARTS, *o)
+        for o, new, old in zip(rule.inputs, whole, node.args, strict=True)
+    )
+    attrs = restated(node, Rule(inputs, ((PARTS, *rule.outputs[0]),)))
+    return make(node.op, whole, attrs, hint=type_)
 
 
 def _repeated(value: Node, parts: Dim) -> Node:

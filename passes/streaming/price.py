@@ -73,7 +73,7 @@ def choose(stream: Node, loops: str, log: Log) -> str:
 def _row_kernel(stream: Node) -> Node:
     made = WarpStream(stream)
     held = WARP * WARP * UNROLLED * made.lanes
-    if made.along and made.extent <= held:
+    if made.streamed and made.extent <= held:
         raise CannotTile(f"rows of {made.extent} stay in registers, between both walks over them")
     return made.kernel()
 
@@ -98,7 +98,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     except CannotTile as why:
         raise Refusal(str(why)) from why
     kernel = _fits(tiler.kernel)
-    states, axes = stream.blocks[0], tiler.axes
+    states, axes = stream.blocks[0], tiler.roles
     dots = [n for n in states.nodes if n.op == "dot"]
     plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
     work = sum(_operations(d) for d in dots) / plain

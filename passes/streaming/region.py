@@ -13,8 +13,9 @@ from collections.abc import Mapping
 from stack.ir import ops
 from stack.ir.dim import Dim
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction, is_formula, reads_by_data, repeats, shows
 from stack.ir.types import TensorType
-from stack.passes.streaming.graph import Graph, is_elementwise, read_through, reduced_value, shows
+from stack.passes.streaming.graph import Graph, keeps_its_value, read_through, reduced_value
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
 MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
@@ -129,15 +130,15 @@ class Region:
         node = value.node
         if node in self.members or node in self.held or not isinstance(node.type, TensorType):
             return False
-        if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
+        if is_formula(node):
             return True
-        simple = is_elementwise(node) or ops.is_whole_view(node)
+        simple = keeps_its_value(node) or ops.is_whole_view(node)
         if not value.streams:
             # rows are read where no state is in them, as long as it takes reading to make them
             return simple and (shows(node) or self.graph.is_generated(node) or self.depends(value))
         if value in self.light:
             simple = read_through(node)
-        if node.op == "gather":
+        if reads_by_data(node):
             simple = True
         if not simple and node not in self.dots:
             return False
@@ -156,7 +157,7 @@ class Region:
         if node in self.members and not value.streams:
             answer = True
         elif node in self.held or not (
-            is_elementwise(node) or ops.is_whole_view(node) or node.op == "gather"
+            keeps_its_value(node) or ops.is_whole_view(node) or reads_by_data(node)
         ):
             answer = False
         else:
@@ -304,7 +305,7 @@ class Region:
             if not value.streams:
                 self._visit_row(value, pending)
                 continue
-            if dots and node.op == "dot" and node not in self.held:
+            if dots and is_contraction(node) and node not in self.held:
                 if node.tensor.size == space and self._is_outer(value):
                     self.dots.add(node)
                     for operand in self.operand_values(value):
@@ -312,7 +313,7 @@ class Region:
             if not main:
                 self.light.add(value)
             self.visited[value] = None
-            if node.op == "dot" or not self.passes(value):
+            if is_contraction(node) or not self.passes(value):
                 continue
             pending.extend(reversed(self.operand_values(value)))
 
@@ -334,9 +335,9 @@ class Region:
     def _visit_row(self, value: Value, pending: list[Value]) -> None:
         node = value.node
         found = reduced_value(node) if node not in self.outside else None
-        if found is not None and node.op != "gather" and found[0] == self.extent:
+        if found is not None and not reads_by_data(node) and found[0] == self.extent:
             self._rows[value] = None
-        elif is_elementwise(node) or ops.is_whole_view(node):
+        elif keeps_its_value(node) or ops.is_whole_view(node):
             pending.extend(self.operand_values(value))
 
     def _is_outer(self, value: Value) -> bool:
@@ -351,7 +352,9 @@ class Region:
         found = reduced_value(reduction)
         if found is None:
             return False
-        mine = {(v.node, v.axis) for v in self.visited if v.node.op not in ("iota", "broadcast")}
+        mine = {
+            (v.node, v.axis) for v in self.visited if not (is_formula(v.node) or repeats(v.node))
+        }
         probe = Region(self.graph, self.extent, self.outside, self.held)
         for arg, names in zip(reduction.args, found[1], strict=True):
             value = Value(arg, names)

@@ -10,6 +10,15 @@ from stack.ir.axes import LETTERS
 from stack.ir.builder import constant, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
+from stack.ir.traits import (
+    behind,
+    converts,
+    is_alias,
+    is_contraction,
+    is_formula,
+    is_number,
+    reads_by_data,
+)
 from stack.ir.types import F32, DType, TensorType
 from stack.passes.streaming.graph import read_through
 from stack.passes.streaming.normal import Normal
@@ -112,7 +121,7 @@ class Render:
         node, names = value.node, self.region.atoms(value.names)
         if node in self.normal.forms and not value.streams:
             return self.form(node)
-        if node.op == "const" and not node.shape:
+        if is_number(node):
             return self.constant(splat(node), node.dtype if native else wide(node.dtype))
         views = read_through(node)
         if not self.region.passes(value) or (native and not views):
@@ -121,10 +130,10 @@ class Render:
         operands = self.region.operand_values(value)
         if ops.is_whole_view(node):
             return self._moved(value, operands[0], native)
-        if node.op == "dot":
+        if is_contraction(node):
             return self.full_dot(operands, value.names, node)
         args = [self.value(v, native) for v in operands]
-        if node.op in ("iota", "size", "gather"):
+        if is_formula(node) or reads_by_data(node):
             whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
             made = [reshaped(w, v.node.shape) for w, v in zip(whole, operands)]
             return reshaped(again(node, made, native), self.shape(names))
@@ -136,7 +145,7 @@ class Render:
         made = self.value(operand, native)
         lost = [n for n in inner if n not in own and self.region.sizes[n] != 1]
         fresh = [n for n in own if n not in inner and self.region.sizes[n] != 1]
-        if value.node.op == "reshape" and (lost or fresh):
+        if is_alias(value.node) and (lost or fresh):
             return reshaped(made, self.shape(own))
         return self.spread(made, inner, own)
 
@@ -336,15 +345,14 @@ def again(node: Node, args: Sequence[Node], native: bool = False) -> Node:
     type_ = node.tensor if native else node.tensor.with_dtype(wide(node.dtype))
     if ops.lookup(node.op).kind == "elementwise":
         type_ = type_.with_shape(next((a.shape for a in args if a.shape), ()))
-    if node.op == "cast" and args[0].type == type_:
+    if converts(node) and args[0].type == type_:
         return args[0]
     return make(node.op, args, node.attrs, node.blocks, type_)
 
 
 def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
     """A value in another shape."""
-    if node.op == "reshape":
-        node = node.args[0]
+    node = behind(node)
     if node.shape == shape:
         return node
     return make("reshape", (node,), hint=node.tensor.with_shape(shape))

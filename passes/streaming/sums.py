@@ -9,8 +9,8 @@ from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
+from stack.ir.traits import choice, converts, extremum, shows
 from stack.passes.streaming.anchor import find_anchor, inside_guard
-from stack.passes.streaming.graph import shows
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import (
     Exp,
@@ -68,7 +68,7 @@ class Sums:
         if ops.is_whole_view(node):
             return self.sum(operands[0])
         if not node.dtype.is_float:
-            if value.streams and node.op == "cast":
+            if value.streams and converts(node):
                 return self._cast(value, operands)
             if value.streams:
                 raise Refusal(f"{self.graph.name(node)} of {node.dtype} depends on a reduction")
@@ -204,7 +204,7 @@ class Sums:
         inner = operands[0]
         while ops.is_whole_view(inner.node) and self.region.passes(inner):
             (inner,) = self.region.operand_values(inner)
-        if inner.node.op == "select":
+        if choice(inner.node):
             return self._exp_of_choice(value, inner)
         a, rows, rest = self._split(self.sum(inner))
         if rest:
@@ -261,7 +261,7 @@ class Sums:
         """A running max that a row is the max of, with something else."""
         while (position := inside_guard(row.node)) is not None:
             row = self.region.operand_values(row)[position]
-        if row.node.op != "max":
+        if extremum(row.node) <= 0:
             return None
         for part in self.region.operand_values(row):
             found = find_anchor(self.region, self.forms, -number, part) or self._below(number, part)

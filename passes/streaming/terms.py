@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, TypeGuard
 
 from stack.ir.node import Node
+from stack.ir.traits import is_number, number, shows
 
 K = "k"  # the name of the streamed axis
 MAX_TERMS = 16
@@ -234,15 +235,15 @@ class Writer:
 
     def _formula(self, node: Node) -> str:
         """A row as a formula where a state is in it."""
-        if node.op == "const" and not node.shape:
-            return f"{node.attrs['value'].array.item():g}"
+        if is_number(node):
+            return f"{number(node):g}"
         if node in self.names and node not in self.after:
             return self.names[node]
         parts = [self.node(a) for a in node.args]
         sign = {"add": "+", "sub": "-", "mul": "*", "div": "/"}.get(node.op)
         if sign is not None:
             return f"({parts[0]} {sign} {parts[1]})"
-        return parts[0] if node.op in ("broadcast", "cast") else f"{node.op}({', '.join(parts)})"
+        return parts[0] if shows(node) else f"{node.op}({', '.join(parts)})"
 
     def factor(self, factor: Factor) -> str:
         """One factor."""

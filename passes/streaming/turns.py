@@ -8,6 +8,7 @@ from stack.ir import ops
 from stack.ir.builder import make
 from stack.ir.node import Block, Node
 from stack.ir.tensor_ops import result_type
+from stack.ir.traits import axis_order, is_alias, is_item, items_of, place_of
 from stack.passes.streaming.graph import Graph
 from stack.rewrite.engine import Replacement, replace
 
@@ -22,8 +23,7 @@ def write_turned(block: Block) -> Block:
     for stream in block.nodes:
         if stream.op != "stream":
             continue
-        items = [u for u in graph.users.get(stream, ()) if u.op == "item"]
-        outs = items or [stream]
+        outs = items_of(stream, graph.users.get(stream, ())) or [stream]
         turns = {out: turn for out in outs if (turn := _turn(graph, out)) is not None}
         if turns:
             changed.update(_turned(stream, outs, turns))
@@ -39,11 +39,11 @@ def _turn(graph: Graph, out: Node) -> Turn | None:
         if len(users) != 1 or node in graph.results:
             return None
         (user,) = users
-        if user.op == "transpose":
-            perm: tuple[int, ...] = user.attrs["perm"]
+        perm = axis_order(user)
+        if perm is not None:
             order = tuple(i for p in perm for i in groups[p])
             return out, user, order
-        if user.op != "reshape" or node is not out:
+        if not is_alias(user) or node is not out:
             return None
         merged = _merged(user)
         if merged is None:
@@ -67,14 +67,14 @@ def _turned(
     states, correct, finish = stream.blocks
     results = list(finish.results)
     for out, _, order in turns.values():
-        place = int(out.attrs["index"]) if out.op == "item" else 0
+        place = place_of(out)
         results[place] = make("transpose", (results[place],), {"perm": order})
     ending = Block(finish.params, results, finish.names, finish.locs)
     type_ = result_type(ending.type)
     new = Node("stream", stream.args, stream.attrs, type_, (states, correct, ending))
     changed: dict[Node, Replacement] = {}
     for out in outs:
-        made = make("item", (new,), dict(out.attrs)) if out.op == "item" else new
+        made = make("item", (new,), dict(out.attrs)) if is_item(out) else new
         if out not in turns:
             changed[out] = Replacement(made)
             continue

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from stack.errors import RuleError
 from stack.ir.builder import param
 from stack.ir.node import Block, Node, topological
+from stack.ir.ops import is_view
 from stack.ir.streaming import Tiled
+from stack.ir.traits import is_part, repeats
 from stack.rewrite.engine import Replacement, replace
-
-_VIEWS = ("reshape", "transpose", "slice")
 
 
 def read_parts(block: Block) -> Block:
@@ -53,10 +53,10 @@ def _reading(stream: Node) -> Node:
 def _chain(arg: Node) -> list[Node]:
     """Views from an argument back to what it is a part of; empty where it is no part."""
     found: list[Node] = []
-    while arg.op in _VIEWS:
+    while is_view(arg) and not repeats(arg):
         found.append(arg)
         arg = arg.args[0]
-    while found and found[-1].op != "slice":
+    while found and not is_part(found[-1]):
         found.pop()
     return found
 

@@ -1,1 +1,1 @@
-"""What all tilers share: loops and indices of a kernel, the roles of a dot's axes."""
+"""What all tilers share: sizes and types, the roles of a dot's axes."""

@@ -9,6 +9,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, param
 from stack.ir.contraction import contraction
 from stack.ir.node import Block, Node, topological
+from stack.ir.traits import contractions
 from stack.passes.tiling.frame import CannotTile, static
 
 
@@ -87,10 +88,13 @@ def as_reduction(group: Node, dot: Node) -> Node:
     names = list(dict.fromkeys([*kept, *operand_names(dot, 0), *operand_names(dot, 1)]))
     sizes = _sizes(dot)
     full = dot.tensor.with_shape(tuple(sizes[n] for n in names))
+    is_wider = dot.dtype.bits > dot.args[0].dtype.bits
     spread: list[Node] = []
     for side, arg in enumerate(dot.args):
         own = operand_names(dot, side)
         order = sorted(own, key=names.index)
+        if is_wider:  # each product is exact: in the type of the operands it would wrap around
+            arg = b.cast(arg, type=arg.tensor.with_dtype(dot.dtype))
         if own != order:
             arg = b.transpose(arg, perm=tuple(own.index(n) for n in order))
         axes = tuple(names.index(n) for n in order)
@@ -127,7 +131,7 @@ def _tables(
 def split_dot(group: Node) -> tuple[Node, Node]:
     """A group as a bare dot, for a library, and the group of what follows it."""
     body = group.blocks[0]
-    (dot,) = (n for n in body.nodes if n.op == "dot")
+    (dot,) = contractions(body.nodes)
     outside = dict(zip(body.params, group.args, strict=True))
     if any(a not in outside for a in dot.args) or dot in body.results:
         raise CannotTile("its dot cannot stand alone")

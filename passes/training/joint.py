@@ -7,6 +7,8 @@ from functools import cached_property
 
 from stack.errors import StackError
 from stack.ir.node import Func, Node, deps, topological
+from stack.ir.ops import lookup
+from stack.ir.traits import is_input, mixes, reads_by_data
 
 
 class Joint:
@@ -55,7 +57,7 @@ class Joint:
 
     def name(self, node: Node) -> str:
         """`%x`, as the text of the function has it."""
-        if node.op == "param":
+        if is_input(node):
             return f"%{node.attrs['name']}"
         return f"%{self.func.body.names.get(node, node.op)}"
 
@@ -69,18 +71,19 @@ class Joint:
         """How many kernels at least come before a value: products and the like on the way to it."""
         found: dict[Node, int] = {}
         for node in topological(self.func.results):
-            before = [found[d] + (d.op in READ_APART) for d in deps(node)]
+            before = [found[d] + reads_memory(d) for d in deps(node)]
             found[node] = max(before, default=0)
         return found
 
 
-# ops whose operands are in memory
-READ_APART = frozenset({
-    "dot", "ragged_dot", "conv", "sort", "scan", "scatter", "while", "cond", "call", "opaque",
-    "custom",
-})  # fmt: skip
-# ops whose results are: a gather may be taken before what its operand is made by
-APART = READ_APART | {"gather"}
+def reads_memory(node: Node) -> bool:
+    """Whether the operands of a node are in memory: of products, steps, scans, sorts, scatters."""
+    return lookup(node.op).kind in ("contraction", "control", "foreign") or mixes(node)
+
+
+def is_in_memory(node: Node) -> bool:
+    """Whether a result is: a gather may be taken before what its operand is made by."""
+    return reads_memory(node) or reads_by_data(node)
 
 
 def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:

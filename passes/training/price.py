@@ -17,16 +17,23 @@ from functools import cache
 from stack.ir import ops
 from stack.ir.cost import cost
 from stack.ir.node import Node
+from stack.ir.traits import (
+    fold_of,
+    is_contraction,
+    is_elementwise,
+    is_input,
+    is_item,
+    is_reduction,
+    maker,
+    repeats,
+)
 from stack.ir.types import TensorType
-from stack.passes.training.joint import APART, READ_APART, Joint
+from stack.passes.training.joint import Joint, is_in_memory, reads_memory
 from stack.passes.training.min_cut import INFINITE
 from stack.rewrite.group import bytes_of, estimate
 
 RATE = 16.0  # scalar operations outside of products in the time of one byte
-VIEWS = frozenset({"reshape", "transpose", "broadcast", "item"})
-READ_THROUGH = VIEWS | {"slice"}  # what reads these reads what they view
 MAPPED = ("elementwise", "movement")
-STREAMED = frozenset({"reduce", "dot"})  # what takes in a product that is never in memory
 
 
 class Prices:
@@ -62,7 +69,7 @@ class Prices:
 
         Views are not kept, what they view is; nor is what is known without any data.
         """
-        if not isinstance(node.type, TensorType) or node.op in VIEWS - {"item"}:
+        if not isinstance(node.type, TensorType) or ops.is_whole_view(node):
             return INFINITE
         if node in self.known or node in self.asked:
             return INFINITE
@@ -73,7 +80,7 @@ class Prices:
         kind = ops.lookup(node.op).kind
         if self.is_free(node) or node in self.asked:
             return 0
-        if node.op == "param" or kind in ("control", "foreign"):
+        if is_input(node) or kind in ("control", "foreign"):
             return INFINITE
         flops = estimate(cost(node).flops)
         if kind == "contraction":
@@ -84,25 +91,25 @@ class Prices:
             price = flops / RATE
         if kind == "reduction":
             price += sum(bytes_of(a) for a in node.args)
-        elif node.op in APART and node not in self.streamed:
+        elif is_in_memory(node) and node not in self.streamed:
             price += bytes_of(node)
         return 1 + int(price) + (2 * bytes_of(node) if self._is_stored_later(node) else 0)
 
     def is_free(self, node: Node) -> bool:
         """Whether a value is no work: a view, or a formula."""
-        return node.op in READ_THROUGH or node in self.known
+        return _is_view(node) or node in self.known
 
     def in_memory(self, node: Node) -> bool:
         """Whether the forward pass has a value in memory, kept or not."""
-        if node.op == "param" or node in self.joint.outputs:
+        if is_input(node) or node in self.joint.outputs:
             return True
         if node in self.streamed or node not in self.joint.forward:
             return False
         is_product = ops.lookup(node.op).kind == "contraction"
-        if node.op in APART and not is_product:
+        if is_in_memory(node) and not is_product:
             return True
         users = [u for u in self._readers(node) if u in self.joint.forward]
-        if any(u.op in READ_APART or (is_product and u.op == "reduce") for u in users):
+        if any(reads_memory(u) or (is_product and is_reduction(u)) for u in users):
             return True
         return len({self.joint.barriers[u] for u in users}) > 1
 
@@ -111,7 +118,7 @@ class Prices:
         if node in self.streamed:
             return False
         late = [u for u in self._readers(node) if u in self.joint.late]
-        return any(u.op in READ_APART for u in late) or ops.lookup(node.op).kind == "contraction"
+        return any(reads_memory(u) for u in late) or ops.lookup(node.op).kind == "contraction"
 
     def _readers(self, node: Node) -> list[Node]:
         """What reads a value, through views of it."""
@@ -119,7 +126,7 @@ class Prices:
         pending = [node]
         while pending:
             for user in self.joint.users.get(pending.pop(), ()):
-                if user.op in READ_THROUGH:
+                if _is_view(user):
                     pending.append(user)
                 else:
                     found.append(user)
@@ -129,15 +136,15 @@ class Prices:
         found: set[Node] = set()
         for node in self.joint.open:
             kind = ops.lookup(node.op).kind
-            is_formula = kind in MAPPED and node.op not in APART and found.issuperset(node.args)
-            if is_formula or (kind == "leaf" and node.op != "param"):
+            follows = kind in MAPPED and not is_in_memory(node) and found.issuperset(node.args)
+            if follows or kind == "leaf":
                 found.add(node)
         return frozenset(found)
 
     def _streamed(self) -> frozenset[Node]:
         found: set[Node] = set()
         for node in self.joint.open:
-            if self.balance and node.op == "dot" and node in self.joint.forward:
+            if self.balance and is_contraction(node) and node in self.joint.forward:
                 found |= self._chain(node)
         return frozenset(found)
 
@@ -156,18 +163,21 @@ class Prices:
                 if _is_mapped(user) and estimate(user.tensor.size) == size:
                     chain.add(user)
                     pending.append(user)
-                elif user.op not in STREAMED:
+                elif not fold_of(user):
                     return set()
         return set() if chain & {*self.joint.outputs} else chain
 
 
 def _is_mapped(node: Node) -> bool:
     """Whether each element of a node comes from one of each of its operands."""
-    return ops.lookup(node.op).kind == "elementwise" or node.op in ("reshape", "transpose")
+    return is_elementwise(node) or (ops.is_whole_view(node) and not repeats(node))
+
+
+def _is_view(node: Node) -> bool:
+    """Whether what reads a value reads what that is a view of."""
+    return ops.is_view(node) or is_item(node)
 
 
 def _is_unique(node: Node) -> bool:
     """Whether a value could not be recomputed: inputs, and what was drawn at random."""
-    if node.op == "item":
-        return _is_unique(node.args[0])
-    return node.op == "param" or "effect" in node.attrs
+    return is_input(node) or "effect" in maker(node).attrs

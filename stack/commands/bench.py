@@ -62,7 +62,7 @@ TEXT = f"""
     examples:
       stackc bench gpu --quick --json > gpu.json
       stackc bench gpu --rows G4,G6 --with inductor,rivals --plot gpu
-      stackc bench gpu --rows G6 --backend 'triton{{tune=true}}'     tiles by measurement
+      stackc bench gpu --rows G6 --backend 'triton{{tune=true}}'     schedules by measurement
       stackc bench cpu --quick                        minutes: short cases, quick peers
       stackc bench cpu --rows C1 --only seq=512 --only dtype=f32
       stackc bench cpu --json > bench.json            everything; hours where TVM is tuned

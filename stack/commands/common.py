@@ -30,6 +30,13 @@ def command(
         description=textwrap.dedent(text).strip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument(
+        "--plugin",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a Python file that declares operators (stack.op); once for each file",
+    )
     parser.set_defaults(run=run, command=parser)
     return parser
 
@@ -80,6 +87,7 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         metavar="PIPELINE",
         help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline",
     )
+    add_schedule(parser)
     parser.add_argument(
         "--strict",
         action="store_true",
@@ -87,6 +95,18 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--dynamic", action="store_true", help="symbolic sizes where the framework can"
+    )
+
+
+def add_schedule(parser: argparse.ArgumentParser) -> None:
+    """--schedule."""
+    parser.add_argument(
+        "--schedule",
+        action="append",
+        default=[],
+        metavar="NAME:SCHEDULE|FILE",
+        help="how the group of a value is computed, as 'y: m=128 n=64 k=32 stages=3 warps=8'; what"
+        " it leaves open is chosen; several, or a file with one in each line",
     )
 
 
@@ -125,6 +145,7 @@ def settings_of(args: argparse.Namespace) -> Settings:
         args.frontend,
         args.machine,
         chosen.options if chosen else {},
+        tuple(args.schedule),
     )
 
 

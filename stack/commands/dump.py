@@ -17,6 +17,7 @@ from stack.explore.lowering import (
     with_random_inputs,
 )
 from stack.explore.saved import SavedRun
+from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.target import Program, Target
 from stack.explore.training import train_runs
 from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
@@ -45,6 +46,7 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --target avx2    as that CPU would have it
       stackc dump model.py:net -i 'bf16[8,128]' --backend 'triton{excess_precision=false}'
       stackc dump demos/transformer.py:gpt2 --train -o r3    r3/joint, r3/forward, r3/backward
+      stackc dump model.py:net -i 'f32[8,128]' --mesh dp=2,tp=4 --shard 'x: dp' --shard 'w*: -, tp'
       stackc show r1 fused            what the stage says
       stackc diff r1:canonical r1:fused
 """
@@ -58,6 +60,19 @@ def add(subparsers: common.Subparsers) -> None:
     common.add_compile(parser)
     parser.add_argument(
         "--to", metavar="STAGE", help="stop after this stage, and print it (see `stackc stages`)"
+    )
+    parser.add_argument(
+        "--mesh",
+        metavar="AXES",
+        help="split the program over ranks, as dp=2,tp=4, and show the stages of that",
+    )
+    parser.add_argument(
+        "--shard",
+        action="append",
+        default=[],
+        metavar="'NAME: AXES'",
+        help="where a value lies, an entry for each dim: an axis, - for none, ? for what follows,"
+        " {dp, tp}; NAME may have *, or be `return 0`; --strict refuses to choose",
     )
     parser.add_argument("--all", action="store_true", help="print the text of every stage too")
     parser.add_argument(
@@ -75,6 +90,8 @@ def run(args: argparse.Namespace) -> int:
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     target_of(backend, settings.options)  # refuses a machine that the backend does not print for
     target = common.target_of(args)
+    if args.mesh or args.shard:
+        return _run_on_mesh(args, target)
     if args.train:
         return _run_training(args, target)
     if isinstance(target, SavedRun):
@@ -99,6 +116,26 @@ def run(args: argparse.Namespace) -> int:
     print(describe(manifest))
     if args.profile and graph is not None:
         print(f"\n{profile(graph, target)}")
+    if args.all:
+        _print_stages(record)
+    elif args.to:
+        print(f"\n{record[args.to].text.rstrip()}")
+    return 0
+
+
+def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:
+    """Show the stages of a program that is split over ranks."""
+    if args.train or args.profile or not args.mesh:
+        raise UsageError("--shard goes with --mesh, and neither with --train nor --profile")
+    record = shard_target(target, common.settings_of(args), args.mesh, tuple(args.shard))
+    if args.output:
+        common.progress(f"wrote {record.save(_folder(args.output))}")
+    if args.json:
+        local = record["partitioned"].func
+        rows = collectives(local) if local is not None else []
+        common.print_json({**record.manifest(), "collectives": rows})
+        return 0
+    print(f"{describe(record.manifest())}\n\n{summary(record)}")
     if args.all:
         _print_stages(record)
     elif args.to:

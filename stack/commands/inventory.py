@@ -1,4 +1,4 @@
-"""`stackc passes`, `stages`, `ops`, `backends`, `env`: what there is."""
+"""`stackc passes`, `stages`, `ops`, `backends`, `glossary`, `env`: what there is."""
 
 from __future__ import annotations
 
@@ -38,6 +38,13 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
         inventory.backends,
         ("name", "role", "takes", "state", "doc"),
     ),
+    "glossary": (
+        "what the words mean",
+        "Every pass, attribute, option, kind of loop, kernel and memory, and the words of notes:"
+        " one line for each, and whose word it is.",
+        inventory.glossary,
+        ("name", "kind", "line", "source"),
+    ),
     "env": (
         "versions and machine",
         "Versions, machine, threads and plugins: what a report of a problem should hold.",
@@ -47,12 +54,17 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
 }
 
 
+EXAMPLES = {
+    "passes": "fuse", "stages": "mlir", "ops": "dot", "backends": "xla", "glossary": "stream",
+}  # fmt: skip
+
+
 def add(subparsers: common.Subparsers) -> None:
     """The subcommands' arguments."""
     for name, (summary, text, _, _) in KINDS.items():
         example = f"\n\nexamples:\n  stackc {name}\n  stackc {name} --json"
         if name != "env":
-            one = {"passes": "fuse", "stages": "mlir", "ops": "dot", "backends": "xla"}[name]
+            one = EXAMPLES[name]
             example += f"\n  stackc {name} {one}"
         parser = common.command(subparsers, name, run, summary, text + example)
         parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in full")

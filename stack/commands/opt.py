@@ -23,6 +23,7 @@ from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
 from stack.rewrite.pipeline import Pipeline, Record
+from stack.schedule import named_schedules
 from stack.target import load
 
 OPT = """
@@ -33,6 +34,7 @@ OPT = """
       stackc opt block.stack --pass-pipeline='canonicalize,fuse{max_inputs=8}'
       stackc opt r1:imported --pass-pipeline=canonicalize --check
       stackc opt r1:imported --pass-pipeline=canonicalize --fuel 3 --print-changed
+      stackc opt r1:fused --schedule 'y: m=128 n=64 k=32 stages=3' --pass-pipeline=schedule,blocks
       stackc show r1 imported | stackc opt - --pass-pipeline=fold
 """
 RUN = """
@@ -53,8 +55,11 @@ def add(subparsers: common.Subparsers) -> None:
     parser = common.command(subparsers, "opt", run_opt, "run passes over IR text", OPT)
     parser.add_argument("file", metavar="FILE")
     parser.add_argument(
-        "--pass-pipeline", required=True, metavar="PIPELINE", help="names: see `stackc passes`"
+        "--pass-pipeline",
+        metavar="PIPELINE",
+        help="names: see `stackc passes` (with --schedule, by default: schedule)",
     )
+    common.add_schedule(parser)
     parser.add_argument(
         "--target",
         metavar="NAME|FILE",
@@ -101,6 +106,10 @@ def read(spec: str) -> Func:
 
 def run_opt(args: argparse.Namespace) -> int:
     """Passes over text."""
+    schedules = named_schedules(args.schedule)
+    pipeline = args.pass_pipeline or ("schedule" if schedules else "")
+    if not pipeline:
+        raise UsageError("--pass-pipeline names the passes to run, see `stackc passes`")
     func = read(args.file)
     verify(func)
 
@@ -119,13 +128,14 @@ def run_opt(args: argparse.Namespace) -> int:
         if args.print_changed and record.changed:
             common.progress(f"// ---- after {record.name}\n{shown(record.after, args.no_lines)}")
 
-    result = Pipeline(args.pass_pipeline).run(
+    result = Pipeline(pipeline).run(
         func,
         check=args.check,
         fuel=args.fuel,
         on_pass=on_pass,
         verbose=args.verbose,
         target=load(args.target) if args.target else None,
+        schedules=schedules,
     )
     if args.output:
         files.save(result.func, args.output)

@@ -11,6 +11,7 @@ from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, one_stage, summary, without_lines
 from stack.explore.dump import describe, source_text
 from stack.explore.saved import SavedRun, is_run, load_run
+from stack.explore.sharding import notes_of
 from stack.explore.table import table
 from stack.explore.where import explain, where
 from stack.ir import files
@@ -55,6 +56,7 @@ EXPLAIN = """
     examples:
       stackc explain r1 transformer.py:42
       stackc explain r1 softmax --stage fused
+      stackc explain r1 --sharding %h        where a value lies on a mesh, and from whom it has that
       stackc explain r3/joint block.py:42    of a training step: kept or recomputed, at what price
 """
 
@@ -85,7 +87,8 @@ def add(subparsers: common.Subparsers) -> None:
 
     parser = common.command(subparsers, "explain", run_explain, "why a line became that", EXPLAIN)
     parser.add_argument("saved", metavar="RUN")
-    parser.add_argument("what", metavar="WHAT")
+    parser.add_argument("what", nargs="?", metavar="WHAT")
+    parser.add_argument("--sharding", metavar="VALUE", help="why this value lies where it does")
     parser.add_argument("--stage", metavar="NAME", help="this stage only")
     common.add_json(parser, "stack.explain/1")
 
@@ -185,6 +188,12 @@ def run_where(args: argparse.Namespace) -> int:
 
 def run_explain(args: argparse.Namespace) -> int:
     """Print what passes did there."""
+    if args.sharding:
+        for stage, note in notes_of(load_run(args.saved), args.sharding):
+            print(f"{stage}: {note}")
+        return 0
+    if args.what is None:
+        raise UsageError("explain what? a source line, a node, or --sharding VALUE")
     reasons = [r for r in explain(load_run(args.saved), args.what) if args.stage in (None, r.stage)]
     if args.json:
         told = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]

@@ -74,7 +74,8 @@ def coverage_line(coverage: dict[str, Any]) -> str:
     def share(kind: str) -> str:
         return f"{coverage[kind]} {kind} ({100 * coverage[kind] / total:.0f} %)"
 
-    parts = ", ".join(share(kind) for kind in ("native", "library", "fallback"))
+    kinds = ("native", "library", *(["hosted"] if coverage.get("hosted") else ()), "fallback")
+    parts = ", ".join(map(share, kinds))
     names = ", ".join(f"{name} x{n}" for name, n in coverage["fallback_ops"].items())
     return f"coverage: {total} ops: {parts}" + (f"; fallback: {names}" if names else "")
 

@@ -1,4 +1,4 @@
-"""What is installed: passes, stages, ops, backends, versions; as rows for tables and JSON."""
+"""What there is: passes, stages, ops, backends, words, versions; as rows for tables and JSON."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 
 import stack.plugins as plugins
 from stack.errors import StackError
+from stack.explore.glossary import entries
+from stack.hosted import declared
+from stack.hosted.describe import hosted_rows
 from stack.ir.ops import OPS, OpDef
 from stack.rewrite.passes import Pass, option_fields, option_text
 from stack.run.backend import Backend
@@ -95,8 +98,8 @@ def ops() -> list[Row]:
         table = None
     described = getattr(table, "op_rows", None)
     if described is not None:
-        return described()
-    return [_op(op) for op in OPS.values()]
+        return [*described(), *hosted_rows()]
+    return [*(_op(op) for op in OPS.values()), *hosted_rows()]
 
 
 def _op(op: OpDef) -> Row:
@@ -111,6 +114,11 @@ def _op(op: OpDef) -> Row:
     }
 
 
+def glossary() -> list[Row]:
+    """The glossary; one term may be a pass, an attribute and a word of notes at once."""
+    return [{"name": e.term, "kind": e.kind, "line": e.line, "source": e.source} for e in entries()]
+
+
 def env() -> list[Row]:
     """Versions, machine, threads, plugins."""
     rows: list[Row] = [{"name": k, "value": v} for k, v in versions().items()]
@@ -121,6 +129,7 @@ def env() -> list[Row]:
             rows.append({"name": name, "value": os.environ[name]})
     for group in plugins.GROUPS:
         rows.append({"name": group, "value": ", ".join(plugins.names(group)) or "none"})
+    rows.append({"name": "hosted operators", "value": ", ".join(declared()) or "none"})
     return rows
 
 

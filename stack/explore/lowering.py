@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,10 +13,11 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
+from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.storage import encode
-from stack.ir.types import BF16, DType
+from stack.ir.types import BF16, DType, TensorType
 from stack.rewrite.check import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
@@ -26,6 +27,7 @@ from stack.run.compile import (
     check_native,
     compile_captured,
     find_frontend,
+    operator_stage,
     stages_of,
     walk_stages,
 )
@@ -34,6 +36,7 @@ from stack.run.coverage import coverage_of
 from stack.run.frontend import Calls, Captured, Frontend
 from stack.run.record import Run, Stage
 from stack.run.targets import target_of
+from stack.schedule import schedules_in
 from stack.target import Gpu
 
 
@@ -74,6 +77,12 @@ class IRFrontend:
         """Whatever framework the name says: `jax:fft`."""
         frontend: Frontend = plugins.load("stack.frontends", target.partition(":")[0])
         return frontend.call_opaque(target, call, args)
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        raise UsageError("a function from text calls operators by name")
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        raise UsageError("IR text has no functions to trace")
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         raise UsageError("a file of IR text says its own inputs: -i is for programs")
@@ -118,16 +127,23 @@ class Settings:
     frontend: str | None = None
     machine: str = ""  # the target to lower for; "": the machine at hand
     chosen: Mapping[str, Any] = field(default_factory=dict[str, Any])  # options of the backend
+    schedules: tuple[str, ...] = ()  # `NAME: SCHEDULE`, or files of them
 
     @property
     def options(self) -> dict[str, Any]:
         """What of it a backend takes as options."""
-        return {**self.chosen, **({"target": self.machine} if self.machine else {})}
+        asked: dict[str, Any] = {"target": self.machine, "schedule": self.schedules}
+        return {**self.chosen, **{name: value for name, value in asked.items() if value}}
 
     @property
     def rounds(self) -> bool:
         """Whether 16-bit floats are rounded after each op."""
         return not self.chosen.get("excess_precision", True)
+
+    @property
+    def prefer(self) -> str:
+        """What becomes of hosted operators, see pass `hosted`."""
+        return self.chosen.get("hosted", "cost")
 
 
 def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
@@ -205,8 +221,10 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     run.coverage = coverage_of(captured.func)
     if stage in ("captured", "imported"):
         return run
-    kept = stages[: names.index(stage) - 1]
-    walk_stages(captured.func, kept, run, target_of(backend, settings.options))
+    first = operator_stage(captured.func, backend, settings.passes, settings.prefer)
+    kept = [*first, *stages[: names.index(stage) - 1]]
+    machine, given = target_of(backend, settings.options), schedules_in(settings.options)
+    walk_stages(captured.func, kept, run, machine, given)
     return run
 
 
@@ -249,6 +267,8 @@ def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
         settings.passes,
         rounds=settings.rounds,
         target=target_of(backend, options),
+        hosted=settings.prefer,
+        schedules=schedules_in(options),
     )
     for name, text in artifacts.items():
         maker = (lambda t=text: t) if isinstance(text, str) else text

@@ -11,6 +11,7 @@ from stack.explore.saved import SavedRun
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.rewrite.pipeline import Pipeline, Record
+from stack.target import Target, load
 
 _LINE = re.compile(r"(?P<file>[^\s:]+\.\w+)(?::(?P<line>\d+))?")
 
@@ -137,16 +138,28 @@ def explain(run: SavedRun, what: str) -> list[Reason]:
     lines = set(where(run, what).source)
     reasons: list[Reason] = []
     before: str | None = None
+    machine = _machine(run)
     for stage in run.stages:
         if not run.is_ir(stage):
             continue
         pipeline = str(run.stage(stage)["pass"])
         if before is not None and pipeline:
-            result = Pipeline(pipeline).run(run.func(before), verify=False, verbose=True)
+            result = Pipeline(pipeline).run(
+                run.func(before), verify=False, verbose=True, target=machine
+            )
             for record in result.records:
                 reasons.extend(Reason(stage, record.name, text) for text in _told(record, lines))
         before = stage
     return reasons
+
+
+def _machine(run: SavedRun) -> Target | None:
+    """What the run was lowered for; None where only a file that is gone says it."""
+    name = str(run.manifest.get("machine") or "")
+    try:
+        return load(name) if name else None
+    except UsageError:
+        return None
 
 
 def _told(record: Record, lines: set[str]) -> list[str]:

@@ -35,6 +35,8 @@ class Algebra:
         range: the least and the greatest result.
         pole: whether the result may be infinite where no operand is.
         exact: the result is an operand, or as short: nothing is rounded.
+        chooses: operand 0 tells which of the others the result is.
+        converts: the result is the operand's number, as near as another element type has it.
     """
 
     linear: tuple[tuple[int, ...], ...] = ()
@@ -51,6 +53,8 @@ class Algebra:
     range: tuple[float, float] = (-INF, INF)
     pole: bool = False
     exact: bool = False
+    chooses: bool = False
+    converts: bool = False
 
     @property
     def is_order(self) -> bool:
@@ -134,8 +138,8 @@ ELEMENTWISE: dict[str, Algebra] = {
     "le": Algebra(monotone=(FALLING, RISING), reflexive=True, negated="gt"),
     "gt": Algebra(monotone=(RISING, FALLING), reflexive=False, negated="le"),
     "ge": Algebra(monotone=(RISING, FALLING), reflexive=True, negated="lt"),
-    "select": Algebra(((1, 2),), (0, RISING, RISING), exact=True),
-    "cast": Algebra(((0,),), exact=True),
+    "select": Algebra(((1, 2),), (0, RISING, RISING), exact=True, chooses=True),
+    "cast": Algebra(((0,),), exact=True, converts=True),
     "bitcast": Algebra(exact=True),
 }  # fmt: skip
 

@@ -70,6 +70,12 @@ class Rule:
         return tuple(dict.fromkeys(n for n in read if n not in kept))
 
     @property
+    def is_plain(self) -> bool:
+        """Whether every dim is one axis, and none is marked."""
+        sides = (*self.inputs, *self.outputs)
+        return all(not a.mark and len(a.names) == 1 for operand in sides for a in operand)
+
+    @property
     def whole(self) -> frozenset[str]:
         """Axes that are needed whole in one place (mark `!`)."""
         return frozenset(

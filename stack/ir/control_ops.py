@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from stack.errors import RuleError
-from stack.ir.axes import Rule, names, plain
+from stack.errors import RuleError, StackError
+from stack.ir.axes import Rule, names, parse_rule, plain
 from stack.ir.body_relation import Body, Branches, Repeat
 from stack.ir.elementwise_ops import EVERYWHERE
 from stack.ir.node import Node
-from stack.ir.ops import OpDef, Site, define
-from stack.ir.relation import Relation, related
+from stack.ir.ops import Applied, OpDef, Site, define
+from stack.ir.relation import Everything, Relation, related
 from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 
@@ -75,19 +75,53 @@ def _opaque_infer(site: Site) -> Type:
     return site.hint
 
 
+def _custom_infer(site: Site) -> Type:
+    """By the decomposition, which is its block; the declared rule says the same of shapes."""
+    if not site.blocks:
+        return _opaque_infer(site)
+    type_ = _call_infer(site)
+    if "rule" in site.attrs:
+        made = [t.shape for t in (type_.items if isinstance(type_, TupleType) else (type_,))]
+        if site.shapes() != made:
+            raise site.fail(f"its rule {site.attrs['rule']!r} and its block disagree on {made}")
+    return type_
+
+
+def _custom_rule(node: Applied) -> Rule | None:
+    return parse_rule(node.attrs["rule"]) if "rule" in node.attrs else None
+
+
+def _custom_relation(node: Node) -> Relation:
+    if node.blocks:
+        return Body(node)
+    return Everything(tuple(a.shape for a in node.args), tuple(t.shape for t in node.types))
+
+
+def _run_block(
+    space: Any, node: Node, run: Callable[..., tuple[Any, ...]], *args: Any
+) -> tuple[Any, ...] | Any:
+    if not node.blocks:
+        raise StackError(f"operator {node.attrs['name']!r} is here without its decomposition")
+    results = run(node.blocks[0], args)
+    return results if isinstance(node.type, TupleType) else results[0]
+
+
 def _item_relation(node: Node) -> Relation:
     axes = plain(names(node.tensor.rank))
     return related(Rule((axes,), (axes,)), [node.shape], [node.shape], {})
 
 
-def _control(name: str, doc: str, infer: Callable[[Site], Type], **more: Any) -> None:
-    define(OpDef(name, doc, "control", infer, **more))
+def _control(
+    name: str, doc: str, infer: Callable[[Site], Type], kind: str = "control", **more: Any
+) -> None:
+    define(OpDef(name, doc, kind, infer, **more))
 
 
 _control(
     "item",
     "one result of a node with several",
     _item_infer,
+    "item",
     relation=_item_relation,
     attrs=("index: int",),
     arity=1,
@@ -98,8 +132,9 @@ _control(
     "fusion",
     "one group: inline the body; `kind` says what will run it",
     _call_infer,
+    "group",
     relation=Body,
-    attrs=("kind: str", "name?", "why?", "at?", "tiles?", "refused?", "padded?", "updates?"),
+    attrs=("kind: str", "name?", "why?", "at?", "schedule?", "refused?", "padded?", "updates?"),
 )
 _control(
     "cond",
@@ -127,9 +162,12 @@ define(
 define(
     OpDef(
         "custom",
-        "a hosted operator, by name",
+        "a hosted operator, by name; its block is its decomposition",
         "foreign",
-        _opaque_infer,
-        attrs=("name: str", "params?"),
+        _custom_infer,
+        evaluate=_run_block,
+        rule=_custom_rule,
+        relation=_custom_relation,
+        attrs=("name: str", "params?", "rule?: str", "kernel?: str"),
     )
 )

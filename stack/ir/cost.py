@@ -17,6 +17,19 @@ from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.ops import lookup, rule_of
 from stack.ir.relation import axis_sizes
+from stack.ir.traits import (
+    is_alias,
+    is_array,
+    is_formula,
+    is_group,
+    is_input,
+    is_item,
+    is_loop,
+    is_number,
+    is_part,
+    moved,
+    reads_by_data,
+)
 from stack.ir.types import TensorType, TupleType, Type
 
 
@@ -41,22 +54,16 @@ class Cost(NamedTuple):
         return Cost(*(mul(a, count) for a in self))
 
 
-# ops that make no traffic of their own: views, names, and what the consumer reads
-_FREE = ("param", "var", "const", "size", "item", "reshape", "alloc")
-# ops that read a part of operand 0
-_PARTIAL = ("slice", "gather")
-
-
 def cost(node: Node) -> Cost:
     """Operations, bytes read and bytes written of one node.
 
     The body of a `while` counts once, the dearest branch of a `cond` counts, `call` is the sum of
-    its body, `fusion` and `kernel` move their inputs and outputs only.
+    its body, `fusion`, `kernel` and `custom` move their inputs and outputs only.
     """
-    if node.op in ("fusion", "kernel"):
-        return group_cost(node.blocks[0], node.args)
     if node.op == "stream":
         return _stream_cost(node)
+    if is_group(node) or (node.op == "custom" and node.blocks):
+        return group_cost(node.blocks[0], node.args)
     if node.op == "call":
         return total(node.blocks[0].nodes)
     if node.op == "while":
@@ -64,17 +71,24 @@ def cost(node: Node) -> Cost:
     if node.op == "cond":
         branches = [total(b.nodes) for b in node.blocks]
         return Cost(*(_largest(column) for column in zip(*branches, strict=True)))
-    if node.op == "loop":
+    if is_loop(node):
         return total(node.blocks[0].nodes).times(turns(node))
-    if node.op in _FREE:
+    if _is_free(node):
         return Cost()
-    if node.op in ("load", "store"):
-        value = node.tensor if node.op == "load" else node.args[1].tensor
-        return Cost(read=value.bytes) if node.op == "load" else Cost(written=value.bytes)
+    tile = moved(node)
+    if tile is not None:
+        size = tile.tensor.bytes
+        return Cost(read=size) if tile is node else Cost(written=size)
     if any(_is_tile(a.type) for a in (node, *node.args)):
         return Cost(_flops(node))
     read = [_read(node, i) for i in range(len(node.args))]
     return Cost(_flops(node), _add_all(read), _type_bytes(node.type))
+
+
+def _is_free(node: Node) -> bool:
+    """Whether a node makes no traffic of its own: a name, a view, what its readers read."""
+    is_name = is_input(node) or is_item(node) or is_alias(node) or node.op == "alloc"
+    return is_name or is_array(node) or (is_formula(node) and not node.shape)
 
 
 def total(nodes: Iterable[Node]) -> Cost:
@@ -96,7 +110,7 @@ def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:
     amounts: dict[Node, list[Dim]] = {}
     for node in _with_open_blocks(block):
         for i, arg in enumerate(node.args):
-            if arg in inputs or arg.op == "const":
+            if arg in inputs or is_array(arg) or is_number(arg):
                 amounts.setdefault(arg, []).append(_read(node, i))
     for result in block.results:
         if result in inputs:
@@ -138,22 +152,16 @@ def node_axes(node: Node) -> dict[str, Dim]:
 
 def _flops(node: Node) -> Dim:
     op = lookup(node.op)
+    if op.operations is not None:
+        return op.operations(node)
     if op.kind in ("reduction", "contraction"):
-        steps = product(list(node_axes(node).values()))
-        if node.op == "sort":
-            axis: int = node.attrs["axis"]
-            length = node.args[0].shape[axis]
-            comparisons = (length - 1).bit_length() if isinstance(length, int) and length else 1
-            steps = mul(steps, comparisons * node.attrs["num_keys"])
-        return mul(steps, int(op.flops))
-    if node.op == "scatter":
-        return 0 if node.attrs["kind"] == "set" else node.args[-1].tensor.size
+        return mul(product(list(node_axes(node).values())), int(op.flops))
     return 0 if isinstance(node.type, TupleType) else mul(node.tensor.size, int(op.flops))
 
 
 def _read(node: Node, position: int) -> Dim:
     """Bytes that a node reads of one operand."""
-    if position == 0 and node.op in _PARTIAL:
+    if position == 0 and (is_part(node) or reads_by_data(node)):
         return _type_bytes(node.type)
     arg = node.args[position]
     return 0 if is_inline(arg) else _type_bytes(arg.type)  # a number stands in the code

@@ -22,6 +22,8 @@ _s, _i = param("s", tensor("f32")), param("i", tensor("i64", 5))
 _p = param("p", _x.type)
 _body = (Block((_p,), (_b.exp(_p),)),)
 _test = Block((_p,), (_b.const(True),))
+_group = {"mesh": "dp=2, tp=4", "over": "tp"}
+_q = param("q", tensor("f32", 8, 3))
 _window = {"stride": (1,), "low": (0,), "high": (0,), "lhs_dilation": (1,), "rhs_dilation": (1,)}
 
 
@@ -54,6 +56,15 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     "scatter": lambda: _b.scatter(
         _x, _i, param("u", tensor("f32", 5, 3)), rule="v! d, n, n d -> v! d", kind="add"
     ),
+    "reshard": lambda: _b.reshard(_x, type=_x.type),
+    "all_reduce": lambda: _b.all_reduce(_x, kind="sum", **_group),
+    "all_gather": lambda: _b.all_gather(_x, axis=1, **_group),
+    "reduce_scatter": lambda: _b.reduce_scatter(_q, kind="sum", axis=0, **_group),
+    "all_to_all": lambda: _b.all_to_all(_q, split=0, concat=1, **_group),
+    "permute": lambda: _b.permute(_x, mesh="r=4", order=(1, 2, 3, 0)),
+    "shard": lambda: _b.shard(_q, axis=0, **_group),
+    "part_start": lambda: _b.part_start(size=6, **_group),
+    "part_held": lambda: _b.part_held(size=6, **_group),
     "reduce": lambda: _b.reduce(_x, kind="sum", axes=(1,)),
     "argreduce": lambda: _b.argreduce(_x, kind="max", axis=1, type=tensor("i64", 2)),
     "scan": lambda: _b.scan(_x, kind="sum", axis=1, reverse=False),
@@ -72,6 +83,7 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     ),
     "item": lambda: _b.item(_b.sort(_x, _x, axis=1, num_keys=1, descending=False), index=1),
     "call": lambda: _b.call(_x, name="layer", blocks=_body),
+    "custom": lambda: _b.custom(_x, name="my.exp", rule="m n -> m n", blocks=_body),
     "fusion": lambda: _b.fusion(_x, kind="loop", blocks=_body),
     "cond": lambda: _b.cond(param("i", tensor("i32")), _x, blocks=_body * 2),
     "stream": _stream,

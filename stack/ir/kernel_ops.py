@@ -270,12 +270,12 @@ define(
     OpDef(
         "kernel",
         "run one generated kernel; its block is at level `level`",
-        "control",
+        "group",
         _kernel_infer,
         evaluate=_run_kernel,
         attrs=(
             *("name: str", "level: str", "ops?", "flops?", "at?", "updates?"),
-            *("warps?", "stages?", "programs?"),
+            *("warps?", "stages?", "programs?", "schedule?"),
         ),
     )
 )
@@ -338,7 +338,7 @@ define(
     OpDef(
         "var",
         "a variable of an open block: a loop index (with `extent`) or a carried value",
-        "leaf",
+        "input",
         _var_infer,
         attrs=("name", "extent?"),
         arity=0,

@@ -56,11 +56,13 @@ def _leaf_rule(node: Node) -> Rule:
     return Rule((), (plain(names(node.tensor.rank)),))
 
 
-def _leaf(name: str, doc: str, infer: Callable[[Site], Type], **more: Any) -> None:
-    define(OpDef(name, doc, "leaf", infer, arity=0, levels=EVERYWHERE, **more))
+def _leaf(
+    name: str, doc: str, infer: Callable[[Site], Type], kind: str = "leaf", **more: Any
+) -> None:
+    define(OpDef(name, doc, kind, infer, arity=0, levels=EVERYWHERE, **more))
 
 
-_leaf("param", "an input of a block", hinted, attrs=("name: str",))
+_leaf("param", "an input of a block", hinted, "input", attrs=("name: str",))
 _leaf("const", "a constant array", _const_infer, attrs=("value: data",))
 _leaf(
     "iota",
@@ -127,6 +129,10 @@ def _permuted(perm: tuple[int, ...]) -> Rule:
     return Rule((plain(axes),), (plain([axes[p] for p in perm]),))
 
 
+def _restated_transpose(node: Node, rule: Rule) -> dict[str, object]:
+    return {"perm": tuple(rule.inputs[0].index(a) for a in rule.outputs[0])}
+
+
 def _broadcast_infer(site: Site) -> Type:
     hint, source, axes = hinted(site), site.args[0].tensor, site.attrs["axes"]
     if len(axes) != source.rank or list(axes) != sorted(set(axes)):
@@ -140,9 +146,17 @@ def _broadcast_infer(site: Site) -> Type:
 
 
 def _broadcast_rule(node: Node) -> Rule:
-    axes = names(node.tensor.rank)
-    kept: tuple[int, ...] = node.attrs["axes"]
+    return _spread(node.tensor.rank, tuple(node.attrs["axes"]))
+
+
+@lru_cache(maxsize=1 << 8)
+def _spread(rank: int, kept: tuple[int, ...]) -> Rule:
+    axes = names(rank)
     return Rule((plain([axes[i] for i in kept]),), (plain(axes),))
+
+
+def _restated_broadcast(node: Node, rule: Rule) -> dict[str, object]:
+    return {"axes": tuple(rule.outputs[0].index(a) for a in rule.inputs[0])}
 
 
 # ---- windows
@@ -175,6 +189,13 @@ def _windowed(node: Node) -> Rule:
     return Rule((read, *extra), (plain(axes),))
 
 
+def _restated_windows(node: Node, rule: Rule) -> dict[str, object]:
+    """One entry for each axis of the result, which go where it goes."""
+    old = [a.names for a in _windowed(node).outputs[0]]
+    order = [old.index(a.names) for a in rule.outputs[0]]
+    return {k: tuple(v[i] for i in order) for k, v in node.attrs.items()}
+
+
 def _slice_windows(node: Node) -> Windows:
     start: tuple[Dim, ...] = node.attrs["start"]
     step: tuple[int, ...] = node.attrs["step"]
@@ -193,6 +214,10 @@ def _reverse_windows(node: Node) -> Windows:
     axes = names(node.tensor.rank)
     flipped: tuple[int, ...] = node.attrs["axes"]
     return {(0, d): Window(((axes[d], -1),), add(node.shape[d], -1)) for d in flipped}
+
+
+def _restated_reverse(node: Node, rule: Rule) -> dict[str, object]:
+    return {"axes": tuple(i for i, a in enumerate(rule.inputs[0]) if a.mark)}
 
 
 def _pad_infer(site: Site) -> Type:
@@ -263,6 +288,11 @@ def _concat_algebra(node: Node) -> Algebra:
     return Algebra((tuple(range(count)),), (RISING,) * count, exact=True)
 
 
+def _restated_concat(node: Node, rule: Rule) -> dict[str, object]:
+    (axis,) = (i for i, a in enumerate(rule.inputs[0]) if a.mark)
+    return {"axis": axis}
+
+
 # ---- gather and scatter
 
 
@@ -326,6 +356,10 @@ def _scatter_relation(node: Node) -> Relation:
     return related(unmarked(rule_attr(node)), [a.shape for a in node.args], [node.shape], {})
 
 
+def _scatter_operations(node: Node) -> Dim:
+    return 0 if node.attrs["kind"] == "set" else node.args[-1].tensor.size
+
+
 def _movement(
     name: str,
     doc: str,
@@ -343,6 +377,7 @@ _movement(
     _reshape_infer,
     _reshape_rule,
     relation=_reshape_relation,
+    aliases=True,
     arity=1,
     levels=EVERYWHERE,
 )
@@ -351,6 +386,7 @@ _movement(
     "axis i of the result is axis perm[i] of the operand",
     _transpose_infer,
     _transpose_rule,
+    restated=_restated_transpose,
     arity=1,
     attrs=("perm: ints",),
     levels=EVERYWHERE,
@@ -360,6 +396,7 @@ _movement(
     "operand axis i becomes result axis axes[i]; the others repeat",
     _broadcast_infer,
     _broadcast_rule,
+    restated=_restated_broadcast,
     arity=1,
     attrs=("axes: ints",),
     levels=EVERYWHERE,
@@ -370,6 +407,7 @@ _movement(
     _slice_infer,
     _windowed,
     windows=_slice_windows,
+    restated=_restated_windows,
     arity=1,
     attrs=("start: dims", "limit: dims", "step: ints"),
 )
@@ -379,6 +417,7 @@ _movement(
     _reverse_infer,
     _windowed,
     windows=_reverse_windows,
+    restated=_restated_reverse,
     arity=1,
     attrs=("axes: ints",),
 )
@@ -388,6 +427,7 @@ _movement(
     _pad_infer,
     _windowed,
     windows=_pad_windows,
+    restated=_restated_windows,
     algebra=Algebra(((0, 1),), (RISING, RISING), exact=True),
     arity=2,
     attrs=("low: dims", "high: dims", "interior: dims"),
@@ -398,6 +438,7 @@ _movement(
     _concat_infer,
     _concat_rule,
     windows=_concat_windows,
+    restated=_restated_concat,
     algebra=_concat_algebra,
     at_least=1,
     attrs=("axis: int",),
@@ -418,6 +459,7 @@ _movement(
     rule_attr,
     relation=_scatter_relation,
     algebra=NOTHING,
+    operations=_scatter_operations,
     at_least=2,
     attrs=("rule: str", "kind: str"),
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, cast
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr, Symbol, substitute, symbols
+from stack.ir.mesh import Mesh
 from stack.ir.names import is_inline, legal_name, name_table, own_names, unique_name
 from stack.ir.types import DType, TensorType, TupleType, Type, type_symbols
 
@@ -116,7 +118,8 @@ class Node(_Interned):
         held = {k: plain_attr(k, attrs[k]) for k in sorted(attrs)} if attrs else {}
         if op in ("param", "var"):
             held["name"] = legal_name(str(held["name"]))
-        key = (op, args, *((k, _attr_key(v)) for k, v in held.items()), type_, blocks)
+        own = ((k, _attr_key(v)) for k, v in held.items())
+        key = (op, args, *own, type_, type_.sharding, blocks)
         found = _NODES.get(key)
         if found is not None:
             return found
@@ -327,6 +330,13 @@ class Func(_Interned):
                 found |= _attr_symbols(value)
         return tuple(sorted(found, key=lambda s: (s.name, s.low, s.high, s.multiple)))
 
+    @cached_property
+    def meshes(self) -> tuple[Mesh, ...]:
+        """Meshes that types of the function name, by name."""
+        types = [t for _, node in walk(self.body) if node.type.sharding for t in node.types]
+        found = {t.sharding.mesh for t in types if t.sharding is not None}
+        return tuple(sorted(found, key=str))
+
     def bind(self, values: Mapping[str, int]) -> Func:
         """The same function with size symbols replaced by numbers."""
         from stack.ir.builder import substitute_sizes
@@ -344,11 +354,10 @@ def substitute_type(type_: Type, values: Mapping[str, Dim]) -> Type:
     """A type with size symbols replaced."""
     if isinstance(type_, TupleType):
         items = tuple(
-            TensorType(t.dtype, tuple(substitute(d, values) for d in t.shape), t.space)
-            for t in type_.items
+            replace(t, shape=tuple(substitute(d, values) for d in t.shape)) for t in type_.items
         )
         return TupleType(items)
-    return type_.with_shape(tuple(substitute(d, values) for d in type_.shape))
+    return replace(type_, shape=tuple(substitute(d, values) for d in type_.shape))
 
 
 def substitute_attr(value: Attr, values: Mapping[str, Dim]) -> Attr:

@@ -17,10 +17,10 @@ from stack.ir.dim import Dim, Expr
 from stack.ir.node import Block, Node, plain_attr
 from stack.ir.region import Region, element
 from stack.ir.relation import Everything, Linear, Relation, Windows, related
-from stack.ir.types import Type
+from stack.ir.types import Type, unsharded
 
 LEVELS = ("tensor", "tile", "loop")
-BLOCK_KINDS = ("control", "foreign")  # kinds of ops that may hold blocks
+BLOCK_KINDS = ("control", "group", "foreign")  # kinds of ops that may hold blocks
 
 
 def _is_dim(value: Any) -> bool:
@@ -92,12 +92,20 @@ class OpDef:
         rule: axis rule of a node, or None where the op has no axes (constants, calls).
         windows: how dims that the rule marks `^` or `~` are read.
         relation: access relation of a node, where no rule states it.
+        restated: attributes with which a node would state another rule over its axes; None where
+            it could not. Those of elementwise ops say nothing of axes.
         algebra: what holds of it whatever its operands are; of a node, where attributes decide.
         evaluate: `(space, node, *arrays) -> array` over a NumPy-like array namespace.
-        kind: "elementwise", "movement", "reduction", "contraction", "leaf", "control", "memory"
-            or "foreign"; what fusion and backends dispatch on first.
+        kind: "elementwise", "movement", "reduction", "contraction", "leaf" (known where it
+            stands), "input" (named from outside), "control" (blocks that run one after the other),
+            "group" (blocks that run as one step), "item", "memory" or "foreign"; what fusion and
+            backends dispatch on first.
+        folds: the kind of reduction along the axes that the rule drops, of a node: in any order,
+            and from any parts. None where there is no such.
+        aliases: whether the result is the operand's memory, of another shape.
         spelled: `(builder, node) -> node`, with the ops that every backend has; for `decompose`.
         flops: scalar operations for each output element (each reduced element for reductions).
+        operations: scalar operations of a node, where they do not follow from `flops` and the rule.
         attrs: what it takes, as "axes: ints"; the kinds are those of `ATTRIBUTES`, a name alone
             takes anything, a "?" after the name marks an optional one.
         arity: number of operands, None for any.
@@ -111,12 +119,16 @@ class OpDef:
     kind: str
     infer: Callable[[Site], Type]
     evaluate: Callable[..., Any] | None = None
-    rule: Callable[[Node], Rule] | None = None
+    rule: Callable[[Node], Rule | None] | None = None
     windows: Callable[[Node], Windows] | None = None
     relation: Callable[[Node], Relation] | None = None
+    restated: Callable[[Node, Rule], Mapping[str, Any]] | None = None
     algebra: Algebra | Callable[[Node], Algebra] = NOTHING
+    folds: Callable[[Node], str] | None = None
+    aliases: bool = False
     spelled: Callable[[Any, Node], Node] | None = None
     flops: float = 0
+    operations: Callable[[Node], Dim] | None = None
     attrs: tuple[str, ...] = ()
     arity: int | None = None
     at_least: int = 0
@@ -130,7 +142,7 @@ class OpDef:
 
     @property
     def is_whole_view(self) -> bool:
-        """Whether it is a view that leaves none of them out, and no order changes."""
+        """Whether it is a view without windows: all are shown but where axes meet themselves."""
         return self.is_view and self.windows is None
 
     @cached_property
@@ -198,7 +210,7 @@ def infer_type(
     try:
         given = {k: plain_attr(k, v) for k, v in attrs.items()}
         check_signature(op, args, given, blocks)
-        return op.infer(Site(name, tuple(args), given, tuple(blocks), hint))
+        return unsharded(op.infer(Site(name, tuple(args), given, tuple(blocks), hint)))
     except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError) as error:
         what = f"missing {error}" if isinstance(error, LookupError) else f"{error}"
         raise RuleError(f"{name} does not take these operands or attributes: {what}") from error
@@ -217,13 +229,29 @@ def is_view(node: Node) -> bool:
 
 def is_whole_view(node: Node) -> bool:
     """Whether a node is a view that leaves no element out: broadcast, reshape, transpose."""
-    return lookup(node.op).is_whole_view
+    op = lookup(node.op)
+    if not op.is_whole_view or op.rule is None:
+        return False
+    read = [name for axis in op.rule(node).inputs[0] for name in axis.names]
+    return len(set(read)) == len(read)
 
 
 def rule_of(node: Node) -> Rule | None:
     """The axis rule of a node."""
     op = lookup(node.op)
     return op.rule(node) if op.rule else None
+
+
+def restated(node: Node, rule: Rule) -> dict[str, Any] | None:
+    """Attributes with which the op of a node states another rule over the node's axes.
+
+    So a node is made again on operands whose axes are fewer, more, or in another order; of an op
+    with windows, in another order alone. None where the op has no such form.
+    """
+    op = lookup(node.op)
+    if op.restated is not None:
+        return {**node.attrs, **op.restated(node, rule)}
+    return dict(node.attrs) if op.kind == "elementwise" else None
 
 
 _LINEAR: WeakKeyDictionary[Node, Linear] = WeakKeyDictionary()  # those that hold no nodes
@@ -246,9 +274,9 @@ def _relation(node: Node) -> Relation:
         return op.relation(node)
     operands = tuple(a.shape for a in node.args)
     results = tuple(t.shape for t in node.types)
-    if op.rule is None:
+    rule = rule_of(node)
+    if rule is None:
         return Everything(operands, results)
-    rule = op.rule(node)
     return related(rule, operands, results, op.windows(node) if op.windows else {})
 
 

@@ -84,6 +84,12 @@ class _Parser(ValueParser):
 
     def _symbols(self) -> None:
         while True:
+            if self.next.text[0] == "@":
+                self.mesh()
+                if not self.accept(","):
+                    self.expect(">")
+                    return
+                continue
             name = self.expect_kind("word", "a size name")
             self.expect("in")
             low = self.integer() if self.next.kind == "number" else -INF

@@ -29,20 +29,21 @@ def attr_text(value: Any) -> str:
     return str(value)
 
 
-def _symbol_text(func: Func) -> str:
+def _head_text(func: Func) -> str:
     parts: list[str] = []
     for s in func.symbols:
         low = "" if s.low == -INF else s.low
         high = "" if s.high == INF else s.high
         multiple = f" % {s.multiple}" if s.multiple != 1 else ""
         parts.append(f"{s.name} in {low}..{high}{multiple}")
+    parts.extend(f"@{mesh}" for mesh in func.meshes)
     return f"<{', '.join(parts)}>" if parts else ""
 
 
 def print_func(func: Func) -> str:
     """The whole function as text, ending in a newline."""
     printer = _Printer()
-    head = f"func @{func.name}{_symbol_text(func)}"
+    head = f"func @{func.name}{_head_text(func)}"
     types = ", ".join(str(r.type) for r in func.results)
     lines = [f"{head}({printer.params(func.body)}) -> ({types}) at {func.level} {{"]
     lines.extend(printer.body(func.body, func.body, 1))

@@ -7,6 +7,7 @@ from functools import lru_cache
 from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
 from stack.ir.contraction import check_precision
+from stack.ir.dim import Dim, mul
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr
 from stack.ir.node import Node
@@ -39,6 +40,10 @@ def _kind_algebra(node: Node) -> Algebra:
     return reduction(node.attrs["kind"])
 
 
+def _kind(node: Node) -> str:
+    return str(node.attrs["kind"])
+
+
 def _reduce_infer(site: Site) -> Type:
     _check_kind(site, REDUCE_KINDS)
     source, axes = site.args[0].tensor, site.attrs["axes"]
@@ -57,6 +62,11 @@ def _reduce_rule(node: Applied) -> Rule:
 def _without(rank: int, gone: tuple[int, ...]) -> Rule:
     axes = names(rank)
     return Rule((plain(axes),), (plain([a for i, a in enumerate(axes) if i not in gone]),))
+
+
+def _restated_reduce(node: Node, rule: Rule) -> dict[str, object]:
+    kept = {a.names for a in rule.outputs[0]}
+    return {"axes": tuple(i for i, a in enumerate(rule.inputs[0]) if a.names not in kept)}
 
 
 def _argreduce_infer(site: Site) -> Type:
@@ -112,6 +122,15 @@ def _sort_rule(node: Applied) -> Rule:
     return Rule((operand,) * len(node.args), (operand,) * len(node.args))
 
 
+def _sort_operations(node: Node) -> Dim:
+    """By merging: as many rounds as the length has bits, a comparison of each key in each."""
+    first = node.args[0].tensor
+    axis: int = node.attrs["axis"]
+    length = first.shape[axis]
+    rounds = (length - 1).bit_length() if isinstance(length, int) and length else 1
+    return mul(first.size, rounds * node.attrs["num_keys"])
+
+
 def _dot_infer(site: Site) -> Type:
     rule = parse_rule(site.attrs["rule"])
     operands = (*rule.inputs, *rule.outputs)
@@ -137,7 +156,9 @@ define(
         "reduction",
         _reduce_infer,
         rule=_reduce_rule,
+        restated=_restated_reduce,
         algebra=_kind_algebra,
+        folds=_kind,
         flops=1,
         attrs=("kind: str", "axes: ints"),
         arity=1,
@@ -178,7 +199,7 @@ define(
         "reduction",
         _sort_infer,
         rule=_sort_rule,
-        flops=1,
+        operations=_sort_operations,
         attrs=("axis: int", "num_keys: int", "descending: bool"),
         at_least=1,
     )
@@ -191,6 +212,8 @@ define(
         _dot_infer,
         rule=rule_attr,
         algebra=Algebra(((0,), (1,))),
+        folds=lambda node: "sum",
+        restated=lambda node, rule: {"rule": str(rule)},
         flops=2,
         attrs=("rule: str", "precision?: str"),
         arity=2,

@@ -23,32 +23,26 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from stack.errors import RuleError
-from stack.ir.axes import parse_rule
 from stack.ir.body_relation import Streamed
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim
 from stack.ir.node import Node
-from stack.ir.ops import OpDef, Site, define
+from stack.ir.ops import OpDef, Site, define, rule_of
+from stack.ir.traits import fold_of
 from stack.ir.types import TensorType, TupleType, Type
 
 
 def streamed_axes(state: Node) -> tuple[tuple[Node, int], ...]:
     """The operands of a state, each with the position of the streamed axis in it.
 
-    Raises RuleError where the node is no `reduce` of one axis and no `dot` over one axis.
+    Raises RuleError where the node does not reduce one axis, which all its operands have.
     """
-    if state.op == "reduce" and len(state.attrs["axes"]) == 1:
-        return ((state.args[0], state.attrs["axes"][0]),)
-    if state.op == "dot":
-        rule = parse_rule(state.attrs["rule"])
-        if len(rule.reduced) == 1:
-            found: list[tuple[Node, int]] = []
-            for operand, arg in zip(rule.inputs, state.args, strict=True):
-                names = [a.names[0] for a in operand]
-                if rule.reduced[0] in names:
-                    found.append((arg, names.index(rule.reduced[0])))
-            if len(found) == 2:
-                return tuple(found)
+    rule = rule_of(state) if fold_of(state) else None
+    if rule is not None and len(rule.reduced) == 1:
+        names = [[a.names[0] for a in operand] for operand in rule.inputs]
+        if all(rule.reduced[0] in held for held in names):
+            places = (held.index(rule.reduced[0]) for held in names)
+            return tuple(zip(state.args, places, strict=True))
     raise RuleError(f"a state of a stream is a reduce or a dot over one axis, not {state!r}")
 
 
@@ -104,11 +98,11 @@ define(
     OpDef(
         "stream",
         "reductions over one axis that depend on each other, and how to correct running values",
-        "control",
+        "group",
         _infer,
         evaluate=_evaluate,
         relation=Streamed,
-        attrs=("name: str", "part?: int", "tiles?", "refused?"),
+        attrs=("name: str", "part?: int", "schedule?", "refused?"),
         at_least=1,
     )
 )

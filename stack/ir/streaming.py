@@ -18,6 +18,7 @@ from stack.ir.node import Block, Node, topological
 from stack.ir.ops import rule_of
 from stack.ir.space import Array, NumpySpace, identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
+from stack.ir.traits import fold_of
 from stack.ir.types import TensorType
 
 # an argument, and where it has the streamed axis (None: it has not)
@@ -204,8 +205,7 @@ def interpret_in_tiles(
 
 
 def _identity(state: Node) -> Array:
-    kind = state.attrs["kind"] if state.op == "reduce" else "sum"
-    return np.full(state.shape, identity(kind, state.dtype), dtype=state.dtype.numpy)
+    return np.full(state.shape, identity(fold_of(state), state.dtype), dtype=state.dtype.numpy)
 
 
 def _corrected(stream: Node, index: int, old: Sequence[Array], new: Sequence[Array]) -> Array:
@@ -215,8 +215,7 @@ def _corrected(stream: Node, index: int, old: Sequence[Array], new: Sequence[Arr
 
 def _combine(stream: Node, index: int, values: Sequence[Array]) -> Array:
     state = stream.blocks[0].results[index]
-    kind = state.attrs["kind"] if state.op == "reduce" else "sum"
     held = param("x", TensorType(state.dtype, (len(values), *state.shape)))
-    node = make("reduce", (held,), {"kind": kind, "axes": (0,)})
+    node = make("reduce", (held,), {"kind": fold_of(state), "axes": (0,)})
     (result,) = evaluate(Block((held,), (node,)), [np.stack(values)], NumpySpace())
     return result

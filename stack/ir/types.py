@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import index
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from stack.ir.dim import Dim, Expr, Symbol, product, symbols
+from stack.ir.sharding import Sharding
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +103,17 @@ SPACES = ("value", "tile", "global", "shared", "local")
 
 @dataclass(frozen=True)
 class TensorType:
-    """`f32[8, 64]` a tensor, `f32<8x64>` a tile, `f32[8, 64] in global` memory of a kernel."""
+    """`f32[8, 64]` a tensor, `f32<8x64>` a tile, `f32[8, 64] in global` memory of a kernel.
+
+    Attributes:
+        sharding: where its elements lie on a mesh, None where nobody said. It says nothing of
+            what the value is: types that differ in it are equal, nodes are not.
+    """
 
     dtype: DType
     shape: tuple[Dim, ...]
     space: str = "value"
+    sharding: Sharding | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         shape = self.shape
@@ -134,6 +141,10 @@ class TensorType:
     def _text(self) -> str:
         if self.space == "tile":
             return f"{self.dtype}<{'x'.join(map(str, self.shape))}>"
+        if self.sharding is not None:
+            pairs = zip(self.shape, self.sharding.dims)
+            shown = ", ".join(f"{size}{dim}" for size, dim in pairs)
+            return f"{self.dtype}[{shown}]{self.sharding.tail}"
         text = f"{self.dtype}[{', '.join(map(str, self.shape))}]"
         return text if self.space == "value" else f"{text} in {self.space}"
 
@@ -162,12 +173,22 @@ class TensorType:
     def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:
         return TensorType(self.dtype, shape, self.space)
 
+    def with_sharding(self, sharding: Sharding | None) -> TensorType:
+        """The same type at other places."""
+        return replace(self, sharding=sharding)
+
 
 @dataclass(frozen=True)
 class TupleType:
     """The type of a node with several results; `item` nodes pick one."""
 
     items: tuple[TensorType, ...]
+
+    @cached_property
+    def sharding(self) -> tuple[Sharding | None, ...] | None:
+        """Where the items lie; None where that is said of none."""
+        found = tuple(item.sharding for item in self.items)
+        return found if any(s is not None for s in found) else None
 
     def __str__(self) -> str:
         return f"({', '.join(map(str, self.items))})"
@@ -181,6 +202,15 @@ Type = TensorType | TupleType
 def tensor(dtype: DType | str, *shape: Dim) -> TensorType:
     """`tensor("f32", 8, 64)` is `f32[8, 64]`."""
     return TensorType(DTYPES[dtype] if isinstance(dtype, str) else dtype, shape)
+
+
+def unsharded(type_: Type) -> Type:
+    """The type without places."""
+    if type_.sharding is None:
+        return type_
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(item.with_sharding(None) for item in type_.items))
+    return type_.with_sharding(None)
 
 
 def type_symbols(type_: Type) -> set[Symbol]:

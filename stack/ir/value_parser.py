@@ -12,14 +12,15 @@ import numpy as np
 
 from stack.ir.data import Data, lookup, parse_scalar
 from stack.ir.dim import Dim, Expr, add, floordiv, maximum, minimum, mod, mul
-from stack.ir.lexer import MAX_NESTING, Cursor, Token
+from stack.ir.lexer import MAX_NESTING, Token
+from stack.ir.sharding_parser import Held, ShardingParser
 from stack.ir.types import DTYPES, SPACES, DType, TensorType, TupleType, Type
 
 MAX_RANK = 64  # NumPy's
 MAX_BITS = 128  # of a number in a size expression
 
 
-class ValueParser(Cursor):
+class ValueParser(ShardingParser):
     """What may stand in a type or between the braces of a statement."""
 
     def __init__(self, text: str, data: Mapping[str, np.ndarray[Any, Any]]) -> None:
@@ -162,16 +163,19 @@ class ValueParser(Cursor):
             return TensorType(dtype, self._tile_shape(), "tile")
         self.expect("[")
         shape: list[Dim] = []
+        places: list[Held] = []
         while self.more("]", shape):
             place = self.next.position
             shape.append(self.dim())
+            places.append(self.dim_sharding())
             size = shape[-1]
             if isinstance(size, int) and size < 0:
                 self.fail(f"expected a size, found {size}", place)
         if len(shape) > MAX_RANK:
             self.fail(f"expected at most {MAX_RANK} sizes, found {len(shape)}", start)
-        if not self.accept("in"):
-            return TensorType(dtype, tuple(shape))
+        sharding = self.sharding(places)
+        if sharding is not None or not self.accept("in"):
+            return TensorType(dtype, tuple(shape), sharding=sharding)
         spaces = ", ".join(SPACES[2:])
         space = self.expect_kind("word", f"a memory space ({spaces})")
         if space.text not in SPACES[2:]:

@@ -8,6 +8,7 @@ from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.ops import LEVELS, OPS, infer_type
 from stack.ir.printer import print_node
+from stack.ir.tile_contract import breaches
 from stack.ir.types import TupleType
 
 # ops whose blocks are at the tensor level wherever the op itself stands
@@ -26,6 +27,8 @@ def verify(func: Func) -> None:
     for result in func.results:
         if isinstance(result.type, TupleType):
             raise VerifyError(f"{where} returns a tuple; pick items first")
+    if len(func.meshes) > 1:
+        raise VerifyError(f"{where} lies on several meshes: {', '.join(map(str, func.meshes))}")
     ranges: dict[str, str] = {}
     for s in func.symbols:
         text = f"{s.low}..{s.high} % {s.multiple}"
@@ -77,6 +80,8 @@ class _Verifier:
         self.around = self.around.union(names)
         if not block.is_open:
             self._closed(block, where)
+        for param in block.params:
+            self._places(param)
         for node in block.nodes:
             self.node(node)
 
@@ -92,6 +97,21 @@ class _Verifier:
                 rule = f"{where} uses %{node.attrs['name']}, a parameter of another block"
                 raise self.fail(rule, user)
 
+    def _places(self, node: Node) -> None:
+        """Check where the results of a node lie."""
+        for type_ in node.types if node.type.sharding else ():
+            if type_.sharding is not None:
+                try:
+                    type_.sharding.check(type_.shape)
+                except RuleError as error:
+                    raise self.fail(str(error), node) from error
+
+    def _tile_contract(self, kernel: Node) -> None:
+        body = kernel.blocks[0]
+        for found in breaches(kernel):
+            text = print_node(found.node, body)
+            raise VerifyError(found.rule, text, body.locs.get(found.node, ()))
+
     def node(self, node: Node) -> None:
         """Check a node against its op, then the blocks inside it."""
         op = OPS.get(node.op)
@@ -106,6 +126,7 @@ class _Verifier:
             raise self.fail(str(error), node) from error
         if inferred != node.type:
             raise self.fail(f"the axis rule gives {inferred}, the node says {node.type}", node)
+        self._places(node)
         if self.is_certain:
             outside = self.bounds.outside(node)
             if outside:
@@ -124,3 +145,5 @@ class _Verifier:
             around = self.around if block.is_open else frozenset[str]()
             inner = _Verifier(level, table, around, self.depth + 1, self.bounds, is_certain)
             inner.block(block, f"block of {node.op}", node)
+        if node.op == "kernel" and level == "tile":
+            self._tile_contract(node)

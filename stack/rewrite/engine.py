@@ -143,8 +143,8 @@ def on(*roots: str) -> Callable[[Function], Simple]:
 
 
 def enter_control_flow(node: Node) -> bool:
-    """Rewrite inside calls, loops and branches, not inside groups and kernels that are formed."""
-    return node.op not in ("fusion", "stream", "kernel")
+    """Rewrite inside calls, loops and branches, not inside groups, kernels and operators."""
+    return node.op not in ("custom", "fusion", "kernel", "stream")
 
 
 def rewrite(

@@ -2,9 +2,9 @@
 
     class Epilogue(FusionRule):
         def legal(self, producer, consumer, maps):
-            if not producer.has("dot"):
+            if not producer.dots:
                 return NOT_MINE
-            if consumer.has("reduce"):
+            if consumer.reduces:
                 return Why("the consumer reduces")
             return Ok
 
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_contraction
 from stack.rewrite.group import Group, bytes_of, check_contract, few_rows, single
 from stack.rewrite.join import Maps, join
 from stack.rewrite.log import Log, Refused
@@ -298,7 +299,7 @@ class Grouping(Units):
                 continue
             readers = {r for n in producer.outputs for r in self.readers.get(n, ())}
             readers -= producer.held
-            if any(not self.groups.get(r) or r.op == "dot" for r in readers):
+            if any(not self.groups.get(r) or is_contraction(r) for r in readers):
                 continue
             holders = (g for r in readers for g in self.groups[r])
             consumers = list(dict.fromkeys(g for g in holders if g is not producer))
@@ -335,7 +336,7 @@ class Grouping(Units):
         copied = 0
         for consumer in consumers:
             volume = sum(bytes_of(v) for v in consumer.outputs)
-            share = min(1.0, volume / made) if made and not consumer.has("reduce") else 1.0
+            share = min(1.0, volume / made) if made and not consumer.reduces else 1.0
             kept += round(share * made)
             copied += round(share * taken)
         return copied <= kept

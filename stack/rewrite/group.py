@@ -13,6 +13,7 @@ from functools import cached_property
 from stack.ir import ops
 from stack.ir.dim import INF, Dim, Expr, bounds, product, substitute, symbols
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction, is_reduction
 from stack.ir.types import TupleType
 from stack.rewrite.entries import (
     Entries,
@@ -81,16 +82,12 @@ class Group:
         """ "loop", "reduction" or "gemm"."""
         if self.dots:
             return "gemm"
-        return "reduction" if self.has("reduce") else "loop"
+        return "reduction" if self.reduces else "loop"
 
     @cached_property
-    def ops(self) -> frozenset[str]:
-        """Names of the ops of the members."""
-        return frozenset(n.op for n in self.members)
-
-    def has(self, *names: str) -> bool:
-        """Whether a member is one of these ops."""
-        return not self.ops.isdisjoint(names)
+    def reduces(self) -> bool:
+        """Whether a member is a reduction."""
+        return any(map(is_reduction, self.members))
 
     @cached_property
     def held(self) -> frozenset[Node]:
@@ -138,7 +135,7 @@ class Group:
         """Members that depend on a reduction of the group."""
         found: set[Node] = set()
         for node in self.members:
-            if node.op == "reduce" or any(a in found for a in self.reach(node)):
+            if is_reduction(node) or any(a in found for a in self.reach(node)):
                 found.add(node)
         return frozenset(found)
 
@@ -147,7 +144,7 @@ def single(
     node: Node, place: int, is_cheap: Callable[[Node], bool], inputs: Iterable[Node]
 ) -> Group:
     """A group of one node and the cheap nodes that it reads."""
-    shape = node.args[0].shape if node.op == "reduce" else node.shape
+    shape = node.args[0].shape if is_reduction(node) else node.shape
     ids: list[Entry] = [() if s == 1 else (fresh_axis(),) for s in shape]
     space = Space(
         [e[0] for e in ids if e],
@@ -155,7 +152,7 @@ def single(
         {},
         set[int](),
     )
-    if node.op == "reduce":
+    if is_reduction(node):
         gone: Sequence[int] = node.attrs["axes"]
         space.reduced = {e[0] for i, e in enumerate(ids) if e and i in gone}
     while True:
@@ -173,7 +170,7 @@ def single(
         frozenset(space.reduced),
         (node,),
         tuple(inputs),
-        (node,) if node.op == "dot" else (),
+        (node,) if is_contraction(node) else (),
         place,
         place,
     )
@@ -184,12 +181,12 @@ def _spread(
 ) -> dict[Node, Entries]:
     axes: dict[Node, Entries] = {}
     pending: list[tuple[Node, Entries]] = []
-    if node.op == "reduce":
+    if is_reduction(node):
         axes[node] = tuple(e for i, e in enumerate(ids) if i not in node.attrs["axes"])
         pending = [(node.args[0], tuple(ids))]
     else:
         axes[node] = tuple(ids)
-        if node.op != "dot":
+        if not is_contraction(node):
             pending = list(zip(node.args, operand_entries(node, tuple(ids), sizes)))
     while pending:
         value, entries = pending.pop()
@@ -229,7 +226,7 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
             if place != group.order:
                 return 0, Why("the product is read at another index than it is made", node)
             continue
-        if node.op == "reduce":
+        if is_reduction(node):
             read = flat(group.axes[node.args[0]])
             if read is None or set(read) != whole:
                 return 0, Why("a reduction reads less than the loop space of the group", node)

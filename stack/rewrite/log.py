@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
@@ -89,6 +90,8 @@ class Log:
     verbose: bool = False
     fuel: Fuel = field(default_factory=Fuel)
     target: Target | None = None  # None: the reference of its kind
+    # what a person wrote, by the names of groups; pass `schedule` takes them
+    schedules: Mapping[str, str] = field(default_factory=dict[str, str])
     rewrites: list[Rewrite] = field(default_factory=list[Rewrite])
     misses: list[Miss] = field(default_factory=list[Miss])
     formed: list[Formed] = field(default_factory=list[Formed])

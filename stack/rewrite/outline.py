@@ -12,6 +12,7 @@ from stack.errors import StackError
 from stack.ir.builder import param
 from stack.ir.node import Block, Node
 from stack.ir.tensor_ops import result_type
+from stack.ir.traits import is_alias, is_contraction
 from stack.rewrite.fusion import Grouping
 from stack.rewrite.group import Group, bytes_of
 from stack.rewrite.log import Formed
@@ -150,7 +151,7 @@ class _Body:
                 self.inputs.append(node)
                 continue
             stack.append((node, True))
-            if node.op == "dot":
+            if is_contraction(node):
                 for arg in node.args:
                     if arg not in outside:
                         outside.add(arg)
@@ -163,7 +164,7 @@ class _Body:
             return True
         if node not in self.g.cheap:
             return False
-        if node.op != "reshape":
+        if not is_alias(node):
             return True
         # a free view of something in memory stays outside: the kernel sees the final shape
         behind = self.g.behind_reshape(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -13,6 +13,7 @@ from typing import cast
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, VerifyError
 from stack.ir.node import Func
+from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
 from stack.rewrite.check import Checker
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
@@ -85,6 +86,11 @@ class Pipeline:
     def __str__(self) -> str:
         return ",".join(map(str, self.passes))
 
+    @property
+    def takes_schedules(self) -> bool:
+        """Whether a pass writes schedules on groups, those that somebody gives among them."""
+        return any(item.name == "schedule" for item in self.passes)
+
     def run(
         self,
         func: Func,
@@ -97,6 +103,7 @@ class Pipeline:
         only_changed: bool = True,
         verbose: bool = False,
         target: Target | None = None,
+        schedules: Mapping[str, str] | None = None,
     ) -> Result:
         """Run every pass.
 
@@ -110,11 +117,18 @@ class Pipeline:
             verbose: also record near matches.
             target: the machine that passes lower for; None: the reference of its kind, so that
                 what a bare pipeline makes is the same everywhere.
+            schedules: by names of groups, for pass `schedule`; see `stack.schedule.given`.
 
         Raises:
+            UsageError: schedules are given, and no pass takes them.
             VerifyError: a pass broke the IR.
             CheckError: a pass changed what the function computes.
         """
+        if schedules and not self.takes_schedules:
+            raise UsageError(
+                f"schedules are for pass 'schedule', which is none of {self}: put it before the"
+                " pass that makes kernels"
+            )
         tank = fuel if isinstance(fuel, Fuel) else Fuel(fuel)
         folder = Path(dump_dir) if dump_dir is not None else None
         if folder is not None:
@@ -123,7 +137,7 @@ class Pipeline:
         checker = Checker(func) if check else None
         records: list[Record] = []
         for number, item in enumerate(self.passes, 1):
-            log = Log(verbose=verbose, fuel=tank, target=target)
+            log = Log(verbose=verbose, fuel=tank, target=target, schedules=schedules or {})
             record = _run_one(item, func, log, verify, checker)
             func = record.after
             records.append(record)
@@ -167,14 +181,14 @@ def _verify(item: Pass, before: Func, after: Func) -> None:
         verify_func(after)
     except VerifyError as error:
         raise error.found_after(str(item)) from error
-    if after.level != before.level:
-        return  # the contract of a level change is the pass's own
+    if after.level != before.level or (before.meshes and not after.meshes):
+        return  # a pass to another level, or from wholes to parts, has a contract of its own
     for what, old, new in (
         ("parameters", before.params, after.params),
         ("results", before.results, after.results),
     ):
-        then = [str(n.type) for n in old]
-        now = [str(n.type) for n in new]
+        then = [str(unsharded(n.type)) for n in old]
+        now = [str(unsharded(n.type)) for n in new]
         if then != now:
             raise VerifyError(
                 f"the {what} of @{after.name} were ({', '.join(then)}) and are now"

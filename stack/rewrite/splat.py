@@ -8,11 +8,12 @@ import numpy as np
 
 from stack.ir.data import Data
 from stack.ir.node import Node
+from stack.ir.ops import is_whole_view
 
 
 def splat(node: Node) -> Any:
     """The value of a constant whose elements are all equal, through broadcasts; else None."""
-    while node.op in ("broadcast", "reshape", "transpose"):
+    while is_whole_view(node):
         node = node.args[0]
     if node.op != "const":
         return None

@@ -10,6 +10,18 @@ from collections.abc import Iterable
 
 from stack.ir import ops
 from stack.ir.node import Block, Node
+from stack.ir.traits import (
+    converts,
+    is_alias,
+    is_contraction,
+    is_formula,
+    is_input,
+    is_known,
+    is_number,
+    is_reduction,
+    reads_by_data,
+    writes_by_data,
+)
 from stack.ir.types import TensorType
 from stack.rewrite.group import flops_of
 
@@ -51,15 +63,15 @@ class Units:
         for node in self.block.nodes:
             if not isinstance(node.type, TensorType):
                 continue
-            if node.op in ("iota", "size") or (node.op == "const" and not node.shape):
+            if is_formula(node):
                 made[node] = 0
                 found.add(node)
-            elif node.op == "const":
+            elif is_known(node):
                 continue
             elif node.args and all(a in made for a in node.args):
                 kind = ops.lookup(node.op).kind
                 cost = sum(made[a] for a in node.args) + flops_of(node)
-                known = kind == "elementwise" or (kind == "movement" and self._moves(node))
+                known = kind == "elementwise" or self._moves(node)
                 if known and cost <= GENERATED_FLOPS:
                     made[node] = cost
                     found.add(node)
@@ -71,7 +83,7 @@ class Units:
     def _moves(self, node: Node) -> bool:
         if node.op == "concat":
             return len(node.args) <= MAX_CHEAP_CONCAT
-        return ops.lookup(node.op).kind == "movement" and node.op != "scatter"
+        return ops.lookup(node.op).kind == "movement" and not writes_by_data(node)
 
     def _kept_gathers(self, cheap: set[Node]) -> set[Node]:
         """A gather is cheap for groups; one that a bare op or a result needs stays bare."""
@@ -79,7 +91,7 @@ class Units:
         for node in reversed(self.block.nodes):
             if node in cheap:
                 continue
-            if not self.is_grouped(node) or node.op == "dot":
+            if not self.is_grouped(node) or is_contraction(node):
                 kept.update(self._through(node.args, cheap))
         kept.update(self._through(self.block.results, cheap))
         return kept
@@ -87,25 +99,25 @@ class Units:
     def _through(self, values: Iterable[Node], cheap: set[Node]) -> list[Node]:
         found: list[Node] = []
         for value in values:
-            while value in cheap and value.op == "reshape":
+            while value in cheap and is_alias(value):
                 value = value.args[0]
-            if value in cheap and value.op == "gather":
+            if value in cheap and reads_by_data(value):
                 found.append(value)
         return found
 
     def is_grouped(self, node: Node) -> bool:
         """Whether groups may hold a node."""
-        if not isinstance(node.type, TensorType) or node.op == "const":
+        if not isinstance(node.type, TensorType):
             return False
         kind = ops.lookup(node.op).kind
-        if node.op == "reduce":
+        if is_reduction(node):
             return bool(node.attrs["axes"])
-        moves = kind == "movement" and node.op not in ("gather", "scatter")
+        moves = kind == "movement" and not (reads_by_data(node) or writes_by_data(node))
         return kind == "elementwise" or moves or node.op in self.grouped
 
     def behind_reshape(self, value: Node) -> Node:
         """What a free reshape is a view of."""
-        while value.op == "reshape" and value in self.cheap:
+        while is_alias(value) and value in self.cheap:
             value = value.args[0]
         return value
 
@@ -113,18 +125,16 @@ class Units:
         """Cheap nodes that must be in memory after all: operands of bare ops, and results."""
         needed: list[Node] = [self.behind_reshape(r) for r in self.block.results]
         for node in self.block.nodes:
-            if node not in self.cheap and (not self.is_grouped(node) or node.op == "dot"):
+            if node not in self.cheap and (not self.is_grouped(node) or is_contraction(node)):
                 needed.extend(self.behind_reshape(a) for a in node.args)
         return frozenset(
-            n
-            for n in needed
-            if n in self.cheap and n.op != "size" and not (n.op == "const" and not n.shape)
+            n for n in needed if n in self.cheap and n.op != "size" and not is_number(n)
         )
 
     def sources(self, node: Node) -> list[Node]:
         """Units that a node reads through cheap nodes."""
         found: dict[Node, None] = {}
-        if not self.is_grouped(node) or node.op == "dot":
+        if not self.is_grouped(node) or is_contraction(node):
             for arg in node.args:
                 behind = self.behind_reshape(arg)
                 if behind in self.place and (behind not in self.cheap or behind in self.roots):
@@ -139,7 +149,7 @@ class Units:
             seen.add(arg)
             if arg in self.cheap:
                 pending.extend(reversed(arg.args))
-            elif arg in self.place or arg.op == "param":
+            elif arg in self.place or is_input(arg):
                 found[arg] = None
         return list(found)
 
@@ -150,6 +160,6 @@ class Units:
 
 def _narrows(node: Node) -> bool:
     """A cast to a shorter float: memory holds what it makes, not what it reads."""
-    if node.op != "cast" or not (node.dtype.is_float and node.args[0].dtype.is_float):
+    if not converts(node) or not (node.dtype.is_float and node.args[0].dtype.is_float):
         return False
     return node.dtype.bits < node.args[0].dtype.bits

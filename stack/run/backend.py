@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import getdoc
 from typing import Any
 
@@ -15,7 +15,7 @@ from stack.target import Target
 
 @dataclass(frozen=True)
 class Kernel:
-    """One thing that runs: a generated kernel, a library call, or a fallback to the framework.
+    """One thing that runs: a kernel, generated or by hand, a library call, or the framework.
 
     `flops` and `bytes` are counted from the axis rules. `ops` are op names of the fusion body;
     `source` are lines such as "block.py:42"; `stage_node` is the name of its node in the last
@@ -25,7 +25,7 @@ class Kernel:
     """
 
     name: str
-    kind: str  # "generated", "library" or "fallback"
+    kind: str  # "generated", "hand", "library" or "fallback"
     text: str = ""
     extension: str = "txt"
     stage_node: str = ""
@@ -100,8 +100,10 @@ class Lowering:
         artifacts: names of the stages after them, which `Executable.artifacts` holds.
         retreat: passes that give groups marked `refused` another way to be computed; "" where a
             refused kernel is an error.
-        proposal: passes that name several tiles for each group of a function before the last of
+        proposal: passes that name several schedules for each group of a function before the last of
             `stages`, best first; "" where there is no choice to measure.
+        hosts: where its programs call code by hand for hosted operators: "cpu", "cuda"; "" where
+            they call none.
         recomputes: whether a product that goes into reductions stays out of memory, so that a
             backward pass computes it again where that costs less than keeping it.
     """
@@ -111,6 +113,7 @@ class Lowering:
     artifacts: tuple[str, ...] = ()
     retreat: str = ""
     proposal: str = ""
+    hosts: str = ""
     recomputes: bool = False
 
 
@@ -174,3 +177,7 @@ class Backend:
     def doc(self) -> str:
         """What it is, then its options."""
         return getdoc(self.compile) or ""
+
+    def with_stages(self, stages: Sequence[tuple[str, str]]) -> Backend:
+        """The same with other stages."""
+        return replace(self, lowering=replace(self.lowering, stages=tuple(stages)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import stack.plugins as plugins
@@ -22,6 +22,7 @@ from stack.run.options import check_options
 from stack.run.record import Run, Stage
 from stack.run.retreat import compile_or_retreat
 from stack.run.targets import target_of
+from stack.schedule import schedules_in
 from stack.target import Target
 
 DEFAULT_BACKEND = "mlir"
@@ -99,6 +100,17 @@ def stages_of(
     return ([("rounded", "rounding"), *forming] if rounds else forming), lowering
 
 
+def operator_stage(func: Func, backend: Backend, passes: str, prefer: str = "cost") -> Stages:
+    """The stage that decides about hosted operators, where a function has some.
+
+    To peers an operator is its decomposition.
+    """
+    if "hosted" in passes or all(node.op != "custom" for node in walk(func)):
+        return ()
+    options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
+    return (("operators", f"hosted{options}"),)
+
+
 def lower(
     func: Func,
     backend: Backend,
@@ -106,14 +118,18 @@ def lower(
     passes: str = "default",
     rounds: bool = False,
     target: Target | None = None,
+    schedules: Mapping[str, str] | None = None,
 ) -> Func:
     """Walk a tensor-level function down to what the backend takes; each stage is recorded.
 
     `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
     `target`: the machine to lower for; None takes the one at hand.
+    `schedules`: of groups by their names, see pass `schedule`.
     """
     forming, lowering = stages_of(backend, passes, rounds)
-    return walk_stages(func, [*forming, *lowering], run, target or target_of(backend, {}))
+    stages = [*operator_stage(func, backend, passes), *forming, *lowering]
+    _check_taken(stages, schedules)
+    return walk_stages(func, stages, run, target or target_of(backend, {}), schedules)
 
 
 def build(
@@ -125,19 +141,25 @@ def build(
     tune: dict[str, Any] | None = None,
     rounds: bool = False,
     target: Target | None = None,
+    hosted: str = "cost",
+    schedules: Mapping[str, str] | None = None,
 ) -> Made:
     """What `make`, the backend's compiler, builds of a function; each stage is recorded.
 
     Groups whose kernels it refuses are computed in another way, see `stack.run.retreat`.
-    `tune`: options of the backend for measuring tiles of groups; None measures none.
+    `tune`: options of the backend for measuring schedules of groups; None measures none.
     `rounds`: whether 16-bit floats are rounded after each op, see pass `rounding`.
     `target`: the machine to lower for; None takes the one at hand.
+    `hosted`: what becomes of hosted operators, see pass `hosted`.
+    `schedules`: of groups by their names, see pass `schedule`.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
-    groups = walk_stages(func, forming, run, target)
+    first = operator_stage(func, backend, passes, hosted)
+    _check_taken(forming, schedules)
+    groups = walk_stages(func, [*first, *forming], run, target, schedules)
     if tune is not None:
-        groups = _tuned(groups, backend, run, tune, target)
+        groups = _tuned(groups, backend, run, tune, target, schedules)
 
     def lowered(func: Func) -> Func:
         return walk_stages(func, lowering, run, target)
@@ -145,12 +167,28 @@ def build(
     return compile_or_retreat(groups, backend, run, lowered, make, target)
 
 
-def walk_stages(func: Func, stages: Stages, run: Run, target: Target | None = None) -> Func:
+def _check_taken(stages: Stages, schedules: Mapping[str, str] | None) -> None:
+    if schedules and not any(Pipeline(spec).takes_schedules for _, spec in stages):
+        raise UsageError(
+            "no pass 'schedule' is among the stages before kernels are made: nothing takes the"
+            f" schedules of {', '.join(schedules)}"
+        )
+
+
+def walk_stages(
+    func: Func,
+    stages: Stages,
+    run: Run,
+    target: Target | None = None,
+    schedules: Mapping[str, str] | None = None,
+) -> Func:
     """Run the pipelines of some stages one after the other, and record each."""
     run.machine = target.name if target is not None else ""
     for name, spec in stages:
         start = time.perf_counter()
-        result = Pipeline(spec).run(func, target=target)
+        pipeline = Pipeline(spec)
+        given = schedules if pipeline.takes_schedules else None
+        result = pipeline.run(func, target=target, schedules=given)
         rewrites: dict[str, int] = {}
         for record in result.records:
             for rewrite in record.rewrites:
@@ -173,12 +211,17 @@ def walk_stages(func: Func, stages: Stages, run: Run, target: Target | None = No
 
 
 def _tuned(
-    func: Func, backend: Backend, run: Run, options: dict[str, Any], target: Target | None
+    func: Func,
+    backend: Backend,
+    run: Run,
+    options: dict[str, Any],
+    target: Target | None,
+    schedules: Mapping[str, str] | None,
 ) -> Func:
     from stack.tune.choose import choose
 
     start = time.perf_counter()
-    chosen, trials = choose(func, backend, options, target=target)
+    chosen, trials = choose(func, backend, options, target=target, schedules=schedules)
     run.add(
         Stage(
             "tuned",
@@ -202,11 +245,13 @@ def compile_func(
 
     The executable takes and gives storage arrays (see `Executable.run`).
 
-    Options are those of the backend, and `tune`: True measures tiles where the backend has a
+    Options are those of the backend, and `tune`: True measures schedules where the backend has a
     choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
     `excess_precision`: False rounds 16-bit floats after each op, as eager frameworks do, where
     kernels keep f32 between the ops that they fuse. `target`: the machine to lower for, a name
-    or a file; by default the one at hand.
+    or a file; by default the one at hand. `hosted`: "hand" or "generated" decides for all hosted
+    operators, "cost" (the default) for each. `schedule`: `NAME: SCHEDULE` for the groups of these
+    names, or a file of such lines, see pass `schedule`.
     """
     if not isinstance(backend, Backend):
         backend = find_backend(backend)
@@ -214,6 +259,7 @@ def compile_func(
     run = run if run is not None else Run(func.name, "", backend.name)
     given = dict(options or {})
     tune, excess = given.pop("tune", False), given.pop("excess_precision", True)
+    hosted = given.pop("hosted", "cost")
     executable = build(
         func,
         backend,
@@ -223,6 +269,8 @@ def compile_func(
         given if tune else None,
         rounds=not excess,
         target=target_of(backend, given),
+        hosted=hosted,
+        schedules=schedules_in(given),
     )
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():

@@ -147,7 +147,8 @@ def compile(
         dynamic: make sizes symbolic where the framework can.
         label: what the record calls the program.
         options: of the backend, see `stackc backends NAME`; ours take `target`, the machine to
-            lower for: a name of `stackc targets`, or a file (default: the machine at hand).
+            lower for: a name of `stackc targets`, or a file (default: the machine at hand); and
+            `schedule`, how groups are computed, by names of values: `{"y": "m=128 n=64"}`.
 
     Raises:
         UsageError: for an option that nobody takes, with the nearest name.

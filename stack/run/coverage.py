@@ -1,4 +1,4 @@
-"""What became of each op of an imported function: compiled, given to a library, or left over."""
+"""What became of each op of an imported function: compiled, a library's, hosted, or left over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from stack.run.backend import Kernel
 
 _UNCOUNTED = frozenset({"const", "item", "call"})
 # nodes of a lowered program that are no library steps
-_NO_STEP = frozenset({"const", "item", "call", "cond", "while", "kernel", "opaque", "reshape"})
+_NO_STEP = frozenset({
+    "call", "cond", "const", "custom", "item", "kernel", "opaque", "reshape", "while",
+})  # fmt: skip
 
 
 @dataclass
@@ -30,6 +32,7 @@ class _Op:
     lines: frozenset[str]
     kind: str = "native"
     target: str = field(default="")
+    inner: frozenset[str] = frozenset()  # of a hosted operator: what it may be decomposed into
 
 
 def walk(func: Func) -> list[Node]:
@@ -43,20 +46,26 @@ def _walk(body: Block) -> Iterator[tuple[Block, Node]]:
         block = pending.pop()
         for node in block.nodes:
             yield block, node
-            pending.extend(node.blocks)
+            pending.extend(node.blocks if node.op != "custom" else ())
 
 
 def coverage_of(
     func: Func, lowered: Func | None = None, kernels: Sequence[Kernel] = ()
 ) -> dict[str, Any]:
-    """How many ops of an imported function are compiled, given to a library, or fall back.
+    """How many ops of an imported function are compiled, given to a library, hosted or fall back.
 
     Args:
         lowered: what the passes made of it; without groups where another compiler goes on.
         kernels: what runs, as the backend says.
     """
     ops = [
-        _Op(n.op, frozenset(block.locs.get(n, ())), target=str(n.attrs.get("target", "")))
+        _Op(
+            n.op,
+            frozenset(block.locs.get(n, ())),
+            "hosted" if n.op == "custom" else "native",
+            str(n.attrs.get("target", "")),
+            frozenset(inner.op for b in n.blocks for inner in b.nodes),
+        )
         for block, n in _walk(func.body)
         if n.op not in _UNCOUNTED
     ]
@@ -76,6 +85,7 @@ def coverage_of(
         "ops": len(ops),
         "native": kinds.count("native"),
         "library": kinds.count("library"),
+        "hosted": kinds.count("hosted"),
         "fallback": kinds.count("fallback"),
         "fallback_ops": dict(sorted(fallback.items())),
     }
@@ -90,7 +100,7 @@ def _library_steps(lowered: Func, kernels: Sequence[Kernel]) -> Iterator[Step]:
         for node in block.nodes:
             kind = said.get(block.names.get(node, "")) if block is lowered.body else None
             if node.op in _NO_STEP and kind != "library":
-                pending.extend(node.blocks if node.op != "kernel" else ())
+                pending.extend(node.blocks if node.op not in ("custom", "kernel") else ())
             elif kind != "generated":
                 yield Step(_ops_of(node), frozenset(block.locs.get(node, ())))
 
@@ -117,9 +127,15 @@ def _give(step: Step, ops: Sequence[_Op]) -> None:
     """
     found = False
     for name in step.ops:
-        found |= _mark([op for op in ops if op.name == name], step.lines)
+        own = [op for op in ops if op.name == name]
+        found |= _mark(own, step.lines) or _is_of_operator(name, step.lines, ops)
     if not found and step.lines:
         _mark(ops, step.lines)
+
+
+def _is_of_operator(name: str, lines: frozenset[str], ops: Sequence[_Op]) -> bool:
+    """Whether an op of a step comes from the decomposition of a hosted operator."""
+    return any(name in op.inner and not lines.isdisjoint(op.lines) for op in ops)
 
 
 def _mark(ops: Iterable[_Op], lines: frozenset[str]) -> bool:

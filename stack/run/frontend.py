@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
-from stack.ir.types import DType
+from stack.ir.types import DType, TensorType
 
 RECORD = "record"  # in place of a backend: see `Frontend.train_runs`
 
@@ -112,6 +113,14 @@ class Frontend(Protocol):
 
     def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Run what an `opaque` node names, on storage arrays."""
+        ...
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        """A declared operator as one of the framework's: on its arrays, attributes by name."""
+        ...
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        """A function of arrays of the framework, written out; also while another is captured."""
         ...
 
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:

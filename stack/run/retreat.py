@@ -1,5 +1,5 @@
-"""What takes the place of a kernel that its compiler refuses: the next tile, then smaller groups,
-then a library step.
+"""What takes the place of a kernel that its compiler refuses: the next schedule, then smaller
+groups, then a library step.
 
 The group that a refused kernel was made from is marked, and the pipeline that the backend names
 (`Lowering.retreat`) gives it another way to be computed; then all is lowered again. Each round

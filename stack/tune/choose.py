@@ -1,4 +1,4 @@
-"""Groups that name several tiles get the one that is fastest here.
+"""Groups that name several schedules get the one that is fastest here.
 
 Every distinct group is a program of its own, tried by a child process (`stack.tune.worker`): one
 that faults or hangs costs its candidate, not the parent. Results are kept in the cache for the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,10 +21,11 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
 from stack.run.cache import Cache, cache_folder
+from stack.schedule import schedules_of, with_schedules
 from stack.target import Target
 from stack.tune.child import Child
 
-FORMAT = "tiles/1"
+FORMAT = "schedules/1"
 
 
 @dataclass
@@ -33,7 +34,7 @@ class Trial:
 
     Attributes:
         program: a function that does nothing else.
-        tiles: candidates, in the order that the model puts them.
+        schedules: candidates, in the order that the model puts them.
         seconds: by candidate; None where it failed.
         problems: why, by candidate.
         is_known: whether the cache had it.
@@ -41,7 +42,7 @@ class Trial:
 
     name: str
     program: Func
-    tiles: tuple[str, ...]
+    schedules: tuple[str, ...]
     seconds: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     problems: dict[str, str] = field(default_factory=dict[str, str])
     is_known: bool = False
@@ -49,7 +50,7 @@ class Trial:
     @property
     def best(self) -> str:
         """The fastest candidate; the model's where none ran."""
-        return min(self.tiles, key=lambda t: self.seconds.get(t) or math.inf)
+        return min(self.schedules, key=lambda t: self.seconds.get(t) or math.inf)
 
     def __str__(self) -> str:
         """A line for the record: candidates, fastest first."""
@@ -66,29 +67,31 @@ def choose(
     options: dict[str, Any],
     cache: Cache | None = None,
     target: Target | None = None,
+    schedules: Mapping[str, str] | None = None,
 ) -> tuple[Func, list[Trial]]:
-    """The function with one tile on each group, and what was measured.
+    """The function with one schedule on each group, and what was measured.
 
     Args:
         func: after the stage that forms groups.
         backend: names the candidates (`Lowering.proposal`), lowers and runs them.
         options: of the backend; `device` says where.
         cache: None takes the user's.
-        target: the machine that tiles are proposed for.
+        target: the machine that schedules are proposed for.
+        schedules: by names of groups: these are taken, not measured.
     """
     proposal, identify = backend.lowering.proposal, backend.machine.identify
     if not proposal or identify is None:
-        raise UsageError(f"backend {backend.name!r} has no tiles to choose from")
-    proposed = Pipeline(proposal).run(func, target=target).func
-    groups = [n for n in proposed.body.nodes if len(n.attrs.get("tiles") or ()) > 1]
+        raise UsageError(f"backend {backend.name!r} has no schedules to choose from")
+    proposed = Pipeline(proposal).run(func, target=target, schedules=schedules).func
+    groups = [n for n in proposed.body.nodes if len(schedules_of(n)) > 1]
     trials: dict[str, Trial] = {}
     texts: dict[Node, str] = {}
     for node in groups:
         program = alone(node)
         texts[node] = text = str(program)
         name = f"%{proposed.body.names.get(node, node.op)}"
-        trials.setdefault(text, Trial(name, program, tuple(node.attrs["tiles"])))
-    here = cache if cache is not None else Cache(cache_folder() / "tiles")
+        trials.setdefault(text, Trial(name, program, schedules_of(node)))
+    here = cache if cache is not None else Cache(cache_folder() / "schedules")
     identity = identify(options)
     missing = [t for text, t in trials.items() if not _recall(t, here, _key(text, identity))]
     if missing:
@@ -96,7 +99,7 @@ def choose(
         for text, trial in trials.items():
             if trial in missing:
                 _keep(trial, here, _key(text, identity))
-    changed = {n: Replacement(with_tiles(n, (trials[texts[n]].best,))) for n in groups}
+    changed = {n: Replacement(with_schedules(n, (trials[texts[n]].best,))) for n in groups}
     body: Block = replace(proposed.body, changed) if changed else proposed.body
     return Func(func.name, body, func.level), list(trials.values())
 
@@ -113,38 +116,34 @@ def alone(node: Node) -> Func:
     return b.func("group", list(params.values()), [again])
 
 
-def with_tiles(node: Node, tiles: Sequence[str]) -> Node:
-    """The node with other tiles."""
-    attrs = {**node.attrs, "tiles": tuple(tiles)}
-    return Node(node.op, node.args, attrs, node.type, node.blocks)
-
-
 def candidates(trial: Trial) -> list[Func]:
-    """The program of a trial with each of its tiles."""
-    (node,) = (n for n in trial.program.body.nodes if "tiles" in n.attrs)
+    """The program of a trial with each of its schedules."""
+    (node,) = (n for n in trial.program.body.nodes if "schedule" in n.attrs)
     made: list[Func] = []
-    for tile in trial.tiles:
-        body = replace(trial.program.body, {node: Replacement(with_tiles(node, (tile,)))})
+    for text in trial.schedules:
+        body = replace(trial.program.body, {node: Replacement(with_schedules(node, (text,)))})
         made.append(Func(trial.program.name, body, trial.program.level))
     return made
 
 
 def _measure(trials: Sequence[Trial], backend: Backend, options: dict[str, Any]) -> None:
     """Fill in the seconds. A child that ends early is started again behind what ended it."""
-    todo = [(trial, tile, f) for trial in trials for tile, f in zip(trial.tiles, candidates(trial))]
+    todo = [
+        (trial, text, f) for trial in trials for text, f in zip(trial.schedules, candidates(trial))
+    ]
     while todo:
         with Child(backend.name, options, [str(f) for _, _, f in todo]) as child:
             done = 0
             for reply in child.replies():
-                trial, tile, _ = todo[done]
-                trial.seconds[tile] = reply.seconds
+                trial, text, _ = todo[done]
+                trial.seconds[text] = reply.seconds
                 if reply.problem:
-                    trial.problems[tile] = reply.problem
+                    trial.problems[text] = reply.problem
                 done += 1
         if done < len(todo):
-            trial, tile, _ = todo[done]
-            trial.seconds[tile] = None
-            trial.problems[tile] = child.problem
+            trial, text, _ = todo[done]
+            trial.seconds[text] = None
+            trial.problems[text] = child.problem
             done += 1
         todo = todo[done:]
 

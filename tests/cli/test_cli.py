@@ -223,7 +223,7 @@ def test_explain_says_what_was_kept_at_what_price(
     assert code == 0, err
     code, out, _ = run(capsys, "explain", str(folder / "joint"), "gate.py:5")
     assert code == 0
-    assert "%mm is kept: 4.1 kB to write and read, recomputed never" in out
+    assert "%h is kept: 4.1 kB to write and read, recomputed never" in out
     code, out, _ = run(capsys, "explain", str(folder / "joint"), "sigmoid")
     assert code == 0
     assert "%mul is kept: 2.05 kB to read, recomputed" in out

@@ -71,7 +71,7 @@ def test_opt_takes_a_target(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         "func @f(%x: bf16[4096, 4096], %y: bf16[4096, 4096]) -> (bf16[4096, 4096]) at tensor {\n"
         '  %z = dot(%x, %y) {rule="m k, k n -> m n"} : bf16[4096, 4096]\n  return %z\n}\n'
     )
-    argv = ["opt", str(path), "--pass-pipeline=fuse,tiles,blocks", "--target"]
+    argv = ["opt", str(path), "--pass-pipeline=fuse,schedule,blocks", "--target"]
     for name, count in (("sm_80", 108), ("sm_100", 148)):
         assert main([*argv, name]) == 0
         assert f"programs={count}" in capsys.readouterr().out

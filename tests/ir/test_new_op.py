@@ -10,15 +10,23 @@ import pytest
 from kernel_cases import group_of, program
 from perturbation import perturb
 
+import stack.plugins as plugins
+from stack.backends.cuda.printer import print_kernel as print_cuda
+from stack.backends.mlir.printer import print_kernel as print_mlir
+from stack.backends.triton.printer import print_kernel as print_triton
 from stack.errors import RuleError
 from stack.ir import Builder, Func, Node, ops, param, parse, tensor, verify
 from stack.ir.axes import Rule, parse_rule
 from stack.ir.elementwise_ops import EVERYWHERE, elementwise_rule
+from stack.ir.movement_ops import MOVED
 from stack.ir.ops import OPS, Applied, OpDef, Site
 from stack.ir.region import Range
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import tile_group
 from stack.rewrite import Pipeline
+from stack.run.compile import compile_func, lower
+from stack.run.record import Run
+from stack.target import load
 
 b = Builder()
 
@@ -46,7 +54,7 @@ CBRT = OpDef(
 )  # fmt: skip
 DIAGONAL = OpDef(
     "diagonal", "elements whose first two indices agree", "movement", _typed,
-    rule=_diagonal_rule, evaluate=_diagonal, arity=1,
+    rule=_diagonal_rule, evaluate=_diagonal, algebra=MOVED, arity=1,
 )  # fmt: skip
 
 
@@ -108,3 +116,42 @@ def test_it_fuses(rng: np.random.Generator) -> None:
     node = b.exp(b.op("diagonal", (b.neg(x),)))
     made = Pipeline("fuse").run(Func("f", b.block([x], [node])), check=True).func
     assert [n.op for n in made.nodes] == ["fusion"]
+
+
+# ---- on every backend, with no word in a pass or a printer
+
+
+def _program() -> Func:
+    x, y = param("x", tensor("f32", 6, 6, 9)), param("y", tensor("f32", 6, 9))
+    picked = b.op("diagonal", (b.op("cbrt", (x,)),))
+    scaled = b.mul(picked, b.exp(y))
+    return Func("f", b.block([x, y], [b.reduce(scaled, kind="sum", axes=(1,)), b.neg(picked)]))
+
+
+def test_it_runs_natively(rng: np.random.Generator) -> None:
+    func = _program()
+    arrays = [rng.standard_normal(p.shape).astype(np.float32) for p in func.params]
+    executable = compile_func(func, "mlir", options={"cache": False})
+    assert {k.kind for k in executable.kernels} == {"generated"}
+    x, y = arrays
+    picked = np.cbrt(np.einsum("aab->ab", x.astype(np.float64)))
+    found = executable.run(arrays)
+    np.testing.assert_allclose(found[0], (picked * np.exp(y.astype(np.float64))).sum(1), rtol=1e-4)
+    np.testing.assert_allclose(found[1], -picked, rtol=1e-5)
+
+
+PRINTERS: dict[str, Any] = {"mlir": print_mlir, "triton": print_triton, "cuda": print_cuda}
+TARGETS = {"mlir": "avx2", "triton": "sm_90", "cuda": "sm_90"}
+
+
+@pytest.mark.parametrize("name", PRINTERS)
+def test_it_is_printed(name: str) -> None:
+    """All of the program is in kernels of ours, each of which is printed."""
+    show, target = PRINTERS[name], TARGETS[name]
+    backend = plugins.load("stack.backends", name)
+    made = lower(_program(), backend, Run("new", "", name), target=load(target))
+    assert {n.op for n in made.nodes} <= {"kernel", "item", "reshape"}
+    texts = [show(n, "k") for n in made.nodes if n.op == "kernel"]
+    assert texts
+    shown = [text if isinstance(text, str) else text.text for text in texts]
+    assert not any("cbrt(" in text or "diagonal(" in text for text in shown)

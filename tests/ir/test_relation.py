@@ -23,7 +23,8 @@ from stack.ir.tensor_ops import TENSOR_OPS
 
 OUTSIDE = ("opaque", "custom", "kernel")  # what they read is not known
 ELEMENTWISE = tuple(n for n in TENSOR_OPS if OPS[n].kind == "elementwise")
-NAMES = sorted(TENSOR_OPS - set(LEAVES) - set(OUTSIDE))
+BETWEEN_RANKS = {n for n in TENSOR_OPS if OPS[n].kind == "collective"}
+NAMES = sorted(TENSOR_OPS - set(LEAVES) - set(OUTSIDE) - BETWEEN_RANKS)
 b = Builder()
 
 
@@ -55,7 +56,7 @@ def test_only_places_that_push_names_change(op: str) -> None:
 
 
 # a box of a body is the hull of boxes of its nodes, one way and the other
-BODIES = {n for n in NAMES if OPS[n].kind == "control"}
+BODIES = {n for n in NAMES if OPS[n].kind in ("control", "group")}
 
 
 @pytest.mark.parametrize("op", [n for n in NAMES if n not in BODIES])

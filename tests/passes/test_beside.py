@@ -12,6 +12,7 @@ from stack.ir.node import topological
 from stack.passes.blocking.beside import BesideTiler
 from stack.passes.blocking.joined import parts_of
 from stack.rewrite import Pipeline
+from stack.schedule import schedules_of
 
 TYPES = str.maketrans(
     {"X": "bf16[2048, 4096]", "Q": "bf16[4096, 4096]", "K": "bf16[1024, 4096]",
@@ -115,11 +116,16 @@ def put(dtype: str, tile: str) -> Func:
     made = beside(str(Pipeline("fuse").run(parse(text)).func))
     (group,) = groups(made)
     name = f'name="{group.attrs["name"]}"'
-    return parse(str(made).replace(name, f'{name}, tiles=["{tile}"]'))
+    return parse(str(made).replace(name, f'{name}, schedule="{tile}"'))
 
 
 @pytest.mark.parametrize(
-    "tile", ["32x32x32 warps=4 stages=2", "16x64x128 warps=4 stages=2", "apart"]
+    "tile",
+    [
+        "m=32@grid n=32@grid k=32@serial warps=4 stages=2",
+        "m=16@grid n=64@grid k=128@serial warps=4 stages=2",
+        "apart",
+    ],
 )
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_values(dtype: str, tile: str, rng: np.random.Generator) -> None:
@@ -137,7 +143,7 @@ def test_values(dtype: str, tile: str, rng: np.random.Generator) -> None:
 
 
 def test_each_has_programs_of_its_own() -> None:
-    (group,) = groups(put("bf16", "32x32x32 warps=4 stages=2"))
+    (group,) = groups(put("bf16", "m=32@grid n=32@grid k=32@serial warps=4 stages=2"))
     source = print_kernel(BesideTiler(group).kernel(), "kernel")
     assert source.programs == 3 * 5 + 3 * 2 + 3 * 2
     assert "if pid < 15:" in source.text
@@ -147,10 +153,10 @@ def test_each_has_programs_of_its_own() -> None:
 
 
 def test_apart_stands_among_the_tiles() -> None:
-    record = Pipeline("tiles{most=20}").run(parse(EXPECTED)).records[0]
+    record = Pipeline("schedule{most=20}").run(parse(EXPECTED)).records[0]
     (group,) = groups(record.after)
-    assert group.attrs["tiles"].count("apart") == 1
-    assert not any("persistent" in t or "last" in t for t in group.attrs["tiles"])
+    assert schedules_of(group).count("apart") == 1
+    assert not any("persistent" in t or "+" in t for t in schedules_of(group))
     assert "apart" in record.notes[0]
 
 

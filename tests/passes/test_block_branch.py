@@ -24,7 +24,7 @@ SEQ = 190
 def lowered(program: Callable[..., Any], args: list[Tensor]) -> Func:
     func, notes = streamed(prepared(stack.trace(program, *args)), "min_axis=2,balance=0")
     assert any(n.op == "stream" for n in func.nodes), notes
-    made = Pipeline("fuse,blocks{rows=32,step=32}").run(func).func
+    made = Pipeline("fuse,schedule,blocks").run(func, schedules={"*": "m=32 k=32"}).func
     verify(made)
     assert parse(str(made)) is made
     return made

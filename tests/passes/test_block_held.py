@@ -13,8 +13,7 @@ from stack.ir import Func, Node, parse, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
-from stack.passes.blocking import stream_grid
-from stack.passes.blocking import tiler as block_tiler
+from stack.passes.blocking import row_policy, stream_grid
 from stack.passes.blocking.reduce import Walk
 from stack.rewrite import Pipeline
 
@@ -25,7 +24,7 @@ Tensor = Any
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
-    for module in (stream_grid, block_tiler):
+    for module in (stream_grid, row_policy):
         monkeypatch.setattr(module, "TWICE", Walk(64, 1, 0, True))
     monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
 
@@ -113,7 +112,7 @@ def test_reductions_that_are_no_stream(
     width: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a tile needs of the whole row is computed before the tiles that are held."""
-    for module in (block_reduce, block_tiler):
+    for module in (block_reduce, row_policy):
         monkeypatch.setattr(module, "MAX_WHOLE", 64)
 
     def mixed(x: Tensor) -> Tensor:

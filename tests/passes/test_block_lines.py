@@ -29,7 +29,7 @@ def product(
 
 
 def kernel(func: Func) -> tuple[Func, list[Node]]:
-    result = Pipeline("fuse,tiles,blocks").run(func).func
+    result = Pipeline("fuse,schedule,blocks").run(func).func
     verify(result)
     assert parse(str(result)) is result
     return result, [n for _, n in walk(result.body)]

@@ -23,7 +23,7 @@ def extents(name: str, seq: int, heads: int, batch: int) -> list[int]:
     if name == "bias":
         args.append(made(heads, seq, seq))
     func, _ = streamed(prepared(stack.trace(VARIANTS[name], *args)), "min_axis=2,balance=150")
-    func = Pipeline("fuse,blocks{rows=128,step=64}").run(func).func
+    func = Pipeline("fuse,schedule,blocks").run(func, schedules={"*": "m=128 k=64"}).func
     loops = [n for _, n in walk(func.body) if n.op == "loop" and n.attrs["kind"] == "grid"]
     return [n.blocks[0].params[0].attrs["extent"] for n in loops]
 

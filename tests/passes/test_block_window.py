@@ -50,10 +50,14 @@ def drawn(rng: np.random.Generator, dtype: Any = None) -> list[Tensor]:
     return [m.to(dtype) for m in made] if dtype else made
 
 
-def lowered(program: Callable[..., Any], args: list[Tensor], options: str = "") -> Func:
+def lowered(program: Callable[..., Any], args: list[Tensor], schedule: str = "") -> Func:
     func, notes = streamed(prepared(stack.trace(program, *args)), "min_axis=2,balance=0")
     assert any(n.op == "stream" for n in func.nodes), notes
-    made = Pipeline(f"fuse,blocks{options}").run(func).func
+    made = (
+        Pipeline("fuse,schedule,blocks")
+        .run(func, schedules={"*": schedule} if schedule else {})
+        .func
+    )
     verify(made)
     assert parse(str(made)) is made
     return made
@@ -106,7 +110,7 @@ def test_a_window_is_read_once(rng: np.random.Generator) -> None:
     args = [torch.from_numpy(rng.standard_normal(s).astype(np.float32)) for s in (
         (1, 2, 128, 16), (1, 2, 128, 16), (1, 2, 128, 16), (2, 255)
     )]  # fmt: skip
-    func = lowered(program, args, "{rows=64,step=64}")
+    func = lowered(program, args, "m=64 k=64")
     (found,) = gathers(func)
     assert found.args[0].shape == (128,)
     assert found.shape == (64, 64)

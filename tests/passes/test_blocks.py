@@ -21,12 +21,11 @@ from gpu_cases import (
     product_of,
     several,
 )
-from kernel_cases import CASES, Spec, group_of, pointwise, program, random_array, softmax
+from kernel_cases import CASES, Spec, group_of, in_blocks, pointwise, program, random_array, softmax
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.node import walk
 from stack.passes.blocking.tiler import BlockTiler
-from stack.passes.blocks import LEFT
 from stack.passes.tile import CannotTile, alone
 from stack.rewrite import Pipeline
 
@@ -35,9 +34,9 @@ ROWS = [c for c in CASES if c not in SCANS]
 SUMMED_TWICE = "b s h d, n h d -> b s n"
 
 
-def lowered(group: Node, rows: int = 0, lanes: int = 0, step: int = 0) -> Func:
+def lowered(group: Node, **blocks: int) -> Func:
     """The kernel of a group, verified and printed losslessly."""
-    func = program(BlockTiler(group, rows, lanes, step).kernel())
+    func = program(BlockTiler(in_blocks(group, **blocks)).kernel())
     verify(func)
     assert parse(str(func)) is func
     return func
@@ -213,7 +212,7 @@ def test_a_long_contracted_axis_is_walked(
     parts = rule.split(" -> ")[0].split(",")
     first, second = (tuple(sizes[n] for n in part.split()) for part in parts)
     arrays = [floats(s, "bf16", rng) for s in (first, second)]
-    func = lowered(product_of(rule, first, second, "bf16"), rows=64, lanes=32, step=32)
+    func = lowered(product_of(rule, first, second, "bf16"), m=64, n=32, k=32)
     assert str(func).count('kind="serial"') == 1
     assert_near(several(func.interpret(*arrays))[0], einsum(rule, *arrays), "bf16")
 
@@ -253,7 +252,7 @@ def test_scatters_and_running_maxima_are_left(build: Build, specs: list[Spec]) -
     if build.__name__ == "running_sum":
         assert Pipeline("blocks").run(func).func.body.results[0].op == "kernel"
         return
-    assert func.body.results[0].op in (*LEFT, "scan")
+    assert func.body.results[0].op in ("scatter", "scan")
     assert Pipeline("blocks").run(func).func is func
 
 
@@ -270,7 +269,8 @@ def test_warps_and_stages_that_are_asked_for() -> None:
     b = Builder()
     x, w = (param(n, tensor("bf16", 128, 128)) for n in "xw")
     func = b.func("main", [x, w], [b.dot(x, w, rule="m k, k n -> m n")])
-    (kernel,) = Pipeline("blocks{warps=2, stages=5}").run(func).func.nodes
+    given = {"*": "warps=2 stages=5"}
+    (kernel,) = Pipeline("schedule,blocks").run(func, schedules=given).func.nodes
     assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (2, 5)
 
 

@@ -155,10 +155,30 @@ def two_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize(
     ("dtype", "width", "one", "two"),
     [
-        ("bfloat16", 128, "64x0x64 warps=4 stages=3", "128x0x64 warps=8 stages=2"),
-        ("bfloat16", 64, "64x0x64 warps=4 stages=3", "128x0x64 warps=4 stages=2"),
-        ("float32", 128, "128x0x32 warps=8 stages=2", "128x0x32 warps=8 stages=2"),
-        ("float32", 64, "64x0x64 warps=4 stages=3", "64x0x32 warps=4 stages=2"),
+        (
+            "bfloat16",
+            128,
+            "m=64@grid k=64@serial warps=4 stages=3",
+            "m=128@grid k=64@serial warps=8 stages=2",
+        ),
+        (
+            "bfloat16",
+            64,
+            "m=64@grid k=64@serial warps=4 stages=3",
+            "m=128@grid k=64@serial warps=4 stages=2",
+        ),
+        (
+            "float32",
+            128,
+            "m=128@grid k=32@serial warps=8 stages=2",
+            "m=128@grid k=32@serial warps=8 stages=2",
+        ),
+        (
+            "float32",
+            64,
+            "m=64@grid k=64@serial warps=4 stages=3",
+            "m=64@grid k=32@serial warps=4 stages=2",
+        ),
     ],
 )
 def test_parts_of_f32_take_registers(dtype: str, width: int, one: str, two: str) -> None:
@@ -167,9 +187,9 @@ def test_parts_of_f32_take_registers(dtype: str, width: int, one: str, two: str)
     args = [torch.zeros(1, 2, 512, width, dtype=getattr(torch, dtype)) for _ in range(3)]
     for program, tile in ((causal, one), (two_sums, two)):
         func, _ = streamed(prepared(stack.trace(program, *args)))
-        func = Pipeline("fuse,tiles").run(func).func
+        func = Pipeline("fuse,schedule").run(func).func
         (group,) = (n for n in func.nodes if n.op == "stream")
-        assert group.attrs["tiles"] == (tile,)
+        assert group.attrs["schedule"] == tile
 
 
 def many_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
@@ -180,7 +200,7 @@ def many_sums(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
 @pytest.mark.parametrize(
     ("rows", "dtype", "width"), [(512, "bfloat16", 128), (96, "float32", 64), (50, "float32", 128)]
 )
-@pytest.mark.parametrize("tiles", ["", "tiles,"])
+@pytest.mark.parametrize("tiles", ["", "schedule,"])
 def test_each_warp_has_rows_of_its_own(rows: int, dtype: str, width: int, tiles: str) -> None:
     args = [torch.zeros(1, 2, n, width, dtype=getattr(torch, dtype)) for n in (rows, 512, 512)]
     func, _ = streamed(prepared(stack.trace(many_sums, *args)))

@@ -141,10 +141,10 @@ def test_before_and_expected() -> None:
 func @main(%x: f32[3, 8]) -> (f32[3, 8]) at tensor {{
   %kernel = kernel(%x) {{level="tile", name="twice", ops=["mul"]}} : f32[3, 8]
   {{(%p0: {memory}, %o0: {memory})
-    %loop = loop(%o0) {{kind="grid"}} : {memory} {{(%i < 3, %o0_0: {memory})
-      %load = load(%p0, %i, 0:i64) : f32<8>
+    %loop = loop(%o0) {{kind="grid"}} : {memory} {{(%p_i1 < 3, %o0_0: {memory})
+      %load = load(%p0, %p_i1, 0:i64) : f32<8>
       %mul = mul(%load, 2.0:f32) : f32<8>
-      %store = store(%o0_0, %mul, %i, 0:i64) : {memory}
+      %store = store(%o0_0, %mul, %p_i1, 0:i64) : {memory}
       return %store
     }}
     return %loop

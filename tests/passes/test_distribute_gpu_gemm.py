@@ -27,7 +27,7 @@ from stack.ir import Func, parse, verify
 from stack.ir.types import BF16, F32, F64
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.passes.distribute_gpu import CannotDistribute
-from stack.passes.tile_gpu import pick_tile
+from stack.passes.gpu_loops.tile_policy import ranked_tiles
 from stack.passes.tile_gpu import tile_gpu_group as tile_group
 from stack.target import as_gpu
 
@@ -173,14 +173,14 @@ def test_f32_stays_off_tensor_cores() -> None:
 
 
 def test_tiles_shrink_where_blocks_are_few() -> None:
-    assert pick_tile(4096, 4096, 1, BF16, GPU) == (128, 128)
-    assert pick_tile(4096, 4096, 1, F32, GPU) == (128, 128)
-    assert pick_tile(4096, 4096, 1, F64, GPU) == (64, 64)
-    assert pick_tile(64, 64, 1, F32, GPU) == (32, 32)
-    small = pick_tile(128, 768, 1, BF16, GPU)
+    assert ranked_tiles(4096, 4096, 1, BF16, GPU)[0] == (128, 128)
+    assert ranked_tiles(4096, 4096, 1, F32, GPU)[0] == (128, 128)
+    assert ranked_tiles(4096, 4096, 1, F64, GPU)[0] == (64, 64)
+    assert ranked_tiles(64, 64, 1, F32, GPU)[0] == (32, 32)
+    small = ranked_tiles(128, 768, 1, BF16, GPU)[0]
     assert small[0] * small[1] < 64 * 64
-    assert pick_tile(1, 4096, 1, BF16, GPU)[0] == 16
-    assert pick_tile(128, 768, 64, BF16, GPU) > small
+    assert ranked_tiles(1, 4096, 1, BF16, GPU)[0][0] == 16
+    assert ranked_tiles(128, 768, 64, BF16, GPU)[0] > small
 
 
 def test_tiles_are_no_larger_than_the_product() -> None:

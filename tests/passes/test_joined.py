@@ -16,6 +16,7 @@ from gpu_cases import (
     several,
     thrice,
 )
+from kernel_cases import in_blocks
 from rule_cases import func
 
 from stack.ir import Builder, Func, Node, parse, verify
@@ -26,6 +27,7 @@ from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline
 from stack.rewrite.pipeline import Record
+from stack.schedule import schedules_of
 from stack.target import as_gpu
 
 GPU = as_gpu(None)
@@ -183,7 +185,8 @@ def test_products_that_are_needed_elsewhere_are_results_too() -> None:
 
 def kernel_of(group: Node, rows: int, lanes: int, step: int) -> Func:
     b = Builder()
-    made = BlockTiler(group, rows, lanes, step).kernel()
+    down = {"m": rows} if group.args[0].shape[0] != 1 else {}
+    made = BlockTiler(in_blocks(group, **down, n=lanes, k=step)).kernel()
     count = len(group.blocks[0].results)
     results = [made] if count == 1 else [b.item(made, index=i) for i in range(count)]
     outside = [a for a in group.args]
@@ -273,10 +276,10 @@ def big(build: Build) -> Func:
 
 
 def test_apart_stands_among_the_tiles() -> None:
-    record = Pipeline("tiles{most=20}").run(big(kept)).records[0]
+    record = Pipeline("schedule{most=20}").run(big(kept)).records[0]
     group = next(n for n in record.after.nodes if n.op == "fusion")
-    assert group.attrs["tiles"].count("apart") == 1
-    (note,) = Pipeline("tiles").run(big(kept)).records[0].notes
+    assert schedules_of(group).count("apart") == 1
+    (note,) = Pipeline("schedule").run(big(kept)).records[0].notes
     assert "apart" in note
 
 
@@ -285,7 +288,7 @@ def test_set_apart(build: Build, rng: np.random.Generator) -> None:
     """A kernel for each, the same values; a product that is a result is written once."""
     shapes = next(s for b, s in JOINED if b is build)
     group = epilogue_of(build, shapes, "f32")
-    attrs = {**group.attrs, "tiles": ("apart",)}
+    attrs = {**group.attrs, "schedule": "apart"}
     group = Node(group.op, group.args, attrs, group.type, group.blocks)
     b = Builder()
     count = len(group.blocks[0].results)

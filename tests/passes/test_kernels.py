@@ -8,10 +8,13 @@ import numpy as np
 import pytest
 from kernel_cases import CASES, Spec, group_of, pointwise, program, random_array, softmax
 
-from stack.ir import Builder, Node, param, parse, tensor, verify
+from stack.errors import VerifyError
+from stack.ir import Block, Builder, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.distribute import distribute_kernel
+from stack.passes.blocks import Blocks
+from stack.passes.distribute import Distribute, distribute_kernel
 from stack.passes.tile import CannotTile, alone, tile_group
+from stack.rewrite.log import Log
 
 
 @pytest.mark.parametrize(("build", "specs"), CASES, ids=lambda c: getattr(c, "__name__", None))
@@ -62,6 +65,22 @@ def test_argreduce_takes_the_first_and_nan_wins(kind: str, axis: int) -> None:
         np.testing.assert_array_equal(program(kernel).interpret(values), expected)
 
 
+@pytest.mark.parametrize(
+    ("shape", "rule"), [((4, 30), "a tile of one axis"), ((2000,), "not of one with `clip`")]
+)
+def test_masked_tiles_are_refused_with_node_and_line(shape: tuple[int, ...], rule: str) -> None:
+    b = Builder()
+    x, p = param("x", tensor("f32", *shape)), param("p0", tensor("f32", *shape))
+    block = b.block([p], [b.exp(p)])
+    body = Block(block.params, block.results, block.names, {block.results[0]: ("model.py:3",)})
+    group = Builder().fusion(x, kind="loop", name="grown", blocks=(body,))
+    masked = Blocks().run(program(group), Log())
+    verify(masked)
+    with pytest.raises(VerifyError, match=rule) as error:
+        Distribute().run(masked, Log())
+    assert error.value.node.startswith("%load = load(%p0") and error.value.source
+
+
 def test_empty_arrays_are_refused_by_name() -> None:
     with pytest.raises(CannotTile, match="empty"):
         tile_group(group_of(pointwise, [("f32", 0, 3)]))
@@ -85,3 +104,17 @@ def test_a_widened_16_bit_value_is_the_rounded_one(rng: np.random.Generator) -> 
         np.testing.assert_array_equal(widened, stored.astype(np.float32))
         np.testing.assert_array_equal(same, arrays[0])
     assert str(func).count("= cast(") == 4  # x and y in, the sum down and up again
+
+
+@pytest.mark.parametrize(
+    ("count", "why"), [(1, "in every turn of a loop"), (2, "do not share one index space")]
+)
+def test_rows_spread_over_another_axis_are_refused(count: int, why: str) -> None:
+    """Each row would need the reduction of others, along the lanes and inside of its loop."""
+
+    def crossed(b: Builder, *x: Node) -> tuple[Node, ...]:
+        least = b.reduce(x[0], kind="min", axes=(0, 2))
+        return least, b.mul(x[-1], b.broadcast(least, axes=(0,), type=x[0].type))
+
+    with pytest.raises(CannotTile, match=why):
+        tile_group(group_of(crossed, [("f32", 4, 4, 64)] * count))

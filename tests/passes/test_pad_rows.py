@@ -73,7 +73,7 @@ def test_readers_share_one_copy_and_keep_what_follows(rng: np.random.Generator) 
     assert len(readers) == 2 and all(n.args[0] is pads[0] for n in readers)
     given = [round_bf16(rng.standard_normal(p.shape).astype(np.float32)) for p in func.params]
     wanted = func.interpret(*given)
-    kernels = Pipeline("tiles,blocks").run(found).func
+    kernels = Pipeline("schedule,blocks").run(found).func
     for got, want in zip(kernels.interpret(*given), wanted, strict=True):
         np.testing.assert_allclose(got, want, rtol=2e-2, atol=2e-1)
 

@@ -142,7 +142,7 @@ def test_steps_that_are_hidden_are_not_run(rng: np.random.Generator) -> None:
     _, after = limited(documents, args)
     for array in args[1:3]:
         array[:, :, 64:] = math.nan
-    kernels = Pipeline("fuse,blocks{rows=16,step=16}").run(after).func
+    kernels = Pipeline("fuse,schedule,blocks").run(after, schedules={"*": "m=16 k=16"}).func
     with np.errstate(all="ignore"):
         found = kernels.interpret(*(a.numpy() for a in args))
     np.testing.assert_allclose(found, clean, rtol=1e-4, atol=1e-5)

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from stack.errors import UsageError
 from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
@@ -22,6 +21,7 @@ from stack.passes.blocking.tile_choice import (
     seconds,
 )
 from stack.rewrite import Pipeline
+from stack.schedule import Schedule, schedules_of
 from stack.target import Gpu, as_gpu
 
 GPU = as_gpu(None)
@@ -33,15 +33,9 @@ def product(m: int, n: int, k: int, dtype: str = "bf16") -> Func:
     return b.func("main", [x, w], [b.dot(x, w, rule="m k, n k -> m n")])
 
 
-@pytest.mark.parametrize("tile", [*HALF, Tile(128, 256, 64, 8, 3, last=(64, 128))], ids=str)
-def test_text_of_a_tile_reads_back(tile: Tile) -> None:
-    assert Tile.parse(str(tile)) == tile
-
-
-@pytest.mark.parametrize("text", ["", "128x256", "128x256x64 warps=8", "ax2x3 warps=1 stages=1"])
-def test_other_text_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="rows x lanes x step"):
-        Tile.parse(text)
+@pytest.mark.parametrize("tile", [*HALF, Tile(128, 256, 64, 8, 3, last=(64, 128))])
+def test_a_tile_is_a_schedule(tile: Tile) -> None:
+    assert Tile.of(Schedule.parse(str(tile.schedule))) == tile
 
 
 def test_few_rows_take_a_flat_tile_and_many_a_large_one() -> None:
@@ -59,14 +53,14 @@ def test_time_grows_with_turns_of_the_processors() -> None:
 
 
 def test_a_group_names_its_tiles_and_blocks_takes_the_first() -> None:
-    func = Pipeline("tiles{most=3}").run(product(2048, 4096, 4096)).func
+    func = Pipeline("schedule{most=3}").run(product(2048, 4096, 4096)).func
     verify(func)
     assert parse(str(func)) is func
     (group,) = func.nodes
-    tiles = group.attrs["tiles"]
+    tiles = schedules_of(group)
     assert len(tiles) == len(set(tiles)) == 3
     (kernel,) = Pipeline("blocks").run(func).func.nodes
-    first = Tile.parse(tiles[0])
+    first = Schedule.parse(tiles[0])
     assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (first.warps, first.stages)
     assert kernel.attrs.get("programs") == (GPU.processors if first.persistent else None)
 
@@ -78,10 +72,10 @@ def test_much_work_leaves_registers_to_it() -> None:
 
 
 def test_what_the_tiles_say_is_done() -> None:
-    text = str(Pipeline("tiles").run(product(256, 512, 64)).func)
-    start = text.index("tiles=[") + len("tiles=[")
-    own = text[start : text.index("]", start)]
-    func = parse(text.replace(own, '"64x32x16 warps=2 stages=5"'))
+    text = str(Pipeline("schedule").run(product(256, 512, 64)).func)
+    start = text.index("schedule=") + len("schedule=")
+    own = text[start : text.index("}", start)]
+    func = parse(text.replace(own, '"m=64@grid n=32@grid k=16@serial warps=2 stages=5"'))
     tiled = Pipeline("blocks").run(func).func
     (kernel,) = tiled.nodes
     assert (kernel.attrs["warps"], kernel.attrs["stages"]) == (2, 5)
@@ -92,21 +86,23 @@ def test_no_product_no_tiles() -> None:
     x = param("x", tensor("f32", 64, 128))
     b = Builder()
     func = b.func("main", [x], [b.reduce(b.exp(x), axes=(1,), kind="sum")])
-    assert Pipeline("tiles").run(func).func is func
+    assert Pipeline("schedule").run(func).func is func
 
 
 def test_note_says_what_the_model_expects() -> None:
-    (record,) = Pipeline("tiles").run(product(512, 4096, 4096)).records
+    (record,) = Pipeline("schedule").run(product(512, 4096, 4096)).records
     (note,) = record.notes
     assert note.count(" us") == 2 and "m k, n k -> m n" in note
 
 
 def test_persistent_programs_compute_the_same(rng: np.random.Generator) -> None:
-    func = Pipeline("tiles").run(product(300, 4700, 32)).func
+    func = Pipeline("schedule").run(product(300, 4700, 32)).func
     text = str(func)
-    start = text.index("tiles=[") + len("tiles=[")
-    own = text[start : text.index("]", start)]
-    shared = parse(text.replace(own, '"32x64x32 warps=4 stages=2 persistent"'))
+    start = text.index("schedule=") + len("schedule=")
+    own = text[start : text.index("}", start)]
+    shared = parse(
+        text.replace(own, '"m=32@grid n=64@grid k=32@serial warps=4 stages=2 persistent"')
+    )
     kernels = Pipeline("blocks").run(shared).func
     assert kernels.nodes[0].attrs["programs"] == GPU.processors
     x, w = (rng.standard_normal(p.shape).astype(np.float32) for p in func.params)
@@ -120,8 +116,8 @@ def test_persistent_only_where_nothing_else_is_loaded(reads: bool) -> None:
     b = Builder()
     y = b.dot(x, w, rule="m k, n k -> m n")
     func = b.func("main", [x, w, r], [b.add(y, r) if reads else b.exp(y)])
-    (group,) = Pipeline("fuse,tiles").run(func).func.nodes
-    assert Tile.parse(group.attrs["tiles"][0]).persistent is not reads
+    (group,) = Pipeline("fuse,schedule").run(func).func.nodes
+    assert Schedule.parse(group.attrs["schedule"]).persistent is not reads
 
 
 def test_rows_that_data_picks_are_read_like_another_array() -> None:
@@ -130,8 +126,8 @@ def test_rows_that_data_picks_are_read_like_another_array() -> None:
     b = Builder()
     rows = b.gather(table, places, rule="d! k, m -> m k")
     func = b.func("main", [x, w, table, places], [b.add(b.dot(x, w, rule="m k, n k -> m n"), rows)])
-    (group,) = Pipeline("fuse,tiles").run(func).func.nodes
-    assert not Tile.parse(group.attrs["tiles"][0]).persistent
+    (group,) = Pipeline("fuse,schedule").run(func).func.nodes
+    assert not Schedule.parse(group.attrs["schedule"]).persistent
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 4), (4, 0, 4), (4, 4, 0)])
@@ -142,12 +138,12 @@ def test_empty_products(shape: tuple[int, int, int]) -> None:
   return %y
 }}
 """
-    Pipeline("layout,fuse,tiles").run(parse(text))
+    Pipeline("layout,fuse,schedule").run(parse(text))
 
 
 def tiles_of(func: Func, most: int = 8, target: Gpu = GPU) -> tuple[str, ...]:
-    (group,) = Pipeline(f"fuse,tiles{{most={most}}}").run(func, target=target).func.nodes
-    return group.attrs["tiles"]
+    (group,) = Pipeline(f"fuse,schedule{{most={most}}}").run(func, target=target).func.nodes
+    return schedules_of(group)
 
 
 def test_a_library_is_measured_beside_the_tiles_of_a_lone_product() -> None:
@@ -186,10 +182,10 @@ def test_a_library_has_a_tile_between_ours(m: int) -> None:
 
 def test_a_chosen_library_is_a_step_that_says_why(rng: np.random.Generator) -> None:
     func = product(96, 64, 32)
-    grouped = Pipeline("fuse,tiles").run(func).func
+    grouped = Pipeline("fuse,schedule").run(func).func
     text = str(grouped)
-    start = text.index("tiles=[") + len("tiles=[")
-    own = text[start : text.index("]", start)]
+    start = text.index("schedule=") + len("schedule=")
+    own = text[start : text.index("}", start)]
     done = Pipeline("blocks,library").run(parse(text.replace(own, '"library"'))).func
     (step,) = done.nodes
     assert (step.attrs["kind"], step.attrs["why"]) == ("library", "a library is faster")
@@ -201,19 +197,24 @@ def test_a_chosen_library_is_a_step_that_says_why(rng: np.random.Generator) -> N
 @pytest.mark.parametrize(
     ("rows", "columns", "last", "nests"),
     [
-        (229, 160, "16x32", 2),  # 150 tiles: 13 lines of them fill the processors
-        (229, 150, "32x16", 2),
-        (208, 160, "16x32", 1),  # 130 tiles
-        (16 * 66, 30, "16x32", 1),  # 132 tiles: nothing is left
-        (16 * 67, 30, "16x32", 1),  # one tile is left
+        (229, 160, (16, 32), 2),  # 150 tiles: 13 lines of them fill the processors
+        (229, 150, (32, 16), 2),
+        (208, 160, (16, 32), 1),  # 130 tiles
+        (16 * 66, 30, (16, 32), 1),  # 132 tiles: nothing is left
+        (16 * 67, 30, (16, 32), 1),  # one tile is left
     ],
 )
 def test_smaller_tiles_take_what_does_not_fill_the_processors(
-    rows: int, columns: int, last: str, nests: int, persistent: str, rng: np.random.Generator
+    rows: int,
+    columns: int,
+    last: tuple[int, int],
+    nests: int,
+    persistent: str,
+    rng: np.random.Generator,
 ) -> None:
-    text = f"16x16x16 warps=4 stages=2{persistent} last={last}"
-    func = Pipeline("tiles").run(product(rows, columns, 20)).func
-    (own,) = (t for n in func.nodes for t in n.attrs["tiles"])
+    text = f"m=16+{last[0]} n=16+{last[1]} k=16 warps=4 stages=2{persistent}"
+    func = Pipeline("schedule").run(product(rows, columns, 20)).func
+    (own,) = (t for n in func.nodes for t in schedules_of(n))
     lowered = Pipeline("blocks").run(parse(str(func).replace(own, text))).func
     verify(lowered)
     (kernel,) = lowered.nodes
@@ -259,7 +260,7 @@ def rounded(func: Func) -> Func:
 def test_rounded_products_have_tiles_of_half_the_depth() -> None:
     exact = product(8192, 3072, 768, "f32")
     (tile,) = tiles_of(rounded(exact), 1)
-    assert Tile.parse(tile).rows >= 128
+    assert Tile.of(Schedule.parse(tile)).rows >= 128
     assert LIBRARY not in tiles_of(rounded(exact))  # that rounds by a setting
     large = Product(8192, 3072, 768)
     sure, loose = large, replace(large, rounds=True)
@@ -280,7 +281,7 @@ def test_what_may_be_rounded_is_so_in_the_kernel(rng: np.random.Generator) -> No
   return %y
 }
 """
-    spec = "canonicalize,layout,stream{loops=blocks},fuse,collapse,tiles,blocks"
+    spec = "canonicalize,layout,stream{loops=blocks},fuse,collapse,schedule,blocks"
     func = Pipeline(spec).run(parse(text)).func
     (kernel,) = (n for n in func.nodes if n.op == "kernel")
     dots = [n for _, n in walk(kernel.blocks[0]) if n.op == "dot"]

@@ -118,7 +118,7 @@ def test_tiles_come_before_smaller_groups() -> None:
     build(product(), backend_of("triton"), run, make)
     assert len(set(tried)) == len(tried) == 4  # each tile once
     ways = [note.split(": ")[0].split("takes ")[1] for note in run["retreat"].notes]
-    assert [way.split()[0] for way in ways[:3]] == ["tile"] * 3
+    assert [way.split()[0] for way in ways[:3]] == ["schedule"] * 3
     assert ways[3] == "2 groups"
 
 

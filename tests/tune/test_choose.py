@@ -27,8 +27,8 @@ WORKER = """
 import json, os, sys, time
 request = json.load(sys.stdin)
 for text in request["programs"]:
-    tile = text[text.index("tiles=[") + 8 :].split('"')[0]
-    rows = int(tile.split("x")[0])
+    tile = text[text.index("schedule=") + 10 :].split('"')[0]
+    rows = int(tile.removeprefix("m=").split("@")[0].split("+")[0])
     if rows == CRASH:
         print("it broke", file=sys.stderr)
         os._exit(7)
@@ -72,11 +72,11 @@ def measured(func: Func, folder: Path) -> tuple[Func, choosing.Trial]:
 def test_the_fastest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started = workers(monkeypatch)
     chosen, trial = measured(product(), tmp_path)
-    assert 2 <= len(trial.tiles) <= 8
-    rows = {t: int(t.split("x")[0]) for t in trial.tiles}
+    assert 2 <= len(trial.schedules) <= 8
+    rows = {t: int(t.removeprefix("m=").split("@")[0].split("+")[0]) for t in trial.schedules}
     assert rows[trial.best] == max(rows.values())
     (group,) = chosen.nodes
-    assert group.attrs["tiles"] == (trial.best,)
+    assert group.attrs["schedule"] == trial.best
     assert len(started) == 1 and not trial.problems
 
 
@@ -104,12 +104,12 @@ def test_what_fails_is_dropped_and_recorded(
 ) -> None:
     started = workers(monkeypatch, **{way: 64})
     _, trial = measured(product(), tmp_path)
-    lost = [t for t in trial.tiles if t.startswith("64x")]
+    lost = [t for t in trial.schedules if t.startswith("m=64@")]
     assert lost and set(trial.problems) == set(lost)
     said = {"crash": "ended with 7: it broke", "hang": "no answer in 3 s", "refuse": "does not fit"}
     assert all(said[way] in trial.problems[t] for t in lost)
     assert trial.best not in lost
-    assert all(trial.seconds[t] for t in trial.tiles if t not in lost)
+    assert all(trial.seconds[t] for t in trial.schedules if t not in lost)
     assert said[way] in str(trial)
     assert len(started) == (1 if way == "refuse" else 1 + len(lost))
 
@@ -120,7 +120,7 @@ def test_where_nothing_runs_the_model_decides(
     command = (sys.executable, "-c", "raise SystemExit(5)")
     monkeypatch.setattr(choosing, "Child", functools.partial(Child, command=command))
     chosen, trial = measured(product(), tmp_path)
-    assert trial.best == trial.tiles[0] == chosen.nodes[0].attrs["tiles"][0]
+    assert trial.best == trial.schedules[0] == chosen.nodes[0].attrs["schedule"]
     assert not list(tmp_path.rglob("*.obj"))
 
 
@@ -132,7 +132,7 @@ def test_equal_groups_are_measured_once(tmp_path: Path, monkeypatch: pytest.Monk
     func = b.func("main", [x, w], [y])
     chosen, trials = choose(func, HERE, {}, Cache(tmp_path))
     assert len(trials) == 1
-    assert len({n.attrs["tiles"] for n in chosen.nodes}) == 1
+    assert len({n.attrs["schedule"] for n in chosen.nodes}) == 1
 
 
 def test_alone_keeps_constants_and_joins_equal_arguments() -> None:
@@ -145,7 +145,7 @@ def test_alone_keeps_constants_and_joins_equal_arguments() -> None:
 
 
 def test_a_backend_without_a_choice(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no tiles to choose"):
+    with pytest.raises(UsageError, match="no schedules to choose"):
         choose(product(), replace(BACKEND, lowering=Lowering()), {}, Cache(tmp_path))
 
 
@@ -172,7 +172,7 @@ def test_the_worker_times_programs(tmp_path: Path) -> None:
         "from test_choose import *\n"
         "func = Pipeline('fuse').run(product(64)).func\n"
         f"_, (trial,) = choose(func, BACKEND, {{'device': 'cpu'}}, Cache({str(tmp_path)!r}))\n"
-        "assert all(trial.seconds[t] for t in trial.tiles), str(trial)\n"
+        "assert all(trial.seconds[t] for t in trial.schedules), str(trial)\n"
     )
     paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
     environment = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(paths)}
@@ -180,3 +180,15 @@ def test_the_worker_times_programs(tmp_path: Path) -> None:
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_schedule_that_is_given_is_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = workers(monkeypatch)
+    func = Pipeline("fuse").run(product()).func
+    (name,) = (func.body.names[n] for n in func.nodes)
+    given = {name: "m=64 n=32"}
+    chosen, trials = choose(func, HERE, {}, Cache(tmp_path), schedules=given)
+    assert not trials and not started
+    assert chosen.nodes[0].attrs["schedule"].startswith("m=64@grid n=32@grid k=")

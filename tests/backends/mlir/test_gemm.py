@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import stack
 from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
 from stack.ir import Builder, Node, param, tensor
@@ -12,6 +13,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.space import einsum_text
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import alone, tile_group
+from stack.run.compile import compile_func
 
 pytest.importorskip("torch_mlir")
 
@@ -118,3 +120,23 @@ def test_equal_kernels_have_equal_text() -> None:
         dot = Builder().dot(*operands, rule="m k, n k -> m n")
         texts.add(print_kernel(distribute_kernel(tile_group(alone(dot))), "k"))
     assert len(texts) == 1
+
+
+@pytest.mark.parametrize("columns", [(), (1,), (9,)])
+@pytest.mark.parametrize("kind", ["i8", "u8", "i16"])
+def test_products_of_small_integers_do_not_wrap_around(kind: str, columns: tuple[int, ...]) -> None:
+    """The products are exact in the type of the result, which is wider than the operands'."""
+    right = "k n" if columns else "k"
+    shape = ", ".join(map(str, (33, *columns)))
+    made = f"{kind[0]}32[{', '.join(map(str, (5, *columns)))}]"
+    func = stack.parse(
+        f"func @f(%a: {kind}[5, 33], %b: {kind}[{shape}]) -> ({made}) at tensor {{\n"
+        f'  %c = dot(%a, %b) {{rule="m k, {right} -> m{right[1:]}"}} : {made}\n'
+        "  return %c\n}\n"
+    )
+    rng = np.random.default_rng()
+    bounds = np.iinfo({"i8": np.int8, "u8": np.uint8, "i16": np.int16}[kind])
+    low, high = bounds.min // 2, bounds.max // 2
+    a, b = (rng.integers(low, high, p.shape).astype(bounds.dtype) for p in func.params)
+    (found,) = compile_func(func, "mlir").run([a, b])
+    np.testing.assert_array_equal(found, a.astype(np.int64) @ b.astype(np.int64))

@@ -111,15 +111,15 @@ def groups() -> Iterator[Case]:
         for dtype in ("f32", "bf16"):
             arrays = [floats(s, dtype, rng) for s in shapes]
             group = epilogue_of(build, shapes, dtype)
-            for tile in ("32x16x32 warps=4 stages=2 persistent", "apart"):
-                attrs = {**group.attrs, "tiles": (tile,)}
+            for tile in ("m=32@grid n=16@grid k=32@serial warps=4 stages=2 persistent", "apart"):
+                attrs = {**group.attrs, "schedule": tile}
                 taken = Node(group.op, group.args, attrs, group.type, group.blocks)
                 name = f"joined {build.__name__} {shapes[0]} {dtype} {tile}"
                 yield name, program(taken), arrays, True
     for dtype in ("f32", "bf16"):
         shapes = [(67, 300), (130, 300), (37, 300)]
         group = epilogue_of(beside, shapes, dtype)
-        attrs = {**group.attrs, "tiles": ("32x32x64 warps=4 stages=2",)}
+        attrs = {**group.attrs, "schedule": "m=32 n=32 k=64 warps=4 stages=2"}
         taken = Node(group.op, group.args, attrs, group.type, group.blocks)
         arrays = [floats(s, dtype, rng) for s in shapes]
         yield f"side by side {dtype}", program(taken), arrays, True
@@ -128,11 +128,12 @@ def groups() -> Iterator[Case]:
     yield "tiles in groups", program(group), [floats(s, "f32", rng) for s in shapes], True
     shapes = [(180, 32), (32, 400)]
     group = epilogue_of(clamped, shapes, "f32")
-    for more in (" persistent", " persistent last=32x16", " last=16x16"):
-        attrs = {**group.attrs, "tiles": (f"16x32x32 warps=4 stages=2{more}",)}
+    for tail in ("m=16 n=32 persistent", "m=16+32 n=32+16 persistent", "m=16+16 n=32+16"):
+        more = f"{tail} k=32 warps=4 stages=2"
+        attrs = {**group.attrs, "schedule": more}
         taken = Node(group.op, group.args, attrs, group.type, group.blocks)
         arrays = [floats(s, "f32", rng) for s in shapes]
-        yield f"tiles in turn{more}", program(taken), arrays, True
+        yield f"tiles in turn {more}", program(taken), arrays, True
 
 
 def beside(b: Builder, x: Node, first: Node, second: Node) -> tuple[Node, Node]:
@@ -224,7 +225,7 @@ def beside_rows(q: Any, k: Any, v: Any) -> Any:
 def in_parts() -> Iterator[tuple[str, float, bool]]:
     torch.manual_seed(9)
     passes = ",".join(p for name, p in BACKEND.lowering.stages if name in ("canonical", "laid-out"))
-    passes += ",stream,split_reductions{parts=3},fuse,collapse,tiles"
+    passes += ",stream,split_reductions{parts=3},fuse,collapse,schedule"
     for program_, rows in ((few_rows, 1), (beside_rows, 100)):
         q, k, v = (torch.randn(1, 2, n, 32) for n in (rows, 200, 200))
         for spec in (passes, passes.replace(",split_reductions{parts=3}", "")):

@@ -22,7 +22,7 @@ from stack.passes.blocking.tiler import BlockTiler
 from stack.rewrite import Pipeline
 from stack.rewrite.engine import Replacement, replace
 from stack.run.backend import Kernel
-from stack.tune.choose import with_tiles
+from stack.schedule import with_schedules
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -126,8 +126,8 @@ def test_a_causal_stream() -> None:
 
 @pytest.mark.skipif(tool("ptxas") is None, reason="ptxas says what is serialized")
 @pytest.mark.parametrize(("tile", "why"), [
-    ("128x0x128 warps=4 stages=2", "serialized: insufficient register resources"),
-    ("64x0x64 warps=4 stages=2", ""),
+    ("m=128@grid k=128@serial warps=4 stages=2", "serialized: insufficient register resources"),
+    ("m=64@grid k=64@serial warps=4 stages=2", ""),
 ])  # fmt: skip
 def test_what_the_assembler_says_of_products(tile: str, why: str) -> None:
     from stack.demos.gpu_attention import full
@@ -135,8 +135,8 @@ def test_what_the_assembler_says_of_products(tile: str, why: str) -> None:
     func = stack.trace(full, *(narrow(1, 2, 512, 128) for _ in range(3)))
     for _, passes in BACKEND.lowering.stages[:-1]:
         func = Pipeline(passes).run(func).func
-    (group,) = (n for n in func.nodes if "tiles" in n.attrs)
-    body = replace(func.body, {group: Replacement(with_tiles(group, (tile,)))})
+    (group,) = (n for n in func.nodes if "schedule" in n.attrs)
+    body = replace(func.body, {group: Replacement(with_schedules(group, (tile,)))})
     func = Pipeline(BACKEND.lowering.stages[-1][1]).run(Func(func.name, body, func.level)).func
     assert BACKEND.inspect is not None
     (kernel,), _ = BACKEND.inspect(func, {"target": "sm_90"})

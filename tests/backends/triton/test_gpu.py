@@ -113,14 +113,14 @@ def test_large_products(
 
 
 @pytest.mark.parametrize("persistent", ["", " persistent"])
-@pytest.mark.parametrize("last", ["128x128", "64x128"])
+@pytest.mark.parametrize("last", [(128, 128), (64, 128)])
 @pytest.mark.parametrize("rows", [12608, 8192 + 40])
 def test_smaller_tiles_take_the_rest(
-    rows: int, last: str, persistent: str, rng: np.random.Generator
+    rows: int, last: tuple[int, int], persistent: str, rng: np.random.Generator
 ) -> None:
     group = product_of("m k, n k -> m n", (rows, 320), (768, 320), "bf16")
-    tile = f"128x256x64 warps=8 stages=3{persistent} last={last}"
-    attrs = {**group.attrs, "tiles": (tile,)}
+    tile = f"m=128+{last[0]} n=256+{last[1]} k=64 warps=8 stages=3{persistent}"
+    attrs = {**group.attrs, "schedule": tile}
     func = program(Node(group.op, group.args, attrs, group.type, group.blocks))
     arrays = [floats(s, "bf16", rng) for s in ((rows, 320), (768, 320))]
     found = compile_func(func, "triton", passes="blocks,memory").run(

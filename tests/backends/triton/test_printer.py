@@ -7,7 +7,7 @@ import re
 
 import pytest
 from gpu_cases import bias_gelu, epilogue_of, product_of, residual
-from kernel_cases import group_of, layernorm, pointwise, softmax
+from kernel_cases import group_of, in_blocks, layernorm, pointwise, softmax
 
 from stack.backends.triton.printer import Source, print_kernel
 from stack.errors import StackError
@@ -17,7 +17,7 @@ from stack.passes.tile import alone
 
 
 def printed(group: Node, **tile: int) -> Source:
-    return print_kernel(BlockTiler(group, **tile).kernel(), "kernel", readable=True)
+    return print_kernel(BlockTiler(in_blocks(group, **tile)).kernel(), "kernel", readable=True)
 
 
 def body(source: Source) -> list[str]:
@@ -55,7 +55,7 @@ def test_masks_where_a_size_does_not_divide_alone(size: int) -> None:
 
 def test_products_of_whole_tiles_go_through_descriptors() -> None:
     group = epilogue_of(bias_gelu, [(256, 512), (384, 512), (384,)], "bf16")
-    source = printed(group, rows=128, lanes=128, step=64)
+    source = printed(group, m=128, n=128, k=64)
     text = "\n".join(body(source))
     assert "mask=" not in text
     assert text.count("tl.dot(") == 1
@@ -125,7 +125,7 @@ def test_what_it_has_no_code_for_is_named() -> None:
 def test_programs_of_two_tiles(persistent: str) -> None:
     """Of 286 tiles of 16 x 32, 20 lines of 13 fill 132 processors twice."""
     group = epilogue_of(bias_gelu, [(340, 32), (400, 32), (400,)], "bf16")
-    attrs = {**group.attrs, "tiles": (f"16x32x32 warps=4 stages=2{persistent} last=32x16",)}
+    attrs = {**group.attrs, "schedule": f"m=16+32 n=32+16 k=32 warps=4 stages=2{persistent}"}
     source = printed(Node(group.op, group.args, attrs, group.type, group.blocks))
     text = source.text
     assert text.count("tl.dot(") == 2
@@ -147,7 +147,7 @@ def test_what_is_f32_alone_keeps_its_last_digits() -> None:
         y = b.dot(x, w, rule="m k, n k -> m n")
         return b.div(b.exp(y), b.add(b.sigmoid(y), b.erf(y)))
 
-    tile = {"rows": 64, "lanes": 64, "step": 32}
+    tile = {"m": 64, "n": 64, "k": 32}
     shapes = [(256, 512), (384, 512)]
     fine = printed(epilogue_of(build, shapes, "f32"), **tile).text
     assert fine.count('input_precision="bf16x6"') == fine.count("tl.dot(") == 1

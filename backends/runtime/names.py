@@ -1,0 +1,29 @@
+"""What values of a kernel are called for readers: by the program that it is a part of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from stack.ir.node import Block, Node
+
+_UNNAMED = re.compile(r"load(_\d+)?")
+
+
+def argument_names(scope: Block, kernel: Node) -> tuple[str, ...]:
+    """Names of a kernel's operands and then its results, in the block that it stands in."""
+    items = [n for n in scope.nodes if n.op == "item" and n.args == (kernel,)]
+    parts = {int(n.attrs["index"]): n for n in items}
+    results = [parts.get(i, kernel) for i in range(len(kernel.types))]
+    return tuple(_name(scope, n) for n in (*kernel.args, *results))
+
+
+def value_name(block: Block, node: Node, memories: Mapping[Node, str]) -> str:
+    """The name of a value of a kernel; what is only read from memory has that of the memory."""
+    name = block.names.get(node, node.op)
+    is_read = node.op == "load" and _UNNAMED.fullmatch(name) is not None
+    return memories.get(node.args[0], name) if is_read else name
+
+
+def _name(scope: Block, node: Node) -> str:
+    return scope.names.get(node) or str(node.attrs.get("name", node.op))

@@ -1,0 +1,109 @@
+"""Names of the user's variables for the values of a jaxpr.
+
+Each equation knows the span of source text that it computes. Where that span is all that a
+statement assigns to a variable, the equation's result is the variable; where it is all that a
+function returns, the span of the call decides in its place. A call of a library gives several
+equations of one span: the variable is the one value that leaves them. Where several do, or only
+derivatives read it, none gets the name.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from jax._src import source_info_util
+from jax.extend.core import Jaxpr, Literal
+
+Span = tuple[int, int, int, int]  # first line and column, last line and column
+RETURNED = ""  # what a statement calls a value that it returns
+
+
+def variable_names(jaxpr: Jaxpr) -> dict[Any, str]:
+    """The variable of the user's that a value of a jaxpr is, where a source line assigns it."""
+    own = [eqn for eqn in jaxpr.eqns if not _is_derivative(eqn)]
+    readers: dict[Any, set[int]] = {}
+    for place, eqn in enumerate(own):
+        for value in eqn.invars:
+            if not isinstance(value, Literal):
+                readers.setdefault(value, set()).add(place)
+    for value in jaxpr.outvars:
+        if not isinstance(value, Literal):
+            readers.setdefault(value, set()).add(len(own))
+    found: dict[Any, str] = {}
+    for (_, name), items in groupby(enumerate(own), key=lambda item: _assigned(item[1])):
+        places, eqns = zip(*items, strict=True)
+        made = [v for eqn in eqns for v in eqn.outvars]
+        left = [v for v in made if readers.get(v, set()).difference(places)]
+        if name and len(left) == 1:
+            found[left[0]] = name
+    return found
+
+
+def _is_derivative(eqn: Any) -> bool:
+    return "transpose(" in str(eqn.source_info.name_stack)
+
+
+def _assigned(eqn: Any) -> tuple[Any, str]:
+    """Where in the user's code an equation comes from, and what is assigned there."""
+    first: Any = None
+    name: str | None = None
+    for frame in _frames(eqn.source_info.traceback):
+        if frame is None:
+            if first is None:
+                continue
+            break  # a library calls the function: what it gives back is not known
+        first = first or frame
+        name = _statements(frame.file_name).get(_span(frame))
+        if name != RETURNED:
+            break
+    return first, name or ""
+
+
+def _frames(traceback: Any) -> Iterator[Any]:
+    """The user's frames, innermost first; None for each frame of a library between them."""
+    codes, places = traceback.raw_frames() if traceback else ([], [])
+    for code, place in zip(codes, places, strict=True):
+        is_own = source_info_util.is_user_filename(code.co_filename)
+        yield source_info_util.raw_frame_to_frame(code, place) if is_own else None
+
+
+def _span(frame: Any) -> Span:
+    return frame.start_line, frame.start_column, frame.end_line, frame.end_column
+
+
+@lru_cache(maxsize=256)
+def _statements(file_name: str) -> Mapping[Span, str]:
+    """Spans that are the whole of what a variable is assigned, or a function returns."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file_name)))
+    except SyntaxError:
+        return {}
+    found: dict[Span, str] = {}
+    for node in ast.walk(tree):
+        name, value = _target(node)
+        if name is not None and value is not None:
+            assert value.end_lineno is not None
+            assert value.end_col_offset is not None
+            found[value.lineno, value.col_offset, value.end_lineno, value.end_col_offset] = name
+    return found
+
+
+def _target(node: ast.AST) -> tuple[str | None, ast.expr | ast.stmt | None]:
+    match node:
+        case ast.Assign(targets=[ast.Name(id=name)], value=value):
+            return name, value
+        case ast.AnnAssign(target=ast.Name(id=name), value=value):
+            return name, value
+        case ast.AugAssign(target=ast.Name(id=name)):
+            return name, node
+        case ast.NamedExpr(target=ast.Name(id=name), value=value):
+            return name, value
+        case ast.Return(value=value):
+            return RETURNED, value
+        case _:
+            return None, None

@@ -1,0 +1,198 @@
+"""One rank of a partitioned program on `torch.distributed`: gloo processes or NCCL GPUs.
+
+Each process runs the same program on its parts; the collectives of the IR are those of torch, in
+groups of the mesh's axes. Before the first run ranks compare a digest of what they are about to
+run, so that programs that differ are an error and not a hang; a rank that does not answer ends the
+run on all others when the process group's time limit is over.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from stack.errors import UsageError
+from stack.frontends.torch_elementwise import Tensor
+from stack.frontends.torch_space import TorchSpace
+from stack.ir.array_space import ArraySpace
+from stack.ir.interpreter import evaluate
+from stack.ir.mesh import Axes, Mesh
+from stack.ir.mesh_ops import group_of
+from stack.ir.node import Func, Node
+from stack.ir.sharding import part_held, part_start
+from stack.ir.space import Run
+
+OPERATORS = {
+    "sum": dist.ReduceOp.SUM,
+    "prod": dist.ReduceOp.PRODUCT,
+    "max": dist.ReduceOp.MAX,
+    "min": dist.ReduceOp.MIN,
+    "and": dist.ReduceOp.BAND,
+    "or": dist.ReduceOp.BOR,
+}
+COMBINE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "sum": torch.add,
+    "prod": torch.mul,
+    "max": torch.maximum,
+    "min": torch.minimum,
+    "and": torch.bitwise_and,
+    "or": torch.bitwise_or,
+}
+# what no backend reduces, in a type that holds it; `sum` and `prod` wrap around as they should
+WIDER = {
+    torch.bool: torch.uint8,
+    torch.int16: torch.int32,
+    torch.uint16: torch.int32,
+    torch.uint32: torch.int64,
+}
+
+
+class RankSpace(TorchSpace):
+    """The meaning of a partitioned program on this rank.
+
+    Attributes:
+        mesh: of as many ranks as the world has; a UsageError otherwise.
+    """
+
+    def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
+        super().__init__(device)
+        if mesh.ranks != dist.get_world_size():
+            world = dist.get_world_size()
+            raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, the world {world}")
+        self.mesh, self.rank = mesh, dist.get_rank()
+        self.groups: dict[Axes, tuple[tuple[int, ...], Any]] = {}
+
+    def prepare(self, nodes: Sequence[Node]) -> None:
+        """Make the groups of collectives: all ranks make all of them, in one order."""
+        for node in nodes:
+            if "over" not in node.attrs:
+                continue
+            over = group_of(node.attrs)[1]
+            if over not in self.groups:
+                made = [(ranks, dist.new_group(list(ranks))) for ranks in self.mesh.groups(over)]
+                self.groups[over] = next(g for g in made if self.rank in g[0])
+
+    def _group(self, node: Node) -> tuple[tuple[int, ...], Any]:
+        return self.groups[group_of(node.attrs)[1]]
+
+    # ---- control is Python's: what a loop decides by is the same on all ranks
+
+    def op_cond(self, node: Node, run: Run, index: Tensor, *args: Tensor) -> tuple[Tensor, ...]:
+        return ArraySpace.op_cond(self, node, run, index, *args)
+
+    def op_while(self, node: Node, run: Run, *args: Tensor) -> tuple[Tensor, ...]:
+        return ArraySpace.op_while(self, node, run, *args)
+
+    # ---- where ranks meet
+
+    def op_all_reduce(self, node: Node, x: Tensor) -> Tensor:
+        kind = str(node.attrs["kind"])
+        held = _reducible(x).clone(memory_format=torch.contiguous_format)
+        if x.dtype == torch.bool:
+            kind = {"sum": "max", "or": "max", "prod": "min", "and": "min"}.get(kind, kind)
+        dist.all_reduce(held, OPERATORS[kind], self._group(node)[1])
+        return held.to(x.dtype)
+
+    def op_all_gather(self, node: Node, x: Tensor) -> Tensor:
+        ranks, group = self._group(node)
+        held = _bytes(x)
+        parts = [torch.empty_like(held) for _ in ranks]
+        dist.all_gather(parts, held, group)
+        placed = [_unbytes(parts[i], x) for i in _by_number(ranks)]
+        return torch.cat(placed, node.attrs["axis"])
+
+    def op_reduce_scatter(self, node: Node, x: Tensor) -> Tensor:
+        parts = self._exchanged(node, x, node.attrs["axis"])
+        return reduce(COMBINE[node.attrs["kind"]], map(_reducible, parts)).to(x.dtype)
+
+    def op_all_to_all(self, node: Node, x: Tensor) -> Tensor:
+        return torch.cat(self._exchanged(node, x, node.attrs["split"]), node.attrs["concat"])
+
+    def _exchanged(self, node: Node, x: Tensor, dim: int) -> list[Tensor]:
+        """The parts of a dim that the ranks of the group have for this one."""
+        ranks, group = self._group(node)
+        parts = x.chunk(len(ranks), dim)
+        sent = torch.cat([_bytes(parts[ranks.index(rank)]) for rank in sorted(ranks)])
+        made = torch.empty_like(sent)
+        dist.all_to_all_single(made, sent, group=group)
+        found = made.chunk(len(ranks))
+        return [_unbytes(found[i], parts[0]) for i in _by_number(ranks)]
+
+    def op_permute(self, node: Node, x: Tensor) -> Tensor:
+        order = node.attrs["order"]
+        target, source = order[self.rank], order.index(self.rank)
+        if target == self.rank:
+            return x
+        sent = _bytes(x)
+        made = torch.empty_like(sent)
+        messages = [dist.P2POp(dist.isend, sent, target), dist.P2POp(dist.irecv, made, source)]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+        return _unbytes(made, x)
+
+    def op_shard(self, node: Node, x: Tensor) -> Tensor:
+        at, over = node.attrs["axis"], group_of(node.attrs)[1]
+        start = part_start(x.shape[at], over, self.mesh.positions(self.rank, over))
+        return x.narrow(at, start, int(node.shape[at]))
+
+    def op_part_start(self, node: Node) -> Tensor:
+        return self._place(node, part_start)
+
+    def op_part_held(self, node: Node) -> Tensor:
+        return self._place(node, part_held)
+
+    def _place(self, node: Node, place: Callable[[int, Axes, Sequence[int]], int]) -> Tensor:
+        over = group_of(node.attrs)[1]
+        found = place(int(node.attrs["size"]), over, self.mesh.positions(self.rank, over))
+        return torch.tensor(found, dtype=torch.int64, device=self.device)
+
+
+def _by_number(ranks: Sequence[int]) -> list[int]:
+    """For each rank its place in torch's group, which is in order of rank numbers."""
+    return [sorted(ranks).index(rank) for rank in ranks]
+
+
+def _reducible(x: Tensor) -> Tensor:
+    return x.to(WIDER.get(x.dtype, x.dtype))
+
+
+def _bytes(x: Tensor) -> Tensor:
+    """What moves without being looked at, in a type that every backend sends."""
+    # a copy has the strides of its shape; those of a view may skip, even of one element
+    return x.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+
+
+def _unbytes(held: Tensor, like: Tensor) -> Tensor:
+    return held.view(like.dtype).reshape(like.shape)
+
+
+def rank_program(mesh: Mesh, local: Func, device: str = "cpu") -> Callable[..., list[Tensor]]:
+    """The program of this rank: from its parts of the parameters to its parts of the results.
+
+    Raises UsageError on all ranks where one was given another program or mesh.
+    """
+    space = RankSpace(mesh, device)
+    digest = hashlib.sha256(f"{mesh}\n{local}".encode()).hexdigest()
+    told: list[Any] = [None] * mesh.ranks
+    dist.all_gather_object(told, digest)
+    others = [rank for rank, found in enumerate(told) if found != told[0]]
+    if others:
+        raise UsageError(f"ranks {others} were given another program than rank 0")
+    space.prepare([node for block in _blocks(local) for node in block])
+
+    def run(*parts: Tensor) -> list[Tensor]:
+        return list(evaluate(local.body, parts, space))
+
+    return run
+
+
+def _blocks(local: Func) -> list[tuple[Node, ...]]:
+    found = [local.body]
+    for block in found:
+        found.extend(inner for node in block.nodes for inner in node.blocks)
+    return [block.nodes for block in found]

@@ -1,0 +1,60 @@
+"""Cross-entropy to be read: classes a tile at a time, with a running maximum and sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+Array = np.ndarray
+TILE = 256  # classes that are held at once
+
+
+def _tiles(size: int) -> Iterator[slice]:
+    for start in range(0, size, TILE):
+        yield slice(start, min(start + TILE, size))
+
+
+def _streamed(
+    logits: Callable[[slice], Array], classes: int, target: Array, dtype: np.dtype, ignored: int
+) -> Array:
+    """log(sum(exp)) of all tiles, less the logit of the target, wherever it comes by."""
+    _check(target, classes, ignored)
+    top = np.full(target.shape, -np.inf, dtype)
+    total = np.zeros(target.shape, dtype)
+    picked = np.zeros(target.shape, dtype)
+    for tile in _tiles(classes):
+        part = logits(tile)
+        newest = np.maximum(top, part.max(-1))
+        total = total * np.exp(top - newest) + np.exp(part - newest[..., None]).sum(-1)
+        top = newest
+        here = (tile.start <= target) & (target < tile.stop)
+        place = np.where(here, target - tile.start, 0)
+        picked = np.where(here, np.take_along_axis(part, place[..., None], -1)[..., 0], picked)
+    return np.where(target != ignored, top + np.log(total) - picked, 0).astype(dtype)
+
+
+def _check(target: Array, classes: int, ignored: int) -> None:
+    used = target[target != ignored]
+    if used.size and not (used.min() >= 0 and used.max() < classes):
+        raise IndexError(f"targets are from 0 to {classes - 1}, or {ignored}; got {used.max()}")
+
+
+def cross_entropy(logits: Array, target: Array, *, ignore_index: int) -> Array:
+    """Logits are there."""
+    dtype = np.result_type(logits.dtype, np.float32)
+    return _streamed(
+        lambda tile: logits[..., tile].astype(dtype), logits.shape[-1], target, dtype, ignore_index
+    )
+
+
+def linear_cross_entropy(x: Array, weight: Array, target: Array, *, ignore_index: int) -> Array:
+    """A tile of logits is made when it is its turn, and forgotten."""
+    dtype = np.result_type(x.dtype, np.float32)
+    return _streamed(
+        lambda tile: x.astype(dtype) @ weight[tile].astype(dtype).T,
+        weight.shape[0],
+        target,
+        dtype,
+        ignore_index,
+    )

@@ -1,0 +1,72 @@
+"""Norms of rows: RMSNorm, LayerNorm and softmax, along the last axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.hosted import Kernel, op
+from stack.ir.types import TensorType
+from stack.ops.norm import reference
+
+LONGEST = 1 << 15  # elements of a row that a program holds in registers
+
+
+def _row_too_long(x: TensorType, *_: TensorType, **__: Any) -> str:
+    return f"rows of {x.shape[-1]}, at most {LONGEST} fit" if int(x.shape[-1]) > LONGEST else ""
+
+
+def _triton(name: str) -> tuple[Kernel, ...]:
+    run = f"stack.ops.norm.rows_triton:{name}"
+    dtypes = ("bf16", "f16", "f32")
+    return (Kernel("cuda", run, "triton", dtypes, _row_too_long, capturable=True),)
+
+
+@op(
+    "norm.rms_norm",
+    rule="... d!, d! -> ... d!",
+    reference=reference.rms_norm,
+    kernels=_triton("rms_norm"),
+    autocast="f32",
+)
+def rms_norm(np, x, weight, *, eps: float = 1e-6):
+    """x over its root mean square, times a weight: Zhang and Sennrich, 2019.
+
+    `x [..., d]`, `weight [d]` of one float type, which the result has; sums are at least f32.
+    """
+    wide = x.astype(np.result_type(x, np.float32))
+    scale = 1 / np.sqrt(np.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale * weight.astype(wide.dtype)).astype(x.dtype)
+
+
+@op(
+    "norm.layer_norm",
+    rule="... d!, d!, d! -> ... d!",
+    reference=reference.layer_norm,
+    kernels=_triton("layer_norm"),
+    autocast="f32",
+)
+def layer_norm(np, x, weight, bias, *, eps: float = 1e-5):
+    """x to mean 0 and variance 1, times a weight, plus a bias: Ba, Kiros and Hinton, 2016.
+
+    `x [..., d]`, `weight [d]`, `bias [d]` of one float type, which the result has; sums are at
+    least f32.
+    """
+    wide = x.astype(np.result_type(x, np.float32))
+    centered = wide - np.mean(wide, axis=-1, keepdims=True)
+    scale = 1 / np.sqrt(np.mean(centered * centered, axis=-1, keepdims=True) + eps)
+    scaled = centered * scale * weight.astype(wide.dtype) + bias.astype(wide.dtype)
+    return scaled.astype(x.dtype)
+
+
+@op(
+    "norm.softmax",
+    rule="... d! -> ... d!",
+    reference=reference.softmax,
+    kernels=_triton("softmax"),
+    autocast="f32",
+)
+def softmax(np, x):
+    """Exponentials over their sum, along the last axis of `x [..., d]`; sums are at least f32."""
+    wide = x.astype(np.result_type(x, np.float32))
+    powers = np.exp(wide - np.max(wide, axis=-1, keepdims=True))
+    return (powers / np.sum(powers, axis=-1, keepdims=True)).astype(x.dtype)

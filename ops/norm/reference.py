@@ -1,0 +1,67 @@
+"""Norms of rows to be read, a tile of a row at a time: a pass for the sums, one for the result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+Array = np.ndarray
+TILE = 256  # columns that are held at once
+
+
+def _tiles(size: int) -> Iterator[slice]:
+    for start in range(0, size, TILE):
+        yield slice(start, min(start + TILE, size))
+
+
+def _wide(x: Array) -> np.dtype:
+    return np.result_type(x.dtype, np.float32)
+
+
+def rms_norm(x: Array, weight: Array, *, eps: float) -> Array:
+    """The sum of squares runs along the row."""
+    squares = np.zeros(x.shape[:-1], _wide(x))
+    for tile in _tiles(x.shape[-1]):
+        part = x[..., tile].astype(_wide(x))
+        squares += (part * part).sum(-1)
+    scale = 1 / np.sqrt(squares / x.shape[-1] + eps)
+    out = np.empty_like(x)
+    for tile in _tiles(x.shape[-1]):
+        out[..., tile] = x[..., tile] * scale[..., None] * weight[tile]
+    return out
+
+
+def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
+    """Mean and squared deviation of two parts merge: Chan, Golub and LeVeque, 1979."""
+    mean = np.zeros(x.shape[:-1], _wide(x))
+    deviation = np.zeros_like(mean)
+    for tile in _tiles(x.shape[-1]):
+        part = x[..., tile].astype(_wide(x))
+        before, size = tile.start, tile.stop - tile.start
+        own = part.mean(-1)
+        delta = own - mean
+        deviation += ((part - own[..., None]) ** 2).sum(-1)
+        deviation += delta**2 * before * size / (before + size)
+        mean += delta * size / (before + size)
+    scale = 1 / np.sqrt(deviation / x.shape[-1] + eps)
+    out = np.empty_like(x)
+    for tile in _tiles(x.shape[-1]):
+        out[..., tile] = (x[..., tile] - mean[..., None]) * scale[..., None] * weight[tile]
+        out[..., tile] += bias[tile]
+    return out
+
+
+def softmax(x: Array) -> Array:
+    """A new maximum corrects the sum so far: Milakov and Gimelshein, 2018."""
+    top = np.full(x.shape[:-1], -np.inf, _wide(x))
+    total = np.zeros_like(top)
+    for tile in _tiles(x.shape[-1]):
+        part = x[..., tile].astype(_wide(x))
+        newest = np.maximum(top, part.max(-1))
+        total = total * np.exp(top - newest) + np.exp(part - newest[..., None]).sum(-1)
+        top = newest
+    out = np.empty_like(x)
+    for tile in _tiles(x.shape[-1]):
+        out[..., tile] = np.exp(x[..., tile] - top[..., None]) / total[..., None]
+    return out

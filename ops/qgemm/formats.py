@@ -1,0 +1,135 @@
+"""Narrow number formats, bit by bit, in NumPy: what their codes mean, and rounding to them.
+
+A format is the list of its values that are not negative, by code; a sign bit may stand before the
+code. Rounding is to the nearest, of two equally near ones to the even code. Sources: Micikevicius
+et al., "FP8 formats for deep learning", 2022; OCP Microscaling Formats 1.0, 2023; Dettmers et al.,
+"QLoRA", 2023.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import NormalDist
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Minifloat:
+    """A float of few bits.
+
+    Attributes:
+        finite: how many codes without a sign are finite numbers.
+        overflow: what becomes of what rounds past the largest: the code of nan or inf; None takes
+            the largest.
+    """
+
+    name: str
+    exponent_bits: int
+    mantissa_bits: int
+    bias: int
+    finite: int
+    overflow: int | None = None
+    nan: int | None = None
+
+    @property
+    def bits(self) -> int:
+        return 1 + self.exponent_bits + self.mantissa_bits
+
+    @cached_property
+    def values(self) -> Array:
+        """The finite numbers by code, without signs, and what the code after them would be."""
+        codes = np.arange(self.finite + 1)
+        exponent, mantissa = codes >> self.mantissa_bits, codes % (1 << self.mantissa_bits)
+        is_normal = exponent > 0
+        whole = mantissa + (is_normal << self.mantissa_bits)
+        scale = np.maximum(exponent, 1) - self.bias - self.mantissa_bits
+        return np.ldexp(whole.astype(np.float64), scale)
+
+    @property
+    def largest(self) -> float:
+        return float(self.values[self.finite - 1])
+
+    def encode(self, x: Array, saturate: bool = False) -> Array:
+        """Codes of numbers, as uint8. `saturate`: the largest stands for all that lies beyond."""
+        size = np.abs(np.asarray(x, np.float64))
+        code = nearest(size, self.values)
+        past = self.finite - 1 if saturate or self.overflow is None else self.overflow
+        code = np.where(code < self.finite, code, past)
+        if self.nan is not None:
+            code = np.where(np.isnan(size), self.nan, code)
+        return (code + (np.signbit(x) << (self.bits - 1))).astype(np.uint8)
+
+    def decode(self, codes: Array) -> Array:
+        """Numbers of codes, as f32."""
+        sign = np.where(codes >> (self.bits - 1) & 1, -1.0, 1.0)
+        size = codes & ((1 << (self.bits - 1)) - 1)
+        held = np.append(self.values[: self.finite], [np.nan] * (1 << (self.bits - 1)))
+        if self.overflow is not None and self.overflow != self.nan:
+            held[self.overflow] = np.inf
+        return (sign * held[size]).astype(np.float32)
+
+    def round(self, x: Array, saturate: bool = False) -> Array:
+        """The numbers of the format that are nearest, as f32."""
+        return self.decode(self.encode(x, saturate))
+
+
+def nearest(x: Array, values: Array) -> Array:
+    """The place of the nearest of some rising values; of two, the even one."""
+    above = np.clip(np.searchsorted(values, x), 1, len(values) - 1)
+    below = above - 1
+    low, high = x - values[below], values[above] - x
+    is_above = (low > high) | ((low == high) & (above % 2 == 0))
+    return np.where(is_above, above, below)
+
+
+E4M3 = Minifloat("e4m3", 4, 3, bias=7, finite=127, overflow=127, nan=127)
+E5M2 = Minifloat("e5m2", 5, 2, bias=15, finite=124, overflow=124, nan=126)
+E2M1 = Minifloat("e2m1", 2, 1, bias=1, finite=8)
+
+
+def normal_float(bits: int = 4) -> Array:
+    """NF4: values that a normal distribution takes equally often, 0 among them, from -1 to 1."""
+    half, end = 1 << (bits - 1), 0.9677083  # the end that QLoRA chose
+    inverse = NormalDist().inv_cdf
+    above = [inverse(p) for p in np.linspace(end, 0.5, half + 1)[:-1]]
+    below = [-inverse(p) for p in np.linspace(end, 0.5, half)[:-1]]
+    values = np.array(sorted([*above, 0.0, *below]))
+    return values / values.max()
+
+
+def round_mantissa(x: Array, bits: int) -> Array:
+    """f32 with a mantissa of so many bits, to nearest even: 7 of bf16, 10 of TF32."""
+    drop = 23 - bits
+    code = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    half = np.uint32((1 << (drop - 1)) - 1) + (code >> np.uint32(drop) & np.uint32(1))
+    kept = (code + half) & np.uint32(~((1 << drop) - 1) & 0xFFFFFFFF)
+    return np.where(np.isfinite(x), kept.view(np.float32), x).astype(np.float32)
+
+
+MX_BLOCK = 32  # elements that share a scale
+
+
+def mx_encode(x: Array, element: Minifloat) -> tuple[Array, Array]:
+    """Codes of blocks of 32 along the last axis, and the exponent of each block's scale plus 127.
+
+    The scale is the power of two of the largest element over that of the format's largest. Raises
+    ValueError where 32 does not divide the axis.
+    """
+    if x.shape[-1] % MX_BLOCK:
+        raise ValueError(f"an axis of {x.shape[-1]} has no blocks of {MX_BLOCK}")
+    blocks = x.reshape(*x.shape[:-1], -1, MX_BLOCK).astype(np.float64)
+    top = np.abs(blocks).max(-1)
+    power = np.frexp(np.where(top > 0, top, 1))[1] - 1 - (np.frexp(element.largest)[1] - 1)
+    power = np.clip(power, -127, 127)
+    codes = element.encode(np.ldexp(blocks, -power[..., None]), saturate=True)
+    return codes.reshape(x.shape), (power + 127).astype(np.uint8)
+
+
+def mx_decode(codes: Array, scales: Array, element: Minifloat) -> Array:
+    """The numbers that codes and scales stand for, as f32."""
+    blocks = element.decode(codes).reshape(*scales.shape, MX_BLOCK)
+    return np.ldexp(blocks, scales.astype(np.int32)[..., None] - 127).reshape(codes.shape)

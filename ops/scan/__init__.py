@@ -1,0 +1,89 @@
+"""Scans: running sums, segments, gates, and whatever an associative function carries along."""
+
+from __future__ import annotations
+
+from stack.hosted import Kernel, op
+from stack.ops.scan import reference
+from stack.ops.scan.associative import associative, doubled, gate_combine, segment_combine
+
+__all__ = ["associative", "exclusive", "gated", "gated_gradient", "inclusive", "segmented"]
+_DTYPES = ("bf16", "f16", "f32")
+
+
+def _triton(name: str) -> tuple[Kernel, ...]:
+    run = f"stack.ops.scan.carried_triton:{name}"
+    return (Kernel("cuda", run, "triton", _DTYPES, capturable=True),)
+
+
+@op(
+    "scan.inclusive",
+    rule="... n~ -> ... n~",
+    reference=reference.inclusive,
+    kernels=_triton("inclusive"),
+    autocast="f32",
+)
+def inclusive(np, x):
+    """Running sums along the last axis of `x [..., n]`, of floats; they are f32 at least."""
+    wide = x.astype(np.result_type(x, np.float32))
+    return np.cumsum(wide, axis=-1).astype(x.dtype)
+
+
+@op("scan.exclusive", rule="... n~ -> ... n~", reference=reference.exclusive, autocast="f32")
+def exclusive(np, x):
+    """Sums of what comes before each element of `x [..., n]`, of floats; they are f32 at least."""
+    wide = x.astype(np.result_type(x, np.float32))
+    sums = np.cumsum(wide, axis=-1)
+    nothing = np.full((*x.shape[:-1], 1), 0.0, wide.dtype)
+    return np.concatenate([nothing, sums], axis=-1)[..., :-1].astype(x.dtype)
+
+
+@op(
+    "scan.segmented",
+    rule="... n~, ... n~ -> ... n~",
+    reference=reference.segmented,
+    autocast="f32",
+)
+def segmented(np, x, starts):
+    """Running sums of `x [..., n]` that begin again where the integer `starts [..., n]` is not 0.
+
+    Source: Blelloch, "Prefix sums and their applications", 1990.
+    """
+    wide = x.astype(np.result_type(x, np.float32))
+    return doubled(np, segment_combine, (starts != 0, wide))[1].astype(x.dtype)
+
+
+@op(
+    "scan.gated_gradient",
+    rule="... n~ d, ... n~ d, ... d, ... n~ d, ... n~ d -> ... n~ d, ... n~ d, ... d",
+    reference=reference.gated_gradient,
+)
+def gated_gradient(np, gate, x, first, out, told):
+    """The gradients of `gated`: the same recurrence backwards, with the gate of the next step."""
+    wide = np.result_type(gate, np.float32)
+    held, given = gate.astype(wide), told.astype(wide)
+    nothing = np.full((*gate.shape[:-2], 1, gate.shape[-1]), 0.0, wide)
+    following = np.concatenate([held, nothing], axis=-2)[..., 1:, :]
+    back = (np.flip(following, axis=-2), np.flip(given, axis=-2))
+    to_x = np.flip(doubled(np, gate_combine, back, axis=-2)[1], axis=-2)
+    before = np.concatenate([first[..., None, :], out], axis=-2)[..., :-1, :].astype(wide)
+    to_first = np.sum((held * to_x)[..., :1, :], axis=-2)
+    return (to_x * before).astype(gate.dtype), to_x.astype(x.dtype), to_first.astype(first.dtype)
+
+
+@op(
+    "scan.gated",
+    rule="... n~ d, ... n~ d, ... d -> ... n~ d",
+    reference=reference.gated,
+    kernels=_triton("gated"),
+    gradient=gated_gradient,
+    autocast="f32",
+)
+def gated(np, gate, x, first):
+    """h[t] = gate[t] h[t-1] + x[t] along the last axis but one, from h[-1] = first.
+
+    `gate [..., n, d]`, `x [..., n, d]`, `first [..., d]` of one float type; h is f32 at least while
+    it is carried. Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
+    """
+    wide = np.result_type(gate, np.float32)
+    gates, values = doubled(np, gate_combine, (gate.astype(wide), x.astype(wide)), axis=-2)
+    return (gates * first.astype(wide)[..., None, :] + values).astype(x.dtype)

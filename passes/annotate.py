@@ -1,0 +1,35 @@
+"""annotate: places that a person gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.errors import RuleError, UsageError
+from stack.ir.mesh import parse_mesh
+from stack.ir.node import Func
+from stack.passes.sharding.notation import annotated
+from stack.rewrite import Log, Pass
+
+
+@dataclass(frozen=True)
+class Annotate(Pass):
+    """Named values lie on a mesh as they are told to.
+
+    Attributes:
+        mesh: its axes, as `dp=2, tp=4`.
+        shard: values with their places, as `x: dp, -`; see `stack.passes.sharding.notation`.
+    """
+
+    name: ClassVar[str] = "annotate"
+    mesh: str = ""
+    shard: tuple[str, ...] = ()
+
+    def run(self, func: Func, log: Log) -> Func:
+        if not self.mesh or not log.spend(self.name):
+            return func
+        try:
+            mesh = parse_mesh(self.mesh)
+        except RuleError as error:
+            raise UsageError(str(error)) from error
+        return annotated(func, mesh, self.shard)

@@ -1,0 +1,61 @@
+"""Which policy schedules a group as a kernel of blocks."""
+
+from __future__ import annotations
+
+from stack.ir.node import Node
+from stack.passes.blocking.apart import APART
+from stack.passes.blocking.beside import products_beside
+from stack.passes.blocking.joined import products_of
+from stack.passes.blocking.product_policy import ProductPolicy
+from stack.passes.blocking.stream import StreamTiler
+from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.tile_choice import (
+    LIBRARY,
+    apart_seconds,
+    beside_of,
+    best_seconds,
+    is_lone,
+    library_seconds,
+    product_of,
+)
+from stack.passes.blocking.tiler import BlockTiler
+from stack.passes.blocking.walk import space_of
+from stack.schedule import Policy
+from stack.target import Gpu
+
+
+def block_policy(group: Node, gpu: Gpu) -> Policy | None:
+    """The policy of a fusion or a stream; None where blocks are not a matter of choice.
+
+    Raises:
+        CannotTile: no kernel of blocks computes it.
+    """
+    if group.op == "stream":
+        return StreamTiler(group, target=gpu).policy(stream_places(*group.blocks))
+    if any(n.op == "dot" for n in group.blocks[0].nodes):
+        return product_policy(group, gpu)
+    body = group.blocks[0]
+    if any(n.op == "scan" for n in body.nodes) or space_of(body) is not None:
+        return None
+    return BlockTiler(group, target=gpu).row_policy()
+
+
+def product_policy(group: Node, gpu: Gpu) -> ProductPolicy:
+    """The policy of a group with a product, and what may take the place of its kernel.
+
+    Raises:
+        CannotTile: no kernel of blocks computes it.
+    """
+    body = group.blocks[0]
+    dots = [n for n in body.nodes if n.op == "dot"]
+    dtype = dots[0].args[0].dtype
+    beside = products_beside(body)
+    product = beside_of(beside) if beside else product_of(body, products_of(body))
+    others: dict[str, float] = {}
+    if is_lone(body, dots[0]):
+        others[LIBRARY] = library_seconds(product, dtype, gpu)
+    if beside:
+        others[APART] = sum(best_seconds(p, dtype, gpu) for p in beside)
+    elif len(dots) > 1:
+        others[APART] = apart_seconds(product, dtype, gpu)
+    return ProductPolicy(product, dtype, gpu, others)

@@ -1,0 +1,101 @@
+"""Schedules of products as kernels of blocks: legal ones, with the time that the model expects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from stack.ir.types import DType
+from stack.ir.warp_ops import WARP
+from stack.passes.blocking.tile_choice import (
+    LIBRARY,
+    LIBRARY_GAIN,
+    Product,
+    Tile,
+    predicted,
+    ranked,
+    room_of,
+)
+from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
+from stack.target import Gpu
+
+LEAST = 16  # rows, columns and depth that tensor cores take
+STAGES = 3  # of blocks that nobody measured
+LARGE = 128 * 256  # sums of a program, from which twice the warps hold them
+
+
+class ProductPolicy(Policy):
+    """Blocks of m rows, n columns and k of depth, of `b` products.
+
+    Args:
+        product: its extents, and what follows it.
+        dtype: of its operands.
+        others: seconds of what may stand in place of a kernel, by word.
+    """
+
+    def __init__(
+        self, product: Product, dtype: DType, gpu: Gpu, others: Mapping[str, float] | None = None
+    ) -> None:
+        self.product, self.dtype, self.gpu = product, dtype, gpu
+        self.others = others or {}
+        is_tall = product.height > 1
+        axes = [
+            *([Axis("b", product.apart, "parallel")] if product.apart > 1 else []),
+            *([Axis("m", product.height, "parallel")] if is_tall else []),
+            Axis("n", product.width, "parallel"),
+            Axis("k", product.depth, "reduction"),
+        ]
+        self.domain = Domain(tuple(axes))
+        self.rules = Rules(
+            {"parallel": ("grid",), "reduction": ("serial",)},
+            units=dict.fromkeys("mnk", LEAST) if is_tall else {},
+            most={"b": 1},
+            options=("warps", "stages", "persistent"),
+            words=tuple(self.others),
+        )
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        found = {
+            self._limited(tile.schedule): predicted(tile, self.product, self.dtype, self.gpu)
+            for tile in ranked(self.product, self.dtype, self.gpu)
+        }
+        found |= {Schedule(instead=w): Prediction(s) for w, s in self.others.items()}
+        # a library is taken where it is surely faster
+        margin = {LIBRARY: 1 / LIBRARY_GAIN}
+        best = sorted(found, key=lambda s: found[s].seconds * margin.get(s.instead, 1))
+        return [(schedule, found[schedule]) for schedule in best]
+
+    def complete(self, given: Schedule) -> Schedule:
+        if given.instead:
+            return given
+        best = ranked(self.product, self.dtype, self.gpu)[0].schedule
+        made = given.filled(replace(best, warps=0, stages=0))
+        if all(made.block(axis) == best.block(axis) for axis in "mn"):
+            warps, stages = best.warps, best.stages
+        else:
+            sums = made.block("m", 1) * made.block("n") * self.product.joined
+            warps, stages = 8 if sums >= LARGE else 4, STAGES
+        made = replace(made, warps=made.warps or warps)
+        return made if made.stages else self._limited(replace(made, stages=stages))
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        tile = self._tile(schedule)
+        found = [
+            Need("threads", tile.warps * WARP, self.gpu.threads),
+            Need("bytes of shared memory", tile.stages * self._step(tile), room_of(self.gpu)),
+        ]
+        sums = tile.rows * tile.lanes * tile.products
+        if tile.rows > 1:
+            found.append(Need("registers for sums", sums, self.gpu.registers // 2))
+        return found
+
+    def _limited(self, schedule: Schedule) -> Schedule:
+        """With as many stages as shared memory has room for, at least one."""
+        room = room_of(self.gpu) // max(1, self._step(self._tile(schedule)))
+        return replace(schedule, stages=max(1, min(schedule.stages, room)))
+
+    def _tile(self, schedule: Schedule) -> Tile:
+        return replace(Tile.of(schedule), products=self.product.joined)
+
+    def _step(self, tile: Tile) -> int:
+        return tile.step_bytes(self.dtype.bytes)

@@ -1,0 +1,112 @@
+"""Schedules of streams with products as kernels of blocks: rows of a program, places of a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+
+from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
+from stack.ir.warp_ops import WARP
+from stack.passes.blocking.stream_extents import extents, in_parts
+from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
+from stack.passes.blocking.tile_choice import room_of
+from stack.passes.tiling.frame import power_of_two, static
+from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.target import Gpu
+
+LEAST = 16  # rows and places of a step: those of a product
+# rows that a warp has of a product that another takes: Triton 3.6 reads astray where it has fewer
+WARP_ROWS = 16
+
+
+def _schedule(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule:
+    return Schedule((Split("m", rows, "grid"), Split("k", step, "serial")), warps, stages)
+
+
+MEASURED = (
+    *(_schedule(128, 64, 8, 2), _schedule(128, 64, 8, 3), _schedule(128, 128, 8, 2)),
+    *(_schedule(128, 32, 8, 3), _schedule(64, 64, 4, 3), _schedule(64, 32, 4, 3)),
+    _schedule(64, 128, 4, 2),
+)
+
+
+class StreamPolicy(Policy):
+    """Blocks of m rows, and of k along the streamed axis; columns of states, e, are held whole."""
+
+    def __init__(self, stream: Node, shape: StreamShape, gpu: Gpu) -> None:
+        self.stream, self.shape, self.gpu = stream, shape, gpu
+        self.states = stream.blocks[0]
+        self.dots = [n for n in self.states.nodes if n.op == "dot"]
+        self.sums = [s for s in self.states.results if s.op == "dot"]
+        self.extent = static(streamed_extent(stream))
+        self.widest = max(
+            (max(LEAST, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
+            default=0,
+        )
+        held = {shape.row, *shape.lanes}
+        many = prod(extent for mark, extent in shape.extents.items() if mark not in held)
+        whole = "" if shape.is_split else "a result has it"
+        self.domain = Domain(
+            (
+                Axis("b", many, "parallel"),
+                Axis("m", shape.rows, "parallel"),
+                Axis("e", self.widest, "parallel"),
+                Axis("k", self.extent, "stream", whole),
+            )
+        )
+        self.rules = Rules(
+            {"parallel": ("grid",), "stream": ("serial",)},
+            axes={"e": ()},
+            units={"m": LEAST, "k": LEAST},
+            most={"b": 1},
+            ordered=True,
+        )
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        own = self.complete(Schedule())
+        others = (s for s in MEASURED if s != own and not self.why_illegal(s))
+        return [(s, None) for s in (own, *others)]
+
+    def complete(self, given: Schedule) -> Schedule:
+        if given.instead:
+            return given
+        made = given.filled(_schedule(*extents(self.stream)))
+        rows, step = made.block("m"), made.block("k")
+        height = min(rows, max(LEAST, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
+        parts = 2 if any(map(in_parts, self.dots)) else 1
+        big = (rows >= 128 and step >= 128) or (
+            parts * len(self.sums) * self.widest * rows > 128 * 128
+        )
+        # what fits beside a wide sum
+        stages = 2 if self.widest > 64 and parts * step > 32 and height > 64 else 3
+        if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
+            stages = 2
+        warps = min(made.warps or (8 if big else 4), max(4, height // WARP_ROWS))
+        return replace(made, warps=warps, stages=made.stages or stages)
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        found = [Need("threads", schedule.warps * WARP, self.gpu.threads)]
+        if schedule == self.complete(Schedule()):
+            return found  # what it always was: its compiler says whether it fits
+        rows, step = schedule.block("m"), schedule.block("k")
+        sums = rows * (len(self.sums) * self.widest + step)
+        read = {a for d in self.dots for a in d.args if is_in_memory(a) and self._is_streamed(a)}
+        bytes_ = sum(step * self._width(a) * a.dtype.bytes for a in read)
+        return [
+            *found,
+            Need("bytes of shared memory", schedule.stages * bytes_, room_of(self.gpu)),
+            Need("registers for sums and scores", sums, self.gpu.registers),
+        ]
+
+    def _is_real(self, mark: str) -> bool:
+        return self.shape.extents[mark] > 1
+
+    def _is_streamed(self, operand: Node) -> bool:
+        return self.extent in operand.shape[-2:]
+
+    def _width(self, operand: Node) -> int:
+        """Elements of an operand at one place of the streamed axis."""
+        sizes = [power_of_two(static(s)) for s in operand.shape[-2:]]
+        return prod(sizes) // power_of_two(self.extent)

@@ -1,0 +1,112 @@
+"""What a stream with a product computes, axis by axis: asked of its blocks, before any kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stack.ir.axes import Index, parse_rule
+from stack.ir.dim import Dim, Expr, symbols
+from stack.ir.node import Node
+from stack.passes.blocking.stream_places import Places
+from stack.passes.tiling.frame import CannotTile
+
+MAX_LANES = 256  # of a state that is a dot: held whole
+MOVED = ("reshape", "transpose", "broadcast", "slice")
+
+
+@dataclass(frozen=True)
+class StreamShape:
+    """Marks of the axes of a stream's states.
+
+    Attributes:
+        row: those of the rows of a tile; "" where it has none.
+        lanes: those that a tile holds whole.
+        along: that of the streamed axis, where a result has it; else "".
+        extents: of all marks.
+        is_split: whether partial states may be merged: no result has the streamed axis.
+    """
+
+    row: str
+    lanes: frozenset[str]
+    along: str
+    extents: Mapping[str, int]
+    is_split: bool
+
+    @property
+    def rows(self) -> int:
+        """Extent of the axis of the rows."""
+        return self.extents.get(self.row, 1)
+
+
+def stream_shape(where: Places, has_dot: bool) -> StreamShape:
+    """The shape of a stream whose values sit at these places. Raises CannotTile."""
+    kept = {s for place in where.states.values() for d in place for s in symbols(d)}
+    lanes = _lanes(where.states)
+    extents = {str(m): extent_of(m) for m in where.marks}
+    marks = [m for m in extents if m not in lanes]
+    row = _row(where.states, marks, extents) if has_dot else ""
+    along = (str(m) for m in where.marks if extents[str(m)] > 1 and not symbols(m) & kept)
+    is_split = all(symbols(d) <= kept for place in where.results for d in place)
+    return StreamShape(row, lanes, next(along, ""), extents, is_split)
+
+
+def _row(places: Mapping[Node, Index], marks: Sequence[str], extents: Mapping[str, int]) -> str:
+    """The mark of the rows of a tile: the longest that the operand in memory does not have.
+
+    A result may group axes of a state: its mark is then part of several of them.
+    """
+    own: set[str] = set()
+    for state, place in places.items():
+        if state.op == "dot":
+            rule = parse_rule(state.attrs["rule"])
+            names = [{a.names[0] for a in operand} for operand in rule.inputs]
+            other = 1 - memory_side(state)
+            rows: set[str] = set()
+            others: set[str] = set()
+            for axis, dim in zip(rule.outputs[0], place, strict=True):
+                is_own = axis.names[0] in names[other] - names[1 - other]
+                (rows if is_own else others).update(str(m) for m in symbols(dim))
+            own |= rows - others
+    kept = {str(d) for place in places.values() for d in place}
+    found = [m for m in marks if m in own] or [m for m in marks if m in kept]
+    return max(found, key=lambda m: extents[m], default="")
+
+
+def memory_side(state: Node) -> int:
+    """Which operand of a dot lies in memory; the other is computed."""
+    return 0 if is_in_memory(state.args[0]) and not is_in_memory(state.args[1]) else 1
+
+
+def is_in_memory(node: Node) -> bool:
+    """Whether a value of a stream is read from an array."""
+    while node.op in MOVED:
+        node = node.args[0]
+    return node.op == "param" or (node.op == "const" and bool(node.tensor.rank))
+
+
+def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
+    """Marks of axes that only the operand of a dot in memory has: held whole."""
+    found: set[str] = set()
+    for state, place in places.items():
+        if state.op != "dot":
+            continue
+        rule = parse_rule(state.attrs["rule"])
+        own = [{a.names[0] for a in operand} for operand in rule.inputs]
+        side = memory_side(state)
+        for axis, dim in zip(rule.outputs[0], place, strict=True):
+            name = axis.names[0]
+            if name in own[side] and name not in own[1 - side] and isinstance(dim, Expr):
+                if extent_of(dim) > MAX_LANES:
+                    raise CannotTile(f"a state of {extent_of(dim)} columns does not fit a tile")
+                found.add(str(dim))
+    return frozenset(found)
+
+
+def extent_of(mark: Dim) -> int:
+    """How many values a mark takes. Raises CannotTile for what is no mark."""
+    if isinstance(mark, Expr) and len(mark.terms) == 1 and len(mark.terms[0][0]) == 1:
+        high = getattr(mark.terms[0][0][0], "high", None)
+        if isinstance(high, int):
+            return high + 1
+    raise CannotTile(f"a state sits at a computed index, {mark}")

@@ -1,0 +1,76 @@
+"""Schedules of products on a CPU: rows and columns of sums that vector registers hold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+from stack.ir.node import Node
+from stack.passes.exact_tiling.gemm import COLUMN_COST, is_row_of_sums, pick_lanes, pick_rows
+from stack.passes.tiling.contraction import Roles, roles_of
+from stack.passes.tiling.frame import wide
+from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.target import Cpu
+
+
+class GemmPolicy(Policy):
+    """Tiles of m rows, unrolled, and n columns, in vectors; k is walked whole."""
+
+    def __init__(self, dot: Node, cpu: Cpu) -> None:
+        self.roles, self.cpu, self.dtype = roles_of(dot), cpu, wide(dot.dtype)
+        self.domain = product_domain(self.roles)
+        self.rows, self.columns = product_extents(self.roles)
+        self.rules = Rules(
+            {"reduction": ()},
+            axes={"b": (), "m": ("unroll",), "n": ("vector",)},
+            free=("m",),
+            most={"m": self.rows, "n": self.columns},
+            options=(),
+        )
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        vector = self.cpu.vector_bytes // self.dtype.bytes
+        columns = [c * vector for c in COLUMN_COST if c * vector <= self.columns]
+        own = self.complete(Schedule())
+        others = [self.complete(Schedule((Split("n", c, "vector"),))) for c in columns]
+        return [(s, None) for s in dict.fromkeys((own, *others))]
+
+    def complete(self, given: Schedule) -> Schedule:
+        lanes = given.block("n") or pick_lanes(self.columns, self.dtype, self.cpu)
+        widest = max(COLUMN_COST) * self.cpu.vector_bytes // self.dtype.bytes
+        row = min(1 << max(lanes.bit_length() - 1, 0), widest)
+        rows = given.block("m") or pick_rows(self.rows, row, self.dtype, self.cpu)
+        own = (Split("m", rows, "unroll"), Split("n", lanes, "vector"))
+        return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
+
+    def needs(self, schedule: Schedule) -> Sequence[Need]:
+        vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
+        sums = schedule.block("m", 1) * vectors
+        return [Need("vector registers for sums", sums, self.cpu.registers)]
+
+
+def product_domain(roles: Roles) -> Domain:
+    """The axes of a product: b of batches and panels, m of rows, n of columns, k of depth."""
+    sizes = roles.sizes
+    many = prod(sizes[n] for n in (*roles.batch, *roles.panels, *roles.outer))
+    rows, columns = product_extents(roles)
+    axes = (
+        Axis("b", many, "parallel"),
+        Axis("m", rows, "parallel"),
+        Axis("n", columns, "parallel"),
+        Axis("k", prod(sizes[n] for n in roles.contracted), "reduction"),
+    )
+    return Domain(tuple(a for a in axes if a.extent > 1 or a.name in "nk"))
+
+
+def product_extents(roles: Roles) -> tuple[int, int]:
+    """Rows and columns of a product."""
+    return roles.sizes[roles.row] if roles.row else 1, roles.sizes[roles.lane]
+
+
+def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
+    """The policy of a group with a product; None where it is none of tiles. Raises CannotTile."""
+    if group.op == "stream":
+        return None
+    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
+    return GemmPolicy(dots[0], cpu) if len(dots) == 1 and not is_row_of_sums(dots[0]) else None

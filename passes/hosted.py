@@ -1,0 +1,162 @@
+"""hosted: operators are decomposed, or kept for code that somebody wrote by hand.
+
+Code by hand moves what it reads and writes once, at the share of the machine's rates that its
+declaration states, and is one launch. What is generated is priced as
+the groups that fusion makes of the decomposition; where those cost no more the decomposition wins,
+for it also fuses with what stands around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from stack.errors import StackError, UsageError
+from stack.hosted import Kernel, find
+from stack.hosted.nodes import attributes_of, with_kernel
+from stack.ir.builder import Builder
+from stack.ir.cost import Cost, cost
+from stack.ir.node import Block, Func, Node
+from stack.ir.types import TensorType
+from stack.rewrite.engine import Scope, Simple, inline_block, rewrite
+from stack.rewrite.log import Log, Note
+from stack.rewrite.passes import Pass
+from stack.rewrite.pipeline import Pipeline
+from stack.target import Cpu, Target
+
+CHOICES = ("cost", "hand", "generated")
+# what makes groups of a decomposition, to see what they cost
+_GROUPS = {
+    "cpu": "canonicalize,fold,decompose,canonicalize,stream{loops=cpu},fuse",
+    "cuda": "canonicalize,fold,decompose{gpu=true},canonicalize,stream{loops=blocks},fuse",
+}
+_FREE = ("const", "item", "param", "reshape")
+
+
+@dataclass(frozen=True)
+class Hosted(Pass):
+    """Decompose each operator, or keep it for code by hand.
+
+    Attributes:
+        prefer: "hand" keeps all that have code for their operands, "generated" none, "cost" those
+            whose groups would take longer.
+        device: where that code would run: "cpu" or "cuda"; none decomposes all.
+    """
+
+    name: ClassVar[str] = "hosted"
+    prefer: str = "cost"
+    device: str | None = None
+
+    def run(self, func: Func, log: Log) -> Func:
+        if self.prefer not in CHOICES or self.device not in (None, *_GROUPS):
+            raise UsageError(f"prefer is one of {', '.join(CHOICES)}; device cpu, cuda or none")
+        chooser = _Chooser(self, log)
+        rules = (
+            Simple("hosted", ("custom",), chooser.operator),
+            Simple("hosted_result", ("item",), chooser.result),
+        )
+        return rewrite(func, rules, log)
+
+
+Key = tuple[str, object, Block]
+
+
+@dataclass
+class _Chooser:
+    """Kernels of operators, each asked about once; None where it is decomposed."""
+
+    options: Hosted
+    log: Log
+    chosen: dict[Key, Kernel | None] = field(default_factory=dict[Key, "Kernel | None"])
+
+    def operator(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        if "kernel" in node.attrs or not node.blocks:
+            return None
+        kernel = self.kernel(node, scope)
+        if kernel is not None:
+            return with_kernel(node, kernel.name)
+        block = node.blocks[0]
+        return inline_block(block, node.args, op)[0] if len(block.results) == 1 else None
+
+    def result(self, node: Node, op: Builder, scope: Scope) -> Node | None:
+        """One of several results of an operator that is decomposed."""
+        source = node.args[0]
+        if source.op != "custom" or "kernel" in source.attrs or not source.blocks:
+            return None
+        if self.kernel(source, scope) is not None:
+            return None
+        return inline_block(source.blocks[0], source.args, op)[int(node.attrs["index"])]
+
+    def kernel(self, node: Node, scope: Scope) -> Kernel | None:
+        key = (str(node.attrs["name"]), node.attrs.get("params"), node.blocks[0])
+        if key not in self.chosen:
+            kernel, why = self._choice(node)
+            self.chosen[key] = kernel
+            what = f"kept for {_named(kernel)}" if kernel is not None else "decomposed"
+            text = f"{node.attrs['name']} {what}: {why}"
+            self.log.notes.append(Note(text, scope.block.locs.get(node, ())))
+        return self.chosen[key]
+
+    def _choice(self, node: Node) -> tuple[Kernel | None, str]:
+        if self.options.prefer == "generated" or not self.options.device:
+            return None, "generated code is asked for"
+        try:
+            made = find(str(node.attrs["name"]))
+        except StackError as error:
+            return None, str(error)
+        attributes = attributes_of(node)
+        types = [a.tensor for a in node.args]
+        kernel = made.kernel_for(self.options.device, types, attributes)
+        if kernel is None:
+            mine = [k for k in made.kernels if k.device == self.options.device]
+            whys = [f"{_named(k)}: {k.why_not(types, attributes)}" for k in mine]
+            return None, "; ".join(whys) or f"nobody wrote code for {self.options.device}"
+        if self.options.prefer == "hand":
+            return kernel, "code by hand is asked for"
+        return self._by_cost(node, kernel)
+
+    def _by_cost(self, node: Node, kernel: Kernel) -> tuple[Kernel | None, str]:
+        target = self.log.cpu if kernel.device == "cpu" else self.log.gpu
+        groups = _groups(node.blocks[0], kernel.device, target)
+        generated = sum(_seconds(g, target) for g in groups)
+        by_hand = _seconds(node, target, kernel.share)
+        told = (
+            f"{len(groups)} generated kernel(s) take an estimated {generated * 1e6:.1f} us,"
+            f" {_named(kernel)} {by_hand * 1e6:.1f} us"
+        )
+        return (kernel if by_hand < generated else None), told
+
+
+def _named(kernel: Kernel) -> str:
+    return f"{kernel.kind} kernel {kernel.name!r}"
+
+
+def _groups(block: Block, device: str, target: Target) -> list[Node]:
+    """What would be launched of a decomposition."""
+    done = Pipeline(_GROUPS[device]).run(Func("operator", block), target=target, verify=False)
+    return [n for n in done.func.nodes if n.op not in _FREE]
+
+
+def _seconds(node: Node, target: Target, share: float = 1.0) -> float:
+    """Time of a group by a share of the machine's rates: arithmetic or memory, and a launch."""
+    found: Cost = cost(node)
+    many = target.cores if isinstance(target, Cpu) else 1
+    rate = target.bf16_rate if _is_narrow(_inside(node)) else target.f32_rate
+    work = _number(found.flops) / (rate * many)
+    return max(work, _number(found.bytes) / target.memory_rate) / share + target.launch
+
+
+def _inside(node: Node) -> Iterable[Node]:
+    return (n for b in node.blocks for n in b.nodes) if node.blocks else (node,)
+
+
+def _is_narrow(nodes: Iterable[Node]) -> bool:
+    """Whether products of 16-bit floats are among them: tensor cores do those."""
+    dots = [n for n in nodes if n.op == "dot"]
+    types = [n.args[0].type for n in dots]
+    return bool(dots) and all(isinstance(t, TensorType) and t.dtype.bits <= 16 for t in types)
+
+
+def _number(amount: object) -> float:
+    return float(amount) if isinstance(amount, int) else 0.0

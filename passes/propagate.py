@@ -1,0 +1,29 @@
+"""propagate: from the places of some values to those of all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Func
+from stack.passes.sharding.decide import decided
+from stack.passes.sharding.retype import placed, without_streams
+from stack.rewrite import Log, Pass
+
+
+@dataclass(frozen=True)
+class Propagate(Pass):
+    """Every value gets the places that follow from those of annotated ones, both ways.
+
+    Attributes:
+        strict: refuse where a node leaves a choice, instead of taking the one of fewest bytes.
+    """
+
+    name: ClassVar[str] = "propagate"
+    strict: bool = False
+
+    def run(self, func: Func, log: Log) -> Func:
+        if not func.meshes or not log.spend(self.name):
+            return func
+        plain = Func(func.name, without_streams(func.body), func.level)
+        return placed(decided(plain, func.meshes[0], self.strict, log.note))

@@ -1,0 +1,25 @@
+"""reshard: what moves between ranks, written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Func
+from stack.passes.sharding.cells import Program
+from stack.passes.sharding.plan import planned
+from stack.passes.sharding.retype import without_streams
+from stack.rewrite import Log, Pass
+
+
+@dataclass(frozen=True)
+class Reshard(Pass):
+    """Every node runs where that sends fewest bytes; what has to move for it is a `reshard`."""
+
+    name: ClassVar[str] = "reshard"
+
+    def run(self, func: Func, log: Log) -> Func:
+        if not func.meshes or not log.spend(self.name):
+            return func
+        plain = Func(func.name, without_streams(func.body), func.level)
+        return Func(func.name, planned(Program(plain, func.meshes[0]), log.note), func.level)

@@ -1,0 +1,168 @@
+"""schedule: how each group is computed, block by block, written on the group as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.errors import UsageError
+from stack.ir.node import Block, Func, Node
+from stack.passes.blocking.apart import APART
+from stack.passes.blocking.policies import block_policy
+from stack.passes.control import changed_bodies
+from stack.passes.exact_tiling.gemm import check_worth
+from stack.passes.exact_tiling.gemm_policy import gemm_policy
+from stack.passes.gpu_loops.tile_policy import tile_policy
+from stack.passes.tile import alone
+from stack.passes.tiling.frame import CannotTile
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+from stack.schedule import Policy, Schedule, given_for, is_pattern, with_schedules
+from stack.target import Gpu, Target, as_cpu, as_gpu
+
+# whose kernels follow the schedule: the policy of a group for a target
+LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
+    "blocks": lambda group, target: block_policy(group, as_gpu(target)),
+    "cpu": lambda group, target: _worth(gemm_policy(group, as_cpu(target)), group),
+    "warps": lambda group, target: tile_policy(group, as_gpu(target)),
+}
+TOLD = 2  # schedules whose time is told, at least
+
+
+@dataclass(frozen=True)
+class WriteSchedules(Pass):
+    """Write `schedule` on groups: the one that is given for it, else what the model puts first.
+
+    Kernels follow it. Measuring others is up to whoever has the device. A product with nothing
+    around it may be a library's: "library" then stands among its schedules, first where the model
+    is sure that it is faster. So does "apart" for products of one left operand that a group joins,
+    or puts side by side: a kernel for each.
+
+    Attributes:
+        loops: whose kernels follow it, one of `LOOPS`.
+        most: how many to name, best first.
+    """
+
+    name: ClassVar[str] = "schedule"
+    loops: str = "blocks"
+    most: int = 1
+
+    def run(self, func: Func, log: Log) -> Func:
+        if self.loops not in LOOPS:
+            raise UsageError(f"no loops {self.loops!r} to schedule; there are: {', '.join(LOOPS)}")
+        return _Writer(self, log).run(func)
+
+    def best(self, node: Node, target: Target | None) -> list[str]:
+        """The texts of the schedules of one group, best first."""
+        try:
+            policy = _policy(node, self.loops, target)
+        except CannotTile:
+            return []
+        found = policy.candidates() if policy is not None else []
+        return [str(schedule) for schedule, _ in found[: self.most]]
+
+
+class _Writer:
+    def __init__(self, options: WriteSchedules, log: Log) -> None:
+        self.loops, self.most, self.log = options.loops, options.most, log
+        self.refused: dict[str, str] = {}  # groups, and why they have no such kernel
+        self.names: dict[str, None] = {}  # of what has a choice
+        self.taken: set[str] = set()  # entries of what is given
+
+    def run(self, func: Func) -> Func:
+        made = Func(func.name, self._block(func.body), func.level)
+        for name in self.log.schedules.keys() - self.taken:
+            if name in self.refused:
+                raise UsageError(f"%{name} has no kernel to schedule: {self.refused[name]}")
+            if not is_pattern(name):
+                known = ", ".join(self.names) or "none"
+                raise UsageError(f"no group to schedule is called %{name}; there are: {known}")
+        return made
+
+    def _block(self, block: Block) -> Block:
+        changed = changed_bodies(block, self._block)
+        for node in block.nodes:
+            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            try:
+                policy = _policy(node, self.loops, self.log.target)
+            except CannotTile as why:
+                self.refused[name] = str(why)
+                continue
+            if policy is None:
+                continue
+            self.names[f"%{name}"] = None
+            found = self._given(policy, lines, name, str(node.attrs.get("name", "")))
+            found = found or self._proposed(policy, name, node, lines)
+            if found and self.log.spend("schedule", lines):
+                changed[node] = Replacement(with_schedules(_group(node), found))
+        return replace(block, changed) if changed else block
+
+    def _given(self, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
+        """The schedule that somebody wrote for a group of these names. Raises UsageError."""
+        entry, text = given_for(self.log.schedules, *names)
+        if not text:
+            return []
+        given = Schedule.parse(text)
+        if is_pattern(entry) and any(policy.domain.axis(s.axis) is None for s in given.splits):
+            return []  # it is for others
+        self.taken.add(entry)
+        try:
+            found = str(policy.follow(given))
+        except UsageError as error:
+            raise UsageError(f"%{names[0]}: {error}") from error
+        self.log.note(f"{names[0]} of {policy.domain}: {found}, as {text!r} asks", lines)
+        return [found]
+
+    def _proposed(self, policy: Policy, name: str, node: Node, lines: tuple[str, ...]) -> list[str]:
+        found = policy.candidates()
+        expected = [(s, p) for s, p in found if p is not None]
+        if expected:
+            most = len(expected) if self.log.verbose else max(self.most, TOLD)
+            told = [
+                f"{schedule}: {prediction.told()}"
+                for i, (schedule, prediction) in enumerate(expected)
+                if i < most or schedule.instead == APART
+            ]
+            (dot, *_) = (n for n in _group(node).blocks[0].nodes if n.op == "dot")
+            reach = _reach(as_gpu(self.log.target))
+            text = f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)} ({reach})"
+            self.log.note(text, lines)
+        elif self.log.verbose:
+            own, *others = (str(schedule) for schedule, _ in found)
+            also = f"; legal too: {'; '.join(others)}" if others else ""
+            self.log.note(f"{name} of {policy.domain}: {own}{also}", lines)
+        return [str(schedule) for schedule, _ in found[: self.most]]
+
+
+def _worth(policy: Policy | None, group: Node) -> Policy | None:
+    """The policy of a product that is no library's. Raises CannotTile."""
+    if policy is not None:
+        check_worth(next(n for n in group.blocks[0].nodes if n.op == "dot"))
+    return policy
+
+
+def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
+    """The policy of a group, or of a product that fusion left bare; None where there is none.
+
+    Raises CannotTile.
+    """
+    if node.op not in ("fusion", "stream", "dot") or node.attrs.get("kind") == "library":
+        return None
+    return LOOPS[loops](_group(node), target)
+
+
+def _group(node: Node) -> Node:
+    return alone(node) if node.op == "dot" else node
+
+
+def _reach(gpu: Gpu) -> str:
+    """The numbers that the model goes by, in words."""
+    return (
+        f"{gpu.processors} processors, {gpu.bf16_rate / 1e12:.0f} Tflop/s,"
+        f" {gpu.memory_rate / 1e12:.3g} TB/s, {gpu.shared_bytes >> 10} KiB shared"
+    )
+
+
+__all__ = ["LOOPS", "WriteSchedules"]

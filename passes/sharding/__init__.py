@@ -1,0 +1,1 @@
+"""Sharding: what ``propagate``, ``reshard`` and ``spmd`` are made of."""

@@ -1,0 +1,213 @@
+"""The values of a program with all its blocks, and the nodes that tie where they lie together.
+
+A block stands in a program as often as nodes run it, so a value is a node with the path of nodes
+that lead to its block. Where a value enters or leaves a block it may change its places; in a loop
+what is carried lies in one way from turn to turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple, cast
+
+from stack.errors import RuleError
+from stack.ir import ops, param
+from stack.ir.mesh import Axes, Mesh, joined
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node
+from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
+from stack.ir.types import TensorType
+from stack.passes.sharding.factors import Factors, factors_of
+
+Path = tuple[tuple[Node, int], ...]  # nodes that run blocks, each with the number of its block
+
+
+class Value(NamedTuple):
+    """A result of a node in one of the places where its block stands."""
+
+    path: Path
+    node: Node
+    result: int = 0
+
+    @property
+    def type(self) -> TensorType:
+        return self.node.types[self.result]
+
+
+@dataclass
+class Cell:
+    """Where values that lie in the same way lie, as far as it is known.
+
+    Attributes:
+        value: one of them, for messages.
+        shape: of all of them.
+        axes: for each dim what splits it.
+        asked: for each dim what was asked for.
+        said: whether somebody asked.
+    """
+
+    value: Value
+    shape: tuple[int, ...]
+    axes: list[Axes]
+    asked: tuple[DimSharding, ...]
+    banned: Axes = ()
+    said: bool = False
+    changes: int = 0
+
+    @property
+    def used(self) -> Axes:
+        """All axes that split it."""
+        return tuple(axis for axes in self.axes for axis in axes)
+
+    @cached_property
+    def bytes(self) -> int:
+        """Of the whole value."""
+        return int(cast("int", self.value.type.bytes))
+
+    def split(self, dim: int, axes: Axes) -> None:
+        """Split a dim by more axes than before."""
+        self.axes[dim] = joined(axes)
+        self.changes += 1
+
+    def sharding(self, mesh: Mesh) -> Sharding:
+        """What was decided."""
+        return sharded(mesh, self.axes)
+
+
+class Tie(NamedTuple):
+    """Values whose places follow from each other: those of a node, or two ends of a border."""
+
+    node: Node
+    path: Path
+    factors: Factors
+    cells: tuple[Cell, ...]  # operands, then results
+    values: tuple[Value, ...]
+    level: int  # when it is asked: what moves data first, what computes after it
+
+
+class Program:
+    """All values of a function, their cells, and what ties them."""
+
+    def __init__(self, func: Func, mesh: Mesh) -> None:
+        self.func, self.mesh = func, mesh
+        self.parents: dict[Value, Value] = {}
+        self.cells: dict[Value, Cell] = {}
+        self.ties: list[Tie] = []
+        self.borders: list[tuple[Value, Value]] = []
+        self.blocks: dict[Path, Block] = {}
+        self._enter(func.body, ())
+        self._tie()
+
+    def cell(self, value: Value) -> Cell:
+        """Where a value lies."""
+        return self.cells[self._root(value)]
+
+    def block(self, path: Path) -> Block:
+        """The block at a path."""
+        return self.blocks[path]
+
+    def name(self, value: Value) -> str:
+        """How the text calls a value."""
+        node, block = value.node, self.blocks[value.path]
+        if node.op == "param":
+            return f"%{node.attrs['name']}"
+        tail = f"#{value.result}" if len(node.types) > 1 else ""
+        return f"%{block.names.get(node, node.op)}{tail}"
+
+    def lines(self, value: Value) -> tuple[str, ...]:
+        """The source lines of a value."""
+        return self.blocks[value.path].locs.get(value.node, ())
+
+    # ---- values and borders
+
+    def _enter(self, block: Block, path: Path) -> None:
+        self.blocks[path] = block
+        for node in (*block.params, *block.nodes):
+            for number, inner in enumerate(node.blocks):
+                self._enter(inner, (*path, (node, number)))
+            if node.op == "item":
+                self._join(Value(path, node), Value(path, node.args[0], node.attrs["index"]))
+            elif node.blocks:
+                self._borders(node, path)
+
+    def _borders(self, node: Node, path: Path) -> None:
+        args = [Value(path, a) for a in node.args[node.op == "cond" :]]
+        made = [Value(path, node, i) for i in range(len(node.types))]
+        for number, block in enumerate(node.blocks):
+            inner: Path = (*path, (node, number))
+            params = [Value(inner, p) for p in block.params]
+            if node.op == "while":
+                for result, param in zip(made, params, strict=True):
+                    self._join(result, param)
+            first = [Value((*path, (node, 0)), p) for p in node.blocks[0].params]
+            for param, same in zip(params, first, strict=True):
+                self._join(same, param)  # of all branches
+            if number == 0:
+                self.borders.extend(zip(args, params, strict=True))
+            if node.op != "while" or number == 1:
+                found = [Value(inner, r) for r in block.results]
+                self.borders.extend(zip(found, made, strict=True))
+
+    def _join(self, first: Value, second: Value) -> None:
+        a, b = self._root(first), self._root(second)
+        if a != b:
+            self.parents[b] = a
+
+    def _root(self, value: Value) -> Value:
+        while value in self.parents:
+            value = self.parents[value]
+        return value
+
+    # ---- cells and ties
+
+    def values(self) -> Iterator[Value]:
+        """Every result of every node, wherever it stands."""
+        for path, block in self.blocks.items():
+            for node in (*block.params, *block.nodes):
+                yield from (Value(path, node, i) for i in range(len(node.types)))
+
+    def _tie(self) -> None:
+        for value in self.values():
+            self._said(value)
+        for path, block in self.blocks.items():
+            for node in block.nodes:
+                if ops.lookup(node.op).kind != "control" and not is_inline(node):
+                    values = [Value(path, a) for a in node.args]
+                    values += [Value(path, node, i) for i in range(len(node.types))]
+                    moves = ops.lookup(node.op).kind in ("elementwise", "movement", "collective")
+                    self._add(node, path, factors_of(node), values, 0 if moves else 1)
+        for first, second in self.borders:
+            self._add(second.node, second.path, _copied(second.type), [first, second], 0)
+
+    def _add(
+        self, node: Node, path: Path, factors: Factors, values: list[Value], level: int
+    ) -> None:
+        cells = tuple(self.cell(value) for value in values)
+        self.ties.append(Tie(node, path, factors, cells, tuple(values), level))
+
+    def _said(self, value: Value) -> None:
+        """The cell of a value, with what was said about the value."""
+        shape = tuple(int(cast("int", n)) for n in value.type.shape)
+        root, said = self._root(value), value.type.sharding
+        cell = self.cells.get(root)
+        if cell is None:
+            open_ = (OPEN,) * len(shape)
+            cell = self.cells[root] = Cell(value, shape, [()] * len(shape), open_)
+        if said is None:
+            return
+        if said.mesh != self.mesh:
+            raise RuleError(f"{self.name(value)} lies on mesh {said.mesh}, not on {self.mesh}")
+        if cell.said and (cell.axes, cell.asked) != (list(said.axes), said.dims):
+            raise RuleError(
+                f"{self.name(cell.value)} and {self.name(value)} are one value of a loop, and are"
+                f" annotated {cell.value.type} and {value.type}: choose one"
+            )
+        cell.value, cell.said = value, True
+        cell.axes, cell.asked, cell.banned = list(said.axes), said.dims, said.replicated
+
+
+def _copied(type_: TensorType) -> Factors:
+    """The factors of a value that stays what it is."""
+    return factors_of(Node("reshard", (param("x", type_),), {}, type_))

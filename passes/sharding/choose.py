@@ -1,0 +1,190 @@
+"""How a node is split over the ranks: the way that sends fewest bytes.
+
+What is weighed: bringing each operand to where the node wants it, and the result to where it is
+wanted. Between equal ways, the one that splits the work most.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
+
+from stack.ir import ops
+from stack.ir.mesh import Axes, Mesh, MeshAxis, atoms, joined, size_of
+from stack.ir.node import Node
+from stack.ir.sharding import Sharding, sharded
+from stack.passes.sharding.factors import Factors, Split, alone, factors_of
+from stack.passes.sharding.route import route
+
+MOST = 512  # ways that are weighed for one node
+
+
+class Choice(NamedTuple):
+    """A way to compute a node.
+
+    Attributes:
+        needs: where each operand has to lie.
+        makes: where each result lies.
+    """
+
+    bytes: int
+    split: Split
+    needs: tuple[Sharding, ...]
+    makes: tuple[Sharding, ...]
+
+
+def best_choice(
+    mesh: Mesh,
+    node: Node,
+    operands: Sequence[Sequence[Sharding]],
+    wanted: Sequence[Sharding],
+) -> Choice:
+    """The cheapest way to compute a node.
+
+    Args:
+        operands: for each operand where it lies; in several ways where copies were made.
+        wanted: where each result is to lie.
+    """
+    versions = tuple(tuple(dict.fromkeys(found)) for found in operands)
+    return _best(mesh, alone(node), versions, tuple(wanted))
+
+
+@lru_cache(maxsize=1 << 14)
+def _best(
+    mesh: Mesh,
+    node: Node,
+    operands: tuple[tuple[Sharding, ...], ...],
+    wanted: tuple[Sharding, ...],
+) -> Choice:
+    return Chooser(mesh, node, operands, wanted).best()
+
+
+@dataclass(frozen=True)
+class Chooser:
+    """The ways to compute one node; see `best_choice`."""
+
+    mesh: Mesh
+    node: Node
+    operands: Sequence[Sequence[Sharding]]
+    wanted: Sequence[Sharding]
+
+    def best(self) -> Choice:
+        """The cheapest way."""
+        found = [c for split in self._splits() for c in self._choices(split)]
+        return min(found, key=lambda c: (c.bytes, *self._less(c)))
+
+    def _less(self, choice: Choice) -> tuple[int, int]:
+        """What decides between ways of equal bytes: nothing left open, most of the work split."""
+        is_open = sum(size_of(s.partial) > 1 for s in choice.needs)
+        return is_open, -size_of([a for axes in choice.split.values() for a in axes])
+
+    # ---- which factors are split
+
+    def _proposed(self) -> list[Split]:
+        """What each value says about the domain."""
+        factors = factors_of(self.node)
+        found: list[Split] = []
+        for dims, wanted in zip(factors.results, self.wanted, strict=True):
+            found.append(factors.split_of(dims, wanted.axes))
+        for dims, versions in zip(factors.operands, self.operands, strict=True):
+            found.extend(factors.split_of(dims, version.axes) for version in versions)
+        return [split for split in found if split]
+
+    def _splits(self) -> Iterator[Split]:
+        """Every way to give each axis to one of the factors that it was proposed for, or none."""
+        yield {}
+        proposed = self._proposed()
+        yield from proposed
+        named = [axis for split in proposed for axes in split.values() for axis in axes]
+        is_apart = all(a == b or not a.meets(b) for a in named for b in named)
+        options: dict[MeshAxis, dict[str, int]] = {}
+        for split in proposed:
+            for factor, axes in split.items():
+                for place, axis in enumerate(axes if is_apart else atoms(tuple(axes))):
+                    options.setdefault(axis, {}).setdefault(factor, place)
+        ways = [
+            [(axis, f, p) for f, p in found.items()] + [(axis, "", 0)]
+            for axis, found in options.items()
+        ]
+        for way in itertools.islice(itertools.product(*ways), MOST):
+            found_: dict[str, list[tuple[int, MeshAxis]]] = {}
+            for axis, factor, place in way:
+                if factor:
+                    found_.setdefault(factor, []).append((place, axis))
+            yield {
+                factor: joined([axis for _, axis in sorted(axes, key=lambda item: item[0])])
+                for factor, axes in found_.items()
+            }
+
+    # ---- what a split needs and makes
+
+    def _choices(self, split: Split) -> Iterator[Choice]:
+        factors = factors_of(self.node)
+        if any(size_of(axes) > factors.sizes[f] for f, axes in split.items()):
+            return
+        for partial, group in self._partials(split):
+            choice = self._choice(factors, split, partial, group)
+            if choice is not None:
+                yield choice
+
+    def _partials(self, split: Split) -> Iterator[tuple[Axes, tuple[int, ...]]]:
+        """Sums that may stay open: axes, and the operands in which the node is linear."""
+        yield (), ()
+        used = [a for axes in split.values() for a in axes]
+        for group in linear_groups(self.node):
+            found = {
+                version.partial
+                for operand in group
+                for version in self.operands[operand]
+                if version.partial and version.kind == "sum"
+            }
+            for axes in sorted(found, key=str):
+                if not any(a.meets(b) for a in axes for b in used):
+                    yield axes, group
+
+    def _choice(
+        self, factors: Factors, split: Split, partial: Axes, group: tuple[int, ...]
+    ) -> Choice | None:
+        needs: list[Sharding] = []
+        total = 0
+        for number, (dims, versions) in enumerate(
+            zip(factors.operands, self.operands, strict=True)
+        ):
+            axes = factors.axes_of(dims, split)
+            if axes is None:
+                return None
+            need = sharded(self.mesh, axes, partial if number in group else ())
+            needs.append(need)
+            type_ = self.node.args[number].tensor
+            total += min(route(type_, version, need).bytes for version in versions)
+        left = tuple(a for f, axes in split.items() if f in factors.reduced for a in axes)
+        if left and partial and factors.kind != "sum":
+            return None
+        kind = factors.kind if left else "sum"
+        makes: list[Sharding] = []
+        for dims, type_, wanted in zip(factors.results, self.node.types, self.wanted, strict=True):
+            axes = factors.axes_of(dims, split)
+            if axes is None:
+                return None
+            made = sharded(self.mesh, axes, (*left, *partial), kind)
+            makes.append(made)
+            total += route(type_, made, wanted).bytes
+        return Choice(total, split, tuple(needs), tuple(makes))
+
+
+def linear_groups(node: Node) -> tuple[tuple[int, ...], ...]:
+    """Groups of operands in which a node is linear together, so that it may run on open sums.
+
+    In integers that wrap around it still is, except of a quotient; what changes the element type
+    rounds.
+    """
+    kinds = {t.dtype for t in (*node.types, *(a.tensor for a in node.args))}
+    if len(kinds) != 1:
+        return ()
+    (dtype,) = kinds
+    if dtype.kind == "b" or (dtype.is_integer and node.op == "div"):
+        return ()
+    return ops.algebra_of(node).linear

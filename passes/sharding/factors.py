@@ -1,0 +1,274 @@
+"""The factors of a node: the axes of its domain that mesh axes may split, from its relation.
+
+The access relation of a node says which dims of operands and results are one axis of its domain;
+a mesh axis that splits one of them splits all. Dims that are made of several axes, as a reshape
+or a convolution of groups has them, are written in factors, the major one first:
+
+    dot     "m k, k n -> m n"       x[m, k]  w[k, n]  y[m, n]      k is reduced: y is partial
+    reshape 8, 6 -> 8, 2, 3         x[a, (b c)]       y[a, b, c]   splitting b splits x's dim
+    sort    "a b! -> a b!"          b is fixed: every rank needs all of it
+    conv    "n c h^, o c k -> n o h"    h is read through a window: fixed, unless by a halo
+
+(Shardy's op sharding rules say the same; here nothing is said by op.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from itertools import pairwise
+from math import prod
+from typing import cast
+
+from stack.ir import ops, param
+from stack.ir.mesh import Axes, MeshAxis, size_of
+from stack.ir.node import Node
+from stack.ir.relation import Access, Linear, Shape
+from stack.ir.types import unsharded
+
+Dims = tuple[tuple[str, ...], ...]  # of a value: for each dim its factors, the major one first
+Split = dict[str, Axes]  # for factors, the mesh axes that split them
+
+
+@dataclass(frozen=True)
+class Factors:
+    """The domain of a node as far as it can be split.
+
+    Attributes:
+        sizes: elements of each factor.
+        operands, results: for each value its dims.
+        fixed: factors that every rank needs whole.
+        reduced: factors that no result has; splitting them leaves partial results.
+        kind: how what they leave is combined.
+    """
+
+    sizes: Mapping[str, int]
+    operands: tuple[Dims, ...]
+    results: tuple[Dims, ...]
+    fixed: frozenset[str]
+    reduced: frozenset[str]
+    kind: str = "sum"
+    known: dict[tuple[Dims, tuple[Axes, ...]], Split] = field(
+        default_factory=dict[tuple[Dims, tuple[Axes, ...]], Split], compare=False, repr=False
+    )
+
+    @cached_property
+    def values(self) -> tuple[Dims, ...]:
+        """Operands, then results."""
+        return (*self.operands, *self.results)
+
+    def split_of(self, dims: Dims, axes: tuple[Axes, ...]) -> Split:
+        """What axes that split a value split in the domain; those that split nothing are left out.
+
+        A factor that shares its dim has to be split evenly, and fully before the next one is.
+        """
+        found = self.known.get((dims, axes))
+        if found is None:
+            found = self.known[dims, axes] = self._split(dims, axes)
+        return found
+
+    def _split(self, dims: Dims, axes: tuple[Axes, ...]) -> Split:
+        found: Split = {}
+        for factors, given in zip(dims, axes, strict=True):
+            rest = list(given)
+            for number, factor in enumerate(factors):
+                is_last = number == len(factors) - 1
+                taken, left = self._taken(factor, rest, len(factors) > 1)
+                if factor in self.fixed:
+                    taken = []
+                if taken:
+                    found[factor] = tuple(taken)
+                if size_of(taken) != self.sizes[factor] or is_last:
+                    break
+                rest = left
+        return found
+
+    def _taken(
+        self, factor: str, axes: Sequence[MeshAxis], is_shared: bool
+    ) -> tuple[list[MeshAxis], list[MeshAxis]]:
+        """The axes that fit into a factor, and those that are left for the next."""
+        size, taken, rest = self.sizes[factor], list[MeshAxis](), list(axes)
+        if not is_shared:
+            while rest and size_of([*taken, rest[0]]) <= size:
+                taken.append(rest.pop(0))
+            return taken, rest
+        while rest:
+            room = size // size_of(taken)
+            axis = rest[0]
+            if room % axis.size == 0:
+                taken.append(rest.pop(0))
+                continue
+            if room > 1 and axis.size % room == 0:
+                major, minor = axis.split(room)
+                taken.append(major)
+                rest[0] = minor
+            break
+        return taken, rest
+
+    def axes_of(self, dims: Dims, split: Split) -> tuple[Axes, ...] | None:
+        """How a value is split where the domain is; None where its dims cannot say it."""
+        found: list[Axes] = []
+        for factors in dims:
+            axes: list[MeshAxis] = []
+            is_full = True
+            for factor in factors:
+                own = split.get(factor, ())
+                if own and not is_full:
+                    return None
+                if len(factors) > 1 and self.sizes[factor] % size_of(own):
+                    return None
+                is_full = is_full and self.sizes[factor] == size_of(own)
+                axes.extend(own)
+            found.append(tuple(axes))
+        return tuple(found)
+
+
+def factors_of(node: Node) -> Factors:
+    """The factors of a node; nodes that are alike share them. Sizes are numbers."""
+    return _factors(alone(node))
+
+
+def alone(node: Node) -> Node:
+    """The node that all nodes that are alike have in common: on parameters, and lying nowhere."""
+    holders = [param(f"x{i}", unsharded(a.type)) for i, a in enumerate(node.args)]
+    return Node(node.op, holders, node.attrs, unsharded(node.type), node.blocks)
+
+
+@lru_cache(maxsize=1 << 14)
+def _factors(node: Node) -> Factors:
+    shapes = [a.shape for a in node.args], [t.shape for t in node.types]
+    relation = ops.relation_of(node) if ops.lookup(node.op).kind != "control" else None
+    if node.op == "reshard":
+        relation = ops.relation_of(Node("neg", node.args, {}, node.tensor))
+    if not isinstance(relation, Linear):
+        return _unrelated(*shapes)
+    finder = _Finder(relation, _marked(node))
+    operands = tuple(
+        finder.dims(s, access, f"{i}") for i, (s, access) in enumerate(relation.operands)
+    )
+    results = tuple(
+        finder.dims(s, access, f"r{i}") for i, (s, access) in enumerate(relation.results)
+    )
+    fixed = finder.fixed | _repeated((*operands, *results))
+    fixed |= {name for name, size in finder.sizes.items() if size < 2}
+    kind = _kind(node)
+    loose = _names(operands) - _names(results) - fixed
+    return Factors(
+        finder.sizes,
+        operands,
+        results,
+        frozenset(fixed if kind else fixed | loose),
+        frozenset(loose if kind else ()),
+        kind or "sum",
+    )
+
+
+def _kind(node: Node) -> str:
+    """How a node combines what it reduces; empty for what does not reduce."""
+    if node.op == "reduce":
+        return str(node.attrs["kind"])
+    return "sum" if ops.lookup(node.op).kind == "contraction" else ""
+
+
+def _marked(node: Node) -> frozenset[str]:
+    """Axes that the rule of a node marks."""
+    rule = ops.rule_of(node)
+    sides = (*rule.inputs, *rule.outputs) if rule is not None else ()
+    return frozenset(n for side in sides for axis in side if axis.mark for n in axis.names)
+
+
+def _names(values: Iterable[Dims]) -> set[str]:
+    return {name for dims in values for factors in dims for name in factors}
+
+
+def _repeated(values: Iterable[Dims]) -> set[str]:
+    """Factors that stand twice in one value: its diagonal is read."""
+    found: set[str] = set()
+    for dims in values:
+        names = [name for factors in dims for name in factors]
+        found.update(name for name in names if names.count(name) > 1)
+    return found
+
+
+def _unrelated(operands: Sequence[Shape], results: Sequence[Shape]) -> Factors:
+    """Every value whole."""
+    sizes: dict[str, int] = {}
+
+    def dims(shape: Shape, value: str) -> Dims:
+        own = [f"{value}.{d}" for d in range(len(shape))]
+        sizes.update(zip(own, (int(cast("int", n)) for n in shape)))
+        return tuple((name,) for name in own)
+
+    read = tuple(dims(s, f"{i}") for i, s in enumerate(operands))
+    made = tuple(dims(s, f"r{i}") for i, s in enumerate(results))
+    return Factors(sizes, read, made, frozenset(sizes), frozenset())
+
+
+class _Finder:
+    """Reads factors off the equations of a relation."""
+
+    def __init__(self, relation: Linear, marked: frozenset[str]) -> None:
+        self.sizes: dict[str, int] = {n: int(cast("int", s)) for n, s in relation.sizes.items()}
+        self.fixed: set[str] = {n for n in self.sizes if n in marked or n.endswith("!")}
+        self.flat = self._flattened(relation)
+
+    def _flattened(self, relation: Linear) -> dict[str, tuple[str, ...]]:
+        """Axes that several dims number together, in the factors at whose borders dims meet."""
+        borders: dict[str, set[int]] = {}
+        for _, access in (*relation.operands, *relation.results):
+            for equation in access:
+                if equation.is_exact and len(equation.axes) == 1:
+                    name = str(equation.axes[0][0])
+                    found = borders.setdefault(name, {1, self.sizes[name]})
+                    found.update(int(cast("int", place)) for _, place in equation.dims)
+        made: dict[str, tuple[str, ...]] = {}
+        for name, found in borders.items():
+            places = sorted(found, reverse=True)
+            if len(places) < 3:
+                continue
+            if 0 in places or any(a % b for a, b in pairwise(places)):
+                self.fixed.add(name)
+                continue
+            parts = [a // b for a, b in pairwise(places)]
+            made[name] = tuple(f"{name}.{i}" for i in range(len(parts)))
+            self.sizes.update(zip(made[name], parts))
+        return made
+
+    def dims(self, shape: Shape, access: Access, value: str) -> Dims:
+        """The factors of each dim of a value."""
+        found: dict[int, tuple[str, ...]] = {}
+        for equation in access:
+            names = [str(name) for name, _ in equation.axes]
+            dims = [int(dim) for dim, _ in equation.dims]
+            if not equation.is_exact:
+                self.fixed.update(names)
+            elif len(dims) == 1 and not (len(names) == 1 and names[0] in self.flat):
+                found[dims[0]] = tuple(names)
+                continue
+            elif len(names) == 1 and names[0] in self.flat:
+                found.update(self._shared(dims, shape, list(self.flat[names[0]])))
+                continue
+            elif len(dims) > 1 and len(names) == 1 and names[0] not in self.fixed:
+                # all but one have a single element
+                (real,) = [d for d in dims if shape[d] != 1][:1] or [dims[0]]
+                found.update((d, (names[0],) if d == real else ()) for d in dims)
+                continue
+            for dim in dims:
+                own = f"{value}.{dim}"
+                self.sizes[own] = int(cast("int", shape[dim]))
+                self.fixed.add(own)
+                found[dim] = (own,)
+        return tuple(found[d] for d in range(len(shape)))
+
+    def _shared(
+        self, dims: Sequence[int], shape: Shape, factors: list[str]
+    ) -> dict[int, tuple[str, ...]]:
+        """Factors of one flat axis, dealt out to dims in order."""
+        found: dict[int, tuple[str, ...]] = {}
+        for dim in dims:
+            own: list[str] = []
+            while prod(self.sizes[f] for f in own) < int(cast("int", shape[dim])):
+                own.append(factors.pop(0))
+            found[dim] = tuple(own)
+        return found

@@ -1,0 +1,118 @@
+"""What one rank does of a node: the same op on the parts that it holds.
+
+Parts that do not divide are longer than what they hold. What follows is never read, except where
+a node combines along the dim (it is masked by what changes nothing) or takes positions from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stack.ir import Builder, Node, make, ops
+from stack.ir.array_space import identity
+from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
+from stack.ir.sharding import Sharding, is_padded
+from stack.ir.types import I64, TensorType, TupleType, Type
+from stack.passes.sharding.factors import Factors, Split, factors_of
+
+
+def local_type(type_: TensorType) -> TensorType:
+    """The type of what a rank holds of a value."""
+    if type_.sharding is None:
+        return type_
+    return TensorType(type_.dtype, type_.sharding.local_shape(type_.shape))
+
+
+def local_types(type_: Type) -> Type:
+    """The same of a node with several results."""
+    if isinstance(type_, TupleType):
+        return TupleType(tuple(map(local_type, type_.items)))
+    return local_type(type_)
+
+
+class Local:
+    """One node on the parts of one rank."""
+
+    def __init__(self, b: Builder, mesh: Mesh, node: Node) -> None:
+        self.b, self.mesh, self.node = b, mesh, node
+        self.factors: Factors = factors_of(node)
+        self.split: Split = {}
+        types = (*(a.tensor for a in node.args), *node.types)
+        for dims, type_ in zip(self.factors.values, types, strict=True):
+            if type_.sharding is not None:
+                self.split.update(self.factors.split_of(dims, type_.sharding.axes))
+
+    def made(self, args: Sequence[Node]) -> Node:
+        """The node on parts of its operands."""
+        node = self.node
+        args = [self._operand(i, arg) for i, arg in enumerate(args)]
+        new = make(node.op, args, self._attrs(args), node.blocks, local_types(node.type))
+        self.b.note(new)
+        if node.op == "iota":
+            new = self._counted(new)
+        return new
+
+    def _operand(self, number: int, x: Node) -> Node:
+        """An operand with what is not held replaced where it would be read."""
+        node = self.node
+        type_ = node.args[number].tensor
+        if type_.sharding is None:
+            return x
+        dims = self.factors.operands[number]
+        for dim, (factors, axes) in enumerate(zip(dims, type_.sharding.axes, strict=True)):
+            if not axes or not is_padded(type_.shape[dim], axes):
+                continue
+            if any(factor in self.factors.reduced for factor in factors):
+                x = self._masked(x, dim, type_.sharding, type_, self._neutral())
+            elif number in positions(node):
+                x = self._masked(x, dim, type_.sharding, type_, 0)
+        return x
+
+    def _neutral(self) -> Any:
+        node = self.node
+        return identity(node.attrs["kind"], node.dtype) if node.op == "reduce" else 0
+
+    def _masked(self, x: Node, dim: int, sharding: Sharding, type_: TensorType, value: Any) -> Node:
+        size = type_.shape[dim]
+        held = self.b.part_held(size=size, **self._over(sharding.axes[dim]))
+        place = self.b.iota(axis=dim, type=TensorType(I64, x.shape))
+        return self.b.select(self.b.lt(place, held), x, self.b.const(value, x.dtype))
+
+    def _over(self, axes: Axes) -> dict[str, str]:
+        return {"mesh": self.mesh.sizes_text, "over": axes_text(axes)}
+
+    # ---- attributes that speak of sizes or places
+
+    def _attrs(self, args: Sequence[Node]) -> dict[str, Any]:
+        attrs = dict(self.node.attrs)
+        if self.node.op == "slice":
+            whole, part = self.node.args[0].shape, args[0].shape
+            ends = zip(attrs["limit"], whole, part, strict=True)
+            attrs["limit"] = tuple(end if n == own else own for end, n, own in ends)
+        if self.node.op == "conv":
+            attrs["groups"] //= size_of(self.split.get("g", ()))
+        return attrs
+
+    def _counted(self, new: Node) -> Node:
+        """Positions of the rank's part in the whole."""
+        at = int(self.node.attrs["axis"])
+        sharding = self.node.tensor.sharding
+        axes = joined(sharding.axes[at]) if sharding is not None else ()
+        if not axes:
+            return new
+        start = self.b.part_start(size=self.node.shape[at], **self._over(axes))
+        if new.dtype != I64:
+            start = self.b.cast(start, type=TensorType(new.dtype, ()))
+        return self.b.add(new, start)
+
+
+def positions(node: Node) -> range:
+    """Operands that say where others are read or written."""
+    last = {"gather": 0, "scatter": 1}.get(node.op)
+    return range(0) if last is None else range(1, len(node.args) - last)
+
+
+def has_regions(node: Node) -> bool:
+    """Whether a node runs blocks."""
+    return ops.lookup(node.op).kind == "control" and bool(node.blocks)

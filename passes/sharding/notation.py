@@ -1,0 +1,116 @@
+"""What a person writes to place a value: `x: dp, -, tp`.
+
+One entry for each dim: an axis, `-` for none, `?` for what propagation finds, or what stands in a
+type, `{dp, tp:(1)2, ?}p1`. Dims that are left out are whole, as in JAX. `w*: tp` is about all
+values of such names; `return 0: dp` is about a result.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatchcase
+
+from stack.errors import RuleError, StackError, UsageError, unknown_name
+from stack.ir.mesh import Mesh
+from stack.ir.node import Block, Func, Node
+from stack.ir.sharding import WHOLE, DimSharding, Sharding
+from stack.ir.sharding_parser import ShardingParser
+from stack.ir.types import TensorType
+
+_ENTRY = re.compile(r"\s*(\{[^{}]*\}(?:\s*p\d+)?|[^,{}]+?)\s*(?:,|$)")
+_RESULT = re.compile(r"return(?:\s+(\d+))?")
+
+
+def annotated(func: Func, mesh: Mesh, texts: tuple[str, ...]) -> Func:
+    """The function with places for the values that the texts name.
+
+    Raises UsageError for a text that cannot be read or names nothing, RuleError where a value
+    cannot lie so.
+    """
+    placer = _Placer(func, mesh)
+    for text in texts:
+        name, colon, entries = text.partition(":")
+        if not colon:
+            raise UsageError(f"a sharding is written as 'x: dp, -', not {text!r}")
+        placer.place(name.strip().lstrip("%"), entries, text)
+    return placer.func()
+
+
+class _Placer:
+    def __init__(self, func: Func, mesh: Mesh) -> None:
+        self.old, self.mesh = func, mesh
+        self.names = {str(p.attrs["name"]): p for p in func.params}
+        self.names.update((name, node) for node, name in func.body.names.items())
+        self.placed: dict[Node, TensorType] = {}
+        self.results: dict[int, TensorType] = {}
+
+    def place(self, name: str, entries: str, text: str) -> None:
+        """One text."""
+        result = _RESULT.fullmatch(name)
+        if result is not None and name not in self.names:
+            count = len(self.old.results)
+            chosen = range(count) if result[1] is None else [int(result[1])]
+            for index in chosen:
+                if index >= count:
+                    raise UsageError(f"{text!r}: @{self.old.name} has {count} result(s)")
+                self.results[index] = self._type(self.old.results[index].tensor, entries, text)
+            return
+        found = [n for known, n in self.names.items() if fnmatchcase(known, name)]
+        if not found:
+            raise unknown_name(f"{text!r}: @{self.old.name} has no value", name, self.names)
+        for node in found:
+            self.placed[node] = self._type(node.tensor, entries, text)
+
+    def _type(self, type_: TensorType, entries: str, text: str) -> TensorType:
+        dims = [self._dim(entry) for entry in _entries(entries, text)]
+        if len(dims) > type_.rank:
+            raise UsageError(f"{text!r} has {len(dims)} entries for a value of type {type_}")
+        dims += [WHOLE] * (type_.rank - len(dims))
+        sharding = Sharding(self.mesh, tuple(dims))
+        try:
+            sharding.check(type_.shape)
+        except RuleError as error:
+            raise UsageError(f"{text!r}: {error}") from error
+        return type_.with_sharding(sharding)
+
+    def _dim(self, entry: str) -> DimSharding:
+        if entry == "-":
+            return WHOLE
+        parser = ShardingParser(entry if entry.startswith("{") else f"{{{entry}}}")
+        try:
+            axes, is_open, priority = parser.dim_sharding()
+            if parser.next.kind != "end":
+                parser.fail(f"expected the end, found {parser.next.text!r}")
+            found = tuple(self.mesh.axis(axis) for axis, _ in axes)
+        except StackError as error:
+            raise UsageError(f"{entry!r}: {error}") from error
+        return DimSharding(found, is_open, priority)
+
+    def func(self) -> Func:
+        """The function with all that was said."""
+        done: dict[Node, Node] = {}
+        block = self.old.body
+        for node in (*block.params, *block.nodes):
+            args = [done[a] for a in node.args]
+            done[node] = Node(
+                node.op, args, node.attrs, self.placed.get(node, node.type), node.blocks
+            )
+        results = [done[r] for r in block.results]
+        for index, type_ in self.results.items():
+            results[index] = Node("reshard", (results[index],), {}, type_)
+        names = {done[n]: name for n, name in block.names.items()}
+        locs = {done[n]: lines for n, lines in block.locs.items()}
+        body = Block([done[p] for p in block.params], results, names, locs)
+        return Func(self.old.name, body, self.old.level)
+
+
+def _entries(text: str, whole: str) -> list[str]:
+    found: list[str] = []
+    at, text = 0, text.strip()
+    while at < len(text):
+        match = _ENTRY.match(text, at)
+        if match is None:
+            raise UsageError(f"{whole!r}: expected an axis, '-', '?' or '{{...}}' for each dim")
+        found.append(match[1])
+        at = match.end()
+    return found

@@ -1,0 +1,42 @@
+"""A planned program as the one program that every rank runs on its parts."""
+
+from __future__ import annotations
+
+from stack.ir.builder import Builder
+from stack.ir.mesh import Mesh
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Node
+from stack.ir.sharding import replicated
+from stack.passes.sharding.local import Local, has_regions, local_type, local_types
+from stack.passes.sharding.move import moved
+
+
+def partitioned(block: Block, mesh: Mesh) -> Block:
+    """The block of one rank."""
+    b = Builder()
+    done: dict[Node, Node] = {}
+    for param in block.params:
+        done[param] = Node("param", (), param.attrs, local_type(param.tensor))
+    for node in block.nodes:
+        b.loc = block.locs.get(node, ())
+        done[node] = _node(b, node, done, mesh)
+        if node in block.names:
+            b.note(done[node], block.names[node])
+    params = [done[p] for p in block.params]
+    return b.block(params, [done[r] for r in block.results])
+
+
+def _node(b: Builder, node: Node, done: dict[Node, Node], mesh: Mesh) -> Node:
+    args = [done[a] for a in node.args]
+    if is_inline(node):
+        return node
+    if node.op == "item":
+        return b.item(*args, index=node.attrs["index"])
+    if has_regions(node):
+        blocks = [partitioned(inner, mesh) for inner in node.blocks]
+        return b.op(node.op, args, node.attrs, blocks, local_types(node.type))
+    if node.op == "reshard":
+        source = node.args[0].tensor.sharding or replicated(mesh, node.tensor.rank)
+        target = node.tensor.sharding or replicated(mesh, node.tensor.rank)
+        return moved(b, args[0], node.tensor, source, target)
+    return Local(b, mesh, node).made(args)

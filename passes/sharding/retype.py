@@ -1,0 +1,62 @@
+"""A function again, its values with the places that were decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node
+from stack.ir.streaming import expanded
+from stack.ir.types import TensorType, TupleType, Type
+from stack.passes.sharding.cells import Path, Program, Value
+
+
+def placed(program: Program) -> Func:
+    """Every value with its sharding, wherever its block stands."""
+    func = program.func
+    return Func(func.name, _block(program, func.body, ()), func.level)
+
+
+def _block(program: Program, block: Block, path: Path) -> Block:
+    done: dict[Node, Node] = {}
+    for node in (*block.params, *block.nodes):
+        if is_inline(node):
+            done[node] = node
+            continue
+        blocks = [_block(program, b, (*path, (node, i))) for i, b in enumerate(node.blocks)]
+        args = [done[a] for a in node.args]
+        done[node] = Node(node.op, args, node.attrs, _type(program, node, path), blocks)
+    return mapped(block, done)
+
+
+def _type(program: Program, node: Node, path: Path) -> Type:
+    items: list[TensorType] = []
+    for index, type_ in enumerate(node.types):
+        sharding = program.cell(Value(path, node, index)).sharding(program.mesh)
+        items.append(type_.with_sharding(sharding))
+    return TupleType(tuple(items)) if isinstance(node.type, TupleType) else items[0]
+
+
+def mapped(block: Block, done: Mapping[Node, Node]) -> Block:
+    """The block of nodes that took the places of others, with their names and lines."""
+    return Block(
+        [done[p] for p in block.params],
+        [done[r] for r in block.results],
+        {done[n]: name for n, name in block.names.items() if n in done},
+        {done[n]: lines for n, lines in block.locs.items() if n in done},
+    )
+
+
+def without_streams(block: Block) -> Block:
+    """The block with every stream as a call of its plain meaning."""
+    done: dict[Node, Node] = {p: p for p in block.params}
+    for node in block.nodes:
+        args = [done[a] for a in node.args]
+        if node.op == "stream":
+            done[node] = Node(
+                "call", args, {"name": node.attrs["name"]}, node.type, [expanded(node)]
+            )
+            continue
+        blocks = [without_streams(b) for b in node.blocks]
+        done[node] = Node(node.op, args, node.attrs, node.type, blocks)
+    return mapped(block, done)

@@ -1,0 +1,242 @@
+"""From one sharding to another: the cheapest way over collectives.
+
+Places are states, collectives are edges, bytes sent by a rank are their lengths (steps of latency
+decide between equals), and Dijkstra finds the way. From a partial value there is an edge to a
+part of the sum, so an all-reduce of which a part is kept is never planned; from one dim to another
+there is an all-to-all; and so on.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from functools import lru_cache
+from math import prod
+from typing import NamedTuple, cast
+
+from stack.ir.mesh import Axes, MeshAxis, atoms, axes_text, joined, size_of
+from stack.ir.mesh_ops import sent_bytes
+from stack.ir.sharding import Sharding, is_padded, part_size
+from stack.ir.types import TensorType
+
+
+class Places(NamedTuple):
+    """A state: for each dim its axes, and the axes along which the value is partial."""
+
+    dims: tuple[Axes, ...]
+    partial: Axes
+
+
+class Step(NamedTuple):
+    """A collective: the op, the axes that it runs over, its dims, and the places after it."""
+
+    op: str
+    over: Axes
+    axis: int
+    to: int  # the second dim of an all_to_all
+    after: Places
+    bytes: int
+
+    def __str__(self) -> str:
+        where = f" of dim {self.axis}" if self.axis >= 0 else ""
+        where += f" to dim {self.to}" if self.to >= 0 else ""
+        return f"{self.op}({axes_text(self.over)}){where}: {self.bytes} bytes"
+
+
+class Route(NamedTuple):
+    """Steps one after another, and what they cost."""
+
+    steps: tuple[Step, ...]
+    bytes: int
+    latency: int
+
+
+def places(sharding: Sharding) -> Places:
+    """Where a sharding says that elements lie."""
+    return Places(tuple(joined(axes) for axes in sharding.axes), _ordered(sharding.partial))
+
+
+def _ordered(axes: Axes) -> Axes:
+    """Partial axes have no order: the one that all agree on."""
+    return joined(sorted(axes, key=lambda axis: (axis.name, axis.before)))
+
+
+def route(type_: TensorType, source: Sharding, target: Sharding) -> Route:
+    """The cheapest way. Raises RuleError for sizes that are no numbers."""
+    shape = tuple(int(cast("int", n)) for n in type_.shape)
+    return _route(shape, type_.dtype.bytes, places(source), places(target))
+
+
+@lru_cache(maxsize=1 << 14)
+def _route(shape: tuple[int, ...], width: int, source: Places, target: Places) -> Route:
+    if source == target:
+        return Route((), 0, 0)
+    search = _Search(shape, width, target)
+    start, goal = search.refined(source, target), search.refined(target, source)
+    search.target = goal
+    count = itertools.count()
+    queue: list[tuple[int, int, int, Places, tuple[Step, ...]]] = [(0, 0, next(count), start, ())]
+    done: set[Places] = set()
+    while queue:
+        cost, latency, _, at, steps = heapq.heappop(queue)
+        if at == goal:
+            return Route(tuple(_merged(shape, steps)), cost, latency)
+        if at in done:
+            continue
+        done.add(at)
+        for step, waits in search.steps(at):
+            if step.after not in done:
+                entry = (
+                    cost + step.bytes,
+                    latency + waits,
+                    next(count),
+                    step.after,
+                    (*steps, step),
+                )
+                heapq.heappush(queue, entry)
+    raise AssertionError(f"no way from {source} to {target}")
+
+
+def _merged(shape: tuple[int, ...], steps: tuple[Step, ...]) -> Iterator[Step]:
+    """Gathers of one dim as one, where nothing is cut off in between."""
+    held: Step | None = None
+    for step in steps:
+        if held is not None:
+            is_one = (held.op, held.axis) == (step.op, step.axis) == ("all_gather", step.axis)
+            if is_one and not is_padded(
+                shape[step.axis], (*step.after.dims[step.axis], *step.over)
+            ):
+                over = joined((*step.over, *held.over))
+                held = Step(step.op, over, step.axis, -1, step.after, held.bytes + step.bytes)
+                continue
+            yield held
+        held = step
+    if held is not None:
+        yield held
+
+
+class _Search:
+    """The edges of places."""
+
+    def __init__(self, shape: tuple[int, ...], width: int, target: Places) -> None:
+        self.shape, self.width, self.target = shape, width, target
+
+    def refined(self, own: Places, other: Places) -> Places:
+        """Places in such parts of axes as both name, where a part is as good as the whole."""
+        others = [axis for axes in (*other.dims, other.partial) for axis in axes]
+
+        def parts(axes: Axes, is_even: bool) -> Axes:
+            found: list[MeshAxis] = []
+            for axis in axes:
+                differs = any(axis.meets(o) and o != axis for o in others)
+                found.extend(atoms((axis,)) if differs and is_even else [axis])
+            return tuple(found)
+
+        both = zip(own.dims, other.dims, self.shape, strict=True)
+        dims = tuple(
+            parts(mine, not is_padded(size, mine) and not is_padded(size, theirs))
+            for mine, theirs, size in both
+        )
+        return Places(dims, parts(own.partial, True))
+
+    def local(self, at: Places, dim: int = -1, parts: int = 1) -> int:
+        """Bytes that a rank holds, with a dim padded to make so many parts."""
+        both = zip(self.shape, at.dims, strict=True)
+        sizes = [int(cast("int", part_size(n, axes))) for n, axes in both]
+        if dim >= 0:
+            sizes[dim] = -(-sizes[dim] // parts) * parts
+        return self.width * prod(sizes)
+
+    def steps(self, at: Places) -> Iterator[tuple[Step, int]]:
+        """Every collective that leads on, and how many messages follow each other in it."""
+        if len(at.partial) > 1:
+            yield self._step(at, "all_reduce", at.partial, -1, Places(at.dims, ()))
+        for axis in at.partial:
+            rest = tuple(a for a in at.partial if a != axis)
+            yield self._step(at, "all_reduce", (axis,), -1, Places(at.dims, rest))
+            for dim in self._takers(at, axis):
+                grown = self._with(at.dims, dim, (*at.dims[dim], axis))
+                yield self._step(at, "reduce_scatter", (axis,), dim, Places(grown, rest))
+        for dim, axes in enumerate(at.dims):
+            if axes:
+                shorter = self._with(at.dims, dim, axes[:-1])
+                yield self._step(at, "all_gather", axes[-1:], dim, Places(shorter, at.partial))
+            for count in range(1, len(axes) + 1):
+                yield from self._exchanges(at, dim, axes[-count:])
+            yield from self._shards(at, dim)
+        yield from self._permutes(at)
+        used = [a for axes in at.dims for a in axes]
+        for axis in self.target.partial:
+            if not any(axis.meets(a) for a in (*used, *at.partial)):
+                grown = tuple(a for a in self.target.partial if a == axis or a in at.partial)
+                rest = tuple(a for a in at.partial if a not in grown)
+                yield Step("keep_first", (axis,), -1, -1, Places(at.dims, rest + grown), 0), 0
+
+    def _exchanges(self, at: Places, dim: int, moved: Axes) -> Iterator[tuple[Step, int]]:
+        """The last axes of a dim at once to a dim that wants them next."""
+        left = at.dims[dim][: -len(moved)]
+        for other, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
+            grown = (*axes, *moved)
+            if other == dim or wanted[: len(grown)] != grown:
+                continue
+            pair = ((self.shape[dim], at.dims[dim]), (self.shape[other], grown))
+            if len(moved) > 1 and any(is_padded(n, found) for n, found in pair):
+                continue
+            after = Places(self._with(self._with(at.dims, dim, left), other, grown), at.partial)
+            yield self._step(at, "all_to_all", moved, dim, after, other)
+
+    def _shards(self, at: Places, dim: int) -> Iterator[tuple[Step, int]]:
+        wanted, axes = self.target.dims[dim], at.dims[dim]
+        if wanted[: len(axes)] != axes or len(wanted) == len(axes):
+            return
+        axis = wanted[len(axes)]
+        used = [a for found in (*at.dims, at.partial) for a in found]
+        if not any(axis.meets(a) for a in used):
+            grown = self._with(at.dims, dim, (*axes, axis))
+            yield Step("shard", (axis,), dim, -1, Places(grown, at.partial), 0), 0
+
+    def _takers(self, at: Places, axis: MeshAxis) -> list[int]:
+        """Dims whose next axis is to be this one."""
+        return [
+            dim
+            for dim, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True))
+            if (*axes, axis) == wanted[: len(axes) + 1]
+        ]
+
+    def _permutes(self, at: Places) -> Iterator[tuple[Step, int]]:
+        """Axes of a dim in another order, or others of the same sizes in their places."""
+        for dim, (axes, wanted) in enumerate(zip(at.dims, self.target.dims, strict=True)):
+            is_other = axes != wanted and set(axes) == set(wanted)
+            if is_other and not is_padded(self.shape[dim], axes):
+                after = Places(self._with(at.dims, dim, wanted), at.partial)
+                yield Step("permute", (), -1, -1, after, self.local(at)), 1
+        slots = [(d, i) for d, axes in enumerate(at.dims) for i in range(len(axes))]
+        held = [at.dims[d][i] for d, i in slots]
+        for number, (dim, i) in enumerate(slots):
+            wanted = self.target.dims[dim]
+            if i >= len(wanted) or wanted[i] == held[number] or wanted[i].size != held[number].size:
+                continue
+            new = list(held)
+            if wanted[i] in held:
+                new[held.index(wanted[i])] = held[number]
+            elif any(wanted[i].meets(a) for a in (*held, *at.partial)):
+                continue
+            new[number] = wanted[i]
+            dims = [list(axes) for axes in at.dims]
+            for (d, k), axis in zip(slots, new, strict=True):
+                dims[d][k] = axis
+            after = Places(tuple(tuple(axes) for axes in dims), at.partial)
+            yield Step("permute", (), -1, -1, after, self.local(at)), 1
+
+    def _with(self, dims: tuple[Axes, ...], dim: int, axes: Axes) -> tuple[Axes, ...]:
+        return (*dims[:dim], axes, *dims[dim + 1 :])
+
+    def _step(
+        self, at: Places, op: str, over: Axes, dim: int, after: Places, to: int = -1
+    ) -> tuple[Step, int]:
+        ranks = size_of(over)
+        cut = {"reduce_scatter": dim, "all_to_all": to}.get(op, -1)
+        sent = sent_bytes(op, ranks, self.local(at, cut, ranks))
+        waits = (ranks - 1) * (2 if op == "all_reduce" else 1)
+        return Step(op, joined(over), dim, to, after, sent), waits

@@ -1,0 +1,22 @@
+"""spmd: one program for every rank, on its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.node import Func
+from stack.passes.sharding.partition import partitioned
+from stack.rewrite import Log, Pass
+
+
+@dataclass(frozen=True)
+class Spmd(Pass):
+    """From whole values to the parts that one rank holds, and reshards to collectives."""
+
+    name: ClassVar[str] = "spmd"
+
+    def run(self, func: Func, log: Log) -> Func:
+        if not func.meshes or not log.spend(self.name):
+            return func
+        return Func(func.name, partitioned(func.body, func.meshes[0]), func.level)

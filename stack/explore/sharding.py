@@ -1,0 +1,158 @@
+"""A program on a mesh: its stages, what ranks send, and drawings of the mesh and of pieces."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from stack.errors import UsageError
+from stack.explore.lowering import Settings, lower_to
+from stack.explore.saved import SavedRun
+from stack.explore.table import table
+from stack.explore.target import Target
+from stack.ir.mesh import Mesh, size_of
+from stack.ir.mesh_ops import traffic
+from stack.ir.node import Func, Node, walk
+from stack.ir.sharding import Sharding
+from stack.ir.types import TensorType
+from stack.rewrite import Pipeline
+from stack.run.record import Run, Stage
+
+STAGES = ("annotated", "propagated", "resharded", "partitioned")
+
+
+def shard_target(target: Target, settings: Settings, mesh: str, shard: tuple[str, ...]) -> Run:
+    """The stages of a program on a mesh. Raises UsageError for places that nothing can have."""
+    run = lower_to(target, settings, "imported")
+    func = run["imported"].func
+    assert func is not None
+    quoted = ", ".join(map(json.dumps, shard))
+    strict = "{strict=true}" if settings.strict else ""
+    pipelines = (
+        f"canonicalize,annotate{{mesh={json.dumps(mesh)}, shard=[{quoted}]}}",
+        f"propagate{strict}",
+        "reshard",
+        "spmd",
+    )
+    for name, text in zip(STAGES, pipelines, strict=True):
+        result = Pipeline(text).run(func)
+        notes = [note for record in result.records for note in record.notes]
+        ms = sum(record.milliseconds for record in result.records)
+        run.add(Stage(name, result.func, passes=text, ms=ms, notes=notes))
+        func = result.func
+    placed = run["resharded"].func
+    assert placed is not None
+    if placed.meshes:
+        run.notes["mesh"] = drawing(placed)
+    return run
+
+
+def summary(run: Run) -> str:
+    """Where inputs and outputs lie, and what each rank sends."""
+    placed, local = run["resharded"].func, run["partitioned"].func
+    assert placed is not None
+    assert local is not None
+    places = [[f"%{p.attrs['name']}", str(p.type), str(q.type)] for p, q in _pairs(placed, local)]
+    ends = zip(placed.results, local.results, strict=True)
+    places += [[f"return {i}", str(r.type), str(q.type)] for i, (r, q) in enumerate(ends)]
+    return "\n\n".join((table(["value", "lies", "on a rank"], places), table_of(local)))
+
+
+def _pairs(placed: Func, local: Func) -> Iterator[tuple[Node, Node]]:
+    return zip(placed.params, local.params, strict=True)
+
+
+def collectives(local: Func) -> list[dict[str, Any]]:
+    """The collectives of a program of one rank, with the bytes that it sends."""
+    found: list[dict[str, Any]] = []
+    for block, node in walk(local.body):
+        if traffic(node):
+            over = str(node.attrs.get("over", "ranks"))
+            lines = list(block.locs.get(node, ()))
+            row = {"op": node.op, "over": over, "bytes": traffic(node), "source": lines}
+            found.append({"value": block.names.get(node, node.op), **row})
+    return found
+
+
+def table_of(local: Func) -> str:
+    """The collectives as a table, and their sum."""
+    rows = collectives(local)
+    shown = [
+        [f"%{r['value']}", r["op"], r["over"], str(r["bytes"]), ", ".join(r["source"])]
+        for r in rows
+    ]
+    total = sum(r["bytes"] for r in rows)
+    head = ["value", "collective", "over", "bytes sent", "source"]
+    text = table(head, shown) + "\n" if rows else ""
+    return f"{text}{len(rows)} collective(s), each rank sends {total} bytes (loops count once)"
+
+
+def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
+    """What was decided about where a value lies, by stage. Raises UsageError where nothing was."""
+    name = "%" + value.lstrip("%")
+    found = [
+        (stage, note)
+        for stage in run.stages
+        if stage in STAGES
+        for note in run.stage(stage)["notes"]
+        if note.startswith((f"{name}:", f"{name} "))
+    ]
+    if not found:
+        raise UsageError(f"nothing was decided about {name}: it was annotated, or has no name")
+    return found
+
+
+# ---- drawings
+
+
+def drawing(placed: Func) -> str:
+    """The mesh, and the pieces of each parameter and result."""
+    parts = [mesh_drawing(placed.meshes[0])]
+    named = [(f"%{p.attrs['name']}", p.tensor) for p in placed.params]
+    named += [(f"return {i}", r.tensor) for i, r in enumerate(placed.results)]
+    parts.extend(pieces(name, type_) for name, type_ in named if type_.sharding is not None)
+    return "\n\n".join(parts)
+
+
+def mesh_drawing(mesh: Mesh) -> str:
+    """Ranks by the last two axes; other axes one under another."""
+    axes = [mesh.axis(name) for name, _ in mesh.axes]
+    *outer, last = axes
+    lines = [f"mesh @{mesh}: rows {', '.join(map(str, outer)) or '-'}, columns {last}"]
+    ranks = range(mesh.ranks)
+    width = len(str(mesh.ranks - 1))
+    for start in range(0, mesh.ranks, last.size):
+        lines.append("  " + " ".join(f"{r:>{width}}" for r in ranks[start : start + last.size]))
+    return "\n".join(lines)
+
+
+def pieces(name: str, type_: TensorType) -> str:
+    """Which ranks hold which piece of a value: a row for each piece."""
+    sharding = type_.sharding
+    assert sharding is not None
+    shape = ", ".join(map(str, sharding.local_shape(type_.shape)))
+    lines = [f"{name}: {type_}, {type_.dtype}[{shape}] on each rank"]
+    for place, ranks in _owners(sharding):
+        index = ", ".join(
+            f"{part} of {size_of(axes)}" if axes else ":"
+            for part, axes in zip(place, sharding.axes)
+        )
+        lines.append(f"  [{index}]  ranks {' '.join(map(str, ranks))}")
+    return "\n".join(lines)
+
+
+def _owners(sharding: Sharding) -> list[tuple[tuple[int, ...], list[int]]]:
+    """For each piece, by its number along each dim, the ranks that hold it."""
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(sharding.mesh.ranks):
+        place: list[int] = []
+        for axes in sharding.axes:
+            number = 0
+            for axis, position in zip(axes, sharding.mesh.positions(rank, axes), strict=True):
+                number = number * axis.size + position
+            place.append(number)
+        found.setdefault(tuple(place), []).append(rank)
+    every = itertools.product(*(range(size_of(axes)) for axes in sharding.axes))
+    return [(place, found[place]) for place in every if place in found]

@@ -1,0 +1,280 @@
+"""A hosted operator: one declaration, from which every framework's operator follows.
+
+    @op("norm.rms_norm", rule="... d!, d! -> ... d!", kernels=(Kernel("cuda", launch),))
+    def rms_norm(np, x, weight, *, eps: float = 1e-6):
+        '''x over its root mean square along the last axis, times a weight.'''
+        wide = x.astype(np.result_type(x, np.float32))
+        ...
+
+The function is the decomposition: arrays by position, attributes by keyword, written for NumPy
+(see `stack.hosted.arrays`) or, with `language="torch"` or `"jax"`, for that framework. The axis
+rule is that of the IR's ops; `...` stands for any leading axes, which makes it map over batches.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from typing import Any
+
+import numpy as np
+
+import stack.plugins as plugins
+from stack.errors import RuleError, UsageError, unknown_name
+from stack.ir.axes import Rule, parse_rule
+from stack.ir.dim import Dim
+from stack.ir.types import TensorType, dtype_of
+
+DEVICES = ("cpu", "cuda")
+AUTOCASTS = ("", "f32", "low")
+NUMPY = "numpy"
+
+_ATTRIBUTES: dict[str, type] = {t.__name__: t for t in (bool, int, float, str)}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Code by hand for an operator: a Python function that launches it.
+
+    Attributes:
+        device: "cpu": `run` takes NumPy arrays; "cuda": torch tensors. Both are dense; what it
+            returns has memory of its own.
+        run: `(*arrays, **attributes) -> array`, or a tuple of them; "module:function" is imported
+            when it is called.
+        name: what `stackc ops` and tables of kernels call it.
+        dtypes: element types of the float operands that it has code for.
+        refuses: `(*types, **attributes) -> why not`, "" where it has code for them.
+        share: of the machine's rates that it reaches, as measured: what it costs goes by that.
+        capturable: whether a CUDA graph can hold what it launches.
+        kind: "hand", or "library" where it calls one.
+    """
+
+    device: str
+    run: Callable[..., Any] | str
+    name: str = ""
+    dtypes: tuple[str, ...] = ("f32",)
+    refuses: Callable[..., str] | None = None
+    share: float = 1.0
+    capturable: bool = False
+    kind: str = "hand"
+
+    def __call__(self, *arrays: Any, **attributes: Any) -> Any:
+        return _imported(self.run)(*arrays, **attributes)
+
+    def why_not(self, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> str:
+        """Why it has no code for operands of these types; "" where it has."""
+        other = next(
+            (t for t in types if t.dtype.is_float and t.dtype.name not in self.dtypes), None
+        )
+        if other is not None:
+            return f"it has code for {', '.join(self.dtypes)}, not for {other.dtype}"
+        if any(not isinstance(s, int) for t in types for s in t.shape):
+            return "sizes are not known"
+        return self.refuses(*types, **attributes) if self.refuses is not None else ""
+
+
+@cache
+def _imported(run: Callable[..., Any] | str) -> Callable[..., Any]:
+    if not isinstance(run, str):
+        return run
+    module, _, name = run.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A keyword of an operator: a number, a truth value or a text."""
+
+    name: str
+    kind: type
+    default: Any = None
+
+    def read(self, owner: str, value: Any) -> Any:
+        """The value as the operator takes it. Raises UsageError naming it."""
+        if self.kind is float and type(value) is int:
+            return float(value)
+        if type(value) is not self.kind:
+            raise UsageError(f"{owner}: {self.name!r} is a {self.kind.__name__}, not {value!r}")
+        return value
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """A declared operator. Call it on arrays of NumPy, torch or JAX.
+
+    Attributes:
+        name: "family.operator"; the family is the entry point in `stack.ops` that declares it.
+        rule: axes of operands and results; `...` stands for the same leading axes everywhere.
+        decomposition: `(numpy, *arrays, **attributes)`, see the module.
+        language: what the decomposition is written for: "numpy", "torch" or "jax".
+        reference: the algorithm to be read, on NumPy arrays; default: the decomposition.
+        kernels: code by hand, best first.
+        gradient: the operator `(*operands, *results, *gradients) -> gradients of float operands`;
+            by default the derivative of the decomposition.
+        autocast: under torch.autocast, floats become "f32", the "low" type of autocast, or stay.
+    """
+
+    name: str
+    rule: str
+    decomposition: Callable[..., Any]
+    language: str = NUMPY
+    reference: Callable[..., Any] | None = None
+    kernels: tuple[Kernel, ...] = ()
+    gradient: Op | None = None
+    autocast: str = ""
+    callables: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Any], repr=False)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z]\w*\.[a-z]\w*", self.name):
+            raise UsageError(f"an operator is called family.name, not {self.name!r}")
+        if self.autocast not in AUTOCASTS or any(k.device not in DEVICES for k in self.kernels):
+            raise UsageError(f"{self.name}: autocast is one of {AUTOCASTS}, devices of {DEVICES}")
+        if len(self._sides[0]) != len(self.operands):
+            count = len(self.operands)
+            raise UsageError(f"{self.name} takes {count} arrays, its rule is {self.rule!r}")
+
+    # ---- its signature
+
+    @property
+    def doc(self) -> str:
+        """What it computes."""
+        return inspect.getdoc(self.decomposition) or ""
+
+    @cached_property
+    def _parameters(self) -> list[inspect.Parameter]:
+        found = list(inspect.signature(self.decomposition, eval_str=True).parameters.values())
+        return found[1:] if self.language == NUMPY else found
+
+    @cached_property
+    def operands(self) -> tuple[str, ...]:
+        """Names of the arrays that it takes."""
+        return tuple(p.name for p in self._parameters if p.kind is not p.KEYWORD_ONLY)
+
+    @cached_property
+    def attributes(self) -> dict[str, Attribute]:
+        """What it takes by keyword."""
+        found: dict[str, Attribute] = {}
+        for p in self._parameters:
+            if p.kind is not p.KEYWORD_ONLY:
+                continue
+            if p.annotation not in _ATTRIBUTES.values() or p.default is p.empty:
+                raise UsageError(
+                    f"{self.name}: {p.name!r} needs a default and one of the types"
+                    f" {', '.join(_ATTRIBUTES)}"
+                )
+            found[p.name] = Attribute(p.name, p.annotation, p.default)
+        return found
+
+    def read(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """All attributes, those given and the defaults. Raises UsageError naming the wrong one."""
+        for name in given:
+            if name not in self.attributes:
+                raise unknown_name(f"{self.name} has no attribute", name, self.attributes)
+        return {
+            name: attribute.read(self.name, given.get(name, attribute.default))
+            for name, attribute in self.attributes.items()
+        }
+
+    # ---- its rule
+
+    @cached_property
+    def _sides(self) -> tuple[list[str], list[str]]:
+        left, _, right = self.rule.partition("->")
+        return left.split(","), right.split(",")
+
+    @property
+    def results(self) -> int:
+        """How many arrays it gives."""
+        return len(self._sides[1])
+
+    def batched(self) -> tuple[bool, ...]:
+        """Which operands have the leading axes `...`."""
+        return tuple("..." in side for side in self._sides[0])
+
+    def rule_for(self, ranks: Sequence[int]) -> Rule:
+        """The axis rule for operands of these ranks. Raises RuleError naming the operand."""
+        lead: list[str] | None = None
+        for name, side, rank in zip(self.operands, self._sides[0], ranks, strict=True):
+            own = len(parse_rule(f"{side.replace('...', '')} ->").inputs[0])
+            if rank < own or (rank > own and "..." not in side):
+                least = "at least " if "..." in side else ""
+                raise RuleError(
+                    f"{self.name}: {name!r} has {rank} axes, its rule asks {least}{own}"
+                    f" ({side.strip()})"
+                )
+            if "..." in side:
+                found = [f"B{i}" for i in range(rank - own)]
+                if lead is not None and found != lead:
+                    raise RuleError(
+                        f"{self.name}: {name!r} has {len(found)} leading axes, not {len(lead)}"
+                    )
+                lead = found
+        return parse_rule(self.rule.replace("...", " ".join(lead or ())))
+
+    def shapes(self, shapes: Sequence[tuple[Dim, ...]]) -> list[tuple[Dim, ...]]:
+        """Shapes of the results by the rule. Raises RuleError naming the argument and the rule."""
+        if len(shapes) != len(self.operands):
+            takes = ", ".join(self.operands)
+            raise RuleError(
+                f"{self.name} takes {len(self.operands)} arrays ({takes}), not {len(shapes)}"
+            )
+        rule = self.rule_for([len(s) for s in shapes])
+        try:
+            return rule.output_shapes(shapes)
+        except RuleError as error:
+            text = str(error).replace(str(rule), self.rule)
+            named = re.sub(
+                r"operand (\d+)", lambda m: f"argument {self.operands[int(m[1])]!r}", text
+            )
+            shown = ", ".join(f"{n} {list(s)}" for n, s in zip(self.operands, shapes, strict=True))
+            raise RuleError(f"{self.name}({shown}): {named}") from error
+
+    def kernel_for(
+        self, device: str, types: Sequence[TensorType], attributes: Mapping[str, Any]
+    ) -> Kernel | None:
+        """The first kernel of a device that has code for these operands."""
+        return next(
+            (k for k in self.kernels if k.device == device and not k.why_not(types, attributes)),
+            None,
+        )
+
+    # ---- calls
+
+    def on(self, framework: str) -> Callable[..., Any]:
+        """The operator of a framework: "torch", "jax"."""
+        if framework not in self.callables:
+            self.callables[framework] = plugins.load("stack.frontends", framework).hosted(self)
+        return self.callables[framework]
+
+    def __call__(self, *arrays: Any, **attributes: Any) -> Any:
+        for framework, call in self.callables.items():
+            if _is_of(arrays[0], framework):
+                return call(*arrays, **attributes)
+        return self._first_call(arrays, attributes)
+
+    def _first_call(self, arrays: Sequence[Any], attributes: Mapping[str, Any]) -> Any:
+        for framework in plugins.names("stack.frontends"):
+            if framework in sys.modules and _is_of(arrays[0], framework):
+                return self.on(framework)(*arrays, **attributes)
+        if self.reference is None and self.language != NUMPY:
+            raise UsageError(f"{self.name} is written for {self.language}: call it on its arrays")
+        from stack.hosted.nodes import decomposed
+
+        held = [np.asarray(a) for a in arrays]
+        read = self.read(attributes)
+        types = tuple(TensorType(dtype_of(a), a.shape) for a in held)
+        decomposed(self, types, tuple(sorted(read.items())))  # refuses what is wrong
+        if self.reference is not None:
+            return self.reference(*held, **read)
+        return self.decomposition(np, *held, **read)
+
+
+def _is_of(array: Any, framework: str) -> bool:
+    """Whether an array is a framework's, or stands for one while it traces."""
+    name = type(array).__module__
+    return name == framework or name.startswith((f"{framework}.", f"{framework}lib"))

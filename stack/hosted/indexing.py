@@ -1,0 +1,61 @@
+"""NumPy's basic indexing of values of the IR: integers, slices, new axes and an ellipsis."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from stack.errors import RuleError
+from stack.ir.dim import Dim, add
+
+if TYPE_CHECKING:
+    from stack.hosted.arrays import Array
+
+
+def indexed(x: Array, index: Any) -> Array:
+    """`x[index]`. Raises RuleError for an index that is an array, or has too many parts."""
+    parts = _complete(index, x.ndim)
+    kept: list[Any] = [p for p in parts if p is not None]
+    ranges = [_range(p, size) for p, size in zip(kept, x.shape, strict=True)]
+    start, limit, step = (tuple(column) for column in zip(*ranges)) if ranges else ((), (), ())
+    cut = x
+    if any(r != (0, size, 1) for r, size in zip(ranges, x.shape)):
+        cut = x.space.made("slice", x, start=start, limit=limit, step=step)
+    lengths = iter([size for size, p in zip(cut.shape, kept) if isinstance(p, slice)])
+    return cut.reshape([1 if p is None else next(lengths) for p in parts if not _is_place(p)])
+
+
+def _complete(index: Any, rank: int) -> list[Any]:
+    """The parts of an index: one for each axis, and None for new ones."""
+    parts: list[Any] = list(cast("tuple[Any]", index)) if isinstance(index, tuple) else [index]
+    taken = sum(p is not None and p is not Ellipsis for p in parts)
+    if taken > rank:
+        raise RuleError(f"{taken} indices of an array with {rank} axes")
+    if Ellipsis not in parts:
+        parts.append(Ellipsis)
+    at = parts.index(Ellipsis)
+    parts[at : at + 1] = [slice(None)] * (rank - taken)
+    return parts
+
+
+def _is_place(part: Any) -> bool:
+    return isinstance(part, int)
+
+
+def _range(part: Any, size: Dim) -> tuple[Dim, Dim, int]:
+    """Start, limit and step of what one part takes of its axis."""
+    if _is_place(part):
+        first = _place(part, size, 0)
+        return first, add(first, 1), 1
+    if not isinstance(part, slice):
+        raise RuleError(f"an index is an integer, a slice, None or ..., not {part!r}: see take")
+    held = cast("Any", part)
+    return _place(held.start, size, 0), _place(held.stop, size, size), held.step or 1
+
+
+def _place(value: Any, size: Dim, default: Dim) -> Dim:
+    """A place of an axis, counted from its end where negative, no further than its ends."""
+    if value is None:
+        return default
+    if isinstance(value, int) and isinstance(size, int):
+        return max(size + value, 0) if value < 0 else min(value, size)
+    return add(size, value) if isinstance(value, int) and value < 0 else value

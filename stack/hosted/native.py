@@ -1,0 +1,109 @@
+"""Native code for a kernel by hand: C through ctypes, CUDA C++ through NVRTC.
+
+Both are compiled at the first call. Arrays are passed as pointers, integers as `int64_t`, floats as
+`double`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stack.errors import StackError
+
+
+@dataclass(frozen=True)
+class CFunction:
+    """A function of C that returns nothing, called on dense NumPy arrays and numbers.
+
+    `CC` names the compiler (cc). Raises StackError with what it says.
+    """
+
+    source: str
+    name: str
+
+    @cached_property
+    def _function(self) -> Any:
+        return getattr(_library(self.source), self.name)
+
+    def __call__(self, *args: Any) -> None:
+        self._function(*map(_c_argument, args))
+
+
+def _c_argument(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return ctypes.c_void_p(value.ctypes.data)
+    return ctypes.c_int64(value) if isinstance(value, int) else ctypes.c_double(value)
+
+
+@cache
+def _library(source: str) -> ctypes.CDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "kernel.so"
+        compiler = shlex.split(os.environ.get("CC", "cc"))
+        flags = ("-O3", "-march=native", "-shared", "-fPIC", "-x", "c", "-", "-o", str(file), "-lm")
+        done = subprocess.run([*compiler, *flags], input=source, capture_output=True, text=True)
+        if done.returncode:
+            raise StackError(f"{compiler[0]} refused a kernel:\n{done.stderr}")
+        return ctypes.CDLL(str(file))  # mapped: the file may go
+
+
+@dataclass(frozen=True)
+class CudaFunction:
+    """A kernel of CUDA C++ (`extern "C" __global__`), called on torch tensors and numbers."""
+
+    source: str
+    name: str
+
+    def cubin(self, arch: str) -> bytes:
+        """Machine code for "sm_90"; needs no GPU. Raises StackError with NVRTC's log."""
+        return bytes(_compiled(self.source, arch).code)
+
+    def __call__(self, blocks: int, threads: int, *args: Any) -> None:
+        """Launch on torch's current stream."""
+        import torch
+
+        core = _core()
+        major, minor = torch.cuda.get_device_capability()
+        kernel = _loaded(self.source, self.name, f"sm_{major}{minor}", torch.cuda.current_device())
+        stream = core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
+        config = core.LaunchConfig(grid=blocks, block=threads)
+        core.launch(stream, config, kernel, *_cuda_arguments(args))
+
+
+def _core() -> Any:
+    return importlib.import_module("cuda.core")
+
+
+def _cuda_arguments(args: Sequence[Any]) -> list[Any]:
+    return [
+        a.data_ptr() if hasattr(a, "data_ptr") else np.int64(a) if isinstance(a, int) else float(a)
+        for a in args
+    ]
+
+
+@cache
+def _compiled(source: str, arch: str) -> Any:
+    core = _core()
+    try:
+        return core.Program(source, "c++", core.ProgramOptions(arch=arch)).compile("cubin")
+    except Exception as error:
+        raise StackError(f"NVRTC refused a kernel for {arch}: {error}") from error
+
+
+@cache
+def _loaded(source: str, name: str, arch: str, device: int) -> Any:
+    """The kernel on a device, whose context torch has made."""
+    _core().Device(device).set_current()
+    return _compiled(source, arch).get_kernel(name)

@@ -1,0 +1,87 @@
+"""Operators as nodes of the IR: `custom`, with the decomposition for a block."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache, partial
+from typing import Any, cast
+
+import stack.plugins as plugins
+from stack.errors import RuleError, StackError
+from stack.hosted.arrays import Array, Namespace
+from stack.hosted.declaration import NUMPY, Kernel, Op
+from stack.hosted.registry import find
+from stack.ir.builder import Builder, param
+from stack.ir.node import Func, Node
+from stack.ir.types import TensorType, type_symbols
+
+Attributes = tuple[tuple[str, Any], ...]
+
+
+def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, Any]) -> list[Node]:
+    """The results of an operator on some nodes.
+
+    Raises:
+        RuleError: sizes or element types that the operator does not take, by name of the argument.
+        UsageError: an attribute that it does not have.
+    """
+    types = tuple(a.tensor for a in args)
+    held = tuple(sorted(made.read(attributes).items()))
+    rule = str(made.rule_for([t.rank for t in types]))
+    attrs = {"name": made.name, "params": held, "rule": rule}
+    short = made.name.partition(".")[2]
+    node = b.op("custom", args, attrs, (decomposed(made, types, held).body,), named=short)
+    if made.results == 1:
+        return [node]
+    return [b.op("item", (node,), {"index": i}, named=f"{short}.{i}") for i in range(made.results)]
+
+
+@cache
+def decomposed(made: Op, types: tuple[TensorType, ...], attributes: Attributes) -> Func:
+    """What an operator computes, as a function at the tensor level."""
+    shapes = made.shapes([t.shape for t in types])
+    func = _traced(made, types, dict(attributes))
+    found = [r.tensor.shape for r in func.results]
+    if found != shapes:
+        raise RuleError(f"{made.name}: rule {made.rule!r} says {shapes}, its code gives {found}")
+    return func
+
+
+def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Func:
+    if made.language != NUMPY:
+        frontend = plugins.load("stack.frontends", made.language)
+        return frontend.traced(partial(made.decomposition, **attributes), types)
+    b = Builder()
+    space = Namespace(b)
+    params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
+    try:
+        out: Any = made.decomposition(space, *(Array(space, p) for p in params), **attributes)
+    except (RuleError, TypeError) as error:
+        if isinstance(error, TypeError) and not any(type_symbols(t) for t in types):
+            raise
+        # what is written for numbers may not take a size with symbols
+        shown = ", ".join(f"{p.attrs['name']}: {p.type}" for p in params)
+        raise RuleError(f"{made.name}({shown}): {error}") from error
+    results = cast("tuple[Array, ...]", out) if isinstance(out, tuple) else (out,)
+    return b.func(made.name.replace(".", "_"), params, [r.node for r in results])
+
+
+def attributes_of(node: Node) -> dict[str, Any]:
+    """The attributes of the operator that a `custom` node calls."""
+    pairs: Attributes = node.attrs.get("params") or ()
+    return dict(pairs)
+
+
+def kernel_of(node: Node, device: str) -> Kernel:
+    """The code by hand that a `custom` node is kept for. Raises StackError where it is not here."""
+    made, name = find(str(node.attrs["name"])), node.attrs.get("kernel")
+    for kernel in made.kernels:
+        if kernel.device == device and kernel.name == name:
+            return kernel
+    raise StackError(f"operator {made.name} has no kernel {name!r} for {device}: run pass `hosted`")
+
+
+def with_kernel(node: Node, kernel: str) -> Node:
+    """The node, to be run by code by hand of that name."""
+    attrs = {**node.attrs, "kernel": kernel}
+    return Node(node.op, node.args, attrs, node.type, node.blocks)

@@ -1,0 +1,110 @@
+"""Declared operators by name; a family that is not loaded yet is found by its entry point."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import stack.plugins as plugins
+from stack.errors import StackError, UsageError, unknown_name
+from stack.hosted.declaration import NUMPY, Kernel, Op
+
+GROUP = "stack.ops"
+FILES = "STACK_PLUGINS"  # paths of files that declare operators
+_DECLARED: dict[str, Op] = {}
+
+
+def op(
+    name: str,
+    *,
+    rule: str,
+    language: str = NUMPY,
+    reference: Callable[..., Any] | None = None,
+    kernels: tuple[Kernel, ...] = (),
+    gradient: Op | None = None,
+    autocast: str = "",
+) -> Callable[[Callable[..., Any]], Op]:
+    """Declare an operator whose decomposition is the decorated function; see `Op`."""
+
+    def declare(decomposition: Callable[..., Any]) -> Op:
+        return register(
+            Op(name, rule, decomposition, language, reference, kernels, gradient, autocast)
+        )
+
+    return declare
+
+
+def register(made: Op) -> Op:
+    """Enter an operator, and make it one of the frameworks that are loaded already.
+
+    Raises UsageError where the name is another's.
+    """
+    held = _DECLARED.get(made.name)
+    if held is not None and _place(held) != _place(made):
+        raise UsageError(f"operator {made.name!r} is declared already, in {_place(held)}")
+    _ = made.attributes  # a wrong signature is told here
+    _DECLARED[made.name] = made
+    for framework in plugins.names("stack.frontends"):
+        if hasattr(sys.modules.get(framework), "__version__"):
+            made.on(framework)
+    return made
+
+
+def _place(made: Op) -> str:
+    code = made.decomposition.__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+def find(name: str) -> Op:
+    """A declared operator. Raises UsageError with what there is and how to bring one in."""
+    _load_files()
+    family = name.partition(".")[0]
+    if name not in _DECLARED and family in plugins.names(GROUP):
+        plugins.load(GROUP, family)
+    if name not in _DECLARED:
+        raise UsageError(
+            f"{unknown_name('no operator', name, declared())}; the file that declares it is given"
+            " by --plugin FILE"
+        )
+    return _DECLARED[name]
+
+
+def declared() -> list[str]:
+    """Names of all operators, those of every family that can be loaded."""
+    _load_files()
+    for family in plugins.names(GROUP):
+        try:
+            plugins.load(GROUP, family)
+        except (ImportError, StackError):
+            continue  # `stackc env` names it
+    return sorted(_DECLARED)
+
+
+def add_file(path: str) -> None:
+    """Run a file that declares operators, here and in processes that this one starts."""
+    held = [p for p in os.environ.get(FILES, "").split(os.pathsep) if p]
+    os.environ[FILES] = os.pathsep.join([*held, str(Path(path).resolve())])
+    _load_files()
+
+
+def _load_files() -> None:
+    for path in os.environ.get(FILES, "").split(os.pathsep):
+        if path:
+            _load_file(path)
+
+
+@cache
+def _load_file(path: str) -> None:
+    file = Path(path)
+    if not file.is_file():
+        raise UsageError(f"there is no file {path} to declare operators ({FILES}, --plugin)")
+    spec = importlib.util.spec_from_file_location(f"plugin_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)

@@ -1,0 +1,184 @@
+"""Named meshes of ranks, their axes, and parts of axes.
+
+A mesh numbers its ranks in row-major order of its axes. An axis may be used in parts:
+`tp:(1)2` is the major half of an axis of 4, `tp:(2)2` the minor one, as in Shardy: how many ranks
+come before the part, and how many it has.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from stack.errors import RuleError
+
+_AXIS = re.compile(r"\s*([A-Za-z_]\w*)\s*=\s*(\d+)\s*")
+_PART = re.compile(r"\s*([A-Za-z_]\w*)\s*(?::\s*\(\s*(\d+)\s*\)\s*(\d+))?\s*")
+
+
+@dataclass(frozen=True)
+class MeshAxis:
+    """An axis of a mesh, or a part of one.
+
+    Attributes:
+        whole: ranks of the axis.
+        before: how many parts of it are told apart by what is major to this one.
+        size: ranks of the part.
+    """
+
+    name: str
+    whole: int
+    before: int
+    size: int
+
+    def __str__(self) -> str:
+        return self.name if self.size == self.whole else f"{self.name}:({self.before}){self.size}"
+
+    __repr__ = __str__
+
+    def split(self, size: int) -> tuple[MeshAxis, MeshAxis]:
+        """Its major part of `size` ranks, and the rest. Raises RuleError where that is none."""
+        if size < 2 or self.size % size or size == self.size:
+            raise RuleError(f"axis {self} of {self.size} ranks has no major part of {size}")
+        major = MeshAxis(self.name, self.whole, self.before, size)
+        return major, MeshAxis(self.name, self.whole, self.before * size, self.size // size)
+
+    def meets(self, other: MeshAxis) -> bool:
+        """Whether both tell the same ranks apart."""
+        if self.name != other.name:
+            return False
+        first, second = sorted((self, other), key=lambda axis: axis.before)
+        return first.before * first.size > second.before
+
+    def coordinate(self, along: int) -> int:
+        """The position in this part of a rank that is at `along` on the whole axis."""
+        return along // (self.whole // (self.before * self.size)) % self.size
+
+
+Axes = tuple[MeshAxis, ...]
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """`m(dp=2, tp=4)`: ranks by coordinates. Raises RuleError for axes that make no mesh."""
+
+    name: str
+    axes: tuple[tuple[str, int], ...]
+
+    def __post_init__(self) -> None:
+        names = [n for n, _ in self.axes]
+        if len(set(names)) != len(names):
+            raise RuleError(f"mesh {self} names an axis twice")
+        if any(size < 1 for _, size in self.axes):
+            raise RuleError(f"mesh {self} has an axis without ranks")
+
+    def __str__(self) -> str:
+        return f"{self.name}({self.sizes_text})"
+
+    @property
+    def sizes_text(self) -> str:
+        """`dp=2, tp=4`."""
+        return ", ".join(f"{n}={s}" for n, s in self.axes)
+
+    @cached_property
+    def ranks(self) -> int:
+        """How many ranks it has."""
+        return math.prod(s for _, s in self.axes)
+
+    def axis(self, text: str) -> MeshAxis:
+        """An axis by name, or a part of it, as `tp:(1)2`. Raises RuleError with those that are."""
+        match = _PART.fullmatch(text)
+        sizes = dict(self.axes)
+        if match is None or match[1] not in sizes:
+            raise RuleError(f"mesh {self} has no axis {text.strip()!r}")
+        whole = sizes[match[1]]
+        before, size = (int(match[2]), int(match[3])) if match[2] else (1, whole)
+        if size < 1 or before < 1 or whole % (before * size):
+            raise RuleError(f"axis {match[1]!r} of mesh {self} has no part ({before}){size}")
+        return MeshAxis(match[1], whole, before, size)
+
+    def axes_of(self, text: str) -> Axes:
+        """Axes by their names, `dp, tp`, the major one first."""
+        return tuple(self.axis(part) for part in text.split(",") if part.strip())
+
+    def coordinates(self, rank: int) -> dict[str, int]:
+        """The position of a rank on every axis."""
+        found: dict[str, int] = {}
+        for name, size in reversed(self.axes):
+            rank, found[name] = divmod(rank, size)
+        return found
+
+    def positions(self, rank: int, axes: Sequence[MeshAxis]) -> tuple[int, ...]:
+        """The position of a rank on each of some axes."""
+        at = self.coordinates(rank)
+        return tuple(axis.coordinate(at[axis.name]) for axis in axes)
+
+    def groups(self, axes: Sequence[MeshAxis]) -> tuple[tuple[int, ...], ...]:
+        """Ranks that differ along these axes only, in row-major order of them."""
+        found: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, ...], int]]] = {}
+        for rank in range(self.ranks):
+            place = self.positions(rank, axes)
+            rest = self.coordinates(rank)
+            for axis, position in zip(axes, place, strict=True):
+                rest[axis.name] -= position * (axis.whole // (axis.before * axis.size))
+            found.setdefault(tuple(rest.items()), []).append((place, rank))
+        return tuple(tuple(rank for _, rank in sorted(group)) for group in found.values())
+
+
+def parse_mesh(text: str, name: str = "m") -> Mesh:
+    """`dp=2, tp=4` as a mesh. Raises RuleError saying what was expected."""
+    axes: list[tuple[str, int]] = []
+    for part in text.split(","):
+        match = _AXIS.fullmatch(part)
+        if match is None:
+            raise RuleError(f"a mesh is written as 'dp=2, tp=4', not {text!r}")
+        axes.append((match[1], int(match[2])))
+    return Mesh(name, tuple(axes))
+
+
+def size_of(axes: Sequence[MeshAxis]) -> int:
+    """How many ranks axes tell apart."""
+    return math.prod(axis.size for axis in axes)
+
+
+def axes_text(axes: Sequence[MeshAxis]) -> str:
+    """`dp, tp`."""
+    return ", ".join(map(str, axes))
+
+
+def joined(axes: Sequence[MeshAxis]) -> Axes:
+    """Axes in which parts that follow each other are one again."""
+    found: list[MeshAxis] = []
+    for axis in axes:
+        last = found[-1] if found else None
+        if last and last.name == axis.name and last.before * last.size == axis.before:
+            axis = MeshAxis(axis.name, axis.whole, last.before, last.size * axis.size)
+            found.pop()
+        found.append(axis)
+    return tuple(found)
+
+
+@lru_cache(maxsize=1 << 10)
+def atoms(axes: Axes) -> Axes:
+    """Axes in parts of a prime number of ranks."""
+    found: list[MeshAxis] = []
+    for axis in axes:
+        while axis.size > 1:
+            prime = next(p for p in range(2, axis.size + 1) if axis.size % p == 0)
+            if prime == axis.size:
+                break
+            major, axis = axis.split(prime)
+            found.append(major)
+        found.append(axis)
+    return tuple(found)
+
+
+def starts_with(axes: Axes, start: Axes) -> bool:
+    """Whether the first of these axes, or parts of them, are those."""
+    if axes[: len(start)] == start:
+        return True
+    first = atoms(start)
+    return atoms(axes)[: len(first)] == first

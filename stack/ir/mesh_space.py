@@ -1,0 +1,178 @@
+"""All ranks of a mesh in one process: an array of this space holds what each rank holds.
+
+Every op runs rank by rank in the space of one rank; those of `mesh_ops` are where ranks meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, cast
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.ir.array_space import Run
+from stack.ir.data import Data
+from stack.ir.mesh import Axes, Mesh
+from stack.ir.mesh_ops import group_of, traffic
+from stack.ir.node import Node
+from stack.ir.sharding import part_held, part_start
+from stack.ir.space import NumpySpace
+from stack.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+COMBINE: dict[str, Callable[[Any, Any], Any]] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+
+
+@dataclass(frozen=True)
+class Held:
+    """What each rank holds of a value, by rank."""
+
+    parts: tuple[Array, ...]
+
+
+@dataclass
+class MeshSpace(NumpySpace):
+    """The meaning of a partitioned program: every op on every rank.
+
+    Attributes:
+        sent: bytes that a rank sent, by op.
+        counts: how often a collective ran, by op.
+    """
+
+    mesh: Mesh
+    sent: dict[str, int] = field(default_factory=dict[str, int])
+    counts: dict[str, int] = field(default_factory=dict[str, int])
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        self.own = NumpySpace()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("op_") and name not in _TOGETHER:
+            return super().__getattribute__("_everywhere")(name)
+        return super().__getattribute__(name)
+
+    def _everywhere(self, name: str) -> Callable[..., Any]:
+        """The meaning of an op, on every rank."""
+        own = getattr(self.own, name)
+
+        def run(node: Node, *args: Held) -> Any:
+            return self._each(lambda *parts: own(node, *parts), args)
+
+        return run
+
+    def _each(self, run: Callable[..., Any], values: Sequence[Held]) -> Any:
+        """One op on all ranks; several results come out as several values."""
+        ranks = range(self.mesh.ranks)
+        made = [run(*(value.parts[rank] for value in values)) for rank in ranks]
+        if isinstance(made[0], tuple):
+            return tuple(Held(parts) for parts in zip(*made, strict=True))
+        return Held(tuple(made))
+
+    def constant(self, data: Data) -> Any:
+        return Held((data.array,) * self.mesh.ranks)
+
+    def settle(self, value: Any, type_: TensorType) -> Any:
+        return Held(tuple(self.own.settle(part, type_) for part in value.parts))
+
+    def elementwise(self, node: Node, *args: Any) -> Any:
+        return self._each(lambda *parts: self.own.elementwise(node, *parts), args)
+
+    # ---- control: all ranks go the same way
+
+    def op_cond(self, node: Node, run: Run, index: Any, *args: Any) -> tuple[Any, ...]:
+        return self.own.op_cond(node, run, self._agreed(node, index), *args)
+
+    def op_while(self, node: Node, run: Run, *args: Any) -> tuple[Any, ...]:
+        while bool(self._agreed(node, run(node.blocks[0], args)[0])):
+            args = run(node.blocks[1], args)
+        return args
+
+    def _agreed(self, node: Node, value: Any) -> Any:
+        first, *others = value.parts
+        if any(not np.array_equal(first, other) for other in others):
+            raise StackError(f"{node.op}: ranks do not agree on the way: {value.parts}")
+        return first
+
+    # ---- where ranks meet
+
+    def _met(
+        self, node: Node, x: Any, combine: Callable[[list[Array], int], Array], over: Axes
+    ) -> Held:
+        """Of each group of ranks: `combine(what they hold, a position)` for each of them."""
+        self.sent[node.op] = self.sent.get(node.op, 0) + traffic(node)
+        self.counts[node.op] = self.counts.get(node.op, 0) + 1
+        made: dict[int, Array] = {}
+        for group in self.mesh.groups(over):
+            held = [x.parts[rank] for rank in group]
+            made.update((rank, combine(held, place)) for place, rank in enumerate(group))
+        return Held(tuple(made[rank] for rank in range(self.mesh.ranks)))
+
+    def op_all_reduce(self, node: Node, x: Any) -> Held:
+        combine = COMBINE[node.attrs["kind"]]
+        over = group_of(node.attrs)[1]
+        return self._met(node, x, lambda held, _: reduce(combine, held), over)
+
+    def op_all_gather(self, node: Node, x: Any) -> Held:
+        at, over = node.attrs["axis"], group_of(node.attrs)[1]
+        return self._met(node, x, lambda held, _: np.concatenate(held, at), over)
+
+    def op_reduce_scatter(self, node: Node, x: Any) -> Held:
+        at, over = node.attrs["axis"], group_of(node.attrs)[1]
+        combine = COMBINE[node.attrs["kind"]]
+
+        def own(held: list[Array], place: int) -> Array:
+            return reduce(combine, (np.split(part, len(held), at)[place] for part in held))
+
+        return self._met(node, x, own, over)
+
+    def op_all_to_all(self, node: Node, x: Any) -> Held:
+        split, concat = node.attrs["split"], node.attrs["concat"]
+
+        def own(held: list[Array], place: int) -> Array:
+            return np.concatenate([np.split(p, len(held), split)[place] for p in held], concat)
+
+        return self._met(node, x, own, group_of(node.attrs)[1])
+
+    def op_shard(self, node: Node, x: Any) -> Held:
+        at, over = node.attrs["axis"], group_of(node.attrs)[1]
+        made: list[Array] = []
+        size = int(cast("int", node.shape[at]))
+        for rank, part in enumerate(x.parts):
+            start = part_start(part.shape[at], over, self.mesh.positions(rank, over))
+            made.append(np.take(part, range(start, start + size), at))
+        return Held(tuple(made))
+
+    def op_permute(self, node: Node, x: Any) -> Held:
+        order: tuple[int, ...] = node.attrs["order"]
+        every = self.mesh.axes_of(", ".join(name for name, _ in self.mesh.axes))
+
+        def own(held: list[Array], place: int) -> Array:
+            return held[order.index(place)]
+
+        return self._met(node, x, own, every)
+
+    def op_part_start(self, node: Node) -> Held:
+        return self._places(node, part_start)
+
+    def op_part_held(self, node: Node) -> Held:
+        return self._places(node, part_held)
+
+    def _places(self, node: Node, place: Callable[[int, Axes, Sequence[int]], int]) -> Held:
+        mesh, over = group_of(node.attrs)
+        size = int(node.attrs["size"])
+        found = (place(size, over, mesh.positions(r, over)) for r in range(mesh.ranks))
+        return Held(tuple(np.asarray(n, np.int64) for n in found))
+
+
+_TOGETHER = frozenset(name for name in vars(MeshSpace) if name.startswith("op_")) | {"op_const"}

@@ -1,0 +1,162 @@
+"""Where the elements of a value lie on a mesh: `f32[8{dp}, 64, 1024{tp, ?}p1] @m`.
+
+Each dim names the mesh axes that split it, the major one first; `?` says that propagation may add
+more, `p1` when it is heard. A dim without braces is whole. Axes of no dim hold copies, unless the
+value is partial along them: then its elements are the sum (or max, ...) of what the ranks hold.
+
+    f32[8{dp}, 64] @m                                   whole along tp: copies
+    f32[8{dp}, 64] @m + partial(sum: tp)                what ranks along tp hold adds up to it
+    f32[8{?}, 64{?}] @m + replicated(tp)                anything but tp may be added
+
+A split cuts a dim of n into k parts of ceil(n / k), the next axis cuts these in turn; the last
+parts may be shorter, or empty. This is how `torch.chunk`, and so DTensor, cuts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from stack.errors import RuleError
+from stack.ir.dim import Dim, add, floordiv
+from stack.ir.mesh import Axes, Mesh, MeshAxis, axes_text, joined, size_of
+
+PARTIAL_KINDS = ("sum", "prod", "max", "min", "and", "or")
+
+
+@dataclass(frozen=True)
+class DimSharding:
+    """The axes that split one dim.
+
+    Attributes:
+        is_open: whether propagation may add axes.
+        priority: when propagation uses it, 0 first; None where nobody said.
+    """
+
+    axes: Axes = ()
+    is_open: bool = False
+    priority: int | None = None
+
+    def __str__(self) -> str:
+        shown = [str(axis) for axis in self.axes] + ["?"] * self.is_open
+        mark = "" if self.priority is None else f"p{self.priority}"
+        return f"{{{', '.join(shown)}}}{mark}" if shown or mark else ""
+
+
+WHOLE, OPEN = DimSharding(), DimSharding(is_open=True)
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How a value is laid over the ranks of a mesh.
+
+    Attributes:
+        dims: one for each dim of the value.
+        replicated: axes that propagation must not use.
+        partial: axes along which what ranks hold is still to be combined, by `kind`.
+    """
+
+    mesh: Mesh
+    dims: tuple[DimSharding, ...]
+    replicated: Axes = ()
+    partial: Axes = ()
+    kind: str = field(default="sum")
+
+    @property
+    def axes(self) -> tuple[Axes, ...]:
+        """For each dim the axes that split it."""
+        return tuple(dim.axes for dim in self.dims)
+
+    @property
+    def used(self) -> Axes:
+        """All axes that split a dim."""
+        return tuple(axis for dim in self.dims for axis in dim.axes)
+
+    @property
+    def tail(self) -> str:
+        """What is printed after the shape."""
+        text = f" @{self.mesh.name}"
+        if self.replicated:
+            text += f" + replicated({axes_text(self.replicated)})"
+        if self.partial:
+            text += f" + partial({self.kind}: {axes_text(self.partial)})"
+        return text
+
+    def local_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
+        """The shape of what one rank holds: as long as the longest part."""
+        return tuple(part_size(n, dim.axes) for n, dim in zip(shape, self.dims, strict=True))
+
+    def closed(self) -> Sharding:
+        """The same places, with nothing left to say."""
+        dims = tuple(DimSharding(joined(dim.axes)) for dim in self.dims)
+        return Sharding(self.mesh, dims, (), joined(self.partial), self.kind)
+
+    def check(self, shape: Sequence[Dim]) -> None:
+        """Raise RuleError, with the choices, where a value of this shape cannot lie so."""
+        if len(self.dims) != len(shape):
+            raise RuleError(f"a sharding of {len(self.dims)} dims for a value of {len(shape)}")
+        if self.partial and self.kind not in PARTIAL_KINDS:
+            kinds = ", ".join(PARTIAL_KINDS)
+            raise RuleError(f"a partial {self.kind!r}; partial values are one of {kinds}")
+        known = dict(self.mesh.axes)
+        seen: list[MeshAxis] = []
+        for axis in (*self.used, *self.replicated, *self.partial):
+            if known.get(axis.name) != axis.whole:
+                raise RuleError(f"mesh {self.mesh} has no axis {str(axis)!r}")
+            if any(axis.meets(other) for other in seen):
+                raise RuleError(f"axis {str(axis)!r} of mesh {self.mesh} is used twice")
+            seen.append(axis)
+        for number, (size, dim) in enumerate(zip(shape, self.dims, strict=True)):
+            parts = size_of(dim.axes)
+            if isinstance(size, int) and size < parts > 1:
+                raise RuleError(
+                    f"dim {number} has {size} element(s) for {parts} parts"
+                    f" ({axes_text(dim.axes)}); axes that fit: {_fitting(self.mesh, size)}"
+                )
+
+
+def _fitting(mesh: Mesh, size: int) -> str:
+    return ", ".join(f"{n} ({s})" for n, s in mesh.axes if s <= size) or "none"
+
+
+def replicated(mesh: Mesh, rank: int) -> Sharding:
+    """A copy of a value of that rank everywhere."""
+    return Sharding(mesh, (WHOLE,) * rank)
+
+
+def sharded(
+    mesh: Mesh, axes: Sequence[Sequence[MeshAxis]], partial: Axes = (), kind: str = "sum"
+) -> Sharding:
+    """Dims split by these axes, and nothing open."""
+    dims = tuple(DimSharding(joined(found)) for found in axes)
+    return Sharding(mesh, dims, (), joined(partial), kind if partial else "sum")
+
+
+def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:
+    """The longest part of a dim."""
+    for axis in axes:
+        size = floordiv(add(size, axis.size - 1), axis.size)
+    return size
+
+
+def part_start(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
+    """Where the part of the rank at a place on these axes starts, if all parts were as long."""
+    start = 0
+    for axis, position in zip(axes, place, strict=True):
+        size = -(-size // axis.size)
+        start += position * size
+    return start
+
+
+def part_held(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
+    """How many elements the part of the rank at a place has; what follows them is padding."""
+    held = size
+    for axis, position in zip(axes, place, strict=True):
+        size = -(-size // axis.size)
+        held = min(max(held - position * size, 0), size)
+    return held
+
+
+def is_padded(size: Dim, axes: Sequence[MeshAxis]) -> bool:
+    """Whether some part may be shorter than the longest."""
+    return not isinstance(size, int) or size % size_of(axes) != 0

@@ -1,0 +1,152 @@
+"""The contract of the tile level: what tilers of all targets keep, and every lowering relies on.
+
+    programs   grid loops stand around everything else, and carry outputs alone
+    loops      grid, serial, or a branch: which threads run them is up to the loop level
+    memory     result `i` is output `i` after its stores; inputs are read; a state of a memory is
+               stored to once, so that order is visible in the data flow
+    accesses   a block lies in its memory, unless `clip` or a mask leaves out what does not
+    masks      a mask is one bool for all, or one for each element; so is what stands for the others
+
+Exact tiles and masked powers of two both keep it: `passes.blocking.block_policy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from stack.ir.kernel_ops import MEMORY, access_parts, loop_parts
+from stack.ir.node import Block, Node
+from stack.ir.types import TensorType
+
+TILE_LOOPS = ("grid", "serial", "branch")
+
+
+@dataclass(frozen=True)
+class Breach:
+    """A node of a kernel that breaks a rule."""
+
+    node: Node
+    rule: str
+
+
+def breaches(kernel: Node) -> Iterator[Breach]:
+    """What breaks the contract in a kernel at the tile level."""
+    block = kernel.blocks[0]
+    yield from _loops(block, is_program=True)
+    yield from _memory(kernel)
+    for node in _nodes(block):
+        if node.op in ("load", "store"):
+            yield from _access(node)
+
+
+def _nodes(block: Block) -> Iterator[Node]:
+    for node in block.nodes:
+        yield node
+        for inner in node.blocks:
+            yield from _nodes(inner)
+
+
+def _is_memory(node: Node) -> bool:
+    return isinstance(node.type, TensorType) and node.type.space in MEMORY
+
+
+def _loops(block: Block, is_program: bool) -> Iterator[Breach]:
+    """`is_program`: only grid loops stand around the block."""
+    for node in block.nodes:
+        if node.op != "loop":
+            continue
+        kind = str(node.attrs["kind"])
+        if kind not in TILE_LOOPS:
+            kinds = ", ".join(TILE_LOOPS)
+            yield Breach(node, f"a loop at the tile level is of kind {kinds}, not {kind}")
+        if kind == "grid":
+            if not is_program:
+                yield Breach(node, "a grid loop stands inside of a loop of a program")
+            carried = node.blocks[0].params[1:]
+            if any(not _is_memory(p) or p.tensor.space != "global" for p in carried):
+                yield Breach(node, "a grid loop carries outputs alone: programs share no values")
+        yield from _loops(node.blocks[0], is_program and kind == "grid")
+
+
+# ---- memory
+
+
+def _memory(kernel: Node) -> Iterator[Breach]:
+    block = kernel.blocks[0]
+    inputs, outputs = block.params[: len(kernel.args)], block.params[len(kernel.args) :]
+    before: dict[Node, Node] = {}  # carried memory -> what it is when the loop begins
+    for loop in (n for n in _nodes(block) if n.op == "loop"):
+        before.update((p, start) for start, p, _ in _carried(loop))
+    for store in (n for n in _nodes(block) if n.op == "store"):
+        if _origin(store, before) in inputs:
+            yield Breach(store, f"it stores to input %{_origin(store, before).attrs['name']}")
+    yield from _states(block)
+    for out, result in zip(outputs, block.results, strict=True):
+        if _origin(result, before) is not out:
+            yield Breach(result, f"the kernel returns it for output %{out.attrs['name']}")
+
+
+def _states(block: Block) -> Iterator[Breach]:
+    """Each state of a memory goes to one store or loop, and a loop carries it on as itself."""
+    taken: dict[Node, Node] = {}
+    for node in block.nodes:
+        carried = _carried(node) if node.op == "loop" else []
+        for memory in [node.args[0]] if node.op == "store" else [start for start, _, _ in carried]:
+            if taken.setdefault(memory, node) is not node:
+                yield Breach(node, "it stores to memory that another node stores to as well")
+        for _, held, result in carried:
+            if _origin(result, {}) is not held:
+                rule = f"its loop carries it on as %{held.attrs['name']}, which is other memory"
+                yield Breach(result, rule)
+        for inner in node.blocks:
+            yield from _states(inner)
+
+
+def _carried(loop: Node) -> list[tuple[Node, Node, Node]]:
+    """Memory that a loop carries: when it begins, during a turn, and after one."""
+    block = loop.blocks[0]
+    start = loop_parts(loop.args, loop.attrs)[1]
+    held = zip(start, block.params[1:], block.results, strict=True)
+    return [found for found in held if _is_memory(found[0])]
+
+
+def _origin(memory: Node, before: Mapping[Node, Node]) -> Node:
+    """The parameter or allocation whose state it is; carried memory is that before the loop."""
+    while True:
+        if memory.op == "store":
+            memory = memory.args[0]
+        elif memory.op == "loop":
+            memory = _started(memory, 0)
+        elif memory.op == "item" and memory.args[0].op == "loop":
+            memory = _started(memory.args[0], int(memory.attrs["index"]))
+        elif memory in before:
+            memory = before[memory]
+        else:
+            return memory
+
+
+def _started(loop: Node, index: int) -> Node:
+    return loop_parts(loop.args, loop.attrs)[1][index]
+
+
+# ---- accesses
+
+
+def _access(node: Node) -> Iterator[Breach]:
+    memory = node.args[0].tensor
+    tile = node.tensor if node.op == "load" else node.args[1].tensor
+    index, mask, other = access_parts(node)
+    for part, what in ((mask, "mask"), (other, "value for the others")):
+        if part is not None and part.tensor.rank and part.shape != tile.shape:
+            yield Breach(node, f"its {what} is {part.type}, and its elements are {tile}")
+    is_block = not any(i.tensor.rank for i in index)
+    if node.attrs.get("clip") and (mask is not None or not is_block):
+        yield Breach(node, "`clip` is for a block without a mask")
+    if is_block and mask is None and not node.attrs.get("clip"):
+        lead = memory.rank - tile.rank
+        for axis, extent in enumerate(tile.shape, lead):
+            size = memory.shape[axis]
+            if isinstance(size, int) and isinstance(extent, int) and extent > size:
+                rule = f"{extent} elements along axis {axis} of {memory}, without clip or mask"
+                yield Breach(node, rule)

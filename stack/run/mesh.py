@@ -1,0 +1,108 @@
+"""Running a partitioned program on a simulated mesh: all ranks in this process, in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+
+from stack.errors import StackError, UsageError
+from stack.ir.interpreter import evaluate
+from stack.ir.mesh import Mesh
+from stack.ir.mesh_space import Held, MeshSpace
+from stack.ir.node import Func
+from stack.ir.sharding import Sharding, part_held, part_start, replicated
+from stack.ir.types import TensorType
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a run gave.
+
+    Attributes:
+        results: whole values.
+        sent: bytes that a rank sent, by collective.
+        counts: how often each collective ran.
+    """
+
+    results: tuple[Array, ...]
+    sent: dict[str, int]
+    counts: dict[str, int]
+
+
+def simulate(placed: Func, local: Func, arrays: Sequence[Array], filler: Any = 0) -> Simulated:
+    """Run the program of one rank on all ranks of its mesh.
+
+    Args:
+        placed: the program of whole values; its types say where parameters and results lie.
+        local: what `spmd` made of it.
+        arrays: one whole array for each parameter.
+        filler: what stands in parts beyond what they hold; no result may depend on it.
+
+    Raises UsageError for a program without a mesh, StackError where copies of a result differ.
+    """
+    if not placed.meshes:
+        raise UsageError(f"@{placed.name} lies on no mesh")
+    mesh = placed.meshes[0]
+    space = MeshSpace(mesh)
+    given = [
+        Held(tuple(parts_of(a, _sharding(p.tensor, mesh), filler)))
+        for p, a in zip(placed.params, arrays, strict=True)
+    ]
+    found = evaluate(local.body, given, space)
+    results = tuple(
+        whole_of(value.parts, r.tensor, mesh)
+        for value, r in zip(found, placed.results, strict=True)
+    )
+    return Simulated(results, space.sent, space.counts)
+
+
+def _sharding(type_: TensorType, mesh: Mesh) -> Sharding:
+    return type_.sharding or replicated(mesh, type_.rank)
+
+
+def _cuts(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[slice, ...]:
+    """Which part of a whole value a rank holds."""
+    cuts: list[slice] = []
+    for size, axes in zip(shape, sharding.axes, strict=True):
+        place = sharding.mesh.positions(rank, axes)
+        start = part_start(size, axes, place)
+        cuts.append(slice(start, start + part_held(size, axes, place)))
+    return tuple(cuts)
+
+
+def parts_of(array: Array, sharding: Sharding, filler: Any = 0) -> list[Array]:
+    """What each rank holds of a whole value."""
+    shape = tuple(int(cast("int", n)) for n in sharding.local_shape(array.shape))
+    parts: list[Array] = []
+    for rank in range(sharding.mesh.ranks):
+        held = array[_cuts(array.shape, sharding, rank)]
+        part = np.full(shape, filler, array.dtype)
+        part[tuple(slice(0, n) for n in held.shape)] = held
+        parts.append(part)
+    return parts
+
+
+def whole_of(parts: Sequence[Array], type_: TensorType, mesh: Mesh) -> Array:
+    """The whole value of parts. Raises StackError where copies differ."""
+    sharding = _sharding(type_, mesh)
+    shape = tuple(int(cast("int", n)) for n in type_.shape)
+    whole = np.zeros(shape, parts[0].dtype)
+    owner = np.full(shape, -1)
+    for rank, part in enumerate(parts):
+        cut = _cuts(shape, sharding, rank)
+        held = part[tuple(slice(0, n) for n in whole[cut].shape)]
+        is_new = owner[cut] < 0
+        if not np.array_equal(
+            whole[cut][~is_new], held[~is_new], equal_nan=held.dtype.kind in "fc"
+        ):
+            raise StackError(f"copies of a result of type {type_} differ between ranks")
+        whole[cut] = held
+        owner[cut] = rank
+    if (owner < 0).any():
+        raise StackError(f"no rank holds a part of a result of type {type_}")
+    return whole

@@ -1,0 +1,26 @@
+"""Schedules as data: which block of each axis a program takes, and what runs it."""
+
+from stack.schedule.check import Need, Rules, why_illegal
+from stack.schedule.given import given_for, is_pattern, named_schedules, schedules_in
+from stack.schedule.group import first_schedule, schedules_of, with_schedules
+from stack.schedule.policy import Policy
+from stack.schedule.record import Axis, Domain, Prediction, Schedule, Split
+
+__all__ = [
+    "Axis",
+    "Domain",
+    "Need",
+    "Policy",
+    "Prediction",
+    "Rules",
+    "Schedule",
+    "Split",
+    "first_schedule",
+    "given_for",
+    "is_pattern",
+    "named_schedules",
+    "schedules_in",
+    "schedules_of",
+    "why_illegal",
+    "with_schedules",
+]

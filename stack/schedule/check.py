@@ -1,0 +1,121 @@
+"""Whether a schedule fits its domain and its target: asked before anything is built of it.
+
+What a kernel can follow differs by who writes its loops (`Rules`); what it takes of a machine is
+counted (`Need`). Each reason names the axis or the resource, the rule, and the number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stack.schedule.record import Axis, Domain, Schedule, Split
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a kernel takes of a resource of a program, and how much there is."""
+
+    resource: str
+    amount: int
+    most: int
+
+    def __str__(self) -> str:
+        return f"{self.amount} {self.resource}, and a program has {self.most}"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the loops of a kernel can follow.
+
+    Attributes:
+        bindings: of each kind of axis, what its splits may be bound to, outermost first.
+        axes: likewise, of axes by name, where they differ from their kind.
+        free: axes whose blocks need not be powers of two, only multiples of `units`.
+        units: the least block of an axis.
+        most: the largest block of an axis.
+        options: those that it follows.
+        words: what may stand in its place.
+        ordered: whether programs are numbered along the axes in the order of the domain.
+    """
+
+    bindings: Mapping[str, tuple[str, ...]]
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    free: tuple[str, ...] = ()
+    units: Mapping[str, int] = field(default_factory=dict[str, int])
+    most: Mapping[str, int] = field(default_factory=dict[str, int])
+    options: tuple[str, ...] = ("warps", "stages")
+    words: tuple[str, ...] = ()
+    ordered: bool = False
+
+
+def why_illegal(
+    schedule: Schedule, domain: Domain, rules: Rules, needs: Sequence[Need] = ()
+) -> str:
+    """What stands against a schedule of a domain; "" where it is legal.
+
+    Args:
+        needs: what its kernel takes of a machine.
+    """
+    if schedule.instead:
+        if schedule.instead in rules.words:
+            return ""
+        known = ", ".join(rules.words) or "none"
+        return f"{schedule.instead!r} cannot stand in place of this kernel; what can: {known}"
+    for name in dict.fromkeys(s.axis for s in schedule.splits):
+        axis = domain.axis(name)
+        if axis is None:
+            return f"no axis {name!r}; its domain has {domain}"
+        why = _why_not_split(axis, schedule.of(name), rules)
+        if why:
+            return f"axis {name}: {why}"
+    grid = [s.axis for s in schedule.splits if s.binding == "grid"]
+    usual = [a.name for a in domain.axes if a.name in grid]
+    if rules.ordered and grid != usual:
+        return f"programs along {', '.join(grid)}; the order of this kernel is {', '.join(usual)}"
+    if schedule.warps & (schedule.warps - 1):
+        return f"warps={schedule.warps} is no power of two"
+    for option in ("warps", "stages", "persistent"):
+        if getattr(schedule, option) and option not in rules.options:
+            return f"{option}: this kernel has no such choice"
+    over = next((n for n in needs if n.amount > n.most), None)
+    return f"it takes {over}" if over else ""
+
+
+def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
+    allowed = rules.axes.get(axis.name, rules.bindings.get(axis.kind, ()))
+    outer = 0
+    for split in splits:
+        shown = str(split).partition("=")[2]
+        if split.block < 1:
+            return f"a block of {split.block} elements"
+        if axis.kind != "parallel" and split.binding == "grid" and axis.whole:
+            return f"{shown} would divide it among programs, and {axis.whole}"
+        if split.binding not in allowed:
+            known = ", ".join(allowed) or "nothing"
+            return f"{shown}: a {axis.kind} axis of this kernel is bound to {known}"
+        for block in filter(None, (split.block, split.tail)):
+            why = _why_no_block(axis, block, rules)
+            if why:
+                return why
+        if split.tail and split.binding != "grid":
+            return f"{shown}: only blocks of programs have a tail"
+        if outer and (split.block > outer or outer % split.block):
+            return f"a block of {split.block} does not divide the one around it, {outer}"
+        outer = split.block
+    bound = [s.binding for s in splits]
+    if bound != sorted(bound, key=allowed.index) or len(set(bound)) < len(bound):
+        return f"bound to {', '.join(bound)}; the order is {', '.join(allowed)}"
+    return ""
+
+
+def _why_no_block(axis: Axis, block: int, rules: Rules) -> str:
+    is_free = axis.name in rules.free
+    if not is_free and block & (block - 1):
+        return f"a block of {block} is no power of two"
+    unit, most = rules.units.get(axis.name, 1), rules.most.get(axis.name, 0)
+    if block < unit:
+        return f"a block of {block}, the least is {unit}"
+    if is_free and block % unit:
+        return f"a block of {block} is no multiple of {unit}"
+    return f"a block of {block}, the most is {most}" if most and block > most else ""

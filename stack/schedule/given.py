@@ -1,0 +1,68 @@
+"""Schedules that a person writes: `NAME: SCHEDULE`, several of them, or a file of such lines.
+
+NAME is a value's name, with or without its %, or the name of a group; * and ? stand for any
+letters, and a pattern is for all groups whose domain has the axes of the schedule.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, cast
+
+from stack.errors import UsageError
+from stack.schedule.record import Schedule
+
+
+def named_schedules(specs: Sequence[str]) -> dict[str, str]:
+    """Texts of schedules by name.
+
+    Args:
+        specs: each `NAME: SCHEDULE`, more of them after semicolons, or the path of a file with
+            one in each line; what follows a # is left out.
+
+    Raises:
+        UsageError: naming what cannot be read.
+    """
+    found: dict[str, str] = {}
+    for spec in specs:
+        text = Path(spec).read_text(encoding="utf-8") if _is_file(spec) else spec
+        lines = (line.partition("#")[0].strip() for line in re.split("[;\n]", text))
+        for line in filter(None, lines):
+            name, colon, schedule = line.partition(":")
+            if not colon:
+                raise UsageError(f"schedule {line!r}: write 'NAME: m=128 n=64', or name a file")
+            Schedule.parse(schedule.strip())
+            found[name.strip().removeprefix("%")] = schedule.strip()
+    return found
+
+
+def schedules_in(options: Mapping[str, Any]) -> dict[str, str]:
+    """What the option `schedule` gives: a text, several of them, or texts by name."""
+    asked = options.get("schedule") or ()
+    if isinstance(asked, Mapping):
+        given = cast("Mapping[str, str]", asked)
+        asked = [f"{name}: {text}" for name, text in given.items()]
+    return named_schedules([asked] if isinstance(asked, str) else asked)
+
+
+def _is_file(spec: str) -> bool:
+    return ":" not in spec and Path(spec).is_file()
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for several groups."""
+    return bool(set("*?[") & set(name))
+
+
+def given_for(given: Mapping[str, str], *names: str) -> tuple[str, str]:
+    """The entry for a group of these names and its schedule; "" twice where there is none."""
+    for name in filter(None, names):
+        if name in given:
+            return name, given[name]
+    for pattern, text in given.items():
+        if is_pattern(pattern) and any(fnmatchcase(n, pattern) for n in names if n):
+            return pattern, text
+    return "", ""

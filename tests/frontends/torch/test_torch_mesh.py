@@ -1,0 +1,101 @@
+"""Partitioned programs on gloo processes: what they compute, and ranks that disagree."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch.multiprocessing as mp
+from random_programs import Program, random_program
+from sharded_blocks import TENSOR_PARALLEL, layers
+from sharded_cases import annotated, partition
+from sharded_ranks import differ, run
+
+from stack.ir import Func
+from stack.ir.files import large_constants
+from stack.ir.mesh import parse_mesh
+from stack.ir.node import walk
+from stack.ir.sharding import replicated
+from stack.passes.annotate import Annotate
+from stack.rewrite import Pipeline, random_inputs
+from stack.run.mesh import parts_of, whole_of
+
+MESHES = tuple(map(parse_mesh, ("a=4", "a=2, b=2")))
+
+
+def on_gloo(cases: list[tuple[Func, list[np.ndarray]]], folder: Path) -> list[list[np.ndarray]]:
+    """Whole results of annotated functions, each computed by 4 processes."""
+    sent, placed = [], []
+    for func, arrays in cases:
+        planned, local = partition(func)
+        mesh = planned.meshes[0]
+        by_param = [
+            parts_of(a, p.tensor.sharding or replicated(mesh, p.tensor.rank), filler=77)
+            for p, a in zip(planned.params, arrays, strict=True)
+        ]
+        parts = [[held[rank] for held in by_param] for rank in range(4)]
+        data = {name: held.array for name, held in large_constants([local]).items()}
+        sent.append((mesh.sizes_text, str(local), data, parts))
+        placed.append(planned)
+    (folder / "cases").write_bytes(pickle.dumps(sent))
+    mp.start_processes(run, (4, str(folder / "store"), str(folder)), 4, start_method="spawn")
+    found = [pickle.loads((folder / f"results{rank}").read_bytes()) for rank in range(4)]
+    return [
+        [
+            whole_of([found[rank][case][i] for rank in range(4)], r.tensor, planned.meshes[0])
+            for i, r in enumerate(planned.results)
+        ]
+        for case, planned in enumerate(placed)
+    ]
+
+
+def sharded_program(seed: int) -> tuple[Program, Func] | None:
+    """A random program of types that NumPy and torch share, with places."""
+    rng = random.Random(f"gloo {seed}")
+    program = random_program(seed, rng.choice([4, 8]), small=True)
+    types = [type_ for _, node in walk(program.func.body) for type_ in node.types]
+    if any(type_.dtype.name in ("bf16", "u16", "u32", "u64") for type_ in types):
+        return None
+    case = annotated(program.func, rng.choice(MESHES), rng)
+    return (program, case) if case.meshes else None
+
+
+def check(seeds: range, folder: Path) -> None:
+    found = [case for seed in seeds if (case := sharded_program(seed)) is not None]
+    block, wanted, arrays = transformer()
+    cases = [(block, arrays), *((case, program.inputs) for program, case in found)]
+    first, *results = on_gloo(cases, folder)
+    assert len(found) >= len(seeds) // 2
+    assert np.abs(first[0] - wanted).max() <= 1e-5 * np.abs(wanted).max()
+    for (program, case), made in zip(found, results, strict=True):
+        wrong = program.compare(made)
+        assert not wrong, f"{wrong}\n{case}"
+
+
+def transformer() -> tuple[Func, np.ndarray, list[np.ndarray]]:
+    """Two layers, data and tensor parallel, with what they compute."""
+    func = layers(2)
+    shard = ("x: dp", *TENSOR_PARALLEL, "return: dp")
+    arrays = random_inputs(func)
+    case = Pipeline([Annotate("dp=2, tp=2", shard)]).run(func).func
+    return case, func.interpret(*arrays), arrays
+
+
+def test_programs(tmp_path: Path) -> None:
+    check(range(12), tmp_path)
+
+
+@pytest.mark.slow
+def test_many_programs(tmp_path: Path) -> None:
+    check(range(5000, 5160), tmp_path)
+
+
+def test_ranks_that_differ_are_told(tmp_path: Path) -> None:
+    mp.start_processes(differ, (4, str(tmp_path / "store"), str(tmp_path)), 4, start_method="spawn")
+    for rank in range(4):
+        program, world = (tmp_path / str(rank)).read_text().splitlines()
+        assert program == "ranks [3] were given another program than rank 0"
+        assert world == "mesh m(tp=3) has 3 ranks, the world 4"

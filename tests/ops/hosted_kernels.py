@@ -1,0 +1,65 @@
+"""Runs kernels of hosted operators in Triton's interpreter, which must be chosen before import.
+
+Prints a JSON object: the name of a case to its largest error against double precision, of the
+kernel alone, and of a program of the triton backend that calls it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import torch
+import triton_interpreter  # noqa: F401
+from hosted_cases import CASES, Case
+
+import stack
+from stack.frontends.torch_arrays import dtype_of
+from stack.ir.types import TensorType
+from stack.ops.loss import linear_triton
+
+SMALL = linear_triton.Config(16, 32, 16, 4, 1)
+DTYPES = (torch.float32, torch.float16)
+
+
+def main() -> None:
+    found: dict[str, float] = {}
+    for case in CASES:
+        kernels = [k for k in case.op.kernels if k.device == "cuda"]
+        exact = case.op(*map(torch.from_numpy, case.arrays()), **case.attributes)
+        attributes = case.op.read(case.attributes)
+        for dtype in DTYPES:
+            args = [torch.from_numpy(a) for a in case.arrays()]
+            args = [a.to(dtype) if a.is_floating_point() else a for a in args]
+            for kernel in kernels:
+                types = [TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in args]
+                if kernel.why_not(types, attributes):
+                    continue
+                name = f"{case} {dtype}"
+                found[name] = error(kernel(*args, **attributes), exact)
+                found[f"{name} compiled"] = error(compiled(case, args), exact)
+    case = next(c for c in CASES if c.name == "loss.linear_cross_entropy")
+    args = [torch.from_numpy(a) for a in case.arrays("float16")]
+    exact = case.op(*map(torch.from_numpy, case.arrays()), **case.attributes)
+    parts = linear_triton.linear_cross_entropy(*args, **case.op.read(case.attributes), config=SMALL)
+    found["linear in parts, float16"] = error(parts, exact)
+    print(json.dumps(found))
+
+
+def compiled(case: Case, args: list[Any]) -> Any:
+    call = stack.compile(
+        lambda *ts: case.op(*ts, **case.attributes), *args,
+        backend="triton", device="cpu", strict=True, hosted="hand",
+    )  # fmt: skip
+    out = call(*args)
+    assert {k.kind for k in call.run.kernels} == {"hand"}, call.run.kernels
+    return out
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    assert found.shape == expected.shape
+    return float((found.double() - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+if __name__ == "__main__":
+    main()

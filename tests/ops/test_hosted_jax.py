@@ -1,0 +1,87 @@
+"""Every hosted operator as JAX's: under jit, its derivatives, batching, and our compiler."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hosted_cases import CASES, SMALL, Case
+
+jax = pytest.importorskip("jax")
+
+import jax.numpy as jnp  # noqa: E402
+from jax.test_util import check_grads  # noqa: E402
+
+import stack  # noqa: E402
+from stack.errors import RuleError  # noqa: E402
+from stack.hosted import find  # noqa: E402
+
+
+def arrays(case: Case) -> list[Any]:
+    return [jnp.asarray(a) for a in case.arrays("float32")]
+
+
+def results(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def close(found: Any, expected: Any) -> None:
+    for a, b in zip(results(found), results(expected), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+
+
+def call(case: Case) -> Any:
+    return lambda *xs: case.op(*xs, **case.attributes)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_inside_of_jit(case: Case) -> None:
+    expected = case.op(*case.arrays("float32"), **case.attributes)
+    for run in (call(case), jax.jit(call(case))):
+        close(run(*arrays(case)), expected)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_derivatives(case: Case) -> None:
+    held = arrays(case)
+    floats = [i for i, a in enumerate(held) if a.dtype == jnp.float32]
+
+    def of_floats(*given: Any) -> Any:
+        full = list(held)
+        for place, array in zip(floats, given, strict=True):
+            full[place] = array
+        return call(case)(*full)
+
+    order, modes = (2, ["fwd", "rev"]) if case.op.gradient is None else (1, ["rev"])
+    check_grads(of_floats, [held[i] for i in floats], order, modes, atol=3e-2, rtol=3e-2)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_vmap(case: Case) -> None:
+    held = arrays(case)
+    stacked = [jnp.stack([a, a[::-1]], 1) for a in held]
+    each = [results(call(case)(*held)), results(call(case)(*(a[::-1] for a in held)))]
+    close(
+        jax.vmap(call(case), (1,) * len(held))(*stacked),
+        tuple(np.stack(pair) for pair in zip(*each, strict=True)),
+    )
+
+
+def test_vmap_along_leading_axes_keeps_the_operator() -> None:
+    op = find("norm.rms_norm")
+    made = jax.make_jaxpr(jax.vmap(lambda x, w: op(x, w), (0, None)))(jnp.ones((3, 8)), jnp.ones(8))
+    assert "stack_norm_rms_norm" in str(made)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_our_compiler_takes_it_whole(case: Case) -> None:
+    held = arrays(case)
+    compiled = stack.compile(lambda *xs: call(case)(*xs), *held, strict=True)
+    close(compiled(*held), call(case)(*held))
+    assert compiled.run.coverage["hosted"] == 1
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(RuleError, match="'weight'"):
+        jax.jit(find("norm.rms_norm"))(jnp.ones((4, 8)), jnp.ones(7))

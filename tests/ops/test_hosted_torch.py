@@ -1,0 +1,163 @@
+"""Every hosted operator as torch's: its own checks of operators, derivatives, compilers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hosted_cases import CASES, SMALL, Case
+
+torch = pytest.importorskip("torch")
+
+import stack  # noqa: E402
+from stack.errors import RuleError  # noqa: E402
+from stack.hosted import find  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def forgetful() -> None:
+    """All cases are calls of one function, of which Dynamo compiles a few only."""
+    torch._dynamo.reset()
+
+
+def tensors(case: Case, dtype: str = "float64", grad: bool = False) -> list[Any]:
+    made = [torch.from_numpy(a) for a in case.arrays(dtype)]
+    for t in made:
+        t.requires_grad_(grad and t.is_floating_point())
+    return made
+
+
+def program(case: Case) -> Any:
+    """The operator between two others."""
+    op, attributes = case.op, case.attributes
+
+    def run(first: Any, *rest: Any) -> Any:
+        out = op(first * 2, *rest, **attributes)
+        return tuple(o + 1 for o in out) if isinstance(out, tuple) else out + 1
+
+    return run
+
+
+def results(out: Any) -> tuple[Any, ...]:
+    return out if isinstance(out, tuple) else (out,)
+
+
+def total(out: Any) -> Any:
+    return sum(o.sum() for o in results(out))
+
+
+def close(found: Any, expected: Any, tolerance: float = 1e-5) -> None:
+    found = found if isinstance(found, tuple | list) else (found,)
+    expected = expected if isinstance(expected, tuple | list) else (expected,)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_values_are_those_of_the_reference(case: Case) -> None:
+    found = case.op(*tensors(case), **case.attributes)
+    expected = results(case.op(*case.arrays(), **case.attributes))
+    close(found, tuple(torch.from_numpy(np.asarray(e)) for e in expected), 1e-12)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_torch_finds_no_fault_in_the_operator(case: Case) -> None:
+    case.op.on("torch")
+    overload = getattr(torch.ops.stack, case.name.replace(".", "_")).default
+    told = torch.library.opcheck(overload, tensors(case, grad=True), case.attributes)
+    assert set(told.values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_derivatives(case: Case) -> None:
+    held = tensors(case, grad=True)
+    torch.autograd.gradcheck(lambda *ts: case.op(*ts, **case.attributes), held)
+    torch.autograd.gradgradcheck(lambda *ts: case.op(*ts, **case.attributes), held)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_inductor_keeps_one_graph(case: Case) -> None:
+    held, run = tensors(case, "float32"), program(case)
+    close(torch.compile(run, fullgraph=True)(*held), run(*held))
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_our_compiler_takes_it_whole(case: Case) -> None:
+    held, run = tensors(case, "float32"), program(case)
+    compiled = stack.compile(run, *held, strict=True)
+    close(compiled(*held), run(*held))
+    coverage = compiled.run.coverage
+    assert coverage["hosted"] == 1 and coverage["fallback"] == 0
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_training_through_our_backend(case: Case) -> None:
+    held, run = tensors(case, "float32", grad=True), program(case)
+    floats = [t for t in held if t.requires_grad]
+    expected = torch.autograd.grad(total(run(*held)), floats)
+    step = torch.compile(run, backend="stack", fullgraph=True)
+    close(torch.autograd.grad(total(step(*held)), floats), expected, 1e-4)
+
+
+@pytest.mark.parametrize("case", SMALL, ids=str)
+def test_vmap(case: Case) -> None:
+    """Along the leading axes, and of an operand that has none."""
+    held = tensors(case)
+    stacked = [torch.stack([t, t.flip(0)], 1) for t in held]
+    run = lambda *ts: case.op(*ts, **case.attributes)
+    each = [results(run(*held)), results(run(*(t.flip(0) for t in held)))]
+    expected = tuple(map(torch.stack, zip(*each, strict=True)))
+    close(torch.vmap(run, (1,) * len(held))(*stacked), expected, 1e-12)
+
+
+def test_vmap_along_leading_axes_is_one_call() -> None:
+    op = find("norm.rms_norm")
+    x, w = torch.randn(3, 4, 8), torch.randn(8)
+    with torch.profiler.profile() as seen:
+        found = torch.vmap(lambda row: op(row, w), 1, 1)(x)
+    calls = [e for e in seen.events() if e.name == "stack::norm_rms_norm"]
+    close(found, op(x, w))
+    assert len(calls) == 2  # the call under vmap, and the one that it becomes
+
+
+def test_autocast() -> None:
+    x, w = torch.randn(4, 8, dtype=torch.bfloat16), torch.randn(8, dtype=torch.bfloat16)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert find("norm.rms_norm")(x, w).dtype is torch.float32
+        wide = find("loss.linear_cross_entropy")
+        found = wide(x.float(), x.float(), torch.tensor([0, 1, 2, 3]))
+    exact = wide(x, x, torch.tensor([0, 1, 2, 3]))
+    assert found.dtype is torch.float32
+    close(found, exact)
+
+
+def test_sizes_that_do_not_fit_are_refused_before_anything_runs() -> None:
+    op = find("norm.rms_norm")
+    bad = torch.zeros(4, 8), torch.zeros(7)
+    with pytest.raises(RuleError, match="'weight'"):
+        op(*bad)
+    with pytest.raises(Exception, match="'weight'"):
+        torch.compile(lambda x, w: op(x, w), fullgraph=True)(*bad)
+    with pytest.raises(Exception, match="'weight'"):
+        stack.compile(lambda x, w: op(x, w), *bad)
+
+
+def test_sizes_that_vary_are_compiled_once() -> None:
+    op, w = find("norm.rms_norm"), torch.randn(16)
+    run = lambda x, w: op(x * 2, w) + 1
+    ours = stack.compile(run, torch.randn(8, 16), w, dynamic=True, strict=True)
+    theirs = torch.compile(run, dynamic=True, fullgraph=True, backend="aot_eager")
+    for rows in (8, 5):
+        x = torch.randn(rows, 16)
+        for compiled in (ours, theirs):
+            close(compiled(x, w), run(x, w))
+
+
+def test_a_decomposition_that_asks_for_numbers_is_called_where_sizes_vary() -> None:
+    """Width to the power -1/2 is no size: torch runs the operator, and that is counted."""
+    op, q = find("attention.attention"), torch.randn(2, 4, 6, 8)
+    run = lambda q: op(q, q, q, causal=True)
+    compiled = stack.compile(run, q, dynamic=True)
+    close(compiled(q), run(q))
+    assert compiled.run.coverage["fallback_ops"] == {"torch:stack.attention_attention.default": 1}

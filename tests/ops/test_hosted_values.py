@@ -1,0 +1,112 @@
+"""Every hosted operator: its reference, its decomposition and the IR compute the same."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hosted_cases import CASES, Case, own
+
+import stack
+from stack.errors import RuleError, UsageError
+from stack.hosted import find
+from stack.hosted.nodes import custom
+from stack.ir.builder import Builder, param
+from stack.ir.cost import cost
+from stack.ir.ops import footprint
+from stack.ir.types import TensorType, dtype_of
+
+
+def node_of(case: Case, arrays: list[np.ndarray]) -> stack.Func:
+    b = Builder()
+    types = [TensorType(dtype_of(a), a.shape) for a in arrays]
+    params = [param(n, t) for n, t in zip(case.op.operands, types, strict=True)]
+    return b.func("f", params, custom(b, case.op, params, case.attributes))
+
+
+def results(value: object) -> tuple[np.ndarray, ...]:
+    return value if isinstance(value, tuple) else (value,)  # pyright: ignore
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_the_reference_is_the_decomposition_is_the_node(case: Case) -> None:
+    arrays = case.arrays()
+    read = case.op.read(case.attributes)
+    func = node_of(case, arrays)
+    assert stack.parse(str(func)) is func
+    stack.verify(func)
+    plain = results(case.op.decomposition(np, *arrays, **read))
+    reference = results(case.op(*arrays, **case.attributes))
+    for found, algorithm, expected in zip(
+        results(func.interpret(*arrays)), reference, plain, strict=True
+    ):
+        assert found.dtype == expected.dtype == algorithm.dtype
+        np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(algorithm, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_half_precision_is_summed_wide(case: Case) -> None:
+    arrays = [a.astype(np.float16) if a.dtype == np.float64 else a for a in case.arrays()]
+    wide = [a.astype(np.float64) if a.dtype == np.float16 else a for a in arrays]
+    expected = results(case.op(*wide, **case.attributes))
+    for found, exact in zip(results(node_of(case, arrays).interpret(*arrays)), expected):
+        np.testing.assert_allclose(found, exact, rtol=2e-3, atol=2e-3 * max(1, np.abs(exact).max()))
+
+
+def test_every_operator_has_a_case() -> None:
+    assert {c.name for c in CASES} == own()
+
+
+def test_what_a_node_reads_and_costs_comes_from_its_decomposition() -> None:
+    case = CASES[0]
+    node = node_of(case, case.arrays()).results[0]
+    x, weight = footprint(node, (1, 2, 3))
+    assert x is not None and [(r.start, r.last) for r in x] == [(1, 1), (2, 2), (0, 7)]
+    assert weight is not None and [(r.start, r.last) for r in weight] == [(3, 3)]
+    assert cost(node).read == (2 * 3 * 8 + 8) * 8
+    assert cost(node).written == 2 * 3 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "told"),
+    [
+        ("norm.rms_norm", [(4, 8), (7,)], r"rule '\.\.\. d!, d! -> \.\.\. d!'.*'weight'"),
+        ("norm.rms_norm", [(), (7,)], "'x' has 0 axes"),
+        ("norm.layer_norm", [(4, 8), (8,), (1, 8)], "'bias' has 2 axes"),
+        ("loss.cross_entropy", [(4, 8), (4, 1)], "'target' has 2 leading axes"),
+        ("loss.linear_cross_entropy", [(4, 8), (9, 7), (4,)], "axis 'k'.*'weight'"),
+        ("activation.swiglu", [(4, 8), (4, 9)], "'up'"),
+        ("attention.attention", [(3, 4, 8), (2, 4, 8), (2, 4, 8)], "3 heads .* by 2 heads"),
+        ("attention.with_sinks", [(2, 5, 8), (2, 4, 8), (2, 4, 8), (2,)], "5 sees none of 4"),
+        ("qgemm.w4a16", [(4, 12), (5, 6), (5, 5)], "'scales' has 5 groups"),
+        ("qgemm.w4a16", [(4, 12), (5, 5), (5, 2)], "'packed' holds 10 weights"),
+        ("activation.swiglu", [(4, 8)], "takes 2 arrays"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_by_name(
+    name: str, shapes: list[tuple[int, ...]], told: str
+) -> None:
+    with pytest.raises(RuleError, match=told):
+        find(name)(*(np.zeros(s, np.float32) for s in shapes))
+
+
+def test_a_call_of_torch_refuses_the_same_before_a_kernel_is_asked() -> None:
+    torch = pytest.importorskip("torch")
+    x, scales = torch.zeros(4, 12), torch.zeros(5, 5)
+    with pytest.raises(RuleError, match="'scales' has 5 groups"):
+        find("qgemm.w4a16")(x, torch.zeros(5, 6, dtype=torch.uint8), scales)
+
+
+def test_attributes_are_refused_by_name() -> None:
+    x, w = np.zeros((2, 3)), np.zeros(3)
+    with pytest.raises(UsageError, match="'ep'; did you mean 'eps'"):
+        find("norm.rms_norm")(x, w, ep=1.0)
+    with pytest.raises(UsageError, match="'eps' is a float, not '1'"):
+        find("norm.rms_norm")(x, w, eps="1")
+    with pytest.raises(UsageError, match=r"norm\.rms_norm"):
+        find("norm.rms_nom")
+
+
+def test_a_class_that_there_is_not_is_refused() -> None:
+    with pytest.raises(IndexError, match="from 0 to 2"):
+        find("loss.cross_entropy")(np.zeros((1, 3)), np.array([3]))

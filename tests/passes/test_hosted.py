@@ -1,0 +1,133 @@
+"""Pass `hosted`: what becomes of operators, by cost and by wish."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from textwrap import dedent
+
+import numpy as np
+import pytest
+
+from stack.errors import RuleError, UsageError
+from stack.hosted import Kernel, Op, op, registry
+from stack.hosted.nodes import custom
+from stack.ir import Func, parse
+from stack.ir.builder import Builder, param
+from stack.ir.types import tensor
+from stack.rewrite.pipeline import Pipeline
+
+
+def _by_hand(x: np.ndarray, *, scale: float) -> tuple[np.ndarray, np.ndarray]:
+    return x.sum(-1) * scale, x.max(-1)
+
+
+def _at_most_64(x, *, scale):  # pyright: ignore
+    return "rows are longer than 64" if x.shape[-1] > 64 else ""
+
+
+@pytest.fixture
+def folds() -> Iterator[Op]:
+    """Two results, and a kernel that has code for short rows."""
+
+    @op(
+        "toys.folds",
+        rule="... d! -> ..., ...",
+        kernels=(Kernel("cpu", _by_hand, "rows", ("f32",), _at_most_64),),
+    )
+    def folds(np, x, *, scale: float = 2.0):
+        """Sum and maximum of rows."""
+        return np.sum(x, axis=-1) * scale, np.max(x, axis=-1)
+
+    yield folds
+    registry._DECLARED.pop("toys.folds")
+
+
+def program(made: Op, rows: int = 4, columns: int = 8) -> Func:
+    b = Builder()
+    x = param("x", tensor("f32", rows, columns))
+    total, top = custom(b, made, [x], {})
+    return b.func("f", [x], [b.add(total, top)])
+
+
+def run(func: Func, options: str) -> tuple[str, list[str]]:
+    done = Pipeline(f"hosted{{{options}}}").run(func, check=True)
+    return str(done.func), [str(n) for n in done.records[0].notes]
+
+
+AFTER = """\
+func @f(%x: f32[4, 8]) -> (f32[4]) at tensor {
+  %reduce = reduce(%x) {axes=[1], kind="sum"} : f32[4]
+  %broadcast = broadcast(2.0:f32) {axes=[]} : f32[4]
+  %folds.0 = mul(%reduce, %broadcast) : f32[4]
+  %folds.1 = reduce(%x) {axes=[1], kind="max"} : f32[4]
+  %add = add(%folds.0, %folds.1) : f32[4]
+  return %add
+}
+"""
+
+
+def test_generated_is_the_decomposition(folds: Op) -> None:
+    text, notes = run(program(folds), "device=cpu, prefer=generated")
+    assert text == dedent(AFTER)
+    assert notes == ["toys.folds decomposed: generated code is asked for"]
+
+
+def test_by_hand_where_there_is_code(folds: Op) -> None:
+    text, notes = run(program(folds), "device=cpu, prefer=hand")
+    assert 'custom(%x) {kernel="rows", name="toys.folds"' in text
+    assert notes == ["toys.folds kept for hand kernel 'rows': code by hand is asked for"]
+    assert str(parse(text)) == text
+    text, notes = run(program(folds, columns=65), "device=cpu, prefer=hand")
+    assert "custom" not in text
+    assert notes == ["toys.folds decomposed: hand kernel 'rows': rows are longer than 64"]
+
+
+def test_no_code_for_a_device(folds: Op) -> None:
+    text, notes = run(program(folds), "device=cuda, prefer=hand")
+    assert "custom" not in text
+    assert notes == ["toys.folds decomposed: nobody wrote code for cuda"]
+
+
+@pytest.mark.parametrize(
+    ("times", "share", "is_kept"), [(1, 1.0, False), (2, 1.0, True), (2, 0.01, False)]
+)
+def test_cost_keeps_what_would_be_more_launches(times: int, share: float, is_kept: bool) -> None:
+    """One product is one kernel whoever wrote it, and takes in what stands around it."""
+    by_hand = Kernel("cpu", lambda a, b: a, "blas", share=share)
+
+    @op("toys.power", rule="n m, m m -> n m", kernels=(by_hand,))
+    def power(np, a, b):
+        for _ in range(times):
+            a = np.matmul(a, b)
+        return a
+
+    try:
+        b = Builder()
+        params = [param(n, tensor("f32", 64, 64)) for n in "xy"]
+        func = b.func("f", params, custom(b, power, params, {}))
+        text, notes = run(func, "device=cpu")
+        assert ("custom" in text) is is_kept
+        what = "kept for hand kernel 'blas'" if is_kept else "decomposed"
+        assert notes[0].startswith(f"toys.power {what}: {times} generated kernel(s) take an")
+    finally:
+        registry._DECLARED.pop("toys.power")
+
+
+def test_options_are_checked(folds: Op) -> None:
+    with pytest.raises(UsageError, match="cost, hand, generated"):
+        run(program(folds), "prefer=fast")
+
+
+def test_a_declaration_is_checked() -> None:
+    with pytest.raises(UsageError, match=r"family\.name"):
+        op("alone", rule="a -> a")(lambda np, x: x)
+    with pytest.raises(UsageError, match="takes 1 arrays"):
+        op("toys.two", rule="a, a -> a")(lambda np, x: x)
+    with pytest.raises(UsageError, match="'k' needs a default"):
+        op("toys.bare", rule="a -> a")(lambda np, x, *, k: x)
+    made = op("toys.wrong", rule="a b -> a")(lambda np, x: x)
+    try:
+        with pytest.raises(RuleError, match="its code gives"):
+            custom(Builder(), made, [param("x", tensor("f32", 2, 3))], {})
+    finally:
+        registry._DECLARED.pop("toys.wrong")

@@ -4,10 +4,11 @@
 ``positions``  where values sit, and what is known of their places
 ``streaming``  the derivation behind ``stream``: dependent reductions in one pass over their axis
 ``tiling``     what all tilers ask: sizes, types, the roles of a dot's axes
-``blocking``   kernels of tiles: axes, memory and values, and the masked blocks of ``blocks``
+``blocking``   kernels of tiles: axes, memory and values; masked blocks, for Triton and for threads
 ``exact_tiling``  ``tile``: the exact tiles that vectors are cut from, and products of packed panels
 ``sharding``   ``propagate``, ``reshard``, ``spmd``: one program over the ranks of a mesh
 ``training``   ``partition``: what a training step keeps for its backward pass
 ``cpu_loops``  ``distribute``: tile kernels to loops, vectors and register tiles
-``gpu_loops``  ``distribute_gpu``: tile kernels to grids, warps and lanes
+``gpu_layout`` ``distribute_gpu``: kernels of blocks to the threads of a GPU, by layouts
+``gpu_loops``  ``distribute_gpu``: staged matrix products, to warps and lanes
 """

@@ -6,20 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.errors import UsageError
+from stack.errors import KernelRefused, UsageError
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import unconverted
 from stack.passes.cpu_loops.gemm import find_dot
-from stack.passes.gpu_loops.columns import distribute_columns
+from stack.passes.gpu_layout.lower import lower_blocks
 from stack.passes.gpu_loops.fma import Fma
 from stack.passes.gpu_loops.frame import CannotDistribute
-from stack.passes.gpu_loops.long_sums import sum_with_remainders
-from stack.passes.gpu_loops.rows import distribute_rows
 from stack.passes.gpu_loops.tensor import Tensor
 from stack.passes.gpu_loops.threads import Direct, Tiled
 from stack.passes.gpu_loops.tile_policy import STAGES, form_of
-from stack.passes.gpu_loops.turn import distribute_turned
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.schedule import Schedule, first_schedule
@@ -40,10 +37,12 @@ PRODUCTS: dict[str, Callable[[Block, Schedule], Block]] = {
 
 @dataclass(frozen=True)
 class DistributeGpu(Pass):
-    """Turn tile kernels into loops over blocks, warps and lanes.
+    """Turn tile kernels into what warps and lanes do.
 
-    A sequence of warp loops is a sequence of phases: everything that one stores, the next may
-    read. Registers that outlive a loop are memory `in local` whose first axes are warp and lane.
+    Kernels of blocks keep their ops and get layouts, see `gpu_layout`. Products that `tile_gpu`
+    made are staged: a sequence of warp loops is a sequence of phases, and everything that one
+    stores, the next may read. Registers that outlive a loop are memory `in local` whose first axes
+    are warp and lane.
 
     Attributes:
         product: schedule of matrix products, one of `PRODUCTS`; "auto" picks the last that fits.
@@ -53,6 +52,8 @@ class DistributeGpu(Pass):
     product: str = "auto"
 
     def run(self, func: Func, log: Log) -> Func:
+        refused: dict[Node, str] = {}
+
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
             new = node
             if args != node.args or blocks != node.blocks:
@@ -61,22 +62,29 @@ class DistributeGpu(Pass):
                 return new
             if not log.spend("distribute_gpu"):
                 return new
-            return distribute_gpu_kernel(new, self.product, log.gpu)
+            try:
+                return distribute_gpu_kernel(new, self.product, log.gpu)
+            except CannotDistribute as why:
+                refused[new] = str(why)
+                return new
 
-        return rebuild(func, visit)
+        made = rebuild(func, visit)
+        if refused:
+            raise KernelRefused(refused)
+        return made
 
 
 def distribute_gpu_kernel(
     kernel: Node, product: str = "auto", target: Target | None = None
 ) -> Node:
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
-    block, gpu = kernel.blocks[0], as_gpu(target)
-    if find_dot(block) is not None:
+    block = kernel.blocks[0]
+    if "warps" in kernel.attrs:
+        block = lower_blocks(block, int(kernel.attrs["warps"]), as_gpu(target))
+    elif find_dot(block) is not None:
         block = _product(block, product, first_schedule(kernel) or Schedule())
     else:
-        made = distribute_turned(block) or distribute_columns(block, gpu)
-        made = made or distribute_rows(block, gpu)
-        block = sum_with_remainders(made)
+        raise CannotDistribute("it has no product, and is no kernel of blocks")
     attrs = {**kernel.attrs, "level": "loop"}
     return Node("kernel", kernel.args, attrs, kernel.type, (block,))
 

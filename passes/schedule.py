@@ -22,11 +22,18 @@ from stack.rewrite.passes import Pass
 from stack.schedule import Policy, Schedule, given_for, is_pattern, with_schedules
 from stack.target import Gpu, Target, as_cpu, as_gpu
 
+
+def _threads_policy(group: Node, target: Target | None) -> Policy | None:
+    """Staged products have tiles of their own; all else is kernels of blocks."""
+    staged = tile_policy(group, as_gpu(target))
+    return staged if staged is not None else block_policy(group, as_gpu(target))
+
+
 # whose kernels follow the schedule: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
     "cpu": lambda group, target: _worth(gemm_policy(group, as_cpu(target)), group),
-    "warps": lambda group, target: tile_policy(group, as_gpu(target)),
+    "warps": _threads_policy,
 }
 TOLD = 2  # schedules whose time is told, at least
 

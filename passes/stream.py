@@ -39,8 +39,8 @@ class Stream(Pass):
         balance: flops that cost as much as a byte of memory; 0 never computes a dot twice, none
             takes the number of the GPU where loops are `blocks`.
         loops: whose kernels the streams become, which leaves others: `cpu` takes those that cost
-            less than their parts, `warps` those without a product, `blocks` chains of products
-            that cost less than these and all others; empty takes all.
+            less than their parts, `blocks` chains of products that cost less than these and all
+            others; empty takes all.
         refuse: ops that the backend has no code for; what has one in it stays apart.
     """
 

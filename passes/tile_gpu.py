@@ -1,61 +1,87 @@
-"""tile_gpu: fusion groups to tile kernels whose tiles suit the blocks of a GPU."""
+"""tile_gpu: matrix products to tile kernels whose tiles a block of threads of a GPU shares."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Node
+from stack.ir.node import Block, Func, Node
+from stack.ir.traits import contractions, is_contraction
+from stack.passes.control import changed_bodies
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
-from stack.passes.exact_tiling.gemm import tile_gemm
-from stack.passes.gpu_loops.stream import WarpStream
+from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
 from stack.passes.gpu_loops.tile_policy import tile_policy
-from stack.passes.tile import CannotTile, Tile, tile_group
+from stack.passes.tile import CannotTile, alone
+from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
 from stack.schedule import schedules_of, with_schedules
-from stack.target import Target, as_gpu
+from stack.target import Gpu, Target, as_gpu
 
 
 @dataclass(frozen=True)
-class TileGpu(Tile):
-    """As `tile`, with tiles of a matrix product that a block of threads shares.
+class TileGpu(Pass):
+    """Turn groups with one matrix product into kernels that `distribute_gpu` stages.
 
-    A group that `distribute_gpu` has no schedule for stays as it is, with the reason.
+    Other groups, and products that it has no schedule for, are left to `blocks`.
 
     Attributes:
         rows: rows of a product's tile, at most; 0 picks them.
         columns: columns of it, at most; 0 picks them.
+        refuse: ops that the backend has no code for; their groups stay as they are.
     """
 
     name: ClassVar[str] = "tile_gpu"
     rows: int = 0
     columns: int = 0
+    refuse: tuple[str, ...] = ()
 
-    def _kernel(self, group: Node, log: Log) -> Node:
-        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        for node in block.nodes:
+            group = alone(node) if is_contraction(node) else node
+            if group.op != "fusion" or group.attrs["kind"] == "library" or not _is_product(group):
+                continue
+            name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+            try:
+                kernel = self._kernel(group, log.gpu)
+            except CannotTile as why:
+                log.note(f"{name} is not staged: {why}", lines)
+                continue
+            if log.spend("tile_gpu", lines):
+                changed[node] = Replacement(kernel)
+        return replace(block, changed) if changed else block
+
+    def _kernel(self, group: Node, gpu: Gpu) -> Node:
+        nodes = group.blocks[0].nodes
+        foreign = {n.op for n in nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
-        if group.op == "stream":
-            return WarpStream(group).kernel()
-        kernel = tile_gpu_group(group, self.rows, self.columns, log.gpu)
+        check_worth(contractions(nodes)[0])
+        kernel = tile_gpu_group(group, self.rows, self.columns, gpu)
         try:
-            distribute_gpu_kernel(kernel, target=log.gpu)
+            distribute_gpu_kernel(kernel, target=gpu)
         except CannotDistribute as why:
             raise CannotTile(str(why)) from why
         return kernel
 
-    def _tell(self, dot: Node, name: str, log: Log) -> None:
-        shape = " x ".join(map(str, dot.shape))
-        log.note(f"{name}: tiles of {shape}, for {log.gpu.processors} processors")
+
+def _is_product(group: Node) -> bool:
+    """Whether a group holds one product."""
+    return len(contractions(group.blocks[0].nodes)) == 1
 
 
 def tile_gpu_group(
     group: Node, rows: int = 0, columns: int = 0, target: Target | None = None
 ) -> Node:
-    """The kernel node of one fusion group. Raises CannotTile."""
+    """The kernel node of a group with one product. Raises CannotTile."""
     policy = tile_policy(group, as_gpu(target))
     if policy is None:
-        return tile_group(group)
+        raise CannotTile("it has no product")
     schedule, (down, across) = policy.of(group), (policy.rows, policy.columns)
     width = min(columns or schedule.block("n"), across)
     kernel = tile_gemm(group, width, min(rows or schedule.block("m", 1), down))

@@ -14,9 +14,11 @@ from stack.ir import DTYPES, Builder, Func, Node, ops, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
+from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.tile import alone
 from stack.passes.tile_gpu import tile_gpu_group
+from stack.rewrite import Pipeline
 
 Shape = tuple[int, ...]
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -164,8 +166,18 @@ def epilogue_of(build: Build, shapes: list[Shape], dtype: str) -> Node:
 
 
 def gpu_kernel(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Node:
-    """The kernel of a group at the loop level of a GPU."""
-    return distribute_gpu_kernel(tile_gpu_group(group, rows, columns), product)
+    """The kernel of a group at the loop level of a GPU: a staged product, or one of blocks."""
+    if any(n.op == "dot" for n in group.blocks[0].nodes):
+        staged = tile_gpu_group(group, rows, columns)
+        if find_dot(staged.blocks[0]) is not None:
+            return distribute_gpu_kernel(staged, product)
+    return distribute_gpu_kernel(block_kernel(group))
+
+
+def block_kernel(group: Node) -> Node:
+    """The kernel of blocks of a group."""
+    (kernel,) = (n for n in Pipeline("blocks").run(program(group)).func.nodes if n.op == "kernel")
+    return kernel
 
 
 def gpu_func(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Func:

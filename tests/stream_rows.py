@@ -1,4 +1,4 @@
-"""Reductions of rows as kernels of a GPU, and what their values are compared with."""
+"""Streams as kernels of threads of a GPU, and what their values are compared with."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from stream_harness import prepared, streamed
 
 import stack
 from stack.ir import Func, Node, parse, verify
-from stack.passes.gpu_loops.stream import WarpStream
-from stack.rewrite.engine import Replacement, replace
+from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")
 Tensor = Any
@@ -23,12 +22,10 @@ def lowered(program: Callable[..., Any], args: list[Tensor]) -> tuple[Func, list
     func, notes = streamed(prepared(stack.trace(program, *args)))
     found = [n for n in func.nodes if n.op == "stream"]
     assert found, notes
-    kernels = {n: WarpStream(n).kernel() for n in found}
-    block = replace(func.body, {n: Replacement(k) for n, k in kernels.items()})
-    made = Func(func.name, block, func.level)
+    made = Pipeline("blocks,distribute_gpu").run(func).func
     verify(made)
     assert parse(str(made)) is made
-    return made, list(kernels.values())
+    return made, [n for n in made.nodes if n.op == "kernel"]
 
 
 def compare(found: Any, want: Any, rtol: float) -> None:

@@ -13,8 +13,7 @@ from ..device.machine import gpu_at_hand
 from . import nvrtc
 from .compiler import compile_program, inspect_program
 
-# no code for these; scatters may collide, and scans of one long row would be one thread's work
-REFUSED = "digamma,scatter,scan"
+REFUSED = "digamma,scatter"  # no code for these; scatters may collide
 
 
 def _missing() -> str | None:
@@ -58,14 +57,18 @@ BACKEND = Backend(
         stages=(
             (
                 "canonical",
-                "inline,canonicalize,roll,fold,decompose{gpu=true},canonicalize,trip_counts",
+                "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize,"
+                "trip_counts",
             ),
             ("laid-out", "layout,canonicalize"),
-            ("streamed", f"stream{{loops=warps,refuse=[{REFUSED}]}}"),
-            ("split", "split_reductions{streams=false}"),
-            ("fused", "fuse"),
+            (
+                "streamed",
+                f"stream{{min_axis=32769,loops=blocks,refuse=[{REFUSED}]}},stream_limits",
+            ),
+            ("split", "split_reductions"),
+            ("fused", "fuse,walks,collapse"),
             ("scheduled", "schedule{loops=warps}"),
-            ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},library"),
+            ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},blocks{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
         ),
         artifacts=("cuda", "ptx", "sass"),

@@ -75,11 +75,7 @@ class Access:
         """Which register of a thread an access starts at."""
         p, memory = self.printer, node.args[0].tensor
         warp, lane = index[0], index[1]
-        mine = warp is p.variables.get("warp")
-        if p.place == "lane":
-            mine = mine and lane is p.variables.get("lane")
-        else:
-            mine = mine and p.integers.divisor(lane) == 0
+        mine = warp is p.variables.get("warp") and lane is p.variables.get("lane")
         if not mine:
             raise Unprintable(f"{memory}: registers of another thread are out of reach")
         rest = TensorType(memory.dtype, memory.shape[2:], "local")
@@ -92,11 +88,9 @@ class Access:
         index, mask, other = access_parts(node)
         if p.fragments.is_tile(node):
             return p.fragments.load(node)
-        count, spread = p.count_of(node)
+        count = p.count_of(node)
         if memory.tensor.space == "local":
             return self._from_registers(node, index, count)
-        if spread:
-            return self._load_spread(node, index, mask, other)
         name = p.value(memory).text
         scattered = any(i.tensor.rank for i in index)
         if not count or scattered or mask is not None:
@@ -129,23 +123,9 @@ class Access:
         p.put(f"EACH({count}) {made.text}[i] = {text};")
         return made
 
-    def _load_spread(
-        self, node: Node, index: Sequence[Node], mask: Node | None, other: Node | None
-    ) -> Value:
-        p = self.printer
-        offset = self.offset(node.args[0].tensor, index)
-        if not any(p.values[i].spread for i in index if i in p.values):
-            offset = f"{offset} + int(threadIdx.x)"
-        text = f"{p.value(node.args[0]).text}[{offset}]"
-        if mask is not None and other is not None:
-            text = f"{p.value(mask).text} ? {text} : {p.value(other).text}"
-        return Value(p.declare(node, text).text, 0, True)
-
     def _from_registers(self, node: Node, index: Sequence[Node], count: int) -> Value:
         p = self.printer
         name, start = p.value(node.args[0]).text, self.register(node, index)
-        if p.place == "warp":
-            return Value(p.declare(node, f"{name}[{start}]").text, 0, True)
         if not count:
             return p.declare(node, f"{name}[{start}]")
         made = p.registers(node, count)
@@ -159,12 +139,10 @@ class Access:
         target, held = p.value(memory), p.value(value)
         if p.fragments.is_tile(value):
             return p.fragments.store(node)
-        count, spread = p.count_of(value)
+        count = p.count_of(value)
         test = f"if ({p.value(mask).element}) " if mask is not None else ""
         if memory.tensor.space == "local":
             at = f"{target.text}[{self.register(node, index)}{' + i' if count else ''}]"
-        elif spread:
-            at = f"{target.text}[{self.offset(memory.tensor, index)} + int(threadIdx.x)]"
         else:
             scattered = any(i.tensor.rank for i in index)
             offset = self.offset(memory.tensor, index, element=scattered)

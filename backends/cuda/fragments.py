@@ -205,6 +205,7 @@ class Fragments:
         p.put(f"    for (int c = 0; c < {across}; ++c)")
         p.put(
             f"      mma_{a.dtype}(&{sums.text}[(r * {across} + c) * 4],"
+            f" &{sums.text}[(r * {across} + c) * 4 + 2],"
             f" {first.text}[r * {depth} + k], &{second.text}[c / 2 * {depth} + k][c % 2 * 2]);"
         )
         return sums

@@ -80,6 +80,9 @@ def touched(node: Node, roots: Mapping[Node, str]) -> Touched:
             found.read.add(roots[current.args[0]])
         elif current.op == "store" and current.args[0].tensor.space != "local":
             found.written.add(roots[current.args[0]])
+        elif current.op == "mma_sync":  # it reads its operands where they lie
+            sources = [a.args[0] if a.op == "transpose" else a for a in current.args[:2]]
+            found.read |= {roots[s.args[0]] for s in sources if s.op == "load_matrix"}
         elif current.op == "async_copy":
             found.written.add(roots[current.args[0]])
             found.read.add(roots[current.args[1]])

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node, walk
 from stack.ir.types import TupleType
 from stack.ir.warp_ops import WARP
@@ -28,11 +30,9 @@ class Loops:
     def print(self, node: Node) -> None:
         """The statements of a loop."""
         p, kind = self.p, node.attrs["kind"]
-        if len(node.args) != len(node.blocks[0].params) - 1:
-            raise Unprintable("a loop with limits")
         if kind in OUTSIDE:
             self._threads(node)
-        elif kind in ("serial", "unroll", "vector"):
+        elif kind in ("serial", "unroll", "vector", "branch"):
             self._repeat(node)
         else:
             raise Unprintable(f"a {kind} loop inside of a kernel")
@@ -72,28 +72,38 @@ class Loops:
 
     def _repeat(self, node: Node) -> None:
         """A loop that every thread runs alike."""
-        p, block = self.p, node.blocks[0]
+        p, block, kind = self.p, node.blocks[0], str(node.attrs["kind"])
         index, *carried = block.params
+        limits, start = loop_parts(node.args, node.attrs)
         moved: list[tuple[Node, Node]] = []
-        for held, init, out in zip(carried, node.args, block.results, strict=True):
+        for held, init, out in zip(carried, start, block.results, strict=True):
             if is_memory(held):
                 p.values[held] = p.values[init]
             else:
                 p.values[held] = self._variable(held, init)
                 moved.append((held, out))
+        first, end = [p.value(v).text for v in limits] or ["0", str(extent_of(node))]
         name = p.fresh(str(index.attrs["name"]))
         p.values[index] = Value(name)
         if p.place != "lane":  # a turn meets what the one before it did
             p.since.add(self._touched(block))
-        if node.attrs["kind"] != "serial":
-            p.put("#pragma unroll")
-        p.put(f"for (int {name} = 0; {name} < {extent_of(node)}; ++{name}) {{")
+        if kind == "branch":
+            p.values[index] = Value("0")
+            p.put(f"if ({end} > {first}) {{")
+        else:
+            if kind != "serial":
+                p.put("#pragma unroll")
+            p.put(f"for (int {name} = {first}; {name} < {end}; ++{name}) {{")
         p.depth += 1
         for inner in block.nodes:
             p.statement(inner)
         self._advance(moved)
         p.depth -= 1
         p.put("}")
+        copied = {p.roots[n.args[0]] for n in block.nodes if n.op == "async_copy"}
+        if copied and not p.teams:  # the last ones, which nobody waited for
+            p.put("copies_wait<0>();")
+            p.since.written |= copied
         p.parts[node] = [p.values[held] for held in carried]
 
     def _touched(self, block: Block) -> Touched:
@@ -106,12 +116,12 @@ class Loops:
     def _variable(self, held: Node, init: Node) -> Value:
         """A carried value, set to what it starts from."""
         p = self.p
-        count, spread = p.count_of(held)
+        count = p.count_of(held)
         name = p.fresh(str(held.attrs["name"]))
         start = p.value(init)
         if not count:
             p.put(f"{p.c_type(held)} {name} = {start.text};")
-            return Value(name, 0, spread)
+            return Value(name)
         p.put(f"alignas(16) {c_type(held.dtype)} {name}[{count}];")
         p.put(f"EACH({count}) {name}[i] = {start.element};")
         return Value(name, count)
@@ -123,9 +133,11 @@ class Loops:
         new: list[tuple[Value, Value]] = []
         for held, out in moved:
             value = p.value(out)
-            if value.text == p.values[held].text:
+            if value == p.values[held]:
                 continue
-            if value.text in carried:  # another carried value: it may be gone by then
+            if not carried.isdisjoint(
+                re.findall(r"\w+", value.element)
+            ):  # another carried value: it may be gone by then
                 value = self._saved(out, value)
             new.append((p.values[held], value))
         for held, value in new:
@@ -140,7 +152,7 @@ class Loops:
         if not value.count:
             return p.declare(node, value.text)
         made = p.registers(node, value.count)
-        p.put(f"EACH({value.count}) {made.text}[i] = {value.text}[i];")
+        p.put(f"EACH({value.count}) {made.text}[i] = {value.element};")
         return made
 
 

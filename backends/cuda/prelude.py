@@ -7,6 +7,10 @@ import re
 # name: (what it needs, text)
 _PARTS: dict[str, tuple[tuple[str, ...], str]] = {
     "EACH": ((), '#define EACH(n) _Pragma("unroll") for (int i = 0; i < (n); ++i)'),
+    "EVERY": (
+        (),
+        '#define EVERY(n, step) _Pragma("unroll") for (int i = 0; i < (n); i += (step))',
+    ),
     "INFINITY_F32": ((), "#define INFINITY_F32 __int_as_float(0x7f800000)"),
     "INFINITY_F64": ((), "#define INFINITY_F64 __longlong_as_double(0x7ff0000000000000ll)"),
     "NAN_F32": ((), "#define NAN_F32 __int_as_float(0x7fc00000)"),
@@ -46,12 +50,18 @@ template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(f
     "max_of": (
         (),
         "template <class T> __device__ inline T max_of(T x, T y) {"
-        " return x > y || x != x ? x : y; }",
+        " return x > y || x != x ? x : y; }\n"
+        "__device__ inline float max_of(float x, float y) { // a nan wins\n"
+        '  asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));\n'
+        "  return x;\n}",
     ),
     "min_of": (
         (),
         "template <class T> __device__ inline T min_of(T x, T y) {"
-        " return x < y || x != x ? x : y; }",
+        " return x < y || x != x ? x : y; }\n"
+        "__device__ inline float min_of(float x, float y) { // a nan wins\n"
+        '  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));\n'
+        "  return x;\n}",
     ),
     "sign_of": (
         (),
@@ -145,6 +155,46 @@ __device__ inline void store_block(T* __restrict__ to, const T (&from)[n]) {
   }
 }""",
     ),
+    "load_run": (
+        ("EACH", "Piece"),
+        """// n neighbours at once
+template <int n, class T> __device__ inline void load_run(T* to, const T* __restrict__ from) {
+  typedef typename Piece<n * sizeof(T)>::type P;
+  const P piece = *reinterpret_cast<const P*>(from);
+  memcpy(to, &piece, sizeof piece);
+}
+template <int n, class T>
+__device__ inline void load_run(T* to, const T* __restrict__ from, bool is_there, T other) {
+  if (is_there)
+    load_run<n>(to, from);
+  else
+    EACH(n) to[i] = other;
+}""",
+    ),
+    "store_run": (
+        ("Piece",),
+        """template <int n, class T> __device__ inline void store_run(T* to, const T* from) {
+  typedef typename Piece<n * sizeof(T)>::type P;
+  P piece;
+  memcpy(&piece, from, sizeof piece);
+  *reinterpret_cast<P*>(to) = piece;
+}""",
+    ),
+    "Bits": (
+        (),
+        """template <int bytes> struct Bits { typedef unsigned type; };
+template <> struct Bits<8> { typedef unsigned long long type; };""",
+    ),
+    "shuffle_xor": (("Bits",), "SHUFFLE xor"),
+    "shuffle_up": (("Bits",), "SHUFFLE up"),
+    "shuffle_down": (("Bits",), "SHUFFLE down"),
+    "pair_of": (
+        (),
+        """// two 16-bit elements in a register
+template <class T> __device__ inline unsigned pair_of(T low, T high) {
+  return unsigned(low.bits) | unsigned(high.bits) << 16;
+}""",
+    ),
     "in_pairs": (
         (),
         """// all elements combined: halves first, so that errors of sums grow with the logarithm
@@ -154,15 +204,6 @@ template <int count, class T, class F> __device__ inline T in_pairs(const T* x, 
   else
     return combine(in_pairs<count / 2>(x, combine),
                    in_pairs<count - count / 2>(x + count / 2, combine));
-}""",
-    ),
-    "over_warp": (
-        (),
-        """// every lane gets the combination of all 32
-template <class T, class F> __device__ inline T over_warp(T x, F combine) {
-#pragma unroll
-  for (int step = 16; step; step /= 2) x = combine(x, __shfl_xor_sync(~0u, x, step));
-  return x;
 }""",
     ),
     "shared_address": (
@@ -213,12 +254,21 @@ load_matrices_turned(unsigned (&to)[4], const void* row) {
     "mma_f16": ((), "MMA f16"),
 }
 
-_MMA = """// d += a @ b for 16 x 16 times 16 x 8
-__device__ inline void mma_{t}(float* d, const unsigned* a, const unsigned* b) {{
+_MMA = """// two rows of sums, eight apart, += a @ b for 16 x 16 times 16 x 8
+__device__ inline void
+mma_{t}(float* low, float* high, const unsigned* a, const unsigned* b) {{
   asm("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}},"
       " {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "+f"(low[0]), "+f"(low[1]), "+f"(high[0]), "+f"(high[1])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}"""
+
+_SHUFFLE = """template <class T> __device__ inline T shuffle_{kind}(T x, int by) {{
+  typename Bits<sizeof(T)>::type bits = 0;
+  memcpy(&bits, &x, sizeof x);
+  bits = __shfl_{kind}_sync(~0u, bits, by);
+  memcpy(&x, &bits, sizeof x);
+  return x;
 }}"""
 
 
@@ -242,6 +292,8 @@ def prelude(kernel: str) -> str:
 
 def _text(name: str) -> str:
     text = _PARTS[name][1]
+    if text.startswith("SHUFFLE "):
+        return _SHUFFLE.format(kind=text.removeprefix("SHUFFLE "))
     return _MMA.format(t=text.removeprefix("MMA ")) if text.startswith("MMA ") else text
 
 
@@ -257,6 +309,7 @@ _WORDS = """
     unsigned using void volatile while and or not xor bitand bitor copies_commit shared_memory
     i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
     log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
+    left right low high
     threadIdx blockIdx blockDim gridDim memcpy printf assert index y0 y1 yn j0 j1 jn
 """
 RESERVED = frozenset(_PARTS).union(_WORDS.split())

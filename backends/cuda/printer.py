@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from itertools import accumulate
 
 from stack.ir import ops
 from stack.ir.integers import Integers
@@ -25,8 +26,11 @@ from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
+from .shared import bytes_of, offsets, regions
+from .threads import Threads, count_of, is_across
 from .values import Source, Value
 
+WRITES = {"store": 1, "async_copy": 2}
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
 _NUMBER = re.compile(r"__\d+$")  # what told names of the IR apart
 
@@ -52,13 +56,19 @@ def print_kernel(
         Unprintable: naming the op that has no statement.
     """
     safe = f"{name}_kernel" if name in RESERVED else name
-    printer = Printer(kernel.blocks[0], safe, readable, arguments)
+    warps = int(kernel.attrs.get("warps") or 1)
+    printer = Printer(kernel.blocks[0], safe, readable, warps, arguments)
     return printer.source(len(kernel.args), lines)
 
 
 class Printer:
     def __init__(
-        self, block: Block, name: str, readable: bool, arguments: Sequence[str] = ()
+        self,
+        block: Block,
+        name: str,
+        readable: bool,
+        warps: int = 1,
+        arguments: Sequence[str] = (),
     ) -> None:
         self.block = block
         self.memories = dict(zip(block.params, arguments))
@@ -78,15 +88,16 @@ class Printer:
         self.roots = roots_of(block, outer)
         nodes = [node for _, node in walk(block)]
         self.allocs = {n for n in nodes if n.op == "alloc"}
-        teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
-        self.warps = max(map(extent_of, teams), default=1)
+        # where no loop is shared out among warps, values lie across the threads of the block
+        self.teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
+        self.warps = max(map(extent_of, self.teams), default=warps)
         self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
-        shared = [n for n in self.allocs if n.tensor.space == "shared"]
-        self.shared = sum(_aligned(_bytes(n.tensor)) for n in shared)
-        self.shared_at = 0
+        self.placed = self._places([n for n in self.allocs if n.tensor.space == "shared"])
+        self.shared = max((at + bytes_of(n) for n, at in self.placed.items()), default=0)
         self.access = Access(self)
         self.loops = Loops(self)
         self.fragments = Fragments(self, nodes)
+        self.threads = Threads(self)
 
     # ---- statements
 
@@ -140,7 +151,7 @@ class Printer:
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
         loops, program = _grid(self.block)
         blocks = math.prod(extent_of(n) for n in loops)
-        if self.shared > STATIC_SHARED:
+        if self.is_placed:
             self.put("extern __shared__ __align__(128) unsigned char shared_memory[];")
         for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
             self._alloc(alloc)
@@ -154,7 +165,7 @@ class Printer:
         head = f"// {', '.join(origin)}\n" if origin else ""
         head += f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
         body = "\n".join([f"{head}{self.name}({', '.join(arguments)}) {{", *self.lines, "}\n"])
-        dynamic = self.shared if self.shared > STATIC_SHARED else 0
+        dynamic = self.shared if self.is_placed else 0
         return Source(
             self.name, prelude(body) + body, max(blocks, 1), self.warps, dynamic,
             self.shared - dynamic,
@@ -183,13 +194,29 @@ class Printer:
         if node.tensor.space == "local":
             count = self.access.register_count(node.tensor)
             self.put(f"alignas(16) {kind} {name}[{count}];")
-        elif self.shared > STATIC_SHARED:
-            at = self.shared_at
-            self.shared_at += _aligned(_bytes(node.tensor))
+        elif self.is_placed:
+            at = self.placed[node]
             self.put(f"{kind}* const {name} = reinterpret_cast<{kind}*>(shared_memory + {at});")
         else:
             size = math.prod(_sizes(node.tensor))
             self.put(f"__shared__ __align__(16) {kind} {name}[{size}];")
+
+    def _places(self, allocs: Sequence[Node]) -> dict[Node, int]:
+        """Where arrays in shared memory begin, in bytes; many that are small share none.
+
+        Arrays that share bytes need a barrier between them; phases of warps hold all of theirs.
+        """
+        allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
+        if self.teams or sum(map(bytes_of, allocs)) <= STATIC_SHARED:
+            ends = accumulate(map(bytes_of, allocs), initial=0)
+            return dict(zip(allocs, ends, strict=False))
+        loops, program = _grid(self.block)
+        blocks = [self.block, *(g.blocks[0] for g in loops)] if loops else [program]
+        statements = [n for b in blocks for n in b.nodes if n not in loops]
+        placed = offsets(allocs, statements, self.roots)
+        names = regions(placed, self.roots)
+        self.roots = {n: names.get(root, root) for n, root in self.roots.items()}
+        return placed
 
     # ---- nodes
 
@@ -205,6 +232,10 @@ class Printer:
             return
         if self.place != "lane":
             self.wait(node)
+        across = self.across(node) and self.threads.value(node)
+        if across:
+            self.values[node] = across
+            return
         special = getattr(self, f"_{node.op}", None)
         if special is not None:
             self.values[node] = special(node)
@@ -219,6 +250,11 @@ class Printer:
             self.shown = lines
             self.put(f"// {', '.join(lines)}")
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether arrays lie in one piece of shared memory, which is asked for at launch."""
+        return sum(map(bytes_of, self.placed)) > STATIC_SHARED
+
     def wait(self, node: Node) -> None:
         """A barrier where a statement meets what others did since the last one."""
         now = touched(node, self.roots)
@@ -227,32 +263,35 @@ class Printer:
             self.since.clear()
         self.since.add(now)
 
-    def count_of(self, node: Node) -> tuple[int, bool]:
-        """Registers of a value in each thread, and whether it lies across the lanes."""
+    def across(self, node: Node) -> bool:
+        """Whether a statement is on values across the threads of the block."""
+        return not self.teams and is_across(_subject(node))
+
+    def count_of(self, node: Node) -> int:
+        """Registers of a value in each thread; 0 where that is one scalar."""
         type_ = node.tensor
         if type_.rank == 0:
-            return 0, False
+            return 0
+        if self.across(node):
+            return count_of(type_)
         if type_.rank == 2:
-            return self.fragments.count(type_), False
+            return self.fragments.count(type_)
         if type_.rank > 2:
             raise Unprintable(f"a value of type {type_}")
         size = _sizes(type_)[0]
-        if self.place == "warp" and size == WARP:
-            return 0, True
-        return (size if size > 1 else 0), False
+        return size if size > 1 else 0
 
     def _elementwise(self, node: Node) -> Value:
-        count, spread = self.count_of(node)
+        count = self.count_of(node)
         args = [self.value(a) for a in node.args]
         texts = [a.element if count else a.text for a in args]
-        if node.dtype.name == "i64" and self.integers.range(node) is not None:
+        if node.dtype.name in ("i32", "i64") and self.integers.range(node) is not None:
             text = self._index(node, texts)
         else:
             source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype
             text = expression(node.op, source, node.dtype, texts)
         if not count:
-            made = self.declare(node, text)
-            return Value(made.text, 0, spread or any(a.spread for a in args))
+            return self.declare(node, text)
         made = self.registers(node, count)
         self.put(f"EACH({count}) {made.text}[i] = {text};")
         return made
@@ -273,9 +312,7 @@ class Printer:
         return f"{first} {signs[node.op]} {texts[1]}"
 
     def _iota(self, node: Node) -> Value:
-        count, spread = self.count_of(node)
-        if spread:
-            return Value("int(threadIdx.x)", 0, True)
+        count = self.count_of(node)
         if not count:
             return Value("0")
         made = self.registers(node, count)
@@ -284,22 +321,14 @@ class Printer:
 
     def _broadcast(self, node: Node) -> Value:
         source = self.value(node.args[0])
-        count, spread = self.count_of(node)
         if node.args[0].tensor.rank:
             raise Unprintable("a broadcast of a tile")
-        if spread or not count:
-            return Value(source.text, 0, spread)
         return Value(source.text)  # read as one element by whoever takes it
 
     def _reduce(self, node: Node) -> Value:
         source, kind = self.value(node.args[0]), str(node.attrs["kind"])
         name = {"sum": "add", "prod": "mul"}.get(kind, kind)
         dtype = node.dtype
-        if source.spread:
-            combined = expression(name, dtype, dtype, ["a", "b"])
-            t = c_type(dtype)
-            combine = f"[]({t} a, {t} b) -> {t} {{ return {combined}; }}"
-            return self.declare(node, f"over_warp<{t}>({source.text}, {combine})")
         source = self.filled(node.args[0], source)
         if not source.count:
             return source
@@ -315,7 +344,7 @@ class Printer:
 
         A scalar may stand for all of them, and indices may be held in fewer bits.
         """
-        count, _ = self.count_of(node)
+        count = self.count_of(node)
         kind = c_type(node.dtype)
         if not count or (value.count and self.c_type(node) == kind):
             return value
@@ -341,6 +370,11 @@ class Printer:
         return self.fragments.mma(node)
 
 
+def _subject(node: Node) -> Node:
+    """The value that a statement is about: of one that writes memory, what it writes, or where."""
+    return node.args[WRITES[node.op]] if node.op in WRITES else node
+
+
 def _grid(block: Block) -> tuple[list[Node], Block]:
     """The grid loops at the top of a kernel, outermost first, and what one program does."""
     found: list[Node] = []
@@ -357,14 +391,6 @@ def _grid(block: Block) -> tuple[list[Node], Block]:
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:
     return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
-
-
-def _bytes(type_: TensorType) -> int:
-    return math.prod(_sizes(type_)) * type_.dtype.bytes
-
-
-def _aligned(size: int) -> int:
-    return -(-size // 128) * 128
 
 
 def _power_of_two(size: int) -> int:

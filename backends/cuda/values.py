@@ -35,14 +35,16 @@ class Source:
 class Value:
     """A value in C++: a scalar of each thread, or `count` registers of it.
 
-    `spread` marks a scalar that is one element of a tile that lies across the lanes.
+    `each` is the text of an element where registers of its own would only repeat or reorder others.
     """
 
     text: str
     count: int = 0
-    spread: bool = False
+    each: str = ""
 
     @property
     def element(self) -> str:
         """One element, inside of EACH."""
+        if self.each:
+            return self.each
         return f"{self.text}[i]" if self.count else self.text

@@ -11,18 +11,12 @@ from stack.ir.traits import nest_of
 from stack.ir.types import I64, DType, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.cpu_loops.reloop import carry, items
-from stack.target import Gpu
 
 Body = Callable[[list[Node]], list[Node]]
 
 
 class CannotDistribute(Exception):
     """A kernel that these passes have no schedule for; says why."""
-
-
-def threads_of(gpu: Gpu, each: int) -> int:
-    """So many threads for each processor, together: a power of two, as extents often are."""
-    return 1 << (gpu.processors * each).bit_length() - 1
 
 
 class Threads:
@@ -94,9 +88,9 @@ class Threads:
         self.warp = index(self.fresh("w"), warps)
         return self.over("warp", self.warp, memories, body)
 
-    def over_lanes(self, memories: Sequence[Node], body: Body, lanes: int = WARP) -> list[Node]:
+    def over_lanes(self, memories: Sequence[Node], body: Body) -> list[Node]:
         """One step of a warp; `body` may use `lane`."""
-        self.lane = index(self.fresh("l"), lanes)
+        self.lane = index(self.fresh("l"), WARP)
         return self.over("lane", self.lane, memories, body)
 
     # ---- the old grid
@@ -123,10 +117,6 @@ class Threads:
     def times(self, value: Node, factor: int) -> Node:
         """A multiple of an index."""
         return value if factor == 1 else self.b.mul(value, factor)
-
-    def clamped(self, value: Node, most: int, extent: int) -> Node:
-        """An index that stays at the last one: what it does there is done twice, and alike."""
-        return value if most <= extent else self.b.min(value, extent - 1)
 
 
 def index(name: str, extent: int) -> Node:

@@ -16,12 +16,9 @@ from dataclasses import dataclass
 from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
-from stack.ir.warp_ops import WARP
 from stack.passes.blocking.stream import StreamTiler as BlockStream
 from stack.passes.exact_tiling.gemm import COLUMN_COST
 from stack.passes.exact_tiling.stream import StreamTiler
-from stack.passes.gpu_loops.rows import UNROLLED
-from stack.passes.gpu_loops.stream import WarpStream
 from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
@@ -48,34 +45,23 @@ def choose(stream: Node, loops: str, log: Log) -> str:
     """What the loop costs that a stream becomes, in words; empty where that is not known.
 
     Args:
-        loops: `cpu`: panels of keys, where they cost less than the parts; `warps`: a row for each
-            block of threads; `blocks`: any, chains of products where they cost less.
+        loops: `cpu`: panels of keys, where they cost less than the parts; `blocks`: any, chains of
+            products where they cost less.
         log: of the pass, which knows the target.
 
     Raises:
         Refusal: there is no such loop, or it costs more than the parts.
     """
-    if loops == "warps":
-        _fits(lambda: _row_kernel(stream))
-        return ""
     if loops == "blocks":
         gpu = log.gpu
         _fits(lambda: BlockStream(stream, target=gpu).kernel())
         return check_chain(stream, gpu)
     if loops != "cpu":
-        raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu, warps")
+        raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
     price = cpu_price(stream, log.cpu)
     if price.streamed >= price.apart:
         raise Refusal(f"it costs {price}")
     return str(price)
-
-
-def _row_kernel(stream: Node) -> Node:
-    made = WarpStream(stream)
-    held = WARP * WARP * UNROLLED * made.lanes
-    if made.streamed and made.extent <= held:
-        raise CannotTile(f"rows of {made.extent} stay in registers, between both walks over them")
-    return made.kernel()
 
 
 def _fits(kernel: Callable[[], Node]) -> Node:

@@ -42,9 +42,9 @@ class Integers:
         if node.op == "var":
             return (0, max(int(node.attrs["extent"]) - 1, 0)) if "extent" in node.attrs else None
         if node.op == "iota":
-            size = node.shape[0]
+            size = node.shape[int(node.attrs["axis"])]
             return (0, max(size - 1, 0)) if isinstance(size, int) else None
-        if node.op in ("broadcast", "cast"):
+        if node.op in ("broadcast", "cast", "transpose", "reshape"):
             source = node.args[0]
             return self.range(source) if source.dtype.is_integer else None
         parts = [self.range(a) for a in node.args[node.op == "select" :]]
@@ -63,7 +63,10 @@ class Integers:
             return abs(int(np.asarray(node.attrs["value"].array)))
         if node.op == "var" and node.attrs.get("extent") == 1:
             return 0
-        if node.op in ("broadcast", "cast") and node.args[0].dtype.is_integer:
+        if (
+            node.op in ("broadcast", "cast", "transpose", "reshape")
+            and node.args[0].dtype.is_integer
+        ):
             return self.divisor(node.args[0])
         if node.op in ("add", "sub", "min", "max"):
             return math.gcd(*(self.divisor(a) for a in node.args))
@@ -97,6 +100,8 @@ def combine(op: str, a: Range, b: Range) -> Range | None:
         return min(a[0], b[0]), max(a[1], b[1])
     if op == "div" and b[0] == b[1] > 0:
         return int(a[0] / b[0]), int(a[1] / b[0])
+    if op == "and" and b[0] == b[1] >= 0:
+        return 0, b[1]
     if op == "rem" and b[0] == b[1] > 0:
         return (0 if a[0] >= 0 else 1 - b[0]), min(b[0] - 1, max(a[1], 0))
     return None

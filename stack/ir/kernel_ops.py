@@ -219,10 +219,27 @@ def _place(node: Node, memory: Any, args: Sequence[Any], tile: TensorType) -> tu
         for test in inside:
             mask = test if mask is None else mask & test
     check_index(index, memory.shape, f"a {node.op}", mask)
+    if "vector" in node.attrs:
+        _check_vector(node, index, memory.shape, mask, _sizes(tile))
     if mask is None:
         return tuple(index), None
     clipped = [np.clip(i, 0, max(s - 1, 0)) for i, s in zip(index, memory.shape, strict=True)]
     return tuple(clipped), np.broadcast_to(mask, _sizes(tile))
+
+
+def _check_vector(
+    node: Node, index: Sequence[Any], extents: Sequence[int], mask: Any, shape: tuple[int, ...]
+) -> None:
+    """Raise IndexError where what should move together does not lie together."""
+    vector: int = node.attrs["vector"]
+    place = np.zeros(shape, np.int64)
+    for held, extent in zip(index, extents, strict=True):
+        place = place * extent + held
+    groups = place.reshape(-1, vector)
+    there = np.broadcast_to(True if mask is None else mask, shape).reshape(-1, vector)
+    wrong = (groups != groups[:, :1] + np.arange(vector)).any(1) | (groups[:, 0] % vector != 0)
+    if (wrong & there[:, 0]).any() or (there != there[:, :1]).any():
+        raise IndexError(f"a {node.op} of {vector} elements together, which do not lie so")
 
 
 def _run_load(space: Any, node: Node, run: Any, memory: Any, *rest: Any) -> Any:
@@ -296,17 +313,18 @@ _memory_op(
     "load",
     "read a block at scalar indices (aligned to the last axes), or one element at each index of a"
     " tile; masked-off lanes read `other`. With `clip`, what lies outside of the memory reads 0."
-    " `evict` (first, last) is a hint when caches may forget it",
+    " `evict` (first, last) is a hint when caches may forget it. With `vector`, each so many"
+    " elements along the last axis of the tile lie side by side in memory, aligned",
     _load_infer,
     _run_load,
-    attrs=("clip?", "evict?"),
+    attrs=("clip?", "evict?", "vector?"),
 )
 _memory_op(
     "store",
     "write what `load` would read; returns the memory afterwards",
     _store_infer,
     _run_store,
-    attrs=("clip?", "evict?"),
+    attrs=("clip?", "evict?", "vector?"),
 )
 _memory_op(
     "again",

@@ -5,9 +5,12 @@ of warp loops those of kind lane. Iterations of grid, warp and lane loops run at
 what one of them stores, another reads only after the loop. So a sequence of warp loops is a
 sequence of phases with barriers between them, and running everything in order means the same.
 
-Directly inside of a warp loop, values of 32 elements lie one in each lane, and tiles of two axes in
-the registers of all lanes. A reduction there is a shuffle, `mma` a matrix instruction. Memory
-`in local` whose first axes are the warp, or warp and lane, is registers.
+Directly inside of the grid, a value with the axes warp and lane first lies across the threads of
+the block, and each thread holds the rest of it in registers. `shuffle` moves it from lane to lane,
+`mma_sync` is a matrix instruction on it.
+
+Directly inside of a warp loop, tiles of two axes lie in the registers of all lanes, and `mma` is a
+matrix instruction. Memory `in local` whose first axes are the warp, or warp and lane, is registers.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from stack.ir.axes import Rule, parse_rule
+from stack.ir.dim import mul
 from stack.ir.kernel_ops import MEMORY
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
@@ -26,6 +30,7 @@ from stack.ir.types import TensorType, Type
 
 LOOP_LEVEL = frozenset({"loop"})
 WARP = 32  # lanes of a warp
+SHUFFLES = ("xor", "up", "down")
 VECTOR_BYTES = 16  # that one access of a thread moves at most
 
 
@@ -68,24 +73,40 @@ def _copy_infer(site: Site) -> Type:
     first = 2 + target.rank + source.rank
     if len(site.args) not in (first, first + 1):
         raise site.fail("takes one index for each axis of target and source, optionally a mask")
-    if any(a.tensor.rank or not a.dtype.is_integer for a in site.args[2:first]):
-        raise site.fail("indices are scalar integers")
-    if any(a.tensor.rank or a.dtype.kind != "b" for a in site.args[first:]):
-        raise site.fail("the mask is one bool")
+    index, mask = site.args[2:first], site.args[first:]
+    shapes = {a.shape for a in site.args[2:]}
+    if any(not a.dtype.is_integer for a in index) or len(shapes) > 1:
+        raise site.fail("indices are integers, all scalars or all across the threads")
+    if any(a.dtype.kind != "b" for a in mask):
+        raise site.fail("the mask is bool, and as the indices are")
     return target
 
 
 def _run_copy(space: Any, node: Node, run: Any, target: Any, source: Any, *rest: Any) -> Any:
     lanes = int(node.attrs["lanes"])
-    to = [int(i) for i in rest[: target.ndim]]
-    at = [int(i) for i in rest[target.ndim : target.ndim + source.ndim]]
-    masks = rest[target.ndim + source.ndim :]
-    place = (*to[:-1], slice(to[-1], to[-1] + lanes))
+    end = target.ndim + source.ndim
+    to, at, masks = rest[: target.ndim], rest[target.ndim : end], rest[end:]
+    if node.args[2].tensor.rank:
+        return _copy_across(lanes, target, source, to, at, *masks)
+    place = (*(int(i) for i in to[:-1]), slice(int(to[-1]), int(to[-1]) + lanes))
     # linear use makes it safe to write in place
     if masks and not bool(masks[0]):
         target[place] = 0
     else:
-        target[place] = source[(*at[:-1], slice(at[-1], at[-1] + lanes))]
+        start = int(at[-1])
+        target[place] = source[(*(int(i) for i in at[:-1]), slice(start, start + lanes))]
+    return target
+
+
+def _copy_across(lanes: int, target: Any, source: Any, to: Any, at: Any, mask: Any = True) -> Any:
+    """Each `lanes` registers along the last axis name elements that lie together."""
+    there = np.broadcast_to(mask, np.shape(to[-1]))
+    for index in (to, at):
+        runs = index[-1].reshape(-1, lanes)[there.reshape(-1, lanes)[:, 0]]
+        if (runs != runs[:, :1] + np.arange(lanes)).any():
+            raise IndexError(f"a copy of {lanes} elements together, which do not lie so")
+    clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(at, source.shape, strict=True))
+    target[tuple(to)] = np.where(there, source[clipped], 0)
     return target
 
 
@@ -102,6 +123,100 @@ def _run_wait(space: Any, node: Node, run: Any, *memories: Any) -> Any:
     return memories[0] if len(memories) == 1 else memories
 
 
+def _shuffle_infer(site: Site) -> Type:
+    source = site.args[0].tensor
+    if source.rank < 2 or source.shape[1] != WARP:
+        raise site.fail(f"moves values with the axes warp and lane, not {source}")
+    if site.attrs["kind"] not in SHUFFLES or not 0 < site.attrs["by"] < WARP:
+        raise site.fail(f"kind is one of {', '.join(SHUFFLES)}, `by` below {WARP}")
+    return source
+
+
+def _run_shuffle(space: Any, node: Node, run: Any, x: Any) -> Any:
+    lanes, by = np.arange(WARP), node.attrs["by"]
+    moved = {"xor": lanes ^ by, "up": lanes - by, "down": lanes + by}[node.attrs["kind"]]
+    return x[:, np.where((moved >= 0) & (moved < WARP), moved, lanes)]
+
+
+def _sync_infer(site: Site) -> Type:
+    a, b, c = (arg.tensor for arg in site.args)
+    if not (a.rank == b.rank == c.rank == 4 and a.shape[:2] == b.shape[:2] == c.shape[:2]):
+        raise site.fail("operands have the axes warp and lane, and two of registers")
+    sizes = (a.shape[2], a.shape[3], b.shape[2], b.shape[3])
+    fits = sizes[1] == sizes[2] and c.shape[2:] == (sizes[0], mul(sizes[3], 2))
+    if not fits or a.dtype != b.dtype or a.dtype.kind != "f" or c.dtype.kind != "f":
+        raise site.fail(f"{a} and {b} do not make {c}")
+    return c
+
+
+def _run_sync(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
+    warps, _, rows, depth = a.shape
+    a = a.reshape(warps, 8, 4, rows, depth).astype(c.dtype)
+    b = b.reshape(warps, 8, 4, depth, -1).astype(c.dtype)
+    # lanes g, t of the left operand; h, t of the right, where h is the column
+    made = np.einsum("wgtrk,whtkj->wgrjh", a, b)
+    made = made.reshape(warps, 8, rows, -1, 4, 2).transpose(0, 1, 4, 2, 3, 5)
+    return c + made.reshape(c.shape)
+
+
+def _matrix_infer(site: Site) -> Type:
+    memory, hint = site.args[0].tensor, site.hint
+    if memory.space != "shared" or memory.rank != 2:
+        raise site.fail(f"reads a matrix in shared memory, not {memory}")
+    if not isinstance(hint, TensorType) or hint.dtype != memory.dtype or hint.rank != 4:
+        raise site.fail("the result type must be given: warp, lane, and two axes of registers")
+    if any(a.tensor.shape != hint.shape[:2] or not a.dtype.is_integer for a in site.args[1:]):
+        raise site.fail("row and column are an integer in each thread")
+    return hint
+
+
+def _run_matrix(space: Any, node: Node, run: Any, memory: Any, row: Any, column: Any) -> Any:
+    _, lanes, rows, columns = (int(s) for s in node.shape)  # pyright: ignore[reportArgumentType]
+    lane, depth = np.arange(lanes)[:, None, None], np.arange(columns)
+    down = row[:, :, None, None] + lane // 4 + 8 * np.arange(rows)[:, None]
+    across = column[:, :, None, None] + lane % 4 * 2 + depth // 2 * 8 + depth % 2
+    return memory[across, down] if node.attrs["turned"] else memory[down, across]
+
+
+define(
+    OpDef(
+        "load_matrix",
+        "rows of a matrix in shared memory as `mma_sync` wants them, the depth last: from a row and"
+        " a column on, which are those of the warp; `turned` where memory has the depth first",
+        "memory",
+        _matrix_infer,
+        evaluate=_run_matrix,
+        attrs=("turned: bool",),
+        arity=3,
+        levels=LOOP_LEVEL,
+    )
+)
+define(
+    OpDef(
+        "shuffle",
+        "what the lane has whose number differs in the bits of `by`, or is less or more by that;"
+        " one's own where there is no such lane",
+        "movement",
+        _shuffle_infer,
+        evaluate=_run_shuffle,
+        attrs=("kind: str", "by: int"),
+        arity=1,
+        levels=LOOP_LEVEL,
+    )
+)
+define(
+    OpDef(
+        "mma_sync",
+        "c + a @ b on the tiles that each warp holds as m16n8k16 instructions want them: lane 4 g +"
+        " t has rows g of a and c, columns g of b, and by pairs t the depth and the columns of c",
+        "contraction",
+        _sync_infer,
+        evaluate=_run_sync,
+        flops=2,
+        arity=3,
+        levels=LOOP_LEVEL,
+    )
+)
 define(
     OpDef(
         "mma",
@@ -120,7 +235,8 @@ define(
     OpDef(
         "async_copy",
         "copy `lanes` elements along the last axes without waiting, zeros where the mask is false;"
-        " the copies of one lane loop are a group",
+        " across the threads, so many at a time of what indices name. The copies of one lane loop,"
+        " or of all threads, are a group",
         "memory",
         _copy_infer,
         evaluate=_run_copy,

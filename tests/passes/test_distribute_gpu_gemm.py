@@ -142,7 +142,7 @@ def test_threads_of_wide_floats_may_run_in_any_order(
     assert_near(func.interpret(*arrays), einsum(rule, *arrays), dtype)
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(128, 128), (64, 64), (32, 32), (1, 128), (128, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(128, 128), (64, 64), (32, 32), (1, 128)])
 def test_four_warps_share_every_tile_of_f32(rows: int, columns: int) -> None:
     group = product_of("m k, k n -> m n", (rows, 64), (64, columns), "f32")
     text = str(gpu_func(group, "auto", rows, columns))

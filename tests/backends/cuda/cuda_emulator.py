@@ -24,8 +24,10 @@ ALIGNMENT = 64
 def loaded(source: Source, folder: Path) -> Callable[[Sequence[int]], None]:
     """What runs a printed kernel on memory at some addresses. Its text is left in `folder`."""
     body = source.text[source.text.index('extern "C" __global__') :]
-    body = re.sub(r"extern __shared__ .*? shared_memory\[\];", "", body).replace(
-        "#pragma unroll", ""
+    body = (
+        re.sub(r"extern __shared__ .*? shared_memory\[\];", "", body)
+        .replace("#pragma unroll", "")
+        .replace('_Pragma("unroll")', "")
     )
     found = re.search(rf"{source.name}\((.*?)\) \{{", body)
     assert found is not None

@@ -20,6 +20,7 @@ using std::min;
 #define __shared__ static
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define EACH(n) for (int i = 0; i < (n); ++i)
+#define EVERY(n, step) for (int i = 0; i < (n); i += (step))
 #define INFINITY_F32 __builtin_inff()
 #define INFINITY_F64 __builtin_inf()
 #define NAN_F32 __builtin_nanf("")
@@ -102,11 +103,26 @@ template <int bytes, class T, int n> void store_block(T* to, const T (&from)[n])
   memcpy(to, from, sizeof from);
 }
 
-template <class T, class F> T over_warp(T x, F combine) {
-  for (int step = 16; step; step /= 2)
-    swap_values(x, [&](auto other) { x = combine(x, other(threadIdx.x ^ step)); });
-  return x;
+template <int n, class T> void load_run(T* to, const T* from, bool is_there = true, T other = {}) {
+  if (is_there) {
+    check(from, n * sizeof(T));
+    memcpy(to, from, n * sizeof(T));
+  } else
+    EACH(n) to[i] = other;
 }
+template <int n, class T> void store_run(T* to, const T* from) {
+  check(to, n * sizeof(T));
+  memcpy(to, from, n * sizeof(T));
+}
+template <class T> T shuffled(T x, int lane) {
+  T found;
+  swap_values(x, [&](auto other) { found = other(lane >= 0 && lane < 32 ? lane : threadIdx.x); });
+  return found;
+}
+template <class T> T shuffle_xor(T x, int by) { return shuffled(x, threadIdx.x ^ by); }
+template <class T> T shuffle_up(T x, int by) { return shuffled(x, int(threadIdx.x) - by); }
+template <class T> T shuffle_down(T x, int by) { return shuffled(x, int(threadIdx.x) + by); }
+template <class T> unsigned pair_of(T low, T high) { return low.bits | unsigned(high.bits) << 16; }
 
 template <int count, class T, class F> T in_pairs(const T* x, F combine) {
   if constexpr (count == 1)
@@ -162,7 +178,8 @@ struct Operands {
 template <class T> float half_of(unsigned pair, int which) {
   return widen(T{(unsigned short)(pair >> (16 * which))});
 }
-template <class T> void mma(float* d, const unsigned* a, const unsigned* b) {
+template <class T> void mma(float* low, float* high, const unsigned* a, const unsigned* b) {
+  const float d[4] = {low[0], low[1], high[0], high[1]};
   float sums[4];
   swap_values(Operands{{a[0], a[1], a[2], a[3]}, {b[0], b[1]}}, [&](auto other) {
     for (int i = 0; i < 4; ++i) {
@@ -175,10 +192,15 @@ template <class T> void mma(float* d, const unsigned* a, const unsigned* b) {
       }
     }
   });
-  memcpy(d, sums, sizeof sums);
+  memcpy(low, sums, 8);
+  memcpy(high, sums + 2, 8);
 }
-inline void mma_bf16(float* d, const unsigned* a, const unsigned* b) { mma<bf16>(d, a, b); }
-inline void mma_f16(float* d, const unsigned* a, const unsigned* b) { mma<f16>(d, a, b); }
+inline void mma_bf16(float* low, float* high, const unsigned* a, const unsigned* b) {
+  mma<bf16>(low, high, a, b);
+}
+inline void mma_f16(float* low, float* high, const unsigned* a, const unsigned* b) {
+  mma<f16>(low, high, a, b);
+}
 
 template <class F> void run_grid(unsigned blocks, unsigned warps, F kernel) {
   for (unsigned block = 0; block < blocks; ++block) {

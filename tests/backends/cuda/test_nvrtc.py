@@ -36,8 +36,8 @@ from stack.run.cache import Cache
 
 need = nvrtc.missing_compiler()
 pytestmark = pytest.mark.skipif(need is not None, reason=str(need))
-COLLIDING = ("scatter_rows", "scatter_set")
-ROWS = [*(c for c in CASES if c[0].__name__ not in COLLIDING), *TURNED]
+NO_BLOCKS = ("scatter_rows", "scatter_set", "running_max_back")  # a library does them
+ROWS = [*(c for c in CASES if c[0].__name__ not in NO_BLOCKS), *TURNED]
 TARGET = "sm_90"
 
 
@@ -92,7 +92,7 @@ def test_every_elementwise_op(kind: str) -> None:
             if dtype.kind in kinds and op != "digamma":
                 made.append(b.op(op, [x]))
         for op, (kinds, _, _) in BINARY.items():
-            if dtype.kind in kinds:
+            if dtype.kind in kinds and (op != "pow" or dtype.is_float):
                 made.append(b.op(op, [x, y]))
         for op in COMPARE:
             made.append(b.select(b.op(op, [x, y]), x, y))
@@ -198,7 +198,7 @@ def test_without_a_gpu_running_is_refused_by_exit_code(
 
 
 def test_equal_code_is_launched_on_its_own_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Zeros of two sizes have one code: each element is one thread's, and none is left out."""
+    """Zeros of two sizes have one code: each thread has 16 elements, and none is left out."""
     pytest.importorskip("torch")
     from stack.backends.cuda import launch
 
@@ -217,4 +217,4 @@ def test_equal_code_is_launched_on_its_own_grid(monkeypatch: pytest.MonkeyPatch)
     for _, spec in BACKEND.lowering.stages:
         func = Pipeline(spec).run(func).func
     compile_program(func, {"device": "cpu", "cache": False}).run([])
-    assert sorted(ran) == [(96 * 128, 96 * 128), (128 * 128, 128 * 128)]
+    assert sorted(ran) == [(96 * 128, 96 * 8), (128 * 128, 128 * 8)]

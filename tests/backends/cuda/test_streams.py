@@ -29,3 +29,19 @@ def test_the_text(
     found = emulate(kernel, [a.float().numpy() for a in args], tmp_path)
     want = program(*(a.double() for a in args)).reshape(found[0].shape)
     compare(found[0], want, 1e-5 if dtype == "float32" else 1e-2)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_attention_of_two_loops(dtype: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    """What the second loop has in shared memory lies where the first one had its copies."""
+
+    def causal(q: Any, k: Any, v: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    args = [normal(rng, 1, 1, 128, 64).to(getattr(torch, dtype)) for _ in range(3)]
+    _, (kernel,) = lowered(causal, args)
+    arrays = [a.float().numpy().reshape(p.shape) for a, p in zip(args, kernel.args, strict=True)]
+    found = emulate(kernel, arrays, tmp_path)
+    want = causal(*(a.double() for a in args)).reshape(found[0].shape)
+    compare(found[0], want, 1e-5 if dtype == "float32" else 1e-2)

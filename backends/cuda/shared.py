@@ -1,0 +1,64 @@
+"""Where the shared memory of a block lies: arrays that are never needed together share bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from stack.ir.node import Node
+
+from .hazards import touched
+
+ALIGNMENT = 128  # bytes
+
+
+def bytes_of(alloc: Node) -> int:
+    """The bytes of an array, with what follows it until the next may begin."""
+    sizes = [int(s) for s in alloc.tensor.shape]  # pyright: ignore[reportArgumentType]
+    return -(-math.prod(sizes) * alloc.dtype.bytes // ALIGNMENT) * ALIGNMENT
+
+
+def offsets(
+    allocs: Sequence[Node], statements: Sequence[Node], roots: Mapping[Node, str]
+) -> dict[Node, int]:
+    """The first byte of each array, from the statements of a program, in order.
+
+    An array is needed from the first statement that touches it to the last. What one loop needs,
+    it needs in all of its turns.
+    """
+    spans: dict[str, tuple[int, int]] = {}
+    for at, node in enumerate(statements):
+        found = touched(node, roots)
+        for name in found.read | found.written:
+            spans[name] = spans.get(name, (at, at))[0], at
+    placed: dict[Node, int] = {}
+    by_use = sorted(allocs, key=lambda a: (-bytes_of(a), spans.get(roots[a], (0, 0)), roots[a]))
+    for alloc in by_use:
+        own = spans.get(roots[alloc], (0, 0))
+        taken = [
+            (start, start + bytes_of(other))
+            for other, start in placed.items()
+            if _meet(own, spans.get(roots[other], (0, 0)))
+        ]
+        start = 0
+        for low, high in sorted(taken):
+            if start + bytes_of(alloc) <= low:
+                break
+            start = max(start, high)
+        placed[alloc] = start
+    return placed
+
+
+def _meet(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    return a[0] <= b[1] and b[0] <= a[1]
+
+
+def regions(placed: Mapping[Node, int], roots: Mapping[Node, str]) -> dict[str, str]:
+    """A name for the bytes of each array, one for all arrays that have some in common."""
+    names = {roots[a]: roots[a] for a in placed}
+    for first, at in placed.items():
+        for second, start in placed.items():
+            if _meet((at, at + bytes_of(first) - 1), (start, start + bytes_of(second) - 1)):
+                old, new = sorted((names[roots[first]], names[roots[second]]))[::-1]
+                names = {k: new if v == old else v for k, v in names.items()}
+    return names

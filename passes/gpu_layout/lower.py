@@ -1,0 +1,267 @@
+"""One block kernel, node by node, on the threads of a GPU."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from stack.ir.kernel_ops import loop_parts
+from stack.ir.node import Block, Node
+from stack.ir.warp_ops import WARP
+from stack.passes.gpu_layout.ahead import Ahead
+from stack.passes.gpu_layout.choice import Choice, blocked
+from stack.passes.gpu_layout.classes import Classes, is_memory, is_tile, kept_dims
+from stack.passes.gpu_layout.product import Sides, sums_layout
+from stack.passes.gpu_layout.runs import Runs, sizes_of
+from stack.passes.gpu_layout.share import Held, Layout, Share
+from stack.passes.gpu_loops.frame import CannotDistribute
+from stack.target import Gpu
+
+AS_IT_IS = ("grid", "serial", "branch")  # loops that blocks of threads run as programs do
+
+
+@dataclass(frozen=True)
+class Copies:
+    """An operand that a loop copies ahead: its memory before the loop, in a turn, and after it."""
+
+    load: Node
+    before: Node
+    held: Node
+    after: Node
+
+
+class Lowering(Ahead):
+    """The threads of one kernel; `block` is its block at the loop level."""
+
+    def __init__(self, block: Block, warps: int) -> None:
+        runs = Runs()
+        super().__init__(block, warps, runs)
+        self.loops: dict[Node, list[Held]] = {}
+        self.classes = Classes(block)
+        self.choice = Choice(self.classes, runs, warps, self._anchors())
+        self.sums = _sums(self.classes.nodes)
+        self.later = set(self.sums.values())  # what comes where it is used
+
+    def block(self) -> Block:
+        """The kernel's block. Raises CannotDistribute."""
+        self._nodes(self.old)
+        results = [self.memory_of(r) for r in self.old.results]
+        return self.b.block(self.old.params, results)
+
+    def is_cheap(self, node: Node) -> bool:
+        return self.classes.is_cheap(node)
+
+    def layout_of(self, node: Node, vectors: Sequence[int] = ()) -> Layout:
+        """Where a tile is made; one of places and numbers, as who uses it likes."""
+        if not self.is_cheap(node):
+            return self.choice.home(node)
+        sizes = sizes_of(node.tensor)
+        return blocked(sizes, vectors or [0] * len(sizes), WARP * self.warps)
+
+    def _anchors(self) -> dict[Node, Layout]:
+        """Layouts that matrix instructions prescribe."""
+        found: dict[Node, Layout] = {}
+        for node in self.classes.nodes:
+            if node.op == "dot" and (sides := Sides(node)).is_for_mma(node):
+                found[node] = sums_layout(sides.rows, sides.columns, self.warps)
+        return found
+
+    # ---- nodes
+
+    def _nodes(self, block: Block) -> None:
+        for node in block.nodes:
+            self._node(node)
+            if node in self.known:
+                self.note(node, self.known[node].node)
+
+    def _node(self, node: Node) -> None:
+        if node.op in ("const", "param", "var") or node in self.later:
+            return
+        if node.op == "loop":
+            self._loop(node)
+        elif node.op == "item":
+            self._item(node)
+        elif node.op == "store":
+            self.known[node] = Held(self.store(node))
+        elif not is_tile(node):
+            self.known[node] = self._number_of(node)
+        elif not self.is_cheap(node):
+            layout = self.choice.home(node)
+            self.known[node] = self._tile(node, layout)
+
+    def _number_of(self, node: Node) -> Held:
+        if node.op == "load":
+            return self.load(node, ())
+        if node.op == "reduce":
+            return self._reduced(node)
+        if self.is_elementwise(node):
+            return self.applied(node, [self.scalar(a) for a in node.args], ())
+        if node.op in ("reshape", "again"):
+            (source,) = node.args
+            held = self.operand(source, self.layout_of(source) if is_tile(source) else ())
+            return self._squeezed(held)
+        raise CannotDistribute(f"no code for {node.op} of numbers")
+
+    def _squeezed(self, value: Held) -> Held:
+        """A tile of one element as a number in each thread."""
+        if value.is_uniform or not value.layout:
+            return value
+        return Held(self.b.reshape(value.node, type=self.type_of(value.dtype, ())))
+
+    def _tile(self, node: Node, layout: Layout) -> Held:
+        if node.op == "load":
+            return self.load(node, layout)
+        if node.op == "reduce":
+            return self.converted(self._reduced(node), layout)
+        if node.op == "scan":
+            return self.scan(node, self.at(node.args[0], layout))
+        if node.op == "dot":
+            return self.dot(node, layout)
+        if node in self.sums:
+            dot = self.sums[node]
+            start = next(a for a in node.args if a is not dot)
+            return self.dot(dot, layout, self.operand(start, layout))
+        if node.op == "gather":
+            return self._gathered(node, layout)
+        if node.op == "transpose":
+            perm = [int(p) for p in node.attrs["perm"]]
+            source = tuple(layout[perm.index(i)] for i in range(len(perm)))
+            return self.turned(self.at(node.args[0], source), perm)
+        if node.op == "reshape":
+            return self._reshape(node, layout)
+        if node.op == "again":
+            held = self.at(node.args[0], layout)
+            return Held(self.b.again(held.node), layout)
+        if node.op == "broadcast" or self.is_elementwise(node):
+            return self.computed(node, layout)
+        raise CannotDistribute(f"no code for {node.op}")
+
+    def _reduced(self, node: Node) -> Held:
+        (source,) = node.args
+        return self.reduce(node, self.at(source, self.layout_of(source)))
+
+    def _reshape(self, node: Node, layout: Layout) -> Held:
+        """Axes of one element come and go; else all elements go through shared memory in order."""
+        (source,) = node.args
+        if not source.tensor.rank:
+            return self.broadcast(self.scalar(source), (), layout)
+        pairs = kept_dims(source.tensor, node.tensor)
+        if pairs is not None:
+            own = [Share()] * source.tensor.rank
+            for before, after in pairs:
+                own[before] = layout[after]
+            held = self.at(source, tuple(own))
+            type_ = self.type_of(node.dtype, layout)
+            return Held(self.b.reshape(held.node, type=type_), layout)
+        held = self.at(source, self.layout_of(source))
+        memory = self.shared(held.dtype, prod(sizes_of(node.tensor)), inside=[held.node])
+        place = self._in_order(held.layout, sizes_of(source.tensor))
+        memory = self.b.op("store", [memory, held.node, place.node], {})
+        place = self._in_order(layout, sizes_of(node.tensor))
+        type_ = self.type_of(held.dtype, layout)
+        return Held(self.b.op("load", [memory, place.node], {}, hint=type_), layout)
+
+    def _in_order(self, layout: Layout, sizes: Sequence[int]) -> Held:
+        """The number of each element of a tile, row by row."""
+        total: Held | None = None
+        for axis, share in enumerate(layout):
+            place = self.along(self.places(share), axis, layout)
+            stride = prod(sizes[axis + 1 :])
+            place = self.apply("mul", place, stride) if stride > 1 else place
+            total = place if total is None else self.apply("add", total, place)
+        assert total is not None
+        return total
+
+    def _gathered(self, node: Node, layout: Layout) -> Held:
+        """Elements of a run, from shared memory."""
+        run, picked = node.args
+        if run.tensor.rank != 1:
+            raise CannotDistribute("a gather from more than a run")
+        memory = self.kept(self.at(run, self.layout_of(run)))
+        index = self.at(picked, layout)
+        type_ = self.type_of(node.dtype, layout)
+        return Held(self.b.op("load", [memory, index.node], {}, hint=type_), layout)
+
+    # ---- loops
+
+    def _loop(self, node: Node) -> None:
+        """A loop that programs run, with what it carries in the threads."""
+        if node.attrs["kind"] not in AS_IT_IS:
+            raise CannotDistribute(f"a {node.attrs['kind']} loop of blocks")
+        limits, init = loop_parts(node.args, node.attrs)
+        old = node.blocks[0]
+        index, *carried = old.params
+        start = [self._carried(i, c) for i, c in zip(init, carried, strict=True)]
+        held = [Node("var", (), c.attrs, s.node.type) for c, s in zip(carried, start, strict=True)]
+        for c, h, s in zip(carried, held, start, strict=True):
+            self.known[c] = Held(h, s.layout)
+        uniform = [self.uniform(self.scalar(v)) for v in limits]
+        copies = self._begin(old, self.limits_of(uniform, index))
+        self._nodes(old)
+        ends = [self._carried(r, c) for r, c in zip(old.results, carried, strict=True)]
+        results = [*(e.node for e in ends), *(c.after for c in copies)]
+        block = Block((index, *held, *(c.held for c in copies)), results)
+        args = [*uniform, *(s.node for s in start), *(c.before for c in copies)]
+        made = self.b.op("loop", args, node.attrs, (block,))
+        is_one = len(results) == 1
+        self.loops[node] = [
+            Held(made if is_one else self.b.item(made, index=i), s.layout)
+            for i, s in enumerate(start)
+        ]
+        if len(start) == 1:
+            self.known[node] = self.loops[node][0]
+
+    def _begin(self, block: Block, limits: Sequence[Node]) -> list[Copies]:
+        """Begin the copies of a loop's first turn, and in each turn those of the next."""
+        index = block.params[0]
+        loads = self.operands(block)
+        found: list[Copies] = []
+        for load in loads:
+            before = self.copied(load, self.place_of(load, index), index, limits[0], limits)
+            held = Node("var", (), {"name": f"ahead_{self.count}"}, before.type)
+            found.append(Copies(load, before, held, held))
+        step = self.b.add(index, 1)
+        begun = [self.copied(c.load, c.held, index, step, limits) for c in found]
+        if begun:
+            waited = self.b.op("async_wait", begun, {"pending": len(begun)})
+            after = [waited]
+            if len(begun) > 1:
+                after = [self.b.item(waited, index=i) for i in range(len(begun))]
+            found = [replace(c, after=a) for c, a in zip(found, after, strict=True)]
+        for copies in found:
+            row = self.first_row(copies.load, index, limits[0])
+            self.staged[copies.load] = copies.after, row
+            self.later.add(copies.load)
+        return found
+
+    def _carried(self, value: Node, held: Node) -> Held:
+        """A value as a loop carries it: memory, a number in each thread, a tile at home."""
+        if is_memory(value):
+            return Held(self.memory_of(value))
+        if is_tile(value):
+            return self.at(value, self.choice.home(held))
+        return self.in_each(self.scalar(value))
+
+    def _item(self, node: Node) -> None:
+        self.known[node] = self.loops[node.args[0]][int(node.attrs["index"])]
+
+
+def _sums(nodes: Sequence[Node]) -> dict[Node, Node]:
+    """Additions of a product that nothing else uses, and the product."""
+    uses = Counter(a for n in nodes for a in n.args)
+    uses.update(r for n in nodes for b in n.blocks for r in b.results)
+    return {
+        n: a
+        for n in nodes
+        for a in (n.args if n.op == "add" and is_tile(n) else ())
+        if a.op == "dot" and uses[a] == 1 and all(is_tile(b) for b in n.args)
+    }
+
+
+def lower_blocks(block: Block, warps: int, gpu: Gpu) -> Block:
+    """The block of a kernel of tiles at the loop level. Raises CannotDistribute."""
+    if WARP * warps > gpu.threads:
+        raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")
+    return Lowering(block, warps).block()

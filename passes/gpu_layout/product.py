@@ -1,0 +1,194 @@
+"""Products of tiles: operands in shared memory, sums in registers.
+
+The matrix instruction is m16n8k16 of 16-bit floats with sums in f32 (PTX ISA, "mma.m16n8k16"). As
+shares, with lane = 4 g + t: sums have rows g and columns t by pairs; the left operand has the same
+rows, and along the depth what the sums have along the columns; the right operand has columns g. So
+sums of one product are the left operand of the next as they lie.
+"""
+
+from __future__ import annotations
+
+from stack.ir.axes import parse_rule
+from stack.ir.builder import constant
+from stack.ir.node import Block, Node
+from stack.ir.types import I32, TensorType
+from stack.ir.warp_ops import WARP
+from stack.passes.gpu_layout.reduce import Reduce
+from stack.passes.gpu_layout.runs import Runs, size_of
+from stack.passes.gpu_layout.share import Digit, Held, Layout, Share, share_of
+
+ROWS, COLUMNS, DEPTH = 16, 16, 16  # of two instructions, side by side
+
+
+class Sides:
+    """The operands of a product, rows first, and its sizes.
+
+    Attributes:
+        left: the operand that has the rows.
+        right: the one that has the columns.
+        is_turned: of both, whether the depth comes first in the left, last in the right.
+    """
+
+    def __init__(self, dot: Node) -> None:
+        rule = parse_rule(dot.attrs["rule"])
+        names = [[a.names[0] for a in side] for side in rule.inputs]
+        rows, columns = (a.names[0] for a in rule.outputs[0])
+        first = 0 if rows in names[0] else 1
+        self.left, self.right = dot.args[first], dot.args[1 - first]
+        self.is_turned = names[first][0] != rows, names[1 - first][1] != columns
+        self.rows, self.columns = (size_of(dot.tensor, i) for i in range(2))
+        self.depth = size_of(self.left.tensor, 0 if self.is_turned[0] else 1)
+
+    def is_for_mma(self, dot: Node) -> bool:
+        """Whether matrix instructions do it."""
+        kinds = {self.left.dtype.name, self.right.dtype.name}
+        fits = not (self.rows % ROWS or self.columns % COLUMNS or self.depth % DEPTH)
+        return fits and len(kinds) == 1 and kinds <= {"f16", "bf16"} and dot.dtype.name == "f32"
+
+
+def sums_layout(rows: int, columns: int, warps: int) -> Layout:
+    """Where the sums of matrix instructions lie: warps take rows, what is over takes columns."""
+    down = min(warps, rows // ROWS)
+    across = min(warps // down, columns // COLUMNS)
+    return (
+        share_of((8, 4), (rows // 8 // down, 0), (down, WARP)),
+        share_of((2, 0), (4, 1), (columns // 8 // across, 0), (across, WARP * down)),
+    )
+
+
+def depth_share(depth: int) -> Share:
+    """Where the places along the depth lie in both operands."""
+    return share_of((2, 0), (4, 1), (depth // 8, 0))
+
+
+def right_share(columns: Share) -> Share:
+    """The columns of the right operand for those of the sums: their pairs and lanes are lanes."""
+    return share_of((8, 4), *((d.count, d.stride) for d in columns.digits[2:]))
+
+
+def _warp_digits(share: Share) -> list[tuple[Digit, int]] | None:
+    """The digits of warps of the rows of an operand, with their weights.
+
+    None where `load_matrix` does not read such rows: a lane's are 8 apart, and even in number.
+    """
+    lanes, *rest = share.digits
+    own = rest[0] if rest and not rest[0].stride else None
+    if lanes != Digit(8, 4) or own is None or not all(d.of_warps for d in rest[1:]):
+        return None
+    found: list[tuple[Digit, int]] = []
+    weight = 8 * own.count
+    for digit in rest[1:]:
+        found.append((digit, weight))
+        weight *= digit.count
+    return found
+
+
+class Product(Reduce):
+    """Products of two tiles.
+
+    Attributes:
+        matrices: operands of matrix instructions that are read from shared memory.
+        staged: operands that are copied there a turn ahead, see `ahead`.
+    """
+
+    def __init__(self, old: Block, warps: int, runs: Runs) -> None:
+        super().__init__(old, warps, runs)
+        self.matrices: dict[tuple[Node, Layout], Held] = {}
+        self.staged: dict[Node, tuple[Node, Held | None]] = {}
+
+    def dot(self, node: Node, layout: Layout, start: Held | None = None) -> Held:
+        """The sums of a product in a layout, added to what they start from."""
+        sides = Sides(node)
+        if start is None:
+            start = self.broadcast(Held(constant(0, node.dtype)), (), layout)
+        if sides.is_for_mma(node) and layout == sums_layout(sides.rows, sides.columns, self.warps):
+            return self._by_mma(sides, layout, start)
+        return self._by_fma(node, sides, layout, start)
+
+    def _by_mma(self, sides: Sides, layout: Layout, start: Held) -> Held:
+        along = depth_share(sides.depth)
+        left = self._operand(sides.left, (layout[0], along), sides.is_turned[0])
+        right = self._operand(sides.right, (along, right_share(layout[1])), sides.is_turned[1])
+        return Held(self.b.mma_sync(left.node, right.node, start.node), layout)
+
+    def _operand(self, node: Node, layout: Layout, is_turned: bool) -> Held:
+        """An operand where the instruction wants it, the depth last in the left one.
+
+        Args:
+            layout: of the operand, as the instruction names its axes.
+            is_turned: whether the operand has them the other way round.
+        """
+        own = layout[::-1] if is_turned else layout
+        home = self.known.get(node)
+        if home is None or home.layout != own:
+            depth = 1 if layout[1].digits[0].count == 2 else 0
+            start = _warp_digits(layout[1 - depth])
+            if start is not None:
+                return self._by_matrices(node, layout, depth, is_turned, start)
+        return self.turned(self.at(node, own), (1, 0)) if is_turned else self.at(node, own)
+
+    def _by_matrices(
+        self,
+        node: Node,
+        layout: Layout,
+        depth: int,
+        is_turned: bool,
+        start: list[tuple[Digit, int]],
+    ) -> Held:
+        """An operand from shared memory, 8 x 8 matrices by fours."""
+        order = (1 - depth, depth)
+        key = (node, tuple(layout[i] for i in order))
+        if key not in self.matrices:
+            memory, first = self._in_shared(node)
+            turned = (depth == 0) != is_turned
+            row = self.in_each(Held(constant(0, I32)))
+            for digit, weight in start:
+                row = self.apply("add", row, self.apply("mul", self.digit(digit), weight))
+            column = self.in_each(Held(constant(0, I32)))
+            if first is not None and turned:
+                column = self.apply("add", column, first)
+            elif first is not None:
+                row = self.apply("add", row, first)
+            attrs = {"turned": turned}
+            type_ = self.type_of(node.dtype, key[1])
+            args = [memory, row.node, column.node]
+            made = self.b.op("load_matrix", args, attrs, hint=type_)
+            self.matrices[key] = Held(made, key[1])
+        return self.turned(self.matrices[key], order)
+
+    def _by_fma(self, node: Node, sides: Sides, layout: Layout, start: Held) -> Held:
+        """One product after another for each element, operands from shared memory."""
+        memories = [self._in_shared(side) for side in (sides.left, sides.right)]
+        type_ = self.type_of(node.dtype, layout)
+        self.count += 1
+        var = Node(
+            "var", (), {"name": f"d_{self.count}", "extent": sides.depth}, TensorType(I32, ())
+        )
+        sums = Node("var", (), {"name": f"sums_{self.count}"}, type_)
+        parts: list[Node] = []
+        for axis, ((memory, first), turned) in enumerate(
+            zip(memories, sides.is_turned, strict=True)
+        ):
+            share = (layout[axis],)
+            own = self.places(layout[axis])
+            depth = self.broadcast(Held(var), (), share)
+            is_depth_first = (axis == 1) != turned
+            index = [depth.node, own.node] if is_depth_first else [own.node, depth.node]
+            if first is not None:
+                index[0] = self.b.add(index[0], self.broadcast(first, (), share).node)
+            kind = self.type_of(memory.dtype, share)
+            attrs = self._vector(memory.dtype, layout[axis], [4]) if is_depth_first else {}
+            read = Held(self.b.op("load", [memory, *index], attrs, hint=kind), share)
+            if read.dtype != node.dtype:
+                wide = read.node.tensor.with_dtype(node.dtype)
+                read = Held(self.b.cast(read.node, type=wide), share)
+            parts.append(self.along(read, axis, layout).node)
+        block = Block((var, sums), (self.b.fma(*parts, sums),))
+        return Held(self.b.op("loop", [start.node], {"kind": "serial"}, (block,)), layout)
+
+    def _in_shared(self, node: Node) -> tuple[Node, Held | None]:
+        """An operand in shared memory, and the row that it begins at if not the first."""
+        if node in self.staged:
+            return self.staged[node]
+        home = self.known.get(node)
+        return self.kept(home if home is not None else self.at(node, self.layout_of(node))), None

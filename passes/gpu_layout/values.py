@@ -1,0 +1,170 @@
+"""Values of a block on its threads: places, broadcasts, elementwise ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir import ops
+from stack.ir.builder import Builder, constant
+from stack.ir.node import Block, Node
+from stack.ir.types import I32, DType, TensorType
+from stack.ir.warp_ops import WARP
+from stack.passes.gpu_layout.classes import is_tile
+from stack.passes.gpu_layout.share import Digit, Held, Layout, Share
+
+
+class Values:
+    """What holds the values of one kernel.
+
+    Attributes:
+        old: the kernel's block at the tile level.
+        warps: of a block of threads.
+        known: tiles and scalars where they were made.
+        moved: tiles in other layouts.
+    """
+
+    def __init__(self, old: Block, warps: int) -> None:
+        self.old = old
+        self.b = Builder()
+        self.warps = warps
+        self.known: dict[Node, Held] = {}
+        self.moved: dict[tuple[Node, Layout], Held] = {}
+
+    def converted(self, value: Held, layout: Layout) -> Held:
+        raise NotImplementedError
+
+    def note(self, old: Node, new: Node) -> None:
+        """Keep name and source lines."""
+        if old in self.old.names:
+            self.b.names.setdefault(new, self.old.names[old])
+        if old in self.old.locs:
+            self.b.locs.setdefault(new, self.old.locs[old])
+
+    # ---- where values are
+
+    def at(self, node: Node, layout: Layout) -> Held:
+        """A tile in a layout: where it was made, computed again if that costs nothing, or moved."""
+        home = self.known.get(node)
+        if home is not None and home.layout == layout:
+            return home
+        if (node, layout) not in self.moved:
+            if home is None:
+                made = self.computed(node, layout)
+            else:
+                made = self.converted(home, layout)
+            self.note(node, made.node)
+            self.moved[node, layout] = made
+        return self.moved[node, layout]
+
+    def scalar(self, node: Node) -> Held:
+        """A number: one of the whole block, or one in each thread."""
+        if node in self.known:
+            return self.known[node]
+        return Held(node)
+
+    def operand(self, node: Node, layout: Layout) -> Held:
+        """A tile in a layout, or a number."""
+        return self.at(node, layout) if is_tile(node) else self.scalar(node)
+
+    def type_of(self, dtype: DType, layout: Layout) -> TensorType:
+        """How a tile in a layout is held."""
+        shape = (self.warps, WARP, *(s.registers for s in layout))
+        return TensorType(dtype, shape, "tile")
+
+    # ---- values
+
+    def computed(self, node: Node, layout: Layout) -> Held:
+        """A tile of places, numbers and other tiles, in a layout."""
+        if node.op == "iota":
+            axis = int(node.attrs["axis"])
+            return self.along(self.places(layout[axis], node.dtype), axis, layout)
+        if node.op == "broadcast":
+            axes: Sequence[int] = node.attrs["axes"]
+            source = self.operand(node.args[0], tuple(layout[a] for a in axes))
+            return self.broadcast(source, axes, layout)
+        args = [self.operand(a, layout) for a in node.args]
+        return self.applied(node, args, layout)
+
+    def applied(self, node: Node, args: Sequence[Held], layout: Layout) -> Held:
+        """An elementwise op of values of one layout and numbers."""
+        nodes = [
+            a.node if a.is_uniform or a.layout == layout else self.broadcast(a, (), layout).node
+            for a in args
+        ]
+        if all(a.is_uniform for a in args):
+            made = Node(node.op, nodes, node.attrs, node.tensor)
+            return Held(made) if not layout else self.broadcast(Held(made), (), layout)
+        type_ = self.type_of(node.dtype, layout)
+        return Held(self.b.op(node.op, nodes, node.attrs, hint=type_), layout)
+
+    def apply(self, op: str, *args: Held | int) -> Held:
+        """An elementwise op of values in each thread that all lie alike."""
+        first = next(a for a in args if isinstance(a, Held) and not a.is_uniform)
+        nodes = [a.node if isinstance(a, Held) else constant(a, first.dtype) for a in args]
+        return Held(self.b.op(op, nodes), first.layout)
+
+    def broadcast(self, value: Held, axes: Sequence[int], layout: Layout) -> Held:
+        """A value repeated along the axes of a layout that are not among `axes`."""
+        if not value.is_uniform and len(axes) == len(layout):
+            return value
+        own = () if value.is_uniform else (0, 1, *(2 + a for a in axes))
+        type_ = self.type_of(value.dtype, layout)
+        return Held(self.b.broadcast(value.node, axes=own, type=type_), layout)
+
+    def along(self, value: Held, axis: int, layout: Layout) -> Held:
+        """What is known for each place of one axis, as a tile of a layout."""
+        return self.broadcast(value, (axis,), layout)
+
+    def in_each(self, value: Held) -> Held:
+        """A number as one in each thread."""
+        return self.broadcast(value, (), ()) if value.is_uniform else value
+
+    # ---- places
+
+    def places(self, share: Share, dtype: DType = I32) -> Held:
+        """The places that each register of each thread holds."""
+        weight = 1
+        total: Held | None = None
+        inner = 1
+        for digit in share.digits:
+            if digit.stride:
+                part = self.along_thread(digit, weight, share, dtype)
+            else:
+                part = self._registers(digit.count, inner, weight, share, dtype)
+                inner *= digit.count
+            total = part if total is None else self.apply("add", total, part)
+            weight *= digit.count
+        if total is None:
+            return self.broadcast(Held(constant(0, dtype)), (), (share,))
+        return total
+
+    def along_thread(self, digit: Digit, weight: int, share: Share, dtype: DType) -> Held:
+        """A digit of the thread's number, times a weight."""
+        value = self.digit(digit, dtype)
+        if weight > 1:
+            value = self.apply("mul", value, weight)
+        return self.broadcast(value, (), (share,))
+
+    def digit(self, digit: Digit, dtype: DType = I32) -> Held:
+        """The value of a digit of the thread's number, in each thread."""
+        axis, count = (0, self.warps) if digit.of_warps else (1, WARP)
+        stride = digit.stride // WARP if digit.of_warps else digit.stride
+        value = Held(self.b.iota(axis=axis, type=self.type_of(dtype, ())))
+        if stride > 1:
+            value = self.apply("div", value, stride)
+        if stride * digit.count < count:
+            value = self.apply("rem", value, digit.count)
+        return value
+
+    def _registers(self, count: int, inner: int, weight: int, share: Share, dtype: DType) -> Held:
+        """A digit that counts registers, times a weight."""
+        layout = (share,)
+        value = Held(self.b.iota(axis=2, type=self.type_of(dtype, layout)), layout)
+        if inner > 1:
+            value = self.apply("div", value, inner)
+        if inner * count < share.registers:
+            value = self.apply("rem", value, count)
+        return self.apply("mul", value, weight) if weight > 1 else value
+
+    def is_elementwise(self, node: Node) -> bool:
+        return ops.lookup(node.op).kind == "elementwise"

@@ -229,10 +229,10 @@ def is_view(node: Node) -> bool:
 
 def is_whole_view(node: Node) -> bool:
     """Whether a node is a view that leaves no element out: broadcast, reshape, transpose."""
-    op = lookup(node.op)
-    if not op.is_whole_view or op.rule is None:
+    rule = rule_of(node) if lookup(node.op).is_whole_view else None
+    if rule is None:
         return False
-    read = [name for axis in op.rule(node).inputs[0] for name in axis.names]
+    read = [name for axis in rule.inputs[0] for name in axis.names]
     return len(set(read)) == len(read)
 
 

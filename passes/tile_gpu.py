@@ -9,7 +9,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.traits import contractions, is_contraction
 from stack.passes.control import changed_bodies
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
-from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
+from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.gpu_loops.tile_policy import tile_policy
 from stack.passes.tile import CannotTile, alone
 from stack.rewrite.engine import Replacement, replace
@@ -61,7 +61,6 @@ class TileGpu(Pass):
         foreign = {n.op for n in nodes}.intersection(self.refuse)
         if foreign:
             raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
-        check_worth(contractions(nodes)[0])
         kernel = tile_gpu_group(group, self.rows, self.columns, gpu)
         try:
             distribute_gpu_kernel(kernel, target=gpu)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import jax
@@ -26,6 +27,7 @@ def device_of(values: Iterable[Any]) -> str:
     return found.pop() if found else "cpu"
 
 
+@cache
 def _name(device: Any) -> str:
     """A JAX device by the name that other frameworks have for it."""
     if device.platform == "cpu":
@@ -49,5 +51,7 @@ def to_device(array: Any, dtype: DType, device: str) -> jax.Array:
 
 def from_device(array: Any) -> jax.Array:
     """A JAX array over another library's memory; 64-bit types stay 64 bits wide."""
+    if array.dtype.itemsize < 8:  # the setting takes as long as the rest
+        return jax.dlpack.from_dlpack(array)
     with jax.enable_x64(True):
         return jax.dlpack.from_dlpack(array)

@@ -183,7 +183,7 @@ class JaxSpace(ArraySpace):
     def op_dot(self, node: Node, a: Array, b: Array) -> Array:
         rule = parse_rule(node.attrs["rule"])
         wide = self.wide(node.dtype)
-        out, names = contract(rule, a, b, wide, _precision(node.dtype))
+        out, names = contract(rule, a, b, wide, _precision(node))
         target = [axis.names[0] for axis in rule.outputs[0]]
         return jnp.transpose(out, [names.index(n) for n in target])
 
@@ -198,7 +198,7 @@ class JaxSpace(ArraySpace):
             rhs_group_dimensions=[] if axes.sums_rows else [groups.index(axes.groups)],
         )
         made = lax.ragged_dot_general(
-            x, y, jnp.diff(ends, prepend=0), numbers, precision=_precision(node.dtype),
+            x, y, jnp.diff(ends, prepend=0), numbers, precision=_precision(node),
             preferred_element_type=self.wide(node.dtype),
         )  # fmt: skip
         free = [n for o in (axes.left, axes.right) for n in o if n in axes.result]
@@ -215,7 +215,7 @@ class JaxSpace(ArraySpace):
             lhs_dilation=at["lhs_dilation"],
             rhs_dilation=at["rhs_dilation"],
             feature_group_count=at["groups"],
-            precision=_precision(node.dtype),
+            precision=_precision(node),
             preferred_element_type=self.wide(node.dtype) if node.dtype.is_float else None,
         )
 
@@ -314,9 +314,10 @@ def _sum_lone(x: Array, names: list[str], others: set[str], dtype: Any) -> tuple
     return jnp.sum(x, axis=lone, dtype=dtype), [n for n in names if n in others]
 
 
-def _precision(dtype: DType) -> Any:
-    # f32 means f32, on a GPU too: no TF32 unless JAX's own default says so
-    return lax.Precision.HIGHEST if dtype in (F32, F64) else None
+def _precision(node: Node) -> Any:
+    # f32 means f32, on a GPU too, unless the node may round it: XLA's default there
+    is_exact = node.dtype in (F32, F64) and "precision" not in node.attrs
+    return lax.Precision.HIGHEST if is_exact else None
 
 
 def _call_back(node: Node, target: str, call: Any, args: Sequence[Array]) -> list[Array]:

@@ -5,21 +5,25 @@ A typed random key is its words, a complex number its real and its imaginary par
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import jax
 import numpy as np
 from jax._src import core
 
+# asked of every array in every call
+_is_of = cache(jax.numpy.issubdtype)
+
 
 def is_key(aval: Any) -> bool:
     """Whether a value is an array of typed random keys."""
-    return jax.numpy.issubdtype(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
+    return _is_of(getattr(aval, "dtype", np.float32), jax.dtypes.extended)
 
 
 def is_complex(aval: Any) -> bool:
     """Whether a value is an array of complex numbers."""
-    return not is_key(aval) and jax.numpy.issubdtype(aval.dtype, np.complexfloating)
+    return not is_key(aval) and _is_of(aval.dtype, np.complexfloating)
 
 
 def has_words(aval: Any) -> bool:

@@ -13,6 +13,7 @@ from jax import export
 from jax._src import core
 
 from stack.frontends.jax_device import device_of
+from stack.frontends.jax_precision import matmul_precision
 from stack.frontends.jax_words import from_words, is_key, to_words
 from stack.frontends.jaxpr_dims import DimReader
 from stack.frontends.lax import Importer, Shared, constants_of, dtype_of, is_big
@@ -69,7 +70,9 @@ def _captured(
 ) -> Captured:
     names = argument_names(fn, args)
     big = {id(c): c for c in constants_of(closed) if is_big(c)}
-    shared = Shared(DimReader())
+    held = [*big.values(), *jax.tree_util.tree_leaves(args)]
+    device = device_of(held)
+    shared = Shared(DimReader(), on_gpu=device != "cpu")
     importer = Importer(shared)
     taken = set(names)
     bound_names = _constant_names(fn, big, taken)
@@ -82,17 +85,16 @@ def _captured(
     if shared.dropped:
         notes["effects left out"] = "\n".join(shared.dropped)
     tree = jax.tree_util.tree_structure(args)
-    held = [*big.values(), *jax.tree_util.tree_leaves(args)]
     return Captured(
         func=func,
         text=str(closed),
         bound=[to_words(c if isinstance(c, jax.Array) else np.asarray(c)) for c in big.values()],
-        flatten=Flatten(fn, leaves, tree, device_of(held)),
+        flatten=Flatten(fn, leaves, tree, device),
         unflatten=Unflatten(jax.tree_util.tree_structure(shapes), closed.out_avals),
         original=fn,
         args=args,
         notes=notes,
-        device=device_of(held),
+        device=device,
         arguments=tuple(names),
     )
 
@@ -206,10 +208,13 @@ class Flatten:
         self.may_move = jax.default_backend() != "cpu"
         self.leaves = leaves
         self.tree = tree
+        self.precision = matmul_precision()
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         if kwargs:
             args = inspect.signature(self.fn).bind(*args, **kwargs).args
+        if matmul_precision() != self.precision:
+            raise TypeError(f"captured with jax_default_matmul_precision={self.precision!r}")
         given, tree = jax.tree_util.tree_flatten(args)
         if tree != self.tree:
             names = ", ".join(leaf.name for leaf in self.leaves[:8])

@@ -71,6 +71,7 @@ def on_pairs() -> Lowering:
     return importlib.import_module("stack.frontends.lax_complex").complex_equation
 
 
+@cache
 def dtype_of(dtype: Any) -> DType:
     """The IR's element type for JAX's."""
     name = np.dtype(dtype).name if not hasattr(dtype, "name") else dtype.name
@@ -99,11 +100,13 @@ class Shared:
         dims: symbolic sizes, JAX's to ours.
         dropped: equations without results that had only an effect, with their source line.
         effects: how many calls have effects.
+        on_gpu: whether it is to run on a GPU.
     """
 
     dims: DimReader = field(default_factory=DimReader)
     dropped: list[str] = field(default_factory=list)
     effects: int = 0
+    on_gpu: bool = False
 
 
 class Importer:

@@ -5,17 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stack.frontends.jax_precision import rounds
 from stack.frontends.lax import NoLowering, Site, lower
 from stack.ir.axes import Rule, plain
 from stack.ir.node import Node
+from stack.ir.types import F32
 
 
 def _letters(letter: str, count: int) -> list[str]:
     return [letter] if count == 1 else [f"{letter}{i}" for i in range(count)]
 
 
+def rounding(s: Site, x: Node, asked: Any) -> dict[str, str]:
+    """The attribute of a product of such operands for a precision of JAX."""
+    may_round = s.importer.shared.on_gpu and x.dtype is F32 and rounds(asked)
+    return {"precision": "tf32"} if may_round else {}
+
+
 @lower("dot_general")
-def _dot_general(s: Site, x: Node, y: Node, *, dimension_numbers: Any, **_: Any) -> Node:
+def _dot_general(
+    s: Site, x: Node, y: Node, *, dimension_numbers: Any, precision: Any = None, **_: Any
+) -> Node:  # fmt: skip
     (x_sum, y_sum), (x_batch, y_batch) = dimension_numbers
     x_free = [a for a in range(x.tensor.rank) if a not in (*x_sum, *x_batch)]
     y_free = [a for a in range(y.tensor.rank) if a not in (*y_sum, *y_batch)]
@@ -33,7 +43,8 @@ def _dot_general(s: Site, x: Node, y: Node, *, dimension_numbers: Any, **_: Any)
     name = weight_name(y) or weight_name(x)
     if x.dtype != y.dtype:
         x, y = s.cast(x, s.type.dtype), s.cast(y, s.type.dtype)
-    return s.b.op("dot", (x, y), {"rule": str(rule)}, hint=s.type, named=name)
+    attrs = {"rule": str(rule), **rounding(s, x, precision)}
+    return s.b.op("dot", (x, y), attrs, hint=s.type, named=name)
 
 
 @lower("ragged_dot_general")
@@ -86,6 +97,7 @@ def _conv(
     dimension_numbers: Any,
     feature_group_count: int,
     batch_group_count: int,
+    precision: Any = None,
     **_: Any,
 ) -> Node:
     x = s.transpose(s.cast(x, s.type.dtype), dimension_numbers.lhs_spec)
@@ -99,6 +111,7 @@ def _conv(
     out = s.b.conv(
         x, w, stride=tuple(window_strides), low=s.dims(low), high=s.dims(high),
         lhs_dilation=tuple(lhs_dilation), rhs_dilation=tuple(rhs_dilation), groups=groups,
+        **rounding(s, x, precision),
     )  # fmt: skip
     perm = [0] * len(dimension_numbers.out_spec)
     for i, axis in enumerate(dimension_numbers.out_spec):

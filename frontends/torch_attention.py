@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -119,11 +120,23 @@ class _WideProduct(torch.autograd.Function):
         return _wide_product(*sides), 0
 
 
-WRITTEN: dict[Any, Callable[..., Any]] = dict.fromkeys(
-    (
-        F.scaled_dot_product_attention,
-        torch.ops.aten.scaled_dot_product_attention,
-        torch.ops.aten.scaled_dot_product_attention.default,
+def _over_attention(function: Any) -> Callable[..., Any]:
+    """A function of torch that calls for attention, with that written out: a mode sees the outer
+    call alone."""
+    own = {**function.__globals__, "scaled_dot_product_attention": attention}
+    made = FunctionType(function.__code__, own, function.__name__, function.__defaults__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+WRITTEN: dict[Any, Callable[..., Any]] = {
+    **dict.fromkeys(
+        (
+            F.scaled_dot_product_attention,
+            torch.ops.aten.scaled_dot_product_attention,
+            torch.ops.aten.scaled_dot_product_attention.default,
+        ),
+        attention,
     ),
-    attention,
-)
+    F.multi_head_attention_forward: _over_attention(F.multi_head_attention_forward),
+}

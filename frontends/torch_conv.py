@@ -120,10 +120,19 @@ def _weight_gradient(at: Any, x: Tensor, w: Tensor, sizes: Sequence[Any]) -> Ten
     images = images.reshape(images.shape[0], -1, *x.shape[2:])
     weight = x.new_empty(1).expand(w.shape[0], x.shape[0], *sizes)  # only its shape counts
     window = (stride, low, dilation, False, [0] * len(low), groups)
+    values = w.transpose(0, 1)
+    if groups > 1 and values.is_cuda and values.itemsize == 2:
+        values, images = _channels_last(values), _channels_last(images)
     grads = torch.ops.aten.convolution_backward.default(
-        w.transpose(0, 1), images, weight, None, *window, _WEIGHT
+        values, images, weight, None, *window, _WEIGHT
     )
     return grads[1].transpose(0, 1)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    """As the kernels of groups on tensor cores read images."""
+    three = torch.channels_last_3d
+    return x.contiguous(memory_format=three if x.dim() == 5 else torch.channels_last)
 
 
 def padded(x: Tensor, low: Sequence[int], high: Sequence[int]) -> Tensor:

@@ -15,6 +15,7 @@ from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.walk import WalkTiler, space_of
 from stack.passes.control import changed_bodies
+from stack.passes.retreat import instead, smaller
 from stack.passes.tile import alone, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
@@ -53,8 +54,13 @@ class Blocks(Pass):
             try:
                 kernel = self._kernel(node, log.gpu)
             except CannotTile as why:
-                name = block.names.get(node, node.op)
-                log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))
+                name, lines = block.names.get(node, node.op), block.locs.get(node, ())
+                parts = smaller(node, log.target, True) if node.blocks else None
+                if parts is not None and log.spend("parts", lines):
+                    log.note(f"{name} becomes smaller groups: {why}", lines)
+                    changed |= instead(node, self._block(parts.body, log), block)
+                    continue
+                log.note(f"{name} stays as it is: {why}", lines)
                 continue
             if log.spend("blocks", block.locs.get(node, ())):
                 changed[node] = Replacement(kernel)

@@ -10,7 +10,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_alias, is_control, is_group, is_item, maker, place_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
-from stack.passes.updates import in_place, updatable
+from stack.passes.updates import in_place, is_library_of, updatable
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -25,25 +25,22 @@ class Memory(Pass):
 
     Attributes:
         made: ops whose library allocates the result, which takes no place then.
-        updated: ops whose library writes the result over its first operand where it can: where
-            nobody reads that later.
-        update: whether a kernel that copies an operand first, such as a scatter, takes its memory
-            instead where nothing else needs it; results of loops are then updated in place.
+        updated: ops whose library can write the result over its first operand. That is done where
+            nothing else needs the operand; kernels that copy one first, such as scatters, lose the
+            copy likewise. What a loop carries is then updated in place.
     """
 
     name: ClassVar[str] = "memory"
     made: tuple[str, ...] = ()
     updated: tuple[str, ...] = ()
-    update: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
-        body = _update(func.body, log, False) if self.update else func.body
-        body = self._plan(body, log)
+        body = self._plan(self._update(func.body, log, False), log)
         return Func(func.name, body, func.level) if body is not func.body else func
 
     def _plan(self, block: Block, log: Log) -> Block:
         changed = changed_bodies(block, lambda b: self._plan(b, log))
-        uses = self._uses(block)
+        uses = _Uses(block, [n for n in block.nodes if is_library_of(n, self.made)])
         lives = uses.lifetimes()
         keys = list(lives)
         offsets, total = place([lives[k] for k in keys])
@@ -59,42 +56,30 @@ class Memory(Pass):
             log.note(f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes")
         return replace(block, changed) if changed else block
 
-    def _uses(self, block: Block) -> _Uses:
-        made = [n for n in block.nodes if _is_library_of(n, self.made)]
-        uses = _Uses(block, made)
-        lives = uses.lifetimes()
-        over: list[Node] = []
-        for step, node in enumerate(block.nodes):
-            if _is_library_of(node, self.updated):
-                keys = uses.owner.get(node.args[0], ())
-                if keys and all(k in lives and lives[k].last == step for k in keys):
-                    over.append(node)
-        return _Uses(block, made, over) if over else uses
-
-
-def _update(block: Block, log: Log, carried: bool) -> Block:
-    """Kernels in place, in loops and branches too; a loop's body may update what it carries."""
-    changed: dict[Node, Replacement] = {}
-    for node in block.nodes:
-        if is_control(node):
-            body = node.blocks[1] if node.op == "while" else None
-            blocks = [_update(b, log, b is body) for b in node.blocks]
-            if tuple(blocks) != node.blocks:
-                changed[node] = Replacement(Node(node.op, node.args, node.attrs, node.type, blocks))
-    for node in updatable(block, carried):
-        if log.spend("update", block.locs.get(node, ())):
-            changed[node] = Replacement(in_place(node))
-    return replace(block, changed) if changed else block
+    def _update(self, block: Block, log: Log, carried: bool) -> Block:
+        """Steps in place, in loops and branches too; a loop's body may update what it carries."""
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if is_control(node):
+                body = node.blocks[1] if node.op == "while" else None
+                blocks = [self._update(b, log, b is body) for b in node.blocks]
+                if tuple(blocks) != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+        for node, operand in updatable(block, carried, self.updated).items():
+            if log.spend("update", block.locs.get(node, ())):
+                changed[node] = Replacement(in_place(node, operand))
+        return replace(block, changed) if changed else block
 
 
 class _Uses:
     """Which results of steps the nodes of a block hold, and when they are read.
 
-    Reshapes, items and updates are views: what reads them reads the step. So is a step `over` its
-    first operand. What is `made` has no place.
+    Reshapes, items and updates are views: what reads them reads the step. What is `made` has no
+    place.
     """
 
-    def __init__(self, block: Block, made: Sequence[Node], over: Sequence[Node] = ()) -> None:
+    def __init__(self, block: Block, made: Sequence[Node]) -> None:
         self.block = block
         self.owner: dict[Node, list[Key]] = {}
         self.first: dict[Key, int] = {}
@@ -103,7 +88,7 @@ class _Uses:
             for arg in node.args:
                 for key in self.owner.get(arg, ()):
                     self.last[key] = step
-            if is_alias(node) or node in over:
+            if is_alias(node):
                 self.owner[node] = self.owner.get(node.args[0], [])
             elif "updates" in node.attrs:
                 self.owner[node] = self.owner.get(node.args[int(node.attrs["updates"])], [])
@@ -127,15 +112,6 @@ class _Uses:
             for key, size in sizes.items()
             if key not in returned and size >= 0
         }
-
-
-def _is_library_of(node: Node, names: Sequence[str]) -> bool:
-    """Whether it is a library step of one of these ops alone, on the operands in order."""
-    if node.attrs.get("kind") != "library":
-        return False
-    body = node.blocks[0]
-    inner = body.nodes
-    return len(inner) == 1 and inner[0].op in names and inner[0].args[:1] == body.params[:1]
 
 
 def _types(node: Node) -> tuple[TensorType, ...]:

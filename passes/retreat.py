@@ -56,12 +56,12 @@ class Retreat(Pass):
         schedule = self._schedule(node, target)
         if schedule:
             return f"schedule {schedule}", {node: Replacement(_with(node, schedule=schedule))}
-        parts = self._parts(node, target)
+        parts = smaller(node, target, bool(self.schedules))
         if parts is None:
             new = _with(node, kind="library", why="its compiler refused a kernel", schedule=None)
             return "the library", {node: Replacement(new)}
         groups = [n for n in parts.nodes if not (is_known(n) or is_item(n))]
-        return f"{len(groups)} groups", _instead(node, parts, block)
+        return f"{len(groups)} groups", instead(node, parts.body, block)
 
     def _schedule(self, node: Node, target: Target | None) -> str:
         """The schedule behind the one that was refused; "" where there is none."""
@@ -72,24 +72,27 @@ class Retreat(Pass):
         after = known[known.index(named[0]) + 1 :] if named[0] in known else known
         return after[0] if after else ""
 
-    def _parts(self, node: Node, target: Target | None) -> Func | None:
-        """The group as a function of smaller ones; None where it cannot be split."""
-        params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
-        group = _with(Node(node.op, params, node.attrs, node.type, node.blocks))
-        alone = Func("parts", Block(params, _results(group)))
-        plain = Unfuse().run(alone, Log(target=target))
-        limit = len(plain.nodes) // 2
-        if node.op == "stream":
-            return self._scheduled(Fuse().run(plain, Log(target=target)), target)
-        while limit:
-            parts = Fuse(max_nodes=limit).run(plain, Log(target=target))
-            if all(_size(n) < _size(node) for n in parts.nodes) and len(parts.nodes) > 1:
-                return self._scheduled(parts, target)
-            limit //= 2
-        return None
 
-    def _scheduled(self, func: Func, target: Target | None) -> Func:
-        return WriteSchedules().run(func, Log(target=target)) if self.schedules else func
+def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:
+    """A group or stream as a function of smaller groups, with their schedules where they are
+    `scheduled`; None where it cannot be split."""
+    params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
+    group = _with(Node(node.op, params, node.attrs, node.type, node.blocks))
+    alone = Func("parts", Block(params, _results(group)))
+    plain = Unfuse().run(alone, Log(target=target))
+    limit = len(plain.nodes) // 2
+    if node.op == "stream":
+        return _scheduled(Fuse().run(plain, Log(target=target)), target, scheduled)
+    while limit:
+        parts = Fuse(max_nodes=limit).run(plain, Log(target=target))
+        if all(_size(n) < _size(node) for n in parts.nodes) and len(parts.nodes) > 1:
+            return _scheduled(parts, target, scheduled)
+        limit //= 2
+    return None
+
+
+def _scheduled(func: Func, target: Target | None, scheduled: bool) -> Func:
+    return WriteSchedules().run(func, Log(target=target)) if scheduled else func
 
 
 def _size(node: Node) -> int:
@@ -110,10 +113,10 @@ def _results(node: Node) -> Sequence[Node]:
     return [Node("item", (node,), {"index": i}, t) for i, t in enumerate(node.type.items)]
 
 
-def _instead(node: Node, parts: Func, block: Block) -> dict[Node, Replacement]:
+def instead(node: Node, parts: Block, block: Block) -> dict[Node, Replacement]:
     """The results of the parts in the place of those of the group."""
     b = Builder()
-    found = inline_block(parts.body, node.args, b)
+    found = inline_block(parts, node.args, b)
     if not isinstance(node.type, TupleType):
         return {node: Replacement(found[0], (), b.names, b.locs)}
     return {

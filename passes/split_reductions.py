@@ -26,7 +26,7 @@ from stack.ir.types import DType
 from stack.passes.blocking.reduce import MAX_WHOLE
 from stack.passes.blocking.row_policy import COLUMNS, LOOP_TILE
 from stack.passes.blocking.stream_parts import STAGE, best_part, has_parts
-from stack.passes.blocking.tile_choice import Product, best_seconds
+from stack.passes.blocking.tile_choice import Product, best_seconds, may_round
 from stack.passes.rules.dot_layout import Axes, dot_axes, make_dot, reshaped
 from stack.passes.streaming.parts import in_parts
 from stack.passes.tiling.frame import power_of_two, wide
@@ -292,7 +292,9 @@ def _best_dot_parts(
     across = inputs[1][-1] in output
 
     def time(parts: int) -> float:
-        product = Product(height, width, depth // parts, apart * parts, across=across)
+        product = Product(
+            height, width, depth // parts, apart * parts, across=across, rounds=may_round(node)
+        )
         expected = best_seconds(product, dtype, gpu)
         if parts == 1:
             return expected

@@ -49,6 +49,14 @@ def trip_count(loop: Node) -> int | None:
     return max(0, -(-(end - start) // step))
 
 
+def counter(loop: Node) -> int | None:
+    """The slot of a number that a `while` counts from 0 in steps of 1; None without one."""
+    body = loop.blocks[1]
+    slots = zip(loop.args, body.params, body.results, strict=True)
+    found = (i for i, (a, p, r) in enumerate(slots) if _number(a) == 0 and _step(r, p) == 1)
+    return next(found, None)
+
+
 def _step(after: Node, before: Node) -> int | None:
     """What a turn adds to a counter; None where it is not a number above 0."""
     if signs(after) != (1, 1) or before not in after.args:

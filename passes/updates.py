@@ -1,12 +1,12 @@
-"""Kernels that copy an operand and then change some of it, where the copy can be left out.
+"""Steps that copy an operand and then change some of it, where the copy can be left out.
 
 A scatter stores its operand whole, then the updates. Where nobody reads the operand any more, its
-memory can become the result's: the kernel then says `updates`, the number of that operand.
+memory can become the result's: the step then says `updates`, the number of that operand.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from stack.ir.builder import rebuild_block
 from stack.ir.kernel_ops import access_parts
@@ -47,11 +47,30 @@ def _source(loop: Node, outer: Mapping[Node, int]) -> Node | None:
     return load.args[0] if whole and mask is None and same else None
 
 
-def in_place(kernel: Node) -> Node:
-    """The kernel without its copy: its result takes the memory of the operand."""
-    found = copied(kernel)
-    assert found is not None
-    copy, operand = found
+def copied_operand(step: Node, libraries: Sequence[str]) -> int | None:
+    """The operand that a step copies first: a kernel of ours, or the library of one of some ops."""
+    if is_library_of(step, libraries):
+        return 0
+    found = copied(step)
+    return None if found is None else found[1]
+
+
+def is_library_of(node: Node, names: Sequence[str]) -> bool:
+    """Whether it is a library step of one of these ops alone, on the operands in order."""
+    if node.attrs.get("kind") != "library":
+        return False
+    body = node.blocks[0]
+    inner = body.nodes
+    return len(inner) == 1 and inner[0].op in names and inner[0].args[:1] == body.params[:1]
+
+
+def in_place(step: Node, operand: int) -> Node:
+    """The step without its copy: its result takes the memory of the operand."""
+    attrs = {**step.attrs, "updates": operand}
+    found = copied(step)
+    if found is None:
+        return Node(step.op, step.args, attrs, step.type, step.blocks)
+    copy = found[0]
 
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
         if node is copy:
@@ -59,8 +78,7 @@ def in_place(kernel: Node) -> Node:
         same = args == node.args and blocks == node.blocks
         return node if same else Node(node.op, args, node.attrs, node.type, blocks)
 
-    block = rebuild_block(kernel.blocks[0], visit)
-    return Node(kernel.op, kernel.args, {**kernel.attrs, "updates": operand}, kernel.type, (block,))
+    return Node(step.op, step.args, attrs, step.type, (rebuild_block(step.blocks[0], visit),))
 
 
 def owner(value: Node) -> Node:
@@ -70,17 +88,17 @@ def owner(value: Node) -> Node:
     return value
 
 
-def updatable(block: Block, carried: bool) -> list[Node]:
-    """Kernels of a block whose copied operand nobody needs after them.
+def updatable(block: Block, carried: bool, libraries: Sequence[str] = ()) -> dict[Node, int]:
+    """Steps of a block whose copied operand nobody needs after them, and which operand that is.
 
-    That is the result of a step, or, with `carried`, what a loop carries in the same place.
+    It is the result of a step, or, with `carried`, what a loop carries in the same place.
     """
-    found: list[Node] = []
+    found: dict[Node, int] = {}
     for place, node in enumerate(block.nodes):
-        copy = copied(node)
-        if copy is None:
+        number = copied_operand(node, libraries)
+        if number is None:
             continue
-        operand = node.args[copy[1]]
+        operand = node.args[number]
         root = owner(operand)
         views = _views(block, root)
         late = (n for n in block.nodes[place:] if n is not node and not is_alias(n))
@@ -93,7 +111,7 @@ def updatable(block: Block, carried: bool) -> list[Node]:
             slot = block.params.index(root)
             own = block.results[slot] is node and block.results.count(node) == 1
         if own:
-            found.append(node)
+            found[node] = number
     return found
 
 

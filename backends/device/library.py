@@ -16,7 +16,7 @@ from stack.ir.types import TupleType
 from ..runtime.device import Fill, Library, Make
 from .convolutions import convolution_call
 from .products import dot_into, integer_dot, is_product
-from .updates import row_sums
+from .updates import row_update
 
 Tensor = torch.Tensor
 ON_HOST = frozenset({"cond", "while", "opaque"})  # they look at values there
@@ -65,9 +65,9 @@ def library_of(node: Node, space: DeviceSpace) -> Library:
     (only,) = operations
     if only.op in MADE:
         return Library(MADE[only.op], make=_allocating(body, only, space))
-    update = row_sums(only) if only.op == "scatter" else None
+    update = row_update(only) if only.op == "scatter" else None
     if update is not None and list(only.args) == list(body.params):
-        return Library("torch.index_add", lambda ins, outs: update(ins, outs[0]))
+        return Library(update.name, lambda ins, outs: update.run(ins, outs[0]))
     return Library(f"torch.{only.op}", _evaluated(body, space), capturable=capturable)
 
 

@@ -33,7 +33,7 @@ BACKEND = Backend(
             ("fused", "fuse"),
             ("scheduled", "schedule{loops=cpu}"),
             ("tiled", f"tile{{refuse=[{REFUSED}]}},library"),
-            ("loop", "distribute,memory{update=true}"),
+            ("loop", "distribute,memory"),
         ),
         artifacts=("mlir", "llvm", "asm"),
         retreat="retreat",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from stack.errors import StackError
 from stack.ir.node import Block, Node
-from stack.ir.types import TensorType
+from stack.ir.types import TensorType, TupleType
 
 from .control import CONTROL
 from .device import CallOpaque, Device, Library, Load, Make
@@ -100,7 +100,8 @@ class Plan:
         elif node.op in MADE:
             make, capturable = self._made_by(node)
             library = "framework" if node.op == "opaque" else ""
-            self.steps.append(MakingStep(node, args, self._made(node), library, capturable, make))
+            outs, dropped = self._made(node), self._dropped(node)
+            self.steps.append(MakingStep(node, args, outs, library, capturable, make, dropped))
         else:
             self._add_library(node, args, self.device.library(node))
 
@@ -120,6 +121,13 @@ class Plan:
         if self.call_opaque is None:
             raise StackError(f"{node.attrs['target']} needs its framework, and none was given")
         return self.device.opaque(node, self.call_opaque), False
+
+    def _dropped(self, node: Node) -> set[int]:
+        """Results of a tuple that no item takes: what a loop carries for itself alone."""
+        if not isinstance(node.type, TupleType):
+            return set()
+        items = (n for n in self.block.nodes if n.op == "item" and n.args[0] is node)
+        return set(range(len(node.types))) - {int(n.attrs["index"]) for n in items}
 
     def _made(self, node: Node) -> list[Value]:
         return [self._value(node, i, type_, "made") for i, type_ in enumerate(node.types)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from stack.errors import StackError
 from stack.ir.node import Node
@@ -89,7 +89,10 @@ class FillingStep(Step):
 
 
 class MakingStep(Step):
-    """Control flow, a call of the framework, or a library that allocates: makes its results."""
+    """Control flow, a call of the framework, or a library that allocates: makes its results.
+
+    `dropped`: numbers of the results that nobody reads.
+    """
 
     def __init__(
         self,
@@ -99,9 +102,11 @@ class MakingStep(Step):
         library: str,
         capturable: bool,
         make: Make,
+        dropped: Container[int] = (),
     ) -> None:
         super().__init__(node, args, outs, library, capturable)
         self.make = make
+        self.dropped = dropped
 
     def bind(self, device: Device) -> Bound:
         def run(stream: int) -> None:
@@ -111,7 +116,9 @@ class MakingStep(Step):
             except device.out_of_memory as error:
                 raise self.no_memory(device, error) from error
             taken = {device.address(a) for a in arrays}
-            for value, made in zip(self.outs, results, strict=True):
+            for number, (value, made) in enumerate(zip(self.outs, results, strict=True)):
+                if number in self.dropped:
+                    continue
                 # a loop gives back operands that it passes on, whose places others take
                 address = device.address(made)
                 own = device.copy(made) if address in taken else made

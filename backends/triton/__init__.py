@@ -88,7 +88,7 @@ BACKEND = Backend(
                 "streamed",
                 f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
             ),
-            ("split", "split_reductions"),
+            ("split", "fission,k_major,hoist,split_reductions"),
             ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows"),
             ("scheduled", "schedule"),
             (

@@ -272,7 +272,8 @@ class Values:
             a = f"tl.trans({a})"
         if names[1][1] != lanes:
             b = f"tl.trans({b})"
-        exact = f', input_precision="{SPLIT}"' if left.dtype.name == "f32" else ""
+        precision = node.attrs.get("precision", SPLIT)
+        exact = f', input_precision="{precision}"' if left.dtype.name == "f32" else ""
         kind = "" if node.dtype.name == "f32" else f", out_dtype={TYPES[node.dtype.name]}"
         return f"tl.dot({a}, {b}{', ' + acc if acc else ''}{exact}{kind})"
 

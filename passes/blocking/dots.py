@@ -218,9 +218,8 @@ class BlockDots(BlockReduce):
         if dtype.name != "f32" or left.dtype.name == "f64":
             raise CannotTile(f"no tile product of {left.dtype} in {dtype}")
         hint = TensorType(dtype, (), "tile")
-        product = self.b.op(
-            "dot", [left.node, right.node], {"rule": f"{text} -> {made}"}, hint=hint
-        )
+        attrs = {**node.attrs, "rule": f"{text} -> {made}"}
+        product = self.b.op("dot", [left.node, right.node], attrs, hint=hint)
         return Held(product, tuple(order))
 
 

@@ -12,10 +12,11 @@ from stack.ir.cost import cost
 from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import contractions
 from stack.passes.blocking.reduce import APART
 from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.stream_places import stream_places
-from stack.passes.blocking.tile_choice import HIDDEN
+from stack.passes.blocking.tile_choice import HIDDEN, Product, may_round, tiles_of
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 
@@ -37,7 +38,15 @@ def has_parts(stream: Node) -> bool:
     except CannotTile:
         return False
     kept = {s for place in places.states.values() for d in place for s in symbols(d)}
-    return all(symbols(d) <= kept for place in places.results for d in place)
+    long = {s for place in places.results for d in place for s in symbols(d) if s.high}
+    return long <= kept
+
+
+def _rate(dot: Node, gpu: Gpu) -> float:
+    """Products for each second that a large dot of such operands reaches."""
+    dtype = dot.args[0].dtype
+    tiles = tiles_of(Product(0, 0, 0, rounds=may_round(dot)), dtype)
+    return gpu.bf16_rate * min(1.0, max(t.rate for t in tiles))
 
 
 def best_part(stream: Node, gpu: Gpu) -> int:
@@ -53,7 +62,8 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     programs = prod(count for _, count in tiler.grid)
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
-    summing = static(found.flops) / (RATE * gpu.bf16_rate)
+    rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]
+    summing = static(found.flops) / (RATE * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 

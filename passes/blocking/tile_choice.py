@@ -15,7 +15,7 @@ from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
-from stack.passes.tiling.contraction import operand_names, roles_of
+from stack.passes.tiling.contraction import operand_names, result_names, roles_of
 from stack.passes.tiling.frame import power_of_two
 from stack.schedule import Prediction, Schedule, Split, schedules_of
 from stack.target import Gpu
@@ -60,9 +60,9 @@ class Tile:
     rate: float = field(default=1.0, compare=False)
     products: int = field(default=1, compare=False)
 
-    def is_shared(self, gpu: Gpu) -> bool:
-        """Whether a processor holds two such programs of 16-bit products."""
-        return 2 * self.stages * self.step_bytes(2) <= room_of(gpu)
+    def is_shared(self, dtype: DType, gpu: Gpu) -> bool:
+        """Whether a processor holds two such programs."""
+        return 2 * self.stages * self.step_bytes(dtype.bytes) <= room_of(gpu)
 
     def step_bytes(self, size: int) -> int:
         """Shared memory that both operands take in one step, of elements of so many bytes."""
@@ -118,6 +118,19 @@ SINGLE = (
     Tile(32, 64, 32, 4, 3, rate=0.04),
     Tile(16, 32, 128, 4, 4, rate=0.016),
 )
+# f32 rounded to TF32 has the bytes of two 16-bit floats
+ROUNDED = (
+    Tile(16, 32, 128, 4, 5, rate=0.07),
+    Tile(16, 64, 128, 4, 4, rate=0.09),
+    Tile(16, 128, 64, 4, 5, rate=0.11),
+    Tile(64, 64, 64, 4, 4, rate=0.24),
+    Tile(64, 128, 64, 4, 3, rate=0.32),
+    Tile(64, 256, 32, 4, 4, rate=0.43),
+    Tile(128, 128, 32, 4, 4, rate=0.45),
+    Tile(128, 128, 32, 4, 6, rate=0.46),
+)
+TURNING = 0.24  # of its rate that a tile of `WIDE` rows reaches where operands lie across
+WIDE = 64  # rows from which tensor cores read operands where they are
 LIBRARY_SINGLE = Tile(64, 64, 32, 4, 3)  # in f32, at the rate of plain multiply-adds
 # an extent that is no power of two fills all processors where the others leave many idle
 LIBRARY_HALF = (*HALF, Tile(128, 192, 64, 8, 4, persistent=True, rate=1.06))
@@ -142,7 +155,9 @@ class Product:
     `work`: how many scalar operations on an element of the result follow.
     `joined`: how many such products of one left operand a program computes.
     `results`: how many arrays of the size of the result are written.
-    `across`: whether the lines of the operand with the columns lie along them.
+    `rounds`: whether f32 operands may be rounded to TF32.
+    `across`: whether the lines of the operand with the columns lie along them; of operands that may
+    be rounded, whether those of one do not lie along what is summed.
     `beside`: how many of one left operand have programs of their own, side by side; their widths
     are added up.
     """
@@ -157,13 +172,16 @@ class Product:
     results: int = 1
     across: bool = False
     beside: int = 1
+    rounds: bool = False
 
 
 def tiles_of(product: Product, dtype: DType) -> tuple[Tile, ...]:
     """Tiles for a product of an element type."""
     if product.height == 1:
         return _lines(product, dtype)
-    return HALF if dtype.bits <= 16 else SINGLE
+    if dtype.bits <= 16:
+        return HALF
+    return ROUNDED if product.rounds else SINGLE
 
 
 def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
@@ -192,11 +210,25 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
         depth=prod(sizes[name] for name in roles.contracted),
         apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
-        across=operand_names(dot, roles.right)[-1] == roles.lane,
+        across=bool(lying_across(dot))
+        if may_round(dot)
+        else operand_names(dot, roles.right)[-1] == roles.lane,
         work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
         joined=len(dots),
         results=sum(r.tensor.size == size for r in body.results),
+        rounds=may_round(dot),
     )
+
+
+def may_round(dot: Node) -> bool:
+    """Whether the operands of a product may be rounded to TF32."""
+    return dot.attrs.get("precision") == "tf32"
+
+
+def lying_across(dot: Node) -> list[int]:
+    """The operands of a product whose lines do not lie along what is summed."""
+    made = result_names(dot)
+    return [i for i in range(2) if operand_names(dot, i)[-1] in made]
 
 
 def beside_of(products: Sequence[Product]) -> Product:
@@ -262,13 +294,16 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
     written = height * width * product.results * apart * dtype.bytes
     cached = programs * (tile.rows + lanes) * depth * dtype.bytes
     used = min(1.0, max(1, programs) / gpu.processors)  # an empty result has none
-    own = flops * gpu.processors / (gpu.bf16_rate * tile.rate)  # of a tile
+    rate = tile.rate
+    if product.rounds and product.across and tile.rows >= WIDE:
+        rate *= TURNING
+    own = flops * gpu.processors / (gpu.bf16_rate * rate)  # of a tile
     turns = -(-programs // gpu.processors)
     turn, end, hidden = (gpu.latency * w for w in (TURN, READING, HIDDEN))
     if not product.reads:
         end = turn
     busy = turns * (own + (hidden if tile.persistent else end))
-    if tile.is_shared(gpu):
+    if tile.is_shared(dtype, gpu):
         busy = turns * (own + hidden)
         left = programs % (2 * gpu.processors) if dtype.bits <= 16 else programs
         if 0 < left <= gpu.processors:
@@ -362,10 +397,11 @@ def is_given_to_library(group: Node) -> bool:
 def is_lone(body: Block, dot: Node) -> bool:
     """Whether a group is nothing but a product of floats, which a library computes as well.
 
-    A library reads slices of its operands where they are.
+    A library reads slices of its operands where they are. What it rounds is a setting of the
+    process.
     """
     others = [n for n in body.nodes if n is not dot and not is_slice_of(n, body.params)]
-    return not others and dot.dtype.kind == "f"
+    return not others and dot.dtype.kind == "f" and not may_round(dot)
 
 
 def is_slice_of(node: Node, arrays: Sequence[Node]) -> bool:

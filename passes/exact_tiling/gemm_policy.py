@@ -73,4 +73,6 @@ def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
     if group.op == "stream":
         return None
     dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
-    return GemmPolicy(dots[0], cpu) if len(dots) == 1 and not is_row_of_sums(dots[0]) else None
+    if len(dots) != 1 or 0 in dots[0].shape or is_row_of_sums(dots[0]):
+        return None
+    return GemmPolicy(dots[0], cpu)

@@ -20,10 +20,11 @@ def dot_axes(node: Node) -> tuple[list[Axes], Axes]:
 
 
 def make_dot(args: Sequence[Node], inputs: Sequence[Axes], output: Axes, like: Node) -> Node:
-    """A dot by axis names, with the element type of another."""
+    """A dot by axis names, with the element type and the precision of another."""
     text = ", ".join(" ".join(o) for o in inputs) + " -> " + " ".join(output)
-    plain = make("dot", args, {"rule": text})
-    return make("dot", args, {"rule": text}, hint=like.tensor.with_shape(plain.shape))
+    attrs = {"rule": text, **{k: v for k, v in like.attrs.items() if k == "precision"}}
+    plain = make("dot", args, attrs)
+    return make("dot", args, attrs, hint=like.tensor.with_shape(plain.shape))
 
 
 def reshaped(x: Node, shape: Sequence[Dim]) -> Node:

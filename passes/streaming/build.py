@@ -126,7 +126,7 @@ class Build:
         left = self._operand(state.factors, state.space, dtype.name, render)
         right = self._operand(state.right, state.right_space, dtype.name, render)
         spaces = (state.space, state.right_space)
-        return render.dot((left, right), spaces, state.names, wide(state.source.dtype))
+        return render.dot((left, right), spaces, state.names, state.source)
 
     def _operand(self, factors: Sequence[Factor], space: Names, dtype: str, render: Render) -> Node:
         """An operand of a dot, in the element type that the function gave it."""

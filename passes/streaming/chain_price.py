@@ -14,12 +14,11 @@ from math import prod
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
 from stack.ir.traits import contractions
-from stack.passes.blocking.tile_choice import Product, best_seconds, tiles_of
+from stack.passes.blocking.stream_extents import extents
+from stack.passes.blocking.tile_choice import Product, best_seconds, may_round, tiles_of
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import power_of_two, static
 from stack.target import Gpu
-
-ROWS = 128  # of a program, which has a processor alone
 
 
 def check_chain(stream: Node, gpu: Gpu) -> str:
@@ -36,20 +35,21 @@ def check_chain(stream: Node, gpu: Gpu) -> str:
         return ""
     dots = [*inner, *sums]
     apart = sum(best_seconds(_product(d), d.args[0].dtype, gpu) for d in dots)
-    streamed = gpu.launch + sum(_seconds(d, d in sums, gpu) for d in dots)
+    rows, _ = extents(stream)
+    streamed = gpu.launch + sum(_seconds(d, d in sums, rows, gpu) for d in dots)
     text = f"it costs {streamed * 1e6:.3g} us as one loop, {apart * 1e6:.3g} us apart"
     if streamed >= apart:
         raise Refusal(text)
     return text
 
 
-def _seconds(dot: Node, is_sum: bool, gpu: Gpu) -> float:
-    """Of a product in the loop."""
+def _seconds(dot: Node, is_sum: bool, rows: int, gpu: Gpu) -> float:
+    """Of a product in the loop, whose programs have so many rows and a processor alone."""
     product, dtype = _product(dot), dot.args[0].dtype
     width = power_of_two(product.width) if is_sum else product.width
-    programs = product.apart * -(-product.height // ROWS)
+    programs = product.apart * -(-product.height // rows)
     turns = -(-programs // gpu.processors)
-    flops = 2.0 * turns * gpu.processors * ROWS * product.depth * width
+    flops = 2.0 * turns * gpu.processors * rows * product.depth * width
     return flops / (gpu.stream_rate * max(t.rate for t in tiles_of(product, dtype)))
 
 
@@ -62,4 +62,10 @@ def _product(dot: Node) -> Product:
         return prod(static(sizes[n]) for n in names)
 
     apart = size(left & right & made)
-    return Product(size(left - right), size(right - left), size((left & right) - made), apart)
+    return Product(
+        size(left - right),
+        size(right - left),
+        size((left & right) - made),
+        apart,
+        rounds=may_round(dot),
+    )

@@ -9,13 +9,16 @@ from stack.ir.axes import Axis, Rule
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
+    converts,
     fold_of,
     is_alias,
     is_contraction,
     is_elementwise,
     is_formula,
     is_input,
+    is_known,
     reads_by_data,
+    shows,
 )
 from stack.ir.types import TensorType
 from stack.passes.streaming.terms import K, Names
@@ -99,6 +102,17 @@ def _plain_sources(rule: Rule) -> Sources | None:
 def keeps_its_value(node: Node) -> bool:
     """Whether a node is elementwise, with a value that a wider element type does not change."""
     return is_elementwise(node) and node.op != "bitcast"
+
+
+def read_through(node: Node) -> bool:
+    """Whether an operand of a dot is read where what it shows lies: a view, or a cast of no more
+    bytes. What a kernel makes and narrows is written narrow, and read so many times."""
+    if not (converts(node) and node.dtype.is_float):
+        return shows(node)
+    source = node.args[0]
+    while shows(source):
+        source = source.args[0]
+    return node.dtype.bits >= node.args[0].dtype.bits or is_input(source) or is_known(source)
 
 
 def finishes(node: Node) -> bool:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
+from stack.passes.blocking.stream import StreamTiler as BlockStream
 from stack.passes.exact_tiling.gemm import COLUMN_COST
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.streaming.chain_price import check_chain
@@ -52,7 +53,9 @@ def choose(stream: Node, loops: str, log: Log) -> str:
         Refusal: there is no such loop, or it costs more than the parts.
     """
     if loops == "blocks":
-        return check_chain(stream, log.gpu)
+        gpu = log.gpu
+        _fits(lambda: BlockStream(stream, target=gpu).kernel())
+        return check_chain(stream, gpu)
     if loops != "cpu":
         raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
     price = cpu_price(stream, log.cpu)

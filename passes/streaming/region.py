@@ -15,7 +15,7 @@ from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_formula, reads_by_data, repeats, shows
 from stack.ir.types import TensorType
-from stack.passes.streaming.graph import Graph, keeps_its_value, reduced_value
+from stack.passes.streaming.graph import Graph, keeps_its_value, read_through, reduced_value
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
 MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
@@ -137,7 +137,7 @@ class Region:
             # rows are read where no state is in them, as long as it takes reading to make them
             return simple and (shows(node) or self.graph.is_generated(node) or self.depends(value))
         if value in self.light:
-            simple = shows(node)
+            simple = read_through(node)
         if reads_by_data(node):
             simple = True
         if not simple and node not in self.dots:
@@ -329,7 +329,7 @@ class Region:
 
     def _walk_views(self, value: Value) -> None:
         """Note how views split the axes of a dot's operand."""
-        while shows(value.node) and self.passes(value):
+        while read_through(value.node) and self.passes(value):
             (value,) = self.operand_values(value)
 
     def _visit_row(self, value: Value, pending: list[Value]) -> None:

@@ -18,9 +18,9 @@ from stack.ir.traits import (
     is_formula,
     is_number,
     reads_by_data,
-    shows,
 )
 from stack.ir.types import F32, DType, TensorType
+from stack.passes.streaming.graph import read_through
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.terms import (
     Anchor,
@@ -123,7 +123,7 @@ class Render:
             return self.form(node)
         if is_number(node):
             return self.constant(splat(node), node.dtype if native else wide(node.dtype))
-        views = shows(node)
+        views = read_through(node)
         if not self.region.passes(value) or (native and not views):
             read = self.leaf(node, self.shape(names))
             return read if native else widened(read)
@@ -131,7 +131,7 @@ class Render:
         if ops.is_whole_view(node):
             return self._moved(value, operands[0], native)
         if is_contraction(node):
-            return self.full_dot(operands, value.names, wide(node.dtype))
+            return self.full_dot(operands, value.names, node)
         args = [self.value(v, native) for v in operands]
         if is_formula(node) or reads_by_data(node):
             whole = [self.full(a, self.names(v)) for a, v in zip(args, operands)]
@@ -149,21 +149,19 @@ class Render:
             return reshaped(made, self.shape(own))
         return self.spread(made, inner, own)
 
-    def full_dot(self, operands: Sequence[Value], names: Names, dtype: DType) -> Node:
+    def full_dot(self, operands: Sequence[Value], names: Names, like: Node) -> Node:
         """A dot of values as they are in memory."""
         spaces = [self.region.atoms(v.names) for v in operands]
         sides = [self.full(self.value(v, True), s) for v, s in zip(operands, spaces)]
-        return self.dot(sides, spaces, self.region.atoms(names), dtype)
+        return self.dot(sides, spaces, self.region.atoms(names), like)
 
-    def dot(
-        self, sides: Sequence[Node], spaces: Sequence[Names], names: Names, dtype: DType
-    ) -> Node:
-        """A dot of values with named axes."""
+    def dot(self, sides: Sequence[Node], spaces: Sequence[Names], names: Names, like: Node) -> Node:
+        """A dot of values with named axes, summed in the wide type of another."""
         order = dict.fromkeys(n for space in spaces for n in space if n != K)
         letter = {K: "k", **dict(zip(order, LETTERS.replace("k", "")))}
         left, right, out = (" ".join(letter[n] for n in s) for s in (*spaces, names))
-        hint = TensorType(dtype, self.shape(names))
-        return make("dot", sides, {"rule": f"{left}, {right} -> {out}"}, hint=hint)
+        hint = TensorType(wide(like.dtype), self.shape(names))
+        return make("dot", sides, {**like.attrs, "rule": f"{left}, {right} -> {out}"}, hint=hint)
 
     def constant(self, number: float | bool, dtype: DType) -> Node:
         """A number."""

@@ -40,8 +40,8 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
     ),
     "glossary": (
         "what the words mean",
-        "Passes, attributes, options, kinds of kernels, words of notes: what each means, and whose"
-        " word it is.",
+        "Passes, attributes, options, kinds of kernels, words of notes: what each means, and who"
+        " says so.",
         inventory.glossary,
         ("name", "kind", "line", "source"),
     ),

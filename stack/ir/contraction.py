@@ -6,7 +6,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from stack.ir.axes import Rule
+from stack.ir.ops import Site
 
+PRECISIONS = ("tf32",)  # what f32 operands may be rounded to
 Names = tuple[str, ...]
 
 
@@ -52,3 +54,10 @@ def contraction(rule: Rule) -> Contraction:
         pick(left, True, True, False),
         lone,
     )
+
+
+def check_precision(site: Site) -> None:
+    """Raises RuleError for a `precision` that is none."""
+    asked = site.attrs.get("precision", PRECISIONS[0])
+    if asked not in PRECISIONS:
+        raise site.fail(f"precision {asked!r} is not one of {', '.join(PRECISIONS)}")

@@ -134,7 +134,7 @@ _control(
     _call_infer,
     "group",
     relation=Body,
-    attrs=("kind: str", "name?", "why?", "at?", "schedule?", "refused?", "padded?"),
+    attrs=("kind: str", "name?", "why?", "at?", "schedule?", "refused?", "padded?", "updates?"),
 )
 _control(
     "cond",

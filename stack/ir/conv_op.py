@@ -17,13 +17,13 @@ from typing import TypeVar
 
 from stack.ir.algebra import Algebra
 from stack.ir.axes import Axis, Rule, plain
+from stack.ir.contraction import check_precision
 from stack.ir.dim import Dim, add, equal, floordiv, maximum, mul, product
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
 from stack.ir.relation import Window, Windows
 from stack.ir.types import Type
 
-PRECISIONS = ("tf32",)
 T = TypeVar("T")
 
 
@@ -44,14 +44,21 @@ def as_stored(axes: Sequence[T], attrs: Mapping[str, object]) -> tuple[T, ...]:
 
 
 def sums_over_images(node: Node) -> bool:
-    """Whether windows are far larger than the result: so is the gradient of a weight made, where
-    channels are images and the window is the gradient of the result."""
+    """Whether channels are images and the window is the gradient of a result: so is the gradient of
+    a weight made.
+
+    Windows are far larger than the result then; or each of several groups has many channels and one
+    result of one image, which the other way round are single channels of many images.
+    """
     at = node.attrs
-    window = channels_second(node.args[1].shape, at)[2:]
+    images = channels_second(node.args[0].shape, at)[0]
+    outs, per_group, *window = channels_second(node.args[1].shape, at)
     result = channels_second(node.shape, at)[2:]
     plain = not at.get("transposed") and all(d == 1 for d in at["lhs_dilation"])
+    is_single = images == 1 and outs == at["groups"] != 1 and per_group != 1
     taps, places = product(window), product(result)
-    return plain and isinstance(taps, int) and isinstance(places, int) and taps >= 4 * places
+    is_long = isinstance(taps, int) and isinstance(places, int) and taps >= 4 * places
+    return plain and (is_single or is_long)
 
 
 def conv_rule(node: Node) -> Rule:
@@ -84,8 +91,7 @@ def _infer(site: Site) -> Type:
         raise site.fail(f"one stride, padding and dilation for each of {rank} axes")
     if any(v < 1 for v in (*stride, *ldil, *rdil, groups)):
         raise site.fail("stride, dilations and groups are positive")
-    if at.get("precision", PRECISIONS[0]) not in PRECISIONS:
-        raise site.fail(f"precision {at['precision']!r} is not one of {', '.join(PRECISIONS)}")
+    check_precision(site)
     ins, outs = (w.shape[0], mul(w.shape[1], groups))
     if not at.get("transposed"):
         ins, outs = outs, ins

@@ -6,6 +6,7 @@ from functools import lru_cache
 
 from stack.ir.algebra import Algebra, reduction
 from stack.ir.axes import Axis, Rule, names, parse_rule, plain
+from stack.ir.contraction import check_precision
 from stack.ir.dim import Dim, mul
 from stack.ir.elementwise_ops import EVERYWHERE, hinted, result_space
 from stack.ir.movement_ops import rule_attr
@@ -140,6 +141,7 @@ def _dot_infer(site: Site) -> Type:
         raise site.fail(f"rule {str(rule)!r}: the result has each axis once")
     if len({a.dtype for a in site.args}) != 1:
         raise site.fail("operands have one element type; insert casts")
+    check_precision(site)
     shape = site.shape()
     dtype = site.hint.dtype if isinstance(site.hint, TensorType) else site.args[0].dtype
     if dtype.kind != site.args[0].dtype.kind:
@@ -213,7 +215,7 @@ define(
         folds=lambda node: "sum",
         restated=lambda node, rule: {"rule": str(rule)},
         flops=2,
-        attrs=("rule: str",),
+        attrs=("rule: str", "precision?: str"),
         arity=2,
         levels=EVERYWHERE,
     )

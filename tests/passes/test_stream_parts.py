@@ -154,3 +154,17 @@ def test_few_rows_of_many_places_are_split() -> None:
 def test_what_fills_the_device_stays_whole() -> None:
     assert parts_of(4, 2048, 2048) == 1
     assert parts_of(1, 1, 64) == 1
+
+
+def test_few_rows_of_a_long_vocabulary_are_in_parts() -> None:
+    """A product of f32 takes long: 64 programs leave half of a GPU idle. A result has an axis
+    of one place that no state has."""
+
+    def loss(x: Tensor, w: Tensor, target: Tensor) -> Tensor:
+        return torch.log_softmax(x @ w.T, -1).gather(-1, target)
+
+    args = [torch.empty(4096, 768), torch.empty(32000, 768), torch.zeros(4096, 1).long()]
+    func, notes = streamed(prepared(stack.trace(loss, *args)))
+    assert streams(func), notes
+    made = Pipeline("split_reductions").run(func).func
+    assert any("part" in s.attrs for s in streams(made))

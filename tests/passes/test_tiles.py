@@ -9,6 +9,7 @@ import pytest
 
 from stack.ir import Builder, Func, param, parse, tensor, verify
 from stack.ir.data import round_bf16
+from stack.ir.node import walk
 from stack.ir.types import BF16, F32
 from stack.passes.blocking.tile_choice import (
     HALF,
@@ -247,3 +248,45 @@ def test_the_model_knows_what_smaller_tiles_save(case: Product, has_last: bool) 
 def test_products_without_elements_have_tiles(sizes: tuple[int, int, int]) -> None:
     for dtype in (BF16, F32):
         assert ranked(Product(*sizes), dtype, GPU)
+
+
+# ---- f32 that may be rounded to TF32
+
+
+def rounded(func: Func) -> Func:
+    return parse(str(func).replace("dot(%x, %w) {", 'dot(%x, %w) {precision="tf32", '))
+
+
+def test_rounded_products_have_tiles_of_half_the_depth() -> None:
+    exact = product(8192, 3072, 768, "f32")
+    (tile,) = tiles_of(rounded(exact), 1)
+    assert Tile.of(Schedule.parse(tile)).rows >= 128
+    assert LIBRARY not in tiles_of(rounded(exact))  # that rounds by a setting
+    large = Product(8192, 3072, 768)
+    sure, loose = large, replace(large, rounds=True)
+    times = [min(seconds(t, p, F32, GPU) for t in ranked(p, F32, GPU)) for p in (sure, loose)]
+    assert times[1] < times[0] / 3
+
+
+def test_what_may_be_rounded_is_so_in_the_kernel(rng: np.random.Generator) -> None:
+    """Through transposes, a stream and the tiles."""
+    text = """func @f(%q: f32[2, 64, 32], %k: f32[2, 32, 64]) -> (f32[2, 64, 32]) at tensor {
+  %t = transpose(%k) {perm=[0, 2, 1]} : f32[2, 64, 32]
+  %d = dot(%q, %t) {precision="tf32", rule="a m c, a n c -> a m n"} : f32[2, 64, 64]
+  %m = reduce(%d) {axes=[2], kind="max"} : f32[2, 64]
+  %b = broadcast(%m) {axes=[0, 1]} : f32[2, 64, 64]
+  %s = sub(%d, %b) : f32[2, 64, 64]
+  %e = exp(%s) : f32[2, 64, 64]
+  %y = dot(%e, %t) {precision="tf32", rule="a m n, a n c -> a m c"} : f32[2, 64, 32]
+  return %y
+}
+"""
+    spec = "canonicalize,layout,stream{loops=blocks},fuse,collapse,schedule,blocks"
+    func = Pipeline(spec).run(parse(text)).func
+    (kernel,) = (n for n in func.nodes if n.op == "kernel")
+    dots = [n for _, n in walk(kernel.blocks[0]) if n.op == "dot"]
+    assert [d.attrs["precision"] for d in dots] == ["tf32"] * 2
+    shapes = (2, 64, 32), (2, 32, 64)
+    arrays = [rng.standard_normal(s, dtype=np.float32) for s in shapes]
+    want = parse(text).interpret(*arrays)
+    np.testing.assert_allclose(func.interpret(*arrays), want, rtol=1e-4, atol=1e-4)

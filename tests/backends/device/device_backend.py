@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -67,3 +68,8 @@ BACKEND = Backend(
     missing=lambda: None,
     lowering=Lowering("tile", STAGES),
 )
+
+
+def with_stages(stages: Sequence[tuple[str, str]]) -> Backend:
+    """The backend with other stages."""
+    return replace(BACKEND, lowering=replace(BACKEND.lowering, stages=tuple(stages)))

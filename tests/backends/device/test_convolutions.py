@@ -8,9 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from device_backend import BACKEND
+import torch
+from device_backend import BACKEND, with_stages
 from kernel_cases import Spec, random_array
 from test_programs import check, func_of
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from stack.backends.device.torch_device import TorchDevice
 from stack.backends.runtime.program import Program
@@ -118,6 +120,33 @@ def test_the_gradient_of_a_weight(last: bool, stride: int, rng: np.random.Genera
     check(func, arrays, 1e-4)
 
 
+def test_the_gradient_of_a_window_as_large_as_its_image(rng: np.random.Generator) -> None:
+    """Of single channels: one call for all of them, not a product of images for each."""
+    attrs = {k: (1, 1) for k in ("stride", "lhs_dilation", "rhs_dilation")}
+    specs: list[Spec] = [("f32", 1, 6 * 4, 5, 5), ("f32", 6, 4, 5, 5)]
+
+    def build(b: Builder, x: Node, w: Node) -> Node:
+        return b.conv(x, w, groups=6, low=(2, 2), high=(2, 2), **attrs)
+
+    func = func_of(build, specs)
+    arrays = [random_array(s, rng) for s in specs]
+    with Calls() as calls:
+        check(func, arrays, 1e-4)
+    assert torch.ops.aten.convolution_backward.default in calls.seen
+
+
+class Calls(TorchDispatchMode):
+    """Which ops torch runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[object] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.add(func)
+        return func(*args, **(kwargs or {}))
+
+
 @pytest.mark.parametrize("last", [False, True])
 @pytest.mark.parametrize("rank", [1, 3])
 def test_ranks(rank: int, last: bool, rng: np.random.Generator) -> None:
@@ -151,7 +180,7 @@ def test_what_the_library_allocates_is_kept_no_longer_than_it_is_read() -> None:
     stages = (*BACKEND.lowering.stages[:-1], ("tiled", "tile,library,memory{made=[conv]}"))
     held: list[int] = []
     programs: list[Program] = []
-    backend = replace(BACKEND.with_stages(stages), compile=_noting(programs))
+    backend = replace(with_stages(stages), compile=_noting(programs))
     executable = compile_func(func, backend)
     (program,) = programs
     inner = [v for v in program.passing if v.source == "made"]

@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 import pytest
 import torch
-from device_backend import BACKEND, compile_program
+from device_backend import compile_program, with_stages
 
 import stack.plugins as plugins
 from stack.backends.device.executable import executable
@@ -28,7 +28,7 @@ os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 # every op is a library call: nothing here waits for a kernel in the interpreter
-LIBRARY = BACKEND.with_stages((("canonical", "canonicalize"), ("tiled", "library,memory")))
+LIBRARY = with_stages((("canonical", "canonicalize"), ("tiled", "library,memory")))
 
 
 def no_kernel(node: Node) -> NoReturn:

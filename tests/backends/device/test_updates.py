@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from device_backend import BACKEND
+from device_backend import BACKEND, with_stages
 from kernel_cases import Spec, random_array
 from test_programs import func_of
 
+import stack
+from stack.backends.device.torch_device import TorchDevice
 from stack.ir import Builder, Node
-from stack.ir.node import Func
+from stack.ir.node import Block, Func
 from stack.ir.storage import decode, encode
+from stack.rewrite.pipeline import Pipeline
 from stack.run.compile import compile_func, lower
 from stack.run.record import Run
 
 TILED = "tile{refuse=[scatter]},library,memory{updated=[scatter]}"
-LIBRARY = BACKEND.with_stages((*BACKEND.lowering.stages[:-1], ("tiled", TILED)))
+LIBRARY = with_stages((*BACKEND.lowering.stages[:-1], ("tiled", TILED)))
 # rule, operand, index, updates
 ROWS = {
     "rows": ("v! d, n, n d -> v! d", (7, 3), (5,), (5, 3)),
@@ -56,15 +61,39 @@ def test_sums_of_rows(name: str, deterministic: bool) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def places(func: Func) -> dict[str, tuple[int, ...]]:
-    lowered = lower(func, LIBRARY, Run("main", "", "test"))
-    return {str(n.attrs["name"]): n.attrs["at"] for n in lowered.nodes if "at" in n.attrs}
+def steps(block: Block) -> dict[str, Node]:
+    return {str(n.attrs["name"]): n for n in block.nodes if "at" in n.attrs}
+
+
+def lowered(func: Func) -> Block:
+    return lower(func, LIBRARY, Run("main", "", "test")).body
 
 
 def test_the_sum_is_where_its_operand_was() -> None:
-    at = places(summed(*ROWS["rows"])[0])
-    assert at["scatter"] == at["neg"] != (-1,)
-    assert at["exp"] == (-1,)
+    found = steps(lowered(summed(*ROWS["rows"])[0]))
+    assert found["scatter"].attrs["updates"] == 0
+    assert found["neg"].attrs["at"] != (-1,)
+    assert found["exp"].attrs["at"] == (-1,)
+
+
+def test_a_loop_writes_its_rows_in_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ys[i] = y` of a scan: a copy of all rows before the first turn, none in a turn."""
+
+    def running(xs: jax.Array) -> jax.Array:
+        step = lambda total, x: (total + x, jnp.cos(total) * x)
+        return jax.lax.scan(step, jnp.zeros(3), xs)[1]
+
+    xs = np.random.default_rng(0).standard_normal((7, 3), dtype=np.float32)
+    func = Pipeline("canonicalize,trip_counts").run(stack.trace(running, xs)).func
+    (loop,) = (n for n in lowered(func).nodes if n.op == "while")
+    assert steps(loop.blocks[1])["scatter"].attrs["updates"] == 0
+    executable = compile_func(func, LIBRARY)
+    copied: list[torch.Tensor] = []
+    clone = TorchDevice.copy
+    monkeypatch.setattr(TorchDevice, "copy", lambda _, x: copied.append(x) or clone(x))
+    (found,) = executable.run([xs])
+    np.testing.assert_allclose(found, func.interpret(xs), rtol=1e-5)
+    assert [x.shape for x in copied].count((7, 3)) == 1
 
 
 def test_an_operand_that_is_read_later_stays() -> None:
@@ -78,8 +107,8 @@ def test_an_operand_that_is_read_later_stays() -> None:
         return b.scan(b.mul(twice, y), kind="sum", axis=0, reverse=False)
 
     func = func_of(build, specs)
-    at = places(func)
-    assert at["scatter"] != at["scan"]
+    scatters = [n for n in lowered(func).nodes if n.attrs.get("name") == "scatter"]
+    assert [n.attrs.get("updates") for n in scatters] == [None, 0]
     rng = np.random.default_rng(1)
     arrays = [random_array(s, rng) for s in specs]
     arrays[1] = rng.integers(0, 7, size=5)

@@ -254,7 +254,9 @@ def test_variants_forward(name: str, seq: int, width: int, dtype: str) -> None:
     compiled = stack.compile(VARIANTS[name], *args, backend="triton")
     assert {k.kind for k in compiled.run.kernels} == {"generated"}
     streams = [k for k in compiled.run.kernels if "dot" in k.ops]  # parts are merged by another
-    assert len(streams) == 1 or name == "document"  # what its mask leaves first
+    # without a correction, as of a sigmoid, two products cost less where few rows are few programs
+    by_cost = any("is not streamed: it costs" in n for n in compiled.run["streamed"].notes)
+    assert len(streams) == 1 + by_cost or name == "document"  # what its mask leaves first
     (ours,) = error([compiled(*args)], [exact])
     (eager,) = error([VARIANTS[name](*args)], [exact])
     assert ours <= max(allowed(dtype) * eager, 2e-6), (ours, eager)

@@ -172,3 +172,30 @@ def test_values_and_gradients(name: str, kind: torch.dtype) -> None:
         unit = torch.finfo(kind).eps * float(true.double().norm())
         allowed = (2 if kind is torch.float32 else 3) * float((other - true).norm()) + unit
         assert float((own - true).norm()) <= allowed
+
+
+def test_attention_of_a_module_multiplies_what_it_is_given() -> None:
+    """Torch's function for `nn.MultiheadAttention` calls for attention itself: no f32 copies."""
+    module = torch.nn.MultiheadAttention(64, 4, batch_first=True).to(torch.bfloat16)
+    x = torch.randn(2, 16, 64, dtype=torch.bfloat16)
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        return module(x, y, y, need_weights=False)[0]
+
+    dots = [n for n in stack.trace(run, x, x).nodes if n.op == "dot"]
+    assert {a.dtype.name for n in dots for a in n.args} == {"bf16"}
+    torch.testing.assert_close(stack.compile(run, x, x)(x, x), run(x, x), rtol=2e-2, atol=2e-3)
+
+
+def test_what_a_kernel_narrows_is_read_narrow() -> None:
+    """The products of queries, keys and values add a bias in f32 and write 16 bits."""
+    q, k, v = (torch.nn.Linear(64, 64).to(torch.bfloat16) for _ in range(3))
+
+    def run(x: Tensor) -> Tensor:
+        heads = (part(x).unflatten(-1, (4, 16)).transpose(1, 2) for part in (q, k, v))
+        return F.scaled_dot_product_attention(*heads)
+
+    func = stack.trace(run, torch.randn(2, 128, 64, dtype=torch.bfloat16))
+    spec = "inline,canonicalize,decompose{gpu=true},canonicalize,layout,stream{loops=blocks}"
+    (stream,) = (n for n in Pipeline(spec).run(func).func.nodes if n.op == "stream")
+    assert {a.dtype.name for a in stream.args} == {"bf16"}

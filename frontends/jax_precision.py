@@ -1,0 +1,28 @@
+"""What JAX says that products of f32 may be rounded to on a GPU, and its setting for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax.lax import DotAlgorithmPreset, Precision
+
+_ROUNDED = (
+    *(Precision.DEFAULT, Precision.HIGH),
+    *(DotAlgorithmPreset.DEFAULT, DotAlgorithmPreset.TF32_TF32_F32),
+)
+
+
+def matmul_precision() -> str | None:
+    """The setting as it stands: `jax.default_matmul_precision`, which captures depend on."""
+    config: Any = jax.config
+    return config.jax_default_matmul_precision
+
+
+def rounds(asked: Any) -> bool:
+    """Whether a `precision` of an equation lets f32 operands be rounded to TF32.
+
+    That is what XLA does on a GPU where nothing is asked for; see `jax.lax.Precision`.
+    """
+    both = asked if isinstance(asked, tuple) else (asked,)
+    return all(p is None or p in _ROUNDED for p in both)

@@ -1,0 +1,160 @@
+"""fission: products of a loop that no earlier turn has a part in run before it, for all turns.
+
+A loop over the rows of an array, as over time, multiplies each row by the same weights. Together
+the rows are one product, whose tiles are full; a turn then reads its row of the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from stack.ir.axes import LETTERS
+from stack.ir.builder import make
+from stack.ir.node import Block, Func, Node
+from stack.ir.ops import rule_of
+from stack.ir.traits import (
+    contractions,
+    is_alias,
+    is_contraction,
+    is_elementwise,
+    is_input,
+    is_known,
+    reads_by_data,
+)
+from stack.passes.blocking.tile_choice import best_seconds, product_of
+from stack.passes.control import changed_bodies
+from stack.passes.hoist import with_values
+from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
+from stack.passes.rules.transposes import transposed
+from stack.passes.tile import alone
+from stack.passes.tiling.frame import CannotTile
+from stack.passes.trip_counts import counter
+from stack.rewrite import engine
+from stack.rewrite.engine import Replacement
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+from stack.target import Gpu
+
+MOST = 1  # times the memory of what a product is made of that its results may take
+
+
+@dataclass(frozen=True)
+class Fission(Pass):
+    """Compute products of the rows that a loop reads in turn before it, where that takes less."""
+
+    name: ClassVar[str] = "fission"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        block = engine.replace(block, changed) if changed else block
+        moved: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            count = node.attrs.get("trip_count", 0) if node.op == "while" else 0
+            place = counter(node) if count > 1 else None
+            if place is None:
+                continue
+            found = _Turns(node, place, count).products(log.gpu)
+            if found and log.spend("fission", block.locs.get(node, ())):
+                index = node.blocks[1].params[place]
+                moved[node] = Replacement(with_values(node, found, partial(_row, index=index)))
+        return engine.replace(block, moved) if moved else block
+
+
+@dataclass
+class _Turns:
+    """Values of a loop's body for all turns at once: arrays with the turns as their first axis."""
+
+    loop: Node
+    place: int  # of the counter
+    count: int
+    fixed: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    rows: dict[Node, Node] = field(default_factory=dict[Node, Node])
+
+    def products(self, gpu: Gpu) -> dict[Node, Node]:
+        """Dots that are worth it, and each for all turns."""
+        body = self.loop.blocks[1]
+        slots = zip(body.params, body.results, self.loop.args, strict=True)
+        self.fixed = {p: arg for p, result, arg in slots if p is result}
+        found: dict[Node, Node] = {}
+        for node in body.nodes:
+            made = self._of_all(node, body.params[self.place])
+            if made is None:
+                continue
+            self.rows[node] = made
+            if is_contraction(node) and _pays(node, made, self.count, gpu):
+                found[node] = made
+        return found
+
+    def _of_all(self, node: Node, index: Node) -> Node | None:
+        if is_input(node) or is_known(node) or node.blocks:
+            return None
+        if all(a in self.fixed or is_known(a) for a in node.args):
+            args = [self.fixed.get(a, a) for a in node.args]
+            self.fixed[node] = Node(node.op, args, node.attrs, node.type)
+            return None
+        if reads_by_data(node):
+            return self._rows_read(node, index)
+        if not all(a in self.rows or a in self.fixed for a in node.args):
+            return None
+        if is_alias(node):
+            return reshaped(self.rows[node.args[0]], (self.count, *node.shape))
+        if is_contraction(node):
+            return self._product(node)
+        if is_elementwise(node) and len(node.args) == 1:
+            (arg,) = (self.rows[a] for a in node.args)
+            return Node(node.op, (arg,), node.attrs, arg.tensor.with_dtype(node.dtype))
+        return None
+
+    def _rows_read(self, node: Node, index: Node) -> Node | None:
+        """The array whose rows the loop reads one after the other, from the first to the last."""
+        if node.args[0] not in self.fixed or node.args[1:] != (index,):
+            return None
+        rule = rule_of(node)
+        assert rule is not None, "what picks has one"
+        operand = rule.inputs[0]
+        axis = [a.mark for a in operand].index("!")
+        if node.args[0].shape[axis] != self.count:
+            return None
+        order = [axis, *(i for i in range(len(operand)) if i != axis)]
+        if [a.names for a in rule.outputs[0]] != [operand[i].names for i in order[1:]]:
+            return None
+        return transposed(self.fixed[node.args[0]], order)
+
+    def _product(self, node: Node) -> Node | None:
+        inputs, output = dot_axes(node)
+        if sum(a in self.rows for a in node.args) != 1:
+            return None
+        side = 0 if node.args[0] in self.rows else 1
+        taken = {n for names in inputs for n in names}
+        turn = next(c for c in LETTERS if c not in taken)
+        args = [self.rows.get(a) or self.fixed[a] for a in node.args]
+        inputs[side] = [turn, *inputs[side]]
+        return make_dot(args, inputs, [turn, *output], node)
+
+
+def _pays(node: Node, made: Node, count: int, gpu: Gpu) -> bool:
+    """Whether one product, written and read again, takes less than one in each turn."""
+    sizes: list[Any] = [made.tensor.size, max(a.tensor.size for a in made.args)]  # pyright: ignore
+    if sizes[0] > MOST * sizes[1]:
+        return False
+    body = alone(node).blocks[0]
+    try:
+        product = product_of(body, contractions(body.nodes))
+    except CannotTile:
+        return False
+    dtype = node.args[0].dtype
+    apart = count * (best_seconds(product, dtype, gpu) - gpu.launch)
+    together = best_seconds(replace(product, height=product.height * count), dtype, gpu)
+    return together + 2 * sizes[0] * node.dtype.bytes / gpu.memory_rate < apart
+
+
+def _row(values: Node, index: Node) -> Node:
+    """What a turn reads of the values of all turns."""
+    names = LETTERS[: values.tensor.rank - 1]
+    rule = f"{' '.join(['x0!', *names])},  -> {' '.join(names)}"
+    return make("gather", (values, index), {"rule": rule})

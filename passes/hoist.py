@@ -1,0 +1,101 @@
+"""hoist: what every turn of a loop would compute alike is computed once, before the loop.
+
+A loop that counts carries some values unchanged from turn to turn, such as weights. What is made of
+these alone is one more such value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.ir.builder import param, rebuild_block
+from stack.ir.node import Block, Func, Node, unique_name
+from stack.ir.ops import lookup
+from stack.ir.traits import is_alias, is_input, is_item, is_known, repeats
+from stack.ir.types import TensorType, TupleType
+from stack.passes.control import changed_bodies
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+STAY = ("control", "foreign")  # kinds of ops that run where they stand
+
+
+@dataclass(frozen=True)
+class Hoist(Pass):
+    """Compute what does not change in a loop of known turns before it."""
+
+    name: ClassVar[str] = "hoist"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log), func.level)
+
+    def _block(self, block: Block, log: Log) -> Block:
+        changed = changed_bodies(block, lambda b: self._block(b, log))
+        block = replace(block, changed) if changed else block
+        moved: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if node.op != "while" or node.attrs.get("trip_count", 0) < 2:
+                continue
+            values = _unchanging(node)
+            if values and log.spend("hoist", block.locs.get(node, ())):
+                moved[node] = Replacement(with_values(node, values))
+        return replace(block, moved) if moved else block
+
+
+def _unchanging(loop: Node) -> dict[Node, Node]:
+    """Values of the body that are the same in each turn and cost something, the last ones of each
+    chain: the value outside of the loop for each of them."""
+    body = loop.blocks[1]
+    known: dict[Node, Node] = {
+        p: arg
+        for p, result, arg in zip(body.params, body.results, loop.args, strict=True)
+        if p is result
+    }
+    dear: set[Node] = set()
+    for node in body.nodes:
+        is_plain = isinstance(node.type, TensorType) and lookup(node.op).kind not in STAY
+        if is_input(node) or not is_plain or node.blocks or any(a not in known for a in node.args):
+            continue
+        known[node] = Node(node.op, [known[a] for a in node.args], node.attrs, node.type)
+        if not _is_free(node) or not dear.isdisjoint(node.args):
+            dear.add(node)
+    needed = {a for n in body.nodes if n not in dear for a in n.args} | set(body.results)
+    return {n: known[n] for n in body.nodes if n in dear and n in needed}
+
+
+def _is_free(node: Node) -> bool:
+    """Whether a node costs nothing in a turn."""
+    return is_known(node) or is_alias(node) or is_item(node) or repeats(node)
+
+
+def with_values(
+    loop: Node, values: Mapping[Node, Node], read: Callable[[Node], Node] = lambda p: p
+) -> Node:
+    """What stands for a loop whose body takes values from outside.
+
+    Args:
+        values: of the body, and those outside that it carries for them.
+        read: what a turn makes of such a one.
+    """
+    test, body = loop.blocks
+    taken = {str(p.attrs["name"]) for p in (*test.params, *body.params)}
+    given = [param(unique_name("hoisted", taken, {}), v.type) for v in values.values()]
+    fresh = {n: read(p) for n, p in zip(values, given, strict=True)}
+    tests = Block((*test.params, *given), test.results, test.names, test.locs)
+    inner = rebuild_block(
+        body, lambda old, args, blocks: fresh.get(old) or _again(old, args, blocks)
+    )
+    turn = Block((*inner.params, *given), (*inner.results, *given), inner.names, inner.locs)
+    types = TupleType((*loop.types, *(n.tensor for n in given)))
+    new = Node(loop.op, (*loop.args, *values.values()), loop.attrs, types, (tests, turn))
+    is_tuple = isinstance(loop.type, TupleType)
+    return new if is_tuple else Node("item", (new,), {"index": 0}, loop.type)
+
+
+def _again(old: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
+    if args == old.args and blocks == old.blocks:
+        return old
+    return Node(old.op, args, old.attrs, old.type, blocks)

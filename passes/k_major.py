@@ -1,0 +1,94 @@
+"""k_major: operands of TF32 products are turned so that their lines lie along what is summed.
+
+Tensor cores take TF32 from shared memory along the summed axis alone: what lies across goes through
+registers, at a quarter of their rate. A copy that is turned costs its bytes. In a loop that counts,
+an operand that no turn changes is turned once (`hoist`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from stack.ir.builder import make
+from stack.ir.node import Block, Func, Node, topological
+from stack.ir.traits import contractions, is_contraction, is_control, is_known
+from stack.passes.blocking.tile_choice import best_seconds, lying_across, may_round, product_of
+from stack.passes.rules.dot_layout import dot_axes, make_dot
+from stack.passes.tile import alone
+from stack.passes.tiling.frame import CannotTile
+from stack.rewrite import engine
+from stack.rewrite.engine import Replacement
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+from stack.target import Gpu
+
+
+@dataclass(frozen=True)
+class KMajor(Pass):
+    """Transpose operands of products that may be rounded, where that takes less than it saves."""
+
+    name: ClassVar[str] = "k_major"
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self._block(func.body, log, frozenset(), 1), func.level)
+
+    def _block(self, block: Block, log: Log, fixed: Set[Node], turns: int) -> Block:
+        """A block that runs so many times; what is `fixed` is the same each time."""
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if is_control(node):
+                blocks = tuple(self._block(b, log, *_inside(node, b)) for b in node.blocks)
+                if blocks != node.blocks:
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+            if not (is_contraction(node) and may_round(node)):
+                continue
+            sides = lying_across(node)
+            cost = sum(_copied(node.args[i], fixed, turns, log.gpu) for i in sides)
+            if sides and cost < _saved(node, log.gpu) and log.spend("k_major"):
+                changed[node] = Replacement(_turned(node, sides))
+        return engine.replace(block, changed) if changed else block
+
+
+def _inside(node: Node, block: Block) -> tuple[Set[Node], int]:
+    """What is the same in each run of a block of a node, and how often it runs."""
+    count = node.attrs.get("trip_count")
+    if not count or block is not node.blocks[1]:
+        return frozenset(), 1
+    return {p for p, r in zip(block.params, block.results, strict=True) if p is r}, int(count)
+
+
+def _copied(x: Node, fixed: Set[Node], turns: int, gpu: Gpu) -> float:
+    """Seconds of a copy, in each of some turns."""
+    size: Any = x.tensor.bytes
+    if all(n in fixed or is_known(n) for n in topological([x]) if not n.args):
+        size, launch = size / turns, gpu.launch / turns
+    else:
+        launch = gpu.launch
+    return launch + 2 * size / gpu.memory_rate
+
+
+def _saved(dot: Node, gpu: Gpu) -> float:
+    """Seconds that a product takes less where both operands lie along what is summed."""
+    body = alone(dot).blocks[0]
+    try:
+        product = product_of(body, contractions(body.nodes))
+    except CannotTile:
+        return 0.0
+    dtype = dot.args[0].dtype
+    along = replace(product, across=False)
+    return best_seconds(product, dtype, gpu) - best_seconds(along, dtype, gpu)
+
+
+def _turned(dot: Node, sides: Sequence[int]) -> Node:
+    """The product of copies whose last axis is the one that is summed."""
+    inputs, output = dot_axes(dot)
+    args = list(dot.args)
+    for i in sides:
+        names = inputs[i]
+        inputs[i] = [n for n in names if n in output] + [n for n in names if n not in output]
+        perm = tuple(names.index(n) for n in inputs[i])
+        args[i] = make("transpose", (args[i],), {"perm": perm})
+    return make_dot(args, inputs, output, dot)

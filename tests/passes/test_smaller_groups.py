@@ -1,0 +1,57 @@
+"""What no kernel of blocks computes whole is computed in parts, and never streamed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stack.ir import Func, parse
+from stack.rewrite import Pipeline
+
+SPEC = "stream{loops=blocks},fuse,collapse,schedule,blocks,library"
+
+# the windows of a patch embedding: three axes are summed
+PATCHES = """func @f(%x: f32[2, 3, 4, 4, 4, 4], %w: f32[8, 3, 4, 4], %b: f32[8]) -> (
+    f32[2, 4, 4, 8]) at tensor {
+  %d = dot(%x, %w) {rule="n c p s q t, o c s t -> n p q o"} : f32[2, 4, 4, 8]
+  %r = broadcast(%b) {axes=[3]} : f32[2, 4, 4, 8]
+  %a = add(%d, %r) : f32[2, 4, 4, 8]
+  %y = exp(%a) : f32[2, 4, 4, 8]
+  return %y
+}
+"""
+
+# a perceptron across patches, which lie in two axes
+ACROSS = """func @f(%x: bf16[64, 14, 14, 768], %w: bf16[384, 14, 14], %v: bf16[196, 384]) -> (
+    f32[64, 768, 196]) at tensor {
+  %d = dot(%x, %w) {rule="a b c d, k b c -> a d k"} : f32[64, 768, 384]
+  %e = exp(%d) : f32[64, 768, 384]
+  %c = cast(%e) : bf16[64, 768, 384]
+  %y = dot(%c, %v) {rule="a d k, o k -> a d o"} : f32[64, 768, 196]
+  return %y
+}
+"""
+
+
+def kinds(func: Func) -> list[str]:
+    return [str(n.attrs.get("kind", n.op)) for n in func.nodes if n.op in ("kernel", "fusion")]
+
+
+def test_a_product_goes_to_a_library_and_what_follows_it_does_not(
+    rng: np.random.Generator,
+) -> None:
+    source = parse(PATCHES)
+    func = Pipeline(SPEC).run(source).func
+    assert kinds(func) == ["library", "kernel"]
+    (library,) = (n for n in func.nodes if n.op == "fusion")
+    assert [n.op for n in library.blocks[0].nodes] == ["dot"]
+    arrays = [rng.standard_normal([int(s) for s in p.shape], np.float32) for p in source.params]
+    np.testing.assert_allclose(func.interpret(*arrays), source.interpret(*arrays), rtol=1e-4)
+
+
+def test_no_stream_where_no_loop_computes_it() -> None:
+    found = Pipeline("stream{loops=blocks}").run(parse(ACROSS))
+    assert not any(n.op == "stream" for n in found.func.nodes)
+    notes = [note for record in found.records for note in record.notes]
+    assert any("is not streamed: a dot over several axes" in note for note in notes)
+    steps = [n for n in Pipeline(SPEC).run(parse(ACROSS)).func.nodes if "kind" in n.attrs]
+    assert not any(n.op == "stream" for step in steps for n in step.blocks[0].nodes)

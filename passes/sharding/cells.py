@@ -18,6 +18,7 @@ from stack.ir.mesh import Axes, Mesh, joined
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
+from stack.ir.traits import is_item, maker, place_of, runs_blocks
 from stack.ir.types import TensorType
 from stack.passes.sharding.factors import Factors, factors_of
 
@@ -127,8 +128,8 @@ class Program:
         for node in (*block.params, *block.nodes):
             for number, inner in enumerate(node.blocks):
                 self._enter(inner, (*path, (node, number)))
-            if node.op == "item":
-                self._join(Value(path, node), Value(path, node.args[0], node.attrs["index"]))
+            if is_item(node):
+                self._join(Value(path, node), Value(path, maker(node), place_of(node)))
             elif node.blocks:
                 self._borders(node, path)
 
@@ -173,7 +174,7 @@ class Program:
             self._said(value)
         for path, block in self.blocks.items():
             for node in block.nodes:
-                if ops.lookup(node.op).kind != "control" and not is_inline(node):
+                if not (runs_blocks(node) or is_item(node) or is_inline(node)):
                     values = [Value(path, a) for a in node.args]
                     values += [Value(path, node, i) for i in range(len(node.types))]
                     moves = ops.lookup(node.op).kind in ("elementwise", "movement", "collective")

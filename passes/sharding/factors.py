@@ -138,7 +138,7 @@ def alone(node: Node) -> Node:
 @lru_cache(maxsize=1 << 14)
 def _factors(node: Node) -> Factors:
     shapes = [a.shape for a in node.args], [t.shape for t in node.types]
-    relation = ops.relation_of(node) if ops.lookup(node.op).kind != "control" else None
+    relation = ops.relation_of(node)
     if node.op == "reshard":
         relation = ops.relation_of(Node("neg", node.args, {}, node.tensor))
     if not isinstance(relation, Linear):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stack.ir import Builder, Node, make, ops
+from stack.ir import Builder, Node, make
 from stack.ir.array_space import identity
 from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
 from stack.ir.sharding import Sharding, is_padded
@@ -111,8 +111,3 @@ def positions(node: Node) -> range:
     """Operands that say where others are read or written."""
     last = {"gather": 0, "scatter": 1}.get(node.op)
     return range(0) if last is None else range(1, len(node.args) - last)
-
-
-def has_regions(node: Node) -> bool:
-    """Whether a node runs blocks."""
-    return ops.lookup(node.op).kind == "control" and bool(node.blocks)

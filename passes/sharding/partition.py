@@ -7,7 +7,8 @@ from stack.ir.mesh import Mesh
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Node
 from stack.ir.sharding import replicated
-from stack.passes.sharding.local import Local, has_regions, local_type, local_types
+from stack.ir.traits import is_item, runs_blocks
+from stack.passes.sharding.local import Local, local_type, local_types
 from stack.passes.sharding.move import moved
 
 
@@ -30,9 +31,9 @@ def _node(b: Builder, node: Node, done: dict[Node, Node], mesh: Mesh) -> Node:
     args = [done[a] for a in node.args]
     if is_inline(node):
         return node
-    if node.op == "item":
+    if is_item(node):
         return b.item(*args, index=node.attrs["index"])
-    if has_regions(node):
+    if runs_blocks(node):
         blocks = [partitioned(inner, mesh) for inner in node.blocks]
         return b.op(node.op, args, node.attrs, blocks, local_types(node.type))
     if node.op == "reshard":

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Node, walk
 from stack.ir.sharding import Sharding, replicated
+from stack.ir.traits import is_item
 from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import Path, Program, Value
 from stack.passes.sharding.choose import best_choice
@@ -86,7 +87,7 @@ class _Block:
     def _node(self, node: Node) -> None:
         if is_inline(node):
             new = node
-        elif node.op == "item":
+        elif is_item(node):
             (source,) = self.made[node.args[0]]
             index = int(node.attrs["index"])
             new = Node("item", (source,), node.attrs, source.types[index])

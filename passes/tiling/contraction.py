@@ -47,12 +47,15 @@ def _sizes(dot: Node) -> dict[str, int]:
 
 
 def roles_of(dot: Node) -> Roles:
-    """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own."""
+    """Who is who in a dot. Raises CannotTile where no operand has rows and lanes of its own, or
+    an axis is empty."""
     names = contraction(parse_rule(dot.attrs["rule"]))
     output, sides = names.result, (names.left, names.right)
     if any(len(set(axes)) != len(axes) for axes in (*sides, output)):
         raise CannotTile("an operand of the dot has one axis twice")
     sizes = _sizes(dot)
+    if 0 in sizes.values():
+        raise CannotTile("an axis of the dot is empty")
     if not output or output[-1] in names.batch:
         raise CannotTile("the last axis of the dot's result is a batch axis")
     lane = output[-1]

@@ -291,6 +291,11 @@ def is_group(node: Node) -> bool:
     return lookup(node.op).kind == "group"
 
 
+def runs_blocks(node: Node) -> bool:
+    """Whether a node is what its blocks compute, as steps or as one."""
+    return (is_control(node) or is_group(node)) and bool(node.blocks)
+
+
 def is_fusion(node: Node) -> bool:
     """Whether a node is a group of ops; its attribute `kind` says what will run it."""
     return is_group(node) and "kind" in node.attrs

@@ -17,4 +17,4 @@ def test_story(capsys: pytest.CaptureFixture[str]) -> None:
     assert sent["context"] == 4 * (x // 4) * 3 // 4
     told = capsys.readouterr().out
     assert "mesh @m(dp=2, tp=4)" in told
-    assert "%mm_3 to f32[8{dp}, 64, 256] @m for %add: all_reduce(tp): 393216 bytes" in told
+    assert "%mm_3 to f32[8{dp}, 64, 256] @m for %x_1: all_reduce(tp): 393216 bytes" in told

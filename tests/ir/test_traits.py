@@ -15,7 +15,8 @@ from stack.ir.ops import OPS
 from stack.ir.tensor_ops import TENSOR_OPS
 
 b = Builder()
-NAMES = sorted(TENSOR_OPS - set(LEAVES) - {"opaque", "custom", "kernel"})
+OUTSIDE = {"opaque", "custom", "kernel", *(n for n in TENSOR_OPS if OPS[n].kind == "collective")}
+NAMES = sorted(TENSOR_OPS - set(LEAVES) - OUTSIDE)
 
 # trait: the ops of which it holds, for some attributes at least
 HOLDS: dict[Callable[[Node], object], set[str]] = {

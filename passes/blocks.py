@@ -7,13 +7,13 @@ from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_generated, writes_by_data
-from stack.passes.blocking.apart import set_apart
-from stack.passes.blocking.beside import BesideTiler
-from stack.passes.blocking.joined import parts_of
+from stack.passes.blocking.horizontal import HorizontalTiler
+from stack.passes.blocking.mix_order import MixOrderTiler, space_of
+from stack.passes.blocking.multi_gemm import parts_of
 from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.blocking.tiler import BlockTiler
-from stack.passes.blocking.walk import WalkTiler, space_of
+from stack.passes.blocking.unfused import unfuse_gemms
 from stack.passes.control import changed_bodies
 from stack.passes.retreat import instead, smaller
 from stack.passes.tile import alone, is_bare
@@ -43,7 +43,7 @@ class Blocks(Pass):
 
     def _block(self, block: Block, log: Log) -> Block:
         """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
-        block = set_apart(block)
+        block = unfuse_gemms(block)
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
             if writes_by_data(node):
@@ -78,6 +78,6 @@ class Blocks(Pass):
         if any(n.op == "scan" for n in group.blocks[0].nodes):
             return ScanTiler(group, target=gpu).kernel()
         if space_of(group.blocks[0]) is not None:
-            return WalkTiler(group, target=gpu).kernel()
-        tiler = BesideTiler if parts_of(group.blocks[0]) else BlockTiler
+            return MixOrderTiler(group, target=gpu).kernel()
+        tiler = HorizontalTiler if parts_of(group.blocks[0]) else BlockTiler
         return tiler(group, target=gpu).kernel()

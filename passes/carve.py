@@ -16,7 +16,7 @@ from stack.rewrite.fusion import Grouping
 from stack.rewrite.group import Group, bytes_of
 
 
-def carve_epilogues(grouping: Grouping) -> None:
+def fission_epilogues(grouping: Grouping) -> None:
     """Split row groups where a dot can take a part of them, and fewer bytes are moved."""
     grouping.rules = grouping.all_rules
     for group in grouping.all_groups:

@@ -21,6 +21,7 @@ from stack.ir.printer import print_node
 from stack.ir.space import identity
 from stack.ir.traits import loop_of
 from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.cpu_loops.chunk import (
     Chunk,
     Sweeps,
@@ -30,7 +31,6 @@ from stack.passes.cpu_loops.chunk import (
     tiles_of,
 )
 from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
-from stack.passes.cpu_loops.long_sums import sum_in_blocks
 from stack.passes.tiling.frame import COMBINE
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass

@@ -52,27 +52,27 @@ def exchanged_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         return None
     if not node.dtype.is_float:
         return None
-    marks = _marks(factors, "i")
-    along = marks[axes[0]]
+    iter_vars = _iter_vars(factors, "i")
+    along = iter_vars[axes[0]]
     if not isinstance(along, Expr):
         return None
     near: Why | None = None
     for table, weights in (factors.args, factors.args[::-1]):
-        if table.tensor.rank != len(marks) or weights.tensor.rank != len(marks):
+        if table.tensor.rank != len(iter_vars) or weights.tensor.rank != len(iter_vars):
             continue
-        product, place = _source((table, marks))
+        product, place = _source((table, iter_vars))
         if not is_contraction(product):
             continue
         for b, c in _sides(product, place):
             if along in b[1] or along not in c[1]:
                 continue
-            found = _other_product(node, _source((weights, marks)), _source(c), b, scope)
+            found = _other_product(node, _source((weights, iter_vars)), _source(c), b, scope)
             if found is None:
                 near = Why("nothing sums the weights times the other operand", product)
             elif estimate(b[0].tensor.size) >= estimate(product.tensor.size):
                 near = Why("it would read no less", product)
             else:
-                return _rows(node, b, *found, [m for m in marks if m is not along])
+                return _rows(node, b, *found, [m for m in iter_vars if m is not along])
     return near
 
 
@@ -103,7 +103,7 @@ def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 # ---- places
 
 
-def _marks(node: Node, name: str) -> Index:
+def _iter_vars(node: Node, name: str) -> Index:
     """A place of a value: a symbol for each axis, 0 where it has one element."""
     return tuple(
         symbol(f"{name}{i}", 0, s - 1) if isinstance(s, int) and s > 1 else 0
@@ -152,13 +152,13 @@ def _other_product(
             continue
         if {_origin(a) for a in dot.args} != {weights[0], c[0]}:
             continue
-        marks = _marks(dot, "o")
-        for p, other in _sides(dot, marks):
+        iter_vars = _iter_vars(dot, "o")
+        for p, other in _sides(dot, iter_vars):
             p, other = _source(p), _source(other)
             if p[0] is not weights[0]:
                 continue
             known = _unified((*p[1], *other[1]), (*weights[1], *c[1]))
-            place = None if known is None else _at(marks, known)
+            place = None if known is None else _at(iter_vars, known)
             if place is None or {*map(str, place)} != {*map(str, b[1])}:
                 continue
             if node not in topological([dot]):

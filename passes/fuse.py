@@ -7,8 +7,8 @@ stay bare. Kinds of groups and what a backend may rely on:
 - "loop": every result is one loop space in row-major order; each element is computed on its own.
 - "reduction": all reductions run over the same axes (the row) of one space; results are the space,
   or one value for each row.
-- "gemm": one dot, or with `join` several of one left operand, whose result is the loop space, and
-  an elementwise epilogue.
+- "gemm": one dot, or with `multi_gemm` several of one left operand, whose result is the loop
+  space, and an elementwise epilogue.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from stack.ir import ops
 from stack.ir.builder import Builder, make
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import behind
-from stack.passes.blocking.joined import why_apart
-from stack.passes.carve import carve_epilogues
+from stack.passes.blocking.multi_gemm import why_unfused
 from stack.passes.control import changed_bodies
+from stack.passes.fission import fission_epilogues
 from stack.passes.recompute import recompute_values
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
@@ -54,7 +54,7 @@ class Rows(FusionRule):
         return Ok
 
 
-class Joined(FusionRule):
+class MultiGemm(FusionRule):
     """Products of one left operand that elementwise ops join: `f(x @ a) * (x @ b)`."""
 
     stage = 1
@@ -66,7 +66,7 @@ class Joined(FusionRule):
             return Why("the result of the dot is read at a computed index")
         if any(behind(a) in producer.held for dot in consumer.dots for a in dot.args):
             return Why("a dot reads its operands from memory")
-        why = why_apart((*producer.dots, *consumer.dots))
+        why = why_unfused((*producer.dots, *consumer.dots))
         return Why(why) if why else Ok
 
 
@@ -140,7 +140,7 @@ class Fuse(Pass):
         epilogue: whether dots take in the elementwise ops that follow them.
         max_epilogue: most scalar operations of these on an element, where they read another array
             of the size of the dot; 0 for any number. More takes the registers of a GPU's sums.
-        join: whether dots of one left operand may be one group, with what joins them.
+        multi_gemm: whether dots of one left operand may be one group, with what joins them.
     """
 
     name: ClassVar[str] = "fuse"
@@ -149,7 +149,7 @@ class Fuse(Pass):
     recompute: float = 8.0
     epilogue: bool = True
     max_epilogue: float = 0.0
-    join: bool = False
+    multi_gemm: bool = False
 
     def run(self, func: Func, log: Log) -> Func:
         func = rewrite(func, (reshape_first,), log)
@@ -164,15 +164,15 @@ class Fuse(Pass):
         rules: tuple[FusionRule, ...] = (Vertical(), Rows())
         grouped = frozenset({"reduce"})
         if self.epilogue:
-            joined = (Joined(),) if self.join else ()
-            rules = (*rules, *joined, Epilogue(self.max_epilogue))
+            multi_gemm = (MultiGemm(),) if self.multi_gemm else ()
+            rules = (*rules, *multi_gemm, Epilogue(self.max_epilogue))
             grouped |= {"dot"}
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         grouping = Grouping(inner, rules, log, limits, grouped)
         grouping.run(0)
         recompute_values(grouping)
         if self.epilogue:
-            carve_epilogues(grouping)
+            fission_epilogues(grouping)
             grouping.run(1)
         grouping.report()
         done[block] = outline(grouping)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import contractions
-from stack.passes.blocking.tile_choice import TURN, best_seconds, product_of
+from stack.passes.blocking.tile_choice import PROLOGUE, best_seconds, product_of
 from stack.passes.control import changed_bodies
 from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
@@ -87,7 +87,7 @@ def _lost(node: Node, gpu: Gpu) -> float:
         expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype, gpu)
     except CannotTile:
         return 0.0
-    return max(0.0, expected - gpu.launch - TURN * gpu.latency) * (1 / ELEMENT_WISE - 1)
+    return max(0.0, expected - gpu.launch - PROLOGUE * gpu.latency) * (1 / ELEMENT_WISE - 1)
 
 
 def _copied(x: Node, gpu: Gpu) -> float:

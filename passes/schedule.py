@@ -8,8 +8,8 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.node import Block, Func, Node
-from stack.passes.blocking.apart import APART
 from stack.passes.blocking.policies import block_policy
+from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
@@ -44,7 +44,8 @@ class WriteSchedules(Pass):
 
     Kernels follow it. Measuring others is up to whoever has the device. A product with nothing
     around it may be a library's: "library" then stands among its schedules, first where the model
-    is sure that it is faster. So does "apart" for products of one left operand that a group joins,
+    is sure that it is faster. So does "unfused" for products of one left operand that a group
+    joins,
     or puts side by side: a kernel for each.
 
     Attributes:
@@ -130,7 +131,7 @@ class _Writer:
             told = [
                 f"{schedule}: {prediction.told()}"
                 for i, (schedule, prediction) in enumerate(expected)
-                if i < most or schedule.instead == APART
+                if i < most or schedule.instead == UNFUSED
             ]
             (dot, *_) = (n for n in _group(node).blocks[0].nodes if n.op == "dot")
             reach = _reach(as_gpu(self.log.target))

@@ -285,7 +285,7 @@ def _best_dot_parts(
     gpu: Gpu,
 ) -> int:
     """In how many parts a product is fastest; 1 where one stage does."""
-    apart = math.prod(sizes[n] for n in output if n in inputs[0] and n in inputs[1])
+    batch = math.prod(sizes[n] for n in output if n in inputs[0] and n in inputs[1])
     height = math.prod(sizes[n] for n in output if n not in inputs[1])
     width = math.prod(sizes[n] for n in output if n not in inputs[0])
     dtype = node.args[0].dtype
@@ -293,12 +293,12 @@ def _best_dot_parts(
 
     def time(parts: int) -> float:
         product = Product(
-            height, width, depth // parts, apart * parts, across=across, rounds=may_round(node)
+            height, width, depth // parts, batch * parts, across=across, rounds=may_round(node)
         )
         expected = best_seconds(product, dtype, gpu)
         if parts == 1:
             return expected
-        partial = 8.0 * height * width * apart * parts  # written and read
+        partial = 8.0 * height * width * batch * parts  # written and read
         return expected + STAGE * gpu.launch + partial / gpu.memory_rate
 
     choices = [1 << i for i in range(7) if depth % (1 << i) == 0 and depth >> i >= DEPTH]

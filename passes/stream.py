@@ -22,7 +22,7 @@ from stack.passes.streaming.candidate import Candidate, dots_of, ends
 from stack.passes.streaming.concat import split_rows
 from stack.passes.streaming.graph import Graph, reduced_value
 from stack.passes.streaming.terms import Refusal
-from stack.passes.streaming.turns import write_turned
+from stack.passes.streaming.transposed_results import write_transposed
 from stack.passes.streaming.views import read_parts
 from stack.rewrite.engine import replace
 from stack.rewrite.log import Log
@@ -69,7 +69,7 @@ class Stream(Pass):
             # what is new comes after the stream, where every reduction was asked
             refused.update(set(step.nodes).difference(current.nodes))
             current = step
-        done[block] = write_turned(read_parts(current))
+        done[block] = write_transposed(read_parts(current))
         return done[block]
 
     def _step(self, graph: Graph, refused: set[Node], log: Log) -> Block | None:

@@ -2,10 +2,10 @@
 
 A comparison of positions tells by itself which steps of a stream it hides (`blocking.limits`). One
 of data, such as equal ids of a row and a column, does not. What it hides is found before the stream
-begins, for squares of rows and places (`positions.squares`): the first and the last square of each
-line of squares in which it can show anything, and in which squares it shows all. The stream gets
-them as arguments and compares the numbers of squares with them beside its own condition, which
-changes no value, gives the tiler its limits, and lets whole squares pass without a look at their
+begins, for blocks of rows and places (`positions.intervals`): the first and the last block of each
+line of blocks in which it can show anything, and in which blocks it shows all. The stream gets
+them as arguments and compares the numbers of blocks with them beside its own condition, which
+changes no value, gives the tiler its limits, and lets whole blocks pass without a look at their
 elements.
 
 It pays where the mask is shared by much more work: heads, and the depth of products.
@@ -26,9 +26,9 @@ from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import is_input
 from stack.ir.types import I32, TensorType
 from stack.passes.blocking.limits import index_in_pass
-from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.positions.affine import affine
-from stack.passes.positions.squares import Part, Span, Squares
+from stack.passes.positions.intervals import BlockIntervals, Part, Span
 from stack.passes.positions.visible import data_limit, hiding_selects
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
@@ -38,7 +38,7 @@ from stack.target import Gpu
 
 KERNELS = 4  # small ones that test a mask
 SHARE = 0.1  # of the time of the stream, which they may take
-SIDE = 64  # of a square: rows and places of a tile divide it
+SIDE = 64  # of a block: rows and places of a tile divide it
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class StreamLimits(Pass):
             mask = _mask(node)
             if mask is None:
                 continue
-            squares, span = _squares(node, mask)
-            if not (self.always or _pays(node, squares.read, log.gpu)):
+            intervals, span = _intervals(node, mask)
+            if not (self.always or _pays(node, intervals.read, log.gpu)):
                 continue
             if log.spend("stream_limits", func.body.locs.get(node, ())):
                 name = func.body.names.get(node, "stream")
                 log.note(f"%{name}: the places that {mask.source.op} leaves are found first")
-                changed[node] = Replacement(_limited(node, mask, squares, span))
+                changed[node] = Replacement(_limited(node, mask, intervals, span))
         return Func(func.name, replace(func.body, changed), func.level) if changed else func
 
 
@@ -92,7 +92,7 @@ class Mask:
 def _mask(stream: Node) -> Mask | None:
     states, correct, ending = stream.blocks
     try:
-        places = stream_places(states, correct, ending).states
+        places = stream_index_maps(states, correct, ending).states
     except CannotTile:
         return None
     for select, visible in hiding_selects(states):
@@ -147,17 +147,17 @@ def _is_told(comparison: Node, place: Index) -> bool:
     return all(affine(a, place if a.tensor.rank else ()) is not None for a in comparison.args)
 
 
-def _squares(stream: Node, mask: Mask) -> tuple[Squares, Span]:
-    """The mask on squares of its streamed axis and the longest other one."""
+def _intervals(stream: Node, mask: Mask) -> tuple[BlockIntervals, Span]:
+    """The mask on blocks of its streamed axis and the longest other one."""
     outside = dict(zip(stream.blocks[0].params, stream.args, strict=True))
     source = _copied(mask.source, outside)
     shape = [static(mask.select.shape[a]) for a in mask.at]
-    marks = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
+    iter_vars = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
     rows = max((a for a in range(len(shape)) if a != mask.axis), key=lambda a: shape[a])
-    squares = Squares(marks, (rows, mask.axis), SIDE)
-    inner = iter(marks)
+    intervals = BlockIntervals(iter_vars, (rows, mask.axis), SIDE)
+    inner = iter(iter_vars)
     index = tuple(0 if s == 1 else next(inner) for s in source.shape)
-    return squares, squares.span(source, index)
+    return intervals, intervals.span(source, index)
 
 
 def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
@@ -166,17 +166,17 @@ def _pays(stream: Node, read: int, gpu: Gpu) -> bool:
     return isinstance(work, int | float) and tested < SHARE * work / gpu.bf16_rate
 
 
-def _limited(stream: Node, mask: Mask, squares: Squares, span: Span) -> Node:
-    """The stream with what is known of each square."""
-    can, must = span[::-1] if mask.shows else (squares.apply("not", p) for p in span)
+def _limited(stream: Node, mask: Mask, intervals: BlockIntervals, span: Span) -> Node:
+    """The stream with what is known of each block."""
+    can, must = span[::-1] if mask.shows else (intervals.apply("not", p) for p in span)
     axes = tuple(range(len(mask.at)))
-    can, must = (Part(squares.spread(p, axes), axes) for p in (can, must))
-    number = squares.numbers(mask.axis, I32)
-    after = squares.apply("add", number, Part(constant(1, I32)))
-    none, end = Part(constant(squares.count(mask.axis), I32)), Part(constant(0, I32))
+    can, must = (Part(intervals.spread(p, axes), axes) for p in (can, must))
+    number = intervals.numbers(mask.axis, I32)
+    after = intervals.apply("add", number, Part(constant(1, I32)))
+    none, end = Part(constant(intervals.count(mask.axis), I32)), Part(constant(0, I32))
 
     def found(kind: str, *sides: Part) -> Node:
-        each = squares.apply("select", can, *sides)
+        each = intervals.apply("select", can, *sides)
         return make("reduce", (each.node,), {"axes": (mask.axis,), "kind": kind})
 
     first, last = found("min", number, none), found("max", after, end)
@@ -185,7 +185,7 @@ def _limited(stream: Node, mask: Mask, squares: Squares, span: Span) -> Node:
     states, correct, ending = stream.blocks
     count = len(states.params)
     new = [param(f"p{count + i}", n.type) for i, n in enumerate(told)]
-    select = make("select", (_condition(mask, squares, *new), *mask.select.args[1:]))
+    select = make("select", (_condition(mask, intervals, *new), *mask.select.args[1:]))
     wider = Block((*states.params, *new), states.results, states.names, states.locs)
     inside = replace(wider, {mask.select: Replacement(select)})
     same = [param(f"p{count + i}", n.type) for i, n in enumerate(told)]
@@ -194,18 +194,18 @@ def _limited(stream: Node, mask: Mask, squares: Squares, span: Span) -> Node:
     return Node("stream", (*stream.args, *told), stream.attrs, stream.type, blocks)
 
 
-def _condition(mask: Mask, squares: Squares, first: Node, last: Node, must: Node) -> Node:
-    """The condition of a stream, with what is known of squares."""
+def _condition(mask: Mask, intervals: BlockIntervals, first: Node, last: Node, must: Node) -> Node:
+    """The condition of a stream, with what is known of blocks."""
     shape = mask.select.shape
 
     def wide(node: Node, axes: tuple[int, ...]) -> Node:
-        each = squares.elements(Part(node, axes))
+        each = intervals.elements(Part(node, axes))
         at = tuple(mask.at[a] for a in axes)
         return make("broadcast", (each,), {"axes": at}, hint=TensorType(node.dtype, shape))
 
     axes = tuple(range(len(mask.at)))
     kept = tuple(a for a in axes if a != mask.axis)
-    number = wide(squares.numbers(mask.axis, I32).node, (mask.axis,))
+    number = wide(intervals.numbers(mask.axis, I32).node, (mask.axis,))
     first, last, seen = wide(first, kept), wide(last, kept), wide(must, axes)
     old = mask.select.args[0]
     if mask.shows:

@@ -57,7 +57,7 @@ BACKEND = Backend(
         stages=(
             (
                 "canonical",
-                "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize,"
+                "inline,canonicalize,roll,fold,decompose{gpu=true},scatter_to_reduce,canonicalize,"
                 "trip_counts",
             ),
             ("laid-out", "layout,canonicalize"),
@@ -66,7 +66,7 @@ BACKEND = Backend(
                 f"stream{{min_axis=32769,loops=blocks,refuse=[{REFUSED}]}},stream_limits",
             ),
             ("split", "split_reductions"),
-            ("fused", "fuse,walks,collapse"),
+            ("fused", "fuse,mix_order,coalesce"),
             ("scheduled", "schedule{loops=warps}"),
             ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},blocks{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
@@ -80,5 +80,5 @@ BACKEND = Backend(
         *("cache", "device", "excess_precision", "graph", "hosted", "schedule", "target"),
         "tune",
     ),
-    machine=Machine(warm=lambda: nvrtc.forks().warm(), at_hand=gpu_at_hand),
+    machine=Machine(warm=lambda: nvrtc.worker_pool().warm(), at_hand=gpu_at_hand),
 )

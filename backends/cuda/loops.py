@@ -85,7 +85,7 @@ class Loops:
         first, end = [p.value(v).text for v in limits] or ["0", str(extent_of(node))]
         name = p.fresh(str(index.attrs["name"]))
         p.values[index] = Value(name)
-        if p.place != "lane":  # a turn meets what the one before it did
+        if p.place != "lane":  # a iteration meets what the one before it did
             p.since.add(self._touched(block))
         if kind == "branch":
             p.values[index] = Value("0")
@@ -127,7 +127,7 @@ class Loops:
         return Value(name, count)
 
     def _advance(self, moved: Sequence[tuple[Node, Node]]) -> None:
-        """Carried values take on the results of the turn, all at once."""
+        """Carried values take on the results of the iteration, all at once."""
         p = self.p
         carried = {p.values[held].text for held, _ in moved}
         new: list[tuple[Value, Value]] = []

@@ -19,7 +19,7 @@ from typing import Any
 from stack.errors import StackError, UsageError
 from stack.run.cache import Cache
 
-from ..device.forks import Forks, Reply, forks_for
+from ..device.worker_pool import Reply, WorkerPool, worker_pool_for
 
 TARGETS = re.compile(r"sm_\d+[af]?")
 STANDARD = "c++17"
@@ -96,9 +96,9 @@ def answer(asked: Reply) -> Reply:
     return {"cubin": b64encode(bytes(code)).decode(), **_usage(log.text)}
 
 
-def forks() -> Forks:
+def worker_pool() -> WorkerPool:
     """What compiles kernels side by side, with bounds on the time and memory of each."""
-    return forks_for(__name__)
+    return worker_pool_for(__name__)
 
 
 def compile_all(
@@ -109,7 +109,7 @@ def compile_all(
     replies = {text: _stored(store, _key(text, target)) for text in texts}
     left = [text for text, reply in replies.items() if reply is None]
     asked = [{"text": text, "target": target} for text in left]
-    for text, reply in zip(left, forks().compile(asked), strict=True):
+    for text, reply in zip(left, worker_pool().compile(asked), strict=True):
         replies[text] = reply
         if store is not None and "error" not in reply:
             store.put(_key(text, target), json.dumps(reply).encode())

@@ -1,7 +1,7 @@
 """Machine code with its arguments in place, so that a launch is one call of the driver.
 
-Every value of a program has a cell of host memory with the address of its array. What a kernel is
-launched with is laid out once, and points to those cells: between calls only they are written.
+Every value of a program has a slot of host memory with the address of its array. What a kernel is
+launched with is laid out once, and points to those slots: between calls only they are written.
 """
 
 from __future__ import annotations
@@ -85,28 +85,28 @@ class Loaded:
         """What launches it on the arrays of these values."""
         return self.launcher([v.cell() for v in (*args, *outs)])
 
-    def launcher(self, cells: Sequence[Table]) -> Bound:
-        """What launches it on the arrays whose addresses are in these cells."""
+    def launcher(self, argument_buffer: Sequence[Table]) -> Bound:
+        """What launches it on the arrays whose addresses are in these slots."""
         maps: list[tuple[TensorMap, Table]] = []
-        arguments = range(len(cells)) if self.arguments is None else self.arguments
+        arguments = range(len(argument_buffer)) if self.arguments is None else self.arguments
         given = (ctypes.c_void_p * len(arguments))()
         for number, argument in enumerate(arguments):
             if isinstance(argument, Described):
                 made = argument.map()
-                maps.append((made, cells[argument.array]))
+                maps.append((made, argument_buffer[argument.array]))
                 given[number] = made.address
             elif isinstance(argument, int):
-                given[number] = addressof(cells[argument])
+                given[number] = addressof(argument_buffer[argument])
             else:
                 given[number] = addressof(argument)
         config = launch_config((self.blocks, 1, 1), self.threads, self.function.shared)
         last = -1  # the stream that the description names
         launch, handle, at_given = driver().cuLaunchKernelEx, self.function.handle, addressof(given)
 
-        def run(stream: int, keep: object = (self, given, cells)) -> None:
-            for made, cell in maps:
-                if made.pointer != cell[0]:
-                    made.point(cell[0])
+        def run(stream: int, keep: object = (self, given, argument_buffer)) -> None:
+            for made, slot in maps:
+                if made.pointer != slot[0]:
+                    made.point(slot[0])
             nonlocal last
             if stream != last:
                 config.hStream = last = stream
@@ -120,9 +120,9 @@ class Loaded:
         """Launch it on tensors, on the current stream."""
         tensors = (*inputs, *outputs)
         if self.alone is None:
-            cells = [(ctypes.c_uint64 * 1)() for _ in tensors]
-            self.alone = cells, self.launcher(cells)
-        cells, launch = self.alone
-        for cell, tensor in zip(cells, tensors, strict=True):
-            cell[0] = tensor.data_ptr()
+            argument_buffer = [(ctypes.c_uint64 * 1)() for _ in tensors]
+            self.alone = argument_buffer, self.launcher(argument_buffer)
+        argument_buffer, launch = self.alone
+        for slot, tensor in zip(argument_buffer, tensors, strict=True):
+            slot[0] = tensor.data_ptr()
         launch(stream_of(self.device))

@@ -111,7 +111,7 @@ class Loop:
 
     def __init__(self, test: Program, body: Program, cache: Cache | None) -> None:
         library = jit.build(TEXT, ["turns", "copy"], cache)
-        self.turns, self.copy = library["turns"], library["copy"]
+        self.iterations, self.copy = library["turns"], library["copy"]
         self.held = test, body  # their code, constants and arenas
         self.types = [(v.shape, v.dtype) for v in body.inputs]
         # a place of the state is one number: that of its slot in even turns, past all in odd ones
@@ -197,5 +197,5 @@ class Loop:
         places = [address(a) for a in (*state, *other)]
         for table, slot, place in self.patches:
             table[slot] = places[place]
-        self.turns.raw(ctypes.addressof(self.table))
+        self.iterations.raw(ctypes.addressof(self.table))
         return other if self.table[_HEAD - 1] else state

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 
 from stack.ir import ops
-from stack.ir.kernel_ops import loop_parts, turns
+from stack.ir.kernel_ops import iterations, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_loop, is_number, is_reduction, moved, nest_of
 from stack.ir.types import TensorType, TupleType
@@ -264,7 +264,7 @@ class Printer(Accesses):
 def cost_of(node: Node) -> float:
     """Scalar operations of one node of a kernel, loops inside of it included."""
     if is_loop(node):
-        return turns(node) * sum(cost_of(n) for n in node.blocks[0].nodes)
+        return iterations(node) * sum(cost_of(n) for n in node.blocks[0].nodes)
     if isinstance(node.type, TupleType):
         return 0
     if is_contraction(node):

@@ -51,9 +51,9 @@ def compile_triton(func: Func, options: dict[str, Any]) -> Executable:
 
 def _warm() -> None:
     if os.environ.get("TRITON_INTERPRET") != "1":
-        from .build import forks
+        from .build import worker_pool
 
-        forks().warm()
+        worker_pool().warm()
 
 
 def _inspect(func: Func, options: dict[str, Any]) -> Inspected:
@@ -80,7 +80,7 @@ BACKEND = Backend(
         stages=(
             (
                 "canonical",
-                "inline,canonicalize,roll,fold,decompose{gpu=true},diagonals,canonicalize,"
+                "inline,canonicalize,roll,fold,decompose{gpu=true},scatter_to_reduce,canonicalize,"
                 "trip_counts",
             ),
             ("laid-out", "layout,canonicalize"),
@@ -89,7 +89,10 @@ BACKEND = Backend(
                 f"stream{{min_axis=32769,loops=blocks,refuse=[{','.join(REFUSED)}]}},stream_limits",
             ),
             ("split", "fission,k_major,hoist,split_reductions"),
-            ("fused", "fuse{max_epilogue=20,join=true},walks,collapse,beside,pad_rows"),
+            (
+                "fused",
+                "fuse{max_epilogue=20,multi_gemm=true},mix_order,coalesce,horizontal_fusion,pad_rows",
+            ),
             ("scheduled", "schedule"),
             (
                 "tiled",

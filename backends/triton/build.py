@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from stack.errors import StackError, UsageError
 from stack.run.cache import Cache
 
-from ..device.forks import Forks, forks_for
+from ..device.worker_pool import WorkerPool, worker_pool_for
 from .expressions import TYPES
 
 if TYPE_CHECKING:
@@ -191,16 +191,16 @@ def build_all(
     found = {k: _get(store, k) for k in keys}
     left = [i for i, k in enumerate(keys) if found[k] is None]
     left.sort(key=lambda i: -len(asked[i]["text"]))  # the longest first
-    for i, reply in zip(left, forks().compile([asked[i] for i in left]), strict=True):
+    for i, reply in zip(left, worker_pool().compile([asked[i] for i in left]), strict=True):
         found[keys[i]] = reply
         if store is not None and "error" not in reply:
             store.put(keys[i], json.dumps(reply, default=vars).encode())
     return [found[k] or {} for k in keys]
 
 
-def forks() -> Forks:
+def worker_pool() -> WorkerPool:
     """What compiles kernels side by side, with bounds on the time and memory of each."""
-    return forks_for(__name__)
+    return worker_pool_for(__name__)
 
 
 def _key(asked: dict[str, Any]) -> str:

@@ -28,7 +28,7 @@ from stack.ir.types import TensorType
 
 from .access import Access, Descriptor, access_of
 from .functions import used
-from .values import Values, joined, shape_of
+from .values import Values, broadcast_shape, shape_of
 
 HEAD = """import triton
 import triton.language as tl
@@ -342,7 +342,7 @@ class _Printer(Values):
         if tile.rank and any(i.tensor.rank for i in index):
             # a mask, and a value to store, reach as far as the pointers do
             shape = tuple(int(s) for s in tile.shape)  # pyright: ignore[reportArgumentType]
-            if joined([self.actual.get(i, ()) for i in index]) != shape:
+            if broadcast_shape([self.actual.get(i, ()) for i in index]) != shape:
                 spread = f"tl.broadcast_to({access.pointer}, {list(shape)})"
                 return replace(access, pointer=spread)
         return access
@@ -386,7 +386,7 @@ class _Printer(Values):
         if node.attrs["kind"] == "branch":
             self._line(f"if {bounds[1]} > {bounds[0]}:", node)
             self.text[var], self.actual[var] = "0", ()
-            self._turn(block, carried, names)
+            self._iteration(block, carried, names)
             self._left(node, names)
             return
         name = self._fresh(str(var.attrs["name"]))
@@ -396,7 +396,7 @@ class _Printer(Values):
         self.text[var], self.actual[var] = name, ()
         if var.dtype.name == "i64":
             self._line(f"    {name} = {name}.to(tl.int64)")
-        self._turn(block, carried, names)
+        self._iteration(block, carried, names)
         self._left(node, names)
 
     def _left(self, node: Node, names: Sequence[str]) -> None:
@@ -404,8 +404,8 @@ class _Printer(Values):
         self.text[node] = ", ".join(names)
         self.actual[node] = () if len(names) > 1 else shape_of(node)
 
-    def _turn(self, block: Block, carried: Sequence[Node], names: Sequence[str]) -> None:
-        """One turn of a loop, which leaves what it carries to the next."""
+    def _iteration(self, block: Block, carried: Sequence[Node], names: Sequence[str]) -> None:
+        """One iteration of a loop, which leaves what it carries to the next."""
         self.depth += 1
         self._block(block)
         pairs = [

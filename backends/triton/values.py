@@ -158,7 +158,7 @@ class Values:
             actual = shape_of(node)
         else:
             args = [self._value(a) for a in node.args]
-            actual = joined([self.actual.get(a, ()) for a in node.args])
+            actual = broadcast_shape([self.actual.get(a, ()) for a in node.args])
         if converts(node):
             if self.has_dot and actual and _rounds_to_bf16(node):
                 self._assign(node, f"round_bf16({self._value(node.args[0].args[0])})", actual)
@@ -308,7 +308,7 @@ def is_literal(node: Node) -> bool:
     return is_number(node) or (repeats(node) and is_literal(node.args[0]))
 
 
-def joined(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+def broadcast_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
     """What the language makes of operands of these shapes."""
     rank = max((len(s) for s in shapes), default=0)
     full = [s for s in shapes if len(s) == rank]

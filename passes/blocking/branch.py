@@ -12,7 +12,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import substitute
 from stack.ir.node import Node, topological
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import corners
 from stack.passes.blocking.reduce import unscaled
 from stack.passes.blocking.values import BlockValues
@@ -21,7 +21,9 @@ from stack.passes.positions.visible import compared
 COSTLY = ("reduction", "contraction")  # kinds that are not computed again in a branch
 
 
-def can_hold(frame: BlockValues, node: Node, index: Index, positive: bool = True) -> Held | None:
+def can_hold(
+    frame: BlockValues, node: Node, index: Index, positive: bool = True
+) -> NamedTile | None:
     """A scalar that is False only where the condition holds (or fails) nowhere on the tile.
 
     None where that is not known.
@@ -45,7 +47,7 @@ def can_hold(frame: BlockValues, node: Node, index: Index, positive: bool = True
     return None
 
 
-def _compared(frame: BlockValues, node: Node, index: Index, positive: bool) -> Held | None:
+def _compared(frame: BlockValues, node: Node, index: Index, positive: bool) -> NamedTile | None:
     """A comparison of places, at the corner of the tile where it holds first."""
     found = compared(node, index, positive)
     ends = corners(frame, found[0]) if found is not None else None
@@ -71,7 +73,9 @@ def _is_costly(node: Node) -> bool:
     return ops.lookup(node.op).kind in COSTLY or node.op == "gather"
 
 
-def branched(frame: BlockValues, select: Node, shown: int, index: Index, axis: Axis) -> Held | None:
+def branched(
+    frame: BlockValues, select: Node, shown: int, index: Index, axis: Axis
+) -> NamedTile | None:
     """A select that gives its operand `shown` and, where it hides, a number: 0 or -inf.
 
     `axis` is the one that the loop walks along. None where nothing tells when to leave it out.
@@ -80,29 +84,29 @@ def branched(frame: BlockValues, select: Node, shown: int, index: Index, axis: A
     if any(_is_costly(n) for n in topological([condition])):
         return None
     hides = can_hold(frame, condition, index, shown == 2)
-    axes = frame.union([Held(select, tuple(frame.tile_axes(d))) for d in index])
+    axes = frame.union([NamedTile(select, tuple(frame.tile_axes(d))) for d in index])
     if hides is None or len(axes) < 2:
         return None
     value = frame.value(select.args[shown], index)
     # a positive factor may wait: it leaves both numbers what they are
     base, scale = unscaled(frame.b, value.node)
 
-    def hide(turn: Node, carried: list[Held]) -> list[Held]:
-        # places that depend on the turn are computed in the branch
-        start = frame.b.add(axis.start, frame.b.mul(turn, axis.block))
+    def hide(iteration: Node, carried: list[NamedTile]) -> list[NamedTile]:
+        # places that depend on the iteration are computed in the branch
+        start = frame.b.add(axis.start, frame.b.mul(iteration, axis.block))
         again = frame.axis(axis.name, axis.extent, axis.block, start)
         moved = tuple(substitute(d, {axis.name: again.place}) for d in index)
         test = frame.value(condition, moved)
         same = tuple(axis.name if n == again.name else n for n in test.axes)
         parts = [carried[0], frame.value(fill, index)]
         made = frame.apply(
-            "select", [Held(test.node, same), *(parts if shown == 1 else parts[::-1])]
+            "select", [NamedTile(test.node, same), *(parts if shown == 1 else parts[::-1])]
         )
-        return [Held(frame.spread(made, axes), axes)]
+        return [NamedTile(frame.spread(made, axes), axes)]
 
-    start = Held(frame.spread(Held(base, value.axes), axes), axes)
-    turns = (frame.int(0).node, frame.cast(hides, frame.integer).node)
-    (made,) = frame.steps(1, [start], hide, "turn", turns, ["shown"], kind="branch")
+    start = NamedTile(frame.spread(NamedTile(base, value.axes), axes), axes)
+    iterations = (frame.int(0).node, frame.cast(hides, frame.integer).node)
+    (made,) = frame.steps(1, [start], hide, "iteration", iterations, ["shown"], kind="branch")
     if scale == 1:
         return made
-    return frame.apply("mul", [made, Held(constant(scale, made.dtype))])
+    return frame.apply("mul", [made, NamedTile(constant(scale, made.dtype))])

@@ -12,7 +12,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, bounds
 from stack.ir.node import Node
 from stack.ir.types import DType, TensorType
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.reduce import BlockReduce, unscaled
 from stack.passes.blocking.window import slopes_of, start_of
 from stack.passes.positions.affine import affine
@@ -25,13 +25,13 @@ EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
 
 
-def _inverse(value: Held) -> Held | None:
+def _inverse(value: NamedTile) -> NamedTile | None:
     """1 / c of a number c in f32."""
     node = value.node
     if node.op != "const" or node.tensor.rank or node.dtype.name != "f32":
         return None
     number = float(node.attrs["value"].array)
-    return Held(constant(1.0 / number, node.dtype)) if 1e-30 < abs(number) < 1e30 else None
+    return NamedTile(constant(1.0 / number, node.dtype)) if 1e-30 < abs(number) < 1e30 else None
 
 
 def _placed(dot: Node, index: Index, axis: Axis) -> dict[str, Dim]:
@@ -49,11 +49,11 @@ class BlockDots(BlockReduce):
         super().__init__(group)
         self.stages = 2  # steps of a loop with products that are loaded ahead
         self.step: int = 64  # default block of an axis that a dot walks along
-        self.joined: list[Node] = []  # dots that walk along it together, at one index
+        self.gemms: list[Node] = []  # dots that walk along it together, at one index
 
     # ---- elementwise
 
-    def _elementwise(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _elementwise(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         if node.op == "cast" and node.dtype.is_float:
             line = affine(node.args[0], index)
             exact = self._real(line, wide(node.dtype)) if line is not None else None
@@ -61,7 +61,7 @@ class BlockDots(BlockReduce):
                 return self.widen(self.cast(exact, node.dtype))
         return super()._elementwise(node, index, guard)
 
-    def compute(self, node: Node, args: Sequence[Held]) -> Held:
+    def compute(self, node: Node, args: Sequence[NamedTile]) -> NamedTile:
         """An elementwise op of values, with the arithmetic of the frameworks' own GPU kernels."""
         if node.op in ("exp", "exp2"):
             return self._power(node.op, args[0])
@@ -69,7 +69,7 @@ class BlockDots(BlockReduce):
             return self.apply("mul", [args[0], inverse])
         return super().compute(node, args)
 
-    def _real(self, line: Dim, dtype: DType) -> Held | None:
+    def _real(self, line: Dim, dtype: DType) -> NamedTile | None:
         """A sum of places along several axes as a float: of its start, and of steps from there.
 
         None where an integer on the way might not be a number of f32.
@@ -81,7 +81,7 @@ class BlockDots(BlockReduce):
         reach = sum(abs(c) * self.axes[name].block for name, c in slopes.items())
         if max(map(abs, bounds(start))) + reach > EXACT:
             return None
-        made: Held | None = None
+        made: NamedTile | None = None
         for name in self.sorted(list(slopes)):
             # the same in every tile: computed before the loop
             steps = self.apply("mul", [self.steps_of(name), self.int(slopes[name])])
@@ -89,7 +89,7 @@ class BlockDots(BlockReduce):
             made = steps if made is None else self.apply("add", [made, steps])
         return self.apply("add", [self.cast(self.number(start), dtype), made]) if made else None
 
-    def _power(self, op: str, value: Held) -> Held:
+    def _power(self, op: str, value: NamedTile) -> NamedTile:
         """exp(a - b) with b constant along some axes as exp2(a * L - b * L): b * L costs little.
 
         L is log2(e). a * L is rounded at the size of a, not of a - b: only where values are of 16
@@ -114,20 +114,20 @@ class BlockDots(BlockReduce):
         turned = self.b.broadcast(self.b.mul(small, factor), axes=at, type=type_)
         by = factor if scale == 1 else self.b.mul(factor, constant(scale, small.dtype))
         scaled = self.b.mul(base, self.b.broadcast(by, axes=at, type=type_))
-        return Held(self.b.exp2(self.b.sub(scaled, turned)), value.axes)
+        return NamedTile(self.b.exp2(self.b.sub(scaled, turned)), value.axes)
 
     # ---- dots
 
-    def operand(self, node: Node, index: Index, dtype: DType, guard: Held | None) -> Held:
+    def operand(self, node: Node, index: Index, dtype: DType, guard: NamedTile | None) -> NamedTile:
         """An operand of a dot in the type that it has in memory."""
         if node in self.inputs and guard is None:
             return self.load(self.inputs[node], index, guard, raw=True)
         value = self.value(node, index, guard)
         if value.node.op == "cast" and value.node.args[0].dtype == dtype:
-            return Held(value.node.args[0], value.axes)
+            return NamedTile(value.node.args[0], value.axes)
         return self.cast(value, dtype)
 
-    def _dot(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _dot(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         rule = parse_rule(node.attrs["rule"])
         sizes = {n: static(s) for n, s in rule.sizes([a.shape for a in node.args]).items()}
         summed = list(rule.reduced)
@@ -140,26 +140,26 @@ class BlockDots(BlockReduce):
             axis = self.axis("c", extent, max(MIN_DOT, power_of_two(extent)))
             return self.product(node, _placed(node, index, axis), axis, guard)
         block = min(self.step, max(MIN_DOT, power_of_two(extent)))
-        nodes = self.joined if node in self.joined else [node]
-        kept = self.union([Held(node, tuple(self.tile_axes(d))) for d in index])
+        nodes = self.gemms if node in self.gemms else [node]
+        kept = self.union([NamedTile(node, tuple(self.tile_axes(d))) for d in index])
         # products of lines are summed place by place, and the places after the loop
         lane = "" if self._is_matrix(node, index) else self.axis("lane", block, block).name
         axes = (*kept, lane) if lane else kept
 
-        def part(n: Node, axis: Axis) -> Held:
+        def part(n: Node, axis: Axis) -> NamedTile:
             place = _placed(n, index, axis)
             if not lane:
                 return self.product(n, place, axis, guard)
             made = self._products(self._factors(n, place, axis, guard), axis)
-            return Held(self.spread(made, (*kept, axis.name)), axes)
+            return NamedTile(self.spread(made, (*kept, axis.name)), axes)
 
-        def body(var: Node, carried: list[Held]) -> list[Held]:
+        def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
             axis = self.axis("c", extent, block, self.b.mul(var, block))
             parts = [part(n, axis) for n in nodes]
             return [self.apply("add", [old, part]) for old, part in zip(carried, parts)]
 
-        zero = Held(constant(0, wide(node.dtype)))
-        start = [Held(self.spread(zero, axes), axes)] * len(nodes)
+        zero = NamedTile(constant(0, wide(node.dtype)))
+        start = [NamedTile(self.spread(zero, axes), axes)] * len(nodes)
         names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
         count, ahead = -(-extent // block), self.stages if lane else 0
         sums = self.steps(count, start, body, "k", names=names, ahead=ahead)
@@ -182,11 +182,11 @@ class BlockDots(BlockReduce):
         return False
 
     def _factors(
-        self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None
-    ) -> list[Held]:
+        self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: NamedTile | None
+    ) -> list[NamedTile]:
         """The operands of a dot on one tile of its contracted axis, 0 past the end of that."""
         rule = parse_rule(node.attrs["rule"])
-        parts: list[Held] = []
+        parts: list[NamedTile] = []
         for operand, arg in zip(rule.inputs, node.args, strict=True):
             index = tuple(place[a.names[0]] for a in operand)
             value = self.operand(arg, index, arg.dtype, guard)
@@ -196,11 +196,13 @@ class BlockDots(BlockReduce):
             parts.append(value)
         return parts
 
-    def _products(self, parts: Sequence[Held], axis: Axis) -> Held:
+    def _products(self, parts: Sequence[NamedTile], axis: Axis) -> NamedTile:
         """What a dot sums."""
         return self.spread_over(self.apply("mul", [self.widen(p) for p in parts]), [axis])
 
-    def product(self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: Held | None) -> Held:
+    def product(
+        self, node: Node, place: Mapping[str, Dim], axis: Axis, guard: NamedTile | None
+    ) -> NamedTile:
         """A dot over one tile of its contracted axis, summed in f32."""
         left, right = parts = self._factors(node, place, axis, guard)
         shared = [n for n in left.axes if n in right.axes]
@@ -220,7 +222,7 @@ class BlockDots(BlockReduce):
         hint = TensorType(dtype, (), "tile")
         attrs = {**node.attrs, "rule": f"{text} -> {made}"}
         product = self.b.op("dot", [left.node, right.node], attrs, hint=hint)
-        return Held(product, tuple(order))
+        return NamedTile(product, tuple(order))
 
 
 __all__ = ["BlockDots"]

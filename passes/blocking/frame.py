@@ -1,8 +1,8 @@
 """The frame of a kernel of tiles: named axes, tiles over them, indices, loops.
 
 A kernel holds tiles of any rank. Each tile dim belongs to a named axis of the kernel, so that two
-tiles meet by axis, not by position: `Held` is a value with the names of its dims. An axis is held
-in blocks, as its `BlockPolicy` says; the symbol of its name in an index expression is the
+tiles meet by axis, not by position: `NamedTile` is a value with the names of its dims. An axis is
+held in blocks, as its `BlockPolicy` says; the symbol of its name in an index expression is the
 element's place on the whole axis.
 """
 
@@ -69,7 +69,7 @@ class Axis:
 
 
 @dataclass(frozen=True)
-class Held:
+class NamedTile:
     """A value in a kernel: a scalar, or a tile with the names of its axes."""
 
     node: Node
@@ -87,7 +87,7 @@ class BlockFrame:
         self.b = Builder()
         self.integer = integer
         self.axes: dict[str, Axis] = {}
-        self.data: dict[str, Held] = {}  # symbols whose value data gives
+        self.data: dict[str, NamedTile] = {}  # symbols whose value data gives
         self.fresh = 0
 
     # ---- axes
@@ -179,7 +179,7 @@ class BlockFrame:
         order = {name: i for i, name in enumerate(self.axes)}
         return sorted(names, key=order.__getitem__)
 
-    def mask(self, name: str) -> Held | None:
+    def mask(self, name: str) -> NamedTile | None:
         """Which elements of an axis exist; None where all do."""
         axis = self.axes[name]
         if axis.is_covered:
@@ -188,13 +188,13 @@ class BlockFrame:
 
     # ---- values
 
-    def int(self, value: int) -> Held:
-        return Held(constant(value, self.integer))
+    def int(self, value: int) -> NamedTile:
+        return NamedTile(constant(value, self.integer))
 
     def shape(self, axes: Sequence[str]) -> tuple[int, ...]:
         return tuple(self.axes[name].block for name in axes)
 
-    def spread(self, value: Held, axes: Sequence[str]) -> Node:
+    def spread(self, value: NamedTile, axes: Sequence[str]) -> Node:
         """A value as a tile over exactly these axes; a scalar stays one where there are none."""
         node = value.node
         own = [name for name in axes if name in value.axes]
@@ -208,36 +208,38 @@ class BlockFrame:
         type_ = TensorType(node.dtype, self.shape(axes), "tile")
         return self.b.broadcast(node, axes=at, type=type_)
 
-    def union(self, values: Sequence[Held]) -> tuple[str, ...]:
+    def union(self, values: Sequence[NamedTile]) -> tuple[str, ...]:
         return tuple(self.sorted({name: None for v in values for name in v.axes}))
 
-    def apply(self, op: str, args: Sequence[Held], attrs: dict[str, object] | None = None) -> Held:
+    def apply(
+        self, op: str, args: Sequence[NamedTile], attrs: dict[str, object] | None = None
+    ) -> NamedTile:
         """An elementwise op; scalars stay scalars, tiles spread over each other's axes."""
         axes = self.union(args)
         nodes = [self.spread(a, axes) if a.axes else a.node for a in args]
-        return Held(self.b.op(op, nodes, attrs), axes)
+        return NamedTile(self.b.op(op, nodes, attrs), axes)
 
-    def cast(self, value: Held, dtype: DType) -> Held:
+    def cast(self, value: NamedTile, dtype: DType) -> NamedTile:
         if value.dtype == dtype:
             return value
         node = value.node
         if converts(node) and dtype.is_float and dtype.bits <= 16:
             if node.args[0].dtype == dtype:
-                return Held(node.args[0], value.axes)  # what was widened, and is exact
-        return Held(self.b.cast(node, type=node.tensor.with_dtype(dtype)), value.axes)
+                return NamedTile(node.args[0], value.axes)  # what was widened, and is exact
+        return NamedTile(self.b.cast(node, type=node.tensor.with_dtype(dtype)), value.axes)
 
-    def both(self, first: Held | None, second: Held | None) -> Held | None:
+    def both(self, first: NamedTile | None, second: NamedTile | None) -> NamedTile | None:
         if first is None or second is None:
             return second if first is None else first
         return self.apply("and", [first, second])
 
-    def number(self, dim: Dim) -> Held:
+    def number(self, dim: Dim) -> NamedTile:
         """The value of an index expression."""
         if isinstance(dim, int):
             return self.int(dim)
-        terms: list[Held] = []
+        terms: list[NamedTile] = []
         for monomial, coefficient in dim.terms:
-            term: Held | None = None
+            term: NamedTile | None = None
             for atom in monomial:
                 factor = self._atom(atom)
                 term = factor if term is None else self.apply("mul", [term, factor])
@@ -252,36 +254,36 @@ class BlockFrame:
             total = self.apply("add", [total, term])
         return total
 
-    def _atom(self, atom: Atom) -> Held:
+    def _atom(self, atom: Atom) -> NamedTile:
         if isinstance(atom, Symbol):
             return self._symbol(atom.name)
         if isinstance(atom, Quotient):
             return self._quotient(atom)
         return self.apply(atom.kind, [self.number(atom.a), self.number(atom.b)])
 
-    def _symbol(self, name: str) -> Held:
+    def _symbol(self, name: str) -> NamedTile:
         if name in self.data:
             return self.data[name]
         axis = self.axes[name]
         if not axis.is_tile:
-            return Held(axis.start)
+            return NamedTile(axis.start)
         places = self.steps_of(name).node
         if axis.start.op != "const" or axis.start.attrs["value"].array != 0:
             places = self.b.add(axis.start, places)
             self.b.names.setdefault(places, f"at_{name}")
-        return Held(places, (name,))
+        return NamedTile(places, (name,))
 
-    def steps_of(self, name: str) -> Held:
+    def steps_of(self, name: str) -> NamedTile:
         """The places of a tile axis, counted from its start."""
         type_ = TensorType(self.integer, (self.axes[name].block,), "tile")
         steps = self.b.iota(axis=0, type=type_)
         self.b.names.setdefault(steps, f"in_{name}")
-        return Held(steps, (name,))
+        return NamedTile(steps, (name,))
 
-    def _quotient(self, atom: Quotient) -> Held:
+    def _quotient(self, atom: Quotient) -> NamedTile:
         """Floor and mod. `div` and `rem` truncate, so what may be negative is raised first."""
         if axis := self._block_of(atom):
-            return self.apply("div", [Held(axis.start), self.number(atom.den)])
+            return self.apply("div", [NamedTile(axis.start), self.number(atom.den)])
         low, _ = bounds(atom.num)
         raised = -(low // atom.den) if low < 0 and isinstance(atom.den, int) else 0
         num, den = self.number(add(atom.num, mul(raised, atom.den))), self.number(atom.den)
@@ -290,17 +292,17 @@ class BlockFrame:
         quotient = self.apply("div", [num, den])
         return self.apply("add", [quotient, self.int(-raised)]) if raised else quotient
 
-    def data_symbol(self, value: Held, size: int) -> Expr:
+    def data_symbol(self, value: NamedTile, size: int) -> Expr:
         """A symbol for an index that comes from data."""
         self.fresh += 1
         name = f"data{self.fresh}"
         self.data[name] = self.cast(value, self.integer)
         return symbol(name, 0, max(size - 1, 0))
 
-    def range_test(self, dim: Dim, low: Dim, high: Dim) -> Held | None:
+    def range_test(self, dim: Dim, low: Dim, high: Dim) -> NamedTile | None:
         """`low <= dim < high`, or None where that holds for certain."""
         least, most = bounds(dim)
-        test: Held | None = None
+        test: NamedTile | None = None
         if least < bounds(low)[0]:
             test = self.apply("ge", [self.number(dim), self.number(low)])
         if most >= bounds(high)[0]:
@@ -313,8 +315,8 @@ class BlockFrame:
     def steps(
         self,
         count: int,
-        start: Sequence[Held],
-        body: Callable[[Node, list[Held]], list[Held]],
+        start: Sequence[NamedTile],
+        body: Callable[[Node, list[NamedTile]], list[NamedTile]],
         hint: str = "step",
         limits: tuple[Node, Node] | None = None,
         names: Sequence[str] = (),
@@ -322,7 +324,7 @@ class BlockFrame:
         var: Node | None = None,
         kind: str = "serial",
         room: int | None = None,
-    ) -> list[Held]:
+    ) -> list[NamedTile]:
         """A loop that carries values; `limits` are its first step and its end.
 
         `ahead` is how many steps are loaded at a time, 0 where that is left to the compiler, or
@@ -334,13 +336,13 @@ class BlockFrame:
             Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
             for n, s in zip(names or [f"acc_{i}_" for i in range(len(start))], start, strict=True)
         ]
-        results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
         block = Block((var, *carried), [r.node for r in results])
         if room is not None and ahead * _loaded_bytes(block) > room:
             ahead = 0
         init = [s.node for s in start]
         return [
-            Held(node, s.axes)
+            NamedTile(node, s.axes)
             for node, s in zip(self.loop(kind, init, block, limits, ahead), start, strict=True)
         ]
 
@@ -387,7 +389,7 @@ class BlockFrame:
 
 
 def _loaded_bytes(block: Block) -> int:
-    """Bytes of the tiles that one turn of a loop loads."""
+    """Bytes of the tiles that one iteration of a loop loads."""
     loads = [n for n in block.nodes if n.op == "load" and n.tensor.rank]
     return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)
 
@@ -397,4 +399,4 @@ def index_type(sizes: Sequence[int]) -> DType:
     return I64 if any(size >= INT32_ELEMENTS for size in sizes) else I32
 
 
-__all__ = ["Axis", "BlockFrame", "Held", "Index", "index_type"]
+__all__ = ["Axis", "BlockFrame", "Index", "NamedTile", "index_type"]

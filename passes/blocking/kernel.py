@@ -10,7 +10,7 @@ from stack.ir.node import Node
 from stack.ir.types import TensorType, TupleType
 from stack.passes.blocking.frame import Axis, index_type
 from stack.passes.blocking.values import BlockValues
-from stack.passes.positions.places import places_of
+from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
 Grid = list[tuple[Node, int]]  # indices of programs, and how many there are
@@ -86,26 +86,26 @@ class KernelTiler(BlockValues):
         most = max(static(n.tensor.size) for n in candidates)
         for root in dict.fromkeys(n for n in candidates if static(n.tensor.size) == most):
             shape = [static(s) for s in root.shape]
-            marks = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
-            places = self._sites(root, marks)
+            iter_vars = tuple(symbol(f"d{i}", 0, max(s - 1, 0)) for i, s in enumerate(shape))
+            places = self._sites(root, iter_vars)
             if all(r in places for r in self.body.results):
-                return root, marks, places
+                return root, iter_vars, places
         raise CannotTile("its outputs do not share one index space")
 
-    def _sites(self, root: Node, marks: Index) -> dict[Node, Index]:
+    def _sites(self, root: Node, iter_vars: Index) -> dict[Node, Index]:
         """Where values sit, from the symbols of the root."""
-        return places_of(self.body, root, marks)
+        return index_maps_of(self.body, root, iter_vars)
 
-    def sited(self, marks: Index, places: Mapping[Node, Index], found: Sequence[Dim]) -> Stored:
+    def sited(self, iter_vars: Index, places: Mapping[Node, Index], found: Sequence[Dim]) -> Stored:
         """The results, and where each sits once the symbols of the root are `found`."""
-        values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
+        values: dict[str, Dim] = {str(m): d for m, d in zip(iter_vars, found, strict=True)}
         return [(r, tuple(substitute(d, values) for d in places[r])) for r in self.body.results]
 
     def _bind_reduces(
-        self, places: Mapping[Node, Index], marks: Index, axes: Mapping[int, Axis]
+        self, places: Mapping[Node, Index], iter_vars: Index, axes: Mapping[int, Axis]
     ) -> None:
         """Reductions over the row of the space use its axis."""
-        known = {str(m): i for i, m in enumerate(marks)}
+        known = {str(m): i for i, m in enumerate(iter_vars)}
         for node in self._reduces():
             place = places.get(node.args[0])
             if place is None:

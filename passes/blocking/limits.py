@@ -17,7 +17,7 @@ from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbol
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.passes.blocking.fold import BlockFold
-from stack.passes.blocking.frame import Axis, BlockFrame, Held
+from stack.passes.blocking.frame import Axis, BlockFrame, NamedTile
 from stack.passes.positions.affine import slope
 from stack.passes.positions.visible import hiding_selects, seen
 
@@ -130,26 +130,26 @@ class _Steps:
     def __init__(self, frame: BlockFrame, block: int, count: int) -> None:
         self.frame, self.block, self.count = frame, block, count
 
-    def _clamped(self, dim: Dim) -> Held:
+    def _clamped(self, dim: Dim) -> NamedTile:
         zero = self.frame.apply("max", [self.frame.number(dim), self.frame.int(0)])
         most = self.frame.int(self.count * self.block)
         return self.frame.apply("min", [zero, most])
 
-    def down(self, dim: Dim) -> Held:
+    def down(self, dim: Dim) -> NamedTile:
         return self.frame.apply("div", [self._clamped(dim), self.frame.int(self.block)])
 
-    def up(self, dim: Dim) -> Held:
+    def up(self, dim: Dim) -> NamedTile:
         return self.frame.apply(
             "div", [self._clamped(add(dim, self.block - 1)), self.frame.int(self.block)]
         )
 
-    def most(self, values: Sequence[Held], start: int) -> Held:
+    def most(self, values: Sequence[NamedTile], start: int) -> NamedTile:
         return self._fold("max", values, start)
 
-    def least(self, values: Sequence[Held], start: int) -> Held:
+    def least(self, values: Sequence[NamedTile], start: int) -> NamedTile:
         return self._fold("min", values, start)
 
-    def _fold(self, op: str, values: Sequence[Held], start: int) -> Held:
+    def _fold(self, op: str, values: Sequence[NamedTile], start: int) -> NamedTile:
         if not values:
             return self.frame.int(start)
         total = values[0]
@@ -239,5 +239,5 @@ def corners(frame: BlockFrame, line: Dim) -> tuple[Dim, Dim] | None:
 
 def _ends(frame: BlockFrame, axis: Axis) -> tuple[Dim, Dim]:
     """First and last place of a tile."""
-    start = frame.data_symbol(Held(axis.start), axis.extent)
+    start = frame.data_symbol(NamedTile(axis.start), axis.extent)
     return start, add(start, axis.block - 1)

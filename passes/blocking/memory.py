@@ -11,7 +11,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
 from stack.passes.blocking.block_policy import MASKED, BlockPolicy
 from stack.passes.blocking.fold import BlockFold
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.window import Window, window_of
 from stack.passes.tiling.frame import static, wide
 
@@ -28,11 +28,13 @@ class BlockMemory(BlockFold):
         self.met: dict[Node, set[str]] = {}  # memory that is read, and the axes that tell where
         self.padded: set[Node] = set()  # memory whose rows end in zeros past what is read
 
-    def widen(self, value: Held) -> Held:
+    def widen(self, value: NamedTile) -> NamedTile:
         """A 16-bit float as kernels compute with it."""
         return self.cast(value, wide(value.dtype))
 
-    def load(self, memory: Node, index: Index, guard: Held | None, raw: bool = False) -> Held:
+    def load(
+        self, memory: Node, index: Index, guard: NamedTile | None, raw: bool = False
+    ) -> NamedTile:
         """Read a tile: a block where the index runs along the memory, else element by element."""
         told = {s.name for d in index for s in symbols(d)}
         # places that data gives may depend on any axis
@@ -40,12 +42,12 @@ class BlockMemory(BlockFold):
         if not index:
             made = self._number_load(memory, guard)
             return made if raw else self.widen(made)
-        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
+        axes = self.union([NamedTile(memory, tuple(self.tile_axes(d))) for d in index])
         guard_axes = guard.axes if guard is not None else ()
         if not axes and not guard_axes:
             place = [self.number(d).node for d in index]
             extra = [] if guard is None else [guard.node, constant(0, memory.dtype)]
-            made = Held(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
+            made = NamedTile(self.b.load(memory, *place, *extra, type=TensorType(memory.dtype, ())))
             return made if raw else self.widen(made)
         is_block = bool(axes) and (guard is None or self.block_policy.is_line)
         found = self.block_place(memory, index) if is_block else None
@@ -58,12 +60,12 @@ class BlockMemory(BlockFold):
             made = self._element_load(memory, index, guard)
         return made if raw else self.widen(made)
 
-    def _number_load(self, memory: Node, guard: Held | None) -> Held:
+    def _number_load(self, memory: Node, guard: NamedTile | None) -> NamedTile:
         """The one element of a scalar; 0 where the guard does not hold."""
-        made = Held(self.b.load(memory, type=TensorType(memory.dtype, ())))
+        made = NamedTile(self.b.load(memory, type=TensorType(memory.dtype, ())))
         if guard is None:
             return made
-        return self.apply("select", [guard, made, Held(constant(0, memory.dtype))])
+        return self.apply("select", [guard, made, NamedTile(constant(0, memory.dtype))])
 
     def block_place(
         self, memory: Node, index: Index
@@ -103,7 +105,7 @@ class BlockMemory(BlockFold):
         return (
             moved.node
             if _is_zero(axis.start)
-            else self.apply("add", [moved, Held(axis.start)]).node
+            else self.apply("add", [moved, NamedTile(axis.start)]).node
         )
 
     def reread(self, memory: Node, starts: Sequence[Node], node: Node) -> Node:
@@ -120,8 +122,8 @@ class BlockMemory(BlockFold):
         starts: list[Node],
         along: list[str | None],
         clip: bool,
-        guard: Held | None,
-    ) -> Held:
+        guard: NamedTile | None,
+    ) -> NamedTile:
         first = next(i for i, name in enumerate(along) if name is not None)
         dims = along[first:]
         shape = tuple(self.axes[n].block if n else 1 for n in dims)
@@ -138,16 +140,16 @@ class BlockMemory(BlockFold):
         axes = tuple(n for n in dims if n)
         if len(axes) != len(dims):
             node = self.b.reshape(node, type=TensorType(memory.dtype, self.shape(axes), "tile"))
-        return Held(node, axes)
+        return NamedTile(node, axes)
 
-    def _element_load(self, memory: Node, index: Index, guard: Held | None) -> Held:
+    def _element_load(self, memory: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         places = [self.number(d) for d in index]
         mask = guard
         for name in self.union(places):
             mask = self.both(mask, self.mask(name))
         return self._read(memory, places, mask)
 
-    def _read(self, memory: Node, places: Sequence[Held], mask: Held | None) -> Held:
+    def _read(self, memory: Node, places: Sequence[NamedTile], mask: NamedTile | None) -> NamedTile:
         """One element at each place; 0 where the mask does not hold."""
         axes = self.union([*places, *([mask] if mask is not None else [])])
         type_ = TensorType(memory.dtype, self.shape(axes), "tile")
@@ -155,9 +157,9 @@ class BlockMemory(BlockFold):
         if mask is not None:
             extra = [self.spread(mask, axes), constant(0, memory.dtype)]
         nodes = [self.spread(p, axes) for p in places]
-        return Held(self.b.load(memory, *nodes, *extra, type=type_), axes)
+        return NamedTile(self.b.load(memory, *nodes, *extra, type=type_), axes)
 
-    def _window_load(self, memory: Node, index: Index, window: Window) -> Held:
+    def _window_load(self, memory: Node, index: Index, window: Window) -> NamedTile:
         """Read the run that a tile meets, and pick each element from it."""
         size = static(memory.shape[window.dim])
         start = self.number(window.first).node
@@ -178,18 +180,18 @@ class BlockMemory(BlockFold):
             picked = self.apply("add", [picked, steps])
         axes = " ".join(f"t{i}" for i in range(len(names)))
         made = self.b.gather(values.node, picked.node, rule=f"w!, {axes} -> {axes}")
-        return Held(made, tuple(names))
+        return NamedTile(made, tuple(names))
 
-    def store(self, memory: Node, value: Held, index: Index) -> Node:
+    def store(self, memory: Node, value: NamedTile, index: Index) -> Node:
         """Write a value at an index; what lies past the end of an axis is not written."""
         value = self.cast(value, memory.dtype)
-        axes = self.union([Held(memory, tuple(self.tile_axes(d))) for d in index])
+        axes = self.union([NamedTile(memory, tuple(self.tile_axes(d))) for d in index])
         if not axes:
             return self.b.store(memory, value.node, *[self.number(d).node for d in index])
         found = self.block_place(memory, index)
         if found is None:
             places = [self.number(d) for d in index]
-            mask: Held | None = None
+            mask: NamedTile | None = None
             for name in axes:
                 mask = self.both(mask, self.mask(name))
             extra = [] if mask is None else [self.spread(mask, axes)]
@@ -199,7 +201,7 @@ class BlockMemory(BlockFold):
         first = next(i for i, name in enumerate(along) if name is not None)
         dims = along[first:]
         held = [n for n in dims if n]
-        node = self.spread(Held(value.node, value.axes), held)
+        node = self.spread(NamedTile(value.node, value.axes), held)
         if len(held) != len(dims):
             shape = tuple(self.axes[n].block if n else 1 for n in dims)
             node = self.b.reshape(node, type=TensorType(memory.dtype, shape, "tile"))

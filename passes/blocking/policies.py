@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from stack.ir.node import Node
-from stack.passes.blocking.apart import APART
-from stack.passes.blocking.beside import products_beside
-from stack.passes.blocking.joined import products_of
+from stack.passes.blocking.horizontal import horizontal_products
+from stack.passes.blocking.mix_order import space_of
+from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.product_policy import ProductPolicy
 from stack.passes.blocking.stream import StreamTiler
-from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
-    apart_seconds,
-    beside_of,
     best_seconds,
+    horizontal_product,
     is_lone,
     library_seconds,
     product_of,
+    unfused_seconds,
 )
 from stack.passes.blocking.tiler import BlockTiler
-from stack.passes.blocking.walk import space_of
+from stack.passes.blocking.unfused import UNFUSED
 from stack.schedule import Policy
 from stack.target import Gpu
 
@@ -31,7 +31,7 @@ def block_policy(group: Node, gpu: Gpu) -> Policy | None:
         CannotTile: no kernel of blocks computes it.
     """
     if group.op == "stream":
-        return StreamTiler(group, target=gpu).policy(stream_places(*group.blocks))
+        return StreamTiler(group, target=gpu).policy(stream_index_maps(*group.blocks))
     if any(n.op == "dot" for n in group.blocks[0].nodes):
         return product_policy(group, gpu)
     body = group.blocks[0]
@@ -49,13 +49,13 @@ def product_policy(group: Node, gpu: Gpu) -> ProductPolicy:
     body = group.blocks[0]
     dots = [n for n in body.nodes if n.op == "dot"]
     dtype = dots[0].args[0].dtype
-    beside = products_beside(body)
-    product = beside_of(beside) if beside else product_of(body, products_of(body))
+    horizontal = horizontal_products(body)
+    product = horizontal_product(horizontal) if horizontal else product_of(body, products_of(body))
     others: dict[str, float] = {}
     if is_lone(body, dots[0]):
         others[LIBRARY] = library_seconds(product, dtype, gpu)
-    if beside:
-        others[APART] = sum(best_seconds(p, dtype, gpu) for p in beside)
+    if horizontal:
+        others[UNFUSED] = sum(best_seconds(p, dtype, gpu) for p in horizontal)
     elif len(dots) > 1:
-        others[APART] = apart_seconds(product, dtype, gpu)
+        others[UNFUSED] = unfused_seconds(product, dtype, gpu)
     return ProductPolicy(product, dtype, gpu, others)

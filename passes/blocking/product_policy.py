@@ -40,7 +40,7 @@ class ProductPolicy(Policy):
         self.others = others or {}
         is_tall = product.height > 1
         axes = [
-            *([Axis("b", product.apart, "parallel")] if product.apart > 1 else []),
+            *([Axis("b", product.batch, "parallel")] if product.batch > 1 else []),
             *([Axis("m", product.height, "parallel")] if is_tall else []),
             Axis("n", product.width, "parallel"),
             Axis("k", product.depth, "reduction"),
@@ -73,7 +73,7 @@ class ProductPolicy(Policy):
         if all(made.block(axis) == best.block(axis) for axis in "mn"):
             warps, stages = best.warps, best.stages
         else:
-            sums = made.block("m", 1) * made.block("n") * self.product.joined
+            sums = made.block("m", 1) * made.block("n") * self.product.gemms
             warps, stages = 8 if sums >= LARGE else 4, STAGES
         made = replace(made, warps=made.warps or warps)
         return made if made.stages else self._limited(replace(made, stages=stages))
@@ -95,7 +95,7 @@ class ProductPolicy(Policy):
         return replace(schedule, stages=max(1, min(schedule.stages, room)))
 
     def _tile(self, schedule: Schedule) -> Tile:
-        return replace(Tile.of(schedule), products=self.product.joined)
+        return replace(Tile.of(schedule), products=self.product.gemms)
 
     def _step(self, tile: Tile) -> int:
         return tile.step_bytes(self.dtype.bytes)

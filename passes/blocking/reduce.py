@@ -16,7 +16,7 @@ from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.relation import delinearize
 from stack.ir.warp_ops import WARP
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import KernelTiler
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 from stack.target import Gpu
@@ -44,15 +44,15 @@ def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
 
 
 @dataclass(frozen=True)
-class Walk:
+class ReductionLoop:
     """How a program goes along a long axis.
 
     Attributes:
         block: elements of a tile.
         ahead: steps that are loaded at a time; 0 where it does not pay.
-        again: likewise of the second walk.
-        is_first: whether what is read is read again by a second walk. A multiprocessor then has
-            one program, so that all rows that are walked at a time stay in the cache between.
+        again: likewise of the second loop.
+        is_first: whether what is read is read again by a second loop. A multiprocessor then has
+            one program, so that all rows that are run over at a time stay in the cache between.
     """
 
     block: int
@@ -69,14 +69,14 @@ class Walk:
 
 ADDRESSES = 24  # registers of a thread that hold no tiles
 WHOLE_SHARE = 0.5  # of its registers, for a row whose tiles are all held
-Step = Callable[[Node, list[Held]], list[Held]]
+Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
-ACROSS = Walk(4096, 4, 3)  # axes that lie across the lines of memory
-AHEAD_PARTS = 4  # of shared memory, of which such a walk may hold one of steps ahead
-ONCE = Walk(4096, 8, 3)
-TWICE = Walk(16384, 32, 0, True)
-APART = Walk(8192, 32, 0, True)  # with several running tiles
-WHOLE = Walk(8192, 32, 0, True)  # of a row whose tiles are all held
+ACROSS = ReductionLoop(4096, 4, 3)  # axes that lie across the lines of memory
+AHEAD_PARTS = 4  # of shared memory, of which such a loop may hold one of steps ahead
+ONCE = ReductionLoop(4096, 8, 3)
+TWICE = ReductionLoop(16384, 32, 0, True)
+PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
+WHOLE = ReductionLoop(8192, 32, 0, True)  # of a row whose tiles are all held
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class _Places:
     whole: Mapping[int, Dim]
 
     def of(self, stepped: Mapping[int, Dim]) -> Index:
-        """With the places of axes that are walked."""
+        """With the places of axes that are run over."""
         kept = iter(self.index)
         inner = {**self.whole, **stepped}
         return tuple(inner[a] if a in inner else next(kept) for a in range(self.rank))
@@ -103,23 +103,23 @@ class BlockReduce(KernelTiler):
 
     def __init__(self, group: Node) -> None:
         super().__init__(group)
-        self.walk = ACROSS
-        self.kept = 0  # tiles at the end of a long row that are held between two walks
-        self.turn = -1  # which of these a walk is at
+        self.reduction_loop = ACROSS
+        self.kept = 0  # tiles at the end of a long row that are held between two loops
+        self.iteration = -1  # which of these a loop is at
         self.begun: Node | None = None  # where its tile begins
-        self.seen_tiles: dict[Place, Node] | None = None  # what the first walk reads of one
+        self.seen_tiles: dict[Place, Node] | None = None  # what the first loop reads of one
         self.held: dict[Place, Node] = {}  # what it read
 
-    def folded(self, value: Held, kind: str, gone: Sequence[str]) -> Held:
+    def folded(self, value: NamedTile, kind: str, gone: Sequence[str]) -> NamedTile:
         if kind in ("max", "min"):
             base, scale = unscaled(self.b, value.node)
             if scale != 1:
                 # a positive factor leaves the order: it is applied to what is left
-                made = self.folded(Held(base, value.axes), kind, gone)
-                return self.apply("mul", [made, Held(constant(scale, made.dtype))])
+                made = self.folded(NamedTile(base, value.axes), kind, gone)
+                return self.apply("mul", [made, NamedTile(constant(scale, made.dtype))])
         return super().folded(value, kind, gone)
 
-    def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _reduce(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         """Reduce whole axes in the tile; along longer ones in a loop that carries a tile."""
         operand, kind = node.args[0], str(node.attrs["kind"])
         axes = [int(a) for a in node.attrs["axes"]]
@@ -134,7 +134,7 @@ class BlockReduce(KernelTiler):
         if moved and in_a_row(axes) and prod(map(power_of_two, extents)) > room:
             if not any((node, axis) in self.reduced_axis for axis in axes):
                 at = _Places(operand.tensor.rank, index, {})
-                return self._walk(node, at, guard, [], axes, extents)
+                return self._in_loop(node, at, guard, [], axes, extents)
         for axis in reversed(axes):
             extent = static(operand.shape[axis])
             known = self.reduced_axis.get((node, axis))
@@ -151,25 +151,25 @@ class BlockReduce(KernelTiler):
             raise CannotTile("two long axes are reduced at once")
         if looped:
             (axis, extent), *_ = looped
-            return self._walk(node, at, guard, list(whole.values()), [axis], [extent])
+            return self._in_loop(node, at, guard, list(whole.values()), [axis], [extent])
         value = self.spread_over(self.value(operand, at.of({}), guard), whole.values())
         return self.fold(value, kind, [a.name for a in whole.values()])
 
-    def _walk(
+    def _in_loop(
         self,
         node: Node,
         at: _Places,
-        guard: Held | None,
+        guard: NamedTile | None,
         whole: list[Axis],
         long: Sequence[int],
         extents: Sequence[int],
-    ) -> Held:
+    ) -> NamedTile:
         """Reduce a long axis, or several in a row, in a loop, together with the other reductions
         that can share it."""
         extent = prod(extents)
         block = 1 if whole else min(power_of_two(extent), self.long_step(at.index))
         kept = self.union(
-            [Held(node, tuple(self.tile_axes(d))) for d in at.of(dict.fromkeys(long, 0))]
+            [NamedTile(node, tuple(self.tile_axes(d))) for d in at.of(dict.fromkeys(long, 0))]
         )
         lanes = self.axis("lane", block, block)
         own = [lanes.name] if lanes.is_tile else []
@@ -177,25 +177,25 @@ class BlockReduce(KernelTiler):
         nodes = [node, *self._mates(node)]
         kinds = [str(n.attrs["kind"]) for n in nodes]
 
-        def body(var: Node, carried: list[Held]) -> list[Held]:
+        def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
             stepped = self.axis("k", extent, block, self.begin(var, block))
             names = [stepped.name] if stepped.is_tile else []
             places = dict(zip(long, delinearize(stepped.place, tuple(extents)), strict=True))
-            made: list[Held] = []
+            made: list[NamedTile] = []
             for n, kind, old in zip(nodes, kinds, carried, strict=True):
                 value = self.value(n.args[0], at.of(places), guard)
                 value = self.masked(self.spread_over(value, [stepped]), kind, names)
-                value = Held(self.spread(value, [*kept, *names]), axes)
+                value = NamedTile(self.spread(value, [*kept, *names]), axes)
                 made.append(self.apply(COMBINE[kind], [old, value]))
             return made
 
-        start: list[Held] = []
+        start: list[NamedTile] = []
         for n, kind in zip(nodes, kinds, strict=True):
             fill = self.identity(kind, wide(n.args[0].dtype))
-            start.append(Held(self.spread(fill, axes), axes))
+            start.append(NamedTile(self.spread(fill, axes), axes))
         hints = [f"acc{i or ''}" for i in range(len(nodes))]
         count = -(-extent // block)
-        totals = self.first_walk(count, start, body, hints, self.walk.ahead)
+        totals = self.first_loop(count, start, body, hints, self.reduction_loop.ahead)
         gone = [*own, *(a.name for a in whole)]
         for n, kind, total in zip(nodes, kinds, totals, strict=True):
             self.memo[n, at.index, guard] = self.fold(total, kind, gone) if gone else total
@@ -209,75 +209,82 @@ class BlockReduce(KernelTiler):
             self.begun = var if block == 1 else self.b.mul(var, block)
         return self.begun
 
-    def first_walk(
+    def first_loop(
         self,
         count: int,
-        start: Sequence[Held],
+        start: Sequence[NamedTile],
         body: Step,
         names: Sequence[str],
         ahead: int,
         hint: str = "step",
         limits: tuple[Node, Node] | None = None,
-    ) -> list[Held]:
-        """A walk along a long axis, whose last tiles are held where another walk follows."""
-        assert self.turn < 0, "a walk inside of another"
+    ) -> list[NamedTile]:
+        """A loop along a long axis, whose last tiles are held where another loop follows."""
+        assert self.iteration < 0, "a loop inside of another"
         kept = self.kept if limits is None else 0
         found = list(start)
-        self.evict = "last" if self.walk.is_first else ""
+        self.evict = "last" if self.reduction_loop.is_first else ""
         if count > kept:
-            room = self.gpu.shared_bytes // AHEAD_PARTS if self.walk == ACROSS else None
+            room = self.gpu.shared_bytes // AHEAD_PARTS if self.reduction_loop == ACROSS else None
             found = self.steps(count - kept, found, body, hint, limits, names, ahead, room=room)
         self.evict = "first" if kept else ""
-        for turn in range(count - kept, count):
-            found = self._holding(turn, found, body, hint, names)
+        for iteration in range(count - kept, count):
+            found = self._holding(iteration, found, body, hint, names)
         self.evict = ""
         return found
 
     def _holding(
-        self, turn: int, start: Sequence[Held], body: Step, hint: str, names: Sequence[str]
-    ) -> list[Held]:
+        self,
+        iteration: int,
+        start: Sequence[NamedTile],
+        body: Step,
+        hint: str,
+        names: Sequence[str],
+    ) -> list[NamedTile]:
         """One step, a loop of its own, which gives what it read too."""
-        self.turn, self.seen_tiles = turn, {}
+        self.iteration, self.seen_tiles = iteration, {}
         read = self.seen_tiles
-        var = self.variable(hint, turn + 1)
+        var = self.variable(hint, iteration + 1)
         carried = [
             Node("var", (), {"name": f"{n}{self.fresh}"}, s.node.type)
             for n, s in zip(names, start, strict=True)
         ]
-        results = body(var, [Held(c, s.axes) for c, s in zip(carried, start, strict=True)])
+        results = body(var, [NamedTile(c, s.axes) for c, s in zip(carried, start, strict=True)])
         places, tiles = list(read), list(read.values())
-        self.turn, self.seen_tiles = -1, None
+        self.iteration, self.seen_tiles = -1, None
         for i, tile in enumerate(tiles):
             carried.append(Node("var", (), {"name": f"held{i}_{self.fresh}"}, tile.type))
         none = [self.b.broadcast(constant(0, t.dtype), axes=(), type=t.tensor) for t in tiles]
         block = Block((var, *carried), [*(r.node for r in results), *tiles])
-        limits = self.int(turn).node, self.int(turn + 1).node
+        limits = self.int(iteration).node, self.int(iteration + 1).node
         made = self.loop("serial", [*(s.node for s in start), *none], block, limits)
         self.held.update(zip(places, made[len(start) :], strict=True))
-        return [Held(m, s.axes) for m, s in zip(made, start)]
+        return [NamedTile(m, s.axes) for m, s in zip(made, start)]
 
-    def second_walk(
-        self, count: int, start: Sequence[Held], body: Step, names: Sequence[str]
-    ) -> list[Held]:
-        """The walk that writes: what is held first, which makes room."""
+    def second_loop(
+        self, count: int, start: Sequence[NamedTile], body: Step, names: Sequence[str]
+    ) -> list[NamedTile]:
+        """The loop that writes: what is held first, which makes room."""
         found = list(start)
         if self.kept:
             body(self.int(0).node, found)  # what it needs of whole rows comes before it
-        self.evict = "first" if self.walk.is_first else ""
-        for turn in range(count - self.kept, count):
-            self.turn = turn
-            found = body(self.int(turn).node, found)
-        self.turn = -1
+        self.evict = "first" if self.reduction_loop.is_first else ""
+        for iteration in range(count - self.kept, count):
+            self.iteration = iteration
+            found = body(self.int(iteration).node, found)
+        self.iteration = -1
         if count > self.kept:
-            found = self.steps(count - self.kept, found, body, names=names, ahead=self.walk.again)
+            found = self.steps(
+                count - self.kept, found, body, names=names, ahead=self.reduction_loop.again
+            )
         self.evict = ""
         return found
 
     def reread(self, memory: Node, starts: Sequence[Node], node: Node) -> Node:
-        """What a walk reads: of a tile that is held, what the first walk has read."""
-        if self.turn < 0 or self.begun not in starts:
+        """What a loop reads: of a tile that is held, what the first loop has read."""
+        if self.iteration < 0 or self.begun not in starts:
             return node
-        place = memory, tuple(None if s is self.begun else s for s in starts), self.turn
+        place = memory, tuple(None if s is self.begun else s for s in starts), self.iteration
         if self.seen_tiles is not None:
             return self.seen_tiles.setdefault(place, node)
         if place not in self.held:
@@ -291,26 +298,26 @@ class BlockReduce(KernelTiler):
         size = static(memory.tensor.size) * memory.dtype.bytes
         return {"evict": "first"} if self.streams_out and size > self.gpu.cache_bytes else {}
 
-    def held_walk(self, count: int, start: Sequence[Held], body: Step) -> list[Held]:
-        """One more walk along a row whose tiles are all held."""
-        assert self.turn < 0 and self.kept == count
+    def held_loop(self, count: int, start: Sequence[NamedTile], body: Step) -> list[NamedTile]:
+        """One more loop along a row whose tiles are all held."""
+        assert self.iteration < 0 and self.kept == count
         found = list(start)
-        for turn in range(count):
-            self.turn = turn
-            found = body(self.int(turn).node, found)
-        self.turn = -1
+        for iteration in range(count):
+            self.iteration = iteration
+            found = body(self.int(iteration).node, found)
+        self.iteration = -1
         return found
 
     def keep_tiles(self, extent: int, sources: Iterable[Node], running: int) -> None:
-        """Choose how many tiles of a long row are held between two walks, by all threads.
+        """Choose how many tiles of a long row are held between two loops, by all threads.
 
-        `running` is how many tiles the first walk carries; it must not wait for each of its steps,
+        `running` is how many tiles the first loop carries; it must not wait for each of its steps,
         which would have to read ahead in place of holding.
         """
-        registers = self.walk.lanes * _row_bytes(extent, sources) // 4
-        count = -(-extent // self.walk.block)
+        registers = self.reduction_loop.lanes * _row_bytes(extent, sources) // 4
+        count = -(-extent // self.reduction_loop.block)
         own = self.gpu.registers // self.gpu.threads
-        room = max(0, own - ADDRESSES - self.walk.lanes * running)
+        room = max(0, own - ADDRESSES - self.reduction_loop.lanes * running)
         self.kept = min(room // registers, (count + 1) // 2) if registers and running else 0
 
     def holds_whole(self, extent: int, sources: Iterable[Node]) -> bool:
@@ -335,7 +342,7 @@ class BlockReduce(KernelTiler):
 
     def long_step(self, index: Index) -> int:
         """Elements of a long reduced axis in one step: what keeps a tile to a few thousand."""
-        return max(2, self.walk.block // self.held_along(index))
+        return max(2, self.reduction_loop.block // self.held_along(index))
 
     def held_along(self, index: Sequence[Dim]) -> int:
         """Elements of a tile over the axes that an index moves along."""
@@ -344,7 +351,7 @@ class BlockReduce(KernelTiler):
 
 
 def in_a_row(axes: Sequence[int]) -> bool:
-    """Whether several axes stand side by side, in order: they are walked as one."""
+    """Whether several axes stand side by side, in order: they are run over as one."""
     return len(axes) > 1 and list(axes) == list(range(axes[0], axes[0] + len(axes)))
 
 
@@ -357,4 +364,13 @@ def _row_bytes(extent: int, sources: Iterable[Node]) -> int:
     )
 
 
-__all__ = ["APART", "MAX_WHOLE", "ONCE", "TWICE", "WHOLE", "BlockReduce", "Walk", "unscaled"]
+__all__ = [
+    "MAX_WHOLE",
+    "ONCE",
+    "PRIVATE",
+    "TWICE",
+    "WHOLE",
+    "BlockReduce",
+    "ReductionLoop",
+    "unscaled",
+]

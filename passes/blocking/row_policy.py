@@ -9,7 +9,7 @@ from math import prod
 from stack.ir.axes import Index, parse_rule
 from stack.ir.node import Node
 from stack.ir.warp_ops import WARP
-from stack.passes.blocking.reduce import ACROSS, MAX_WHOLE, ONCE, TWICE, Walk, in_a_row
+from stack.passes.blocking.reduce import ACROSS, MAX_WHOLE, ONCE, TWICE, ReductionLoop, in_a_row
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
@@ -29,7 +29,7 @@ class RowSpace:
 
     Attributes:
         root: the node whose axes span it.
-        marks: a symbol for each axis.
+        iter_vars: a symbol for each axis.
         places: where values sit.
         arrays: what is read and written.
         reduced: axes that are reduced.
@@ -37,7 +37,7 @@ class RowSpace:
     """
 
     root: Node
-    marks: Index
+    iter_vars: Index
     places: Mapping[Node, Index]
     arrays: Sequence[Node]
     results: Sequence[Node]
@@ -52,12 +52,12 @@ class RowSpace:
     @property
     def kept(self) -> list[int]:
         """Axes that are not reduced."""
-        return [a for a in range(len(self.marks)) if a not in self.reduced]
+        return [a for a in range(len(self.iter_vars)) if a not in self.reduced]
 
     @property
     def is_column(self) -> bool:
         """Whether it is reduced across the lines of memory."""
-        return bool(self.reduced) and len(self.marks) - 1 not in self.reduced
+        return bool(self.reduced) and len(self.iter_vars) - 1 not in self.reduced
 
     @property
     def is_one(self) -> bool:
@@ -65,18 +65,18 @@ class RowSpace:
         return len(self.reduced) == 1 or in_a_row(list(self.reduced))
 
     @property
-    def walk(self) -> Walk:
+    def reduction_loop(self) -> ReductionLoop:
         """How a program goes along a reduced axis that no tile holds."""
         if self.is_column or not self.reduced:
             return ACROSS
         own = [d for r in self.results for d in self.places[r]]
-        return TWICE if self.marks[self.reduced[0]] in own else ONCE
+        return TWICE if self.iter_vars[self.reduced[0]] in own else ONCE
 
     def is_turned(self) -> bool:
         """Whether the last axis lies across the lines of an array."""
-        line = self.marks[self.kept[-1]] if self.kept else None
+        line = self.iter_vars[self.kept[-1]] if self.kept else None
         held = [self.places[n] for n in self.arrays if n in self.places]
-        return any(line in place[:-1] and place[-1] in self.marks for place in held)
+        return any(line in place[:-1] and place[-1] in self.iter_vars for place in held)
 
     def order(self) -> list[int]:
         """Which kept axes a tile should hold first: where memory is read and written along."""
@@ -84,8 +84,8 @@ class RowSpace:
         for node in self.arrays:
             place = self.places.get(node)
             if place:
-                for i, mark in enumerate(self.marks):
-                    if place[-1] == mark and i in self.kept and i not in found:
+                for i, iter_var in enumerate(self.iter_vars):
+                    if place[-1] == iter_var and i in self.kept and i not in found:
                         found.append(i)
         return [*found, *(a for a in reversed(self.kept) if a not in found)]
 
@@ -115,8 +115,12 @@ class RowPolicy(Policy):
         usual = self._usual()
         made = given.filled(usual)
         if is_walked(made):
-            walk = self.space.walk
-            return replace(made, warps=made.warps or walk.warps, stages=made.stages or walk.ahead)
+            reduction_loop = self.space.reduction_loop
+            return replace(
+                made,
+                warps=made.warps or reduction_loop.warps,
+                stages=made.stages or reduction_loop.ahead,
+            )
         held = self._held(made)
         return replace(made, warps=made.warps or min(16, max(1, power_of_two(held // 512))))
 
@@ -171,7 +175,7 @@ class RowPolicy(Policy):
         splits = [Split(letter(a), blocks[a], "grid") for a in kept]
         if space.reduced:
             held = prod(blocks.values())
-            step = max(1, space.walk.block // held)
+            step = max(1, space.reduction_loop.block // held)
             splits.append(Split(REDUCED, whole, "lane") if fits else Split(REDUCED, step, "serial"))
         return Schedule(tuple(splits))
 

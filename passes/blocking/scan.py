@@ -13,12 +13,12 @@ from math import prod
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr
 from stack.ir.node import Node
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
 TILE = 4096  # elements that are scanned at once
-TURNS = 16  # tiles that few lines may take, one after another
+ITERATIONS = 16  # tiles that few lines may take, one after another
 KINDS = ("sum", "prod")
 
 
@@ -33,12 +33,12 @@ class ScanTiler(BlockTiler):
             raise CannotTile(f"no tile is scanned for the {self.kind} of {node.dtype}")
         shape = [static(s) for s in node.shape]
         self.block = min(TILE, max(2, power_of_two(shape[self.along])))
-        self.turns = -(-shape[self.along] // self.block)
+        self.iterations = -(-shape[self.along] // self.block)
         lines = prod(s for a, s in enumerate(shape) if a != self.along)
         room = TILE // self.block
         while room > 1 and lines // room < self.gpu.processors:
             room //= 2
-        if self.turns > TURNS and lines // room < self.gpu.processors:
+        if self.iterations > ITERATIONS and lines // room < self.gpu.processors:
             raise CannotTile(f"{lines} lines of {shape[self.along]} leave most programs idle")
         blocks = [1] * len(shape)
         for axis in reversed(range(len(shape))):
@@ -68,25 +68,27 @@ class ScanTiler(BlockTiler):
 
     def _scanned(self, node: Node, memory: Node, index: list[Dim], extent: int) -> Node:
         """The walk along the axis; it carries the memory, and what all before a tile come to."""
-        if self.turns == 1:
+        if self.iterations == 1:
             line = self.axis("s", extent, self.block)
             return self._step(node, memory, index, line, None)[0]
         start = self.identity(self.kind, wide(node.dtype))
         names = self.sorted({n: None for d in index for n in self.tile_axes(d)})
-        before = Held(self.spread(start, names), tuple(names))
+        before = NamedTile(self.spread(start, names), tuple(names))
 
-        def body(var: Node, carried: list[Held]) -> list[Held]:
-            last = self.int(self.turns - 1).node
-            turn = self.b.sub(last, var) if node.attrs["reverse"] else var
-            line = self.axis("s", extent, self.block, self.b.mul(turn, self.block))
+        def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
+            last = self.int(self.iterations - 1).node
+            iteration = self.b.sub(last, var) if node.attrs["reverse"] else var
+            line = self.axis("s", extent, self.block, self.b.mul(iteration, self.block))
             stored, total = self._step(node, carried[0].node, index, line, carried[1])
-            return [Held(stored), total]
+            return [NamedTile(stored), total]
 
-        return self.steps(self.turns, [Held(memory), before], body, names=["o_w", "before"])[0].node
+        return self.steps(
+            self.iterations, [NamedTile(memory), before], body, names=["o_w", "before"]
+        )[0].node
 
     def _step(
-        self, node: Node, memory: Node, index: list[Dim], line: Axis, before: Held | None
-    ) -> tuple[Node, Held]:
+        self, node: Node, memory: Node, index: list[Dim], line: Axis, before: NamedTile | None
+    ) -> tuple[Node, NamedTile]:
         """Scan and store one tile; the memory, and the total with this tile."""
         self.memo.clear()
         at = list(index)
@@ -95,11 +97,11 @@ class ScanTiler(BlockTiler):
         value = self.spread_over(self.value(node.args[0], place), [line])
         value = self.masked(value, self.kind, [line.name])
         axis = value.axes.index(line.name)
-        made = Held(self.b.op("scan", [value.node], {**node.attrs, "axis": axis}), value.axes)
+        made = NamedTile(self.b.op("scan", [value.node], {**node.attrs, "axis": axis}), value.axes)
         if before is None:
             return self.store(memory, made, place), made
         rest = tuple(n for n in value.axes if n != line.name)
-        total = Held(self.b.reduce(value.node, kind=self.kind, axes=(axis,)), rest)
+        total = NamedTile(self.b.reduce(value.node, kind=self.kind, axes=(axis,)), rest)
         made = self.apply(COMBINE[self.kind], [before, made])
         return self.store(memory, made, place), self.apply(COMBINE[self.kind], [before, total])
 

@@ -17,13 +17,13 @@ from stack.ir.node import Node
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import fold_of, is_contraction, is_reduction
 from stack.passes.blocking.branch import branched
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import Segment, segments
-from stack.passes.blocking.order import by_reuse
+from stack.passes.blocking.rasterization import rasterized
 from stack.passes.blocking.reduce import ONCE
 from stack.passes.blocking.stream_grid import GridTiler
+from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.blocking.stream_lanes import loose_states
-from stack.passes.blocking.stream_places import stream_places
 from stack.passes.blocking.stream_varying import varying
 from stack.passes.blocking.values import at_place
 from stack.passes.positions.assumed import Assumed, assumed
@@ -38,11 +38,11 @@ class StreamTiler(GridTiler):
 
     def kernel(self) -> Node:
         """The kernel node of the stream. Raises CannotTile."""
-        where = stream_places(self.states, self.correct, self.ending)
+        where = stream_index_maps(self.states, self.correct, self.ending)
         values, long = self._axes(where)
         at = {s: tuple(substitute(d, values) for d in p) for s, p in where.states.items()}
         final = self._stream(at)
-        self.grid = by_reuse(self.grid, self.along, self.met, self.gpu.cache_bytes)
+        self.grid = rasterized(self.grid, self.along, self.met, self.gpu.cache_bytes)
         self.memo.clear()
         for param, state, held in zip(self.ending.params, self.states.results, final, strict=False):
             self.known[param] = at_place(at[state], held)
@@ -54,14 +54,16 @@ class StreamTiler(GridTiler):
 
     # ---- the loop
 
-    def _stream(self, at: Mapping[Node, Index]) -> list[Held]:
-        block = min(power_of_two(self.extent), self.step if self.has_dot else self.walk.block)
+    def _stream(self, at: Mapping[Node, Index]) -> list[NamedTile]:
+        block = min(
+            power_of_two(self.extent), self.step if self.has_dot else self.reduction_loop.block
+        )
         block = max(min(block, self.part & -self.part), 16 if self.has_dot else 2)
         count = -(-self.extent // block)
         if self.is_whole:
             return self.run_whole(at, block, count)
-        if self.is_apart:
-            return self.run_apart(at, block, count, self._of_part(None, block, count))
+        if self.is_private:
+            return self.run_private(at, block, count, self._of_part(None, block, count))
         self.loose = {} if self.has_dot else loose_states(self.states, self.correct)
         self.lane = self.axis("lane", block, block).name if self.loose else ""
         guess = assumed(self.states) if self.has_dot else None
@@ -71,7 +73,7 @@ class StreamTiler(GridTiler):
         found = iter(held)
         return [self._total(next(found), found, j) for j in range(len(self.states.results))]
 
-    def _pass(self, at: Mapping[Node, Index], block: int, count: int) -> list[Held]:
+    def _pass(self, at: Mapping[Node, Index], block: int, count: int) -> list[NamedTile]:
         """All states after the steps that matter."""
         if self.has_dot and self.extent % block:
             self._hide_the_end()
@@ -81,24 +83,24 @@ class StreamTiler(GridTiler):
             held = self._segment(Segment(limits, segment.fixed), held, at, block, count)
         return held
 
-    def _start(self, at: Mapping[Node, Index]) -> list[Held]:
+    def _start(self, at: Mapping[Node, Index]) -> list[NamedTile]:
         """All states before the first element."""
-        held: list[Held] = []
+        held: list[NamedTile] = []
         along = varying(self.states, self.correct)
         for j, state in enumerate(self.states.results):
             kind = fold_of(state)
             dims = [at[state][i] for i in along[state]]
-            axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in dims])
+            axes = self.union([NamedTile(state, tuple(self.tile_axes(d))) for d in dims])
             start = self.identity(kind, wide(state.dtype))
-            held.append(Held(self.spread(start, axes), axes))
+            held.append(NamedTile(self.spread(start, axes), axes))
             if j in self.loose:
                 lanes = (*axes, self.lane)
-                held.append(Held(self.spread(start, lanes), lanes))
+                held.append(NamedTile(self.spread(start, lanes), lanes))
         return held
 
     def _guessed(
         self, guess: Assumed, at: Mapping[Node, Index], block: int, count: int
-    ) -> list[Held]:
+    ) -> list[NamedTile]:
         """All states as if masks were of -inf; where some row tells otherwise, without that."""
         states = self.states
         inside = {
@@ -109,23 +111,23 @@ class StreamTiler(GridTiler):
         self.states, self.hiding = guess.states, dict(hiding_selects(guess.states))
         held = self._pass(inside, block, count)
         self.states, self.hiding = states, {}
-        wrong: Held | None = None
+        wrong: NamedTile | None = None
         for j, floor in guess.floors.items():
             least = self.fold(held[j], "min", held[j].axes) if held[j].axes else held[j]
-            holds = self.apply("gt", [least, Held(constant(floor, least.dtype))])
+            holds = self.apply("gt", [least, NamedTile(constant(floor, least.dtype))])
             fails = self.apply("not", [holds])
             wrong = fails if wrong is None else self.apply("or", [wrong, fails])
         assert wrong is not None
 
-        def again(turn: Node, carried: list[Held]) -> list[Held]:
+        def again(iteration: Node, carried: list[NamedTile]) -> list[NamedTile]:
             if self.extent % block:
                 self._hide_the_end()
-            # from the turn on: what does not depend on it is not in the branch
-            limits = self._of_part((turn, self.int(count).node), block, count)
+            # from the iteration on: what does not depend on it is not in the branch
+            limits = self._of_part((iteration, self.int(count).node), block, count)
             return self._segment(Segment(limits), self._start(at), at, block, count, ahead=1)
 
-        turns = (self.int(0).node, self.cast(wrong, self.integer).node)
-        return self.steps(1, held, again, "turn", turns, kind="branch")
+        iterations = (self.int(0).node, self.cast(wrong, self.integer).node)
+        return self.steps(1, held, again, "iteration", iterations, kind="branch")
 
     def _segments(self, at: Mapping[Node, Index], block: int, count: int) -> list[Segment]:
         """The loops of the stream, in order.
@@ -154,17 +156,17 @@ class StreamTiler(GridTiler):
         end = self.apply("min", [self.apply("add", [first, self.int(steps)]), self.int(count)])
         if limits is None:
             return first.node, end.node
-        begin = self.apply("max", [first, Held(limits[0])])
-        return begin.node, self.apply("min", [end, Held(limits[1])]).node
+        begin = self.apply("max", [first, NamedTile(limits[0])])
+        return begin.node, self.apply("min", [end, NamedTile(limits[1])]).node
 
-    def _value(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _value(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         if node in self.hiding and self.streamed and guard is None:
             made = branched(self, node, self.hiding[node], index, self.axes[self.streamed])
             if made is not None:
                 return made
         return super()._value(node, index, guard)
 
-    def _total(self, held: Held, rest: Iterator[Held], j: int) -> Held:
+    def _total(self, held: NamedTile, rest: Iterator[NamedTile], j: int) -> NamedTile:
         """A state after the pass, its places added up."""
         if j not in self.loose:
             return held
@@ -174,28 +176,28 @@ class StreamTiler(GridTiler):
     def _segment(
         self,
         segment: Segment,
-        held: Sequence[Held],
+        held: Sequence[NamedTile],
         at: Mapping[Node, Index],
         block: int,
         count: int,
         ahead: int = 0,
-    ) -> list[Held]:
+    ) -> list[NamedTile]:
         """All states after a run of steps; `ahead` as for `steps`."""
 
-        def body(var: Node, carried: list[Held]) -> list[Held]:
+        def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
             self.memo.clear()
             self.known.clear()
             axis = self.axis("k", self.extent, block, self.begin(var, block))
             self.streamed = axis.name
             n = len(self.states.results)
             slots = iter(carried)
-            old: list[Held] = []
-            lanes: dict[int, Held] = {}
+            old: list[NamedTile] = []
+            lanes: dict[int, NamedTile] = {}
             for j in range(n):
                 old.append(next(slots))
                 if j in self.loose:
                     lanes[j] = next(slots)
-            new: list[Held] = []
+            new: list[NamedTile] = []
             for j, state in enumerate(self.states.results):
                 place = at[state]
                 self.known[self.correct.params[j]] = at_place(place, old[j])
@@ -211,9 +213,9 @@ class StreamTiler(GridTiler):
                 self.known_as.clear()
                 kept = self.value(self.correct.results[j], place)
                 kind = fold_of(state)
-                part = Held(self.spread(part, old[j].axes), old[j].axes)
+                part = NamedTile(self.spread(part, old[j].axes), old[j].axes)
                 made = self.apply(COMBINE[kind], [kept, part])
-                made = Held(self.spread(made, old[j].axes), old[j].axes)
+                made = NamedTile(self.spread(made, old[j].axes), old[j].axes)
                 new.append(made)
                 self.known[state] = at_place(place, made)
                 self.known[self.correct.params[n + j]] = at_place(place, made)
@@ -224,10 +226,10 @@ class StreamTiler(GridTiler):
             for j in range(len(self.states.results))
             for name in ([f"s{j}_", f"lanes{j}_"] if j in self.loose else [f"s{j}_"])
         ]
-        ahead = ahead if self.has_dot else self.walk.ahead
-        if self.walk.is_first and len(self.loose) < len(self.states.results):
+        ahead = ahead if self.has_dot else self.reduction_loop.ahead
+        if self.reduction_loop.is_first and len(self.loose) < len(self.states.results):
             ahead = ONCE.ahead  # steps wait for each other: memory should not
-        made = self.first_walk(count, held, body, names, ahead, "k", segment.limits)
+        made = self.first_loop(count, held, body, names, ahead, "k", segment.limits)
         self.memo.clear()
         self.known.clear()
         return made
@@ -241,7 +243,7 @@ class StreamTiler(GridTiler):
                 if found is not None and operand.dtype.is_float:
                     self.lowest, self.nothing = operand, found
 
-    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+    def value(self, node: Node, index: Index, guard: NamedTile | None = None) -> NamedTile:
         made = super().value(node, index, guard)
         if node is not self.lowest:
             return made
@@ -250,7 +252,7 @@ class StreamTiler(GridTiler):
     def is_nothing(self, node: Node) -> bool:
         return node in self.nothing
 
-    def _partial(self, state: Node, place: Index, k: str) -> Held:
+    def _partial(self, state: Node, place: Index, k: str) -> NamedTile:
         """A state over one tile of the streamed axis."""
         axis = self.axes[k]
         if is_contraction(state):
@@ -261,7 +263,7 @@ class StreamTiler(GridTiler):
         fold = self.folded if self.is_nothing(streamed_axes(state)[0][0]) else self.fold
         return fold(self._places(state, place, axis), str(state.attrs["kind"]), [k])
 
-    def _places(self, state: Node, place: Index, axis: Axis) -> Held:
+    def _places(self, state: Node, place: Index, axis: Axis) -> NamedTile:
         """What a state reduces, on one tile of the streamed axis."""
         operand, at = streamed_axes(state)[0]
         full = list(place)
@@ -269,17 +271,17 @@ class StreamTiler(GridTiler):
         return self.spread_over(self.value(operand, tuple(full)), [axis])
 
     def _loose_step(
-        self, j: int, old: Held, lanes: Held, place: Index, axis: Axis
-    ) -> tuple[Held, Held]:
+        self, j: int, old: NamedTile, lanes: NamedTile, place: Index, axis: Axis
+    ) -> tuple[NamedTile, NamedTile]:
         """The next values of a sum that is kept place by place: what is added at once, the rest."""
         loose, state = self.loose[j], self.states.results[j]
         names = [axis.name] if axis.is_tile else []
         value = self.masked(self._places(state, place, axis), "sum", names)
-        value = Held(self.spread(value, [*old.axes, *names]), lanes.axes)
+        value = NamedTile(self.spread(value, [*old.axes, *names]), lanes.axes)
         if loose.factor is not None:
             lanes = self.apply("mul", [lanes, self.value(loose.factor, place)])
         made = old
         if loose.addend is not None:
             made = self.value(self.correct.results[j], place)
-            made = Held(self.spread(made, old.axes), old.axes)
+            made = NamedTile(self.spread(made, old.axes), old.axes)
         return made, self.apply("add", [lanes, value])

@@ -65,8 +65,8 @@ def _of_16_bits(stream: Node) -> tuple[int, int]:
 def _reads_elements(gather: Node) -> bool:
     """Whether the places that it reads are data: no run of memory holds those of a tile."""
     for indices in gather.args[1:]:
-        marks = (symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(indices.shape))
-        if affine(indices, tuple(marks)) is None:
+        iter_vars = (symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(indices.shape))
+        if affine(indices, tuple(iter_vars)) is None:
             return True
     return False
 

@@ -9,12 +9,12 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
-from stack.passes.blocking.frame import Held
-from stack.passes.blocking.reduce import APART, ONCE, TWICE, WHOLE, Walk
-from stack.passes.blocking.stream_apart import is_alike, runs_apart
+from stack.passes.blocking.frame import NamedTile
+from stack.passes.blocking.reduce import ONCE, PRIVATE, TWICE, WHOLE, ReductionLoop
+from stack.passes.blocking.stream_index_maps import IndexMaps
 from stack.passes.blocking.stream_lanes import Loose, loose_states
-from stack.passes.blocking.stream_places import Places
 from stack.passes.blocking.stream_policy import StreamPolicy
+from stack.passes.blocking.stream_private import is_alike, is_lane_private
 from stack.passes.blocking.stream_shape import stream_shape
 from stack.passes.blocking.stream_whole import WholeTiler
 from stack.passes.blocking.walk_policy import WalkPolicy
@@ -35,7 +35,7 @@ class GridTiler(WholeTiler):
         self.extent = static(streamed_extent(group))
         self.has_dot = any(n.op == "dot" for n in self.states.nodes)
         self.has_windows = self.has_dot
-        self.is_apart = runs_apart(group)
+        self.is_private = is_lane_private(group)
         self.hiding = dict(hiding_selects(self.states)) if self.has_dot else {}
         self.loose: dict[int, Loose] = {}
         self.lane = ""
@@ -64,24 +64,24 @@ class GridTiler(WholeTiler):
     def named(self, node: Node) -> str:
         return self.states.names.get(node) or self.ending.names.get(node, "")
 
-    def store(self, memory: Node, value: Held, index: Index) -> Node:
+    def store(self, memory: Node, value: NamedTile, index: Index) -> Node:
         """As for all kernels; results of a part lie one after the other."""
         return super().store(memory, value, (*self.part_place, *index))
 
-    def policy(self, where: Places) -> Policy:
+    def policy(self, where: IndexMaps) -> Policy:
         """What schedules the stream. Raises CannotTile."""
         shape = stream_shape(where, self.has_dot)
         if self.has_dot:
             return StreamPolicy(self.group, shape, self.gpu)
         return WalkPolicy(self._usual_walk(bool(shape.along)), shape, self.extent, self.gpu)
 
-    def _usual_walk(self, has_long: bool) -> Walk:
+    def _usual_walk(self, has_long: bool) -> ReductionLoop:
         """How a program goes along a row, which may be the row of a result too."""
         if not has_long:
             return ONCE
         if len(self.levels()) > 1 and self.holds_whole(self.extent, self.inputs):
             return WHOLE
-        return APART if self.is_apart else TWICE
+        return PRIVATE if self.is_private else TWICE
 
     def _follow(self, schedule: Schedule, has_long: bool) -> None:
         if self.has_dot:
@@ -90,11 +90,11 @@ class GridTiler(WholeTiler):
             return
         usual = self._usual_walk(has_long)
         hints = {"warps": schedule.warps, "ahead": schedule.stages}
-        self.walk = replace(usual, block=schedule.block("k"), **hints)
+        self.reduction_loop = replace(usual, block=schedule.block("k"), **hints)
         self.warps, self.stages = schedule.warps, 3
         self.is_whole = usual is WHOLE
         if self.is_whole:
-            self.kept = -(-self.extent // self.walk.block)
+            self.kept = -(-self.extent // self.reduction_loop.block)
         elif has_long:
             self._keep_tiles()
 
@@ -102,25 +102,27 @@ class GridTiler(WholeTiler):
         """Hold tiles of a row between two walks, where the first waits for none of its steps."""
         states = self.states.results
         running = len(loose_states(self.states, self.correct))
-        if self.is_apart:
-            is_covered = self.extent % self.walk.block == 0
+        if self.is_private:
+            is_covered = self.extent % self.reduction_loop.block == 0
             running = sum(not (is_covered and is_alike(s)) for s in states)
             running += 1  # for what corrects them
-        if self.is_apart or running == len(states):
+        if self.is_private or running == len(states):
             self.keep_tiles(self.extent, self.inputs, running)
 
-    def _axes(self, where: Places) -> tuple[dict[str, Dim], tuple[Expr, int] | None]:
-        """What each mark is in the kernel; a mark that no state has is the streamed axis."""
+    def _axes(self, where: IndexMaps) -> tuple[dict[str, Dim], tuple[Expr, int] | None]:
+        """What each iteration variable is in the kernel; a iteration variable that no state has is
+        the streamed axis.
+        """
         kept = {s for place in where.states.values() for d in place for s in symbols(d)}
         shape = stream_shape(where, self.has_dot)
         self._follow(self.policy(where).of(self.group), bool(shape.along))
         values: dict[str, Dim] = {}
         long: tuple[Expr, int] | None = None
-        for mark in where.marks:
-            name, extent = str(mark), shape.extents[str(mark)]
+        for iter_var in where.iter_vars:
+            name, extent = str(iter_var), shape.extents[str(iter_var)]
             if extent == 1:
                 values[name] = 0
-            elif not symbols(mark) & kept:
+            elif not symbols(iter_var) & kept:
                 if long is not None:
                     raise CannotTile("two axes of its result are not those of its states")
                 long = (symbol("long", 0, extent - 1), extent)

@@ -13,9 +13,9 @@ from stack.ir.dim import symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
-from stack.passes.blocking.reduce import APART
+from stack.passes.blocking.reduce import PRIVATE
 from stack.passes.blocking.stream import StreamTiler
-from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.blocking.tile_choice import HIDDEN, Product, may_round, tiles_of
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
@@ -34,7 +34,7 @@ MOST = 64  # parts: merging reads them all at once
 def has_parts(stream: Node) -> bool:
     """Whether each part of the axis may run by itself: no result is as long as the axis."""
     try:
-        places = stream_places(*stream.blocks)
+        places = stream_index_maps(*stream.blocks)
     except CannotTile:
         return False
     kept = {s for place in places.states.values() for d in place for s in symbols(d)}
@@ -71,16 +71,16 @@ def best_part(stream: Node, gpu: Gpu) -> int:
         running = programs * count
         if waits:
             slots = SLOTS * gpu.processors
-            turns, left = divmod(running, slots)
-            own = turns * slots + (max(left, SATURATE * gpu.processors) if left else 0)
-            spent = reading * own / running + turns * HIDDEN * gpu.latency
+            waves, left = divmod(running, slots)
+            own = waves * slots + (max(left, SATURATE * gpu.processors) if left else 0)
+            spent = reading * own / running + waves * HIDDEN * gpu.latency
         else:
             spent = summing * -(-running // gpu.processors) * gpu.processors / running
         if count > 1:
             spent += STAGE * gpu.launch + 2 * held * count / gpu.memory_rate
         return spent
 
-    unit = UNIT if tiler.has_dot else APART.block
+    unit = UNIT if tiler.has_dot else PRIVATE.block
     most = min(MOST, extent // (unit * LEAST))
     best = min(range(1, most + 1), key=time, default=1)
     if best == 1 or time(best) > (READ_GAIN if waits else GAIN) * time(1):

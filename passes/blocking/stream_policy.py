@@ -46,7 +46,7 @@ class StreamPolicy(Policy):
             default=0,
         )
         held = {shape.row, *shape.lanes}
-        many = prod(extent for mark, extent in shape.extents.items() if mark not in held)
+        many = prod(extent for iter_var, extent in shape.extents.items() if iter_var not in held)
         whole = "" if shape.is_split else "a result has it"
         self.domain = Domain(
             (
@@ -100,8 +100,8 @@ class StreamPolicy(Policy):
             Need("registers for sums and scores", sums, self.gpu.registers),
         ]
 
-    def _is_real(self, mark: str) -> bool:
-        return self.shape.extents[mark] > 1
+    def _is_real(self, iter_var: str) -> bool:
+        return self.shape.extents[iter_var] > 1
 
     def _is_streamed(self, operand: Node) -> bool:
         return self.extent in operand.shape[-2:]

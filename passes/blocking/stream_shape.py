@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, symbols
 from stack.ir.node import Node
-from stack.passes.blocking.stream_places import Places
+from stack.passes.blocking.stream_index_maps import IndexMaps
 from stack.passes.tiling.frame import CannotTile
 
 MAX_LANES = 256  # of a state that is a dot: held whole
@@ -23,7 +23,7 @@ class StreamShape:
         row: those of the rows of a tile; "" where it has none.
         lanes: those that a tile holds whole.
         along: that of the streamed axis, where a result has it; else "".
-        extents: of all marks.
+        extents: of all iteration variables.
         is_split: whether partial states may be merged: no result has the streamed axis.
     """
 
@@ -39,20 +39,21 @@ class StreamShape:
         return self.extents.get(self.row, 1)
 
 
-def stream_shape(where: Places, has_dot: bool) -> StreamShape:
+def stream_shape(where: IndexMaps, has_dot: bool) -> StreamShape:
     """The shape of a stream whose values sit at these places. Raises CannotTile."""
     kept = {s for place in where.states.values() for d in place for s in symbols(d)}
     lanes = _lanes(where.states)
-    extents = {str(m): extent_of(m) for m in where.marks}
-    marks = [m for m in extents if m not in lanes]
-    row = _row(where.states, marks, extents) if has_dot else ""
-    along = (str(m) for m in where.marks if extents[str(m)] > 1 and not symbols(m) & kept)
+    extents = {str(m): extent_of(m) for m in where.iter_vars}
+    iter_vars = [m for m in extents if m not in lanes]
+    row = _row(where.states, iter_vars, extents) if has_dot else ""
+    along = (str(m) for m in where.iter_vars if extents[str(m)] > 1 and not symbols(m) & kept)
     is_split = all(symbols(d) <= kept for place in where.results for d in place)
     return StreamShape(row, lanes, next(along, ""), extents, is_split)
 
 
-def _row(places: Mapping[Node, Index], marks: Sequence[str], extents: Mapping[str, int]) -> str:
-    """The mark of the rows of a tile: the longest that the operand in memory does not have.
+def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mapping[str, int]) -> str:
+    """The iteration variable of the rows of a tile: the longest that the operand in memory does
+    not have.
 
     A result may group axes of a state: its mark is then part of several of them.
     """
@@ -69,7 +70,7 @@ def _row(places: Mapping[Node, Index], marks: Sequence[str], extents: Mapping[st
                 (rows if is_own else others).update(str(m) for m in symbols(dim))
             own |= rows - others
     kept = {str(d) for place in places.values() for d in place}
-    found = [m for m in marks if m in own] or [m for m in marks if m in kept]
+    found = [m for m in iter_vars if m in own] or [m for m in iter_vars if m in kept]
     return max(found, key=lambda m: extents[m], default="")
 
 
@@ -103,10 +104,12 @@ def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
     return frozenset(found)
 
 
-def extent_of(mark: Dim) -> int:
-    """How many values a mark takes. Raises CannotTile for what is no mark."""
-    if isinstance(mark, Expr) and len(mark.terms) == 1 and len(mark.terms[0][0]) == 1:
-        high = getattr(mark.terms[0][0][0], "high", None)
+def extent_of(iter_var: Dim) -> int:
+    """How many values a iteration variable takes. Raises CannotTile for what is no iteration
+    variable.
+    """
+    if isinstance(iter_var, Expr) and len(iter_var.terms) == 1 and len(iter_var.terms[0][0]) == 1:
+        high = getattr(iter_var.terms[0][0][0], "high", None)
         if isinstance(high, int):
             return high + 1
-    raise CannotTile(f"a state sits at a computed index, {mark}")
+    raise CannotTile(f"a state sits at a computed index, {iter_var}")

@@ -12,13 +12,13 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.node import Node, topological
 from stack.ir.stream_op import streamed_axes
-from stack.passes.blocking.frame import Axis, Held
-from stack.passes.blocking.stream_apart import ApartTiler, is_alike
+from stack.passes.blocking.frame import Axis, NamedTile
+from stack.passes.blocking.stream_private import PrivateTiler, is_alike
 from stack.passes.blocking.values import at_place
 from stack.passes.tiling.frame import COMBINE, wide
 
 
-class WholeTiler(ApartTiler):
+class WholeTiler(PrivateTiler):
     """Builds the loops of such a stream: one over the row for each level of its states."""
 
     is_whole = False
@@ -34,26 +34,26 @@ class WholeTiler(ApartTiler):
             found[level].append(state)
         return found
 
-    def run_whole(self, at: Mapping[Node, Index], block: int, count: int) -> list[Held]:
+    def run_whole(self, at: Mapping[Node, Index], block: int, count: int) -> list[NamedTile]:
         """The states of a row, from where they sit."""
         lane = self.axis("lane", block, block).name
-        total: dict[Node, Held] = {}
+        total: dict[Node, NamedTile] = {}
         for number, level in enumerate(self.levels()):
             alike = [s for s in level if s.attrs["kind"] == "sum" and is_alike(s)]
             states = [s for s in level if s not in alike]
             total.update({s: self._counted(s, at) for s in alike})
-            start: list[Held] = []
+            start: list[NamedTile] = []
             for state in states:
                 axes = (
-                    *self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]]),
+                    *self.union([NamedTile(state, tuple(self.tile_axes(d))) for d in at[state]]),
                     lane,
                 )
                 fill = self.identity(str(state.attrs["kind"]), wide(state.dtype))
-                start.append(Held(self.spread(fill, axes), axes))
+                start.append(NamedTile(self.spread(fill, axes), axes))
 
             def body(
-                var: Node, carried: list[Held], states: Sequence[Node] = tuple(states)
-            ) -> list[Held]:
+                var: Node, carried: list[NamedTile], states: Sequence[Node] = tuple(states)
+            ) -> list[NamedTile]:
                 self.memo.clear()
                 axis = self.axis("k", self.extent, block, self.begin(var, block))
                 return [
@@ -62,9 +62,9 @@ class WholeTiler(ApartTiler):
 
             names = [f"s{j}_" for j in range(len(start))]
             found = (
-                self.held_walk(count, start, body)
+                self.held_loop(count, start, body)
                 if number
-                else self.first_walk(count, start, body, names, 0, "k")
+                else self.first_loop(count, start, body, names, 0, "k")
             )
             for state, held in zip(states, found, strict=True):
                 total[state] = self.fold(held, str(state.attrs["kind"]), [lane])
@@ -73,7 +73,7 @@ class WholeTiler(ApartTiler):
         self.known.clear()
         return [total[s] for s in self.states.results]
 
-    def _one_more(self, state: Node, place: Index, axis: Axis, old: Held) -> Held:
+    def _one_more(self, state: Node, place: Index, axis: Axis, old: NamedTile) -> NamedTile:
         """A state with one more tile, place by place."""
         kind = str(state.attrs["kind"])
         operand, along = streamed_axes(state)[0]
@@ -82,16 +82,16 @@ class WholeTiler(ApartTiler):
         value = self.spread_over(self.value(operand, tuple(full)), [axis])
         value = self.masked(value, kind, [axis.name])
         names = tuple(axis.name if i == len(old.axes) - 1 else n for i, n in enumerate(old.axes))
-        made = Held(self.spread(value, names), old.axes)
+        made = NamedTile(self.spread(value, names), old.axes)
         return self.apply(COMBINE[kind], [old, made])
 
-    def _counted(self, state: Node, at: Mapping[Node, Index]) -> Held:
+    def _counted(self, state: Node, at: Mapping[Node, Index]) -> NamedTile:
         """A sum of what is the same at all places."""
         operand, along = streamed_axes(state)[0]
         place = list(at[state])
         place.insert(along, 0)
         value = self.value(operand, tuple(place))
-        return self.apply("mul", [value, Held(constant(self.extent, value.dtype))])
+        return self.apply("mul", [value, NamedTile(constant(self.extent, value.dtype))])
 
 
 __all__ = ["WholeTiler"]

@@ -24,7 +24,7 @@ BARRIERS = 2 << 10  # bytes of shared memory that are not for operands
 PIECES = 0.85  # of its rate where what is read at a time is shorter than a line of the cache
 # waits for memory of a tile: before its first product and after its last; more where it then reads
 # another array; what is left of it where another tile runs meanwhile
-TURN, READING, HIDDEN = 1, 2, 1 / 3
+PROLOGUE, READING, HIDDEN = 1, 2, 1 / 3
 ACROSS_WAITS = 2  # likewise of a row, where lines are summed across: each element changes threads
 ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
 LEAST_LANES = 16  # that tensor cores take
@@ -139,7 +139,7 @@ LIBRARY_GAIN = 0.93  # of our time: what a library may take, so that it is surel
 ALONG = ((8, 512), (4, 1024))
 ACROSS = ((32, 256), (64, 128), (16, 256))
 MOST_PROGRAMS = 5  # of one row on a processor
-# smaller tiles behind the whole turns of a large one: they have its warps, and a processor alone
+# smaller tiles behind the whole waves of a large one: they have its warps, and a processor alone
 LAST = (Tile(128, 128, 64, 8, 6, rate=0.76), Tile(64, 128, 64, 8, 6, rate=0.5))
 # where what follows a product reads another array and holds many values for each sum: fewer sums
 # for a thread
@@ -149,29 +149,29 @@ BUSY_READING = (Tile(64, 128, 128, 8, 3, rate=0.6), Tile(64, 64, 128, 4, 4, rate
 
 @dataclass(frozen=True)
 class Product:
-    """`apart` products of `height` x `depth` by `depth` x `width`.
+    """`batch` products of `height` x `depth` by `depth` x `width`.
 
     `reads`: whether what follows reads another array of the size of the result.
     `work`: how many scalar operations on an element of the result follow.
-    `joined`: how many such products of one left operand a program computes.
+    `gemms`: how many such products of one left operand a program computes.
     `results`: how many arrays of the size of the result are written.
     `rounds`: whether f32 operands may be rounded to TF32.
     `across`: whether the lines of the operand with the columns lie along them; of operands that may
     be rounded, whether those of one do not lie along what is summed.
-    `beside`: how many of one left operand have programs of their own, side by side; their widths
-    are added up.
+    `horizontal`: how many of one left operand have programs of their own, side by side; their
+    widths are added up.
     """
 
     height: int
     width: int
     depth: int
-    apart: int = 1
+    batch: int = 1
     reads: bool = False
     work: float = 0.0
-    joined: int = 1
+    gemms: int = 1
     results: int = 1
     across: bool = False
-    beside: int = 1
+    horizontal: int = 1
     rounds: bool = False
 
 
@@ -208,13 +208,13 @@ def product_of(body: Block, dots: Sequence[Node]) -> Product:
         height=sizes[roles.row] if roles.row else 1,
         width=sizes[roles.lane],
         depth=prod(sizes[name] for name in roles.contracted),
-        apart=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
+        batch=prod(sizes[name] for name in (*roles.batch, *roles.panels, *roles.outer)),
         reads=reads,
         across=bool(lying_across(dot))
         if may_round(dot)
         else operand_names(dot, roles.right)[-1] == roles.lane,
         work=sum(_work(n) for n in body.nodes if n.tensor.size == size and n not in inputs),
-        joined=len(dots),
+        gemms=len(dots),
         results=sum(r.tensor.size == size for r in body.results),
         rounds=may_round(dot),
     )
@@ -231,14 +231,14 @@ def lying_across(dot: Node) -> list[int]:
     return [i for i in range(2) if operand_names(dot, i)[-1] in made]
 
 
-def beside_of(products: Sequence[Product]) -> Product:
+def horizontal_product(products: Sequence[Product]) -> Product:
     """Products of one left operand side by side, each by programs of its own."""
     return replace(
         products[0],
         width=sum(p.width for p in products),
         reads=any(p.reads for p in products),
         work=max(p.work for p in products),
-        beside=len(products),
+        horizontal=len(products),
     )
 
 
@@ -252,16 +252,16 @@ def room_of(gpu: Gpu) -> int:
     return gpu.shared_bytes - BARRIERS
 
 
-def whole_turns(down: int, across: int, gpu: Gpu) -> int:
-    """How many of the `down` lines of `across` tiles fill all processors, turn after turn."""
+def whole_waves(down: int, across: int, gpu: Gpu) -> int:
+    """How many of the `down` lines of `across` tiles fill all processors, wave after wave."""
     return down * across // gpu.processors * gpu.processors // max(1, across)  # there may be none
 
 
 def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
     """A large tile with the smaller ones that may take what it leaves."""
     down, across = -(-product.height // tile.rows), -(-product.width // tile.lanes)
-    lines = whole_turns(down, across, gpu)
-    if tile.rows * tile.lanes < 128 * 256 or product.apart != 1 or lines in (0, down):
+    lines = whole_waves(down, across, gpu)
+    if tile.rows * tile.lanes < 128 * 256 or product.batch != 1 or lines in (0, down):
         return []
     return [replace(tile, last=(t.rows, t.lanes)) for t in LAST]
 
@@ -278,7 +278,7 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
         return Prediction(spent, {"memory": spent - gpu.launch})
     if tile.last:
         across = -(-product.width // tile.lanes)
-        done = whole_turns(-(-product.height // tile.rows), across, gpu) * tile.rows
+        done = whole_waves(-(-product.height // tile.rows), across, gpu) * tile.rows
         small = next(t for t in LAST if (t.rows, t.lanes) == tile.last)
         left = replace(product, height=product.height - done)
         first = predicted(replace(tile, last=None), replace(product, height=done), dtype, gpu)
@@ -286,28 +286,28 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
         parts = {part: spent + rest.parts[part] for part, spent in first.parts.items()}
         return Prediction(first.seconds + rest.seconds - gpu.launch, parts)
     height, width, depth = product.height, product.width, product.depth
-    apart = product.apart
-    programs = -(-height // tile.rows) * -(-width // tile.lanes) * apart
-    lanes = tile.lanes * product.joined
+    batch = product.batch
+    programs = -(-height // tile.rows) * -(-width // tile.lanes) * batch
+    lanes = tile.lanes * product.gemms
     flops = 2.0 * tile.rows * lanes * depth
-    read = (height + width * product.joined) * depth * apart * dtype.bytes
-    written = height * width * product.results * apart * dtype.bytes
+    read = (height + width * product.gemms) * depth * batch * dtype.bytes
+    written = height * width * product.results * batch * dtype.bytes
     cached = programs * (tile.rows + lanes) * depth * dtype.bytes
     used = min(1.0, max(1, programs) / gpu.processors)  # an empty result has none
     rate = tile.rate
     if product.rounds and product.across and tile.rows >= WIDE:
         rate *= TURNING
     own = flops * gpu.processors / (gpu.bf16_rate * rate)  # of a tile
-    turns = -(-programs // gpu.processors)
-    turn, end, hidden = (gpu.latency * w for w in (TURN, READING, HIDDEN))
+    waves = -(-programs // gpu.processors)
+    prologue, end, hidden = (gpu.latency * w for w in (PROLOGUE, READING, HIDDEN))
     if not product.reads:
-        end = turn
-    busy = turns * (own + (hidden if tile.persistent else end))
+        end = prologue
+    busy = waves * (own + (hidden if tile.persistent else end))
     if tile.is_shared(dtype, gpu):
-        busy = turns * (own + hidden)
+        busy = waves * (own + hidden)
         left = programs % (2 * gpu.processors) if dtype.bits <= 16 else programs
         if 0 < left <= gpu.processors:
-            busy += own / ALONE - own + turn - hidden  # the last ones have a processor alone
+            busy += own / ALONE - own + prologue - hidden  # the last ones have a processor alone
     parts = {
         "tensor": busy,
         "memory": (read + written) / gpu.memory_rate,
@@ -318,18 +318,18 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
 
 def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of a product of one row, whose programs wait for memory only."""
-    lanes = tile.lanes * product.joined
-    programs = -(-product.width // tile.lanes) * product.apart
+    lanes = tile.lanes * product.gemms
+    programs = -(-product.width // tile.lanes) * product.batch
     own = lanes * product.depth * dtype.bytes
     under_way = (tile.stages - 1) * lanes * tile.step * dtype.bytes
     slots = gpu.processors * min(MOST_PROGRAMS, max(1, room_of(gpu) // under_way))
     is_short = product.across and tile.lanes * dtype.bytes < 128
     memory = gpu.memory_rate * (PIECES if is_short else 1.0)
-    turns, left = divmod(programs, slots)
+    waves, left = divmod(programs, slots)
     latency = gpu.latency * (ACROSS_WAITS if product.across else 1)
     last = max(left * own / memory, own * latency / under_way) if left else 0.0
-    written = product.width * product.results * product.apart * dtype.bytes
-    return gpu.launch + turns * slots * own / memory + last + written / gpu.memory_rate
+    written = product.width * product.results * product.batch * dtype.bytes
+    return gpu.launch + waves * slots * own / memory + last + written / gpu.memory_rate
 
 
 def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
@@ -338,13 +338,13 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     is_busy = product.reads and product.work >= BUSY
     if is_busy and dtype.bits <= 16 and product.height > 1:
         tiles = BUSY_READING
-    elif product.reads or product.beside > 1:
+    elif product.reads or product.horizontal > 1:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
-    if product.joined > 1:
-        parts = (_part(t, product.joined) for t in tiles)
+    if product.gemms > 1:
+        parts = (_part(t, product.gemms) for t in tiles)
         tiles = tuple(t for t in parts if t.lanes >= (LEAST_LANES if t.rows > 1 else 1))
-    elif dtype.bits <= 16 and product.beside == 1:
+    elif dtype.bits <= 16 and product.horizontal == 1:
         tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product, gpu)))
     if product.height > 1:
         tiles = [fit for t in tiles if (fit := t.fitted(dtype, gpu)) is not None]
@@ -367,11 +367,11 @@ def _part(tile: Tile, count: int) -> Tile:
     return replace(tile, lanes=lanes, products=count, stages=stages, persistent=False)
 
 
-def apart_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
+def unfused_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of joined products one by one, the last with what joins them."""
-    lone = replace(product, joined=1, results=1, reads=False, work=0.0)
-    last = replace(product, joined=1, results=max(1, product.results - 1), reads=True)
-    return (product.joined - 1) * best_seconds(lone, dtype, gpu) + best_seconds(last, dtype, gpu)
+    lone = replace(product, gemms=1, results=1, reads=False, work=0.0)
+    last = replace(product, gemms=1, results=max(1, product.results - 1), reads=True)
+    return (product.gemms - 1) * best_seconds(lone, dtype, gpu) + best_seconds(last, dtype, gpu)
 
 
 def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:

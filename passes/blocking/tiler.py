@@ -12,9 +12,9 @@ from stack.ir.node import Node
 from stack.ir.relation import delinearize
 from stack.ir.types import DType
 from stack.passes.blocking.dots import BlockDots
-from stack.passes.blocking.frame import Axis, Held
-from stack.passes.blocking.joined import products_of
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import Grid, Stored
+from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.product_policy import ProductPolicy
 from stack.passes.blocking.row_policy import (
     LETTERS,
@@ -24,7 +24,7 @@ from stack.passes.blocking.row_policy import (
     is_walked,
     letter,
 )
-from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_turns
+from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_waves
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.target import Target, as_gpu
@@ -44,7 +44,7 @@ class BlockTiler(BlockDots):
         self.stages = 2
         self.is_persistent = False
         self.streams_out = not any(n.op == "dot" for n in self.body.nodes)
-        self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole turns
+        self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole waves
 
     def check(self) -> None:
         super().check()
@@ -56,23 +56,23 @@ class BlockTiler(BlockDots):
 
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
-        root, marks, places = self._root()
+        root, iter_vars, index_maps = self._root()
 
         if root.op != "dot":
-            found, long = self._space_axes(root, places, marks)
-            return self.finish(self.sited(marks, places, found), long)
+            found, long = self._space_axes(root, index_maps, iter_vars)
+            return self.finish(self.sited(iter_vars, index_maps, found), long)
         roles = roles_of(root)
-        self._take(product_of(self.body, self.joined), root.args[0].dtype)
-        whole = self._whole_turns(roles)
+        self._take(product_of(self.body, self.gemms), root.args[0].dtype)
+        whole = self._whole_waves(roles)
         if not self.last or not whole:
             found = self._dot_axes(root, roles, self.grid)
-            return self.finish(self.sited(marks, places, found), None)
+            return self.finish(self.sited(iter_vars, index_maps, found), None)
         first = self._dot_axes(root, roles, self.grid, (0, whole))
         self.rows, self.lanes = self.last
         grid: Grid = []
         rest = self._dot_axes(root, roles, grid, (whole, roles.sizes[roles.row]))
-        tail = grid, self.sited(marks, places, rest)
-        return self.finish(self.sited(marks, places, first), None, [tail])
+        tail = grid, self.sited(iter_vars, index_maps, rest)
+        return self.finish(self.sited(iter_vars, index_maps, first), None, [tail])
 
     def finish(
         self,
@@ -106,48 +106,48 @@ class BlockTiler(BlockDots):
     ) -> list[Node]:
         """Write the results; those that have the long axis are made in one walk along it."""
         name = str(long[0]) if long is not None else ""
-        walked = [
+        in_loop = [
             i
             for i, (_, place) in enumerate(results)
             if any(s.name == name for d in place for s in symbols(d))
         ]
         final = [
-            m if i in walked else self.store(m, self.value(result, place), place)
+            m if i in in_loop else self.store(m, self.value(result, place), place)
             for i, ((result, place), m) in enumerate(zip(results, memories, strict=True))
         ]
-        if long is None or not walked:
+        if long is None or not in_loop:
             return final
         extent = long[1]
-        others = [substitute(d, {name: 0}) for i in walked for d in results[i][1]]
-        step = self.walk.block if self.walk.is_first else STEP
+        others = [substitute(d, {name: 0}) for i in in_loop for d in results[i][1]]
+        step = self.reduction_loop.block if self.reduction_loop.is_first else STEP
         block = min(power_of_two(extent), max(1, step // self.held_along(others)))
 
-        def body(var: Node, carried: list[Held]) -> list[Held]:
+        def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
             step = self.axis("w", extent, block, self.begin(var, block))
-            made: list[Held] = []
-            for i, memory in zip(walked, carried, strict=True):
+            made: list[NamedTile] = []
+            for i, memory in zip(in_loop, carried, strict=True):
                 result, place = results[i]
                 at = tuple(substitute(d, {name: step.place}) for d in place)
-                made.append(Held(self.store(memory.node, self.value(result, at), at)))
+                made.append(NamedTile(self.store(memory.node, self.value(result, at), at)))
             return made
 
-        start = [Held(memories[i]) for i in walked]
+        start = [NamedTile(memories[i]) for i in in_loop]
         hints = [f"{m.node.attrs.get('name', 'o')}_w" for m in start]
-        stored = self.second_walk(-(-extent // block), start, body, hints)
-        for i, held in zip(walked, stored, strict=True):
+        stored = self.second_loop(-(-extent // block), start, body, hints)
+        for i, held in zip(in_loop, stored, strict=True):
             final[i] = held.node
         return final
 
     def _spanning(self) -> list[Node]:
-        self.joined = products_of(self.body)
-        return self.joined
+        self.gemms = products_of(self.body)
+        return self.gemms
 
-    def _sites(self, root: Node, marks: Index) -> dict[Node, Index]:
-        places = super()._sites(root, marks)
+    def _sites(self, root: Node, iter_vars: Index) -> dict[Node, Index]:
+        index_maps = super()._sites(root, iter_vars)
         for result in self.body.results:
             if result.shape == root.shape:
-                places.setdefault(result, marks)  # it holds rows spread over another axis
-        return places
+                index_maps.setdefault(result, iter_vars)  # it holds rows spread over another axis
+        return index_maps
 
     # ---- axes
 
@@ -169,12 +169,12 @@ class BlockTiler(BlockDots):
                 index[roles.row] = self.program_axis("m", end, block, grid, first=first).place
         return [index.get(name, 0) for name in result_names(dot)]
 
-    def _whole_turns(self, roles: Roles) -> int:
+    def _whole_waves(self, roles: Roles) -> int:
         """Rows that the tile takes while all processors have one; 0 where that is for all."""
         if not self.last or not roles.row or roles.batch or roles.panels or roles.outer:
             return 0
         height, width = roles.sizes[roles.row], roles.sizes[roles.lane]
-        lines = whole_turns(-(-height // self.rows), -(-width // self.lanes), self.gpu)
+        lines = whole_waves(-(-height // self.rows), -(-width // self.lanes), self.gpu)
         left = height - lines * self.rows
         is_cut = left > self.last[0] or (left > 0 and width > self.last[1])
         return lines * self.rows if is_cut else 0
@@ -190,10 +190,10 @@ class BlockTiler(BlockDots):
         self.is_persistent, self.last = tile.persistent, tile.last
 
     def _space_axes(
-        self, root: Node, places: dict[Node, Index], marks: Index
+        self, root: Node, index_maps: dict[Node, Index], iter_vars: Index
     ) -> tuple[list[Dim], tuple[Expr, int] | None]:
         """Axes of a loop space. Reduced ones are whole in a tile, or walked when they are long."""
-        space = self._row_space(root, places, marks)
+        space = self._row_space(root, index_maps, iter_vars)
         schedule = RowPolicy(space, self.gpu).of(self.group)
         shape, reduced = space.shape, space.reduced
         long: tuple[Expr, int] | None = None
@@ -215,28 +215,28 @@ class BlockTiler(BlockDots):
                 name, block = LETTERS[axis % len(LETTERS)], schedule.block(letter(axis), 1)
                 axes[axis] = self.program_axis(name, extent, block, self.grid)
             index.append(axes[axis].place if extent > 1 else 0)
-        self._bind_reduces(places, marks, axes)
+        self._bind_reduces(index_maps, iter_vars, axes)
         self.warps = schedule.warps
         if long is not None:
             block = schedule.block(REDUCED) * prod(a.block for a in axes.values())
             hints = {"warps": schedule.warps, "ahead": schedule.stages}
-            self.walk = replace(space.walk, block=block, **hints)
-            if self.walk.is_first:
+            self.reduction_loop = replace(space.reduction_loop, block=block, **hints)
+            if self.reduction_loop.is_first:
                 self.keep_tiles(long[1], self.inputs, len(self._reduces()))
         return index, long
 
     def row_policy(self) -> RowPolicy:
         """What schedules the group, where no product does. Raises CannotTile."""
-        root, marks, places = self._root()
-        return RowPolicy(self._row_space(root, places, marks), self.gpu)
+        root, iter_vars, index_maps = self._root()
+        return RowPolicy(self._row_space(root, index_maps, iter_vars), self.gpu)
 
-    def _row_space(self, root: Node, places: dict[Node, Index], marks: Index) -> RowSpace:
+    def _row_space(self, root: Node, index_maps: dict[Node, Index], iter_vars: Index) -> RowSpace:
         found = [n.attrs["axes"] for n in self._reduces() if n.args[0] is root]
         reduced = sorted({int(a) for axes in found for a in axes})
         results = self.body.results
         picks = tuple(n for n in self.body.nodes if n.op == "gather")
         arrays = (*self.inputs, *results)
-        return RowSpace(root, marks, places, arrays, results, tuple(reduced), picks)
+        return RowSpace(root, iter_vars, index_maps, arrays, results, tuple(reduced), picks)
 
 
 __all__ = ["BlockTiler"]

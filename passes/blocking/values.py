@@ -14,12 +14,12 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, floordiv, mod, mul
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, I64, DType
-from stack.passes.blocking.frame import Held
+from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.memory import BlockMemory
 from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, static, wide
 
-Reader = Callable[[Index], Held]  # how a value is read at an index
+Reader = Callable[[Index], NamedTile]  # how a value is read at an index
 
 
 def _is_rounded(node: Node, dtype: DType) -> bool:
@@ -34,10 +34,10 @@ def _is_zero(node: Node) -> bool:
     return node.op == "const" and not any(node.attrs["value"].array.tobytes())
 
 
-def at_place(place: Index, held: Held) -> Reader:
+def at_place(place: Index, held: NamedTile) -> Reader:
     """A value that is only read at one place."""
 
-    def read(index: Index) -> Held:
+    def read(index: Index) -> NamedTile:
         if index != place:
             raise CannotTile("a value is read at another index than it is carried at")
         return held
@@ -54,7 +54,7 @@ class BlockValues(BlockMemory):
         self.known: dict[Node, Reader] = {}  # values that are there, such as a loop carries
         self.known_as: dict[Node, Node] = {}  # nodes that are another node where it is computed
 
-    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+    def value(self, node: Node, index: Index, guard: NamedTile | None = None) -> NamedTile:
         """The value of a node at an index, in the type that kernels compute in.
 
         `guard` says for which elements it is needed; loads do not touch memory elsewhere.
@@ -79,12 +79,12 @@ class BlockValues(BlockMemory):
         """What the program calls a value; "" where it does not."""
         return self.body.names.get(node, "")
 
-    def _value(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _value(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         if node in self.known:
             return self.known[node](index)
         return self.computed(node, index, guard)
 
-    def computed(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+    def computed(self, node: Node, index: Index, guard: NamedTile | None = None) -> NamedTile:
         """The value of a node, known or not, from memory or its operands."""
         if node in self.inputs:
             return self.load(self.inputs[node], index, guard)
@@ -101,21 +101,21 @@ class BlockValues(BlockMemory):
 
     # ---- elementwise and movement
 
-    def _elementwise(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _elementwise(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         args = [self.value(a, index if a.tensor.rank else (), guard) for a in node.args]
         if node.op == "bitcast":
             source = self.cast(args[0], node.args[0].dtype)
             type_ = source.node.tensor.with_dtype(node.dtype)
-            return self.widen(Held(self.b.bitcast(source.node, type=type_), source.axes))
+            return self.widen(NamedTile(self.b.bitcast(source.node, type=type_), source.axes))
         if node.op == "cast":
             return self._cast(args[0], node)
         return self.compute(node, args)
 
-    def compute(self, node: Node, args: Sequence[Held]) -> Held:
+    def compute(self, node: Node, args: Sequence[NamedTile]) -> NamedTile:
         """An elementwise op of values."""
         return self.apply(node.op, args, dict(node.attrs))
 
-    def _cast(self, value: Held, node: Node) -> Held:
+    def _cast(self, value: NamedTile, node: Node) -> NamedTile:
         source, target = node.args[0].dtype, node.dtype
         if wide(source) != source and target != source and not _is_rounded(value.node, source):
             # what is widened is the value that memory holds: others may read it there
@@ -125,17 +125,17 @@ class BlockValues(BlockMemory):
             return self.cast(self.cast(value, target), wide(target))
         return self.widen(self.cast(value, target))
 
-    def _const(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _const(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         if node.tensor.rank:
             raise CannotTile("it holds a table")
-        return Held(constant(node.attrs["value"].array, wide(node.dtype)))
+        return NamedTile(constant(node.attrs["value"].array, wide(node.dtype)))
 
-    def _iota(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _iota(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         return self.cast(self.number(index[int(node.attrs["axis"])]), wide(node.dtype))
 
-    def _pad(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _pad(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         source, fill = node.args
-        test: Held | None = None
+        test: NamedTile | None = None
         inner: list[Dim] = []
         attrs = zip(node.attrs["low"], node.attrs["interior"], source.shape, index, strict=True)
         for low, gap, size, position in attrs:
@@ -152,7 +152,7 @@ class BlockValues(BlockMemory):
             return value  # of memory nothing but 0 is read where the test does not hold
         return self.apply("select", [test, value, self.value(fill, (), guard)])
 
-    def _concat(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _concat(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         axis = int(node.attrs["axis"])
         position = index[axis]
         turned = rotation(node)
@@ -160,7 +160,7 @@ class BlockValues(BlockMemory):
             place = mod(add(position, turned[1]), node.shape[axis])
             return self.value(turned[0], (*index[:axis], place, *index[axis + 1 :]), guard)
         start: Dim = 0
-        result: Held | None = None
+        result: NamedTile | None = None
         least, most = bounds(position)
         for arg in node.args:
             end = add(start, arg.shape[axis])
@@ -178,7 +178,7 @@ class BlockValues(BlockMemory):
             raise CannotTile("a concat of nothing")
         return result
 
-    def _gather(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _gather(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         rule = parse_rule(node.attrs["rule"])
         place = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
         indices = iter(zip(rule.inputs[1:], node.args[1:], strict=True))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from stack.ir.warp_ops import WARP
-from stack.passes.blocking.reduce import Walk
+from stack.passes.blocking.reduce import ReductionLoop
 from stack.passes.blocking.stream_shape import StreamShape
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
@@ -16,13 +16,15 @@ class WalkPolicy(Policy):
     """Steps of k along a row of the streamed axis, of which b programs have one each.
 
     Args:
-        walk: what suits the stream.
+        reduction_loop: what suits the stream.
         extent: of the streamed axis.
     """
 
-    def __init__(self, walk: Walk, shape: StreamShape, extent: int, gpu: Gpu) -> None:
-        self.walk, self.gpu = walk, gpu
-        many = prod(e for mark, e in shape.extents.items() if mark != shape.along)
+    def __init__(
+        self, reduction_loop: ReductionLoop, shape: StreamShape, extent: int, gpu: Gpu
+    ) -> None:
+        self.reduction_loop, self.gpu = reduction_loop, gpu
+        many = prod(e for iter_var, e in shape.extents.items() if iter_var != shape.along)
         whole = "" if shape.is_split else "a result has it"
         self.domain = Domain((Axis("b", many, "parallel"), Axis("k", extent, "stream", whole)))
         self.rules = Rules({"parallel": (), "stream": ("serial",)}, units={"k": 2})
@@ -31,9 +33,9 @@ class WalkPolicy(Policy):
         return [(self.complete(Schedule()), None)]
 
     def complete(self, given: Schedule) -> Schedule:
-        walk = self.walk
-        usual = (Split("k", walk.block, "serial"),)
-        return given.filled(Schedule(usual, walk.warps, walk.ahead))
+        reduction_loop = self.reduction_loop
+        usual = (Split("k", reduction_loop.block, "serial"),)
+        return given.filled(Schedule(usual, reduction_loop.warps, reduction_loop.ahead))
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         return [

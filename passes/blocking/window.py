@@ -14,7 +14,7 @@ from math import prod
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, mul, substitute
-from stack.passes.blocking.frame import BlockFrame, Held
+from stack.passes.blocking.frame import BlockFrame, NamedTile
 from stack.passes.positions.affine import slope
 from stack.passes.tiling.frame import power_of_two
 
@@ -67,7 +67,7 @@ def start_of(frame: BlockFrame, place: Dim, slopes: Mapping[str, int]) -> Dim:
     for name in slopes:
         axis = frame.axes[name]
         last = (axis.extent - 1) // axis.block * axis.block
-        starts[name] = frame.data_symbol(Held(axis.start), last + 1)
+        starts[name] = frame.data_symbol(NamedTile(axis.start), last + 1)
     return substitute(place, starts)
 
 

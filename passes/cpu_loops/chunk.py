@@ -228,8 +228,8 @@ class Sweeps:
         nodes = reachable(sinks)
         folds = [n for n in nodes if is_fold(n)]
         self.extent = max(map(tile_extent, nodes), default=0)
-        # a value of one turn of a serial loop is gone when the loop is
-        self.turns = {p for n in nodes for b in n.blocks for p in b.params}
+        # a value of one iteration of a serial loop is gone when the loop is
+        self.iterations = {p for n in nodes for b in n.blocks for p in b.params}
         last = max(map(self.level, [*sinks, *folds]))
         self.work = [
             (
@@ -249,10 +249,12 @@ class Sweeps:
         return self.levels[node]
 
     def needed(self, stop: Container[Node] = ()) -> dict[Node, list[int]]:
-        """The sweeps that need a tile, for every tile that outlives a turn of a serial loop."""
+        """The sweeps that need a tile, for every tile that outlives a iteration of a serial
+        loop.
+        """
         found: dict[Node, list[int]] = {}
         for sweep, (folds, stores) in enumerate(self.work):
             for node in tiles_of([*(f.args[0] for f in folds), *stores], stop):
-                if self.turns.isdisjoint(node.vars):
+                if self.iterations.isdisjoint(node.vars):
                     found.setdefault(node, []).append(sweep)
         return found

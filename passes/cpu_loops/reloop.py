@@ -43,7 +43,7 @@ class Copy:
         self.indices = indices
 
     def new(self, node: Node) -> Node:
-        """The copy of a node; grid loops turn serial."""
+        """The copy of a node; grid loops iteration serial."""
         if node not in self.done:
             made = self._make(node)
             carry(self.b, self.old, node, made)

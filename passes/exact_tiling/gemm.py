@@ -19,7 +19,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
 from stack.ir.types import F32, F64, I64, DType, TensorType
-from stack.passes.blocking.frame import Held
+from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.contraction import (
@@ -122,7 +122,7 @@ class _GemmTiler(Tiler):
     def _spanning(self) -> list[Node]:
         return [self.dot]
 
-    def _axes(self, root: Node, marks: Index, places: Mapping[Node, Index]) -> Index:
+    def _axes(self, root: Node, iter_vars: Index, places: Mapping[Node, Index]) -> Index:
         roles, names = self.roles, iter("ghijkl")
 
         def steps(extent: int) -> Dim:
@@ -154,13 +154,13 @@ class _GemmTiler(Tiler):
 
     # ---- the product
 
-    def _dot(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _dot(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         """One row of the product, at the place of the program."""
         if index != self.place:
             raise CannotTile("the result of the dot is read at a computed index")
         axes = (self.lanes.name,) if self.lanes.is_tile else ()
         if self.rows == 1 and axes:
-            return Held(self._shaped((self.tile,)), axes)
+            return NamedTile(self._shaped((self.tile,)), axes)
         zero = constant(0, I64)
         if self.held is None:
             shape = (self.rows, self.tile)
@@ -168,7 +168,7 @@ class _GemmTiler(Tiler):
             self.held = self.b.store(memory, self._shaped(shape), zero, zero)
         type_ = TensorType(self.dtype, self.shape(axes), "tile" if axes else "value")
         row = self.line.start if self.rows > 1 else zero
-        return Held(self.b.load(self.held, row, zero, type=type_), axes)
+        return NamedTile(self.b.load(self.held, row, zero, type=type_), axes)
 
     def _shaped(self, shape: tuple[int, ...]) -> Node:
         """The product with the axes of size 1 that a shape has."""
@@ -206,7 +206,7 @@ class _GemmTiler(Tiler):
         shape = tuple(size.get(n, 1) for n in names[first:])
         index = [self.number(self.start.get(n, 0)).node for n in names]
         type_ = TensorType(memory.dtype, shape, "tile")
-        block = self.widen(Held(self.b.load(memory, *index, type=type_))).node
+        block = self.widen(NamedTile(self.b.load(memory, *index, type=type_))).node
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]
 
@@ -220,6 +220,6 @@ class _GemmTiler(Tiler):
         first = names.index(self.roles.row)
         size = {self.roles.row: self.rows, self.roles.lane: self.tile}
         value = self._shaped(tuple(size.get(n, 1) for n in names[first:]))
-        value = self.cast(Held(value), result.dtype).node
+        value = self.cast(NamedTile(value), result.dtype).node
         place = [self.number(self.start.get(n, 0)).node for n in names]
         return self.b.store(memory, value, *place)

@@ -8,7 +8,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Node
 from stack.ir.types import F32, F64, DType
-from stack.passes.blocking.frame import Held
+from stack.passes.blocking.frame import NamedTile
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.frame import COMBINE, static, wide
 
@@ -41,15 +41,15 @@ class SerialTiler(Tiler):
         place, kind = tuple(index), str(node.attrs["kind"])
         dtype = _running(wide(node.dtype), kind)
         axes = self.sorted([*self.moves_along(place)])
-        start = Held(self.spread(self.identity(kind, dtype), axes), tuple(axes))
+        start = NamedTile(self.spread(self.identity(kind, dtype), axes), tuple(axes))
 
-        def body(var: Node, held: list[Held]) -> list[Held]:
+        def body(var: Node, held: list[NamedTile]) -> list[NamedTile]:
             value = self.cast(self.value(node.args[0], place), dtype)
             total = self.apply(COMBINE[kind], [held[0], value])
-            return [total, Held(self.store(held[1].node, total, place))]
+            return [total, NamedTile(self.store(held[1].node, total, place))]
 
         def program(memories: Sequence[Node]) -> list[Node]:
-            return [self.along(step, [start, Held(memories[0])], body, "acc")[1].node]
+            return [self.along(step, [start, NamedTile(memories[0])], body, "acc")[1].node]
 
         return self.in_grid(self.grid, self.outputs(), program)
 

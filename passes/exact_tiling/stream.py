@@ -19,7 +19,7 @@ from stack.ir.dim import Dim, add, minimum, mul, substitute, symbol
 from stack.ir.node import Node, deps, topological
 from stack.ir.stream_op import streamed_axes
 from stack.ir.types import F32, I64
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import Segment, segments
 from stack.passes.blocking.values import Reader
 from stack.passes.exact_tiling.stream_axes import StreamAxes
@@ -74,7 +74,7 @@ class StreamTiler(StreamResults):
         return self.built(self.in_grid(self.grid, self.outputs(), program))
 
     def _grid(self) -> None:
-        """What each mark is in the kernel."""
+        """What each iteration variable is in the kernel."""
         row, sizes = self.roles.row, self.roles.sizes
         if any(size > 1 and name not in self.roles.kept for name, size in sizes.items()):
             raise CannotTile("a result is as long as the streamed axis")
@@ -125,12 +125,12 @@ class StreamTiler(StreamResults):
     def _is_wide(self, state: Node) -> bool:
         return state in self.roles.wide
 
-    def _reader(self, state: Node, held: Held) -> Reader:
+    def _reader(self, state: Node, held: NamedTile) -> Reader:
         """How a state is read: from registers, or a row of memory."""
         here = self.roles.placed.states[state]
         at = [i for i, d in enumerate(here) if str(d) == self.roles.column]
 
-        def read(index: Index) -> Held:
+        def read(index: Index) -> NamedTile:
             column = index[at[0]] if at else 0
             if index != self._place(state, column):
                 raise CannotTile("a state is read at a computed index")
@@ -140,10 +140,10 @@ class StreamTiler(StreamResults):
 
     # ---- the loop over panels
 
-    def _stream(self) -> list[Held]:
+    def _stream(self) -> list[NamedTile]:
         shape = (self.roles.columns, self.tile)
         memories = [
-            Held(self.local("sums", shape, self.program)) if self._is_wide(s) else None
+            NamedTile(self.local("sums", shape, self.program)) if self._is_wide(s) else None
             for s in self.states.results
         ]
         guess = assumed(self.states)
@@ -163,12 +163,12 @@ class StreamTiler(StreamResults):
             self._unless(guess, held) if helps else self._pass(self._start(memories), [Segment()])
         )
 
-    def _unless(self, guess: Assumed, held: list[Held]) -> list[Held]:
+    def _unless(self, guess: Assumed, held: list[NamedTile]) -> list[NamedTile]:
         """All states, computed again as they are written where some row tells against a guess."""
-        wrong: Held | None = None
+        wrong: NamedTile | None = None
         for j, floor in guess.floors.items():
             least = self.fold(held[j], "min", held[j].axes)
-            holds = self.apply("gt", [least, Held(constant(floor, least.dtype))])
+            holds = self.apply("gt", [least, NamedTile(constant(floor, least.dtype))])
             found = self.apply("select", [holds, self.int(0), self.int(1)])
             wrong = found if wrong is None else self.apply("max", [wrong, found])
         assert wrong is not None
@@ -177,12 +177,12 @@ class StreamTiler(StreamResults):
         whole = Segment((once.start, constant(self.extent // self.step, I64)))
         limits = (constant(0, I64), wrong.node)
 
-        def again(var: Node, old: list[Held]) -> list[Held]:
+        def again(var: Node, old: list[NamedTile]) -> list[NamedTile]:
             return self._pass(self._start(old), [whole])
 
         return self.along(once, held, again, "held", limits)
 
-    def _pass(self, held: list[Held], segments: Sequence[Segment]) -> list[Held]:
+    def _pass(self, held: list[NamedTile], segments: Sequence[Segment]) -> list[NamedTile]:
         """All states after runs of panels, and what is left behind them."""
         count, rest = divmod(self.extent, self.step)
         for segment in segments:
@@ -191,9 +191,9 @@ class StreamTiler(StreamResults):
             held = self._panel(count * self.step, rest, held, Segment())
         return held
 
-    def _start(self, memories: Sequence[Held | None]) -> list[Held]:
+    def _start(self, memories: Sequence[NamedTile | None]) -> list[NamedTile]:
         """All states before the first element; wide ones in memories."""
-        held: list[Held] = []
+        held: list[NamedTile] = []
         for state, memory in zip(self.states.results, memories, strict=True):
             start = self.spread_over(self.identity(_kind(state), wide(state.dtype)), [self.lane])
             if memory is None or not self._is_wide(state):
@@ -201,10 +201,10 @@ class StreamTiler(StreamResults):
                 continue
             step = self.loop_axis("e", self.roles.columns)
 
-            def fill(m: Node, start: Held = start, step: Axis = step) -> Node:
+            def fill(m: Node, start: NamedTile = start, step: Axis = step) -> Node:
                 return self.keep(m, start, step.place)
 
-            held.append(Held(self.over(step, memory.node, fill)))
+            held.append(NamedTile(self.over(step, memory.node, fill)))
         return held
 
     def _segments(self) -> list[Segment]:
@@ -217,23 +217,23 @@ class StreamTiler(StreamResults):
         }
         return segments(self, self.states, at, self.step, count)
 
-    def _segment(self, segment: Segment, held: list[Held], count: int) -> list[Held]:
+    def _segment(self, segment: Segment, held: list[NamedTile], count: int) -> list[NamedTile]:
         if count == 1 and segment.limits is None:
             return self._panel(0, self.step, held, segment)
         panel = self.loop_axis("p", count)
         first = mul(panel.place, self.step)
 
-        def body(var: Node, old: list[Held]) -> list[Held]:
+        def body(var: Node, old: list[NamedTile]) -> list[NamedTile]:
             return self._panel(first, self.step, old, segment, var)
 
         return self.along(panel, held, body, "held", segment.limits)
 
     def _panel(
-        self, first: Dim, size: int, old: list[Held], segment: Segment, *inside: Node
-    ) -> list[Held]:
+        self, first: Dim, size: int, old: list[NamedTile], segment: Segment, *inside: Node
+    ) -> list[NamedTile]:
         """The states after one more panel of keys."""
         self.first, self.size = first, size
-        self.turn = (*self.program, *inside)
+        self.iteration = (*self.program, *inside)
         self.memo.clear()
         self.known.clear()
         self.scores.clear()
@@ -263,22 +263,24 @@ class StreamTiler(StreamResults):
         found = [s.args[0] for s in states if s.op == "reduce"]
         return [n for n in dict.fromkeys(found) if any(map(_is_dear, topological([n])))]
 
-    def _sweep(self, states: Sequence[Node], dear: Sequence[Node]) -> dict[Node, Held]:
+    def _sweep(self, states: Sequence[Node], dear: Sequence[Node]) -> dict[Node, NamedTile]:
         """For each state its part of the panel; of a wide one, what the columns multiply.
 
         Values of `dear` are kept for later sweeps.
         """
         self.key = self.loop_axis("k", self.size)
         key = add(self.first, self.key.place)
-        init: list[Held] = []
-        values: list[Callable[[], Held]] = []
+        init: list[NamedTile] = []
+        values: list[Callable[[], NamedTile]] = []
         kinds: list[str] = []
         for state in states:
             if self._is_wide(state):
                 side = 1 - self.roles.side(state)
                 index = self._operand_index(state, side, key, 0)
                 values.append(lambda s=state.args[side], i=index: self.value(s, i))
-                init.append(Held(self.local("weights", (self.size, self.tile), self.turn)))
+                init.append(
+                    NamedTile(self.local("weights", (self.size, self.tile), self.iteration))
+                )
                 kinds.append("")
             else:
                 kind = _kind(state)
@@ -294,13 +296,15 @@ class StreamTiler(StreamResults):
             places.append((*place[:axis], key, *place[axis:]))
             values.append(lambda n=node, i=places[-1]: self.value(n, i))
             shape = (self.size, self.tile)
-            init.append(Held(self.local("kept", shape, self.turn, wide(node.dtype))))
+            init.append(NamedTile(self.local("kept", shape, self.iteration, wide(node.dtype))))
             kinds.append("")
 
-        def body(var: Node, held: list[Held]) -> list[Held]:
+        def body(var: Node, held: list[NamedTile]) -> list[NamedTile]:
             made = [self.spread_over(value(), [self.lane]) for value in values]
             return [
-                self.apply(kind, [h, m]) if kind else Held(self.keep(h.node, m, self.key.place))
+                self.apply(kind, [h, m])
+                if kind
+                else NamedTile(self.keep(h.node, m, self.key.place))
                 for kind, h, m in zip(kinds, held, made, strict=True)
             ]
 
@@ -313,14 +317,14 @@ class StreamTiler(StreamResults):
         """How a value of an earlier sweep is read: from memory where that is at the same place."""
         base = tuple(substitute(d, {self.key.name: 0}) for d in place)
 
-        def read(index: Index) -> Held:
+        def read(index: Index) -> NamedTile:
             if tuple(substitute(d, {self.key.name: 0}) for d in index) == base:
                 return self.line(memory, self.key.place)
             return self.computed(node, index)
 
         return read
 
-    def _term(self, state: Node, key: Dim) -> Held:
+    def _term(self, state: Node, key: Dim) -> NamedTile:
         """What one key adds to a state in registers."""
         place = self._place(state)
         if state.op == "reduce":
@@ -340,7 +344,7 @@ class StreamTiler(StreamResults):
         found[rule.reduced[0]] = key
         return tuple(found[a.names[0]] for a in rule.inputs[side])
 
-    def _merged(self, j: int, old: Held, part: Held) -> Held:
+    def _merged(self, j: int, old: NamedTile, part: NamedTile) -> NamedTile:
         """A state after a panel."""
         state, corrected = self.states.results[j], self.correct.results[j]
         if not self._is_wide(state):
@@ -358,13 +362,13 @@ class StreamTiler(StreamResults):
             column = self.loop_axis("e", rows)
             place = add(begin, column.place)
             made = self.multiply(*tile_of(0, self.size, begin, rows), part.node)
-            inside = (*self.turn, *(v for v in made.vars if "extent" in v.attrs))
+            inside = (*self.iteration, *(v for v in made.vars if "extent" in v.attrs))
             zero = constant(0, I64)
             more = self.local("more", (rows, self.tile), tuple(dict.fromkeys(inside)))
             more = self.b.store(more, made, zero, zero)
 
             def add_row(held: Node) -> Node:
-                self.known[self.correct.params[j]] = self._reader(state, Held(held))
+                self.known[self.correct.params[j]] = self._reader(state, NamedTile(held))
                 kept = self.value(corrected, self._place(state, place))
                 total = self.apply("add", [kept, self.line(more, column.place)])
                 return self.keep(held, total, place)
@@ -373,7 +377,7 @@ class StreamTiler(StreamResults):
 
         made = self.in_tiles(self.roles.columns, old.node, tile, again=False)
         self.known[self.correct.params[j]] = _gone
-        return Held(made)
+        return NamedTile(made)
 
 
 def _kind(state: Node) -> str:
@@ -386,7 +390,7 @@ def _is_dear(node: Node) -> bool:
     return op.kind == "elementwise" and op.flops >= DEAR
 
 
-def _gone(index: Index) -> Held:
+def _gone(index: Index) -> NamedTile:
     raise CannotTile("a state is corrected by what another one was before")
 
 

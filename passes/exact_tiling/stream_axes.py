@@ -8,7 +8,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, bounds, symbols
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
-from stack.passes.blocking.stream_places import stream_places
+from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile
 
 VIEWS = ("broadcast", "reshape", "transpose", "slice")
@@ -38,11 +38,11 @@ class StreamAxes:
 
     def __init__(self, stream: Node, in_memory: Container[Node]) -> None:
         self.in_memory = in_memory
-        self.placed = stream_places(*stream.blocks)
+        self.placed = stream_index_maps(*stream.blocks)
         self.kept = {
             s.name for place in self.placed.states.values() for d in place for s in symbols(d)
         }
-        self.sizes = {str(m): bounds(m)[1] + 1 for m in self.placed.marks}
+        self.sizes = {str(m): bounds(m)[1] + 1 for m in self.placed.iter_vars}
         self.wide = [s for s in self.placed.states if is_contraction(s) and self._columns(s)]
         columns = {str(d) for s in self.wide for d in self._columns(s)}
         if len(columns) > 1:

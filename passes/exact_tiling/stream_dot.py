@@ -16,7 +16,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbols
 from stack.ir.node import Node
 from stack.ir.types import F32, I64, DType, TensorType
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.exact_tiling.gemm import pick_rows
 from stack.passes.exact_tiling.stream_axes import VIEWS
 from stack.passes.exact_tiling.stream_values import StreamValues
@@ -31,7 +31,7 @@ class StreamProducts(StreamValues):
 
     Attributes:
         program: index variables of the grid, which memory of a program is given.
-        turn: those of the panel under way as well.
+        iteration: those of the panel under way as well.
         first: the first key of the panel.
         size: keys of the panel.
         key: the keys of the panel, inside of a sweep over it.
@@ -43,7 +43,7 @@ class StreamProducts(StreamValues):
     lane: Axis
     begin: Dim = 0
     program: tuple[Node, ...] = ()
-    turn: tuple[Node, ...] = ()
+    iteration: tuple[Node, ...] = ()
     first: Dim = 0
     size = 0
     key: Axis
@@ -67,18 +67,18 @@ class StreamProducts(StreamValues):
     def over(self, axis: Axis, memory: Node, body: Callable[[Node], Node]) -> Node:
         """Memory after a serial loop over an axis."""
 
-        def turn(var: Node, held: list[Held]) -> list[Held]:
-            return [Held(body(held[0].node))]
+        def iteration(var: Node, held: list[NamedTile]) -> list[NamedTile]:
+            return [NamedTile(body(held[0].node))]
 
-        return self.along(axis, [Held(memory)], turn, "held")[0].node
+        return self.along(axis, [NamedTile(memory)], iteration, "held")[0].node
 
-    def line(self, memory: Node, row: Dim) -> Held:
+    def line(self, memory: Node, row: Dim) -> NamedTile:
         """One row of local memory: a value for each lane."""
         type_ = TensorType(memory.dtype, (self.lane.block,), "tile")
         made = self.b.load(memory, self.number(row).node, constant(0, I64), type=type_)
-        return Held(made, (self.lane.name,))
+        return NamedTile(made, (self.lane.name,))
 
-    def keep(self, memory: Node, value: Held, row: Dim) -> Node:
+    def keep(self, memory: Node, value: NamedTile, row: Dim) -> Node:
         """Memory with one more row."""
         made = self.spread(value, [self.lane.name])
         return self.b.store(memory, made, self.number(row).node, constant(0, I64))
@@ -137,9 +137,9 @@ class StreamProducts(StreamValues):
             raise CannotTile("an operand of a product does not have its axes")
         first = min(i for i, name in enumerate(names) if name in moving)
         type_ = TensorType(memory.dtype, tuple(sizes[first:]), "tile")
-        return self.widen(Held(self.b.load(memory, *start, type=type_))).node, names[first:]
+        return self.widen(NamedTile(self.b.load(memory, *start, type=type_))).node, names[first:]
 
-    def put_turned(self, block: Node, names: Sequence[str], order: Sequence[str]) -> Node:
+    def put_transposed(self, block: Node, names: Sequence[str], order: Sequence[str]) -> Node:
         """A block with just these axes, in this order."""
         kept = [n for n in names if n in order]
         sizes = dict(zip(names, block.shape, strict=True))
@@ -158,7 +158,7 @@ class StreamProducts(StreamValues):
             memory = self.local("rows", (extent, lane.block), self.program)
             moving = {name: extent, lane.name: lane.block}
             try:
-                found = self.put_turned(*self.block(node, index, moving), (name, lane.name))
+                found = self.put_transposed(*self.block(node, index, moving), (name, lane.name))
                 zero = constant(0, I64)
                 self.packed[key] = self.b.store(memory, found, zero, zero)
             except CannotTile:
@@ -169,7 +169,9 @@ class StreamProducts(StreamValues):
                 )
         return self.packed[key]
 
-    def load(self, memory: Node, index: Index, guard: Held | None, raw: bool = False) -> Held:
+    def load(
+        self, memory: Node, index: Index, guard: NamedTile | None, raw: bool = False
+    ) -> NamedTile:
         """Elements that lie apart for neighbouring lanes are turned, a panel at a time."""
         lanes = [i for i, d in enumerate(index) if self.tile_axes(d)]
         along = self.size and self.key.name in names_in(index)
@@ -182,14 +184,14 @@ class StreamProducts(StreamValues):
         if (memory, base) not in self.panels:
             zero = constant(0, I64)
             found, names = self.part(memory, index, {name: self.size, lane.name: lane.block})
-            panel = self.local("panel", (self.size, lane.block), self.turn, found.dtype)
-            turned = self.put_turned(found, names, (name, lane.name))
-            self.panels[memory, base] = self.b.store(panel, turned, zero, zero)
+            panel = self.local("panel", (self.size, lane.block), self.iteration, found.dtype)
+            transposed = self.put_transposed(found, names, (name, lane.name))
+            self.panels[memory, base] = self.b.store(panel, transposed, zero, zero)
         return self.line(self.panels[memory, base], self.key.place)
 
     # ---- products
 
-    def _dot(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _dot(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         """A product at one key of the panel, in all lanes."""
         own = {a.names[0]: d for a, d in zip(self._rule(node).outputs[0], index, strict=True)}
         along = [n for n, d in own.items() if self.key.name in names_in([d])]
@@ -224,7 +226,7 @@ class StreamProducts(StreamValues):
         right = self._rows(
             node.args[1 - left], tuple(inside[n] for n in names[1 - left]), step.name, extent
         )
-        memory = self.local("scores", (self.size, self.lane.block), self.turn)
+        memory = self.local("scores", (self.size, self.lane.block), self.iteration)
 
         def at(key: Dim, column: Dim) -> Index:
             found = {**place, along: add(self.first, key), summed: column}
@@ -256,8 +258,8 @@ class StreamProducts(StreamValues):
         block, axes = self.block(node, at(key.place, column.place), moving)
         if block.op == "cast" or not _is_run(block, axes, names[0]):
             zero = constant(0, I64)
-            memory = self.local("panel", (self.size, width), self.turn)
-            panel = self.b.store(memory, self.put_turned(block, axes, names), zero, zero)
+            memory = self.local("panel", (self.size, width), self.iteration)
+            panel = self.b.store(memory, self.put_transposed(block, axes, names), zero, zero)
 
         def tile(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
             if panel is None:

@@ -7,7 +7,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, substitute
 from stack.ir.node import Node
 from stack.ir.types import I64, TensorType
-from stack.passes.blocking.frame import Held
+from stack.passes.blocking.frame import NamedTile
 from stack.passes.exact_tiling.stream_axes import StreamAxes
 from stack.passes.exact_tiling.stream_dot import StreamProducts
 from stack.passes.exact_tiling.tiler import names_in
@@ -19,7 +19,7 @@ class StreamResults(StreamProducts):
 
     Attributes:
         roles: which axes of the stream are its rows and its columns.
-        values: the place of each mark in the kernel.
+        values: the place of each iteration variable in the kernel.
     """
 
     roles: StreamAxes
@@ -49,7 +49,7 @@ class StreamResults(StreamProducts):
         whole = self.b.load(held, zero, zero, type=TensorType(dtype, held.shape, "tile"))
         if names.index("t") < names.index("e"):
             whole = self.b.transpose(whole, perm=(1, 0))
-        whole = self.cast(Held(whole), result.dtype).node
+        whole = self.cast(NamedTile(whole), result.dtype).node
         first = min(names.index("e"), names.index("t"))
         shape = tuple({"e": columns, "t": lane.block, "": 1}[n] for n in names[first:])
         if shape != whole.shape:

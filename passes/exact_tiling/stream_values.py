@@ -5,7 +5,7 @@ from __future__ import annotations
 from stack.ir.axes import Index
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
-from stack.passes.blocking.frame import Held
+from stack.passes.blocking.frame import NamedTile
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.frame import static
 
@@ -35,7 +35,7 @@ class StreamValues(Tiler):
         nodes = (*self.states.nodes, *self.ending.nodes)
         return tuple(dict.fromkeys(n.op for n in nodes if n.op != "const"))
 
-    def value(self, node: Node, index: Index, guard: Held | None = None) -> Held:
+    def value(self, node: Node, index: Index, guard: NamedTile | None = None) -> NamedTile:
         """As of all tilers; what is known may change, and is not remembered."""
         if node in self.known:
             return self.known[node](index)

@@ -13,11 +13,11 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, minimum, mul, symbols
 from stack.ir.node import Node
 from stack.passes.blocking.block_policy import EXACT
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import KernelTiler
 from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 
-Step = Callable[[Node, list[Held]], list[Held]]
+Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Limits = tuple[Node, Node] | None
 MAX_TILE = 16384
 SPLIT_TILE = 4096
@@ -31,8 +31,8 @@ class Tiler(KernelTiler):
 
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
-        root, marks, places = self._root()
-        stored = self.sited(marks, places, self._axes(root, marks, places))
+        root, iter_vars, index_maps = self._root()
+        stored = self.sited(iter_vars, index_maps, self._axes(root, iter_vars, index_maps))
 
         def store_all(memories: Sequence[Node]) -> list[Node]:
             return [
@@ -42,7 +42,7 @@ class Tiler(KernelTiler):
 
         return self.built(self.in_grid(self.grid, self.outputs(), store_all))
 
-    def _axes(self, root: Node, marks: Index, places: Mapping[Node, Index]) -> Index:
+    def _axes(self, root: Node, iter_vars: Index, index_maps: Mapping[Node, Index]) -> Index:
         """What each axis of the root is in the kernel."""
         shape = [static(d) for d in root.shape]
         reduced = {axis for n in self._reduces() if n.args[0] is root for axis in n.attrs["axes"]}
@@ -50,7 +50,7 @@ class Tiler(KernelTiler):
         for axis, extent in enumerate(shape):
             if axis == len(shape) - 1:
                 lanes = self.lane_axis(extent, axis in reduced)
-                self._bind_reduces(places, marks, {axis: lanes})
+                self._bind_reduces(index_maps, iter_vars, {axis: lanes})
                 index.append(lanes.place if extent > 1 else 0)
             elif extent == 1:
                 index.append(0)
@@ -76,15 +76,15 @@ class Tiler(KernelTiler):
         return self.axis("t", extent, size, start, is_aligned=False, overlaps=True)
 
     def along(
-        self, axis: Axis, start: Sequence[Held], body: Step, hint: str, limits: Limits = None
-    ) -> list[Held]:
+        self, axis: Axis, start: Sequence[NamedTile], body: Step, hint: str, limits: Limits = None
+    ) -> list[NamedTile]:
         """A serial loop over an axis, which carries values and memory."""
         names = [f"{hint}{i or ''}_" for i in range(len(start))]
         return self.steps(axis.extent, start, body, limits=limits, names=names, var=axis.start)
 
     # ---- reductions
 
-    def _reduce(self, node: Node, index: Index, guard: Held | None) -> Held:
+    def _reduce(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         """Reduce along the tile where its axis is the lane axis, else in loops, outermost first."""
         operand, kind, axes = node.args[0], str(node.attrs["kind"]), node.attrs["axes"]
         if not axes:
@@ -117,8 +117,8 @@ class Tiler(KernelTiler):
         return self.fold(self.spread_over(total, whole), kind, [a.name for a in whole])
 
     def _looped(
-        self, loops: Sequence[Axis], kind: str, operand: Node, index: Index, guard: Held | None
-    ) -> Held:
+        self, loops: Sequence[Axis], kind: str, operand: Node, index: Index, guard: NamedTile | None
+    ) -> NamedTile:
         """Reduce an operand over loops; lanes stay apart, and each loop has its accumulator."""
         if not loops:
             return self.value(operand, index, guard)
@@ -126,13 +126,13 @@ class Tiler(KernelTiler):
         moved = self.moves_along(index)
         axes = self.sorted([*moved.union(guard.axes if guard is not None else ())])
 
-        def body(var: Node, held: list[Held]) -> list[Held]:
+        def body(var: Node, held: list[NamedTile]) -> list[NamedTile]:
             part = self._looped(inner, kind, operand, index, guard)
-            part = Held(self.spread(part, axes), tuple(axes))
+            part = NamedTile(self.spread(part, axes), tuple(axes))
             return [self.apply(COMBINE[kind], [held[0], part])]
 
         zero = self.identity(kind, wide(operand.dtype))
-        start = Held(self.spread(zero, axes), tuple(axes))
+        start = NamedTile(self.spread(zero, axes), tuple(axes))
         return self.along(axis, [start], body, "acc")[0]
 
     # ---- stores
@@ -153,10 +153,10 @@ class Tiler(KernelTiler):
             return self.store(memory, self.value(result, index), index)
         axis, *inner = loose
 
-        def body(var: Node, held: list[Held]) -> list[Held]:
-            return [Held(self._store_in(inner, result, held[0].node, index))]
+        def body(var: Node, held: list[NamedTile]) -> list[NamedTile]:
+            return [NamedTile(self._store_in(inner, result, held[0].node, index))]
 
-        return self.along(axis, [Held(memory)], body, "o")[0].node
+        return self.along(axis, [NamedTile(memory)], body, "o")[0].node
 
 
 def names_in(index: Sequence[Dim]) -> set[str]:

@@ -15,7 +15,7 @@ from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
 from stack.passes.gpu_layout.product import Product
 from stack.passes.gpu_layout.runs import sizes_of
-from stack.passes.gpu_layout.share import Held
+from stack.passes.gpu_layout.share import NamedTile
 
 PLACES = 2  # of an operand in shared memory
 COPIED = (4, 8, 16)  # bytes that an asynchronous copy moves at once
@@ -52,13 +52,13 @@ class Ahead(Product):
         outside = [v for v in load.vars if v is not index]
         return self.shared(load.dtype, PLACES * rows, pitch, inside=outside)
 
-    def first_row(self, load: Node, step: Node, first: Node) -> Held:
+    def first_row(self, load: Node, step: Node, first: Node) -> NamedTile:
         """Where the operand of a step begins."""
         place = self.b.rem(self.b.sub(step, first), PLACES)
         start = self.b.mul(place, sizes_of(load.tensor)[0])
         if start.dtype is not I32:
             start = self.b.cast(start, type=start.tensor.with_dtype(I32))
-        return self.in_each(Held(start))
+        return self.in_each(NamedTile(start))
 
     def copied(
         self, load: Node, memory: Node, index: Node, step: Node, limits: Sequence[Node]
@@ -73,7 +73,7 @@ class Ahead(Product):
         row = self.broadcast(self.first_row(load, step, first), (), layout)
         to = [self.along(self.places(s), i, layout) for i, s in enumerate(layout)]
         to[0] = self.apply("add", to[0], row)
-        is_there = self.broadcast(Held(self.b.lt(step, end)), (), layout)
+        is_there = self.broadcast(NamedTile(self.b.lt(step, end)), (), layout)
         mask = is_there if mask is None else self.apply("and", mask, is_there)
         lanes = min(vectors[-1], layout[-1].vector)
         args = [memory, self.memory_of(load.args[0]), *(i.node for i in (*to, *source)), mask.node]

@@ -15,7 +15,7 @@ from stack.passes.gpu_layout.choice import Choice, blocked
 from stack.passes.gpu_layout.classes import Classes, is_memory, is_tile, kept_dims
 from stack.passes.gpu_layout.product import Sides, sums_layout
 from stack.passes.gpu_layout.runs import Runs, sizes_of
-from stack.passes.gpu_layout.share import Held, Layout, Share
+from stack.passes.gpu_layout.share import Layout, NamedTile, Share
 from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.target import Gpu
 
@@ -38,7 +38,7 @@ class Lowering(Ahead):
     def __init__(self, block: Block, warps: int) -> None:
         runs = Runs()
         super().__init__(block, warps, runs)
-        self.loops: dict[Node, list[Held]] = {}
+        self.loops: dict[Node, list[NamedTile]] = {}
         self.classes = Classes(block)
         self.choice = Choice(self.classes, runs, warps, self._anchors())
         self.sums = _sums(self.classes.nodes)
@@ -84,14 +84,14 @@ class Lowering(Ahead):
         elif node.op == "item":
             self._item(node)
         elif node.op == "store":
-            self.known[node] = Held(self.store(node))
+            self.known[node] = NamedTile(self.store(node))
         elif not is_tile(node):
             self.known[node] = self._number_of(node)
         elif not self.is_cheap(node):
             layout = self.choice.home(node)
             self.known[node] = self._tile(node, layout)
 
-    def _number_of(self, node: Node) -> Held:
+    def _number_of(self, node: Node) -> NamedTile:
         if node.op == "load":
             return self.load(node, ())
         if node.op == "reduce":
@@ -104,13 +104,13 @@ class Lowering(Ahead):
             return self._squeezed(held)
         raise CannotDistribute(f"no code for {node.op} of numbers")
 
-    def _squeezed(self, value: Held) -> Held:
+    def _squeezed(self, value: NamedTile) -> NamedTile:
         """A tile of one element as a number in each thread."""
         if value.is_uniform or not value.layout:
             return value
-        return Held(self.b.reshape(value.node, type=self.type_of(value.dtype, ())))
+        return NamedTile(self.b.reshape(value.node, type=self.type_of(value.dtype, ())))
 
-    def _tile(self, node: Node, layout: Layout) -> Held:
+    def _tile(self, node: Node, layout: Layout) -> NamedTile:
         if node.op == "load":
             return self.load(node, layout)
         if node.op == "reduce":
@@ -133,16 +133,16 @@ class Lowering(Ahead):
             return self._reshape(node, layout)
         if node.op == "again":
             held = self.at(node.args[0], layout)
-            return Held(self.b.again(held.node), layout)
+            return NamedTile(self.b.again(held.node), layout)
         if node.op == "broadcast" or self.is_elementwise(node):
             return self.computed(node, layout)
         raise CannotDistribute(f"no code for {node.op}")
 
-    def _reduced(self, node: Node) -> Held:
+    def _reduced(self, node: Node) -> NamedTile:
         (source,) = node.args
         return self.reduce(node, self.at(source, self.layout_of(source)))
 
-    def _reshape(self, node: Node, layout: Layout) -> Held:
+    def _reshape(self, node: Node, layout: Layout) -> NamedTile:
         """Axes of one element come and go; else all elements go through shared memory in order."""
         (source,) = node.args
         if not source.tensor.rank:
@@ -154,18 +154,18 @@ class Lowering(Ahead):
                 own[before] = layout[after]
             held = self.at(source, tuple(own))
             type_ = self.type_of(node.dtype, layout)
-            return Held(self.b.reshape(held.node, type=type_), layout)
+            return NamedTile(self.b.reshape(held.node, type=type_), layout)
         held = self.at(source, self.layout_of(source))
         memory = self.shared(held.dtype, prod(sizes_of(node.tensor)), inside=[held.node])
         place = self._in_order(held.layout, sizes_of(source.tensor))
         memory = self.b.op("store", [memory, held.node, place.node], {})
         place = self._in_order(layout, sizes_of(node.tensor))
         type_ = self.type_of(held.dtype, layout)
-        return Held(self.b.op("load", [memory, place.node], {}, hint=type_), layout)
+        return NamedTile(self.b.op("load", [memory, place.node], {}, hint=type_), layout)
 
-    def _in_order(self, layout: Layout, sizes: Sequence[int]) -> Held:
+    def _in_order(self, layout: Layout, sizes: Sequence[int]) -> NamedTile:
         """The number of each element of a tile, row by row."""
-        total: Held | None = None
+        total: NamedTile | None = None
         for axis, share in enumerate(layout):
             place = self.along(self.places(share), axis, layout)
             stride = prod(sizes[axis + 1 :])
@@ -174,7 +174,7 @@ class Lowering(Ahead):
         assert total is not None
         return total
 
-    def _gathered(self, node: Node, layout: Layout) -> Held:
+    def _gathered(self, node: Node, layout: Layout) -> NamedTile:
         """Elements of a run, from shared memory."""
         run, picked = node.args
         if run.tensor.rank != 1:
@@ -182,7 +182,7 @@ class Lowering(Ahead):
         memory = self.kept(self.at(run, self.layout_of(run)))
         index = self.at(picked, layout)
         type_ = self.type_of(node.dtype, layout)
-        return Held(self.b.op("load", [memory, index.node], {}, hint=type_), layout)
+        return NamedTile(self.b.op("load", [memory, index.node], {}, hint=type_), layout)
 
     # ---- loops
 
@@ -196,7 +196,7 @@ class Lowering(Ahead):
         start = [self._carried(i, c) for i, c in zip(init, carried, strict=True)]
         held = [Node("var", (), c.attrs, s.node.type) for c, s in zip(carried, start, strict=True)]
         for c, h, s in zip(carried, held, start, strict=True):
-            self.known[c] = Held(h, s.layout)
+            self.known[c] = NamedTile(h, s.layout)
         uniform = [self.uniform(self.scalar(v)) for v in limits]
         copies = self._begin(old, self.limits_of(uniform, index))
         self._nodes(old)
@@ -207,7 +207,7 @@ class Lowering(Ahead):
         made = self.b.op("loop", args, node.attrs, (block,))
         is_one = len(results) == 1
         self.loops[node] = [
-            Held(made if is_one else self.b.item(made, index=i), s.layout)
+            NamedTile(made if is_one else self.b.item(made, index=i), s.layout)
             for i, s in enumerate(start)
         ]
         if len(start) == 1:
@@ -236,10 +236,10 @@ class Lowering(Ahead):
             self.later.add(copies.load)
         return found
 
-    def _carried(self, value: Node, held: Node) -> Held:
+    def _carried(self, value: Node, held: Node) -> NamedTile:
         """A value as a loop carries it: memory, a number in each thread, a tile at home."""
         if is_memory(value):
-            return Held(self.memory_of(value))
+            return NamedTile(self.memory_of(value))
         if is_tile(value):
             return self.at(value, self.choice.home(held))
         return self.in_each(self.scalar(value))

@@ -12,7 +12,7 @@ from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
 from stack.passes.gpu_layout.classes import is_tile
 from stack.passes.gpu_layout.runs import Runs, size_of, sizes_of
-from stack.passes.gpu_layout.share import Held, Layout, Share, bits_of
+from stack.passes.gpu_layout.share import Layout, NamedTile, Share, bits_of
 from stack.passes.gpu_layout.values import Values
 
 TURNED = 16  # extent of both axes of a tile from which it is read along memory and turned
@@ -32,7 +32,7 @@ class Memory(Values):
 
     # ---- global memory
 
-    def load(self, node: Node, home: Layout) -> Held:
+    def load(self, node: Node, home: Layout) -> NamedTile:
         """The elements of a tile that each thread holds."""
         if not is_tile(node):
             return self._number(node)
@@ -49,10 +49,10 @@ class Memory(Values):
         layout: Layout,
         axis: int,
         vector: int,
-        index: list[Held],
-        mask: Held | None,
+        index: list[NamedTile],
+        mask: NamedTile | None,
         other: Node | None,
-    ) -> Held:
+    ) -> NamedTile:
         """A load whose neighbours in registers lie along one axis of the tile."""
         order = _with_last(len(layout), axis)
         places = [self.turned(i, order).node for i in index]
@@ -65,9 +65,9 @@ class Memory(Values):
             attrs["vector"] = vector
         type_ = self.type_of(node.dtype, tuple(layout[i] for i in order))
         made = self.b.op("load", [self.memory_of(node.args[0]), *places, *rest], attrs, hint=type_)
-        return self.turned(Held(made, tuple(layout[i] for i in order)), _inverse(order))
+        return self.turned(NamedTile(made, tuple(layout[i] for i in order)), _inverse(order))
 
-    def _number(self, node: Node) -> Held:
+    def _number(self, node: Node) -> NamedTile:
         """One element of memory."""
         index, mask, other = access_parts(node)
         held = [self.scalar(i) for i in index]
@@ -75,10 +75,10 @@ class Memory(Values):
         memory = self.memory_of(node.args[0])
         if all(h.is_uniform for h in (*held, *extra)):
             args = [memory, *(h.node for h in (*held, *extra))]
-            return Held(self.b.op("load", args, node.attrs, hint=node.type))
+            return NamedTile(self.b.op("load", args, node.attrs, hint=node.type))
         nodes = [self.in_each(h).node for h in (*held, *extra[:1])]
         type_ = self.type_of(node.dtype, ())
-        return Held(
+        return NamedTile(
             self.b.op("load", [memory, *nodes, *(e.node for e in extra[1:])], {}, hint=type_)
         )
 
@@ -124,7 +124,7 @@ class Memory(Values):
 
     def _access(
         self, node: Node, tile: TensorType, layout: Layout
-    ) -> tuple[list[Held], Held | None, Node | None]:
+    ) -> tuple[list[NamedTile], NamedTile | None, Node | None]:
         """Places on all axes of a memory, a mask, and what is read where it does not hold."""
         index, mask, other = access_parts(node)
         test = None
@@ -135,7 +135,7 @@ class Memory(Values):
             return [self._place(i, layout) for i in index], test, other
         memory = node.args[0].tensor
         lead = memory.rank - tile.rank
-        found: list[Held] = []
+        found: list[NamedTile] = []
         for axis, start in enumerate(index):
             place = self._place(start, layout)
             at = axis - lead
@@ -155,7 +155,7 @@ class Memory(Values):
         known = self.runs.integers.range(start)
         return known is None or known[1] + extent > size
 
-    def _place(self, index: Node, layout: Layout) -> Held:
+    def _place(self, index: Node, layout: Layout) -> NamedTile:
         held = self.operand(index, layout)
         return held if held.layout else self.broadcast(held, (), layout)
 
@@ -169,14 +169,14 @@ class Memory(Values):
             return home
         return blocked(sizes_of(tile), vectors, WARP * self.warps)
 
-    def _is_first(self, layout: Layout) -> Held | None:
+    def _is_first(self, layout: Layout) -> NamedTile | None:
         """Whether a thread is the first of those that hold the same; None where none do."""
         spare = (WARP * self.warps - 1) & ~bits_of(layout)
         lanes, warps = spare % WARP, spare // WARP
-        test: Held | None = None
+        test: NamedTile | None = None
         for axis, bits in ((1, lanes), (0, warps)):
             if bits:
-                number = Held(self.b.iota(axis=axis, type=self.type_of(I32, ())))
+                number = NamedTile(self.b.iota(axis=axis, type=self.type_of(I32, ())))
                 if bits != (WARP, self.warps)[axis == 0] - 1:
                     number = self.apply("and", number, bits)
                 same = self.apply("eq", number, 0)
@@ -195,13 +195,13 @@ class Memory(Values):
         name = f"shared_{self.count}"
         return self.b.alloc(*step, name=name, type=TensorType(dtype, shape, "shared"))
 
-    def converted(self, value: Held, layout: Layout) -> Held:
+    def converted(self, value: NamedTile, layout: Layout) -> NamedTile:
         """A tile in another layout, through shared memory."""
         if value.layout == layout:
             return value
         return self.fetched(self.kept(value), layout)
 
-    def kept(self, value: Held) -> Node:
+    def kept(self, value: NamedTile) -> Node:
         """A tile in shared memory; rows are longer than what they hold, for banks to differ."""
         sizes = [s.size for s in value.layout]
         if len(sizes) > 1:
@@ -213,12 +213,12 @@ class Memory(Values):
         attrs = self._vector(value.dtype, value.layout[-1], sizes)
         return self.b.op("store", [memory, value.node, *index], attrs)
 
-    def fetched(self, memory: Node, layout: Layout) -> Held:
+    def fetched(self, memory: Node, layout: Layout) -> NamedTile:
         """A tile from shared memory."""
         index = [self.along(self.places(s), i, layout).node for i, s in enumerate(layout)]
         attrs = self._vector(memory.dtype, layout[-1], sizes_of(memory.tensor))
         type_ = self.type_of(memory.dtype, layout)
-        return Held(self.b.op("load", [memory, *index], attrs, hint=type_), layout)
+        return NamedTile(self.b.op("load", [memory, *index], attrs, hint=type_), layout)
 
     def _vector(self, dtype: DType, share: Share, sizes: Sequence[int]) -> dict[str, object]:
         most = min(VECTOR_BYTES // dtype.bytes, share.vector)
@@ -226,24 +226,26 @@ class Memory(Values):
             most //= 2
         return {"vector": most} if most > 1 else {}
 
-    def uniform(self, value: Held) -> Node:
+    def uniform(self, value: NamedTile) -> Node:
         """A number that all threads have, as one of the block."""
         if value.is_uniform:
             return value.node
         memory = self.shared(value.dtype, 1, inside=[value.node])
-        zero = self.in_each(Held(constant(0, I32)))
+        zero = self.in_each(NamedTile(constant(0, I32)))
         first = self._is_first(())
         assert first is not None
         memory = self.b.op("store", [memory, value.node, zero.node, first.node], {})
         type_ = TensorType(value.dtype, ())
         return self.b.op("load", [memory, constant(0, I32)], {}, hint=type_)
 
-    def turned(self, value: Held, order: Sequence[int]) -> Held:
+    def turned(self, value: NamedTile, order: Sequence[int]) -> NamedTile:
         """A tile with its axes in another order."""
         if list(order) == sorted(order):
             return value
         perm = (0, 1, *(2 + i for i in order))
-        return Held(self.b.transpose(value.node, perm=perm), tuple(value.layout[i] for i in order))
+        return NamedTile(
+            self.b.transpose(value.node, perm=perm), tuple(value.layout[i] for i in order)
+        )
 
 
 def is_zero(node: Node) -> bool:

@@ -15,7 +15,7 @@ from stack.ir.types import I32, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.reduce import Reduce
 from stack.passes.gpu_layout.runs import Runs, size_of
-from stack.passes.gpu_layout.share import Digit, Held, Layout, Share, share_of
+from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share, share_of
 
 ROWS, COLUMNS, DEPTH = 16, 16, 16  # of two instructions, side by side
 
@@ -93,25 +93,25 @@ class Product(Reduce):
 
     def __init__(self, old: Block, warps: int, runs: Runs) -> None:
         super().__init__(old, warps, runs)
-        self.matrices: dict[tuple[Node, Layout], Held] = {}
-        self.staged: dict[Node, tuple[Node, Held | None]] = {}
+        self.matrices: dict[tuple[Node, Layout], NamedTile] = {}
+        self.staged: dict[Node, tuple[Node, NamedTile | None]] = {}
 
-    def dot(self, node: Node, layout: Layout, start: Held | None = None) -> Held:
+    def dot(self, node: Node, layout: Layout, start: NamedTile | None = None) -> NamedTile:
         """The sums of a product in a layout, added to what they start from."""
         sides = Sides(node)
         if start is None:
-            start = self.broadcast(Held(constant(0, node.dtype)), (), layout)
+            start = self.broadcast(NamedTile(constant(0, node.dtype)), (), layout)
         if sides.is_for_mma(node) and layout == sums_layout(sides.rows, sides.columns, self.warps):
             return self._by_mma(sides, layout, start)
         return self._by_fma(node, sides, layout, start)
 
-    def _by_mma(self, sides: Sides, layout: Layout, start: Held) -> Held:
+    def _by_mma(self, sides: Sides, layout: Layout, start: NamedTile) -> NamedTile:
         along = depth_share(sides.depth)
         left = self._operand(sides.left, (layout[0], along), sides.is_turned[0])
         right = self._operand(sides.right, (along, right_share(layout[1])), sides.is_turned[1])
-        return Held(self.b.mma_sync(left.node, right.node, start.node), layout)
+        return NamedTile(self.b.mma_sync(left.node, right.node, start.node), layout)
 
-    def _operand(self, node: Node, layout: Layout, is_turned: bool) -> Held:
+    def _operand(self, node: Node, layout: Layout, is_turned: bool) -> NamedTile:
         """An operand where the instruction wants it, the depth last in the left one.
 
         Args:
@@ -134,17 +134,17 @@ class Product(Reduce):
         depth: int,
         is_turned: bool,
         start: list[tuple[Digit, int]],
-    ) -> Held:
+    ) -> NamedTile:
         """An operand from shared memory, 8 x 8 matrices by fours."""
         order = (1 - depth, depth)
         key = (node, tuple(layout[i] for i in order))
         if key not in self.matrices:
             memory, first = self._in_shared(node)
             turned = (depth == 0) != is_turned
-            row = self.in_each(Held(constant(0, I32)))
+            row = self.in_each(NamedTile(constant(0, I32)))
             for digit, weight in start:
                 row = self.apply("add", row, self.apply("mul", self.digit(digit), weight))
-            column = self.in_each(Held(constant(0, I32)))
+            column = self.in_each(NamedTile(constant(0, I32)))
             if first is not None and turned:
                 column = self.apply("add", column, first)
             elif first is not None:
@@ -153,10 +153,10 @@ class Product(Reduce):
             type_ = self.type_of(node.dtype, key[1])
             args = [memory, row.node, column.node]
             made = self.b.op("load_matrix", args, attrs, hint=type_)
-            self.matrices[key] = Held(made, key[1])
+            self.matrices[key] = NamedTile(made, key[1])
         return self.turned(self.matrices[key], order)
 
-    def _by_fma(self, node: Node, sides: Sides, layout: Layout, start: Held) -> Held:
+    def _by_fma(self, node: Node, sides: Sides, layout: Layout, start: NamedTile) -> NamedTile:
         """One product after another for each element, operands from shared memory."""
         memories = [self._in_shared(side) for side in (sides.left, sides.right)]
         type_ = self.type_of(node.dtype, layout)
@@ -171,22 +171,22 @@ class Product(Reduce):
         ):
             share = (layout[axis],)
             own = self.places(layout[axis])
-            depth = self.broadcast(Held(var), (), share)
+            depth = self.broadcast(NamedTile(var), (), share)
             is_depth_first = (axis == 1) != turned
             index = [depth.node, own.node] if is_depth_first else [own.node, depth.node]
             if first is not None:
                 index[0] = self.b.add(index[0], self.broadcast(first, (), share).node)
             kind = self.type_of(memory.dtype, share)
             attrs = self._vector(memory.dtype, layout[axis], [4]) if is_depth_first else {}
-            read = Held(self.b.op("load", [memory, *index], attrs, hint=kind), share)
+            read = NamedTile(self.b.op("load", [memory, *index], attrs, hint=kind), share)
             if read.dtype != node.dtype:
                 wide = read.node.tensor.with_dtype(node.dtype)
-                read = Held(self.b.cast(read.node, type=wide), share)
+                read = NamedTile(self.b.cast(read.node, type=wide), share)
             parts.append(self.along(read, axis, layout).node)
         block = Block((var, sums), (self.b.fma(*parts, sums),))
-        return Held(self.b.op("loop", [start.node], {"kind": "serial"}, (block,)), layout)
+        return NamedTile(self.b.op("loop", [start.node], {"kind": "serial"}, (block,)), layout)
 
-    def _in_shared(self, node: Node) -> tuple[Node, Held | None]:
+    def _in_shared(self, node: Node) -> tuple[Node, NamedTile | None]:
         """An operand in shared memory, and the row that it begins at if not the first."""
         if node in self.staged:
             return self.staged[node]

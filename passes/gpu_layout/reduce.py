@@ -13,19 +13,19 @@ from stack.ir.builder import constant
 from stack.ir.node import Node
 from stack.ir.space import identity
 from stack.passes.gpu_layout.memory import Memory
-from stack.passes.gpu_layout.share import Digit, Held, Layout, Share
+from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share
 from stack.passes.tiling.frame import COMBINE
 
 
 class Reduce(Memory):
     """Reductions and scans."""
 
-    def reduce(self, node: Node, value: Held) -> Held:
+    def reduce(self, node: Node, value: NamedTile) -> NamedTile:
         """A reduction over some axes of a tile; each thread has the results at its places."""
         kind, axes = str(node.attrs["kind"]), [int(a) for a in node.attrs["axes"]]
         over = tuple(2 + a for a in axes)
         rest = tuple(s for i, s in enumerate(value.layout) if i not in axes)
-        found = Held(self.b.reduce(value.node, kind=kind, axes=over), rest)
+        found = NamedTile(self.b.reduce(value.node, kind=kind, axes=over), rest)
         digits = [d for a in axes for d in value.layout[a].digits]
         for digit in digits:
             if digit.of_lanes:
@@ -33,23 +33,23 @@ class Reduce(Memory):
         warps = [d for d in digits if d.of_warps]
         return self._over_warps(found, kind, warps) if warps else found
 
-    def _over_lanes(self, value: Held, kind: str, digit: Digit) -> Held:
+    def _over_lanes(self, value: NamedTile, kind: str, digit: Digit) -> NamedTile:
         """All lanes that differ in a digit get what they come to together."""
         step = digit.stride * digit.count // 2
         while step >= digit.stride:
-            other = Held(self.b.shuffle(value.node, kind="xor", by=step), value.layout)
+            other = NamedTile(self.b.shuffle(value.node, kind="xor", by=step), value.layout)
             value = self.apply(COMBINE[kind], value, other)
             step //= 2
         return value
 
-    def _over_warps(self, value: Held, kind: str, digits: Sequence[Digit]) -> Held:
+    def _over_warps(self, value: NamedTile, kind: str, digits: Sequence[Digit]) -> NamedTile:
         """All warps that differ in some digits get what they come to together."""
         everyone = self._of_warps(value, digits)
-        return Held(self.b.reduce(everyone.node, kind=kind, axes=(2,)), value.layout)
+        return NamedTile(self.b.reduce(everyone.node, kind=kind, axes=(2,)), value.layout)
 
-    def _of_warps(self, value: Held, digits: Sequence[Digit]) -> Held:
+    def _of_warps(self, value: NamedTile, digits: Sequence[Digit]) -> NamedTile:
         """In each thread what all warps have that differ in some digits, along a first axis."""
-        number: Held | None = None
+        number: NamedTile | None = None
         count = 1
         for digit in digits:
             part = self.digit(digit)
@@ -64,14 +64,14 @@ class Reduce(Memory):
         layout = (Share((Digit(count),)), *value.layout)
         places = [self.along(self.places(s), i, layout).node for i, s in enumerate(layout)]
         type_ = self.type_of(value.dtype, layout)
-        return Held(self.b.op("load", [memory, *places], {}, hint=type_), layout)
+        return NamedTile(self.b.op("load", [memory, *places], {}, hint=type_), layout)
 
-    def _all_places(self, layout: Layout) -> list[Held]:
+    def _all_places(self, layout: Layout) -> list[NamedTile]:
         return [self.along(self.places(s), i, layout) for i, s in enumerate(layout)]
 
     # ---- scans
 
-    def scan(self, node: Node, value: Held) -> Held:
+    def scan(self, node: Node, value: NamedTile) -> NamedTile:
         """A running reduction along one axis, digit by digit of the places on it, lowest first.
 
         Of each group of places that differ in the digits so far, `total` is what all come to.
@@ -89,7 +89,7 @@ class Reduce(Memory):
         for digit in share.digits:
             if not digit.stride and is_first:
                 last = made.node.tensor.rank - 1
-                made = Held(
+                made = NamedTile(
                     self.b.scan(made.node, kind=self.kind, axis=last, reverse=self.reverse),
                     made.layout,
                 )
@@ -102,18 +102,18 @@ class Reduce(Memory):
         made = self._reshaped(made, (*rest, share))
         return self.turned(made, sorted(range(len(order)), key=lambda i: order[i]))
 
-    def _reshaped(self, value: Held, layout: Layout) -> Held:
+    def _reshaped(self, value: NamedTile, layout: Layout) -> NamedTile:
         type_ = self.type_of(value.dtype, layout)
         if type_ == value.node.type:
-            return Held(value.node, layout)
-        return Held(self.b.reshape(value.node, type=type_), layout)
+            return NamedTile(value.node, layout)
+        return NamedTile(self.b.reshape(value.node, type=type_), layout)
 
-    def _total(self, value: Held) -> Held:
+    def _total(self, value: NamedTile) -> NamedTile:
         """The total along the last axis, which is one of registers."""
         last = value.node.tensor.rank - 1
-        return Held(self.b.reduce(value.node, kind=self.kind, axes=(last,)), value.layout[:-1])
+        return NamedTile(self.b.reduce(value.node, kind=self.kind, axes=(last,)), value.layout[:-1])
 
-    def _before(self, total: Held, digit: Digit) -> tuple[Held, Held]:
+    def _before(self, total: NamedTile, digit: Digit) -> tuple[NamedTile, NamedTile]:
         """What the groups before each come to, and the total of all that differ in a digit."""
         if digit.of_lanes:
             return self._before_lanes(total, digit)
@@ -133,20 +133,20 @@ class Reduce(Memory):
         return before, self._total(total)
 
     def _summed_before(
-        self, everyone: Held, number: Held, own: Held, axis: int
-    ) -> tuple[Held, Held]:
+        self, everyone: NamedTile, number: NamedTile, own: NamedTile, axis: int
+    ) -> tuple[NamedTile, NamedTile]:
         """Along an axis of registers: what has a number before one's own, and all."""
         test = self.apply("gt" if self.reverse else "lt", number, own)
         nothing = constant(identity(self.kind, everyone.dtype), everyone.dtype)
         seen = self.b.select(test.node, everyone.node, nothing)
         rest = tuple(s for i, s in enumerate(everyone.layout) if i != axis)
         found = [
-            Held(self.b.reduce(n, kind=self.kind, axes=(2 + axis,)), rest)
+            NamedTile(self.b.reduce(n, kind=self.kind, axes=(2 + axis,)), rest)
             for n in (seen, everyone.node)
         ]
         return found[0], found[1]
 
-    def _before_lanes(self, total: Held, digit: Digit) -> tuple[Held, Held]:
+    def _before_lanes(self, total: NamedTile, digit: Digit) -> tuple[NamedTile, NamedTile]:
         number = self.digit(digit)
         up, step = total, 1
         while step < digit.count:
@@ -155,7 +155,9 @@ class Reduce(Memory):
         before = self._from_before(up, number, digit, 1)
         return before, self._over_lanes(total, self.kind, digit)
 
-    def _from_before(self, value: Held, number: Held, digit: Digit, step: int) -> Held:
+    def _from_before(
+        self, value: NamedTile, number: NamedTile, digit: Digit, step: int
+    ) -> NamedTile:
         """The value so many steps of a digit before; the identity where there is none."""
         side = "down" if self.reverse else "up"
         other = self.b.shuffle(value.node, kind=side, by=step * digit.stride)
@@ -165,4 +167,4 @@ class Reduce(Memory):
             test = self.apply("ge", number, step)
         test = self.broadcast(test, (), value.layout)
         nothing = constant(identity(self.kind, value.dtype), value.dtype)
-        return Held(self.b.select(test.node, other, nothing), value.layout)
+        return NamedTile(self.b.select(test.node, other, nothing), value.layout)

@@ -68,7 +68,7 @@ Layout = tuple[Share, ...]
 
 
 @dataclass(frozen=True)
-class Held:
+class NamedTile:
     """A value of a block as the threads hold it.
 
     Attributes:

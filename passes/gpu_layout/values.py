@@ -10,7 +10,7 @@ from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.classes import is_tile
-from stack.passes.gpu_layout.share import Digit, Held, Layout, Share
+from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share
 
 
 class Values:
@@ -27,10 +27,10 @@ class Values:
         self.old = old
         self.b = Builder()
         self.warps = warps
-        self.known: dict[Node, Held] = {}
-        self.moved: dict[tuple[Node, Layout], Held] = {}
+        self.known: dict[Node, NamedTile] = {}
+        self.moved: dict[tuple[Node, Layout], NamedTile] = {}
 
-    def converted(self, value: Held, layout: Layout) -> Held:
+    def converted(self, value: NamedTile, layout: Layout) -> NamedTile:
         raise NotImplementedError
 
     def note(self, old: Node, new: Node) -> None:
@@ -42,7 +42,7 @@ class Values:
 
     # ---- where values are
 
-    def at(self, node: Node, layout: Layout) -> Held:
+    def at(self, node: Node, layout: Layout) -> NamedTile:
         """A tile in a layout: where it was made, computed again if that costs nothing, or moved."""
         home = self.known.get(node)
         if home is not None and home.layout == layout:
@@ -56,13 +56,13 @@ class Values:
             self.moved[node, layout] = made
         return self.moved[node, layout]
 
-    def scalar(self, node: Node) -> Held:
+    def scalar(self, node: Node) -> NamedTile:
         """A number: one of the whole block, or one in each thread."""
         if node in self.known:
             return self.known[node]
-        return Held(node)
+        return NamedTile(node)
 
-    def operand(self, node: Node, layout: Layout) -> Held:
+    def operand(self, node: Node, layout: Layout) -> NamedTile:
         """A tile in a layout, or a number."""
         return self.at(node, layout) if is_tile(node) else self.scalar(node)
 
@@ -73,7 +73,7 @@ class Values:
 
     # ---- values
 
-    def computed(self, node: Node, layout: Layout) -> Held:
+    def computed(self, node: Node, layout: Layout) -> NamedTile:
         """A tile of places, numbers and other tiles, in a layout."""
         if node.op == "iota":
             axis = int(node.attrs["axis"])
@@ -85,7 +85,7 @@ class Values:
         args = [self.operand(a, layout) for a in node.args]
         return self.applied(node, args, layout)
 
-    def applied(self, node: Node, args: Sequence[Held], layout: Layout) -> Held:
+    def applied(self, node: Node, args: Sequence[NamedTile], layout: Layout) -> NamedTile:
         """An elementwise op of values of one layout and numbers."""
         nodes = [
             a.node if a.is_uniform or a.layout == layout else self.broadcast(a, (), layout).node
@@ -93,38 +93,38 @@ class Values:
         ]
         if all(a.is_uniform for a in args):
             made = Node(node.op, nodes, node.attrs, node.tensor)
-            return Held(made) if not layout else self.broadcast(Held(made), (), layout)
+            return NamedTile(made) if not layout else self.broadcast(NamedTile(made), (), layout)
         type_ = self.type_of(node.dtype, layout)
-        return Held(self.b.op(node.op, nodes, node.attrs, hint=type_), layout)
+        return NamedTile(self.b.op(node.op, nodes, node.attrs, hint=type_), layout)
 
-    def apply(self, op: str, *args: Held | int) -> Held:
+    def apply(self, op: str, *args: NamedTile | int) -> NamedTile:
         """An elementwise op of values in each thread that all lie alike."""
-        first = next(a for a in args if isinstance(a, Held) and not a.is_uniform)
-        nodes = [a.node if isinstance(a, Held) else constant(a, first.dtype) for a in args]
-        return Held(self.b.op(op, nodes), first.layout)
+        first = next(a for a in args if isinstance(a, NamedTile) and not a.is_uniform)
+        nodes = [a.node if isinstance(a, NamedTile) else constant(a, first.dtype) for a in args]
+        return NamedTile(self.b.op(op, nodes), first.layout)
 
-    def broadcast(self, value: Held, axes: Sequence[int], layout: Layout) -> Held:
+    def broadcast(self, value: NamedTile, axes: Sequence[int], layout: Layout) -> NamedTile:
         """A value repeated along the axes of a layout that are not among `axes`."""
         if not value.is_uniform and len(axes) == len(layout):
             return value
         own = () if value.is_uniform else (0, 1, *(2 + a for a in axes))
         type_ = self.type_of(value.dtype, layout)
-        return Held(self.b.broadcast(value.node, axes=own, type=type_), layout)
+        return NamedTile(self.b.broadcast(value.node, axes=own, type=type_), layout)
 
-    def along(self, value: Held, axis: int, layout: Layout) -> Held:
+    def along(self, value: NamedTile, axis: int, layout: Layout) -> NamedTile:
         """What is known for each place of one axis, as a tile of a layout."""
         return self.broadcast(value, (axis,), layout)
 
-    def in_each(self, value: Held) -> Held:
+    def in_each(self, value: NamedTile) -> NamedTile:
         """A number as one in each thread."""
         return self.broadcast(value, (), ()) if value.is_uniform else value
 
     # ---- places
 
-    def places(self, share: Share, dtype: DType = I32) -> Held:
+    def places(self, share: Share, dtype: DType = I32) -> NamedTile:
         """The places that each register of each thread holds."""
         weight = 1
-        total: Held | None = None
+        total: NamedTile | None = None
         inner = 1
         for digit in share.digits:
             if digit.stride:
@@ -135,31 +135,33 @@ class Values:
             total = part if total is None else self.apply("add", total, part)
             weight *= digit.count
         if total is None:
-            return self.broadcast(Held(constant(0, dtype)), (), (share,))
+            return self.broadcast(NamedTile(constant(0, dtype)), (), (share,))
         return total
 
-    def along_thread(self, digit: Digit, weight: int, share: Share, dtype: DType) -> Held:
+    def along_thread(self, digit: Digit, weight: int, share: Share, dtype: DType) -> NamedTile:
         """A digit of the thread's number, times a weight."""
         value = self.digit(digit, dtype)
         if weight > 1:
             value = self.apply("mul", value, weight)
         return self.broadcast(value, (), (share,))
 
-    def digit(self, digit: Digit, dtype: DType = I32) -> Held:
+    def digit(self, digit: Digit, dtype: DType = I32) -> NamedTile:
         """The value of a digit of the thread's number, in each thread."""
         axis, count = (0, self.warps) if digit.of_warps else (1, WARP)
         stride = digit.stride // WARP if digit.of_warps else digit.stride
-        value = Held(self.b.iota(axis=axis, type=self.type_of(dtype, ())))
+        value = NamedTile(self.b.iota(axis=axis, type=self.type_of(dtype, ())))
         if stride > 1:
             value = self.apply("div", value, stride)
         if stride * digit.count < count:
             value = self.apply("rem", value, digit.count)
         return value
 
-    def _registers(self, count: int, inner: int, weight: int, share: Share, dtype: DType) -> Held:
+    def _registers(
+        self, count: int, inner: int, weight: int, share: Share, dtype: DType
+    ) -> NamedTile:
         """A digit that counts registers, times a weight."""
         layout = (share,)
-        value = Held(self.b.iota(axis=2, type=self.type_of(dtype, layout)), layout)
+        value = NamedTile(self.b.iota(axis=2, type=self.type_of(dtype, layout)), layout)
         if inner > 1:
             value = self.apply("div", value, inner)
         if inner * count < share.registers:

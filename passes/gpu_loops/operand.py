@@ -128,16 +128,16 @@ class Operand:
 
 
 def share(t: Threads, count: int, warps: int) -> tuple[int, Callable[[Node], Node]]:
-    """Turns in which the threads of a block do `count` things, and which one in a turn."""
+    """Turns in which the threads of a block do `count` things, and which one in a iteration."""
     threads = warps * WARP
-    turns = -(-count // threads)
+    iterations = -(-count // threads)
 
-    def item(turn: Node) -> Node:
+    def item(iteration: Node) -> Node:
         thread = t.b.add(t.times(t.warp, WARP), t.lane)
-        made = thread if turns == 1 else t.b.add(t.b.mul(turn, threads), thread)
+        made = thread if iterations == 1 else t.b.add(t.b.mul(iteration, threads), thread)
         return made if count % threads == 0 else t.b.min(made, count - 1)
 
-    return turns, item
+    return iterations, item
 
 
 def zeros(dtype: DType) -> Node:

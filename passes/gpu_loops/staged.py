@@ -23,7 +23,7 @@ class Staged(Product):
 
     Attributes:
         block_depth: elements of the contracted axes in one block.
-        turns: blocks.
+        iterations: blocks.
         warps: that share the work.
     """
 
@@ -31,7 +31,7 @@ class Staged(Product):
         super().__init__(block)
         self.stages = stages
         self.block_depth = line_bytes // self.left.dtype.bytes
-        self.turns = -(-self.depth // self.block_depth)
+        self.iterations = -(-self.depth // self.block_depth)
         self.warps = 1
 
     def multiply(
@@ -65,67 +65,67 @@ class Staged(Product):
     def _plain(self, shared: Sequence[Node], registers: Sequence[Node]) -> list[Node]:
         """One block of depth after the other: bring, wait, multiply, wait."""
         t = self.t
-        turn = index(self.fresh("t"), self.turns)
+        iteration = index(self.fresh("t"), self.iterations)
 
         def body(held: list[Node]) -> list[Node]:
             filled = t.over_warps(
                 self.warps,
                 held[:2],
-                lambda m: t.over_lanes(m, lambda n: self._bring(n, turn, None, None)),
+                lambda m: t.over_lanes(m, lambda n: self._bring(n, iteration, None, None)),
             )
             work = t.over_warps(self.warps, held[2:], lambda m: self.multiply(filled, m, None))
             return [*filled, *work]
 
-        return t.over("serial", turn, [*shared, *registers], body)[2:]
+        return t.over("serial", iteration, [*shared, *registers], body)[2:]
 
     def _pipelined(self, shared: Sequence[Node], registers: Sequence[Node]) -> list[Node]:
         """Copies of the blocks to come are on their way while one is multiplied."""
         t, b, ahead = self.t, self.b, self.stages - 1
         held = t.over_warps(self.warps, shared, self._begin)
-        turn = index(self.fresh("t"), self.turns)
+        iteration = index(self.fresh("t"), self.iterations)
 
         def body(inner: list[Node]) -> list[Node]:
             waited = b.async_wait(*inner[:2], pending=ahead - 1)
             ready = [b.item(waited, index=i) for i in range(2)]
-            coming = b.add(turn, ahead)
+            coming = b.add(iteration, ahead)
             slot = b.rem(coming, self.stages)
-            is_there = b.lt(coming, self.turns)
-            coming = b.min(coming, self.turns - 1)
+            is_there = b.lt(coming, self.iterations)
+            coming = b.min(coming, self.iterations - 1)
 
             def work(memories: list[Node]) -> list[Node]:
                 filled = t.over_lanes(
                     memories[:2], lambda n: self._bring(n, coming, slot, is_there)
                 )
-                now = b.rem(turn, self.stages)
+                now = b.rem(iteration, self.stages)
                 return [*filled, *self.multiply(filled, memories[2:], now)]
 
             return t.over_warps(self.warps, [*ready, *inner[2:]], work)
 
-        return t.over("serial", turn, [*held, *registers], body)[2:]
+        return t.over("serial", iteration, [*held, *registers], body)[2:]
 
     def _begin(self, held: list[Node]) -> list[Node]:
         """The first blocks of depth, a group of copies for each; missing ones are zeros."""
         t = self.t
         for stage in range(self.stages - 1):
-            is_there = None if stage < self.turns else constant(False)
-            turn, slot = t.int(min(stage, self.turns - 1)), t.int(stage)
+            is_there = None if stage < self.iterations else constant(False)
+            iteration, slot = t.int(min(stage, self.iterations - 1)), t.int(stage)
 
             def bring(
                 memories: list[Node],
-                turn: Node = turn,
+                iteration: Node = iteration,
                 slot: Node = slot,
                 is_there: Node | None = is_there,
             ) -> list[Node]:
-                return self._bring(memories, turn, slot, is_there)
+                return self._bring(memories, iteration, slot, is_there)
 
             held = t.over_lanes(held, bring)
         return held
 
     def _bring(
-        self, held: Sequence[Node], turn: Node, slot: Node | None, is_there: Node | None
+        self, held: Sequence[Node], iteration: Node, slot: Node | None, is_there: Node | None
     ) -> list[Node]:
         """One thread's share of a block of both operands."""
-        start = self.t.times(turn, self.block_depth)
+        start = self.t.times(iteration, self.block_depth)
         return [
             self._bring_one(operand, lanes, memory, start, slot, is_there)
             for operand, lanes, memory in zip(
@@ -143,12 +143,12 @@ class Staged(Product):
         is_there: Node | None,
     ) -> Node:
         t, b = self.t, self.b
-        turns, item = share(t, operand.vectors(self.block_depth, lanes), self.warps)
+        iterations, item = share(t, operand.vectors(self.block_depth, lanes), self.warps)
         step = lanes if operand.is_deep else 1
         is_ragged = bool(self.depth % self.block_depth)
 
-        def one(held: Node, turn: Node) -> Node:
-            own, inner = operand.place(item(turn), self.block_depth, lanes)
+        def one(held: Node, iteration: Node) -> Node:
+            own, inner = operand.place(item(iteration), self.block_depth, lanes)
             depth = b.add(start, inner)
             inside = b.lt(depth, self.depth) if is_ragged else None
             safe = b.min(depth, self.depth - step) if is_ragged else depth
@@ -164,7 +164,7 @@ class Staged(Product):
                 value = b.select(inside, value, constant(0, operand.dtype))
             return b.store(held, value, *target)
 
-        if turns == 1:
+        if iterations == 1:
             return one(memory, t.int(0))
-        turn = index(self.fresh("c"), turns)
-        return t.over("unroll", turn, [memory], lambda m: [one(m[0], turn)])[0]
+        iteration = index(self.fresh("c"), iterations)
+        return t.over("unroll", iteration, [memory], lambda m: [one(m[0], iteration)])[0]

@@ -118,7 +118,7 @@ class Tensor(Staged):
         lanes = self.result_lanes(RESULT_LANES)
         count = UNIT * self.wide // lanes
         row, column = self._corner()
-        turns = -(-count // WARP)
+        iterations = -(-count // WARP)
 
         def strip(memories: list[Node]) -> list[Node]:
             value = b.load(sums, t.warp, i, t.int(0), t.int(0), type=tile)
@@ -126,11 +126,11 @@ class Tensor(Staged):
             return [staged, *t.over_lanes(memories[1:], lambda m: rows(m, staged))]
 
         def rows(memories: list[Node], staged: Node) -> list[Node]:
-            turn = index(self.fresh("c"), turns)
-            if turns == 1:
+            iteration = index(self.fresh("c"), iterations)
+            if iterations == 1:
                 return vector(memories, staged, t.lane)
-            item = b.add(b.mul(turn, WARP), t.lane)
-            return t.over("unroll", turn, memories, lambda m: vector(m, staged, item))
+            item = b.add(b.mul(iteration, WARP), t.lane)
+            return t.over("unroll", iteration, memories, lambda m: vector(m, staged, item))
 
         def vector(memories: list[Node], staged: Node, item: Node) -> list[Node]:
             down = b.div(item, self.wide // lanes)

@@ -34,8 +34,8 @@ class Direct(Product):
         self.along = self.columns if is_coalesced else self.rows  # what goes along the lanes
         self.across = self.rows if is_coalesced else self.columns
         self.warps = min(MOST_WARPS, self.across)
-        self.turns = (-(-self.across // self.warps), -(-self.along // WARP))
-        padded = (self.turns[0] * self.warps, self.turns[1] * WARP)
+        self.iterations = (-(-self.across // self.warps), -(-self.along // WARP))
+        padded = (self.iterations[0] * self.warps, self.iterations[1] * WARP)
         self.left.padded, self.right.padded = padded if is_coalesced else padded[::-1]
 
     def block(self) -> Block:
@@ -52,9 +52,9 @@ class Direct(Product):
 
     def _thread(self, held: list[Node]) -> list[Node]:
         """All elements of one thread."""
-        t, (down, along) = self.t, self.turns
+        t, (down, along) = self.t, self.iterations
 
-        def turn(i: Node, j: Node, memories: list[Node]) -> list[Node]:
+        def iteration(i: Node, j: Node, memories: list[Node]) -> list[Node]:
             first = self.b.add(t.times(i, self.warps), t.warp) if down > 1 else t.warp
             second = self.b.add(t.times(j, WARP), t.lane) if along > 1 else t.lane
             row, column = (first, second) if self.is_coalesced else (second, first)
@@ -64,8 +64,10 @@ class Direct(Product):
 
         i, j = index(self.fresh("i"), down), index(self.fresh("j"), along)
         if down == along == 1:
-            return turn(t.int(0), t.int(0), held)
-        return t.over("serial", i, held, lambda m: t.over("serial", j, m, lambda n: turn(i, j, n)))
+            return iteration(t.int(0), t.int(0), held)
+        return t.over(
+            "serial", i, held, lambda m: t.over("serial", j, m, lambda n: iteration(i, j, n))
+        )
 
     def _sum(self, row: Node, column: Node) -> Node:
         k = index(self.fresh("k"), self.depth)
@@ -150,10 +152,10 @@ class Tiled(Product):
             operand.shared(hint, self.dtype, way.depth, way.lanes, 1, False)
             for operand, hint in ((self.left, "a"), (self.right, "b"))
         ]
-        turn = index(self.fresh("t"), -(-self.depth // way.depth))
+        iteration = index(self.fresh("t"), -(-self.depth // way.depth))
 
         def body(memories: list[Node]) -> list[Node]:
-            start = t.times(turn, way.depth)
+            start = t.times(iteration, way.depth)
             filled = t.over_warps(way.warps, memories[:2], lambda m: self._fill(m, start))
 
             def work(inner: list[Node]) -> list[Node]:
@@ -161,7 +163,7 @@ class Tiled(Product):
 
             return [*filled, *t.over_warps(way.warps, memories[2:], work)]
 
-        sums = t.over("serial", turn, [*shared, sums], body)[2]
+        sums = t.over("serial", iteration, [*shared, sums], body)[2]
         return t.over_warps(
             way.warps, held, lambda m: t.over_lanes(m, lambda n: self._store(n, sums))
         )
@@ -197,10 +199,10 @@ class Tiled(Product):
         lanes = operand.lanes(VECTOR_BYTES)
         while way.depth % lanes or operand.padded % lanes:
             lanes //= 2
-        turns, item = share(t, operand.vectors(way.depth, lanes), way.warps)
+        iterations, item = share(t, operand.vectors(way.depth, lanes), way.warps)
 
-        def one(held: Node, turn: Node) -> Node:
-            own, inner = operand.place(item(turn), way.depth, lanes)
+        def one(held: Node, iteration: Node) -> Node:
+            own, inner = operand.place(item(iteration), way.depth, lanes)
             value = self._read(operand, own, b.add(start, inner), lanes)
             if operand.is_deep and lanes > 1:  # neighbours in depth go below each other
                 steps = b.add(b.iota(axis=0, type=line(I64, lanes)), inner)
@@ -208,10 +210,10 @@ class Tiled(Product):
                 return b.store(held, value, steps, across)
             return b.store(held, value, inner, own)
 
-        if turns == 1:
+        if iterations == 1:
             return one(memory, t.int(0))
-        turn = index(self.fresh("c"), turns)
-        return t.over("unroll", turn, [memory], lambda m: [one(m[0], turn)])[0]
+        iteration = index(self.fresh("c"), iterations)
+        return t.over("unroll", iteration, [memory], lambda m: [one(m[0], iteration)])[0]
 
     def _read(self, operand: Operand, own: Node, depth: Node, lanes: int) -> Node:
         b = self.b

@@ -1,1 +1,1 @@
-"""Where values sit and what is known of their places: affine indices, squares, masks."""
+"""Where values sit and what is known of their places: affine indices, blocks, masks."""

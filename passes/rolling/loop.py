@@ -46,8 +46,8 @@ class _Loop:
     def __post_init__(self) -> None:
         self.index = {n: i for i, n in enumerate(self.steps.order)}
         self.state = []
-        self.turn = self._enter("step", constant(0, I32))
-        self.turn.after = self.b.add(self.turn.inside, 1)
+        self.iteration = self._enter("step", constant(0, I32))
+        self.iteration.after = self.b.add(self.iteration.inside, 1)
 
     def _enter(self, name: str, start: Node) -> _State:
         made = _State(start, param(f"{name}.{len(self.state)}", start.type))
@@ -108,7 +108,7 @@ class _Loop:
                 whole.append(Axis((name,)))
                 kept.append(name)
                 continue
-            place = b.add(b.mul(self.turn.inside, shift), start[axis])
+            place = b.add(b.mul(self.iteration.inside, shift), start[axis])
             own: tuple[Axis, ...] = ()
             if node.shape[axis] != 1:
                 type_ = TensorType(I32, (node.shape[axis],))
@@ -137,8 +137,8 @@ class _Loop:
                 used.extend(a for a in node.args if a in inside)
         seen: dict[int, dict[int, Node]] = {}
         for node in used:
-            turn, place = divmod(self.index[node] - steps.first, steps.period)
-            seen.setdefault(place, {})[turn] = node
+            iteration, place = divmod(self.index[node] - steps.first, steps.period)
+            seen.setdefault(place, {})[iteration] = node
         return seen
 
     def replacements(self) -> dict[Node, Replacement]:
@@ -154,7 +154,9 @@ class _Loop:
                 shown[place].after = value
             else:
                 shown[place] = self._rows(value)
-        test = Block([s.inside for s in self.state], [self.b.lt(self.turn.inside, steps.count)])
+        test = Block(
+            [s.inside for s in self.state], [self.b.lt(self.iteration.inside, steps.count)]
+        )
         after = [s.after for s in self.state if s.after is not None]
         body = self.b.block([s.inside for s in self.state], after)
         loop = make("while", [s.start for s in self.state], blocks=(test, body))
@@ -165,9 +167,9 @@ class _Loop:
         inner = tuple(steps.order[steps.first : steps.end])
         found: dict[Node, Replacement] = {}
         for place, nodes in seen.items():
-            for turn, node in nodes.items():
+            for iteration, node in nodes.items():
                 item = items[place]
-                new = item if item.type == node.type else _row(item, turn, node.tensor)
+                new = item if item.type == node.type else _row(item, iteration, node.tensor)
                 found[node] = Replacement(new, inner if not found else ())
         return found | self._joined(seen, items)
 
@@ -180,7 +182,7 @@ class _Loop:
         rule = Rule((whole, (), plain(names)), (whole,))
         state.after = self.b.op(
             "scatter",
-            (state.inside, self.turn.inside, value),
+            (state.inside, self.iteration.inside, value),
             {"rule": str(rule), "kind": "set"},
         )
         return state
@@ -216,9 +218,9 @@ def _zeros(type_: TensorType) -> Node:
     return make("broadcast", (zero,), {"axes": ()}, hint=type_) if type_.rank else zero
 
 
-def _row(rows: Node, turn: int, type_: TensorType) -> Node:
+def _row(rows: Node, iteration: int, type_: TensorType) -> Node:
     rest = (0,) * type_.rank
-    attrs = {"start": (turn, *rest), "limit": (turn + 1, *type_.shape)}
+    attrs = {"start": (iteration, *rest), "limit": (iteration + 1, *type_.shape)}
     row = make("slice", (rows,), attrs | {"step": (1,) * (type_.rank + 1)})
     return make("reshape", (row,), hint=type_)
 

@@ -36,9 +36,9 @@ def diagonal_operand(node: Node, op: Builder, scope: Scope) -> Node | None:
         for i in names:
             if i in other or i not in output or sizes[i] != sizes[k]:
                 continue
-            marks = {n: symbol(f"d{j}", 0, _last(sizes[n])) for j, n in enumerate(names)}
+            iter_vars = {n: symbol(f"d{j}", 0, _last(sizes[n])) for j, n in enumerate(names)}
             value = _on_diagonal(
-                node.args[side], tuple(marks[n] for n in names), marks[i], marks[k]
+                node.args[side], tuple(iter_vars[n] for n in names), iter_vars[i], iter_vars[k]
             )
             row = None if value is None else _row(value, names, i, k)
             if row is None:

@@ -100,7 +100,7 @@ def operand_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
         return None
     taken = {n for names in (*inputs, output) for n in names}
     fresh = iter([c for c in LETTERS if c not in taken] + [f"y{i}" for i in range(64)])
-    apart = {n: [next(fresh) for _ in sizes] for n, sizes in parts.items()}
+    split = {n: [next(fresh) for _ in sizes] for n, sizes in parts.items()}
     new_args: list[Node] = []
     new_inputs: list[Axes] = []
     sizes_of: dict[str, Dim] = {}
@@ -111,8 +111,8 @@ def operand_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
             sizes_of[name] = size
         source = arg.args[0] if arg.op == "reshape" and _merged_any(arg) else arg
         new_args.append(reshaped(source, shape))
-        new_inputs.append([a for n in names for a in apart.get(n, [n])])
-    new_output = [a for n in output for a in apart.get(n, [n])]
+        new_inputs.append([a for n in names for a in split.get(n, [n])])
+    new_output = [a for n in output for a in split.get(n, [n])]
     if any(not names for names in new_inputs):
         return None
     dot = make_dot(new_args, new_inputs, new_output, node)

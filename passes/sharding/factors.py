@@ -172,7 +172,7 @@ def _kind(node: Node) -> str:
 
 
 def _marked(node: Node) -> frozenset[str]:
-    """Axes that the rule of a node marks."""
+    """Axes that the rule of a node iteration variables."""
     rule = ops.rule_of(node)
     sides = (*rule.inputs, *rule.outputs) if rule is not None else ()
     return frozenset(n for side in sides for axis in side if axis.mark for n in axis.names)

@@ -82,22 +82,22 @@ class _Action:
         return self.old.spread(make(factor.op, (inside,)), self._names(factor.r), names)
 
     def _moved(self, r: tuple[Scaled, ...], raw: bool) -> Node:
-        """r - r', with the axes of its first anchor."""
+        """r - r', with the axes of its first stabilizer."""
         names = self._names(r)
         total: Node | None = None
         for scaled in r:
-            anchor = scaled.anchor
-            own = self.old.names(anchor.value)
-            after = self.new.anchor(anchor)
-            if anchor.kind != "bound":
-                moved = make("sub", (self.old.anchor(anchor), after))
+            stabilizer = scaled.stabilizer
+            own = self.old.names(stabilizer.value)
+            after = self.new.stabilizer(stabilizer)
+            if stabilizer.kind != "bound":
+                moved = make("sub", (self.old.stabilizer(stabilizer), after))
             else:
-                source = self.normal.source_state(anchor)
+                source = self.normal.source_state(stabilizer)
                 held = self.old.spread(self.old.states[source], source.names, own)
                 moved = make("sub", (held, after))
                 if not raw:
                     # before the first element there is nothing to move
-                    empty = self.old.spread(self.old.is_infinite(anchor), source.names, own)
+                    empty = self.old.spread(self.old.is_infinite(stabilizer), source.names, own)
                     moved = make("select", (empty, constant(0.0, moved.dtype), moved))
             moved = self.old.spread(moved, own, names)
             total = self.old.plus(total, scaled.number, moved)
@@ -105,8 +105,8 @@ class _Action:
         return total
 
     def _names(self, r: tuple[Scaled, ...]) -> Names:
-        """Axes of r: those of the anchor that has most."""
-        return max((self.old.names(s.anchor.value) for s in r), key=len)
+        """Axes of r: those of the stabilizer that has most."""
+        return max((self.old.names(s.stabilizer.value) for s in r), key=len)
 
     def _shifted(self, state: State) -> Node:
         """The sum over lower powers: prod C(p, i) (r - r') ** (p - i) times the state with i."""

@@ -12,12 +12,12 @@ from stack.ir.node import Node, deps
 from stack.ir.traits import contractions, is_alias, reads_by_data, repeats
 from stack.ir.types import TupleType
 from stack.passes.streaming.action import describe
-from stack.passes.streaming.alongside import alongside
 from stack.passes.streaming.build import Build
-from stack.passes.streaming.expand import expands
 from stack.passes.streaming.graph import Graph, finishes, keeps_its_value, reduced_value
+from stack.passes.streaming.multi_output import multi_outputs
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
+from stack.passes.streaming.prologue import fuses_prologue
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Refusal, Writer, follows
 from stack.rewrite.engine import Replacement
@@ -204,7 +204,7 @@ class Candidate:
             return True
         if len(region.members) > 1:
             return bool(contractions(region.members))
-        return expands(region, self.sink)
+        return fuses_prologue(region, self.sink)
 
     def _outputs(self) -> tuple[set[Node], list[Node]]:
         """What is computed after the pass, and which of it is needed elsewhere."""
@@ -232,7 +232,7 @@ class Candidate:
         if lost:
             name = graph.name(lost[-1])
             raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
-        rows = [] if region.dots else alongside(graph, region, finishing, needed)
+        rows = [] if region.dots else multi_outputs(graph, region, finishing, needed)
         return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
 
     def _demand(self, own: set[Node]) -> tuple[list[Node], set[Node]]:
@@ -262,7 +262,7 @@ class Candidate:
         depends = any(follows(f) for f in factors)
         if not region.dots and not dots:
             return self._is_long(region.extent) and (len(region.members) > 1 or bool(long))
-        if depends or (dots and len(self.normal.states) > 1) or expands(region, self.sink):
+        if depends or (dots and len(self.normal.states) > 1) or fuses_prologue(region, self.sink):
             return True
         return bool(region.dots) and self._saves_bytes()
 

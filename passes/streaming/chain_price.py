@@ -34,11 +34,11 @@ def check_chain(stream: Node, gpu: Gpu) -> str:
     if not is_plain or not inner or len(sums) < len(states.results):
         return ""
     dots = [*inner, *sums]
-    apart = sum(best_seconds(_product(d), d.args[0].dtype, gpu) for d in dots)
+    unfused = sum(best_seconds(_product(d), d.args[0].dtype, gpu) for d in dots)
     rows, _ = extents(stream)
     streamed = gpu.launch + sum(_seconds(d, d in sums, rows, gpu) for d in dots)
-    text = f"it costs {streamed * 1e6:.3g} us as one loop, {apart * 1e6:.3g} us apart"
-    if streamed >= apart:
+    text = f"it costs {streamed * 1e6:.3g} us as one loop, {unfused * 1e6:.3g} us unfused"
+    if streamed >= unfused:
         raise Refusal(text)
     return text
 
@@ -47,9 +47,9 @@ def _seconds(dot: Node, is_sum: bool, rows: int, gpu: Gpu) -> float:
     """Of a product in the loop, whose programs have so many rows and a processor alone."""
     product, dtype = _product(dot), dot.args[0].dtype
     width = power_of_two(product.width) if is_sum else product.width
-    programs = product.apart * -(-product.height // rows)
-    turns = -(-programs // gpu.processors)
-    flops = 2.0 * turns * gpu.processors * rows * product.depth * width
+    programs = product.batch * -(-product.height // rows)
+    waves = -(-programs // gpu.processors)
+    flops = 2.0 * waves * gpu.processors * rows * product.depth * width
     return flops / (gpu.stream_rate * max(t.rate for t in tiles_of(product, dtype)))
 
 
@@ -61,11 +61,11 @@ def _product(dot: Node) -> Product:
     def size(names: Sequence[str] | set[str]) -> int:
         return prod(static(sizes[n]) for n in names)
 
-    apart = size(left & right & made)
+    batch = size(left & right & made)
     return Product(
         size(left - right),
         size(right - left),
         size((left & right) - made),
-        apart,
+        batch,
         rounds=may_round(dot),
     )

@@ -14,11 +14,10 @@ from stack.ir.axes import parse_rule
 from stack.ir.builder import make
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_reduction, reads_by_data
-from stack.passes.streaming.anchor import anchors, may_be_infinite
 from stack.passes.streaming.region import Region
+from stack.passes.streaming.stabilizer import may_be_infinite, stabilizers
 from stack.passes.streaming.sums import Sums
 from stack.passes.streaming.terms import (
-    Anchor,
     Exp,
     Factor,
     K,
@@ -27,6 +26,7 @@ from stack.passes.streaming.terms import (
     Power,
     Refusal,
     Shift,
+    Stabilizer,
     State,
     Sum,
     Term,
@@ -97,7 +97,7 @@ class Normal(Sums):
 
     def _linear(self, term: Term, state: State) -> Part:
         if not term.is_row:
-            return Part(term.number, term.rows, self.enter(state), bare_anchors(term))
+            return Part(term.number, term.rows, self.enter(state), bare_stabilizers(term))
         if not isinstance(self.region.extent, int):
             raise Refusal("a sum of ones along an axis of symbolic size")
         return Part(term.number * self.region.extent, term.rows, None)
@@ -149,7 +149,7 @@ class Normal(Sums):
         for term in self.sum(source):
             state = State("pick", names, space, term.factors, node, index=index)
             entered = None if term.is_row else self.enter(state)
-            found.append(Part(term.number, term.rows, entered, bare_anchors(term)))
+            found.append(Part(term.number, term.rows, entered, bare_stabilizers(term)))
         return found
 
     # ---- states
@@ -164,27 +164,27 @@ class Normal(Sums):
                 lower = State("count", lower.names, lower.space, (), lower.source)
             if not vanishes(lower):
                 self.enter(lower)
-        for anchor in anchors(state.all_factors):
-            if anchor.kind == "mean":
-                self.enter(self.count_for(anchor))
+        for stabilizer in stabilizers(state.all_factors):
+            if stabilizer.kind == "mean":
+                self.enter(self.count_for(stabilizer))
         self.states.append(state)
         return state
 
-    def count_for(self, anchor: Anchor) -> State:
+    def count_for(self, stabilizer: Stabilizer) -> State:
         """The running count that turns a running sum into a mean."""
-        source = self.source_state(anchor)
+        source = self.source_state(stabilizer)
         return State("count", source.names, source.space, (), source.source)
 
-    def is_guarded(self, anchor: Anchor) -> bool:
+    def is_guarded(self, stabilizer: Stabilizer) -> bool:
         """Whether the states have to be safe from an infinite bound."""
-        source = anchor.source
+        source = stabilizer.source
         if source in self.guarded or source.attrs["kind"] == "min":
             return True
         return may_be_infinite(source.args[0], set())
 
-    def source_state(self, anchor: Anchor) -> State:
-        """The state that an anchor reads."""
-        state = self.forms[anchor.source][0].state
+    def source_state(self, stabilizer: Stabilizer) -> State:
+        """The state that an stabilizer reads."""
+        state = self.forms[stabilizer.source][0].state
         assert state is not None
         return state
 
@@ -203,9 +203,9 @@ def without(state: State, factor: Factor) -> State:
     return State("sum", names, space, tuple(left or right), state.source)
 
 
-def bare_anchors(term: Term) -> tuple[Anchor, ...]:
+def bare_stabilizers(term: Term) -> tuple[Stabilizer, ...]:
     """The bounds of a term's exponentials that the function does not guard against infinity."""
-    return tuple(anchors([f for f in term.factors if isinstance(f, Exp) and f.bare]))
+    return tuple(stabilizers([f for f in term.factors if isinstance(f, Exp) and f.bare]))
 
 
 def vanishes(state: State) -> bool:
@@ -215,13 +215,13 @@ def vanishes(state: State) -> bool:
     (shift,) = state.factors
     if not isinstance(shift, Shift) or len(shift.r) != 1 or shift.r[0].number != 1:
         return False
-    anchor = shift.r[0].anchor
-    return anchor.kind == "mean" and shift.a == _summand(anchor)
+    stabilizer = shift.r[0].stabilizer
+    return stabilizer.kind == "mean" and shift.a == _summand(stabilizer)
 
 
-def _summand(anchor: Anchor) -> Sum | None:
-    (operand,) = anchor.source.args[:1]
-    names = (*anchor.value.names, K)
-    if anchor.source.attrs["axes"] != (operand.tensor.rank - 1,):
+def _summand(stabilizer: Stabilizer) -> Sum | None:
+    (operand,) = stabilizer.source.args[:1]
+    names = (*stabilizer.value.names, K)
+    if stabilizer.source.attrs["axes"] != (operand.tensor.rank - 1,):
         return None
     return (Term(1.0, (), (Power(Value(operand, names)),)),)

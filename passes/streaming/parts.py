@@ -27,8 +27,8 @@ def in_parts(stream: Node, part: int) -> Node:
     count = len(states.results)
     ends = Block(finish.params, finish.params[:count], finish.names, finish.locs)
     attrs = {k: v for k, v in stream.attrs.items() if k != "schedule"}
-    apart = make("stream", stream.args, {**attrs, "part": part}, (states, correct, ends))
-    found = [make("item", (apart,), {"index": i}) for i in range(count)] if count > 1 else [apart]
+    split = make("stream", stream.args, {**attrs, "part": part}, (states, correct, ends))
+    found = [make("item", (split,), {"index": i}) for i in range(count)] if count > 1 else [split]
     held = [param(f"s{i}", f.type) for i, f in enumerate(found)]
     merged: list[Node] = []
     for j, state in enumerate(states.results):

@@ -35,10 +35,10 @@ class Price:
     """Cycles of a stream, and of its parts one after another."""
 
     streamed: float
-    apart: float
+    unfused: float
 
     def __str__(self) -> str:
-        return f"{self.streamed / 1e6:.3g} M cycles as one loop, {self.apart / 1e6:.3g} M apart"
+        return f"{self.streamed / 1e6:.3g} M cycles as one loop, {self.unfused / 1e6:.3g} M unfused"
 
 
 def choose(stream: Node, loops: str, log: Log) -> str:
@@ -59,7 +59,7 @@ def choose(stream: Node, loops: str, log: Log) -> str:
     if loops != "cpu":
         raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
     price = cpu_price(stream, log.cpu)
-    if price.streamed >= price.apart:
+    if price.streamed >= price.unfused:
         raise Refusal(f"it costs {price}")
     return str(price)
 

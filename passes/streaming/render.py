@@ -23,7 +23,6 @@ from stack.ir.types import F32, DType, TensorType
 from stack.passes.streaming.graph import read_through
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.terms import (
-    Anchor,
     Exp,
     Factor,
     Form,
@@ -33,6 +32,7 @@ from stack.passes.streaming.terms import (
     Part,
     Power,
     Shift,
+    Stabilizer,
     State,
     Term,
     Tie,
@@ -222,14 +222,14 @@ class Render:
         left = list(factor.r)
         total: Node | None = None
         for term in factor.a:
-            own = [s for s in left if s.number == term.number and _is_taken_of(s.anchor, term)]
+            own = [s for s in left if s.number == term.number and _is_taken_of(s.stabilizer, term)]
             left = [s for s in left if s not in own]
             part = self.product(1.0, (*term.factors, *term.rows), space, dtype)
             for scaled in own:
-                part = make("sub", (part, self.spread_anchor(scaled.anchor, space)))
+                part = make("sub", (part, self.spread_anchor(scaled.stabilizer, space)))
             total = self.plus(total, term.number, part)
         for scaled in left:
-            total = self.plus(total, -scaled.number, self.spread_anchor(scaled.anchor, space))
+            total = self.plus(total, -scaled.number, self.spread_anchor(scaled.stabilizer, space))
         assert total is not None
         return self.full(total, space)
 
@@ -246,50 +246,52 @@ class Render:
     def float_of(self, factor: Exp | Shift) -> DType:
         """The element type of a - r."""
         if factor.r:
-            return wide(factor.r[0].anchor.source.dtype)
+            return wide(factor.r[0].stabilizer.source.dtype)
         values = [f.value for t in factor.a for f in t.factors if isinstance(f, Power)]
         return wide(values[0].node.dtype)
 
-    def spread_anchor(self, anchor: Anchor, space: Names) -> Node:
-        """An anchor, over the axes `space`."""
-        return self.spread(self.anchor(anchor), self.names(anchor.value), space)
+    def spread_anchor(self, stabilizer: Stabilizer, space: Names) -> Node:
+        """An stabilizer, over the axes `space`."""
+        return self.spread(self.stabilizer(stabilizer), self.names(stabilizer.value), space)
 
-    def bound(self, anchor: Anchor) -> tuple[Node, Names]:
+    def bound(self, stabilizer: Stabilizer) -> tuple[Node, Names]:
         """A running bound as it is, and the names of its axes."""
-        source = self.normal.source_state(anchor)
+        source = self.normal.source_state(stabilizer)
         return self.states[source], source.names
 
-    def anchor(self, anchor: Anchor) -> Node:
-        """The value of an anchor; finite where only infinities, or nothing, came so far."""
-        if anchor.kind == "ratio":
-            return self._ratio(anchor)
-        source = self.states[self.normal.source_state(anchor)]
-        if anchor.kind == "mean":
-            count = self.states[self.normal.count_for(anchor)]
+    def stabilizer(self, stabilizer: Stabilizer) -> Node:
+        """The value of an stabilizer; finite where only infinities, or nothing, came so far."""
+        if stabilizer.kind == "ratio":
+            return self._ratio(stabilizer)
+        source = self.states[self.normal.source_state(stabilizer)]
+        if stabilizer.kind == "mean":
+            count = self.states[self.normal.count_for(stabilizer)]
             if self.running:
                 count = make("max", (count, self.constant(1.0, count.dtype)))
-            return self._as(make("div", (source, count)), anchor)
-        if not self.normal.is_guarded(anchor):
-            return self._as(source, anchor)
+            return self._as(make("div", (source, count)), stabilizer)
+        if not self.normal.is_guarded(stabilizer):
+            return self._as(source, stabilizer)
         zero = self.constant(0.0, source.dtype)
-        return self._as(make("select", (self.is_infinite(anchor), zero, source)), anchor)
+        return self._as(make("select", (self.is_infinite(stabilizer), zero, source)), stabilizer)
 
-    def _ratio(self, anchor: Anchor) -> Node:
+    def _ratio(self, stabilizer: Stabilizer) -> Node:
         """One running sum over another, 0 where the other is 0."""
-        assert anchor.below is not None
-        value, below = self.value(anchor.value), self.value(anchor.below)
+        assert stabilizer.below is not None
+        value, below = self.value(stabilizer.value), self.value(stabilizer.below)
         zero = self.constant(0.0, below.dtype)
-        own = self.names(anchor.value)
-        empty = self.spread(make("eq", (below, zero)), self.names(anchor.below), own)
+        own = self.names(stabilizer.value)
+        empty = self.spread(make("eq", (below, zero)), self.names(stabilizer.below), own)
         return make("select", (empty, zero, value))
 
-    def _as(self, node: Node, anchor: Anchor) -> Node:
-        """A state's value with the axes that the anchor has in the function."""
-        return self.spread(node, self.normal.source_state(anchor).names, self.names(anchor.value))
+    def _as(self, node: Node, stabilizer: Stabilizer) -> Node:
+        """A state's value with the axes that the stabilizer has in the function."""
+        return self.spread(
+            node, self.normal.source_state(stabilizer).names, self.names(stabilizer.value)
+        )
 
-    def is_infinite(self, anchor: Anchor) -> Node:
+    def is_infinite(self, stabilizer: Stabilizer) -> Node:
         """Whether a running bound is infinite: every element so far was, or one the other way."""
-        source = self.states[self.normal.source_state(anchor)]
+        source = self.states[self.normal.source_state(stabilizer)]
         return make("eq", (make("abs", (source,)), self.constant(math.inf, source.dtype)))
 
     # ---- reductions
@@ -317,11 +319,11 @@ class Render:
         """exp(a - r) is nan where r is infinite; the running sum is not."""
         divisors = [self.normal.forms.get(r.value.node) for r in part.rows]
         inside = {a for form in divisors if form for p in form for a in p.bare}
-        for anchor in part.bare:
-            if not self.normal.is_guarded(anchor) or anchor in inside:
+        for stabilizer in part.bare:
+            if not self.normal.is_guarded(stabilizer) or stabilizer in inside:
                 continue
-            own = self.normal.source_state(anchor).names
-            test = self.spread(self.is_infinite(anchor), own, names)
+            own = self.normal.source_state(stabilizer).names
+            test = self.spread(self.is_infinite(stabilizer), own, names)
             value = make("select", (test, self.constant(math.nan, value.dtype), value))
         return value
 
@@ -358,15 +360,15 @@ def reshaped(node: Node, shape: tuple[Dim, ...]) -> Node:
     return make("reshape", (node,), hint=node.tensor.with_shape(shape))
 
 
-def _is_taken_of(anchor: Anchor, term: Term) -> bool:
-    """Whether an anchor is the max, min or mean of a term."""
+def _is_taken_of(stabilizer: Stabilizer, term: Term) -> bool:
+    """Whether an stabilizer is the max, min or mean of a term."""
     factors = (*term.factors, *term.rows)
     alone = factors[0] if len(factors) == 1 else None
     return (
         isinstance(alone, Power)
         and alone.power == 1
-        and anchor.kind != "ratio"
-        and alone.value.node is anchor.source.args[0]
+        and stabilizer.kind != "ratio"
+        and alone.value.node is stabilizer.source.args[0]
     )
 
 

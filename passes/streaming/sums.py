@@ -10,8 +10,8 @@ from stack.ir.algebra import ELEMENTWISE
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
 from stack.ir.traits import choice, converts, extremum, shows
-from stack.passes.streaming.anchor import find_anchor, inside_guard
 from stack.passes.streaming.region import Region
+from stack.passes.streaming.stabilizer import find_stabilizer, inside_guard
 from stack.passes.streaming.terms import (
     Exp,
     Factor,
@@ -147,12 +147,12 @@ class Sums:
             row = self.row_behind(other)
             if row is None or self.region.depends(value):
                 continue
-            found = find_anchor(self.region, self.forms, 1.0, row)
-            if found is None or found[0].anchor.kind != "bound" or found[1]:
+            found = find_stabilizer(self.region, self.forms, 1.0, row)
+            if found is None or found[0].stabilizer.kind != "bound" or found[1]:
                 continue
-            anchor = found[0].anchor
-            if self.region.operands[anchor.source] == (value,) and self._is_exact(value):
-                return Tie(value, anchor)
+            stabilizer = found[0].stabilizer
+            if self.region.operands[stabilizer.source] == (value,) and self._is_exact(value):
+                return Tie(value, stabilizer)
         return None
 
     def _is_exact(self, value: Value) -> bool:
@@ -213,18 +213,18 @@ class Sums:
         factors: list[Power | Mask] = []
         bare = True
         for number, row in rows:
-            found = find_anchor(self.region, self.forms, -number, row)
+            found = find_stabilizer(self.region, self.forms, -number, row)
             if found is None and number < 0:
                 found = self._below(number, row)
                 if found is not None:
                     factors.append(self._gap(node.op, found[0], row))
-            elif found is None or found[0].anchor.kind != "bound":
+            elif found is None or found[0].stabilizer.kind != "bound":
                 found = None
             if found is None:
                 factors.append(self._row_exp(node.op, number, row))
                 continue
             scaled, guarded = found
-            source = scaled.anchor.source
+            source = scaled.stabilizer.source
             if (source.attrs["kind"] == "max") != (scaled.number > 0):
                 raise Refusal(
                     f"{self.graph.name(node)} grows with {self.graph.name(source)}, which is no"
@@ -264,16 +264,18 @@ class Sums:
         if extremum(row.node) <= 0:
             return None
         for part in self.region.operand_values(row):
-            found = find_anchor(self.region, self.forms, -number, part) or self._below(number, part)
-            if found is not None and found[0].anchor.kind == "bound":
-                if found[0].anchor.source.attrs["kind"] == "max":
+            found = find_stabilizer(self.region, self.forms, -number, part) or self._below(
+                number, part
+            )
+            if found is not None and found[0].stabilizer.kind == "bound":
+                if found[0].stabilizer.source.attrs["kind"] == "max":
                     return found[0], True
         return None
 
     def _gap(self, op: str, bound: Scaled, row: Value) -> Power:
         """exp(m - row): at most 1, where the row is no less than m; 0 where m is -inf."""
-        held = bound.anchor.value.node
-        own = self.region.long_names(bound.anchor.value.names)
+        held = bound.stabilizer.value.node
+        own = self.region.long_names(bound.stabilizer.value.names)
         if own != self.region.long_names(row.names):
             raise Refusal(
                 f"{self.graph.name(row.node)} has other axes than {self.graph.name(held)}"
@@ -344,20 +346,20 @@ class Sums:
         fixed, rows, rest = self._split(terms)
         if not rows or all(t.is_row for t in fixed):
             return terms
-        anchored: list[Scaled] = []
+        stabilized: list[Scaled] = []
         others: list[Term] = []
         for number, row in rows:
-            found = find_anchor(self.region, self.forms, -number, row)
+            found = find_stabilizer(self.region, self.forms, -number, row)
             if found is None:
                 others.append(Term(number, (Power(row),)))
             else:
-                anchored.append(found[0])
-        if not anchored:
+                stabilized.append(found[0])
+        if not stabilized:
             raise Refusal(
                 f"{self.graph.name(value.node)} is a - r, where r ="
                 f" {self.graph.name(rows[0][1].node)} is no running max, min or mean"
             )
-        return (Term(1.0, (), (Shift(fixed, tuple(anchored)),)), *others, *rest)
+        return (Term(1.0, (), (Shift(fixed, tuple(stabilized)),)), *others, *rest)
 
     def _together(self, terms: Sum) -> Sum:
         """A sum that no state changes, as one factor."""

@@ -62,7 +62,7 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Anchor:
+class Stabilizer:
     """A value made of states that stays close to what it is taken of all along the pass.
 
     Attributes:
@@ -78,10 +78,10 @@ class Anchor:
 
 @dataclass(frozen=True)
 class Scaled:
-    """An anchor times a number."""
+    """An stabilizer times a number."""
 
     number: float
-    anchor: Anchor
+    stabilizer: Stabilizer
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Tie:
     """1 where a value is the running bound of it, else 0."""
 
     value: Value
-    bound: Anchor
+    bound: Stabilizer
 
 
 Factor = Power | Mask | Exp | Shift | Tie
@@ -210,7 +210,7 @@ class Part:
     number: float
     rows: tuple[Power | Mask, ...]
     state: State | None
-    bare: tuple[Anchor, ...] = ()
+    bare: tuple[Stabilizer, ...] = ()
 
 
 Form = tuple[Part, ...]
@@ -254,20 +254,20 @@ class Writer:
             return f"[{'' if factor.keep else 'not '}{self.node(factor.value.node)}]"
         if isinstance(factor, Tie):
             return f"[{self.node(factor.value.node)} = {self.node(factor.bound.value.node)}]"
-        inside = self.sum(factor.a) + "".join(self.anchor(s) for s in factor.r)
+        inside = self.sum(factor.a) + "".join(self.stabilizer(s) for s in factor.r)
         return f"{factor.op}({inside})" if isinstance(factor, Exp) else f"({inside})"
 
-    def anchor(self, scaled: Scaled) -> str:
+    def stabilizer(self, scaled: Scaled) -> str:
         """One part of -r."""
         sign = " - " if scaled.number > 0 else " + "
         size = abs(scaled.number)
-        anchor = scaled.anchor
-        text = self.node(anchor.value.node) + ("/count" if anchor.kind == "mean" else "")
+        stabilizer = scaled.stabilizer
+        text = self.node(stabilizer.value.node) + ("/count" if stabilizer.kind == "mean" else "")
         return sign + (text if size == 1 else f"{size:g} {text}")
 
     def reference(self, r: Sequence[Scaled]) -> str:
         """r."""
-        text = "".join(self.anchor(Scaled(-s.number, s.anchor)) for s in r)
+        text = "".join(self.stabilizer(Scaled(-s.number, s.stabilizer)) for s in r)
         return text.removeprefix(" + ").strip()
 
     def product(self, number: float, factors: Sequence[Factor]) -> str:

@@ -115,10 +115,10 @@ class Repeat(Body):
         first = _hulls(wanted, block_footprint(test, [()]))
         return self._until_stable(first, lambda now: block_footprint(body, now))
 
-    def _until_stable(self, first: Regions, turn: Callable[[Regions], Regions]) -> Regions:
+    def _until_stable(self, first: Regions, iteration: Callable[[Regions], Regions]) -> Regions:
         now = first
         for count in range(ROUNDS + len(now)):
-            grown = _hulls(now, turn(now))
+            grown = _hulls(now, iteration(now))
             if grown == now:
                 return now
             if count >= ROUNDS:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from stack.ir.dim import Dim, add, maximum, minimum, mul, product
-from stack.ir.kernel_ops import turns
+from stack.ir.kernel_ops import iterations
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.ops import lookup, rule_of
@@ -72,7 +72,7 @@ def cost(node: Node) -> Cost:
         branches = [total(b.nodes) for b in node.blocks]
         return Cost(*(_largest(column) for column in zip(*branches, strict=True)))
     if is_loop(node):
-        return total(node.blocks[0].nodes).times(turns(node))
+        return total(node.blocks[0].nodes).times(iterations(node))
     if _is_free(node):
         return Cost()
     tile = moved(node)

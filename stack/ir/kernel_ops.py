@@ -62,7 +62,7 @@ def _loop_infer(site: Site) -> Type:
     if site.attrs["kind"] == "branch" and (
         index.attrs["extent"] != 1 or not site.attrs.get("limited")
     ):
-        raise site.fail("a branch has one turn at most, between its limits")
+        raise site.fail("a branch has one iteration at most, between its limits")
     limits, init = loop_parts(site.args, site.attrs)
     if any(a.type != index.type for a in limits):
         raise site.fail(f"a limited loop takes its first step and its end first, as {index.type}")
@@ -83,7 +83,7 @@ def loop_parts(
     return args[:count], args[count:]
 
 
-def turns(loop: Node) -> int:
+def iterations(loop: Node) -> int:
     """How often a loop runs its block at most."""
     extent = int(loop.blocks[0].params[0].attrs["extent"])
     limits, _ = loop_parts(loop.args, loop.attrs)
@@ -334,7 +334,7 @@ _memory_op(
 )
 _memory_op(
     "alloc",
-    "memory of one program, by name; of each turn of the loops whose indices it is given",
+    "memory of one program, by name; of each iteration of the loops whose indices it is given",
     _alloc_infer,
     _run_alloc,
     attrs=("name: str",),

@@ -5,7 +5,7 @@
 Splits stand from the outermost loop to the innermost. `m=128@grid` gives each program a block of
 128 along m; `m=128+64` takes blocks of 64 for what is left of whole rounds of the processors, its
 tail. An axis that is split again has another entry, with a block that divides the one before it:
-`m=128@grid m=16@warp`. A word in place of all this names another way: `library`, or `apart`, a
+`m=128@grid m=16@warp`. A word in place of all this names another way: `library`, or `batch`, a
 kernel for each product of a group.
 """
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from stack.errors import UsageError
 
 BINDINGS = ("grid", "warp", "lane", "vector", "serial", "unroll")
-WORDS = ("library", "apart")
+WORDS = ("library", "unfused")
 KINDS = ("parallel", "reduction", "stream")
 _SPLIT = re.compile(r"(\w+)=(\d+)(?:\+(\d+))?(?:@(\w+))?")
 

@@ -79,7 +79,7 @@ def test_a_branch_runs_once_or_not(taken: int, rng: np.random.Generator) -> None
     found = checked(text).interpret(x, np.int32(0), np.int32(taken))
     np.testing.assert_array_equal(found, x[0] if taken else 0)
     for wrong in (SUM.replace("serial", "branch"), text.replace(", limited=true", "")):
-        with pytest.raises(StackError, match="one turn at most"):
+        with pytest.raises(StackError, match="one iteration at most"):
             checked(wrong)
 
 

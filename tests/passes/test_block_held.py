@@ -14,7 +14,7 @@ from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
 from stack.passes.blocking import row_policy, stream_grid
-from stack.passes.blocking.reduce import Walk
+from stack.passes.blocking.reduce import ReductionLoop
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")
@@ -25,7 +25,7 @@ Tensor = Any
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 64 elements, as of rows that are a few hundred times as long."""
     for module in (stream_grid, row_policy):
-        monkeypatch.setattr(module, "TWICE", Walk(64, 1, 0, True))
+        monkeypatch.setattr(module, "TWICE", ReductionLoop(64, 1, 0, True))
     monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
 
 

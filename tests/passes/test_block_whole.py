@@ -14,7 +14,7 @@ from stack.ir.data import round_bf16
 from stack.ir.node import Node, walk
 from stack.passes.blocking import reduce as block_reduce
 from stack.passes.blocking import stream_grid
-from stack.passes.blocking.reduce import Walk
+from stack.passes.blocking.reduce import ReductionLoop
 from stack.passes.blocking.stream_whole import WholeTiler
 from stack.rewrite import Pipeline
 
@@ -26,7 +26,7 @@ Tensor = Any
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of 32 elements, one for a thread, and rows of at most 20 of them in f32."""
     for module in (block_reduce, stream_grid):
-        monkeypatch.setattr(module, "WHOLE", Walk(32, 1, 0, True))
+        monkeypatch.setattr(module, "WHOLE", ReductionLoop(32, 1, 0, True))
     monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 20 / 64)
 
 

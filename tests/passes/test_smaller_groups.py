@@ -7,7 +7,7 @@ import numpy as np
 from stack.ir import Func, parse
 from stack.rewrite import Pipeline
 
-SPEC = "stream{loops=blocks},fuse,collapse,schedule,blocks,library"
+SPEC = "stream{loops=blocks},fuse,coalesce,schedule,blocks,library"
 
 # the windows of a patch embedding: three axes are summed
 PATCHES = """func @f(%x: f32[2, 3, 4, 4, 4, 4], %w: f32[8, 3, 4, 4], %b: f32[8]) -> (

@@ -35,6 +35,6 @@ def test_chains(name: str) -> None:
     result = Pipeline("stream{loops=blocks}").run(func, verbose=True)
     assert any(n.op == "stream" for n in result.func.nodes) == streams
     notes = " ".join(str(note) for record in result.records for note in record.notes)
-    assert " us apart" in notes
+    assert " us unfused" in notes
     plain = Pipeline("stream").run(func).func
     assert any(n.op == "stream" for n in plain.nodes)

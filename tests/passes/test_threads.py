@@ -226,7 +226,7 @@ def test_scans(
     np.testing.assert_allclose(made.interpret(x), want, rtol=2e-5)
 
 
-def places_of(*layout: object) -> np.ndarray:
+def index_maps_of(*layout: object) -> np.ndarray:
     """Thread by thread, the places on the one axis of a layout."""
     values = Values(program(make("iota", [], {"axis": 0}, hint=tensor("i64", 4))).body, 4)
     node = values.places(*layout).node  # pyright: ignore[reportArgumentType]
@@ -241,7 +241,7 @@ def places_of(*layout: object) -> np.ndarray:
 def test_every_place_has_a_thread(sizes: tuple[int, ...], vectors: tuple[int, ...]) -> None:
     layout = blocked(sizes, vectors, 128)
     assert [s.size for s in layout] == list(sizes)
-    axes = [places_of(s) for s in layout]
+    axes = [index_maps_of(s) for s in layout]
     held = set()
     for thread in range(128):
         grid = np.meshgrid(*(a[thread] for a in axes))
@@ -254,12 +254,12 @@ def test_every_place_has_a_thread(sizes: tuple[int, ...], vectors: tuple[int, ..
 def test_digits_of_a_place() -> None:
     share = share_of((4, 0), (8, 1), (2, 0))
     assert (share.size, share.registers, share.vector) == (64, 8, 4)
-    np.testing.assert_array_equal(places_of(share)[9], [4, 5, 6, 7, 36, 37, 38, 39])
+    np.testing.assert_array_equal(index_maps_of(share)[9], [4, 5, 6, 7, 36, 37, 38, 39])
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(64, 64), (16, 128), (32, 16)])
 def test_sums_lie_as_the_instruction_has_them(rows: int, columns: int) -> None:
-    down, across = (places_of(s) for s in sums_layout(rows, columns, 4))
+    down, across = (index_maps_of(s) for s in sums_layout(rows, columns, 4))
     lane = np.arange(32)
     np.testing.assert_array_equal(down[:32, 0], lane // 4)
     np.testing.assert_array_equal(across[:32, :2], lane[:, None] % 4 * 2 + [0, 1])
@@ -273,15 +273,17 @@ def test_a_matrix_instruction_of_every_warp(rng: np.random.Generator) -> None:
     m, n, k = 64, 16, 32
     a, b = rng.normal(size=(m, k)), rng.normal(size=(k, n))
     rows, columns = sums_layout(m, n, 4)
-    left = a[places_of(rows)[:, :, None], places_of(depth_share(k))[:, None]]
-    right = b[places_of(depth_share(k))[:, :, None], places_of(right_share(columns))[:, None]]
+    left = a[index_maps_of(rows)[:, :, None], index_maps_of(depth_share(k))[:, None]]
+    right = b[
+        index_maps_of(depth_share(k))[:, :, None], index_maps_of(right_share(columns))[:, None]
+    ]
     args = [param(f"p{i}", tensor("f64", 4, 32, *v.shape[1:])) for i, v in enumerate((left, right))]
     zero = param("c", tensor("f64", 4, 32, 2, columns.registers))
     func = Builder().func("main", [*args, zero], [make("mma_sync", [*args, zero])], "loop")
     found = func.interpret(
         left.reshape(args[0].shape), right.reshape(args[1].shape), np.zeros(zero.shape)
     ).reshape(128, 2, -1)
-    want = (a @ b)[places_of(rows)[:, :, None], places_of(columns)[:, None]]
+    want = (a @ b)[index_maps_of(rows)[:, :, None], index_maps_of(columns)[:, None]]
     np.testing.assert_allclose(found, want)
 
 

@@ -146,7 +146,7 @@ def tiles_of(func: Func, most: int = 8, target: Gpu = GPU) -> tuple[str, ...]:
     return schedules_of(group)
 
 
-def test_a_library_is_measured_beside_the_tiles_of_a_lone_product() -> None:
+def test_a_library_is_measured_and_the_tiles_of_a_lone_product() -> None:
     assert LIBRARY in tiles_of(product(2048, 4096, 4096))
 
 
@@ -233,7 +233,7 @@ def test_smaller_tiles_take_what_does_not_fill_the_processors(
         (Product(8192, 768, 3072), True),
         (Product(12608, 2304, 768), False),  # short sums: their ends cost more than is saved
         (Product(128 * 132, 768, 3072), False),  # three
-        (Product(12608, 768, 3072, apart=2), False),
+        (Product(12608, 768, 3072, batch=2), False),
         (Product(1024, 1024, 1024), False),  # none
     ],
 )
@@ -281,7 +281,7 @@ def test_what_may_be_rounded_is_so_in_the_kernel(rng: np.random.Generator) -> No
   return %y
 }
 """
-    spec = "canonicalize,layout,stream{loops=blocks},fuse,collapse,schedule,blocks"
+    spec = "canonicalize,layout,stream{loops=blocks},fuse,coalesce,schedule,blocks"
     func = Pipeline(spec).run(parse(text)).func
     (kernel,) = (n for n in func.nodes if n.op == "kernel")
     dots = [n for _, n in walk(kernel.blocks[0]) if n.op == "dot"]

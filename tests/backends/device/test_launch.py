@@ -1,4 +1,4 @@
-"""Launches from cells of addresses, with a driver that runs kernels in the interpreter."""
+"""Launches from slots of addresses, with a driver that runs kernels in the interpreter."""
 
 from __future__ import annotations
 
@@ -198,12 +198,15 @@ def test_a_map_follows_its_array(fake: FakeDriver) -> None:
     map_of_first = Described(0, (4, 8), (4, 8), 7, 0, 4)
     size = ctypes.c_int64(4)
     kernel = loaded(fake, 4, seen.append, [0, 1, map_of_first, size])
-    cells = [(ctypes.c_uint64 * 1)(n) for n in (10, 20, 30)]
-    run, other = kernel.launcher([cells[2], cells[0]]), kernel.launcher([cells[1], cells[0]])
+    argument_buffer = [(ctypes.c_uint64 * 1)(n) for n in (10, 20, 30)]
+    run, other = (
+        kernel.launcher([argument_buffer[2], argument_buffer[0]]),
+        kernel.launcher([argument_buffer[1], argument_buffer[0]]),
+    )
     for _ in range(2):
         run(5)
         other(6)
-    cells[2][0] = 31
+    argument_buffer[2][0] = 31
     run(5)
     assert [s[:3] for s in seen] == [[30, 10, 30], [20, 10, 20]] * 2 + [[31, 10, 31]]
     assert fake.encoded == [30, 20, 31]

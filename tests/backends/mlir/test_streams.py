@@ -96,7 +96,7 @@ def test_rows_without_a_visible_place(rng: np.random.Generator) -> None:
     check(program, [q, k, v + 10, pad])
 
 
-def test_an_element_beside_each_row(rng: np.random.Generator) -> None:
+def test_an_element_and_each_row(rng: np.random.Generator) -> None:
     def program(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         line = torch.arange(300)
         scores = (q @ k.mT).masked_fill(line[None, :] > line[:, None], HIDDEN)

@@ -214,7 +214,7 @@ def few_rows(q: Any, k: Any, v: Any) -> Any:
     return torch.softmax(q @ k.mT / 4, -1) @ v
 
 
-def beside_rows(q: Any, k: Any, v: Any) -> Any:
+def horizontal_rows(q: Any, k: Any, v: Any) -> Any:
     """One more element for each row, and a mask that is finite; some rows see nothing else."""
     i, j = torch.arange(q.shape[-2])[:, None], torch.arange(k.shape[-2])
     scores = (q @ k.mT).masked_fill((j > i) | (i % 50 == 3), -1e9)
@@ -225,8 +225,8 @@ def beside_rows(q: Any, k: Any, v: Any) -> Any:
 def in_parts() -> Iterator[tuple[str, float, bool]]:
     torch.manual_seed(9)
     passes = ",".join(p for name, p in BACKEND.lowering.stages if name in ("canonical", "laid-out"))
-    passes += ",stream,split_reductions{parts=3},fuse,collapse,schedule"
-    for program_, rows in ((few_rows, 1), (beside_rows, 100)):
+    passes += ",stream,split_reductions{parts=3},fuse,coalesce,schedule"
+    for program_, rows in ((few_rows, 1), (horizontal_rows, 100)):
         q, k, v = (torch.randn(1, 2, n, 32) for n in (rows, 200, 200))
         for spec in (passes, passes.replace(",split_reductions{parts=3}", "")):
             made = stack.compile(program_, q, k, v, backend="triton", passes=spec, **OPTIONS)

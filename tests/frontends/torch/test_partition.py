@@ -199,7 +199,7 @@ def test_tables_of_positions_are_known(balance: float) -> None:
     train(by_distance, 8, balance)
     func = GRAPHS[-1].func
     assert not any(p.dtype.kind == "i" for p in func.params)
-    passes = "inline,canonicalize,fold,decompose,diagonals"
+    passes = "inline,canonicalize,fold,decompose,scatter_to_reduce"
     before, after = (Pipeline(p).run(func).func for p in ("canonicalize", passes))
     assert any(n.op == "scatter" for n in before.nodes)
     assert not any(n.op == "scatter" for n in after.nodes)

@@ -40,7 +40,7 @@ class Fork:
     is_late: bool = False
 
 
-class Sidecar:
+class CompileServer:
     """Reads requests, forks, gathers replies."""
 
     def __init__(self, answer: Answer, requests: int, replies: int) -> None:
@@ -50,13 +50,13 @@ class Sidecar:
         self.selector.register(requests, selectors.EVENT_READ)
         self.text = b""
         self.waiting: deque[dict[str, Any]] = deque()
-        self.forks: dict[int, Fork] = {}
+        self.worker_pool: dict[int, Fork] = {}
         self.most = os.cpu_count() or 1
 
     def serve(self) -> None:
         """Work until nobody asks any more."""
         while True:
-            while self.waiting and len(self.forks) < self.most:
+            while self.waiting and len(self.worker_pool) < self.most:
                 self._fork(self.waiting.popleft())
             for key, _ in self.selector.select(1):
                 data = os.read(key.fd, CHUNK)
@@ -65,11 +65,11 @@ class Sidecar:
                         return self._stop()
                     self._ask(data)
                 elif data:
-                    self.forks[key.fd].reply += data
+                    self.worker_pool[key.fd].reply += data
                 else:
                     self._finish(key.fd)
             now = time.monotonic()
-            for fork in self.forks.values():
+            for fork in self.worker_pool.values():
                 if now > fork.end:
                     fork.is_late = True
                     _end(fork)
@@ -90,11 +90,11 @@ class Sidecar:
             os._exit(0)
         os.close(theirs)
         end = time.monotonic() + float(request.get("seconds", LONGEST))
-        self.forks[ours] = Fork(request["number"], pid, end)
+        self.worker_pool[ours] = Fork(request["number"], pid, end)
         self.selector.register(ours, selectors.EVENT_READ)
 
     def _finish(self, pipe: int) -> None:
-        fork = self.forks.pop(pipe)
+        fork = self.worker_pool.pop(pipe)
         self.selector.unregister(pipe)
         os.close(pipe)
         _, status = os.waitpid(fork.pid, 0)
@@ -109,7 +109,7 @@ class Sidecar:
             data = data[os.write(self.replies, data) :]
 
     def _stop(self) -> None:
-        for fork in self.forks.values():
+        for fork in self.worker_pool.values():
             _end(fork)
 
 
@@ -141,7 +141,7 @@ def main() -> None:
     os.dup2(2, 1)
     service = import_module(sys.argv[1])
     service.load()
-    Sidecar(service.answer, sys.stdin.fileno(), replies).serve()
+    CompileServer(service.answer, sys.stdin.fileno(), replies).serve()
 
 
 if __name__ == "__main__":

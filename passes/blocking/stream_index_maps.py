@@ -15,27 +15,27 @@ from stack.ir.dim import Dim, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
 from stack.passes.blocking.limits import operand_place
-from stack.passes.positions.places import places_of
+from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
 
 @dataclass(frozen=True)
-class Places:
+class IndexMaps:
     """Marks for axes, and where states and results sit on them."""
 
-    marks: Index
+    iter_vars: Index
     states: Mapping[Node, Index]
     results: tuple[Index, ...]
 
 
-def stream_places(states: Block, correct: Block, ending: Block) -> Places:
+def stream_index_maps(states: Block, correct: Block, ending: Block) -> IndexMaps:
     """The places of a stream's states and results, with as few axes as can be.
 
     Of two results that group the same axes in other ways, one is told by the other's axes, where
     the other need not be told by its own. Raises CannotTile.
     """
     roots = sorted(ending.results, key=lambda n: -static(n.tensor.size))
-    found: list[Places] = []
+    found: list[IndexMaps] = []
     refusal = CannotTile("it has no results")
     for root in dict.fromkeys(roots):
         try:
@@ -44,7 +44,7 @@ def stream_places(states: Block, correct: Block, ending: Block) -> Places:
             refusal = why
     if not found:
         raise refusal
-    return min(found, key=lambda p: len(p.marks))
+    return min(found, key=lambda p: len(p.iter_vars))
 
 
 class _Placing:
@@ -53,12 +53,12 @@ class _Placing:
         # a state may be there twice: one node, and a parameter of each block for either
         self.pairs = list(zip(states.results, ending.params, strict=False))
         self.params = dict(self.pairs)
-        self.marks: list[Dim] = []
+        self.iter_vars: list[Dim] = []
         self.states: dict[Node, Index] = {}
         self.results: dict[Node, Index] = {}
 
-    def places(self, root: Node) -> Places:
-        self._enter(places_of(self.ending, root, self._fresh(root)))
+    def places(self, root: Node) -> IndexMaps:
+        self._enter(index_maps_of(self.ending, root, self._fresh(root)))
         while True:
             self._follow_corrections()
             missing = [s for s in self.params if s not in self.states]
@@ -70,13 +70,15 @@ class _Placing:
             raise CannotTile("its outputs do not share one index space")
         results = tuple(self.results[r] for r in self.ending.results)
         used = {s for p in (*self.states.values(), *results) for d in p for s in symbols(d)}
-        return Places(tuple(m for m in self.marks if symbols(m) & used), self.states, results)
+        return IndexMaps(
+            tuple(m for m in self.iter_vars if symbols(m) & used), self.states, results
+        )
 
     def _fresh(self, node: Node) -> Index:
-        start = len(self.marks)
+        start = len(self.iter_vars)
         sizes = [max(static(s) - 1, 0) for s in node.shape]
         made = tuple(symbol(f"d{start + i}", 0, size) for i, size in enumerate(sizes))
-        self.marks.extend(made)
+        self.iter_vars.extend(made)
         return made
 
     def _enter(self, found: Mapping[Node, Index]) -> None:
@@ -95,19 +97,19 @@ class _Placing:
         for i, state in enumerate(order):
             if state not in self.states:
                 continue
-            found = places_of(self.correct, self.correct.results[i], self.states[state])
+            found = index_maps_of(self.correct, self.correct.results[i], self.states[state])
             for j, other in enumerate(order):
                 for param in (self.correct.params[j], self.correct.params[count + j]):
                     if other not in self.states and param in found:
                         self.states[other] = found[param]
-                        self._enter(places_of(self.ending, self.params[other], found[param]))
+                        self._enter(index_maps_of(self.ending, self.params[other], found[param]))
 
     def _join(self, state: Node) -> bool:
         """Place a state by what it is computed from, where other states are computed from it."""
         known: dict[Node, Index] = {}
         for other, place in self.states.items():
             known.update(self._inside(other, place))
-        start = len(self.marks)
+        start = len(self.iter_vars)
         fresh = self._fresh(state)
         table: dict[str, Dim] = {}
         for node, index in self._inside(state, fresh).items():
@@ -115,11 +117,11 @@ class _Placing:
                 if own in fresh and own != 0:
                     table.setdefault(str(own), at)
         if not table or not _covers(table, fresh):
-            del self.marks[start:]
+            del self.iter_vars[start:]
             return False
         place = tuple(substitute(d, table) for d in fresh)
         self.states[state] = place
-        self._enter(places_of(self.ending, self.params[state], place))
+        self._enter(index_maps_of(self.ending, self.params[state], place))
         return True
 
     def _inside(self, state: Node, place: Index) -> dict[Node, Index]:
@@ -127,14 +129,14 @@ class _Placing:
         found: dict[Node, Index] = {}
         for operand, position in streamed_axes(state):
             index = operand_place(state, place, operand, position)
-            at = places_of(self.inner, operand, index)
+            at = index_maps_of(self.inner, operand, index)
             found.update({n: p for n, p in at.items() if n.op != "const"})
         return found
 
 
-def _covers(table: Mapping[str, Dim], marks: Index) -> bool:
-    """Whether places take all values of the marks that they stand for, each once."""
-    told = [m for m in marks if str(m) in table]
+def _covers(table: Mapping[str, Dim], iter_vars: Index) -> bool:
+    """Whether places take all values of the iteration variables that they stand for, each once."""
+    told = [m for m in iter_vars if str(m) in table]
     if any(bounds(table[str(m)]) != bounds(m) for m in told):
         return False
     known = {s for at in table.values() for s in symbols(at)}

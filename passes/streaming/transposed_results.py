@@ -13,10 +13,10 @@ from stack.passes.streaming.graph import Graph
 from stack.rewrite.engine import Replacement, replace
 
 # a result, the transpose that alone reads it, and the order of the result's axes that it gives
-Turn = tuple[Node, Node, tuple[int, ...]]
+Transposed = tuple[Node, Node, tuple[int, ...]]
 
 
-def write_turned(block: Block) -> Block:
+def write_transposed(block: Block) -> Block:
     """The block with streams whose results are transposed before they are written."""
     graph = Graph(block)
     changed: dict[Node, Replacement] = {}
@@ -24,13 +24,13 @@ def write_turned(block: Block) -> Block:
         if stream.op != "stream":
             continue
         outs = items_of(stream, graph.users.get(stream, ())) or [stream]
-        turns = {out: turn for out in outs if (turn := _turn(graph, out)) is not None}
-        if turns:
-            changed.update(_turned(stream, outs, turns))
+        transposes = {out: found for out in outs if (found := _transpose(graph, out)) is not None}
+        if transposes:
+            changed.update(_transposed(stream, outs, transposes))
     return replace(block, changed) if changed else block
 
 
-def _turn(graph: Graph, out: Node) -> Turn | None:
+def _transpose(graph: Graph, out: Node) -> Transposed | None:
     """The one transpose that reads a result, directly or with some axes merged."""
     groups: list[tuple[int, ...]] = [(i,) for i in range(out.tensor.rank)]
     node = out
@@ -61,12 +61,12 @@ def _merged(reshape: Node) -> list[tuple[int, ...]] | None:
     return found if sorted(i for g in found for i in g) == list(range(len(place))) else None
 
 
-def _turned(
-    stream: Node, outs: Sequence[Node], turns: Mapping[Node, Turn]
+def _transposed(
+    stream: Node, outs: Sequence[Node], transposes: Mapping[Node, Transposed]
 ) -> dict[Node, Replacement]:
     states, correct, finish = stream.blocks
     results = list(finish.results)
-    for out, _, order in turns.values():
+    for out, _, order in transposes.values():
         place = place_of(out)
         results[place] = make("transpose", (results[place],), {"perm": order})
     ending = Block(finish.params, results, finish.names, finish.locs)
@@ -75,10 +75,10 @@ def _turned(
     changed: dict[Node, Replacement] = {}
     for out in outs:
         made = make("item", (new,), dict(out.attrs)) if is_item(out) else new
-        if out not in turns:
+        if out not in transposes:
             changed[out] = Replacement(made)
             continue
-        _, reader, _ = turns[out]
+        _, reader, _ = transposes[out]
         shaped = made
         if made.shape != reader.shape:
             shaped = make("reshape", (made,), hint=reader.tensor)

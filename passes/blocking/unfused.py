@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node
-from stack.passes.blocking.beside import alone_of, unscheduled
-from stack.passes.blocking.joined import products_of
+from stack.passes.blocking.horizontal import alone_of, unscheduled
+from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.tile_choice import first_text
 from stack.passes.tile import alone
 from stack.passes.tiling.contraction import rest_of
 from stack.rewrite.engine import Replacement, replace
 
-APART = "apart"  # stands where a tile would
+UNFUSED = "unfused"  # stands where a tile would
 
 
-def is_apart(group: Node) -> bool:
+def is_unfused(group: Node) -> bool:
     """Whether kernels of their own were chosen for the products of a group, as its tile."""
-    return first_text(group) == APART
+    return first_text(group) == UNFUSED
 
 
-def set_apart(block: Block) -> Block:
+def unfuse_gemms(block: Block) -> Block:
     """The block with two groups for each whose products are to be computed apart."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
-        if node.op != "fusion" or not is_apart(node):
+        if node.op != "fusion" or not is_unfused(node):
             continue
-        parts = apart(node)
+        parts = unfused(node)
         if len(parts) == 1:
             changed[node] = Replacement(parts[0])
             continue
@@ -34,21 +34,21 @@ def set_apart(block: Block) -> Block:
     return replace(block, changed) if changed else block
 
 
-def apart(group: Node) -> list[Node]:
+def unfused(group: Node) -> list[Node]:
     """The results of a group of several products, from a kernel for each."""
     body = group.blocks[0]
     found: dict[int, Node] = {}
     for part, mine in alone_of(group):
         for place, i in enumerate(mine):
             found[i] = _item(part, place, len(mine), body.results[i])
-    return [found[i] for i in sorted(found)] or _joined_apart(group, body)
+    return [found[i] for i in sorted(found)] or _unfused_gemms(group, body)
 
 
 def _item(group: Node, index: int, count: int, like: Node) -> Node:
     return group if count == 1 else Node("item", (group,), {"index": index}, like.type)
 
 
-def _joined_apart(group: Node, body: Block) -> list[Node]:
+def _unfused_gemms(group: Node, body: Block) -> list[Node]:
     """All products but the first are alone; that has what follows, which reads the others."""
     outside = dict(zip(body.params, group.args, strict=True))
     bare = {

@@ -1,4 +1,4 @@
-"""collapse: neighbouring axes of a group become one, where nothing tells them apart."""
+"""coalesce: neighbouring axes of a group become one, where nothing tells them apart."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ COLLAPSED = """func @f(%x: X, %w: W, %b: B) -> (bf16[3, 5, 4]) at tensor {
 """.translate(TYPES)
 
 
-def collapsed(text: str) -> Func:
-    return Pipeline("collapse").run(parse(text), check=True).func
+def coalesced(text: str) -> Func:
+    return Pipeline("coalesce").run(parse(text), check=True).func
 
 
 def test_rows_of_all_sequences_are_one_axis() -> None:
-    made = collapsed(LINEAR)
+    made = coalesced(LINEAR)
     assert str(made) == COLLAPSED
-    assert Pipeline("collapse").run(made).func is made
+    assert Pipeline("coalesce").run(made).func is made
 
 
 def dots(types: str, rule: str, result: str) -> str:
@@ -75,7 +75,7 @@ def dots(types: str, rule: str, result: str) -> str:
     ],
 )  # fmt: skip
 def test_axes_of_a_bare_dot(types: str, rule: str, result: str, merged: str) -> None:
-    made = collapsed(dots(types, rule, result))
+    made = coalesced(dots(types, rule, result))
     assert f'rule="{merged}"' in str(made)
 
 
@@ -91,7 +91,7 @@ def test_axes_of_a_bare_dot(types: str, rule: str, result: str, merged: str) -> 
 )
 def test_axes_that_part_somewhere_stay(types: str, rule: str, result: str) -> None:
     func = parse(dots(types, rule, result))
-    assert Pipeline("collapse").run(func).func is func
+    assert Pipeline("coalesce").run(func).func is func
 
 
 LOOP = """func @f(%x: X, %m: f32[{size}], %y: X) -> ({type}) at tensor {{
@@ -128,7 +128,7 @@ LOOP = """func @f(%x: X, %m: f32[{size}], %y: X) -> ({type}) at tensor {{
 )  # fmt: skip
 def test_loops_and_reductions(size: object, type_: str, lines: str, space: str) -> None:
     func = parse(LOOP.format(size=size, type=type_, lines=lines))
-    made = Pipeline("collapse").run(func, check=True).func
+    made = Pipeline("coalesce").run(func, check=True).func
     if not space:
         assert made is func
     else:
@@ -148,11 +148,11 @@ def test_an_array_that_meets_itself_keeps_its_axes() -> None:
           return %t
         }"""
     )
-    assert Pipeline("collapse").run(func, check=True).func is func
+    assert Pipeline("coalesce").run(func, check=True).func is func
 
 
 def test_several_results() -> None:
-    made = collapsed(
+    made = coalesced(
         """func @f(%x: X) -> (X, f32[3, 5]) at tensor {
           %g = fusion(%x) {kind="reduction", name="f"} : (X, f32[3, 5]) {(%p0: X)
             %e = exp(%p0) : X
@@ -190,8 +190,8 @@ STREAMED = """func @f(%x: X, %w: f32[6, 4], %v: f32[3, 6]) -> (f32[2, 3, 5, 3]) 
 def test_rows_of_a_stream(old: str, new: str, shape: tuple[int, ...]) -> None:
     text = STREAMED.replace(old, new) if old else STREAMED
     text = text.replace("a b s k, n k", "a b s k, a n k") if old else text
-    result = Pipeline("stream{min_axis=2},collapse").run(parse(text), check=True).func
+    result = Pipeline("stream{min_axis=2},coalesce").run(parse(text), check=True).func
     (stream,) = (n for n in result.nodes if n.op == "stream")
     assert stream.shape == shape
     assert result.results[0].shape == (2, 3, 5, 3)
-    assert Pipeline("collapse").run(result).func is result
+    assert Pipeline("coalesce").run(result).func is result

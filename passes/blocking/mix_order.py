@@ -15,10 +15,10 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_reduction
-from stack.passes.blocking.frame import Held
+from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.row_policy import COLUMNS
 from stack.passes.blocking.tiler import BlockTiler
-from stack.passes.positions.places import places_of
+from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, static, wide
 
 LINES = 8192  # elements of a tile of whole lines
@@ -34,18 +34,18 @@ class Space:
     Attributes:
         across: reductions of the walked axis; all read the whole space.
         shape: the size of each axis.
-        marks: a symbol for each axis, outermost first; the last one is the line.
-        places: where values sit.
-        walked: position of the walked axis.
+        iter_vars: a symbol for each axis, outermost first; the last one is the line.
+        index_maps: where values sit.
+        streamed: position of the walked axis.
         is_along: whether a reduction runs along lines.
         programs: how many the kernel has.
     """
 
     across: tuple[Node, ...]
     shape: tuple[int, ...]
-    marks: Index
-    places: dict[Node, Index]
-    walked: int
+    iter_vars: Index
+    index_maps: dict[Node, Index]
+    streamed: int
     is_along: bool
     programs: int
 
@@ -69,50 +69,56 @@ def space_of(body: Block) -> Space | None:
 
 def _space(body: Block, reduces: Sequence[Node], root: Node) -> Space | None:
     """The space, where it is that of one value."""
-    marks = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
+    iter_vars = tuple(symbol(f"d{i}", 0, max(static(s) - 1, 0)) for i, s in enumerate(root.shape))
     try:
-        places = places_of(body, root, marks)
+        index_maps = index_maps_of(body, root, iter_vars)
     except CannotTile:
         return None
     wide_ones = [n for n in reduces if n.args[0].tensor.rank - 1 not in n.attrs["axes"]]
     axes = next(n.attrs["axes"] for n in wide_ones if n.args[0] is root)
-    if len(axes) != 1 or static(root.shape[-1]) < 2 or any(r not in places for r in body.results):
+    if (
+        len(axes) != 1
+        or static(root.shape[-1]) < 2
+        or any(r not in index_maps for r in body.results)
+    ):
         return None
-    walked = int(axes[0])
-    across = [n for n in wide_ones if _walks(n, places.get(n.args[0]), marks, walked)]
+    streamed = int(axes[0])
+    across = [
+        n for n in wide_ones if _runs_across(n, index_maps.get(n.args[0]), iter_vars, streamed)
+    ]
     along = [n for n in reduces if n not in across]
     for node in along:
-        place = places.get(node.args[0])
-        if place is None or [place[int(a)] for a in node.attrs["axes"]] != [marks[-1]]:
+        place = index_maps.get(node.args[0])
+        if place is None or [place[int(a)] for a in node.attrs["axes"]] != [iter_vars[-1]]:
             return None
     held = [*body.results, *(n.args[0] for n in reduces)]
-    if any(static(n.tensor.size) != _reached(places[n], marks) for n in held):
+    if any(static(n.tensor.size) != _reached(index_maps[n], iter_vars) for n in held):
         return None  # a part of it, as behind a slice
-    full = [r for r in body.results if {str(m) for m in marks} <= _names(places[r])]
+    full = [r for r in body.results if {str(m) for m in iter_vars} <= _names(index_maps[r])]
     if not along and not full and len(across) < 2:
         return None
     if along and power_of_two(static(root.shape[-1])) * (len(across) + 2) > MOST:
         return None
-    programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != walked)
+    programs = prod(static(s) for i, s in enumerate(root.shape[:-1]) if i != streamed)
     if not along:
         programs *= -(-static(root.shape[-1]) // COLUMNS)
     shape = tuple(static(s) for s in root.shape)
-    return Space(tuple(across), shape, marks, places, walked, bool(along), programs)
+    return Space(tuple(across), shape, iter_vars, index_maps, streamed, bool(along), programs)
 
 
-def _reached(place: Index, marks: Index) -> int:
+def _reached(place: Index, iter_vars: Index) -> int:
     """How many elements the axes of a place reach."""
     named = _names(place)
-    return prod(bounds(m)[1] + 1 for m in marks if str(m) in named)
+    return prod(bounds(m)[1] + 1 for m in iter_vars if str(m) in named)
 
 
-def _walks(node: Node, place: Index | None, marks: Index, walked: int) -> bool:
+def _runs_across(node: Node, place: Index | None, iter_vars: Index, streamed: int) -> bool:
     """Whether a reduction is over the walked axis; others may be split in another way."""
-    if place is None or place[-1] != marks[-1] or len(node.attrs["axes"]) != 1:
+    if place is None or place[-1] != iter_vars[-1] or len(node.attrs["axes"]) != 1:
         return False
     axis = int(node.attrs["axes"][0])
     others = [d for i, d in enumerate(place) if i != axis]
-    return place[axis] == marks[walked] and str(marks[walked]) not in _names(others)
+    return place[axis] == iter_vars[streamed] and str(iter_vars[streamed]) not in _names(others)
 
 
 def _names(place: Sequence[Dim]) -> set[str]:
@@ -120,7 +126,7 @@ def _names(place: Sequence[Dim]) -> set[str]:
     return {s.name for d in place for s in symbols(d)}
 
 
-class WalkTiler(BlockTiler):
+class MixOrderTiler(BlockTiler):
     """Builds the kernel of a group with reductions across lines."""
 
     def kernel(self) -> Node:
@@ -133,12 +139,12 @@ class WalkTiler(BlockTiler):
         line = power_of_two(shape[-1]) if space.is_along else min(power_of_two(shape[-1]), COLUMNS)
         room = LINES if space.is_along else BLOCKS
         room = min(room, MOST // (len(space.across) + 2))
-        rows = min(power_of_two(shape[space.walked]), power_of_two(room // line + 1) // 2 or 1)
+        rows = min(power_of_two(shape[space.streamed]), power_of_two(room // line + 1) // 2 or 1)
         self.warps = min(16, max(4, power_of_two(rows * line // 512)))
-        var = self.variable("step", -(-shape[space.walked] // rows))
+        var = self.variable("step", -(-shape[space.streamed] // rows))
         index: list[Dim] = []
         for axis, extent in enumerate(shape):
-            if axis == space.walked:
+            if axis == space.streamed:
                 start = var if rows == 1 else self.b.mul(var, rows)
                 self.row = self.axis("r", extent, rows, start)
                 self.lane = self.axis("lane", rows, rows)  # the row of a partial result
@@ -150,8 +156,8 @@ class WalkTiler(BlockTiler):
                 made = self.program_axis("ijklmnopq"[axis % 9], extent, block, self.grid)
             index.append(made.place if extent > 1 else 0)
         self._bind(index)
-        values = {str(m): d for m, d in zip(space.marks, index, strict=True)}
-        self.at = {n: tuple(substitute(d, values) for d in p) for n, p in space.places.items()}
+        values = {str(m): d for m, d in zip(space.iter_vars, index, strict=True)}
+        self.at = {n: tuple(substitute(d, values) for d in p) for n, p in space.index_maps.items()}
         results = [(r, self.at[r]) for r in self.body.results]
         self.var = var
         return self.finish(results, None)
@@ -172,36 +178,36 @@ class WalkTiler(BlockTiler):
         long: tuple[Expr, int] | None,
     ) -> list[Node]:
         """The walk: what belongs to lines is written in it, what is summed across them after it."""
-        walked = [i for i, (_, place) in enumerate(results) if self.row.name in _names(place)]
+        streamed = [i for i, (_, place) in enumerate(results) if self.row.name in _names(place)]
         across = self.space.across
-        starts: list[Held] = [Held(memories[i]) for i in walked]
+        starts: list[NamedTile] = [NamedTile(memories[i]) for i in streamed]
         for node in across:
             fill = self.identity(str(node.attrs["kind"]), wide(node.args[0].dtype))
             axes = self._axes(node)
-            starts.append(Held(self.spread(fill, axes), axes))
+            starts.append(NamedTile(self.spread(fill, axes), axes))
 
-        def body(var: Node, carried: list[Held]) -> list[Held]:
-            made: list[Held] = []
-            for i, memory in zip(walked, carried, strict=False):
+        def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
+            made: list[NamedTile] = []
+            for i, memory in zip(streamed, carried, strict=False):
                 result, place = results[i]
-                made.append(Held(self.store(memory.node, self.value(result, place), place)))
-            for node, old in zip(across, carried[len(walked) :], strict=True):
+                made.append(NamedTile(self.store(memory.node, self.value(result, place), place)))
+            for node, old in zip(across, carried[len(streamed) :], strict=True):
                 made.append(self._add(node, old))
             return made
 
-        names = [f"{memories[i].attrs.get('name', 'o')}_w" for i in walked]
+        names = [f"{memories[i].attrs.get('name', 'o')}_w" for i in streamed]
         names += [f"acc{i or ''}" for i in range(len(across))]
         count = -(-self.row.extent // self.row.block)
         found = self.steps(count, starts, body, names=names, ahead=AHEAD, var=self.var)
         final = list(memories)
-        for i, held in zip(walked, found, strict=False):
+        for i, held in zip(streamed, found, strict=False):
             final[i] = held.node
-        for node, total in zip(across, found[len(walked) :], strict=True):
+        for node, total in zip(across, found[len(streamed) :], strict=True):
             kind = str(node.attrs["kind"])
             done = self.fold(total, kind, [self.lane.name]) if self.lane.is_tile else total
             self.memo[node, self.at[node], None] = done
         for i, (result, place) in enumerate(results):
-            if i not in walked:
+            if i not in streamed:
                 final[i] = self.store(memories[i], self.value(result, place), place)
         return final
 
@@ -210,7 +216,7 @@ class WalkTiler(BlockTiler):
         own = {n: None for d in self.at[node.args[0]] for n in self.tile_axes(d)}
         return tuple(self.lane.name if n == self.row.name else n for n in self.sorted(own))
 
-    def _add(self, node: Node, old: Held) -> Held:
+    def _add(self, node: Node, old: NamedTile) -> NamedTile:
         """A partial result with the values of one tile."""
         kind, place = str(node.attrs["kind"]), self.at[node.args[0]]
         own = [self.row.name] if self.row.is_tile else []
@@ -218,7 +224,7 @@ class WalkTiler(BlockTiler):
             self.spread_over(self.value(node.args[0], place), [self.row]), kind, own
         )
         order = self.sorted({n: None for d in place for n in self.tile_axes(d)})
-        return self.apply(COMBINE[kind], [old, Held(self.spread(value, order), old.axes)])
+        return self.apply(COMBINE[kind], [old, NamedTile(self.spread(value, order), old.axes)])
 
 
-__all__ = ["Space", "WalkTiler", "space_of"]
+__all__ = ["MixOrderTiler", "Space", "space_of"]

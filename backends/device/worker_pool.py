@@ -1,4 +1,4 @@
-"""Compiles several kernels at a time, each in a process of its own: see `sidecar`."""
+"""Compiles several kernels at a time, each in a process of its own: see `compile_server`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from typing import Any
 import stack
 from stack.errors import StackError
 
-TRIES = 2  # a sidecar that is lost is started again, once
+TRIES = 2  # a compile server that is lost is started again, once
 Request = dict[str, Any]
 Reply = dict[str, Any]
 
 
 class Client:
-    """A sidecar and the pipes to it.
+    """A compile server and the pipes to it.
 
     Args:
         service: the module that compiles: `load()`, then `answer(request)` for each kernel.
@@ -36,7 +36,7 @@ class Client:
         pages = {"GLIBC_TUNABLES": os.environ.get("GLIBC_TUNABLES", "glibc.malloc.hugetlb=1")}
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "stack.backends.device.sidecar", service],
+            [sys.executable, "-m", "stack.backends.device.compile_server", service],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **pages, "PYTHONPATH": path},
@@ -55,7 +55,7 @@ class Client:
         return self.owner == os.getpid() and self.process.poll() is None
 
     def ask(self, requests: list[Request]) -> list[Reply]:
-        """Replies in the order of requests. Raises StackError where the sidecar is lost."""
+        """Replies in the order of requests. Raises StackError where the compile server is lost."""
         stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
@@ -81,7 +81,7 @@ class Client:
         return [found[i] for i in range(len(requests))]
 
 
-class Forks:
+class WorkerPool:
     """What compiles the kernels of one service; its sidecar is started when it is needed.
 
     A kernel that ended its compiler, or that it did not finish with, is not tried again by this
@@ -95,7 +95,7 @@ class Forks:
         self.fatal: dict[str, Reply] = {}
 
     def warm(self) -> None:
-        """Start the sidecar, and return at once."""
+        """Start the compile server, and return at once."""
         with self.lock:
             self._running()
 
@@ -131,10 +131,10 @@ class Forks:
 
 
 @cache
-def forks_for(service: str) -> Forks:
+def worker_pool_for(service: str) -> WorkerPool:
     """The one that all of this process share."""
-    return Forks(service)
+    return WorkerPool(service)
 
 
-# in a fork of this process the sidecars, and who asks them, are the parent's
-os.register_at_fork(after_in_child=forks_for.cache_clear)
+# in a fork of this process the compile servers, and who asks them, are the parent's
+os.register_at_fork(after_in_child=worker_pool_for.cache_clear)

@@ -16,14 +16,14 @@ from stack.ir import ops
 from stack.ir.node import Node
 from stack.ir.traits import choice, divides, is_elementwise, is_reduction, multiplies, shows
 from stack.passes.streaming.region import Region
-from stack.passes.streaming.terms import Anchor, Exp, Factor, Form, Power, Scaled, Shift, Value
+from stack.passes.streaming.terms import Exp, Factor, Form, Power, Scaled, Shift, Stabilizer, Value
 from stack.rewrite.splat import splat
 
 
-def find_anchor(
+def find_stabilizer(
     region: Region, forms: Mapping[Node, Form], number: float, row: Value
 ) -> tuple[Scaled, bool] | None:
-    """`number * row` as a multiple of an anchor, and whether the row is guarded against inf."""
+    """`number * row` as a multiple of an stabilizer, and whether the row is guarded against inf."""
     inner, guarded = unguarded(row.node)
     source, factor = _multiple(row.node)
     if any((n.dtype.bits == 64) != (row.node.dtype.bits == 64) for n in (inner, source)):
@@ -31,17 +31,17 @@ def find_anchor(
     if inner in forms and is_reduction(inner) and inner.attrs["kind"] in ("max", "min"):
         if not _is_state(forms[inner]):
             return None
-        anchor = Anchor("bound", inner, Value(inner, region.members[inner]))
-        return Scaled(number, anchor), guarded
+        stabilizer = Stabilizer("bound", inner, Value(inner, region.members[inner]))
+        return Scaled(number, stabilizer), guarded
     if source in forms and is_reduction(source) and source.attrs["kind"] == "sum":
         if isinstance(region.extent, int) and region.extent and _is_state(forms[source]):
-            anchor = Anchor("mean", source, Value(source, region.members[source]))
-            return Scaled(_rounded(number * factor * region.extent), anchor), False
+            stabilizer = Stabilizer("mean", source, Value(source, region.members[source]))
+            return Scaled(_rounded(number * factor * region.extent), stabilizer), False
     below = _divisor(region, forms, source, row)
     if below is None:
         return None
     value = row if source is row.node else Value(source, row.names)
-    return Scaled(_rounded(number * factor), Anchor("ratio", source, value, below)), False
+    return Scaled(_rounded(number * factor), Stabilizer("ratio", source, value, below)), False
 
 
 def _is_state(form: Form) -> bool:
@@ -71,10 +71,10 @@ def _divisor(region: Region, forms: Mapping[Node, Form], source: Node, row: Valu
     return None
 
 
-def anchors(factors: Sequence[Factor]) -> list[Anchor]:
-    """The anchors of factors, each once."""
+def stabilizers(factors: Sequence[Factor]) -> list[Stabilizer]:
+    """The stabilizers of factors, each once."""
     held = [f for f in factors if isinstance(f, Exp | Shift)]
-    return list(dict.fromkeys(s.anchor for f in held for s in f.r))
+    return list(dict.fromkeys(s.stabilizer for f in held for s in f.r))
 
 
 def unguarded(node: Node) -> tuple[Node, bool]:

@@ -1,4 +1,4 @@
-"""diagonals: scatters to lines of positions become reductions; others stay."""
+"""scatter_to_reduce: scatters to lines of positions become reductions; others stay."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stack.ir import Func, parse, verify
 from stack.ir.types import DTYPES, TensorType
 from stack.rewrite import Pipeline
 
-PASSES = "diagonals,canonicalize"
+PASSES = "scatter_to_reduce,canonicalize"
 I, J = 5, 7
 
 
@@ -152,7 +152,7 @@ def test_clipped_lines(name: str, kind: str, passes: str, rng: np.random.Generat
 
 def test_expected() -> None:
     before = scattered((-1, 1), 4, (11,))
-    made = Pipeline("diagonals").run(before).func
+    made = Pipeline("scatter_to_reduce").run(before).func
     ops = [n.op for n in made.nodes]
     assert ops.count("pad") == ops.count("gather") == ops.count("reduce") == 1
     (pad,) = (n for n in made.nodes if n.op == "pad")
@@ -175,7 +175,7 @@ def test_expected() -> None:
     ids=["slopes of two and more", "holes", "set", "lines far apart", "squares"],
 )
 def test_what_stays(func: Func) -> None:
-    assert Pipeline("diagonals").run(func).func is func
+    assert Pipeline("scatter_to_reduce").run(func).func is func
 
 
 def test_data_stays() -> None:
@@ -184,4 +184,4 @@ def test_data_stays() -> None:
         '  %z = scatter(%x, %p, %u) {kind="add", rule="b!, i j, i j -> b!"} : f32[11]\n'
         "  return %z\n}\n"
     )
-    assert Pipeline("diagonals").run(func).func is func
+    assert Pipeline("scatter_to_reduce").run(func).func is func

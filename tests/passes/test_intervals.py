@@ -1,4 +1,4 @@
-"""Bounds of conditions on squares of places, against what their elements are."""
+"""Bounds of conditions on blocks of places, against what their elements are."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stack.ir import Builder, Node
 from stack.ir.builder import param
 from stack.ir.dim import symbol
 from stack.ir.types import DTYPES, TensorType
-from stack.passes.positions.squares import Part, Squares
+from stack.passes.positions.intervals import BlockIntervals, Part
 
 SIDE = 8
 SHAPES = ((2, 24, 16), (1, 19, 37), (2, 5, 8))
@@ -56,19 +56,19 @@ LOOSE: dict[str, Make] = {
 
 def check(
     make: Make, shape: tuple[int, int, int], rng: np.random.Generator, exact: bool
-) -> Squares:
+) -> BlockIntervals:
     batch, rows, columns = shape
     ids = DTYPES["i64"]
     x, y = (param(n, TensorType(ids, (batch, size))) for n, size in (("x", rows), ("y", columns)))
     z = param("z", TensorType(DTYPES["bool"], shape))
     b = Builder()
     condition = make(b, spread(b, x, (0, 1), shape), spread(b, y, (0, 2), shape), z)
-    marks = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
-    index = tuple(0 if s == 1 else m for s, m in zip(shape, marks, strict=True))
-    squares = Squares(marks, (1, 2), SIDE)
+    iter_vars = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
+    index = tuple(0 if s == 1 else m for s, m in zip(shape, iter_vars, strict=True))
+    intervals = BlockIntervals(iter_vars, (1, 2), SIDE)
     axes = (0, 1, 2)
-    parts = [Part(squares.spread(p, axes), axes) for p in squares.span(condition, index)]
-    found = [squares.elements(p) if p.node.tensor.rank else p.node for p in parts]
+    parts = [Part(intervals.spread(p, axes), axes) for p in intervals.span(condition, index)]
+    found = [intervals.elements(p) if p.node.tensor.rank else p.node for p in parts]
     func = b.func("f", [x, y, z], [condition, *found])
     for in_order in (True, False):
         made = [rng.integers(0, 4, (batch, n)) for n in (rows, columns)]
@@ -84,7 +84,7 @@ def check(
                     square = np.s_[:, i : i + SIDE, j : j + SIDE]
                     np.testing.assert_array_equal(low[square][:, 0, 0], seen[square].all((1, 2)))
                     np.testing.assert_array_equal(high[square][:, 0, 0], seen[square].any((1, 2)))
-    return squares
+    return intervals
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -15,7 +15,7 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Node, topological
 from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_contraction, is_reduction
-from stack.passes.blocking.frame import Axis, Held
+from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.values import at_place
@@ -24,7 +24,7 @@ from stack.passes.tiling.frame import COMBINE, wide
 DEAR = ("exp", "exp2", "log", "pow")
 
 
-def runs_apart(stream: Node) -> bool:
+def is_lane_private(stream: Node) -> bool:
     """Whether the places of a step run by themselves."""
     states, correct, _ = stream.blocks
     if any(map(is_contraction, states.nodes)) or any(n.op in DEAR for n in correct.nodes):
@@ -34,56 +34,58 @@ def runs_apart(stream: Node) -> bool:
     return len(loose_states(states, correct)) < len(states.results)
 
 
-class ApartTiler(BlockTiler):
+class PrivateTiler(BlockTiler):
     """Builds the loop of such a stream."""
 
     states: Block
     correct: Block
     extent: int
-    is_apart = False
+    is_private = False
 
-    def apply(self, op: str, args: Sequence[Held], attrs: dict[str, object] | None = None) -> Held:
+    def apply(
+        self, op: str, args: Sequence[NamedTile], attrs: dict[str, object] | None = None
+    ) -> NamedTile:
         """As for all kernels; by a number of a step, one division for all its places."""
-        if op == "div" and self.is_apart and args[0].axes and not args[1].axes:
+        if op == "div" and self.is_private and args[0].axes and not args[1].axes:
             if args[0].dtype.is_float:
-                one = Held(constant(1.0, args[1].dtype))
+                one = NamedTile(constant(1.0, args[1].dtype))
                 return super().apply("mul", [args[0], super().apply("div", [one, args[1]])])
         return super().apply(op, args, attrs)
 
-    def run_apart(
+    def run_private(
         self,
         at: Mapping[Node, Index],
         block: int,
         count: int,
         limits: tuple[Node, Node] | None = None,
-    ) -> list[Held]:
+    ) -> list[NamedTile]:
         """The states after the pass, from where they sit, and the places of a step."""
         results = self.states.results
         lane = self.axis("lane", block, block).name
         alike = [self.extent % block == 0 and is_alike(s) for s in results]
-        start: list[Held] = []
+        start: list[NamedTile] = []
         for state, same in zip(results, alike, strict=True):
-            axes = self.union([Held(state, tuple(self.tile_axes(d))) for d in at[state]])
+            axes = self.union([NamedTile(state, tuple(self.tile_axes(d))) for d in at[state]])
             axes = axes if same else (*axes, lane)
             fill = self.identity(str(state.attrs["kind"]), wide(state.dtype))
-            start.append(Held(self.spread(fill, axes), axes))
+            start.append(NamedTile(self.spread(fill, axes), axes))
 
-        def body(var: Node, carried: list[Held]) -> list[Held]:
+        def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
             axis = self.axis("k", self.extent, block, self.begin(var, block))
             old = [_renamed(c, lane, axis.name) for c in carried]
             new = self._step(at, axis, old, alike)
             return [_renamed(h, axis.name, lane) for h in new]
 
         names = [f"s{j}_" for j in range(len(results))]
-        found = self.first_walk(count, start, body, names, self.walk.ahead, "k", limits)
+        found = self.first_loop(count, start, body, names, self.reduction_loop.ahead, "k", limits)
         return self._merged(at, found, self.axes[lane])
 
     def _step(
-        self, at: Mapping[Node, Index], axis: Axis, old: Sequence[Held], alike: Sequence[bool]
-    ) -> list[Held]:
+        self, at: Mapping[Node, Index], axis: Axis, old: Sequence[NamedTile], alike: Sequence[bool]
+    ) -> list[NamedTile]:
         """The states of all places with one more element each."""
         self._know(at, old)
-        new: list[Held] = []
+        new: list[NamedTile] = []
         for j, state in enumerate(self.states.results):
             kind = str(state.attrs["kind"])
             operand, along = streamed_axes(state)[0]
@@ -95,15 +97,17 @@ class ApartTiler(BlockTiler):
             made = self.apply(
                 COMBINE[kind], [self.value(self.correct.results[j], at[state]), value]
             )
-            new.append(Held(self.spread(made, old[j].axes), old[j].axes))
+            new.append(NamedTile(self.spread(made, old[j].axes), old[j].axes))
             self.known[state] = at_place(at[state], new[j])
             self.known[self.correct.params[len(old) + j]] = at_place(at[state], new[j])
         return new
 
-    def _merged(self, at: Mapping[Node, Index], held: Sequence[Held], lane: Axis) -> list[Held]:
+    def _merged(
+        self, at: Mapping[Node, Index], held: Sequence[NamedTile], lane: Axis
+    ) -> list[NamedTile]:
         """The states of all places as one."""
         self._know(at, held)
-        total: list[Held] = []
+        total: list[NamedTile] = []
         for j, state in enumerate(self.states.results):
             value = self.spread_over(self.value(self.correct.results[j], at[state]), [lane])
             total.append(self.fold(value, str(state.attrs["kind"]), [lane.name]))
@@ -112,7 +116,7 @@ class ApartTiler(BlockTiler):
         self.known.clear()
         return total
 
-    def _know(self, at: Mapping[Node, Index], old: Sequence[Held]) -> None:
+    def _know(self, at: Mapping[Node, Index], old: Sequence[NamedTile]) -> None:
         """Start over with these as the states to correct."""
         self.memo.clear()
         self.known.clear()
@@ -125,8 +129,8 @@ def is_alike(state: Node) -> bool:
     return all(n.op in ("const", "broadcast", "reduce") for n in topological([state]))
 
 
-def _renamed(held: Held, old: str, new: str) -> Held:
-    return Held(held.node, tuple(new if n == old else n for n in held.axes))
+def _renamed(held: NamedTile, old: str, new: str) -> NamedTile:
+    return NamedTile(held.node, tuple(new if n == old else n for n in held.axes))
 
 
-__all__ = ["ApartTiler", "is_alike", "runs_apart"]
+__all__ = ["PrivateTiler", "is_alike", "is_lane_private"]

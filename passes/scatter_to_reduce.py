@@ -1,4 +1,4 @@
-"""diagonals: scatters to places that are known lines of positions become reductions.
+"""scatter_to_reduce: scatters to places that are known lines of positions become reductions.
 
 Where the index of an update is a line of its positions, `p = s * j + c * i + ...` with s = 1 or -1,
 an update for the place p on line i sits at `j = s * (p - c * i - ...)` and nowhere else. So the
@@ -33,10 +33,10 @@ KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}  # of scatters
 
 
 @dataclass(frozen=True)
-class Diagonals(Pass):
+class ScatterToReduce(Pass):
     """Reduce along lines where a scatter would go to places that positions tell."""
 
-    name: ClassVar[str] = "diagonals"
+    name: ClassVar[str] = "scatter_to_reduce"
 
     def run(self, func: Func, log: Log) -> Func:
         return rewrite(func, RULES, log)
@@ -171,8 +171,8 @@ def _compared(op: str, value: Node, bound: int) -> Node:
 
 def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line | None:
     """An integer node as a line of its positions, clipped or not; None where it is none."""
-    marks = {n: symbol(n, 0, max(sizes[n] - 1, 0)) for n in names}
-    found = _clipped(index, tuple(marks[n] if sizes[n] > 1 else 0 for n in names))
+    iter_vars = {n: symbol(n, 0, max(sizes[n] - 1, 0)) for n in names}
+    found = _clipped(index, tuple(iter_vars[n] if sizes[n] > 1 else 0 for n in names))
     if found is None:
         return None
     value, low, high = found
@@ -187,7 +187,7 @@ def _line(index: Node, names: Sequence[str], sizes: Mapping[str, int]) -> _Line 
         return None
     straight: Dim = start
     for name in names:
-        straight = add(straight, mul(slopes[name], marks[name]))
+        straight = add(straight, mul(slopes[name], iter_vars[name]))
     if straight != value:
         return None
     lowest, highest = _Line(slopes, start).range(sizes)

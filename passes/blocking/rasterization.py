@@ -15,7 +15,7 @@ from stack.passes.tiling.frame import static
 Grid = list[tuple[Node, int]]
 
 
-def by_reuse(
+def rasterized(
     grid: Grid,
     names: Mapping[Node, str],
     met: Mapping[Node, Collection[str]],

@@ -21,8 +21,8 @@ from rule_cases import func
 
 from stack.ir import Builder, Func, Node, parse, verify
 from stack.ir.types import BF16
-from stack.passes.blocking.joined import products_of
-from stack.passes.blocking.tile_choice import HALF, Product, apart_seconds, ranked, seconds
+from stack.passes.blocking.multi_gemm import products_of
+from stack.passes.blocking.tile_choice import HALF, Product, ranked, seconds, unfused_seconds
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline
@@ -54,7 +54,7 @@ func @main(%x: f32[48, 32], %a: f32[64, 32], %b: f32[32, 64]) -> (f32[48, 64]) a
 """
 
 
-def fused(source: Func, options: str = "{join=true}") -> Record:
+def fused(source: Func, options: str = "{multi_gemm=true}") -> Record:
     return Pipeline(f"fuse{options}").run(source, check=True).records[0]
 
 
@@ -253,7 +253,7 @@ def test_products_of_different_operands_have_no_kernel() -> None:
 
 # ---- which tile, or a kernel for each
 
-BOTH = Product(2048, 14336, 4096, joined=2)
+BOTH = Product(2048, 14336, 4096, gemms=2)
 
 
 def test_two_products_share_the_registers_of_a_tile() -> None:
@@ -265,7 +265,7 @@ def test_two_products_share_the_registers_of_a_tile() -> None:
 
 def test_joined_is_faster_where_products_are_large() -> None:
     best = min(seconds(t, BOTH, BF16, GPU) for t in ranked(BOTH, BF16, GPU))
-    assert best < apart_seconds(BOTH, BF16, GPU)
+    assert best < unfused_seconds(BOTH, BF16, GPU)
 
 
 def big(build: Build) -> Func:
@@ -278,9 +278,9 @@ def big(build: Build) -> Func:
 def test_apart_stands_among_the_tiles() -> None:
     record = Pipeline("schedule{most=20}").run(big(kept)).records[0]
     group = next(n for n in record.after.nodes if n.op == "fusion")
-    assert schedules_of(group).count("apart") == 1
+    assert schedules_of(group).count("unfused") == 1
     (note,) = Pipeline("schedule").run(big(kept)).records[0].notes
-    assert "apart" in note
+    assert "unfused" in note
 
 
 @pytest.mark.parametrize("build", [gated, kept, thrice])
@@ -288,7 +288,7 @@ def test_set_apart(build: Build, rng: np.random.Generator) -> None:
     """A kernel for each, the same values; a product that is a result is written once."""
     shapes = next(s for b, s in JOINED if b is build)
     group = epilogue_of(build, shapes, "f32")
-    attrs = {**group.attrs, "schedule": "apart"}
+    attrs = {**group.attrs, "schedule": "unfused"}
     group = Node(group.op, group.args, attrs, group.type, group.blocks)
     b = Builder()
     count = len(group.blocks[0].results)

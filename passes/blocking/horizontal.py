@@ -12,15 +12,15 @@ from stack.ir.builder import param
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim, Expr, substitute, symbol
 from stack.ir.node import Block, Node, topological
-from stack.passes.blocking.joined import parts_of
-from stack.passes.blocking.tile_choice import Product, beside_of, product_of
+from stack.passes.blocking.multi_gemm import parts_of
+from stack.passes.blocking.tile_choice import Product, horizontal_product, product_of
 from stack.passes.blocking.tiler import BlockTiler, Grid, Stored
-from stack.passes.positions.places import places_of
+from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.contraction import roles_of
 from stack.passes.tiling.frame import CannotTile, static
 
 
-def products_beside(body: Block) -> list[Product]:
+def horizontal_products(body: Block) -> list[Product]:
     """What the model knows of the products of a group that stand side by side; else none.
 
     Raises CannotTile.
@@ -72,15 +72,17 @@ def side_by_side(groups: Sequence[Node]) -> Node:
             locs.setdefault(done[node], body.locs.get(node, ()))
         results.extend(done[r] for r in body.results)
     block = Block(list(params.values()), results, names, locs)
-    attrs = {"kind": "gemm", "name": "_beside_".join(str(g.attrs["name"]) for g in groups)}
+    attrs = {"kind": "gemm", "name": "_and_".join(str(g.attrs["name"]) for g in groups)}
     return Node("fusion", list(params), attrs, result_type(block.type), (block,))
 
 
-class BesideTiler(BlockTiler):
+class HorizontalTiler(BlockTiler):
     """Builds the kernel of such a group."""
 
     def kernel(self) -> Node:
-        self._take(beside_of(products_beside(self.body)), self.body.nodes[0].args[0].dtype)
+        self._take(
+            horizontal_product(horizontal_products(self.body)), self.body.nodes[0].args[0].dtype
+        )
         nests = [self._nest(dot, results) for dot, results in parts_of(self.body)]
         self.grid, first = nests[0]
         return self.finish(first, None, nests[1:])
@@ -99,12 +101,12 @@ class BesideTiler(BlockTiler):
 
     def _nest(self, dot: Node, results: Sequence[Node]) -> tuple[Grid, Stored]:
         """The programs of one product, and where they store what."""
-        marks = tuple(symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(dot.shape))
-        places = places_of(self.body, dot, marks)
-        if any(r not in places for r in results):
+        iter_vars = tuple(symbol(f"d{i}", 0, static(s) - 1) for i, s in enumerate(dot.shape))
+        index_maps = index_maps_of(self.body, dot, iter_vars)
+        if any(r not in index_maps for r in results):
             raise CannotTile("its outputs do not share one index space")
         grid: Grid = []
         found = self._dot_axes(dot, roles_of(dot), grid)
-        values: dict[str, Dim] = {str(m): d for m, d in zip(marks, found, strict=True)}
+        values: dict[str, Dim] = {str(m): d for m, d in zip(iter_vars, found, strict=True)}
         mine = [r for r in self.body.results if r in results]
-        return grid, [(r, tuple(substitute(d, values) for d in places[r])) for r in mine]
+        return grid, [(r, tuple(substitute(d, values) for d in index_maps[r])) for r in mine]

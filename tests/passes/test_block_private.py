@@ -14,8 +14,8 @@ from stack.ir import Func, parse, verify
 from stack.ir.node import walk
 from stack.passes.blocking import reduce as block_reduce
 from stack.passes.blocking import stream_grid
-from stack.passes.blocking.reduce import Walk
-from stack.passes.blocking.stream_apart import runs_apart
+from stack.passes.blocking.reduce import ReductionLoop
+from stack.passes.blocking.stream_private import is_lane_private
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")
@@ -24,8 +24,8 @@ Tensor = Any
 
 @pytest.fixture(autouse=True)
 def short_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream_grid, "ONCE", Walk(16, 1))
-    monkeypatch.setattr(stream_grid, "APART", Walk(32, 1, 0, True))
+    monkeypatch.setattr(stream_grid, "ONCE", ReductionLoop(16, 1))
+    monkeypatch.setattr(stream_grid, "PRIVATE", ReductionLoop(32, 1, 0, True))
     monkeypatch.setattr(block_reduce, "WHOLE_SHARE", 0)  # no row is held whole
 
 
@@ -45,7 +45,7 @@ def skewness(x: Tensor) -> tuple[Tensor, Tensor]:
 def lowered(fn: Any, x: Tensor) -> Func:
     func, notes = streamed(prepared(stack.trace(fn, x)))
     (stream,) = (n for n in func.nodes if n.op == "stream")
-    assert runs_apart(stream), notes
+    assert is_lane_private(stream), notes
     result = Pipeline("fuse,blocks").run(func).func
     verify(result)
     assert parse(str(result)) is result
@@ -102,4 +102,4 @@ def test_dear_corrections_and_lone_sums_stay_together(name: str, rng: np.random.
     func, _ = streamed(prepared(stack.trace(PROGRAMS[name], *args)))
     found = [n for n in func.nodes if n.op == "stream"]
     assert found
-    assert not any(map(runs_apart, found))
+    assert not any(map(is_lane_private, found))

@@ -31,7 +31,7 @@ def left_of(dot: Node) -> tuple[Node, tuple[int, ...]] | None:
     return (dot.args[side], places) if places.count(-1) == 1 else None
 
 
-def why_apart(dots: Sequence[Node]) -> str:
+def why_unfused(dots: Sequence[Node]) -> str:
     """What keeps products from being computed by one kernel; "" where nothing does."""
     if len(dots) > MOST:
         return f"{len(dots)} products share the registers of a program, at most {MOST} may"
@@ -61,7 +61,7 @@ def parts_of(body: Block) -> list[tuple[Node, list[Node]]]:
 def products_of(body: Block) -> list[Node]:
     """The products of a group that a program computes together. Raises CannotTile."""
     dots = contractions(body.nodes)
-    why = why_apart(dots) if dots else ""
+    why = why_unfused(dots) if dots else ""
     if why:
         raise CannotTile(why)
     return dots

@@ -12,7 +12,7 @@ from stack.passes.tiling.frame import CannotTile
 Placed = list[tuple[Node, Index]]
 
 
-def places_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
+def index_maps_of(body: Block, root: Node, index: Index) -> dict[Node, Index]:
     """Where nodes sit in the axes of the root: pulled to operands, pushed to users.
 
     A result of the body has a place only where the axes reach all of it: not behind a slice.

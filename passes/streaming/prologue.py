@@ -13,14 +13,14 @@ from stack.passes.streaming.terms import Value
 EXPANDS = 4  # times the elements that an operand is computed from
 
 
-def expands(region: Region, sink: Node) -> bool:
+def fuses_prologue(region: Region, sink: Node) -> bool:
     """Whether the sink is a dot alone, one operand of which is computed from much less."""
     if not is_contraction(sink) or len(region.members) > 1:
         return False
-    return any(_is_expanded(region, sink, operand) for operand in region.operands[sink])
+    return any(_is_prologue(region, sink, operand) for operand in region.operands[sink])
 
 
-def _is_expanded(region: Region, sink: Node, operand: Value) -> bool:
+def _is_prologue(region: Region, sink: Node, operand: Value) -> bool:
     """Whether a value is computed from much less, and for the sink alone."""
     pending, seen = [operand], set[Value]()
     read: set[Node] = set()

@@ -8,7 +8,7 @@ import pytest
 from stack.ir import parse
 from stack.ir.dim import symbol
 from stack.ir.node import Block, Node
-from stack.passes.positions.places import places_of
+from stack.passes.positions.index_maps import index_maps_of
 from stack.rewrite import Pipeline
 
 
@@ -22,8 +22,9 @@ def group(lines: str) -> tuple[Block, dict[str, Node]]:
 def placed(lines: str, root: str) -> dict[str, str]:
     body, named = group(lines)
     node = named[root]
-    marks = tuple(symbol(x, 0, int(s) - 1) for x, s in zip("abc", node.tensor.shape))  # pyright: ignore
-    found = places_of(body, node, marks)
+    # pyright: ignore
+    iter_vars = tuple(symbol(x, 0, int(s) - 1) for x, s in zip("abc", node.tensor.shape))
+    found = index_maps_of(body, node, iter_vars)
     return {name: ", ".join(map(str, found[n])) for name, n in named.items() if n in found}
 
 

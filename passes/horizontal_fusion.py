@@ -1,4 +1,6 @@
-"""beside: products of one left operand that do not wait for each other become one launch."""
+"""horizontal_fusion: products of one left operand that do not wait for each other become one
+launch.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +11,9 @@ from typing import ClassVar
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.traits import contractions, items_of
 from stack.ir.types import TupleType
-from stack.passes.blocking.beside import side_by_side
-from stack.passes.blocking.joined import left_of
-from stack.passes.blocking.tile_choice import Product, beside_of, best_seconds, product_of
+from stack.passes.blocking.horizontal import side_by_side
+from stack.passes.blocking.multi_gemm import left_of
+from stack.passes.blocking.tile_choice import Product, best_seconds, horizontal_product, product_of
 from stack.passes.control import changed_bodies
 from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
@@ -21,7 +23,7 @@ from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class Beside(Pass):
+class HorizontalFusion(Pass):
     """Put groups of one product each, all of one left operand, side by side in one kernel.
 
     Only where the model of `tiles` expects that to be faster. Each keeps what follows it.
@@ -30,7 +32,7 @@ class Beside(Pass):
         most: how many one kernel takes.
     """
 
-    name: ClassVar[str] = "beside"
+    name: ClassVar[str] = "horizontal_fusion"
     most: int = 4
 
     def run(self, func: Func, log: Log) -> Func:
@@ -49,7 +51,7 @@ class Beside(Pass):
             if not self._is_faster(block, found, log):
                 continue
             lines = [line for n in found for line in block.locs.get(n, ())]
-            if not log.spend("beside", tuple(dict.fromkeys(lines))):
+            if not log.spend("horizontal_fusion", tuple(dict.fromkeys(lines))):
                 return block
             block = _put(block, found)
 
@@ -73,12 +75,14 @@ class Beside(Pass):
         except CannotTile:
             return False
         first = products[0]
-        if any(p.apart != 1 for p in products):
+        if any(p.batch != 1 for p in products):
             return False
         if first.height == 1 and any(p.across != first.across for p in products):
             return False  # rows along lines and across them want different tiles
         dtype = _dot(nodes[0]).args[0].dtype
-        both, *each = (best_seconds(p, dtype, log.gpu) for p in (beside_of(products), *products))
+        both, *each = (
+            best_seconds(p, dtype, log.gpu) for p in (horizontal_product(products), *products)
+        )
         shown = ", ".join(f"%{block.names.get(n, n.op)}" for n in nodes)
         log.note(
             f"{shown}: the model expects {both * 1e6:.1f} us side by side,"

@@ -40,7 +40,7 @@ class _Blocks:
     def _split(
         self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int
     ) -> Node:
-        """The loop as one over blocks of so many turns."""
+        """The loop as one over blocks of so many iterations."""
         b = self.b
         index, *carried = block.params
         extent = int(index.attrs["extent"])

@@ -13,7 +13,7 @@ from stack.passes.streaming.graph import Graph, keeps_its_value
 from stack.passes.streaming.region import Region
 
 
-def alongside(
+def multi_outputs(
     graph: Graph, region: Region, finishing: Collection[Node], outputs: Sequence[Node]
 ) -> list[Node]:
     """The values to write with `outputs`, which are results of the block and read no state.
@@ -37,4 +37,4 @@ def alongside(
     ]
 
 
-__all__ = ["alongside"]
+__all__ = ["multi_outputs"]

@@ -1,9 +1,10 @@
-"""walks: groups that read the same lines become one, where reductions run along and across them.
+"""mix_order: groups that read the same lines become one, where reductions run along and across
+them.
 
 `fuse` joins reductions over the same axes only. The gradients of a norm reduce along rows, those of
-its gain and bias over all rows: one walk over the rows gives all of them (see `blocking.walk`), and
-reads each row once. Where rows are too long for that, values that one group writes only for the
-other are computed in both.
+its gain and bias over all rows: one walk over the rows gives all of them (see
+`blocking.mix_order`), and reads each row once. Where rows are too long for that, values that one
+group writes only for the other are computed in both.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.tensor_ops import result_type
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
+from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.passes.blocking.tiler import BlockTiler
-from stack.passes.blocking.walk import WalkTiler, space_of
 from stack.passes.control import changed_bodies
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import CannotTile
@@ -29,7 +30,7 @@ from stack.target import Gpu
 
 
 @dataclass(frozen=True)
-class Walks(Pass):
+class MixOrder(Pass):
     """Join groups with reductions along and across the same lines.
 
     Attributes:
@@ -37,7 +38,7 @@ class Walks(Pass):
         min_programs: fewest programs that a joined group may run in.
     """
 
-    name: ClassVar[str] = "walks"
+    name: ClassVar[str] = "mix_order"
     max_inputs: int = 32
     min_programs: int = 48
 
@@ -48,10 +49,10 @@ class Walks(Pass):
         changed = changed_bodies(block, lambda b: b if b.is_open else self._block(b, log))
         block = replace(block, changed) if changed else block
         while True:
-            joined = self._step(block, log)
-            if joined is None:
+            fused = self._step(block, log)
+            if fused is None:
                 return block
-            block = joined
+            block = fused
 
     def _step(self, block: Block, log: Log) -> Block | None:
         """The block with two groups joined; None where there are no such two."""
@@ -67,12 +68,16 @@ class Walks(Pass):
                 if len(pair.args) > self.max_inputs or not (fits or pair.is_between(log.gpu)):
                     continue
                 lines = (*block.locs.get(first, ()), *block.locs.get(second, ()))
-                if not log.spend("walk" if fits else "walk_apart", tuple(dict.fromkeys(lines))):
+                if not log.spend(
+                    "mix_order" if fits else "mix_order_unfused", tuple(dict.fromkeys(lines))
+                ):
                     return None
                 names = " and ".join(f"%{block.names.get(n, n.op)}" for n in (first, second))
-                does = "walk over the same lines" if fits else "each compute what was between them"
+                does = (
+                    "are one mix-order reduction" if fits else "each compute what was between them"
+                )
                 log.note(f"{names} {does}")
-                return replace(block, pair.joined() if fits else pair.apart())
+                return replace(block, pair.fused() if fits else pair.unfused())
         return None
 
 
@@ -98,7 +103,9 @@ def _bytes(node: Node) -> int:
 
 def _has_kernel(group: Node, gpu: Gpu) -> bool:
     try:
-        (BlockTiler if space_of(group.blocks[0]) is None else WalkTiler)(group, target=gpu).kernel()
+        (BlockTiler if space_of(group.blocks[0]) is None else MixOrderTiler)(
+            group, target=gpu
+        ).kernel()
     except CannotTile:
         return False
     return True
@@ -181,7 +188,7 @@ class _Pair:
             self.params.append(self.values[base])
         return reshaped(self.values[base], arg.shape)
 
-    def joined(self) -> dict[Node, Replacement]:
+    def fused(self) -> dict[Node, Replacement]:
         """One group in the place of the results that are needed."""
         return self._group(self.outputs, self.members[0])
 
@@ -198,10 +205,10 @@ class _Pair:
         read = {behind(x) for x in first.args} - {behind(x) for x in second.args}
         if sum(map(_bytes, read)) > sum(map(_bytes, between)):
             return False
-        made = (r.node for r in self.apart().values())
+        made = (r.node for r in self.unfused().values())
         return all(_has_kernel(maker(n), gpu) for n in made)
 
-    def apart(self) -> dict[Node, Replacement]:
+    def unfused(self) -> dict[Node, Replacement]:
         """A group for what each of the two gives, with what it takes of the other."""
         first, second = self.members
         mine = [o for o in self.outputs if o is second or second in o.args]

@@ -9,8 +9,8 @@ from gpu_cases import assert_near, floats, several
 from stack.backends.triton.printer import print_kernel
 from stack.ir import Func, Node, parse, verify
 from stack.ir.node import topological
-from stack.passes.blocking.beside import BesideTiler
-from stack.passes.blocking.joined import parts_of
+from stack.passes.blocking.horizontal import HorizontalTiler
+from stack.passes.blocking.multi_gemm import parts_of
 from stack.rewrite import Pipeline
 from stack.schedule import schedules_of
 
@@ -26,7 +26,7 @@ BEFORE = """func @f(%x: X, %q: Q, %k: K, %v: K) -> (A, B, B) at tensor {
 }
 """.translate(TYPES)
 EXPECTED = """func @f(%x: X, %q: Q, %k: K, %v: K) -> (A, B, B) at tensor {
-  %fusion = fusion(%x, %q, %k, %v) {kind="gemm", name="dot_beside_dot_beside_dot"} : (A, B, B) \
+  %fusion = fusion(%x, %q, %k, %v) {kind="gemm", name="dot_and_dot_and_dot"} : (A, B, B) \
 {(%p0: X, %p1: Q, %p2: K, %p3: K)
     %dot = dot(%p0, %p1) {rule="m k, n k -> m n"} : A
     %dot_1 = dot(%p0, %p2) {rule="m k, n k -> m n"} : B
@@ -41,8 +41,8 @@ EXPECTED = """func @f(%x: X, %q: Q, %k: K, %v: K) -> (A, B, B) at tensor {
 """.translate(TYPES)
 
 
-def beside(text: str) -> Func:
-    made = Pipeline("beside").run(parse(text)).func
+def horizontal(text: str) -> Func:
+    made = Pipeline("horizontal_fusion").run(parse(text)).func
     verify(made)
     assert parse(str(made)) is made
     return made
@@ -53,8 +53,8 @@ def groups(made: Func) -> list[Node]:
 
 
 def test_before_and_expected() -> None:
-    assert str(beside(BEFORE)) == EXPECTED
-    assert beside(EXPECTED) is parse(EXPECTED)
+    assert str(horizontal(BEFORE)) == EXPECTED
+    assert horizontal(EXPECTED) is parse(EXPECTED)
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_before_and_expected() -> None:
 )  # fmt: skip
 def test_what_stays_on_its_own(old: str, new: str) -> None:
     text = BEFORE.replace(old, new.translate(TYPES))
-    for group in groups(beside(text)):
+    for group in groups(horizontal(text)):
         assert len(parts_of(group.blocks[0])) == 2
 
 
@@ -87,13 +87,13 @@ def test_two_that_are_put_together_do_not_wait_for_each_other() -> None:
   return %b, %c
 }
 """.translate(TYPES)
-    assert len(groups(beside(text))) == 1
+    assert len(groups(horizontal(text))) == 1
 
 
 def test_large_products_are_faster_one_by_one() -> None:
     """Their programs take turns, so that the end of a tile overlaps the next."""
     text = BEFORE.replace("2048", "16384").replace("1024,", "4096,").replace(", 1024]", ", 4096]")
-    (record,) = Pipeline("beside").run(parse(text)).records
+    (record,) = Pipeline("horizontal_fusion").run(parse(text)).records
     assert not groups(record.after)
     assert "one by one" in record.notes[0]
 
@@ -113,7 +113,7 @@ SMALL = """func @f(%x: T[67, 300], %q: T[130, 300], %k: T[37, 300], %v: T[300, 4
 def put(dtype: str, tile: str) -> Func:
     """Three products of primes, the last with a bias, in one group with a tile."""
     text = SMALL.replace("T[", f"{dtype}[")
-    made = beside(str(Pipeline("fuse").run(parse(text)).func))
+    made = horizontal(str(Pipeline("fuse").run(parse(text)).func))
     (group,) = groups(made)
     name = f'name="{group.attrs["name"]}"'
     return parse(str(made).replace(name, f'{name}, schedule="{tile}"'))
@@ -124,7 +124,7 @@ def put(dtype: str, tile: str) -> Func:
     [
         "m=32@grid n=32@grid k=32@serial warps=4 stages=2",
         "m=16@grid n=64@grid k=128@serial warps=4 stages=2",
-        "apart",
+        "unfused",
     ],
 )
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
@@ -132,7 +132,7 @@ def test_values(dtype: str, tile: str, rng: np.random.Generator) -> None:
     source = put(dtype, tile)
     lowered = Pipeline("blocks").run(source).func
     made = [n for n in lowered.nodes if n.op == "kernel"]
-    assert len(made) == (3 if tile == "apart" else 1)
+    assert len(made) == (3 if tile == "unfused" else 1)
     arrays = [floats(tuple(map(int, p.shape)), dtype, rng) for p in source.params]
     text = str(source)
     for name in ("bf16", "f32"):
@@ -144,7 +144,7 @@ def test_values(dtype: str, tile: str, rng: np.random.Generator) -> None:
 
 def test_each_has_programs_of_its_own() -> None:
     (group,) = groups(put("bf16", "m=32@grid n=32@grid k=32@serial warps=4 stages=2"))
-    source = print_kernel(BesideTiler(group).kernel(), "kernel")
+    source = print_kernel(HorizontalTiler(group).kernel(), "kernel")
     assert source.programs == 3 * 5 + 3 * 2 + 3 * 2
     assert "if pid < 15:" in source.text
     assert "if pid >= 15 and pid < 21:" in source.text
@@ -155,9 +155,9 @@ def test_each_has_programs_of_its_own() -> None:
 def test_apart_stands_among_the_tiles() -> None:
     record = Pipeline("schedule{most=20}").run(parse(EXPECTED)).records[0]
     (group,) = groups(record.after)
-    assert schedules_of(group).count("apart") == 1
+    assert schedules_of(group).count("unfused") == 1
     assert not any("persistent" in t or "+" in t for t in schedules_of(group))
-    assert "apart" in record.notes[0]
+    assert "unfused" in record.notes[0]
 
 
 def test_the_block_of_the_group_holds_nothing_else() -> None:

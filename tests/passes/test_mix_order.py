@@ -1,4 +1,4 @@
-"""walks: groups that reduce along and across the same lines become one, and its kernel."""
+"""mix_order: groups that reduce along and across the same lines become one, and its kernel."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kernel_cases import program
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
-from stack.passes.blocking.walk import WalkTiler, space_of
+from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.rewrite import Pipeline
 
 BEFORE = """func @main(%x: f32[8, 6], %d: f32[8, 6]) -> (f32[8, 6], f32[2, 6]) at tensor {
@@ -52,11 +52,11 @@ EXPECTED = """func @main(%x: f32[8, 6], %d: f32[8, 6]) -> (f32[8, 6], f32[2, 6])
 
 
 def test_rows_and_columns_are_joined() -> None:
-    result = Pipeline("walks{min_programs=1}").run(parse(BEFORE), check=True)
+    result = Pipeline("mix_order{min_programs=1}").run(parse(BEFORE), check=True)
     assert str(result.func) == EXPECTED
-    assert result.records[0].by_rule == {"walk": 1}
-    assert result.records[0].notes == ("%y and %c walk over the same lines",)
-    assert Pipeline("walks{min_programs=1}").run(result.func).func is result.func
+    assert result.records[0].by_rule == {"mix_order": 1}
+    assert result.records[0].notes == ("%y and %c are one mix-order reduction",)
+    assert Pipeline("mix_order{min_programs=1}").run(result.func).func is result.func
 
 
 def test_other_lines_stay_apart() -> None:
@@ -66,7 +66,7 @@ def test_other_lines_stay_apart() -> None:
         "  %v = reshape(%d) : f32[2, 4, 6]\n", ""
     )
     func = parse(text)
-    assert Pipeline("walks{min_programs=1}").run(func).func is func
+    assert Pipeline("mix_order{min_programs=1}").run(func).func is func
 
 
 def test_a_path_through_another_step_keeps_them_apart() -> None:
@@ -78,23 +78,23 @@ def test_a_path_through_another_step_keeps_them_apart() -> None:
         "  %v = reshape(%u) : f32[2, 4, 6]\n",
     )  # fmt: skip
     func = parse(text)
-    assert Pipeline("walks{min_programs=1}").run(func, check=True).func is func
+    assert Pipeline("mix_order{min_programs=1}").run(func, check=True).func is func
 
 
 def test_lines_that_do_not_fit_the_registers_stay_apart() -> None:
     func = parse(re.sub(r"\b6\]", "20000]", BEFORE))
-    assert Pipeline("walks{min_programs=1}").run(func).func is func
+    assert Pipeline("mix_order{min_programs=1}").run(func).func is func
 
 
 def test_a_walk_in_few_programs_is_no_gain() -> None:
-    assert Pipeline("walks").run(parse(BEFORE)).func is parse(BEFORE)
+    assert Pipeline("mix_order").run(parse(BEFORE)).func is parse(BEFORE)
 
 
 def test_what_is_read_between_the_two_is_no_output() -> None:
     """The columns sum what the rows make; nothing else needs it."""
     text = BEFORE.replace("reshape(%d)", "reshape(%y)").replace("return %y, %c\n}", "return %c\n}")
     text = text.replace("-> (f32[8, 6], f32[2, 6]) at", "-> (f32[2, 6]) at")
-    func = Pipeline("walks{min_programs=1}").run(parse(text), check=True).func
+    func = Pipeline("mix_order{min_programs=1}").run(parse(text), check=True).func
     (group,) = [n for n in func.nodes if n.op == "fusion"]
     assert str(group.type) == "f32[2, 6]"
     assert space_of(group.blocks[0]) is not None
@@ -125,12 +125,12 @@ PASSED = """func @main(%x: A, %d: A) -> (A, f32[2, 20000]) at tensor {
 
 
 def test_what_long_lines_pass_on_is_computed_twice() -> None:
-    result = Pipeline("walks{min_programs=1}").run(parse(PASSED), check=True)
-    assert result.records[0].by_rule == {"walk_apart": 1}
+    result = Pipeline("mix_order{min_programs=1}").run(parse(PASSED), check=True)
+    assert result.records[0].by_rule == {"mix_order_unfused": 1}
     groups = [n for n in result.func.nodes if n.op == "fusion"]
     assert [str(g.type) for g in groups] == ["bf16[8, 20000]", "f32[2, 20000]"]
     assert all(a.op == "param" for g in groups for a in g.args)
-    assert Pipeline("walks{min_programs=1}").run(result.func).func is result.func
+    assert Pipeline("mix_order{min_programs=1}").run(result.func).func is result.func
 
 
 def test_what_is_returned_too_is_passed_on() -> None:
@@ -139,7 +139,7 @@ def test_what_is_returned_too_is_passed_on() -> None:
         "(bf16[8, 20000], f32[2, 20000]) at", "(bf16[8, 20000], f32[2, 20000], f32[8, 20000]) at"
     )
     func = parse(text)
-    assert Pipeline("walks{min_programs=1}").run(func).func is func
+    assert Pipeline("mix_order{min_programs=1}").run(func).func is func
 
 
 def test_a_slice_of_the_lines_is_another_space() -> None:
@@ -156,10 +156,10 @@ def test_a_slice_of_the_lines_is_another_space() -> None:
     )
     text = text.replace('kind="sum"} : f32[2, 6]', 'kind="sum"} : f32[6]')
     func = parse(text)
-    after = Pipeline("walks{min_programs=1}").run(func).func
+    after = Pipeline("mix_order{min_programs=1}").run(func).func
     assert after is func
     x = np.arange(48, dtype=np.float32).reshape(8, 6)
-    lowered = Pipeline("walks{min_programs=1},blocks,library").run(func).func
+    lowered = Pipeline("mix_order{min_programs=1},blocks,library").run(func).func
     for got, want in zip(lowered.interpret(x, x), func.interpret(x, x), strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -200,7 +200,7 @@ def exact(x: np.ndarray, d: np.ndarray, gain: np.ndarray) -> tuple[np.ndarray, .
 
 
 def lowered(func: Func) -> Func:
-    func = Pipeline("fuse,walks{min_programs=1},blocks,library").run(func).func
+    func = Pipeline("fuse,mix_order{min_programs=1},blocks,library").run(func).func
     verify(func)
     assert parse(str(func)) is func
     assert not [n for n in func.nodes if n.op == "fusion"]
@@ -254,7 +254,7 @@ def shared_columns(m: int, n: int, parts: int) -> Node:
 
 @pytest.mark.parametrize(("m", "n", "parts"), [(128, 300, 2), (7 * 33, 129, 7), (9, 5, 3)])
 def test_blocks_of_lines(m: int, n: int, parts: int, rng: np.random.Generator) -> None:
-    func = program(WalkTiler(shared_columns(m, n, parts)).kernel())
+    func = program(MixOrderTiler(shared_columns(m, n, parts)).kernel())
     verify(func)
     x, d = (rng.standard_normal((m, n)).astype(np.float32) for _ in range(2))
     want = x.astype(np.float64) * np.tanh(d.astype(np.float64))

@@ -1,9 +1,9 @@
-"""Least and greatest values on squares of places, from those of what they are computed from.
+"""Least and greatest values on blocks of places, from those of what they are computed from.
 
-Whether a row sees a column is the same throughout a square of rows and columns where all ids of
+Whether a row sees a column is the same throughout a block of rows and columns where all ids of
 its rows differ from all ids of its columns, or all are one. The least and greatest id on each side
 tell: interval arithmetic (Moore, Interval Analysis, 1966), with False below True. What no rule
-knows is reduced over each square as it is.
+knows is reduced over each block as it is.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stack.passes.tiling.frame import static
 
 @dataclass(frozen=True)
 class Part:
-    """A value for each square: a node over some of the axes, in order."""
+    """A value for each block: a node over some of the axes, in order."""
 
     node: Node
     axes: tuple[int, ...] = ()
@@ -34,23 +34,23 @@ class Part:
 Span = tuple[Part, Part]
 
 
-class Squares:
+class BlockIntervals:
     """Squares of `size` places along the axes `cut` of an index space; others are kept.
 
     Attributes:
         read: elements that are reduced one by one.
     """
 
-    def __init__(self, marks: Index, cut: Sequence[int], size: int) -> None:
-        self.marks = marks
-        self.shape = [bounds(m)[1] + 1 for m in marks]
+    def __init__(self, iter_vars: Index, cut: Sequence[int], size: int) -> None:
+        self.iter_vars = iter_vars
+        self.shape = [bounds(m)[1] + 1 for m in iter_vars]
         self.cut = set(cut)
         self.size = size
         self.read = 0
         self.known: dict[tuple[Node, Index], Span] = {}
 
     def count(self, axis: int) -> int:
-        """How many squares lie along an axis."""
+        """How many blocks lie along an axis."""
         return -(-self.shape[axis] // self.size) if axis in self.cut else self.shape[axis]
 
     def span(self, node: Node, index: Index) -> Span:
@@ -71,7 +71,7 @@ class Squares:
         try:
             found = self._rule(node, index)
         except ValueError:
-            found = None  # an operand lies across the squares
+            found = None  # an operand lies across the blocks
         return found or self._reduced(node, index)
 
     def _rule(self, node: Node, index: Index) -> Span | None:
@@ -111,20 +111,20 @@ class Squares:
     # ---- leaves
 
     def _line(self, node: Node, index: Index) -> Span | None:
-        """A sum of places, at the corners of squares."""
+        """A sum of places, at the corners of blocks."""
         line = affine(node, index)
         if line is None:
             return None
         rest = line
         low = high = Part(constant(0, node.dtype))
-        for axis, mark in enumerate(self.marks):
-            name = str(mark)
+        for axis, iter_var in enumerate(self.iter_vars):
+            name = str(iter_var)
             step = slope(line, name)
             if not isinstance(step, int):
                 return None
             if step == 0:
                 continue
-            rest = add(rest, mul(mark, -step))
+            rest = add(rest, mul(iter_var, -step))
             size = self.size if axis in self.cut else 1
             start = self._times(self.numbers(axis, node.dtype), step * size)
             end = self._plus(start, step * (size - 1))
@@ -135,9 +135,9 @@ class Squares:
         return self._plus(low, rest), self._plus(high, rest)
 
     def _reduced(self, node: Node, index: Index) -> Span:
-        """Of all elements of each square."""
+        """Of all elements of each block."""
         kept = [(i, d) for i, d in enumerate(index) if d != 0]
-        axes = [self.marks.index(d) for _, d in kept if d in self.marks]
+        axes = [self.iter_vars.index(d) for _, d in kept if d in self.iter_vars]
         if len(axes) != len(kept) or axes != sorted(set(axes)):
             raise ValueError(f"{node.op} is read at {index}")
         self.read += static(node.tensor.size)
@@ -146,7 +146,7 @@ class Squares:
         return low, high
 
     def _each(self, node: Node, axes: Sequence[int], kind: str) -> Node:
-        """One reduction of the elements of each square."""
+        """One reduction of the elements of each block."""
         shape = [self.shape[a] for a in axes]
         made = _reshaped(node, shape)
         whole = [self.count(a) * self.size if a in self.cut else self.shape[a] for a in axes]
@@ -168,7 +168,7 @@ class Squares:
         return make("reduce", (_reshaped(made, split),), {"axes": tuple(inner), "kind": kind})
 
     def numbers(self, axis: int, dtype: DType) -> Part:
-        """The number of each square along an axis."""
+        """The number of each block along an axis."""
         hint = TensorType(dtype, (self.count(axis),))
         return Part(make("iota", (), {"axis": 0}, hint=hint), (axis,))
 

@@ -18,7 +18,7 @@ from stack.passes.blocking.tiler import BlockTiler
 from stack.run.cache import Cache
 
 pytest.importorskip("triton")
-from stack.backends.device import forks
+from stack.backends.device import worker_pool
 from stack.backends.triton import build
 from stack.backends.triton.printer import Source, print_kernel
 
@@ -50,7 +50,7 @@ def test_a_crash_and_an_error_are_replies() -> None:
     good, wrong = (build.request(s, "sm_90") for s in kernels())
     crash = {**good, "text": CRASH}
     wrong["text"] = wrong["text"].replace("tl.store", "tl.nothing")
-    found = build.forks().compile([crash, good, wrong])
+    found = build.worker_pool().compile([crash, good, wrong])
     assert "SIGSEGV" in found[0]["error"]
     assert found[1]["cubin"]
     assert "nothing" in found[2]["error"]
@@ -69,7 +69,7 @@ def test_what_a_kernel_does_to_its_compiler_is_bounded(harm: str, why: str) -> N
     good = build.request(kernels()[0], "sm_90")
     seconds = 2.0 if "time" in why else 60.0
     bad = {**good, "text": harm, "seconds": seconds, "bytes": 1 << 28}
-    first, second = build.forks().compile([bad, good])
+    first, second = build.worker_pool().compile([bad, good])
     assert why in first["error"]
     assert second["cubin"]
 
@@ -82,7 +82,7 @@ def test_tools_that_a_compiler_starts_end_with_it(tmp_path: Path) -> None:
         f"open({str(note)!r}, 'w').write(str(p.pid))\np.wait()\n"
     )
     good = build.request(kernels()[0], "sm_90")
-    (reply,) = build.forks().compile([{**good, "text": harm, "seconds": 2.0}])
+    (reply,) = build.worker_pool().compile([{**good, "text": harm, "seconds": 2.0}])
     assert "in time" in reply["error"]
     state = Path(f"/proc/{note.read_text()}/stat")
     assert not state.exists() or state.read_text().split(")")[1].split()[0] == "Z"
@@ -90,7 +90,7 @@ def test_tools_that_a_compiler_starts_end_with_it(tmp_path: Path) -> None:
 
 def test_what_ended_its_compiler_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     hang = {**build.request(kernels()[0], "sm_90"), "text": "while 1: pass\n", "seconds": 1.0}
-    own = build.forks()
+    own = build.worker_pool()
     first = own.compile([hang])
 
     def ask(requests: list[Any]) -> list[Any]:
@@ -129,7 +129,7 @@ def test_each_kernel_that_cannot_be_compiled_is_named(monkeypatch: pytest.Monkey
 
 
 def test_a_lost_sidecar_is_started_again() -> None:
-    own = build.forks()
+    own = build.worker_pool()
     own.warm()
     client = own.client
     assert client is not None
@@ -143,7 +143,7 @@ def test_one_that_cannot_be_started_is_done_without(monkeypatch: pytest.MonkeyPa
     def lost(_: Any) -> Any:
         raise OSError("no processes")
 
-    monkeypatch.setattr(forks.Forks, "_running", lost)
+    monkeypatch.setattr(worker_pool.WorkerPool, "_running", lost)
     with pytest.warns(UserWarning, match="no processes"):
         replies = build.build_all(kernels(), "sm_90", build.UNLIMITED, None)
     assert all("cubin" in r for r in replies)
@@ -156,7 +156,7 @@ def test_the_cache_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     def refuse(_: Any) -> list[dict[str, Any]]:
         raise AssertionError("compiled again")
 
-    monkeypatch.setattr(build.forks(), "_ask", lambda asked: refuse(asked) if asked else [])
+    monkeypatch.setattr(build.worker_pool(), "_ask", lambda asked: refuse(asked) if asked else [])
     again = build.build_all(sources, "sm_90", build.UNLIMITED, store)
     assert [r["cubin"] for r in again] == [r["cubin"] for r in first]
     with pytest.raises(AssertionError, match="compiled again"):

@@ -1,4 +1,4 @@
-"""collapse: neighbouring axes that a group or stream never tells apart become one.
+"""coalesce: neighbouring axes that a group or stream never tells apart become one.
 
 A linear layer over a batch of sequences is one product of all their rows: as one axis, tiles run
 across sequences, and none is cut off at the end of each. Views around the group are free.
@@ -27,11 +27,11 @@ from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class Collapse(Pass):
+class Coalesce(Pass):
     """Merge axes that stand side by side wherever they appear: of fusion groups, bare dots and
     streams. Batch axes of a stream stay: its programs share them out as they are."""
 
-    name: ClassVar[str] = "collapse"
+    name: ClassVar[str] = "coalesce"
 
     def run(self, func: Func, log: Log) -> Func:
         made = Func(func.name, self._block(func.body, log), func.level)
@@ -45,9 +45,9 @@ class Collapse(Pass):
                 continue
             axes = _Axes(group)
             merged = axes.pairs()
-            if not merged or not log.spend("collapse", block.locs.get(node, ())):
+            if not merged or not log.spend("coalesce", block.locs.get(node, ())):
                 continue
-            made = axes.collapsed(group, merged)
+            made = axes.coalesced(group, merged)
             names = {made: block.names[node]} if node in block.names else {}
             if not isinstance(node.type, TupleType):
                 changed[node] = Replacement(reshaped(made, node.shape), names=names)
@@ -145,7 +145,7 @@ class _Axes:
             if kept.isdisjoint((axis, left))
         }
 
-    def collapsed(self, group: Node, merged: dict[int, int]) -> Node:
+    def coalesced(self, group: Node, merged: dict[int, int]) -> Node:
         """The group with one axis for each run of merged ones."""
         kept = {n: [i for i, a in enumerate(self._of(n)) if a not in merged] for n in self.dims}
         done: dict[Node, Node] = {}

@@ -22,7 +22,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.traits import behind
 from stack.passes.blocking.multi_gemm import why_unfused
 from stack.passes.control import changed_bodies
-from stack.passes.fission import fission_epilogues
+from stack.passes.epilogue_fission import fission_epilogues
 from stack.passes.recompute import recompute_values
 from stack.rewrite.engine import Scope, on, replace, rewrite
 from stack.rewrite.fusion import FusionRule, Grouping, Limits

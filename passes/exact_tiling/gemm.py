@@ -122,7 +122,7 @@ class _GemmTiler(Tiler):
     def _spanning(self) -> list[Node]:
         return [self.dot]
 
-    def _axes(self, root: Node, iter_vars: Index, places: Mapping[Node, Index]) -> Index:
+    def _axes(self, root: Node, iter_vars: Index, index_maps: Mapping[Node, Index]) -> Index:
         roles, names = self.roles, iter("ghijkl")
 
         def steps(extent: int) -> Dim:

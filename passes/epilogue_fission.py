@@ -87,7 +87,7 @@ def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
         return False
     grouping.put(first)
     grouping.put(second)
-    if _is_taken(grouping, first) and grouping.log.spend("carve_epilogue", grouping.lines(part)):
+    if _is_taken(grouping, first) and grouping.log.spend("fission_epilogue", grouping.lines(part)):
         return True
     grouping.put(group, first, second)
     return False

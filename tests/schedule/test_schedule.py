@@ -38,7 +38,7 @@ TEXTS = [
     "n=8@vector warps=4",
     "k=32",
     "library",
-    "apart",
+    "unfused",
 ]
 ATTENTION = """
 func @main(%q: bf16[2, S, 64], %k: bf16[2, S, 64], %v: bf16[2, S, 64]) -> (bf16[2, S, 64])
@@ -178,7 +178,7 @@ RULES = Rules(
         ("m=64@grid m=16@warp m=4@lane", ""),
         ("k=16@grid", ""),
         ("library", ""),
-        ("apart", "'apart' cannot stand in place of this kernel; what can: library"),
+        ("unfused", "'unfused' cannot stand in place of this kernel; what can: library"),
         ("q=4@grid", "no axis 'q'; its domain has m \\(512, parallel\\)"),
         ("m=48@grid", "axis m: a block of 48 is no power of two"),
         ("m=0@grid", "axis m: a block of 0 elements"),

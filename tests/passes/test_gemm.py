@@ -207,6 +207,9 @@ def test_equal_dots_are_one_kernel_and_few_rows_are_not_packed() -> None:
         ("b m, b m -> m b", (8, 16), (8, 16), "batch axis"),
         ("m j k, k n -> m n", (8, 2, 8), (8, 16), "summed on its own"),
         ("m k, k n -> m n", (2, 100003), (100003, 64), "equal size"),
+        ("m k, k n -> m n", (0, 4), (4, 5), "empty"),
+        ("m k, k n -> m n", (3, 0), (0, 5), "empty"),
+        ("m k, k n -> m n", (3, 4), (4, 0), "empty"),
     ],
 )
 def test_what_has_no_schedule_says_why(rule: str, first: Shape, second: Shape, why: str) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_contraction
 from stack.passes.blocking.policies import block_policy
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
@@ -133,7 +134,7 @@ class _Writer:
                 for i, (schedule, prediction) in enumerate(expected)
                 if i < most or schedule.instead == UNFUSED
             ]
-            (dot, *_) = (n for n in _group(node).blocks[0].nodes if n.op == "dot")
+            (dot, *_) = (n for n in _group(node).blocks[0].nodes if is_contraction(n))
             reach = _reach(as_gpu(self.log.target))
             text = f"{name} {dot.attrs['rule']}: the model expects {'; '.join(told)} ({reach})"
             self.log.note(text, lines)
@@ -147,7 +148,7 @@ class _Writer:
 def _worth(policy: Policy | None, group: Node) -> Policy | None:
     """The policy of a product that is no library's. Raises CannotTile."""
     if policy is not None:
-        check_worth(next(n for n in group.blocks[0].nodes if n.op == "dot"))
+        check_worth(next(n for n in group.blocks[0].nodes if is_contraction(n)))
     return policy
 
 
@@ -162,7 +163,7 @@ def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
 
 
 def _group(node: Node) -> Node:
-    return alone(node) if node.op == "dot" else node
+    return alone(node) if is_contraction(node) else node
 
 
 def _reach(gpu: Gpu) -> str:

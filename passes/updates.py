@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from stack.ir.builder import rebuild_block
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias, is_group, is_input
+from stack.ir.traits import is_alias, is_group, is_input, is_loop
 from stack.ir.types import TupleType
 
 
@@ -21,7 +21,7 @@ def copied(kernel: Node) -> tuple[Node, int] | None:
         return None
     block = kernel.blocks[0]
     for node in block.nodes:
-        if node.op == "loop" and node.args == block.params[-1:]:
+        if is_loop(node) and node.args == block.params[-1:]:
             source = _source(node, {})
             if source in block.params[:-1] and source.type == block.params[-1].type:
                 return node, block.params.index(source)
@@ -36,7 +36,7 @@ def _source(loop: Node, outer: Mapping[Node, int]) -> Node | None:
     step, memory = block.params
     steps = {**outer, step: int(step.attrs["extent"])}
     (last,) = block.results
-    if last.op == "loop" and last.args == (memory,):
+    if is_loop(last) and last.args == (memory,):
         return _source(last, steps)
     if last.op != "store" or last.args[0] is not memory or last.args[1].op != "load":
         return None

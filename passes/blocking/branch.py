@@ -12,6 +12,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import substitute
 from stack.ir.node import Node, topological
+from stack.ir.traits import reads_by_data
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import corners
 from stack.passes.blocking.reduce import unscaled
@@ -70,7 +71,7 @@ def _is_one(frame: BlockValues, node: Node, index: Index) -> bool:
 
 
 def _is_costly(node: Node) -> bool:
-    return ops.lookup(node.op).kind in COSTLY or node.op == "gather"
+    return ops.lookup(node.op).kind in COSTLY or reads_by_data(node)
 
 
 def branched(

@@ -11,6 +11,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, bounds
 from stack.ir.node import Node
+from stack.ir.traits import converts
 from stack.ir.types import DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.reduce import BlockReduce, unscaled
@@ -54,7 +55,7 @@ class BlockDots(BlockReduce):
     # ---- elementwise
 
     def _elementwise(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
-        if node.op == "cast" and node.dtype.is_float:
+        if converts(node) and node.dtype.is_float:
             line = affine(node.args[0], index)
             exact = self._real(line, wide(node.dtype)) if line is not None else None
             if exact is not None:
@@ -123,7 +124,7 @@ class BlockDots(BlockReduce):
         if node in self.inputs and guard is None:
             return self.load(self.inputs[node], index, guard, raw=True)
         value = self.value(node, index, guard)
-        if value.node.op == "cast" and value.node.args[0].dtype == dtype:
+        if converts(value.node) and value.node.args[0].dtype == dtype:
             return NamedTile(value.node.args[0], value.axes)
         return self.cast(value, dtype)
 

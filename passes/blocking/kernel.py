@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, substitute, symbol
 from stack.ir.node import Node
+from stack.ir.traits import arrays_of, is_reduction, op_names
 from stack.ir.types import TensorType, TupleType
 from stack.passes.blocking.frame import Axis, index_type
 from stack.passes.blocking.values import BlockValues
@@ -34,7 +35,7 @@ class KernelTiler(BlockValues):
         if 0 in sizes:
             raise CannotTile("an array in it is empty")
         self.check()
-        arrays = [n for n in body.nodes if n.op == "const" and n.tensor.rank]
+        arrays = arrays_of(body)
         self.take(body.params, arrays)
         self.args = [*group.args, *arrays]
 
@@ -68,12 +69,12 @@ class KernelTiler(BlockValues):
         return Node("kernel", self.args, attrs, self.group.type, (block,))
 
     def _ops(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(n.op for n in self.body.nodes if n.op != "const"))
+        return op_names(self.body.nodes)
 
     # ---- where values sit
 
     def _reduces(self) -> list[Node]:
-        return [n for n in self.body.nodes if n.op == "reduce" and n.attrs["axes"]]
+        return [n for n in self.body.nodes if is_reduction(n) and n.attrs["axes"]]
 
     def _spanning(self) -> list[Node]:
         """Dots whose axes span the group."""

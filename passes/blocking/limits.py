@@ -16,6 +16,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import choice, is_reduction
 from stack.passes.blocking.fold import BlockFold
 from stack.passes.blocking.frame import Axis, BlockFrame, NamedTile
 from stack.passes.positions.affine import slope
@@ -113,7 +114,7 @@ def _limits(
     inner = step.most([inner, first], 0)
     outer = step.least([step.down(b) for _, b in lines.upper], count)
     outer = step.most([step.least([outer, end], count), inner], 0)
-    alike = [n for n in states.nodes if n.op == "select" and n.args[0] is select.args[0]]
+    alike = [n for n in states.nodes if choice(n) and n.args[0] is select.args[0]]
     fixed = {n: n.args[visible] for n in alike if index_in_pass(states, at, n) == lines.index}
     found_segments: list[Segment] = []
     if lines.lower:
@@ -161,7 +162,7 @@ class _Steps:
 def operand_place(state: Node, place: Index, operand: Node, position: int) -> Index:
     """Where a state's operand is read; the streamed axis is the symbol `streamed`."""
     k = symbol("streamed", 0, max(int(operand.shape[position]) - 1, 0))  # pyright: ignore
-    if state.op == "reduce":
+    if is_reduction(state):
         return (*place[:position], k, *place[position:])
     rule = parse_rule(state.attrs["rule"])
     found = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from stack.ir.node import Node
+from stack.ir.traits import contractions, is_contraction
 from stack.passes.blocking.horizontal import horizontal_products
 from stack.passes.blocking.mix_order import space_of
 from stack.passes.blocking.multi_gemm import products_of
@@ -32,7 +33,7 @@ def block_policy(group: Node, gpu: Gpu) -> Policy | None:
     """
     if group.op == "stream":
         return StreamTiler(group, target=gpu).policy(stream_index_maps(*group.blocks))
-    if any(n.op == "dot" for n in group.blocks[0].nodes):
+    if any(map(is_contraction, group.blocks[0].nodes)):
         return product_policy(group, gpu)
     body = group.blocks[0]
     if any(n.op == "scan" for n in body.nodes) or space_of(body) is not None:
@@ -47,7 +48,7 @@ def product_policy(group: Node, gpu: Gpu) -> ProductPolicy:
         CannotTile: no kernel of blocks computes it.
     """
     body = group.blocks[0]
-    dots = [n for n in body.nodes if n.op == "dot"]
+    dots = contractions(body.nodes)
     dtype = dots[0].args[0].dtype
     horizontal = horizontal_products(body)
     product = horizontal_product(horizontal) if horizontal else product_of(body, products_of(body))

@@ -15,6 +15,7 @@ from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.relation import delinearize
+from stack.ir.traits import choice, is_number, is_reduction
 from stack.ir.warp_ops import WARP
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import KernelTiler
@@ -28,11 +29,11 @@ def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
     """`x * c` as x and a positive number c, also below a select that hides with -inf."""
     if node.op == "mul" and node.tensor.rank:
         for factor, other in (node.args, node.args[::-1]):
-            if factor.op == "const" and not factor.tensor.rank:
+            if is_number(factor):
                 number = float(factor.attrs["value"].array)
                 if 0 < number < 1e30:
                     return other, number
-    if node.op == "select" and node.tensor.rank:
+    if choice(node) and node.tensor.rank:
         for side in (1, 2):
             fill = node.args[side]
             if fill.op == "const" and float(fill.attrs["value"].array) == -float("inf"):
@@ -331,7 +332,11 @@ class BlockReduce(KernelTiler):
         found = [node]
         before = {node: set(topological([node.args[0]]))}
         for other in self.body.nodes:
-            if other.op != "reduce" or other is node or other.attrs["axes"] != node.attrs["axes"]:
+            if (
+                not is_reduction(other)
+                or other is node
+                or other.attrs["axes"] != node.attrs["axes"]
+            ):
                 continue
             if other.args[0].shape != node.args[0].shape:
                 continue

@@ -9,6 +9,7 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import is_array, is_contraction, op_names
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.reduce import ONCE, PRIVATE, TWICE, WHOLE, ReductionLoop
 from stack.passes.blocking.stream_index_maps import IndexMaps
@@ -33,7 +34,7 @@ class GridTiler(WholeTiler):
         for p, q in zip(self.states.params, self._arguments(), strict=True):
             self.inputs[q] = self.inputs[p]
         self.extent = static(streamed_extent(group))
-        self.has_dot = any(n.op == "dot" for n in self.states.nodes)
+        self.has_dot = any(map(is_contraction, self.states.nodes))
         self.has_windows = self.has_dot
         self.is_private = is_lane_private(group)
         self.hiding = dict(hiding_selects(self.states)) if self.has_dot else {}
@@ -46,7 +47,7 @@ class GridTiler(WholeTiler):
         self.streamed = ""
         self.along: dict[Node, str] = {}  # the axis of each variable of the grid
         for block in (self.states, self.ending):
-            for array in (n for n in block.nodes if n.op == "const" and n.tensor.rank):
+            for array in (n for n in block.nodes if is_array(n)):
                 if array not in self.inputs:
                     self.inputs[array] = self.memory(f"p{len(self.args)}", array.tensor)
                     self.args.append(array)
@@ -56,7 +57,7 @@ class GridTiler(WholeTiler):
 
     def _ops(self) -> tuple[str, ...]:
         nodes = (*self.states.nodes, *self.ending.nodes)
-        return tuple(dict.fromkeys(n.op for n in nodes if n.op != "const"))
+        return op_names(nodes)
 
     def locs(self, node: Node) -> tuple[str, ...]:
         return self.states.locs.get(node) or self.ending.locs.get(node, ())

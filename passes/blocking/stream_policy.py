@@ -8,6 +8,7 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import contractions
 from stack.ir.warp_ops import WARP
 from stack.passes.blocking.stream_extents import extents, in_parts
 from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
@@ -38,8 +39,8 @@ class StreamPolicy(Policy):
     def __init__(self, stream: Node, shape: StreamShape, gpu: Gpu) -> None:
         self.stream, self.shape, self.gpu = stream, shape, gpu
         self.states = stream.blocks[0]
-        self.dots = [n for n in self.states.nodes if n.op == "dot"]
-        self.sums = [s for s in self.states.results if s.op == "dot"]
+        self.dots = contractions(self.states.nodes)
+        self.sums = contractions(self.states.results)
         self.extent = static(streamed_extent(stream))
         self.widest = max(
             (max(LEAST, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, symbols
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction, is_input
 from stack.passes.blocking.stream_index_maps import IndexMaps
 from stack.passes.tiling.frame import CannotTile
 
@@ -59,7 +60,7 @@ def _row(places: Mapping[Node, Index], iter_vars: Sequence[str], extents: Mappin
     """
     own: set[str] = set()
     for state, place in places.items():
-        if state.op == "dot":
+        if is_contraction(state):
             rule = parse_rule(state.attrs["rule"])
             names = [{a.names[0] for a in operand} for operand in rule.inputs]
             other = 1 - memory_side(state)
@@ -83,14 +84,14 @@ def is_in_memory(node: Node) -> bool:
     """Whether a value of a stream is read from an array."""
     while node.op in MOVED:
         node = node.args[0]
-    return node.op == "param" or (node.op == "const" and bool(node.tensor.rank))
+    return is_input(node) or (node.op == "const" and bool(node.tensor.rank))
 
 
 def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
     """Marks of axes that only the operand of a dot in memory has: held whole."""
     found: set[str] = set()
     for state, place in places.items():
-        if state.op != "dot":
+        if not is_contraction(state):
             continue
         rule = parse_rule(state.attrs["rule"])
         own = [{a.names[0] for a in operand} for operand in rule.inputs]

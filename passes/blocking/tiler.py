@@ -10,6 +10,7 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, substitute, symbol, symbols
 from stack.ir.node import Node
 from stack.ir.relation import delinearize
+from stack.ir.traits import is_contraction, reads_by_data
 from stack.ir.types import DType
 from stack.passes.blocking.dots import BlockDots
 from stack.passes.blocking.frame import Axis, NamedTile
@@ -43,7 +44,7 @@ class BlockTiler(BlockDots):
         self.warps = 4
         self.stages = 2
         self.is_persistent = False
-        self.streams_out = not any(n.op == "dot" for n in self.body.nodes)
+        self.streams_out = not any(map(is_contraction, self.body.nodes))
         self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole waves
 
     def check(self) -> None:
@@ -58,7 +59,7 @@ class BlockTiler(BlockDots):
         """The kernel node of the group. Raises CannotTile."""
         root, iter_vars, index_maps = self._root()
 
-        if root.op != "dot":
+        if not is_contraction(root):
             found, long = self._space_axes(root, index_maps, iter_vars)
             return self.finish(self.sited(iter_vars, index_maps, found), long)
         roles = roles_of(root)
@@ -234,7 +235,7 @@ class BlockTiler(BlockDots):
         found = [n.attrs["axes"] for n in self._reduces() if n.args[0] is root]
         reduced = sorted({int(a) for axes in found for a in axes})
         results = self.body.results
-        picks = tuple(n for n in self.body.nodes if n.op == "gather")
+        picks = tuple(n for n in self.body.nodes if reads_by_data(n))
         arrays = (*self.inputs, *results)
         return RowSpace(root, iter_vars, index_maps, arrays, results, tuple(reduced), picks)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node
+from stack.ir.traits import items_of
 from stack.passes.blocking.horizontal import alone_of, unscheduled
 from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.tile_choice import first_text
@@ -29,7 +30,7 @@ def unfuse_gemms(block: Block) -> Block:
         if len(parts) == 1:
             changed[node] = Replacement(parts[0])
             continue
-        for item in (n for n in block.nodes if n.op == "item" and n.args[0] is node):
+        for item in items_of(node, block.nodes):
             changed[item] = Replacement(parts[int(item.attrs["index"])])
     return replace(block, changed) if changed else block
 

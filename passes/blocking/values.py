@@ -13,6 +13,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, floordiv, mod, mul
 from stack.ir.node import Block, Node
+from stack.ir.traits import converts, reads_by_data, writes_by_data
 from stack.ir.types import I32, I64, DType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.memory import BlockMemory
@@ -24,9 +25,9 @@ Reader = Callable[[Index], NamedTile]  # how a value is read at an index
 
 def _is_rounded(node: Node, dtype: DType) -> bool:
     """Whether it is what a wide type makes of values of a type."""
-    while node.op == "gather":
+    while reads_by_data(node):
         node = node.args[0]
-    return node.op == "cast" and node.args[0].dtype == dtype
+    return converts(node) and node.args[0].dtype == dtype
 
 
 def _is_zero(node: Node) -> bool:
@@ -94,7 +95,7 @@ class BlockValues(BlockMemory):
         special = getattr(self, f"_{node.op}", None)
         if special is not None:
             return special(node, index, guard)
-        if kind == "movement" and node.op != "scatter":
+        if kind == "movement" and not writes_by_data(node):
             (source,) = ops.pull(node, index)
             return self.value(node.args[0], source, guard)
         raise CannotTile(f"no schedule for {node.op}")
@@ -107,7 +108,7 @@ class BlockValues(BlockMemory):
             source = self.cast(args[0], node.args[0].dtype)
             type_ = source.node.tensor.with_dtype(node.dtype)
             return self.widen(NamedTile(self.b.bitcast(source.node, type=type_), source.axes))
-        if node.op == "cast":
+        if converts(node):
             return self._cast(args[0], node)
         return self.compute(node, args)
 

@@ -18,6 +18,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul
 from stack.ir.node import Node
+from stack.ir.traits import contractions, is_contraction
 from stack.ir.types import F32, F64, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
@@ -87,7 +88,7 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0, target: Target | None 
     Raises:
         CannotTile: what stands against it.
     """
-    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
+    dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
     if len(dots) == 1 and is_row_of_sums(dots[0]):
         return Tiler(as_reduction(group, dots[0])).kernel()
     return _GemmTiler(group, lanes, rows, as_cpu(target)).kernel()
@@ -96,7 +97,7 @@ def tile_gemm(group: Node, lanes: int = 0, rows: int = 0, target: Target | None 
 class _GemmTiler(Tiler):
     def __init__(self, group: Node, lanes: int, rows: int, cpu: Cpu) -> None:
         super().__init__(group)
-        dots = [n for n in self.body.nodes if n.op == "dot"]
+        dots = contractions(self.body.nodes)
         if len(dots) != 1:
             raise CannotTile("two dots are two kernels")
         self.dot = dots[0]

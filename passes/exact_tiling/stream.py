@@ -18,6 +18,7 @@ from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbol
 from stack.ir.node import Node, deps, topological
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import fold_of, is_reduction
 from stack.ir.types import F32, I64
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import Segment, segments
@@ -260,7 +261,7 @@ class StreamTiler(StreamResults):
         states = [self.states.results[j] for j in level]
         if level is self.levels[-1]:
             return []
-        found = [s.args[0] for s in states if s.op == "reduce"]
+        found = [s.args[0] for s in states if is_reduction(s)]
         return [n for n in dict.fromkeys(found) if any(map(_is_dear, topological([n])))]
 
     def _sweep(self, states: Sequence[Node], dear: Sequence[Node]) -> dict[Node, NamedTile]:
@@ -327,7 +328,7 @@ class StreamTiler(StreamResults):
     def _term(self, state: Node, key: Dim) -> NamedTile:
         """What one key adds to a state in registers."""
         place = self._place(state)
-        if state.op == "reduce":
+        if is_reduction(state):
             ((operand, axis),) = streamed_axes(state)
             return self.value(operand, (*place[:axis], key, *place[axis:]))
         parts = [
@@ -382,7 +383,7 @@ class StreamTiler(StreamResults):
 
 def _kind(state: Node) -> str:
     """What a state reduces with."""
-    return "sum" if state.op == "dot" else str(state.attrs["kind"])
+    return fold_of(state)
 
 
 def _is_dear(node: Node) -> bool:

@@ -15,6 +15,7 @@ from stack.ir.axes import Index, Rule, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbols
 from stack.ir.node import Node
+from stack.ir.traits import converts, unconverted
 from stack.ir.types import F32, I64, DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.exact_tiling.gemm import pick_rows
@@ -111,7 +112,7 @@ class StreamProducts(StreamValues):
         Raises CannotTile where it is computed, or not a plain block.
         """
         while node not in self.inputs:
-            if node.op == "cast" and node.dtype == wide(node.args[0].dtype):
+            if converts(node) and node.dtype == wide(node.args[0].dtype):
                 node = node.args[0]
             elif node.op in VIEWS:
                 (index,) = ops.pull(node, index)
@@ -256,7 +257,7 @@ class StreamProducts(StreamValues):
         names = (key.name, column.name)
         moving = dict(zip(names, (self.size, width), strict=True))
         block, axes = self.block(node, at(key.place, column.place), moving)
-        if block.op == "cast" or not _is_run(block, axes, names[0]):
+        if converts(block) or not _is_run(block, axes, names[0]):
             zero = constant(0, I64)
             memory = self.local("panel", (self.size, width), self.iteration)
             panel = self.b.store(memory, self.put_transposed(block, axes, names), zero, zero)
@@ -283,6 +284,6 @@ class StreamProducts(StreamValues):
 
 def _is_run(block: Node, axes: Sequence[str], key: str) -> bool:
     """Whether rows of a block follow each other in memory."""
-    load = block.args[0] if block.op == "cast" else block
+    load = unconverted(block)
     inner = len(axes) - axes.index(key) - 1
     return block.shape[len(axes) - inner :] == load.args[0].shape[-inner:] if inner else True

@@ -5,6 +5,7 @@ from __future__ import annotations
 from stack.ir.axes import Index
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
+from stack.ir.traits import is_array, op_names
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.frame import static
@@ -25,7 +26,7 @@ class StreamValues(Tiler):
         self.inputs.update(
             (q, self.inputs[p]) for p, q in zip(self.states.params, arguments, strict=True)
         )
-        for array in (n for n in self.ending.nodes if n.op == "const" and n.tensor.rank):
+        for array in (n for n in self.ending.nodes if is_array(n)):
             if array not in self.inputs:
                 self.inputs[array] = self.memory(f"p{len(self.args)}", array.tensor)
                 self.args.append(array)
@@ -33,7 +34,7 @@ class StreamValues(Tiler):
 
     def _ops(self) -> tuple[str, ...]:
         nodes = (*self.states.nodes, *self.ending.nodes)
-        return tuple(dict.fromkeys(n.op for n in nodes if n.op != "const"))
+        return op_names(nodes)
 
     def value(self, node: Node, index: Index, guard: NamedTile | None = None) -> NamedTile:
         """As of all tilers; what is known may change, and is not remembered."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_contraction, is_input
 from stack.ir.types import I32
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
@@ -27,8 +28,10 @@ class Ahead(Product):
     def operands(self, block: Block) -> list[Node]:
         """The loads of a loop's turn that are operands of products and of nothing else."""
         index = block.params[0]
-        used = {a for n in block.nodes for a in n.args if n.op != "dot"} | set(block.results)
-        found = {a: None for n in block.nodes if n.op == "dot" for a in n.args}
+        used = {a for n in block.nodes for a in n.args if not is_contraction(n)} | set(
+            block.results
+        )
+        found = {a: None for n in block.nodes if is_contraction(n) for a in n.args}
         return [
             n
             for n in found
@@ -36,7 +39,7 @@ class Ahead(Product):
             and n not in used
             and index in n.vars
             and n.vars.isdisjoint(block.params[1:])
-            and n.args[0].op == "param"
+            and is_input(n.args[0])
             and self._piece(n) in COPIED
         ]
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from stack.ir import ops
 from stack.ir.kernel_ops import access_parts, loop_parts
 from stack.ir.node import Block, Node, walk
+from stack.ir.traits import is_alias, is_item, is_loop, is_reduction, reads_by_data
 from stack.ir.types import TensorType
 
 Dim = tuple[Node, int]  # a tile and one of its axes
@@ -93,7 +94,7 @@ def kept_dims(source: TensorType, target: TensorType) -> list[tuple[int, int]] |
 
 def _alike(node: Node) -> Iterable[tuple[Dim, Dim]]:
     """Pairs of dims that an op wants to lie alike."""
-    if node.op == "loop":
+    if is_loop(node):
         yield from _carried(node)
         if is_tile(node):
             yield from _same(node, node.blocks[0].params[1])
@@ -107,7 +108,7 @@ def _alike(node: Node) -> Iterable[tuple[Dim, Dim]]:
         index, mask, _ = access_parts(node)
         for other in (*index, *([mask] if mask is not None else [])):
             yield from _same(node, other)
-    elif node.op == "item":
+    elif is_item(node):
         yield from _same(node, node.args[0].blocks[0].params[1 + int(node.attrs["index"])])
     elif node.op == "broadcast":
         for i, axis in enumerate(node.attrs["axes"]):
@@ -115,14 +116,14 @@ def _alike(node: Node) -> Iterable[tuple[Dim, Dim]]:
     elif node.op == "transpose":
         for i, axis in enumerate(node.attrs["perm"]):
             yield (node, i), (node.args[0], axis)
-    elif node.op == "reduce":
+    elif is_reduction(node):
         kept = [i for i in range(node.args[0].tensor.rank) if i not in node.attrs["axes"]]
         for i, axis in enumerate(kept):
             yield (node, i), (node.args[0], axis)
-    elif node.op == "reshape":
+    elif is_alias(node):
         for before, after in kept_dims(node.args[0].tensor, node.tensor) or ():
             yield (node, after), (node.args[0], before)
-    elif node.op == "gather":
+    elif reads_by_data(node):
         yield from _same(node, node.args[1])
     elif node.op in ("scan", "again") or ops.lookup(node.op).kind == "elementwise":
         for arg in node.args:

@@ -9,6 +9,7 @@ from math import prod
 
 from stack.ir.kernel_ops import loop_parts
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_alias, is_contraction, is_item, is_loop, is_reduction, reads_by_data
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.ahead import Ahead
 from stack.passes.gpu_layout.choice import Choice, blocked
@@ -64,7 +65,7 @@ class Lowering(Ahead):
         """Layouts that matrix instructions prescribe."""
         found: dict[Node, Layout] = {}
         for node in self.classes.nodes:
-            if node.op == "dot" and (sides := Sides(node)).is_for_mma(node):
+            if is_contraction(node) and (sides := Sides(node)).is_for_mma(node):
                 found[node] = sums_layout(sides.rows, sides.columns, self.warps)
         return found
 
@@ -79,9 +80,9 @@ class Lowering(Ahead):
     def _node(self, node: Node) -> None:
         if node.op in ("const", "param", "var") or node in self.later:
             return
-        if node.op == "loop":
+        if is_loop(node):
             self._loop(node)
-        elif node.op == "item":
+        elif is_item(node):
             self._item(node)
         elif node.op == "store":
             self.known[node] = NamedTile(self.store(node))
@@ -94,7 +95,7 @@ class Lowering(Ahead):
     def _number_of(self, node: Node) -> NamedTile:
         if node.op == "load":
             return self.load(node, ())
-        if node.op == "reduce":
+        if is_reduction(node):
             return self._reduced(node)
         if self.is_elementwise(node):
             return self.applied(node, [self.scalar(a) for a in node.args], ())
@@ -113,23 +114,23 @@ class Lowering(Ahead):
     def _tile(self, node: Node, layout: Layout) -> NamedTile:
         if node.op == "load":
             return self.load(node, layout)
-        if node.op == "reduce":
+        if is_reduction(node):
             return self.converted(self._reduced(node), layout)
         if node.op == "scan":
             return self.scan(node, self.at(node.args[0], layout))
-        if node.op == "dot":
+        if is_contraction(node):
             return self.dot(node, layout)
         if node in self.sums:
             dot = self.sums[node]
             start = next(a for a in node.args if a is not dot)
             return self.dot(dot, layout, self.operand(start, layout))
-        if node.op == "gather":
+        if reads_by_data(node):
             return self._gathered(node, layout)
         if node.op == "transpose":
             perm = [int(p) for p in node.attrs["perm"]]
             source = tuple(layout[perm.index(i)] for i in range(len(perm)))
             return self.turned(self.at(node.args[0], source), perm)
-        if node.op == "reshape":
+        if is_alias(node):
             return self._reshape(node, layout)
         if node.op == "again":
             held = self.at(node.args[0], layout)
@@ -256,7 +257,7 @@ def _sums(nodes: Sequence[Node]) -> dict[Node, Node]:
         n: a
         for n in nodes
         for a in (n.args if n.op == "add" and is_tile(n) else ())
-        if a.op == "dot" and uses[a] == 1 and all(is_tile(b) for b in n.args)
+        if is_contraction(a) and uses[a] == 1 and all(is_tile(b) for b in n.args)
     }
 
 

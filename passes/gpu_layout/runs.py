@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from stack.ir.integers import Integers
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
+from stack.ir.traits import converts
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import VECTOR_BYTES
 
@@ -101,7 +102,7 @@ class Runs:
             if axis in axes:
                 return self.run(source, axes.index(axis), group)
             return 0, self.integers.divisor(source)
-        if node.op == "cast" and node.args[0].dtype.is_integer:
+        if converts(node) and node.args[0].dtype.is_integer:
             return self.run(node.args[0], axis, group)
         if node.op in ("add", "sub", "mul", "div", "rem"):
             runs = [self.run(a, axis, group) for a in node.args]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from stack.ir.node import Node
+from stack.ir.traits import is_contraction
 from stack.ir.types import DType
 from stack.ir.warp_ops import WARP
 from stack.passes.exact_tiling.gemm_policy import product_domain, product_extents
@@ -130,5 +131,5 @@ def tile_policy(group: Node, gpu: Gpu) -> TilePolicy | None:
     """The policy of a group with one product; None for others. Raises CannotTile."""
     if group.op == "stream":
         return None
-    dots = [n for n in group.blocks[0].nodes if n.op == "dot"]
+    dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
     return TilePolicy(dots[0], gpu) if len(dots) == 1 else None

@@ -18,7 +18,7 @@ from stack.ir.mesh import Axes, Mesh, joined
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
-from stack.ir.traits import is_item, maker, place_of, runs_blocks
+from stack.ir.traits import is_input, is_item, maker, place_of, runs_blocks
 from stack.ir.types import TensorType
 from stack.passes.sharding.factors import Factors, factors_of
 
@@ -112,7 +112,7 @@ class Program:
     def name(self, value: Value) -> str:
         """How the text calls a value."""
         node, block = value.node, self.blocks[value.path]
-        if node.op == "param":
+        if is_input(node):
             return f"%{node.attrs['name']}"
         tail = f"#{value.result}" if len(node.types) > 1 else ""
         return f"%{block.names.get(node, node.op)}{tail}"

@@ -25,6 +25,7 @@ from stack.ir import ops, param
 from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.relation import Access, Linear, Shape
+from stack.ir.traits import is_reduction
 from stack.ir.types import unsharded
 
 Dims = tuple[tuple[str, ...], ...]  # of a value: for each dim its factors, the major one first
@@ -166,7 +167,7 @@ def _factors(node: Node) -> Factors:
 
 def _kind(node: Node) -> str:
     """How a node combines what it reduces; empty for what does not reduce."""
-    if node.op == "reduce":
+    if is_reduction(node):
         return str(node.attrs["kind"])
     return "sum" if ops.lookup(node.op).kind == "contraction" else ""
 

@@ -13,6 +13,7 @@ from stack.ir import Builder, Node, make
 from stack.ir.array_space import identity
 from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
 from stack.ir.sharding import Sharding, is_padded
+from stack.ir.traits import is_reduction
 from stack.ir.types import I64, TensorType, TupleType, Type
 from stack.passes.sharding.factors import Factors, Split, factors_of
 
@@ -71,7 +72,7 @@ class Local:
 
     def _neutral(self) -> Any:
         node = self.node
-        return identity(node.attrs["kind"], node.dtype) if node.op == "reduce" else 0
+        return identity(node.attrs["kind"], node.dtype) if is_reduction(node) else 0
 
     def _masked(self, x: Node, dim: int, sharding: Sharding, type_: TensorType, value: Any) -> Node:
         size = type_.shape[dim]

@@ -6,7 +6,7 @@ that other levels and passes use are here.
 
 from __future__ import annotations
 
-from stack.ir import mesh_ops as _mesh_ops
+import stack.ir.mesh_ops as _mesh_ops
 from stack.ir.control_ops import result_type
 from stack.ir.conv_op import conv_rule
 from stack.ir.elementwise_ops import (
@@ -23,7 +23,7 @@ from stack.ir.ragged_op import RaggedAxes, ragged_axes
 from stack.ir.reduction_ops import REDUCE_KINDS, SCAN_KINDS
 from stack.ir.stream_op import streamed_axes, streamed_extent
 
-_ = _mesh_ops
+_ = _mesh_ops  # it fills the table
 
 __all__ = [
     "BINARY",

@@ -51,6 +51,8 @@ class TileGpu(Pass):
                 kernel = self._kernel(group, log.gpu)
             except CannotTile as why:
                 log.note(f"{name} is not staged: {why}", lines)
+                if schedules_of(group):  # its tiles were those of a staged product
+                    changed[node] = Replacement(with_schedules(group, ()))
                 continue
             if log.spend("tile_gpu", lines):
                 changed[node] = Replacement(kernel)

@@ -8,12 +8,14 @@ The polynomials are least-squares fits in double precision with errors evened ou
 What follows a product runs while the tensor cores wait: there, instructions count. `erf_ratio` is
 one ratio of polynomials, off by up to 5 units in the last place; `round_bf16` rounds two elements
 with one instruction, `widen_bf16` takes one for each; `inverse` is that of the hardware, for
-numbers from 1 up; `brief_tanh` takes it, and an exponential of two.
+numbers from 1 up; `brief_tanh` takes it, and an exponential of two. Tensor cores cut operands off
+to TF32, all towards zero; `round_tf32` rounds them to the nearest.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
 FUNCTIONS = {
     "tanh_f32": """@triton.jit
@@ -103,9 +105,25 @@ def again(x):
 
 
 """,
+    "round_tf32": """@triton.jit
+def round_tf32(x):
+    return tl.inline_asm_elementwise(
+        "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1
+    )
+
+
+""",
 }
 # the interpreter has no instructions of the machine
 INTERPRETED = {
+    "round_tf32": """@triton.jit
+def round_tf32(x):
+    bits = x.to(tl.int32, bitcast=True)
+    rounded = ((bits + 4096) & -8192).to(tl.float32, bitcast=True)
+    return tl.where(x == x, rounded, x)
+
+
+""",
     "inverse": """@triton.jit
 def inverse(x):
     return 1.0 / x
@@ -130,7 +148,7 @@ NEEDS = {"erf_ratio": ("inverse",), "brief_tanh": ("inverse",)}
 
 def used(code: str) -> str:
     """The functions that some code calls."""
-    called = [name for name in FUNCTIONS if f" {name}(" in code]
+    called = [name for name in FUNCTIONS if re.search(rf"\b{name}\(", code)]
     names = dict.fromkeys(n for name in called for n in (*NEEDS.get(name, ()), name))
     known = FUNCTIONS
     if os.environ.get("TRITON_INTERPRET") == "1":

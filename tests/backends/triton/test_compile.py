@@ -259,3 +259,19 @@ def test_equal_text_of_other_element_types_and_warps_is_other_code() -> None:
     assert added == [["float"], [], ["double"], ["float"]]
     assert [code.meta["num_warps"] for code in codes] == [s.warps for s in sources]
     assert sources[0].warps != sources[-1].warps
+
+
+@pytest.mark.parametrize("asked", [' precision="tf32",', ""])
+def test_tf32_is_rounded_to_the_nearest(asked: str) -> None:
+    """Tensor cores cut off towards zero, and the errors of a sum would have one sign."""
+    func = stack.parse(
+        "func @f(%a: f32[64, 96], %b: f32[96, 64]) -> (f32[64, 64]) at tensor {\n"
+        f'  %c = dot(%a, %b) {{{asked.strip()} rule="m k, k n -> m n"}} : f32[64, 64]\n'
+        "  return %c\n}\n"
+    )
+    stages = ",".join(spec for _, spec in BACKEND.lowering.stages)
+    assert BACKEND.inspect is not None
+    _, artifacts = BACKEND.inspect(Pipeline(stages).run(func).func, {"target": "sm_90"})
+    made = artifacts["ptx"]
+    ptx = made if isinstance(made, str) else made()
+    assert ("cvt.rna.tf32.f32" in ptx) == bool(asked)

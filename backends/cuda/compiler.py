@@ -16,6 +16,7 @@ from ..device.symbols import ENTRY, symbol_of
 from ..runtime.names import argument_names
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import nvrtc
+from .expressions import Unprintable
 from .printer import print_kernel
 from .values import Source
 
@@ -51,14 +52,21 @@ class Compiler:
 
         Raises KernelRefused with all that cannot be compiled.
         """
-        texts = {n: self.source(n).text for _, n in walk(self.func.body) if n.op == "kernel"}
+        texts: dict[Node, str] = {}
+        refused: dict[Node, str] = {}
+        for node in (n for _, n in walk(self.func.body) if n.op == "kernel"):
+            try:
+                texts[node] = self.source(node).text
+            except Unprintable as why:
+                refused[node] = str(why)
         left = set(texts.values()) - self.binaries.keys()
         in_order = sorted(left, key=len, reverse=True)  # the longest first
         made = nvrtc.compile_all(in_order, ENTRY, self.target, self.store)
         self.binaries |= {t: found for t, found in made.items() if not isinstance(found, str)}
         whys = {text: found for text, found in made.items() if isinstance(found, str)}
-        if whys:
-            raise KernelRefused({n: whys[text] for n, text in texts.items() if text in whys})
+        refused |= {n: whys[text] for n, text in texts.items() if text in whys}
+        if refused:
+            raise KernelRefused(refused)
 
     def binary(self, node: Node) -> nvrtc.Binary:
         """Machine code of a kernel node."""

@@ -15,7 +15,7 @@ from stack.ir.types import I32
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
 from stack.passes.gpu_layout.product import Product
-from stack.passes.gpu_layout.runs import sizes_of
+from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import NamedTile
 
 PLACES = 2  # of an operand in shared memory
@@ -23,7 +23,15 @@ COPIED = (4, 8, 16)  # bytes that an asynchronous copy moves at once
 
 
 class Ahead(Product):
-    """Loops whose products have their operands copied ahead."""
+    """Loops whose products have their operands copied ahead.
+
+    Attributes:
+        around: the indices of the loops that the present one is in.
+    """
+
+    def __init__(self, old: Block, warps: int, runs: Runs) -> None:
+        super().__init__(old, warps, runs)
+        self.around: list[Node] = []
 
     def operands(self, block: Block) -> list[Node]:
         """The loads of a loop's turn that are operands of products and of nothing else."""
@@ -48,12 +56,14 @@ class Ahead(Product):
         vectors = [self.runs.vector(load, axis) for axis in range(load.tensor.rank)]
         return min(VECTOR_BYTES, vectors[-1] * load.dtype.bytes)
 
-    def place_of(self, load: Node, index: Node) -> Node:
-        """Shared memory with all places of an operand."""
+    def place_of(self, load: Node) -> Node:
+        """Shared memory with all places of an operand.
+
+        Each run of the loop has its own, as the one before wrote over the first places.
+        """
         rows, columns = sizes_of(load.tensor)
         pitch = columns + VECTOR_BYTES // load.dtype.bytes
-        outside = [v for v in load.vars if v is not index]
-        return self.shared(load.dtype, PLACES * rows, pitch, inside=outside)
+        return self.shared(load.dtype, PLACES * rows, pitch, inside=self.around)
 
     def first_row(self, load: Node, step: Node, first: Node) -> NamedTile:
         """Where the operand of a step begins."""

@@ -2,7 +2,8 @@
 
 A thread takes a vector along memory, the lanes of a warp what follows it, warps the outer axes, so
 that reductions along the inner ones stay in a warp. What is left over goes round in turns. Axes of
-one tile use different bits of the thread's number; axes that never meet may use the same.
+one tile use different bits of the thread's number; axes that never meet may use the same. Where
+the shares of two such axes meet in a smaller tile after all, that one is shared out by itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from stack.ir.node import Node
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.classes import Classes, Dim, is_tile
 from stack.passes.gpu_layout.runs import Runs, size_of, sizes_of
-from stack.passes.gpu_layout.share import Layout, Share, bits_of, share_of
+from stack.passes.gpu_layout.share import Layout, Share, bits_of, is_whole, share_of
 
 
 class Choice:
@@ -38,10 +39,15 @@ class Choice:
 
     def home(self, node: Node) -> Layout:
         """Where a tile lies that is not cheap."""
-        dims = ((node, i) for i in range(node.tensor.rank))
-        return tuple(
-            self.shares[self.classes.of(d)] if d in self.classes.root else Share() for d in dims
-        )
+        dims = [
+            self.classes.of(d) if (d := (node, i)) in self.classes.root else None
+            for i in range(node.tensor.rank)
+        ]
+        layout = tuple(Share() if d is None else self.shares[d] for d in dims)
+        if is_whole(layout):
+            return layout
+        vectors = [0 if d is None else self.vectors.get(d, 0) for d in dims]
+        return blocked(sizes_of(node.tensor), vectors, self.threads)
 
     def _settle(self, node: Node) -> None:
         """Give the dims of a tile that have no share one."""

@@ -200,7 +200,9 @@ class Lowering(Ahead):
             self.known[c] = NamedTile(h, s.layout)
         uniform = [self.uniform(self.scalar(v)) for v in limits]
         copies = self._begin(old, self.limits_of(uniform, index))
+        self.around.append(index)
         self._nodes(old)
+        self.around.pop()
         ends = [self._carried(r, c) for r, c in zip(old.results, carried, strict=True)]
         results = [*(e.node for e in ends), *(c.after for c in copies)]
         block = Block((index, *held, *(c.held for c in copies)), results)
@@ -220,7 +222,7 @@ class Lowering(Ahead):
         loads = self.operands(block)
         found: list[Copies] = []
         for load in loads:
-            before = self.copied(load, self.place_of(load, index), index, limits[0], limits)
+            before = self.copied(load, self.place_of(load), index, limits[0], limits)
             held = Node("var", (), {"name": f"ahead_{self.count}"}, before.type)
             found.append(Copies(load, before, held, held))
         step = self.b.add(index, 1)

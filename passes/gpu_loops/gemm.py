@@ -71,6 +71,8 @@ class Product:
         nodes = reachable(self.t.program.results)
         if any(is_fold(n) for n in nodes):
             raise CannotDistribute("it reduces the result of its product")
+        if not self.left.own and any(n.op == "alloc" for n in nodes):
+            raise CannotDistribute("its product is one row that goes through memory")
         self.lines = self._lines(nodes)
         self.stores = [self._store_of(s) for s in self.t.program.results]
 

@@ -196,7 +196,7 @@ define(
         "shuffle",
         "what the lane has whose number differs in the bits of `by`, or is less or more by that;"
         " one's own where there is no such lane",
-        "movement",
+        "warp",
         _shuffle_infer,
         evaluate=_run_shuffle,
         attrs=("kind: str", "by: int"),

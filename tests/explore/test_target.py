@@ -41,12 +41,12 @@ def _hidden():
 
 @pytest.fixture
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    (tmp_path / "horizontal_fusion.py").write_text("value = 1\n")
+    (tmp_path / "beside.py").write_text("value = 1\n")
     path = tmp_path / "target_under_test.py"
     path.write_text(SOURCE)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield str(path)
-    for name in ("target_under_test", "horizontal_fusion"):
+    for name in ("target_under_test", "beside"):
         sys.modules.pop(name, None)
 
 

@@ -174,7 +174,7 @@ def test_the_price_decides(rng: np.random.Generator) -> None:
         args = [normal(rng, 4, seq, width).to(dtype) for _ in range(3)]
         func = stream_of(program, args)
         price = cpu_price(next(n for n in func.nodes if n.op == "stream"), as_cpu(None))
-        return price.streamed < price.apart
+        return price.streamed < price.unfused
 
     assert cost(1024, 64)
     assert not cost(66, 66)  # two programs of 64 rows do it twice

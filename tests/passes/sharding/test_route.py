@@ -13,7 +13,7 @@ from stack.ir import Builder, Func, param, tensor
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import traffic
-from stack.ir.mesh_space import MeshSpace, NamedTile
+from stack.ir.mesh_space import MeshSpace, Held
 from stack.ir.sharding import Sharding, sharded
 from stack.passes.sharding.local import local_type
 from stack.passes.sharding.move import moved
@@ -73,7 +73,7 @@ def check(rng: random.Random, ops: Counter[str]) -> None:
         place = mesh.positions(rank, partial)
         part *= 1 + sum(place)
     weight = sum(1 + sum(mesh.positions(r, partial)) for r in mesh.groups(partial)[0])
-    (held,) = evaluate(func.body, [NamedTile(tuple(parts))], space)
+    (held,) = evaluate(func.body, [Held(tuple(parts))], space)
     wanted = whole * (weight if partial else 1)
     found = whole_of(held.parts, type_.with_sharding(target), mesh)
     assert np.array_equal(found, wanted), f"{type_} {source} to {target}"

@@ -28,7 +28,7 @@ def check(seed: int, counts: Counter[str]) -> None:
     counts["cases"] += 1
 
 
-@pytest.mark.parametrize("block", range(8))
+@pytest.mark.parametrize("block", range(3))
 def test_parts_equal_the_whole(block: int) -> None:
     counts: Counter[str] = Counter()
     for seed in range(block * 40, block * 40 + 40):

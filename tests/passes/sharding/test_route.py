@@ -13,7 +13,7 @@ from stack.ir import Builder, Func, param, tensor
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import parse_mesh
 from stack.ir.mesh_ops import traffic
-from stack.ir.mesh_space import MeshSpace, Held
+from stack.ir.mesh_space import Held, MeshSpace
 from stack.ir.sharding import Sharding, sharded
 from stack.passes.sharding.local import local_type
 from stack.passes.sharding.move import moved

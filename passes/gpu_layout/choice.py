@@ -49,7 +49,8 @@ class Choice:
         for i, share in enumerate(layout):
             if share.bits & taken:
                 apart.append(i)
-            taken |= share.bits
+            else:
+                taken |= share.bits
         if apart:
             sizes = [size_of(node.tensor, i) for i in apart]
             vectors = [0 if (d := dims[i]) is None else self.vectors.get(d, 0) for i in apart]

@@ -48,3 +48,8 @@ def lse(x: Tensor) -> Tensor:
 
 def layer(x: Tensor, gain: Tensor, bias: Tensor) -> Tensor:
     return torch.nn.functional.layer_norm(x, (x.shape[-1],), gain, bias)
+
+
+def two_products(x: Tensor, first: Tensor, gain: Tensor, bias: Tensor, second: Tensor) -> Tensor:
+    """A product of what a norm makes of a product: the weight of the last is scaled and summed."""
+    return layer(x @ first, gain, bias) @ second.mT

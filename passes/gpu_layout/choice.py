@@ -3,7 +3,7 @@
 A thread takes a vector along memory, the lanes of a warp what follows it, warps the outer axes, so
 that reductions along the inner ones stay in a warp. What is left over goes round in turns. Axes of
 one tile use different bits of the thread's number; axes that never meet may use the same. Where
-the shares of two such axes meet in a smaller tile after all, that one is shared out by itself.
+two such axes meet in a smaller tile after all, the later one has another share there.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stack.ir.node import Node
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.classes import Classes, Dim, is_tile
 from stack.passes.gpu_layout.runs import Runs, size_of, sizes_of
-from stack.passes.gpu_layout.share import Layout, Share, bits_of, is_whole, share_of
+from stack.passes.gpu_layout.share import Layout, Share, bits_of, share_of
 
 
 class Choice:
@@ -43,11 +43,20 @@ class Choice:
             self.classes.of(d) if (d := (node, i)) in self.classes.root else None
             for i in range(node.tensor.rank)
         ]
-        layout = tuple(Share() if d is None else self.shares[d] for d in dims)
-        if is_whole(layout):
-            return layout
-        vectors = [0 if d is None else self.vectors.get(d, 0) for d in dims]
-        return blocked(sizes_of(node.tensor), vectors, self.threads)
+        layout = [Share() if d is None else self.shares[d] for d in dims]
+        taken = 0
+        apart: list[int] = []
+        for i, share in enumerate(layout):
+            if share.bits & taken:
+                apart.append(i)
+            else:
+                taken |= share.bits
+        if apart:
+            sizes = [size_of(node.tensor, i) for i in apart]
+            vectors = [0 if (d := dims[i]) is None else self.vectors.get(d, 0) for i in apart]
+            for i, share in zip(apart, blocked(sizes, vectors, self.threads, taken), strict=True):
+                layout[i] = share
+        return tuple(layout)
 
     def _settle(self, node: Node) -> None:
         """Give the dims of a tile that have no share one."""

@@ -117,8 +117,3 @@ def bits_of(layout: Sequence[Share]) -> int:
     for share in layout:
         found |= share.bits
     return found
-
-
-def is_whole(layout: Sequence[Share]) -> bool:
-    """Whether the threads hold all of a tile: no bit of their number counts on two axes."""
-    return sum(share.bits for share in layout) == bits_of(layout)

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from stream_harness import prepared
 from stream_inputs import DOT_PROGRAMS, ROW_PROGRAMS, inputs
-from stream_rows import compare, lowered, lse, softmax
+from stream_rows import compare, lowered, lse, softmax, two_products
 from stream_variants import normal
 
 import stack
 from stack.errors import UsageError
-from stack.ir import Func
+from stack.ir import Func, parse
 from stack.ir.node import walk
 from stack.rewrite import Pipeline
 
@@ -72,6 +72,59 @@ def test_sums_of_one_product_are_the_operand_of_the_next(rng: np.random.Generato
     # keys and values: once before the loop, and in each turn those of the next
     assert sum(n.op == "async_copy" for n in nodes) == 4
     assert [n.attrs["pending"] for n in nodes if n.op == "async_wait"] == [2]
+
+
+# of the axis that the norm sums over: a step, two, three, several with a rest
+@pytest.mark.parametrize("width", [32, 64, 96, 150])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_two_products_around_a_norm(width: int, dtype: str, rng: np.random.Generator) -> None:
+    """Rows and columns of the last weight were columns apart, and had the same threads each."""
+    shapes = ((96, 64), (64, width), (width,), (width,), (32, width))
+    args = [normal(rng, *s).to(getattr(torch, dtype)) for s in shapes]
+    check(two_products, args, 1e-5 if dtype == "float32" else 3e-2)
+
+
+LOOP = """
+    %sum{n} = loop(%{start}) {{kind="serial"}} : f32<32x32> {{(%k{n} < {steps}, %s{n}: f32<32x32>)
+      %at{n} = mul(%k{n}, 16:i64) : i64[]
+      %w{n} = load(%p1, %at{n}, 0:i64) : f32<16x32>
+      %x{n} = load(%p0, 0:i64, %at{n}) : f32<32x16>
+      %d{n} = dot(%x{n}, %w{n}) {{rule="m k, k n -> m n"}} : f32<32x32>
+      %a{n} = add(%s{n}, %d{n}) : f32<32x32>
+      return %a{n}
+    }}"""
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+@pytest.mark.parametrize("place", ["after", "inside"])
+def test_loops_that_copy_ahead(steps: int, place: str, rng: np.random.Generator) -> None:
+    """Each run of a loop begins with its own copies, and not with what the one before left."""
+
+    def loop(n: int, start: str) -> str:
+        return LOOP.format(n=n, start=start, steps=steps)
+
+    inside = f"""
+    %sum1 = loop(%zero) {{kind="serial"}} : f32<32x32> {{(%turn < 2, %t: f32<32x32>){loop(0, "t")}
+      return %sum0
+    }}"""
+    body = inside if place == "inside" else loop(0, "zero") + loop(1, "sum0")
+    depth = 16 * steps
+    text = f"""
+func @main(%x: f32[32, {depth}], %w: f32[{depth}, 32]) -> (f32[32, 32]) at tensor {{
+  %k = kernel(%x, %w) {{level="tile", name="k", warps=4}} : f32[32, 32]
+  {{(%p0: f32[32, {depth}] in global, %p1: f32[{depth}, 32] in global, %o0: f32[32, 32] in global)
+    %zero = broadcast(0.0:f32) {{axes=[]}} : f32<32x32>{body}
+    %s = store(%o0, %sum1, 0:i64, 0:i64) : f32[32, 32] in global
+    return %s
+  }}
+  return %k
+}}
+"""
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((32, depth), (depth, 32)))
+    made = Pipeline("distribute_gpu").run(parse(text)).func
+    assert any(n.op == "async_copy" for _, n in walk(made.body))
+    want = 2 * (x.astype(np.float64) @ w)
+    np.testing.assert_allclose(made.interpret(x, w), want, rtol=1e-5, atol=1e-5)
 
 
 def test_unknown_loops_are_named(rng: np.random.Generator) -> None:

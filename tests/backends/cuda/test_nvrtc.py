@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from gpu_cases import (
     EPILOGUES,
@@ -13,26 +14,30 @@ from gpu_cases import (
     TURNED,
     Build,
     Shape,
+    assert_near,
     epilogue_of,
     gpu_kernel,
     product_of,
 )
-from kernel_cases import CASES, Spec, group_of
+from kernel_cases import CASES, Spec, group_of, random_array
 from random_programs import random_program
 
 from stack.backends.cuda import BACKEND, nvrtc
-from stack.backends.cuda.compiler import compile_program
+from stack.backends.cuda.compiler import compile_program, inspect_program
 from stack.backends.cuda.printer import print_kernel
 from stack.backends.cuda.values import Source
 from stack.backends.runtime.steps import OnArrays
 from stack.cli import main
-from stack.errors import StackError, UsageError
-from stack.ir import DTYPES, Builder, Node, parse
+from stack.errors import KernelRefused, StackError, UsageError
+from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.node import walk
 from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.rewrite import Pipeline
 from stack.run.cache import Cache
+from stack.run.compile import build
+from stack.run.record import Run
+from stack.target import load
 
 need = nvrtc.missing_compiler()
 pytestmark = pytest.mark.skipif(need is not None, reason=str(need))
@@ -53,6 +58,48 @@ def test_rows(build: Build, specs: list[Spec]) -> None:
     assert binary.registers > 0
     assert binary.spilled == 0
     assert binary.stack == 0  # no registers went to memory
+
+
+@pytest.mark.parametrize("shape", [(1, 70, 64), (64, 70, 1), (1, 70, 1), (1, 1, 1)])
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+def test_products_of_one_row_or_column(
+    shape: tuple[int, int, int], dtype: str, rng: np.random.Generator
+) -> None:
+    """Threads do them all; where no lane of a warp would have a result of its own, by blocks."""
+    m, k, n = shape
+    b = Builder()
+    x, w = param("x", tensor(dtype, m, k)), param("w", tensor(dtype, k, n))
+    func = b.func("main", [x, w], [b.dot(x, w, rule="m k, k n -> m n")])
+    made: list[Func] = []
+
+    def make(func: Func) -> object:
+        made.append(func)
+        return inspect_program(func, {"target": TARGET, "cache": False})
+
+    build(func, BACKEND, Run(), make, target=load(TARGET))
+    assert [n.op for n in made[-1].results] == ["kernel"]
+    arrays = [random_array((dtype, *s), rng) for s in ((m, k), (k, n))]
+    want = arrays[0].astype(np.float64) @ arrays[1].astype(np.float64)
+    assert_near(made[-1].interpret(*arrays), want, dtype)
+
+
+def test_what_cannot_be_printed_is_a_refused_kernel() -> None:
+    text = """
+func @main(%x: f32[8]) -> (f32[8]) at tensor {
+  %k = kernel(%x) {level="loop", name="k"} : f32[8]
+  {(%p0: f32[8] in global, %o0: f32[8] in global)
+    %loop = loop(%o0) {kind="parallel"} : f32[8] in global {(%i < 8, %o: f32[8] in global)
+      %v = load(%p0, %i) : f32[]
+      %s = store(%o, %v, %i) : f32[8] in global
+      return %s
+    }
+    return %loop
+  }
+  return %k
+}
+"""
+    with pytest.raises(KernelRefused, match="kernel k: the cuda backend cannot print a parallel"):
+        inspect_program(parse(text), {"target": TARGET, "cache": False})
 
 
 @pytest.mark.parametrize(("rule", "first", "second"), PRODUCTS[:12:2])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from cuda_emulator import COMPILER, emulate
-from stream_rows import compare, layer, lowered, lse, softmax
+from stream_rows import compare, layer, lowered, lse, softmax, two_products
 from stream_variants import normal
 
 torch = pytest.importorskip("torch")
@@ -45,3 +45,13 @@ def test_attention_of_two_loops(dtype: str, rng: np.random.Generator, tmp_path: 
     found = emulate(kernel, arrays, tmp_path)
     want = causal(*(a.double() for a in args)).reshape(found[0].shape)
     compare(found[0], want, 1e-5 if dtype == "float32" else 1e-2)
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+def test_two_products_around_a_norm(rng: np.random.Generator, tmp_path: Path) -> None:
+    args = [normal(rng, *s) for s in ((96, 64), (64, 96), (96,), (96,), (32, 96))]
+    func, (kernel,) = lowered(two_products, args)
+    given = dict(zip(func.params, args, strict=True))
+    found = emulate(kernel, [given[a].numpy() for a in kernel.args], tmp_path)
+    want = two_products(*(a.double() for a in args))
+    compare(found[0], want, 1e-5)

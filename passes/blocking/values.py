@@ -13,7 +13,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, floordiv, mod, mul
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, reads_by_data, writes_by_data
+from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import I32, I64, DType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.memory import BlockMemory
@@ -95,7 +95,7 @@ class BlockValues(BlockMemory):
         special = getattr(self, f"_{node.op}", None)
         if special is not None:
             return special(node, index, guard)
-        if kind == "movement" and not writes_by_data(node):
+        if kind == "movement" and len(node.args) == 1:  # its element is one of its operand
             (source,) = ops.pull(node, index)
             return self.value(node.args[0], source, guard)
         raise CannotTile(f"no schedule for {node.op}")

@@ -130,3 +130,13 @@ def test_library_steps_are_labelled(name: str, rng: np.random.Generator) -> None
     run = check(b.func("main", [x], [made]), [rng.normal(size=(2, 3, 9, 8)).astype(np.float32)])
     assert {k.kind for k in run.kernels} <= {"library", "generated"}
     assert any(k.kind == "library" for k in run.kernels) or name == "dot"
+
+
+def test_a_scatter_without_an_index() -> None:
+    """No axis is marked: every update has one place, and there are two operands."""
+    func = func_of(
+        lambda b, x, u: b.scatter(b.neg(x), u, rule="a, a -> a", kind="add"),
+        [("f32", 3), ("f32", 3)],
+    )
+    rng = np.random.default_rng()
+    check(func, [rng.standard_normal(3).astype(np.float32) for _ in range(2)])

@@ -7,9 +7,14 @@ kernel alone, and of a program of the triton backend that calls it.
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import triton_interpreter  # noqa: F401
 from hosted_cases import CASES, Case
 

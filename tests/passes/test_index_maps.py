@@ -84,9 +84,10 @@ def test_one_that_is_also_reached_as_a_whole_has_that_place() -> None:
     ("lines", "is_kernel"),
     [(PICKED, False), (TABLE_APART, True), (SLICED, False), (WHOLE_TOO, True)],
 )
-def test_a_group_whose_results_have_no_common_place_stays(
+def test_a_group_whose_results_have_no_common_place_is_no_kernel(
     name: str, lines: str, is_kernel: bool, rng: np.random.Generator
 ) -> None:
+    """For a CPU it stays; blocks make kernels of smaller groups of it."""
     body, _ = group(lines)
     types = ", ".join(f"%{p.attrs['name']}: {p.type}" for p in body.params)
     results = [str(r.type) for r in body.results]
@@ -100,7 +101,14 @@ def test_a_group_whose_results_have_no_common_place_stays(
         f"  return {', '.join(f'%o{i}' for i in range(len(results)))}\n}}\n"
     )
     changed = Pipeline(name).run(func).func
-    assert [n.op for n in changed.nodes if n.op != "item"] == ["kernel" if is_kernel else "fusion"]
+    made = [n.op for n in changed.nodes if n.op != "item"]
+    if is_kernel:
+        assert made == ["kernel"]
+    elif name == "tile":
+        assert made == ["fusion"]
+    else:
+        assert set(made) == {"kernel"}
+        assert len(made) > 1
     arrays = [
         rng.normal(size=p.tensor.shape).astype(np.float32)  # pyright: ignore
         if p.dtype.kind == "f"

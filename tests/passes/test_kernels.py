@@ -107,7 +107,7 @@ def test_a_widened_16_bit_value_is_the_rounded_one(rng: np.random.Generator) -> 
 
 
 @pytest.mark.parametrize(
-    ("count", "why"), [(1, "in every iteration of a loop"), (2, "do not share one index space")]
+    ("count", "why"), [(1, "in every turn of a loop"), (2, "do not share one index space")]
 )
 def test_rows_spread_over_another_axis_are_refused(count: int, why: str) -> None:
     """Each row would need the reduction of others, along the lanes and inside of its loop."""

@@ -111,10 +111,10 @@ def test_a_softmax_is_the_same_on_all_gpus() -> None:
 
 def test_cuda_tiles_go_by_the_number_of_processors() -> None:
     func = product(512, 512, 512, "f32")
-    found = [lowered(func, "cuda", load(name))[1] for name in GPUS]
-    assert "tiles of 64 x 64, for 108 processors" in found[0]
-    assert "tiles of 32 x 64, for 132 processors" in found[1]
-    assert "tiles of 32 x 64, for 148 processors" in found[2]
+    found = [str(lowered(func, "cuda", load(name))[0]) for name in GPUS]
+    assert "m=64@grid n=64@grid" in found[0]  # 108 processors
+    assert "m=32@grid n=64@grid" in found[1]  # 132
+    assert "m=32@grid n=64@grid" in found[2]  # 148
 
 
 # ---- CPUs

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from stack.demos.gpu_masks import MASKS
+from stack.demos.gpu_masks import MASKS, scaled
 from stack.measure.gpu_program import GpuProgram, Rival
 
 Tensor = torch.Tensor
@@ -25,10 +25,6 @@ def positions(scores: Tensor) -> tuple[Tensor, Tensor]:
     length = scores.shape[-1]
     line = torch.arange(length, device=scores.device)
     return line[:, None], line[None, :]
-
-
-def scaled(q: Tensor, k: Tensor) -> Tensor:
-    return (q @ k.mT) * (1 / math.sqrt(q.shape[-1]))
 
 
 def full(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -14,9 +14,13 @@ Tensor = torch.Tensor
 DECODED = {"heads": 32, "groups": 8, "width": 128}
 
 
+def scaled(q: Tensor, k: Tensor) -> Tensor:
+    return (q @ k.mT) * (1 / math.sqrt(q.shape[-1]))
+
+
 def causal_scores(q: Tensor, k: Tensor, hidden: float = -math.inf) -> Tensor:
     """Scaled scores; keys of the future score `hidden`."""
-    scores = (q @ k.mT) * (1 / math.sqrt(q.shape[-1]))
+    scores = scaled(q, k)
     line = torch.arange(scores.shape[-1], device=scores.device)
     return scores.masked_fill(line[None, :] > line[:, None], hidden)
 
@@ -61,8 +65,7 @@ MASKS: dict[str, Callable[..., Tensor]] = {
 
 def one_query(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Grouped-query attention of the newest token over all keys: q f[b, g, h / g, d]."""
-    scores = (q @ k.mT) * (1 / math.sqrt(q.shape[-1]))
-    return torch.softmax(scores, dim=-1) @ v
+    return torch.softmax(scaled(q, k), dim=-1) @ v
 
 
 def decode(batch: int = 8, keys: int = 32768, device: str = "cuda") -> GpuProgram:

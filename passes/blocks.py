@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_generated, writes_by_data
+from stack.ir.traits import is_generated, is_running, writes_by_data
 from stack.passes.blocking.horizontal import HorizontalTiler
 from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.passes.blocking.multi_gemm import parts_of
@@ -16,7 +16,7 @@ from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import unfuse_gemms
 from stack.passes.control import changed_bodies
 from stack.passes.retreat import instead, smaller
-from stack.passes.tile import alone, is_bare
+from stack.passes.tile import alone, check_code, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -68,14 +68,12 @@ class Blocks(Pass):
 
     def _kernel(self, node: Node, gpu: Gpu) -> Node:
         group = alone(node) if is_bare(node) else node
-        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
-        if foreign:
-            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        check_code(group, self.refuse)
         if group.op == "stream":
             from stack.passes.blocking.stream import StreamTiler
 
             return StreamTiler(group, target=gpu).kernel()
-        if any(n.op == "scan" for n in group.blocks[0].nodes):
+        if any(map(is_running, group.blocks[0].nodes)):
             return ScanTiler(group, target=gpu).kernel()
         if space_of(group.blocks[0]) is not None:
             return MixOrderTiler(group, target=gpu).kernel()

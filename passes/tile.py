@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -33,7 +34,7 @@ from stack.rewrite.passes import Pass
 from stack.schedule import Schedule
 from stack.target import Target, as_cpu
 
-__all__ = ["CannotTile", "Tile", "alone", "group_of", "tile_group"]
+__all__ = ["CannotTile", "Tile", "alone", "check_code", "group_of", "tile_group"]
 
 
 @dataclass(frozen=True)
@@ -73,9 +74,7 @@ class Tile(Pass):
         return replace(block, changed) if changed else block
 
     def _kernel(self, group: Node, log: Log) -> Node:
-        foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(self.refuse)
-        if foreign:
-            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        check_code(group, self.refuse)
         if is_fusion(group):
             for dot in contractions(group.blocks[0].nodes):
                 check_worth(dot)
@@ -95,6 +94,13 @@ class Tile(Pass):
             return self._kernel(split_dot(group)[1], log)
         except CannotTile:
             return None
+
+
+def check_code(group: Node, refuse: Sequence[str]) -> None:
+    """Raise CannotTile for a group that holds an op of `refuse`: the backend has no code for it."""
+    foreign = {n.op for b in group.blocks for n in b.nodes}.intersection(refuse)
+    if foreign:
+        raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
 
 
 def is_bare(node: Node) -> bool:

@@ -11,7 +11,7 @@ from stack.passes.control import changed_bodies
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.gpu_loops.tile_policy import tile_policy
-from stack.passes.tile import CannotTile, alone
+from stack.passes.tile import CannotTile, alone, check_code
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -59,10 +59,7 @@ class TileGpu(Pass):
         return replace(block, changed) if changed else block
 
     def _kernel(self, group: Node, gpu: Gpu) -> Node:
-        nodes = group.blocks[0].nodes
-        foreign = {n.op for n in nodes}.intersection(self.refuse)
-        if foreign:
-            raise CannotTile(f"no code for {', '.join(sorted(foreign))}")
+        check_code(group, self.refuse)
         kernel = tile_gpu_group(group, self.rows, self.columns, gpu)
         try:
             distribute_gpu_kernel(kernel, target=gpu)

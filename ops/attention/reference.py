@@ -6,19 +6,13 @@ Gimelshein, 2018.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from stack.ops.attention.rule import check
+from stack.ops.tiled import tiles
 
 Array = np.ndarray
 TILE = 64  # keys that are held at once
-
-
-def _tiles(size: int) -> Iterator[slice]:
-    for start in range(0, size, TILE):
-        yield slice(start, min(start + TILE, size))
 
 
 def attention(
@@ -63,7 +57,7 @@ def _attention(
         top[...] = sinks[:, None, None]
         total[...] = 1
     out = np.zeros((*q.shape[:-1], v.shape[-1]), dtype)
-    for tile in _tiles(keys):
+    for tile in tiles(keys, TILE):
         column = np.arange(tile.start, tile.stop)[None, :]
         scores = q.astype(dtype) @ k[..., tile, :].swapaxes(-1, -2) * (scale or width**-0.5)
         if softcap:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 
+from stack.ops.tiled import tiles
+
 Array = np.ndarray
 TILE = 256  # classes that are held at once
-
-
-def _tiles(size: int) -> Iterator[slice]:
-    for start in range(0, size, TILE):
-        yield slice(start, min(start + TILE, size))
 
 
 def _streamed(
@@ -23,7 +20,7 @@ def _streamed(
     top = np.full(target.shape, -np.inf, dtype)
     total = np.zeros(target.shape, dtype)
     picked = np.zeros(target.shape, dtype)
-    for tile in _tiles(classes):
+    for tile in tiles(classes, TILE):
         part = logits(tile)
         newest = np.maximum(top, part.max(-1))
         total = total * np.exp(top - newest) + np.exp(part - newest[..., None]).sum(-1)

@@ -2,42 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
+
+from stack.ops.tiled import tiles, wide
 
 Array = np.ndarray
 TILE = 256  # columns that are held at once
 
 
-def _tiles(size: int) -> Iterator[slice]:
-    for start in range(0, size, TILE):
-        yield slice(start, min(start + TILE, size))
-
-
-def _wide(x: Array) -> np.dtype:
-    return np.result_type(x.dtype, np.float32)
-
-
 def rms_norm(x: Array, weight: Array, *, eps: float) -> Array:
     """The sum of squares runs along the row."""
-    squares = np.zeros(x.shape[:-1], _wide(x))
-    for tile in _tiles(x.shape[-1]):
-        part = x[..., tile].astype(_wide(x))
+    squares = np.zeros(x.shape[:-1], wide(x))
+    for tile in tiles(x.shape[-1], TILE):
+        part = x[..., tile].astype(wide(x))
         squares += (part * part).sum(-1)
     scale = 1 / np.sqrt(squares / x.shape[-1] + eps)
     out = np.empty_like(x)
-    for tile in _tiles(x.shape[-1]):
+    for tile in tiles(x.shape[-1], TILE):
         out[..., tile] = x[..., tile] * scale[..., None] * weight[tile]
     return out
 
 
 def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
     """Mean and squared deviation of two parts merge: Chan, Golub and LeVeque, 1979."""
-    mean = np.zeros(x.shape[:-1], _wide(x))
+    mean = np.zeros(x.shape[:-1], wide(x))
     deviation = np.zeros_like(mean)
-    for tile in _tiles(x.shape[-1]):
-        part = x[..., tile].astype(_wide(x))
+    for tile in tiles(x.shape[-1], TILE):
+        part = x[..., tile].astype(wide(x))
         before, size = tile.start, tile.stop - tile.start
         own = part.mean(-1)
         delta = own - mean
@@ -46,7 +37,7 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
         mean += delta * size / (before + size)
     scale = 1 / np.sqrt(deviation / x.shape[-1] + eps)
     out = np.empty_like(x)
-    for tile in _tiles(x.shape[-1]):
+    for tile in tiles(x.shape[-1], TILE):
         out[..., tile] = (x[..., tile] - mean[..., None]) * scale[..., None] * weight[tile]
         out[..., tile] += bias[tile]
     return out
@@ -54,14 +45,14 @@ def layer_norm(x: Array, weight: Array, bias: Array, *, eps: float) -> Array:
 
 def softmax(x: Array) -> Array:
     """A new maximum corrects the sum so far: Milakov and Gimelshein, 2018."""
-    top = np.full(x.shape[:-1], -np.inf, _wide(x))
+    top = np.full(x.shape[:-1], -np.inf, wide(x))
     total = np.zeros_like(top)
-    for tile in _tiles(x.shape[-1]):
-        part = x[..., tile].astype(_wide(x))
+    for tile in tiles(x.shape[-1], TILE):
+        part = x[..., tile].astype(wide(x))
         newest = np.maximum(top, part.max(-1))
         total = total * np.exp(top - newest) + np.exp(part - newest[..., None]).sum(-1)
         top = newest
     out = np.empty_like(x)
-    for tile in _tiles(x.shape[-1]):
+    for tile in tiles(x.shape[-1], TILE):
         out[..., tile] = np.exp(x[..., tile] - top[..., None]) / total[..., None]
     return out

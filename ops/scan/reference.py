@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
+
+from stack.ops.tiled import tiles, wide
 
 Array = np.ndarray
 TILE = 64  # elements that are held at once
 
 
-def _tiles(size: int) -> Iterator[slice]:
-    for start in range(0, size, TILE):
-        yield slice(start, min(start + TILE, size))
-
-
-def _wide(x: Array) -> np.dtype:
-    return np.result_type(x.dtype, np.float32)
-
-
 def inclusive(x: Array) -> Array:
     """A tile's own sums, and the total of all tiles before."""
     out = np.empty_like(x)
-    carried = np.zeros((*x.shape[:-1], 1), _wide(x))
-    for tile in _tiles(x.shape[-1]):
-        sums = np.cumsum(x[..., tile], -1, dtype=_wide(x)) + carried
+    carried = np.zeros((*x.shape[:-1], 1), wide(x))
+    for tile in tiles(x.shape[-1], TILE):
+        sums = np.cumsum(x[..., tile], -1, dtype=wide(x)) + carried
         out[..., tile] = sums
         carried = sums[..., -1:]
     return out
@@ -33,7 +24,7 @@ def inclusive(x: Array) -> Array:
 def exclusive(x: Array) -> Array:
     """Up a tree of sums of pairs, then down again with what stands to the left: Blelloch, 1990."""
     size = 1 << max(x.shape[-1] - 1, 0).bit_length()
-    tree = np.zeros((*x.shape[:-1], size), _wide(x))
+    tree = np.zeros((*x.shape[:-1], size), wide(x))
     tree[..., : x.shape[-1]] = x
     step = 1
     while step < size:
@@ -51,7 +42,7 @@ def exclusive(x: Array) -> Array:
 def segmented(x: Array, starts: Array) -> Array:
     """One after the other."""
     out = np.empty_like(x)
-    carried = np.zeros(x.shape[:-1], _wide(x))
+    carried = np.zeros(x.shape[:-1], wide(x))
     for t in range(x.shape[-1]):
         carried = np.where(starts[..., t] != 0, 0, carried) + x[..., t]
         out[..., t] = carried
@@ -61,7 +52,7 @@ def segmented(x: Array, starts: Array) -> Array:
 def gated(gate: Array, x: Array, first: Array) -> Array:
     """One after the other, all channels at once."""
     out = np.empty_like(x)
-    state = first.astype(_wide(x))
+    state = first.astype(wide(x))
     for t in range(x.shape[-2]):
         state = gate[..., t, :] * state + x[..., t, :]
         out[..., t, :] = state
@@ -73,7 +64,7 @@ def gated_gradient(
 ) -> tuple[Array, Array, Array]:
     """From the last step to the first: what a state is worth is told, and carried by its gate."""
     to_gate, to_x = np.empty_like(gate), np.empty_like(x)
-    carried = np.zeros(first.shape, _wide(x))
+    carried = np.zeros(first.shape, wide(x))
     for t in reversed(range(x.shape[-2])):
         worth = told[..., t, :] + carried
         to_x[..., t, :] = worth

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stack.ir.node import Node
-from stack.ir.traits import contractions, is_contraction
+from stack.ir.traits import contractions, is_contraction, is_running
 from stack.passes.blocking.horizontal import horizontal_products
 from stack.passes.blocking.mix_order import space_of
 from stack.passes.blocking.multi_gemm import products_of
@@ -36,7 +36,7 @@ def block_policy(group: Node, gpu: Gpu) -> Policy | None:
     if any(map(is_contraction, group.blocks[0].nodes)):
         return product_policy(group, gpu)
     body = group.blocks[0]
-    if any(n.op == "scan" for n in body.nodes) or space_of(body) is not None:
+    if any(map(is_running, body.nodes)) or space_of(body) is not None:
         return None
     return BlockTiler(group, target=gpu).row_policy()
 

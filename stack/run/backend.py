@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from inspect import getdoc
 from typing import Any
 
@@ -177,7 +177,3 @@ class Backend:
     def doc(self) -> str:
         """What it is, then its options."""
         return getdoc(self.compile) or ""
-
-    def with_stages(self, stages: Sequence[tuple[str, str]]) -> Backend:
-        """The same with other stages."""
-        return replace(self, lowering=replace(self.lowering, stages=tuple(stages)))

@@ -8,7 +8,7 @@ what is carried lies in one way from turn to turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -47,6 +47,9 @@ class Cell:
         axes: for each dim what splits it.
         asked: for each dim what was asked for.
         said: whether somebody asked.
+        changes: how often it was split.
+        start: `axes` before propagation.
+        ties: numbers of those that it is part of.
     """
 
     value: Value
@@ -56,6 +59,8 @@ class Cell:
     banned: Axes = ()
     said: bool = False
     changes: int = 0
+    start: tuple[Axes, ...] = ()
+    ties: list[int] = field(default_factory=list[int])
 
     @property
     def used(self) -> Axes:
@@ -72,6 +77,10 @@ class Cell:
         self.axes[dim] = joined(axes)
         self.changes += 1
 
+    def reset(self) -> None:
+        """Forget what propagation found."""
+        self.axes, self.changes = list(self.start), 0
+
     def sharding(self, mesh: Mesh) -> Sharding:
         """What was decided."""
         return sharded(mesh, self.axes)
@@ -86,6 +95,7 @@ class Tie(NamedTuple):
     cells: tuple[Cell, ...]  # operands, then results
     values: tuple[Value, ...]
     level: int  # when it is asked: what moves data first, what computes after it
+    sizes: tuple[int, ...]  # bytes of the values
 
 
 class Program:
@@ -100,6 +110,11 @@ class Program:
         self.blocks: dict[Path, Block] = {}
         self._enter(func.body, ())
         self._tie()
+
+    def reset(self) -> None:
+        """Forget what propagation found."""
+        for cell in self.cells.values():
+            cell.reset()
 
     def cell(self, value: Value) -> Cell:
         """Where a value lies."""
@@ -186,7 +201,10 @@ class Program:
         self, node: Node, path: Path, factors: Factors, values: list[Value], level: int
     ) -> None:
         cells = tuple(self.cell(value) for value in values)
-        self.ties.append(Tie(node, path, factors, cells, tuple(values), level))
+        sizes = tuple(cell.bytes for cell in cells)
+        for cell in {id(cell): cell for cell in cells}.values():
+            cell.ties.append(len(self.ties))
+        self.ties.append(Tie(node, path, factors, cells, tuple(values), level, sizes))
 
     def _said(self, value: Value) -> None:
         """The cell of a value, with what was said about the value."""
@@ -195,7 +213,8 @@ class Program:
         cell = self.cells.get(root)
         if cell is None:
             open_ = (OPEN,) * len(shape)
-            cell = self.cells[root] = Cell(value, shape, [()] * len(shape), open_)
+            cell = Cell(value, shape, [()] * len(shape), open_, start=((),) * len(shape))
+            self.cells[root] = cell
         if said is None:
             return
         if said.mesh != self.mesh:
@@ -206,7 +225,8 @@ class Program:
                 f" annotated {cell.value.type} and {value.type}: choose one"
             )
         cell.value, cell.said = value, True
-        cell.axes, cell.asked, cell.banned = list(said.axes), said.dims, said.replicated
+        cell.start, cell.asked, cell.banned = said.axes, said.dims, said.replicated
+        cell.reset()
 
 
 def _copied(type_: TensorType) -> Factors:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
+from stack.passes.sharding.alike import folded
 from stack.passes.sharding.cells import Program
 from stack.passes.sharding.decide import decide
 from stack.passes.sharding.retype import placed, without_streams
@@ -27,6 +28,7 @@ class Propagate(Pass):
         if not func.meshes or not log.spend(self.name):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
-        program = Program(plain, func.meshes[0])
-        decide(program, {}, self.strict, log.note)
-        return placed(program)
+        few = folded(plain)
+        program = Program(few.func, func.meshes[0])
+        decide(program, few.counts, self.strict, log.note)
+        return placed(plain, program, few.members)

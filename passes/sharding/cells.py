@@ -47,18 +47,16 @@ class Cell:
         axes: for each dim what splits it.
         asked: for each dim what was asked for.
         said: whether somebody asked.
-        changes: how often it was split.
         start: `axes` before propagation.
         ties: numbers of those that it is part of.
     """
 
     value: Value
     shape: tuple[int, ...]
-    axes: list[Axes]
+    axes: tuple[Axes, ...]
     asked: tuple[DimSharding, ...]
     banned: Axes = ()
     said: bool = False
-    changes: int = 0
     start: tuple[Axes, ...] = ()
     ties: list[int] = field(default_factory=list[int])
 
@@ -74,12 +72,12 @@ class Cell:
 
     def split(self, dim: int, axes: Axes) -> None:
         """Split a dim by more axes than before."""
-        self.axes[dim] = joined(axes)
-        self.changes += 1
+        self.axes = (*self.axes[:dim], joined(axes), *self.axes[dim + 1 :])
 
-    def reset(self) -> None:
-        """Forget what propagation found."""
-        self.axes, self.changes = list(self.start), 0
+    @cached_property
+    def waits(self) -> bool:
+        """Whether some of its dims are heard later than others."""
+        return any(dim.priority for dim in self.asked)
 
     def sharding(self, mesh: Mesh) -> Sharding:
         """What was decided."""
@@ -114,7 +112,7 @@ class Program:
     def reset(self) -> None:
         """Forget what propagation found."""
         for cell in self.cells.values():
-            cell.reset()
+            cell.axes = cell.start
 
     def cell(self, value: Value) -> Cell:
         """Where a value lies."""
@@ -213,20 +211,20 @@ class Program:
         cell = self.cells.get(root)
         if cell is None:
             open_ = (OPEN,) * len(shape)
-            cell = Cell(value, shape, [()] * len(shape), open_, start=((),) * len(shape))
-            self.cells[root] = cell
+            none = ((),) * len(shape)
+            cell = self.cells[root] = Cell(value, shape, none, open_, start=none)
         if said is None:
             return
         if said.mesh != self.mesh:
             raise RuleError(f"{self.name(value)} lies on mesh {said.mesh}, not on {self.mesh}")
-        if cell.said and (cell.axes, cell.asked) != (list(said.axes), said.dims):
+        if cell.said and (cell.axes, cell.asked) != (said.axes, said.dims):
             raise RuleError(
                 f"{self.name(cell.value)} and {self.name(value)} are one value of a loop, and are"
                 f" annotated {cell.value.type} and {value.type}: choose one"
             )
         cell.value, cell.said = value, True
-        cell.start, cell.asked, cell.banned = said.axes, said.dims, said.replicated
-        cell.reset()
+        cell.start = cell.axes = said.axes
+        cell.asked, cell.banned = said.dims, said.replicated
 
 
 def _copied(type_: TensorType) -> Factors:

@@ -111,7 +111,7 @@ class _Decider:
 
     def _bytes(self) -> int:
         """What a rank sends, as values lie now."""
-        lie = tuple(tuple(cell.axes) for cell in self.program.cells.values())
+        lie = tuple([cell.axes for cell in self.program.cells.values()])
         if lie not in self.known:
             self.known[lie] = Moves(self.program).bytes(self.counts)
         return self.known[lie]

@@ -45,7 +45,6 @@ ROUNDS = (
 
 
 Seeds = Mapping[Value, Mapping[MeshAxis, str]]
-Asked = tuple[tuple[int, ...], Round | None]  # changes of cells, and the round; None for any
 
 
 class Conflict(NamedTuple):
@@ -82,25 +81,30 @@ class Spread:
     conflicts: dict[tuple[Value, MeshAxis], Conflict] = field(
         default_factory=dict[tuple[Value, MeshAxis], Conflict]
     )
-    asked: dict[int, Asked] = field(default_factory=dict[int, Asked])
     settled: dict[int, Axes] = field(default_factory=dict[int, Axes])  # by earlier priorities
+    due: set[int] = field(default_factory=set[int])  # numbers of ties whose values changed
+    left: set[int] = field(default_factory=set[int])  # of those that have more to say later
 
     def run(self) -> None:
         """To the fixed point."""
         for tie in self.program.ties:
-            self._seed(tie)
+            if tie.values[-1] in self.seeds:
+                self._seed(tie)
         priorities = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
         for priority in sorted(priorities):
-            self.asked.clear()
             self.settled = {id(cell): cell.used for cell in self._cells()}
+            self.due = {number for cell in self._cells() if cell.used for number in cell.ties}
             for turn in ROUNDS:
                 self._round(priority, turn)
 
     def _round(self, priority: int, turn: Round) -> None:
-        """Ask ties in the order of the program, again and again, while they change."""
+        """Ask ties in the order of the program, again and again, while values change."""
         ties = self.program.ties
-        sweep = [number for number, tie in enumerate(ties) if tie.level <= turn.level]
+        self.due |= self.left
+        self.left.clear()
+        sweep = sorted(number for number in self.due if ties[number].level <= turn.level)
         while sweep:
+            self.due.difference_update(sweep)
             waiting, again = set(sweep), set[int]()
             while sweep:
                 number = heapq.heappop(sweep)
@@ -108,8 +112,8 @@ class Spread:
                 for changed in self._ask(number, priority, turn):
                     for other in changed.ties:
                         if ties[other].level > turn.level:
-                            continue
-                        if other <= number:
+                            self.due.add(other)
+                        elif other <= number:
                             again.add(other)
                         elif other not in waiting:
                             waiting.add(other)
@@ -129,15 +133,12 @@ class Spread:
         return self.program.cells.values()
 
     def _ask(self, number: int, priority: int, turn: Round) -> list[Cell]:
-        """The cells that a tie changes; nothing where it was asked the same before."""
+        """The cells that a tie changes."""
         tie = self.program.ties[number]
-        now = tuple([cell.changes for cell in tie.cells])
-        before = self.asked.get(number)
-        if before is not None and before[0] == now and before[1] in (None, turn):
-            return []
         told = tuple([_told(cell, priority) for cell in tie.cells])
         found = agreement(tie.factors, told, tie.sizes, turn.reduces)
-        self.asked[number] = now, turn if found.is_left else None
+        if found.is_left:
+            self.left.add(number)
         if not (found.rivals and turn.decides):
             return self._grow(tie, found.growths)
         order = heard(tie.factors, told, tie.sizes)
@@ -220,5 +221,7 @@ class Spread:
 
 def _told(cell: Cell, priority: int) -> tuple[Axes, ...]:
     """What a cell says to its ties: dims of later priorities are silent."""
+    if not cell.waits:
+        return cell.axes
     both = zip(cell.axes, cell.asked, strict=True)
     return tuple([axes if (asked.priority or 0) <= priority else () for axes, asked in both])

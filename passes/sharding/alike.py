@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from stack.ir.node import Block, Func, Node
 from stack.passes.sharding.factors import alone
 
-RADIUS = 8
+RADIUS = 6
 KEPT = 2
 
 

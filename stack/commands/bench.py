@@ -7,7 +7,7 @@ import signal
 from pathlib import Path
 
 from stack.commands import common
-from stack.commands.compare import PARTITIONERS
+from stack.commands.compare import PARTITIONERS, names
 from stack.errors import UsageError
 from stack.measure.bench import SCHEMA, bench, describe
 from stack.measure.cpu import cpu_cases
@@ -179,9 +179,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run_sharding(args: argparse.Namespace) -> int:
-    peers = PARTITIONERS if args.peers is None else args.peers
-    names = [name.strip() for name in peers.split(",") if name.strip()]
-    found = sharding_bench(CASES, names, common.progress)
+    peers = names(PARTITIONERS if args.peers is None else args.peers)
+    found = sharding_bench(CASES, peers, common.progress)
     if args.json:
         common.print_json(found.as_dict())
     else:

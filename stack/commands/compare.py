@@ -113,7 +113,7 @@ def _run_sharding(args: argparse.Namespace) -> int:
     target = common.target_of(args)
     captured, _ = capture(target, common.settings_of(args))
     func = annotate(captured.func, args.mesh, args.shard)
-    peers = [name.strip() for name in (args.peers or PARTITIONERS).split(",")]
+    peers = names(PARTITIONERS if args.peers is None else args.peers)
     rows = compare_partitions(func, peers)
     if args.json:
         found = [row.as_dict() for row in rows]
@@ -122,3 +122,8 @@ def _run_sharding(args: argparse.Namespace) -> int:
     else:
         print(describe_partitions(rows))
     return 0
+
+
+def names(text: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

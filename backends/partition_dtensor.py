@@ -8,6 +8,7 @@ from unittest import mock
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import _resolve_process_group
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor, Replicate, placement_types
 from torch.distributed.tensor.experimental import implicit_replication
@@ -45,7 +46,7 @@ class _Counter(TorchDispatchMode):
             return NotImplemented  # its collectives come by one by one
         name = func._schema.name.partition("::")[2]
         if name in _OPS:
-            group = dist.distributed_c10d._resolve_process_group(args[-1])
+            group = _resolve_process_group(args[-1])
             self.found.append(Collective(_OPS[name], group.size(), args[0].nbytes))
         return func(*args, **(kwargs or {}))
 
@@ -77,7 +78,7 @@ def _parameter(mesh: DeviceMesh, type_: TensorType) -> Any:
     part = torch.zeros(local, dtype=TORCH_DTYPE[type_.dtype])
     placements = to_placements(type_.sharding)
     strides = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(part, mesh, placements, shape=shape, stride=strides)
+    return DTensor.from_local(part, mesh, placements, shape=torch.Size(shape), stride=strides)
 
 
 def _exchange(x: Any, gather: int, shard: int, mesh: DeviceMesh, dim: int) -> Any:
@@ -104,5 +105,7 @@ def dtensor(func: Func) -> Partition:
         ):
             evaluate(func.body, given, _Placed(mesh))
     except Exception as error:  # DTensor raises whatever its ops do
-        raise StackError(f"dtensor: {type(error).__name__}: {str(error).splitlines()[0]}") from error
+        raise StackError(
+            f"dtensor: {type(error).__name__}: {str(error).splitlines()[0]}"
+        ) from error
     return Partition(tuple(counter.found), time.perf_counter() - start)

@@ -47,7 +47,6 @@ def folded(func: Func) -> Folded:
     block = func.body
     nodes = (*block.params, *block.nodes)
     kinds = _kinds(block)
-    totals = Counter(kinds.values())
     kept: defaultdict[int, list[Node]] = defaultdict(list)  # by kind, nodes of the new function
     members: dict[Node, Node] = {}
     for node in nodes:
@@ -61,12 +60,14 @@ def folded(func: Func) -> Folded:
     if 2 * len(set(members.values())) > len(nodes):
         return Folded(func, {node: node for node in nodes}, {}, func)
     held = Counter(members.values())
-    names = {members[n]: name for n, name in reversed(block.names.items())}
-    locs = {members[n]: lines for n, lines in reversed(block.locs.items())}
+    names = {members[n]: name for n, name in [*block.names.items()][::-1]}
+    locs = {members[n]: lines for n, lines in [*block.locs.items()][::-1]}
     params = [p for p in block.params if members[p] is p]
     read = {a for new in held for a in new.args}
     ends = [new for new in held if new not in read and new.op != "param"]
-    body = Block(params, dict.fromkeys((*(members[r] for r in block.results), *ends)), names, locs)
+    body = Block(
+        params, [*dict.fromkeys((*(members[r] for r in block.results), *ends))], names, locs
+    )
     return Folded(Func(func.name, body, func.level), members, held, func)
 
 

@@ -18,7 +18,6 @@ from stack.passes.sharding.agree import (
     Agreement,
     Growth,
     Heard,
-    Told,
     agreement,
     growths,
     heard,

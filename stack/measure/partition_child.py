@@ -1,6 +1,6 @@
 """A process in which one partitioner takes one annotated function: IR text in, JSON out.
 
-    python -m stack.measure.partition_child NAME < function.txt
+python -m stack.measure.partition_child NAME < function.txt
 """
 
 from __future__ import annotations

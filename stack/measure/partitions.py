@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import stack.plugins as plugins
-
 from stack.explore.table import table
 from stack.ir.mesh import size_of
 from stack.ir.mesh_ops import group_of, traffic
@@ -133,6 +132,3 @@ def describe(rows: Sequence[Row]) -> str:
 def kib(size: int) -> str:
     """Bytes in KiB, as a number of few digits."""
     return f"{size / 1024:.1f}".removesuffix(".0")
-
-
-

@@ -1,4 +1,4 @@
-"""Programs of many layers are decided on a few of them: the same places, and each has its reason."""
+"""Programs of many layers are decided on a few of them; each value has its place and reason."""
 
 from __future__ import annotations
 

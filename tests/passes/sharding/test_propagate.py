@@ -152,7 +152,7 @@ def test_a_mesh_that_is_too_large() -> None:
     """The error names the value, where it comes from, and the axes that fit."""
     told = r"'h: \{dp, tp\}': %h \(m.py:3\): dim 0 has 8 element\(s\) for 32 parts.*: dp \(8\), tp"
     with pytest.raises(UsageError, match=told):
-        text = CHAIN.replace(': f32[8, 32]\n', ': f32[8, 32] from "m.py:3"\n', 1)
+        text = CHAIN.replace(": f32[8, 32]\n", ': f32[8, 32] from "m.py:3"\n', 1)
         propagated(text, "h: {dp, tp}", mesh="dp=8, tp=4")
 
 

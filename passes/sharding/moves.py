@@ -20,6 +20,9 @@ from stack.passes.sharding.choose import best_choice
 from stack.passes.sharding.route import Route, places, route
 
 
+STAY = Route((), 0, 0)
+
+
 @dataclass(frozen=True)
 class Version:
     """A value at one of the places where it lies.
@@ -33,7 +36,7 @@ class Version:
     sharding: Sharding
     source: int | None = None
     reader: Node | None = None
-    way: Route = Route((), 0, 0)
+    way: Route = STAY
 
 
 @dataclass

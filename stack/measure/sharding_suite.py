@@ -211,13 +211,14 @@ def sharding_bench(cases: Sequence[ShardingCase], peers: Sequence[str], say: Say
     """Partition every case, run it on a simulated mesh, and have peers partition it."""
     bench = ShardingBench()
     for case in cases:
-        say(case.name)
         func, arrays = case.annotated()
         made, placed, local = ours(func)
         found = simulate(placed, local, arrays, filler=np.nan).results
         wholes = evaluate(func.body, arrays, NumpySpace())
         error = max(_distance(f, w) for f, w in zip(found, wholes, strict=True))
         rows = [Row("stack", made), *(peer_row(func, name) for name in peers)]
+        told = [f"{r.system} {kib(r.made.sent) if r.made else r.note}" for r in rows]
+        say(f"{case.name}: {', '.join(told)} KiB")
         bench.found.append(CaseRows(case, tuple(rows), error))
     return bench
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_number
-from stack.ir.types import I64, DType
+from stack.ir.types import BF16, I64, DType
 
 from .elementwise import Unprintable, cast
 from .statements import Statements, lanes_of, memory_element
@@ -118,13 +118,21 @@ class Accesses(Statements):
         f, t = (f"vector<{lanes}xi1>", f"vector<{lanes}xi8>") if lanes else ("i1", "i8")
         return self.do(f"arith.extui {value} : {f} to {t}")
 
+    def stored(self, value: str, dtype: DType, lanes: int) -> tuple[str, str]:
+        """What memory takes for a value, and its type."""
+        if dtype is BF16 and lanes % 2:
+            # LLVM aborts at a store of 9, 17 or 33 bf16 on CPUs that convert to them
+            t = f"vector<{lanes}xi16>"
+            return self.do(f"arith.bitcast {value} : vector<{lanes}xbf16> to {t}"), t
+        kind = memory_element(dtype)
+        t = f"vector<{lanes}x{kind}>" if lanes else kind
+        return self._to_memory(value, dtype, lanes), t
+
     def _store(self, node: Node) -> str:
         memory, value = node.args[:2]
         lanes = lanes_of(value.tensor)
         index, mask, _ = access_parts(node)
-        stored = self._to_memory(self.value(value), value.dtype, lanes)
-        kind = memory_element(value.dtype)
-        t = f"vector<{lanes}x{kind}>" if lanes else kind
+        stored, t = self.stored(self.value(value), value.dtype, lanes)
         scattered = any(i.tensor.rank for i in index)
         address = self.address(memory, index, lanes if scattered else 0)
         size = value.dtype.bytes

@@ -101,10 +101,10 @@ def _store(p: Printer, node: Node) -> str:
     if is_view(value):
         copy(p, view(p, value), target)
     else:
-        t = shaped(value.dtype, _lanes(value))
         align = f"{{alignment = {value.dtype.bytes} : i64}}"
         for row, address in zip(made, each_row(p, target)):
-            p.put(f"llvm.store {row}, {address} {align} : {t}, !llvm.ptr")
+            stored, t = p.stored(row, value.dtype, _lanes(value))
+            p.put(f"llvm.store {stored}, {address} {align} : {t}, !llvm.ptr")
     return p.values[memory]
 
 

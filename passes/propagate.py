@@ -32,5 +32,5 @@ class Propagate(Pass):
         program = Program(few.func, func.meshes[0])
         decide(program, few.counts, self.strict, log.note)
         for name, other in few.alike():
-            log.note(f"%{name} lies like %{other}")
+            log.note(f"%{name} is split like %{other}")
         return placed(plain, program, few.members)

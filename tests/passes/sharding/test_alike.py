@@ -35,7 +35,7 @@ def test_all_layers_lie_alike() -> None:
 
 def test_what_was_left_out_names_what_it_lies_like() -> None:
     notes = [str(note) for note in Pipeline([Propagate()]).run(annotated(12)).records[0].notes]
-    like = [note for note in notes if note.startswith("%tanh_6 lies like %")]
+    like = [note for note in notes if note.startswith("%tanh_6 is split like %")]
     assert len(like) == 1
     assert any(note.startswith(f"{like[0].split()[-1]}: dim 2 on tp, from") for note in notes)
 

@@ -14,6 +14,7 @@ from stack.ir.node import Func
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.frontend import Captured
+from stack.run.sources import lines_of, source_files
 
 SCHEMA = "stack.run/1"
 PACKAGES = (
@@ -128,6 +129,12 @@ class Run:
         self.records.append(stage)
         return stage
 
+    @property
+    def sources(self) -> dict[str, str]:
+        """The user's files that source lines name, where this process has read them."""
+        first = next((s.func for s in self.records if s.func is not None), None)
+        return source_files(lines_of(first)) if first is not None else {}
+
     def manifest(self) -> dict[str, Any]:
         """The content of manifest.json."""
         stages = [
@@ -179,6 +186,11 @@ class Run:
         root = Path(folder)
         (root / "kernels").mkdir(parents=True, exist_ok=True)
         manifest = self.manifest()
+        sources = {_file_name(name): text for name, text in self.sources.items()}
+        manifest["sources"] = list(sources)
+        (root / "sources").mkdir(exist_ok=True)
+        for name, text in sources.items():
+            replace_file(root / "sources" / name, text.encode())
         for stage, entry in zip(self.records, manifest["stages"], strict=True):
             replace_file(root / entry["file"], stage.text.encode())
         for kernel, entry in zip(self.kernels, manifest["kernels"], strict=True):

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stack.explore.held import held
 from stack.explore.saved import SavedRun
 from stack.explore.where import places
 from stack.ir.node import Func
@@ -100,11 +101,12 @@ class Report:
         return tuple(found)
 
 
-def report_of(run: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
+def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
     """The report of one run, saved or fresh. `timings` has an entry for each kernel, or none."""
-    manifest = run.manifest if isinstance(run, SavedRun) else run.manifest()
+    run = held(given) if isinstance(given, Run) else given
+    manifest = run.manifest
     stages = tuple(_stage(run, entry) for entry in manifest["stages"])
-    texts = _kernel_texts(run)
+    texts = [run.kernel_text(str(k["name"])) if k["file"] else "" for k in run.kernels]
     known: list[Timing | None] = [*timings] or [None] * len(texts)
     entries = zip(manifest["kernels"], texts, known, strict=True)
     kernels = tuple(_kernel(entry, text, timing) for entry, text, timing in entries)
@@ -135,12 +137,9 @@ def with_comparison(report: Report, comparison: Comparison) -> Report:
     return replace(report, systems=(report.systems[0], *others), comparison=comparison)
 
 
-def _stage(run: SavedRun | Run, entry: Mapping[str, Any]) -> StageView:
+def _stage(run: SavedRun, entry: Mapping[str, Any]) -> StageView:
     name = str(entry["name"])
-    if isinstance(run, SavedRun):
-        text, func = run.text(name), run.func(name) if run.is_ir(name) else None
-    else:
-        text, func = run[name].text, run[name].func
+    text, func = run.text(name), run.func(name) if run.is_ir(name) else None
     return StageView(
         name,
         text,
@@ -152,12 +151,6 @@ def _stage(run: SavedRun | Run, entry: Mapping[str, Any]) -> StageView:
         int(entry["groups"]),
         tuple(map(str, entry["notes"])),
     )
-
-
-def _kernel_texts(run: SavedRun | Run) -> list[str]:
-    if isinstance(run, Run):
-        return [k.text for k in run.kernels]
-    return [run.kernel_text(k["name"]) if k["file"] else "" for k in run.kernels]
 
 
 def _kernel(entry: Mapping[str, Any], text: str, timing: Timing | None) -> KernelView:

@@ -18,7 +18,7 @@ SIGNS = {
     "dot": "▦", "reduce": "Σ", "custom": "✋", "opaque": "?",
 }  # fmt: skip
 WIDTH, HEIGHT, MARGIN = 720, 330, 62
-BAR, LABELS = 22, 190
+BAR, LABELS, NOTES = 22, 190, 200
 CLIP = 6.0  # bars longer than so many times the middle one are cut
 
 
@@ -117,7 +117,7 @@ def _curve(points: Sequence[tuple[float, float]]) -> str:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with its spread. `share` is the part of the bar that a mark is put on."""
+    """A value with its spread, and what is written beside it."""
 
     label: str
     value: float
@@ -132,7 +132,8 @@ def draw_bars(bars: Sequence[Bar], label: str) -> Html:
     values = sorted(b.value for b in bars)
     middle = values[len(values) // 2] if values else 1.0
     longest = min(values[-1], CLIP * middle) if values and middle else max([*values, 1.0])
-    room = WIDTH - LABELS - 150
+    reach = max([b.value + b.spread / 2 for b in bars if b.value <= longest], default=longest)
+    room = (WIDTH - LABELS) * longest / max(reach, longest)
     lines: list[Html] = []
     for i, bar in enumerate(bars):
         y = 8 + i * (BAR + 6)
@@ -149,7 +150,7 @@ def draw_bars(bars: Sequence[Bar], label: str) -> Html:
         extra = 0.0 if is_cut else room / longest * bar.spread / 2 if longest else 0.0
         lines.append(text(LABELS + length + extra + 8, y + 15, note))
     lines.append(_line(LABELS, 2, LABELS, 6 + len(bars) * (BAR + 6), "axis"))
-    return svg(WIDTH, 12 + len(bars) * (BAR + 6), label, *lines)
+    return svg(WIDTH + NOTES, 12 + len(bars) * (BAR + 6), label, *lines)
 
 
 def _whisker(left: float, y: float, bar: Bar, scale: float) -> list[Html]:
@@ -187,26 +188,19 @@ def draw_roofline(kernels: Sequence[KernelView], ceilings: Ceilings, dtype: str)
     middle = math.sqrt(low_x * ridge)
     x, y = x_of(middle) - 8, y_of(rate * middle) - 8
     parts.append(text(x, y, f"{scaled(rate, 'B')}/s", class_="end"))
-    taken: list[tuple[float, float]] = []
     for i, kernel, intensity, reached in points:
         x, y = x_of(intensity), y_of(reached)
-        parts.append(_point(x, y, kernel.kind))
-        label_y = y
-        while any(abs(label_y - b) < 12 and abs(x - a) < 150 for a, b in taken):
-            label_y += 12
-        taken.append((x, label_y))
-        is_right = x > WIDTH - 190
-        label = text(x - 9 if is_right else x + 9, label_y + 4, f"{i + 1} {kernel.name}")
-        if is_right:
-            label = text(x - 9, label_y + 4, f"{i + 1} {kernel.name}", class_="end")
-        parts.append(label)
+        parts.append(_point(x, y, kernel))
+        # numbers are those of the table of kernels: names would lie over each other
+        parts.append(text(x + 8, y + 4 - 11 * (i % 2), i + 1))
     return svg(WIDTH, HEIGHT, "roofline of this run", *parts)
 
 
-def _point(x: float, y: float, kind: str) -> Html:
-    if kind == "generated":
-        return tag("circle", cx=f"{x:.1f}", cy=f"{y:.1f}", r="5", class_="point")
-    return _box(x - 5, y - 5, 10, 10, "point other")
+def _point(x: float, y: float, kernel: KernelView) -> Html:
+    name = tag("title", kernel.name)
+    if kernel.kind == "generated":
+        return tag("circle", name, cx=f"{x:.1f}", cy=f"{y:.1f}", r="5", class_="point")
+    return tag("g", name, _box(x - 5, y - 5, 10, 10, "point other"))
 
 
 def _grid(

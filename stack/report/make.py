@@ -1,4 +1,4 @@
-"""Reports of programs: compiled first, run where times are asked for, beside others where they are."""
+"""Reports of programs: compiled first, run where times are asked for, beside other compilers."""
 
 from __future__ import annotations
 

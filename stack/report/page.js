@@ -112,19 +112,18 @@ function remember() {
 
 function recall() {
   const hash = decodeURIComponent(location.hash.slice(1));
-  const target = document.getElementById(hash);
-  if (target) {
-    if (target.tagName === "DETAILS") target.open = true;
-    target.scrollIntoView();
-    return;
-  }
-  const parts = new URLSearchParams(location.hash.slice(1));
+  const target = hash && document.getElementById(hash);
+  const parts = new URLSearchParams(target ? "" : location.hash.slice(1));
   for (const pane of panes) {
     const select = pane.querySelector("select");
     show(pane, parts.get(pane.id.slice(5)) || select.dataset.start || select.value);
   }
   const kept = parts.get("choice") || "";
   if (kept) choose(kept);
+  if (target) {
+    if (target.tagName === "DETAILS") target.open = true;
+    target.scrollIntoView();
+  }
 }
 
 function step(box, by) {

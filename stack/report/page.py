@@ -203,8 +203,9 @@ def _kernels(report: Report, index: Index) -> Html:
     if report.ceilings is not None and times:
         roof = draw_roofline(report.kernels, report.ceilings, report.dtype)
         caption = (
-            "Roofline of this run: circles are generated kernels, squares calls. A point above the"
-            " line had its data in a cache. What the machine can do: " + report.ceilings.how
+            "Roofline of this run, with the numbers of the table: circles are generated kernels,"
+            " squares calls. A point above the line had its data in a cache. What the machine can"
+            f" do: {report.ceilings.how}"
         )
         ceilings = [[k, v] for k, v in report.ceilings.as_dict().items() if not isinstance(v, dict)]
         parts.append(figure(roof, caption, table(["what", "value"], ceilings, "ceilings")))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -61,6 +62,13 @@ class Compiled:
     @property
     def func(self) -> Func:
         return self.graph.func
+
+    def __repr__(self) -> str:
+        name = getattr(self.fn, "__name__", type(self.fn).__name__)
+        return f"<Compiled {name}: {self.run if self.graphs else 'not called yet'}>"
+
+    def _repr_html_(self) -> str:
+        return self.run._repr_html_() if self.graphs else html.escape(repr(self))  # pyright: ignore[reportPrivateUsage]
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; nothing runs."""

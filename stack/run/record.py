@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import platform
 from collections.abc import Callable
@@ -38,7 +39,7 @@ _EXTENSIONS = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class Stage:
     """One state of the program: IR (with `func`) or another compiler's text.
 
@@ -61,6 +62,13 @@ class Stage:
         if self.func is not None:
             return str(self.func)
         return self.make_text() if self.make_text is not None else ""
+
+    def __repr__(self) -> str:
+        made = f" by {self.passes}" if self.passes else ""
+        return f"<Stage {self.name}{made}: print its text>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text)}</pre>"
 
     @property
     def extension(self) -> str:
@@ -94,7 +102,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """Everything one compilation went through. `run["fused"].text` is a stage's text."""
 
@@ -124,6 +132,48 @@ class Run:
         """Count what became of the ops of the imported function; see `coverage_of`."""
         lowered = [s.func for s in self.records if s.func is not None]
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
+
+    def diff(self, before: str, after: str) -> str:
+        """What changed between two stages; value names survive passes."""
+        from stack.explore.held import diff_text
+
+        return diff_text(self, before, after)
+
+    def where(self, what: str) -> str:
+        """Where a source line ("block.py:42"), a value or a kernel went, stage by stage."""
+        from stack.explore.held import where_text
+
+        return where_text(self, what)
+
+    def explain(self, what: str) -> str:
+        """What passes did, and refused to do, at a source line, a value or a kernel."""
+        from stack.explore.held import explain_text
+
+        return explain_text(self, what)
+
+    def resume(self, stage: str, func: Func | str | None = None) -> Any:
+        """Go on from a stage, with another function or text for it; gives something to call."""
+        from stack.explore.held import resume
+
+        return resume(self, stage, func)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run as one web page; gives its path."""
+        from stack.report.content import report_of
+        from stack.report.page import page
+
+        Path(path).write_text(page(report_of(self)), encoding="utf-8")
+        return Path(path)
+
+    def __repr__(self) -> str:
+        way = f"{self.frontend} to {self.backend}"
+        counts = f"{len(self.records)} stages, {len(self.kernels)} kernels"
+        return f"<Run of {self.target or 'a function'}: {way}, {counts}>"
+
+    def _repr_html_(self) -> str:
+        from stack.report.notebook import run_html
+
+        return run_html(self)
 
     def add(self, stage: Stage) -> Stage:
         self.records.append(stage)

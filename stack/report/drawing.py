@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 from stack.explore.table import number, scaled
 from stack.measure.roofline import Ceilings
@@ -34,6 +35,13 @@ def svg(width: float, height: float, label: str, *inside: object) -> Html:
         role="img",
         aria_label=label,
     )
+
+
+def standalone(drawing: Html) -> str:
+    """A drawing as a file of its own, with the style of the page."""
+    style = files("stack.report").joinpath("page.css").read_text(encoding="utf-8")
+    head = '<svg xmlns="http://www.w3.org/2000/svg"'
+    return drawing.replace("<svg", head, 1).replace(">", f"><style>{style}</style>", 1)
 
 
 def text(x: float, y: float, value: object, **attributes: object) -> Html:

@@ -1,0 +1,41 @@
+"""What lessons show: tables and pictures in a notebook, text in a terminal."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from typing import Any
+
+from stack.explore.table import table
+from stack.ir.node import Func
+from stack.report.drawing import draw_graph, standalone
+from stack.report.graph import collapsed, graph_of, layout
+
+QUICK = bool(os.environ.get("COURSE_QUICK"))  # leaves out what takes seconds, for tests
+
+
+def show(value: Any) -> None:
+    """A value as the notebook draws it, or as text."""
+    if "ipykernel" in sys.modules:
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        display(value)
+    else:
+        print(value)
+
+
+class Picture:
+    """The groups of a function and what flows between them."""
+
+    def __init__(self, func: Func) -> None:
+        self.graph = collapsed(graph_of(func))
+
+    def __str__(self) -> str:
+        rows = [[b.name, b.kind, ", ".join(b.ops), b.type] for b in self.graph.boxes]
+        return table(["value", "kind", "ops", "type"], rows, widest=48)
+
+    def _repr_html_(self) -> str:
+        drawing = standalone(draw_graph(layout(self.graph), lambda _: {}))
+        data = base64.b64encode(drawing.encode()).decode()
+        return f'<img alt="{str(self).splitlines()[0]}" src="data:image/svg+xml;base64,{data}">'

@@ -45,7 +45,8 @@ def load(path: Path) -> ModuleType:
 def checks_of(lesson: Lesson) -> list[Callable[[Any], None]]:
     """The checks of a lesson, in the order of their file."""
     module = importlib.import_module(f"stack.demos.course.checks.check_{lesson.number:02}")
-    found = [f for name, f in vars(module).items() if name.startswith("check_")]
+    mine = [f for f in vars(module).values() if getattr(f, "__module__", "") == module.__name__]
+    found = [f for f in mine if f.__name__.startswith("check_")]
     return sorted(found, key=lambda f: f.__code__.co_firstlineno)
 
 

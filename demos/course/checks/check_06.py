@@ -22,14 +22,16 @@ def check_transactions(student: Any) -> None:
     assert student.transactions(4) == 1
     assert student.transactions(8) == 2
     assert student.transactions(8192) == 32
-    assert student.transactions(126) == len({(i * 126 + b) // 128 for i in range(32) for b in (0, 1)})
+    assert student.transactions(126) == len(
+        {(i * 126 + b) // 128 for i in range(32) for b in (0, 1)}
+    )
 
 
-def check_shared(student: Any) -> None:
-    """shared has the asked blocks, and computes the product"""
-    block = _block(student.shared())
-    assert block == {"m@grid": 32, "n@grid": 32, "n@lane": 1, "k@serial": 64}, block
-    check(Rung("shared", student.shared(), ""))
+def check_coalesced(student: Any) -> None:
+    """coalesced has the asked blocks, and computes the product"""
+    block = _block(student.coalesced())
+    assert block == {"m@grid": 16, "n@grid": 32, "n@lane": 1}, block
+    check(Rung("coalesced", student.coalesced(), ""))
 
 
 def check_tensor(student: Any) -> None:

@@ -11,9 +11,9 @@ def transactions(stride, size=2, lanes=32, line=128):
     raise Gap("a set of line numbers")
 
 
-def shared():
-    """Blocks of 32 x 32, a column for each lane, operands in shared memory 64 deep."""
-    raise Gap("as rung `shared`, with another depth of k")
+def coalesced():
+    """No shared memory: blocks of 16 x 32 of the grid, a column for each lane."""
+    raise Gap("as rung `coalesced`, with other blocks")
 
 
 def tensor():

@@ -79,7 +79,9 @@ before = run["streamed"].func
 for rule in ("chains", "into"):
     result = Pipeline([FuseBy(rule)]).run(before, check=True, verbose=True)
     print(f"---- {rule}: {sum(n.op == 'fusion' for n in result.func.nodes)} groups")
-    for told in dict.fromkeys((r.producer, r.consumer, r.reason) for r in result.records[0].refused):
+    for told in dict.fromkeys(
+        (r.producer, r.consumer, r.reason) for r in result.records[0].refused
+    ):
         print("   kept {} apart from {}: {}".format(*told))
 
 # %% [markdown]

@@ -87,9 +87,7 @@ from stack.explore.lowering import Settings, inspect_target  # noqa: E402
 from stack.explore.target import Program  # noqa: E402
 
 target = Program("multiply", multiply, tuple(a.bfloat16() for a in args), "torch")
-settings = Settings(
-    "triton", machine="sm_90", schedules=("c: m=64 n=64 k=32 stages=3 warps=4",)
-)
+settings = Settings("triton", machine="sm_90", schedules=("c: m=64 n=64 k=32 stages=3 warps=4",))
 gpu = inspect_target(target, settings)
 show(gpu["scheduled"].func.nodes[0].attrs["schedule"])
 print(gpu.kernels[0].text[-1400:])

@@ -6,9 +6,9 @@ def transactions(stride, size=2, lanes=32, line=128):
     return len({(i * stride + b) // line for i in range(lanes) for b in range(size)})
 
 
-def shared():
-    """Blocks of 32 x 32, a column for each lane, operands in shared memory 64 deep."""
-    return "m=32@grid n=32@grid n=1@lane k=64@serial"
+def coalesced():
+    """No shared memory: blocks of 16 x 32 of the grid, a column for each lane."""
+    return "m=16@grid n=32@grid n=1@lane"
 
 
 def tensor():

@@ -99,7 +99,7 @@ def _box(node: Node, body: Block, reads: tuple[str, ...]) -> Box:
 
 
 def _signature(box: Box) -> Hashable:
-    return (box.kind, box.type, box.ops, len(box.reads))
+    return (box.kind, box.type, box.ops)
 
 
 def collapsed(graph: Graph) -> Graph:

@@ -22,9 +22,10 @@ function belongs(e) {
   if (kind === "line") return words(e, "s").includes(name);
   if (kind === "kernel") return words(e, "k").includes(name);
   if (kind !== "value") return false;
-  if (e.dataset.n) return e.dataset.n === name;
+  if (e.dataset.n === name) return true;
+  if (e.dataset.n && !e.matches(".box")) return false;
   const is = (key) => words(e, key).some((w) => held[key].has(w));
-  return e.dataset.l ? is("s") : e.closest("tr, .view") && e.dataset.k ? is("k") : false;
+  return e.dataset.l ? is("s") : e.closest("tr, .view, .box") && e.dataset.k ? is("k") : false;
 }
 
 // the source lines and kernels of the chosen value, from wherever it stands

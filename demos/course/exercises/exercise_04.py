@@ -12,7 +12,7 @@ def loads(rows, columns, depth, m, n):
 
 
 def shared_bytes(m, n, k, stages, size):
-    """Bytes of shared memory: blocks of both operands, `stages` of them, numbers of `size` bytes."""
+    """Bytes of shared memory: blocks of both operands, `stages` of them, `size` bytes each."""
     raise Gap("an m x k block and a k x n block, for each stage")
 
 

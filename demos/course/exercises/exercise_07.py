@@ -1,7 +1,6 @@
 """Exercise 7: gradients, and what they cost."""
 
 import stack.mini as mini  # noqa: F401
-
 from stack.demos.course.grading import Gap
 
 
@@ -20,6 +19,8 @@ def is_kept(size, flops, peak, rate):
 
 
 def best_segment(layers):
-    """Checkpointing: of `layers` layers each s-th result is kept, and the results of one segment of s
-    layers are held while it is recomputed. The s, a divisor, for which layers / s + s is least."""
+    """The s, a divisor of `layers`, for which layers / s + s is least.
+
+    Checkpointing keeps each s-th result, and holds those of one segment while it is recomputed.
+    """
     raise Gap("try all divisors")

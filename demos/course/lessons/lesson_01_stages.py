@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 1. One function through all stages
 #
-# A compiler for tensors takes a function that was written one operation at a time, and makes machine
-# code that does several at once. Here we follow one function the whole way, and look at every text
-# between the two ends. Nothing in this lesson needs a GPU.
+# A compiler for tensors takes a function that was written one operation at a time, and makes
+# machine code that does several at once. Here we follow one function the whole way, and look at
+# every text between the two ends. Nothing in this lesson needs a GPU.
 
 # %%
 import torch
@@ -24,30 +24,30 @@ print((compiled(*args) - layer(*args)).abs().max())
 print(run.stages)
 
 # %% [markdown]
-# `run` is the record of the compilation. A **stage** is the program as text at one moment. The first
-# is the framework's own text, the last is assembly; those between are one small language of this
-# compiler, the **IR** (intermediate representation). Each line of it names a value, the op that makes
-# it, its type, and the source line that it comes from.
+# `run` is the record of the compilation. A **stage** is the program as text at one moment. The
+# first is the framework's own text, the last is assembly; those between are one small language of
+# this compiler, the **IR** (intermediate representation). Each line of it names a value, the op
+# that makes it, its type, and the source line that it comes from.
 
 # %%
 print(run["imported"].text)
 
 # %% [markdown]
-# Read it from the top. `dot` is the product; its `rule` says what it does with its axes: `k` stands
-# in both operands and not in the result, so it is summed over. `softmax` is no op of the IR: it came
-# in as a maximum, a difference, an exponential, a sum and a quotient. Five ops on one array of
-# 32 x 128 would be five trips through memory.
+# Read it from the top. `dot` is the product; its `rule` says what it does with its axes: `k`
+# stands in both operands and not in the result, so it is summed over. `softmax` is no op of the
+# IR: it came in as a maximum, a difference, an exponential, a sum and a quotient. Five ops on one
+# array of 32 x 128 would be five trips through memory.
 #
-# A **pass** takes a function and gives a function. The stage table says which passes ran, how long
-# each took, and whether it changed anything.
+# A **pass** takes a function and gives a function. The stage table says which passes ran, how
+# long each took, and whether it changed anything.
 
 # %%
 show(run)
 
 # %% [markdown]
-# The decisive change is stage `fused`: what shares a kernel becomes one `fusion` node, with a body.
-# Names of values survive the passes, so a plain text diff tells what happened. `~` marks a line that
-# only moved.
+# The decisive change is stage `fused`: what shares a kernel becomes one `fusion` node, with a
+# body. Names of values survive the passes, so a plain text diff tells what happened. `~` marks a
+# line that only moved.
 
 # %%
 print(run.diff("canonical", "fused"))
@@ -56,16 +56,16 @@ print(run.diff("canonical", "fused"))
 show(Picture(run["fused"].func))
 
 # %% [markdown]
-# Two groups, thus two kernels: the product, and everything of the softmax in one pass over each row.
-# `explain` says why they are not one.
+# Two groups, thus two kernels: the product, and everything of the softmax in one pass over each
+# row. `explain` says why they are not one.
 
 # %%
 print(run.explain("softmax"))
 
 # %% [markdown]
-# Below the groups, programs get loops and memory. In stage `tiled` a group is a kernel of blocks of
-# values; in stage `loop` there are vectors, threads and addresses. Then other people's compilers take
-# over: MLIR, LLVM, assembly.
+# Below the groups, programs get loops and memory. In stage `tiled` a group is a kernel of blocks
+# of values; in stage `loop` there are vectors, threads and addresses. Then other people's
+# compilers take over: MLIR, LLVM, assembly.
 
 # %%
 print(run["loop"].text[:1800])
@@ -75,8 +75,8 @@ for kernel in run.kernels:
     print(kernel, kernel.text.count("\n"), "lines of MLIR")
 
 # %% [markdown]
-# Every stage of the IR still means the same: `interpret` runs it in NumPy, one line for each op, and
-# the printed text reads back to the very same object.
+# Every stage of the IR still means the same: `interpret` runs it in NumPy, one line for each op,
+# and the printed text reads back to the very same object.
 
 # %%
 arrays = [a.numpy() for a in args]
@@ -88,5 +88,5 @@ for stage in run.records:
 # %% [markdown]
 # ## Exercise
 #
-# Three questions about a run, each answered by a function of the run, so that the answer holds for
-# any program.
+# Three questions about a run, each answered by a function of the run, so that the answer holds
+# for any program.

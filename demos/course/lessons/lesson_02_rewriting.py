@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 2. Rewriting: an algebraic rule
 #
-# Most of what a compiler does before it makes kernels is **rewriting**: here is a value, there is a
-# cheaper one that is equal. "Equal" is the hard word. In this lesson you write such rules, and learn
-# which school algebra does not hold for floating point numbers.
+# Most of what a compiler does before it makes kernels is **rewriting**: here is a value, there is
+# a cheaper one that is equal. "Equal" is the hard word. In this lesson you write such rules, and
+# learn which school algebra does not hold for floating point numbers.
 
 # %%
 from dataclasses import dataclass
@@ -27,9 +27,9 @@ func @f(%x: f32[4, 8], %y: f32[4, 8]) -> (f32[4, 8]) at tensor {
 print(func)
 
 # %% [markdown]
-# A rule is a function that is asked at each node of some ops. It gives what takes the place of the
-# node, or None where it has nothing to say. It never edits: nodes cannot be changed, and two nodes
-# that say the same are the same object.
+# A rule is a function that is asked at each node of some ops. It gives what takes the place of
+# the node, or None where it has nothing to say. It never edits: nodes cannot be changed, and two
+# nodes that say the same are the same object.
 
 
 # %%
@@ -46,16 +46,16 @@ print(after)
 print(log.by_rule)
 
 # %% [markdown]
-# The engine asks every rule at every node until nothing changes any more. What nobody uses is gone:
-# a function is its results and what they need.
+# The engine asks every rule at every node until nothing changes any more. What nobody uses is
+# gone: a function is its results and what they need.
 #
 # A rule can also say why it did **not** apply. `Why(...)` is a near miss, which `stackc explain`
-# shows to whoever wonders. Here is a rule that is tempting and wrong for floats: -(a - b) = b - a.
-# Where a equals b, the left side is -0.0 and the right side 0.0; 1/x tells them apart.
+# shows to whoever wonders. Here is a rule that is tempting and wrong for floats: -(a - b) = b -
+# a. Where a equals b, the left side is -0.0 and the right side 0.0; `copysign` shows it, and 1/x would be -inf or inf.
 
 # %%
 a = np.float32(2.0)
-print(-(a - a), a - a, 1 / np.float32(-0.0))
+print(-(a - a), a - a, np.copysign(1, -(a - a)), np.copysign(1, a - a))
 
 
 # %%
@@ -76,8 +76,8 @@ for miss in log.misses:
     print(miss.rule, "did not apply to", miss.node.strip(), "\n  ", miss.reason)
 
 # %% [markdown]
-# `op` builds nodes (`op.add(a, b)`, `op.const(1.0, dtype)`) and infers their types. `splat(node)` is
-# the number that a value is everywhere, if it is one. With both, a third rule:
+# `op` builds nodes (`op.add(a, b)`, `op.const(1.0, dtype)`) and infers their types. `splat(node)`
+# is the number that a value is everywhere, if it is one. With both, a third rule:
 
 
 # %%
@@ -89,10 +89,10 @@ def times_one(node, op, scope):
 
 
 # %% [markdown]
-# Rules become part of a compiler as a **pass**: a frozen dataclass with a name, whose fields are its
-# options. The pipeline is the only place where passes run. It checks the types after each, times it,
-# counts rewrites by rule and source line, and with `check=True` interprets the function before and
-# after on random inputs.
+# Rules become part of a compiler as a **pass**: a frozen dataclass with a name, whose fields are
+# its options. The pipeline is the only place where passes run. It checks the types after each,
+# times it, counts rewrites by rule and source line, and with `check=True` interprets the function
+# before and after on random inputs.
 
 
 # %%
@@ -111,8 +111,8 @@ print(result.func)
 print(result.records[0], "- largest error:", result.records[0].error)
 
 # %% [markdown]
-# And a wrong rule is caught, with the name of its pass. x / x is 1, unless x is 0, infinite or nan;
-# random normal numbers would not find that. The next one is wrong everywhere.
+# And a wrong rule is caught, with the name of its pass. x / x is 1, unless x is 0, infinite or
+# nan; random normal numbers would not find that. The next one is wrong everywhere.
 
 
 # %%
@@ -139,8 +139,8 @@ except stack.errors.StackError as error:
     print(error)
 
 # %% [markdown]
-# The real rules are in `passes/canonicalize.py`, in the same form. `stackc passes canonicalize` and
-# `stackc explain RUN LINE` show them at work.
+# The real rules are in `passes/canonicalize.py`, in the same form. `stackc passes canonicalize`
+# and `stackc explain RUN LINE` show them at work.
 #
 # ## Exercise
 #

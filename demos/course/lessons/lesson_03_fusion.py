@@ -1,10 +1,10 @@
 # %% [markdown]
 # # 3. Fusion: what may share a kernel, and what should
 #
-# Memory is slow. A kernel that reads an array, adds one and writes it back spends nearly all of its
-# time on the road. **Fusion** computes several ops in one kernel, so that what is between them never
-# leaves the registers. Two questions decide: is it *legal* (can one loop compute both?), and is it
-# *profitable* (does it save more than it costs?).
+# Memory is slow. A kernel that reads an array, adds one and writes it back spends nearly all of
+# its time on the road. **Fusion** computes several ops in one kernel, so that what is between
+# them never leaves the registers. Two questions decide: is it *legal* (can one loop compute
+# both?), and is it *profitable* (does it save more than it costs?).
 
 # %%
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ run = stack.compile(norm, *args).run
 show(Picture(run["canonical"].func))
 
 # %% [markdown]
-# Legality is geometry. Each op says with one rule which elements of its operands an element of its
-# result needs. Composing the rules answers: where does the consumer read the producer? An elementwise
-# consumer reads it at its own place: one loop does. A reduction reads a whole row: then the loop must
-# hold a row, or the producer is computed again for every reader.
+# Legality is geometry. Each op says with one rule which elements of its operands an element of
+# its result needs. Composing the rules answers: where does the consumer read the producer? An
+# elementwise consumer reads it at its own place: one loop does. A reduction reads a whole row:
+# then the loop must hold a row, or the producer is computed again for every reader.
 #
 # The engine walks pairs of producer and consumer, has axes, cycles and limits checked, and asks a
-# list of rules. A rule answers `Ok` or `Why(reason)`. This one lets nothing but elementwise chains
-# together:
+# list of rules. A rule answers `Ok` or `Why(reason)`. This one lets nothing but elementwise
+# chains together:
 
 
 # %%
@@ -85,9 +85,9 @@ for rule in ("chains", "into"):
         print("   kept {} apart from {}: {}".format(*told))
 
 # %% [markdown]
-# `check=True` interpreted the function before and after. That the groups are *right* is settled; now
-# what are they *worth*? `run.resume` goes on from any stage, here with our own groups in place of
-# those of the built-in pass, down to machine code.
+# `check=True` interpreted the function before and after. That the groups are *right* is settled;
+# now what are they *worth*? `run.resume` goes on from any stage, here with our own groups in
+# place of those of the built-in pass, down to machine code.
 
 
 # %%
@@ -111,13 +111,13 @@ rows = [
 print(table(["fusion", "kernels", "bytes", "time", "spread"], rows))
 
 # %% [markdown]
-# Fewer bytes, less time: the count in the third column predicts the order in the fourth. Where two
-# times are closer than their spreads, they say nothing. On the command line the same race against
-# other compilers is `stackc bench FILE:NAME --with inductor,xla`.
+# Fewer bytes, less time: the count in the third column predicts the order in the fourth. Where
+# two times are closer than their spreads, they say nothing. On the command line the same race
+# against other compilers is `stackc bench FILE:NAME --with inductor,xla`.
 #
-# When is fusion *not* worth it? When the producer is expensive and would be computed again for each
-# reader; when a tile of the consumer cannot hold what the producer needs; when registers run out. The
-# built-in pass says so where it declines:
+# When is fusion *not* worth it? When the producer is expensive and would be computed again for
+# each reader; when a tile of the consumer cannot hold what the producer needs; when registers run
+# out. The built-in pass says so where it declines:
 
 # %%
 two = stack.compile(
@@ -128,5 +128,5 @@ print(two.run.explain("softmax"))
 # %% [markdown]
 # ## Exercise
 #
-# Write the rule of a fusion pass: everything may be fused, except that one kernel holds at most one
-# reduction. Then win: fewer bytes than `Chains`, by the count of the kernels.
+# Write the rule of a fusion pass: everything may be fused, except that one kernel holds at most
+# one reduction. Then win: fewer bytes than `Chains`, by the count of the kernels.

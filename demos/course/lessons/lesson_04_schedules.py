@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 4. Layout and tiles: schedules by hand
 #
-# The same loops in another order, cut into blocks, put on other hardware: that is a **schedule**. It
-# changes no result and can change the time tenfold. First, though, the **layout**: in which order the
-# axes of an array lie in memory.
+# The same loops in another order, cut into blocks, put on other hardware: that is a **schedule**.
+# It changes no result and can change the time tenfold. First, though, the **layout**: in which
+# order the axes of an array lie in memory.
 
 # %%
 import torch
@@ -23,11 +23,11 @@ run = stack.compile(product, *args).run
 print(run.diff("imported", "laid-out"))
 
 # %% [markdown]
-# Three transposes, and none is left: two cancel, one vanishes into the rule of the product, which now
-# reads `n k`. A layout is decided where it costs nothing.
+# Three transposes, and none is left: two cancel, one vanishes into the rule of the product, which
+# now reads `n k`. A layout is decided where it costs nothing.
 #
-# Now the loops. A product has three axes. By name: m and n come out, k is summed. A schedule says for
-# each axis which block of it is taken at once, and what runs that block.
+# Now the loops. A product has three axes. By name: m and n come out, k is summed. A schedule says
+# for each axis which block of it is taken at once, and what runs that block.
 
 # %%
 print(run["scheduled"].func.nodes[0].attrs["schedule"])
@@ -44,8 +44,8 @@ print(stack.compile(multiply, *args, schedule={"c": "m=4@unroll n=32@vector"}).r
 
 # %% [markdown]
 # Read the innermost loop: 4 rows of a block stay in registers (`@unroll`), 32 columns are vectors
-# (`@vector`), and k runs serially. Each turn loads 4 + 32 numbers for 4 x 32 multiplications: this
-# ratio is what blocks are for. Larger blocks load less, until the registers run out.
+# (`@vector`), and k runs serially. Each turn loads 4 + 32 numbers for 4 x 32 multiplications:
+# this ratio is what blocks are for. Larger blocks load less, until the registers run out.
 
 # %%
 SCHEDULES = (
@@ -69,8 +69,9 @@ for schedule, timing in zip(made, timings, strict=True):
 print(table(["schedule", "time", "rate"], rows))
 
 # %% [markdown]
-# A schedule that does not fit is refused before anything is built, with the axis, the rule and the
-# number: above, one that asks for more registers than this machine has; below, an axis that is none.
+# A schedule that does not fit is refused before anything is built, with the axis, the rule and
+# the number: above, one that asks for more registers than this machine has; below, an axis that
+# is none.
 
 # %%
 try:
@@ -79,8 +80,8 @@ except stack.errors.StackError as error:
     print(error)
 
 # %% [markdown]
-# On a GPU there are more places to put an axis: blocks of a grid, warps, lanes. The text is the same.
-# This machine need not have one: the kernel is made and printed for `sm_90`.
+# On a GPU there are more places to put an axis: blocks of a grid, warps, lanes. The text is the
+# same. This machine need not have one: the kernel is made and printed for `sm_90`.
 
 # %%
 from stack.explore.lowering import Settings, inspect_target  # noqa: E402
@@ -95,5 +96,5 @@ print(gpu.kernels[0].text[-1400:])
 # %% [markdown]
 # ## Exercise
 #
-# The arithmetic behind a schedule: what a block loads, what it holds, and a schedule of your own that
-# beats a poor one by count and not by luck.
+# The arithmetic behind a schedule: what a block loads, what it holds, and a schedule of your own
+# that beats a poor one by count and not by luck.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 7. Autodiff and the joint graph: what to keep, what to recompute
 #
-# The gradient of a program is a program. From the result backwards, each op hands its gradient to its
-# operands by a rule of its own. First with `stack.mini`, a whole compiler in one file, where the rule
-# is one line of the op's record; then with the real one, where the question is memory.
+# The gradient of a program is a program. From the result backwards, each op hands its gradient to
+# its operands by a rule of its own. First with `stack.mini`, a whole compiler in one file, where
+# the rule is one line of the op's record; then with the real one, where the question is memory.
 
 # %%
 import numpy as np
@@ -32,8 +32,8 @@ print(joint)
 
 # %% [markdown]
 # `grad` gives the **joint** program: the result, then its gradient by each parameter. Look for
-# `tanh`: it is computed once, and read by both halves, because equal nodes are one object. And look at
-# the products: the gradient of a `dot` is a `dot` whose rule has been turned.
+# `tanh`: it is computed once, and read by both halves, because equal nodes are one object. And
+# look at the products: the gradient of a `dot` is a `dot` whose rule has been turned.
 #
 # A gradient is checked against differences, in double precision.
 
@@ -46,10 +46,10 @@ step[1, 2] = 1e-6
 print("by difference", (up - down) / 2e-6, "by the rules", to_w[1, 2])
 
 # %% [markdown]
-# In training, the forward pass runs first and the backward pass later. What the backward pass reads
-# of the forward pass has to be **kept**: written once, held all the time between, read once. Or it is
-# computed again from something that is kept. Which is cheaper? The compiler cuts the joint graph in
-# two where the sum of bytes and of repeated work is least (a minimum cut).
+# In training, the forward pass runs first and the backward pass later. What the backward pass
+# reads of the forward pass has to be **kept**: written once, held all the time between, read
+# once. Or it is computed again from something that is kept. Which is cheaper? The compiler cuts
+# the joint graph in two where the sum of bytes and of repeated work is least (a minimum cut).
 
 
 # %%
@@ -68,8 +68,8 @@ print(found["joint"].records[-1].text[:2600])
 
 # %% [markdown]
 # The maximum and the sum of each row are kept: a few hundred bytes, which spare a reduction. The
-# table of weights is computed again from them: two cheap ops on each element, and 65 kB less to write
-# and read. This is what flash attention keeps in training, found by counting.
+# table of weights is computed again from them: two cheap ops on each element, and 65 kB less to
+# write and read. This is what flash attention keeps in training, found by counting.
 
 # %%
 rows = [
@@ -83,5 +83,5 @@ print(table(["graph", "kernels", "bytes", "names"], rows))
 # %% [markdown]
 # ## Exercise
 #
-# A gradient rule, the price of keeping, and the classic of checkpointing: n layers, of which only some
-# are kept.
+# A gradient rule, the price of keeping, and the classic of checkpointing: n layers, of which only
+# some are kept.

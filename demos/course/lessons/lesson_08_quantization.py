@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 8. Quantization: fewer bits for the same numbers
 #
-# A weight in f32 takes 4 bytes; decoding a language model reads every weight for each token, so time
-# is bytes. Quantization stores weights as small integers or tiny floats, with scales. We look at the
-# formats bit by bit, at their errors, and at what a compiler makes of a quantized product.
+# A weight in f32 takes 4 bytes; decoding a language model reads every weight for each token, so
+# time is bytes. Quantization stores weights as small integers or tiny floats, with scales. We
+# look at the formats bit by bit, at their errors, and at what a compiler makes of a quantized
+# product.
 
 # %%
 import numpy as np
@@ -20,9 +21,9 @@ print("E5M2, the largest:", E5M2.largest)
 print("NF4:", normal_float().round(3))
 
 # %% [markdown]
-# A format is the list of the numbers that its codes stand for. E2M1 has eight sizes; E4M3 spends a
-# bit on precision that E5M2 spends on range. All numbers of a float format are closer together near
-# zero, where most weights are.
+# A format is the list of the numbers that its codes stand for. E2M1 has eight sizes; E4M3 spends
+# a bit on precision that E5M2 spends on range. All numbers of a float format are closer together
+# near zero, where most weights are.
 
 
 # %%
@@ -50,12 +51,13 @@ for name, found in (
 print(table(["format", "error of the other columns"], rows))
 
 # %% [markdown]
-# One outlier sets the scale for everyone: with a single scale the other columns lose their digits.
-# Scales for groups cost a few bits and bring them back. Floats do not mind, their spacing grows.
+# One outlier sets the scale for everyone: with a single scale the other columns lose their
+# digits. Scales for groups cost a few bits and bring them back. Floats do not mind, their spacing
+# grows.
 #
-# The **operators** that compute with such weights are declared once, with a rule for their axes and a
-# decomposition in NumPy's words. This one takes weights of 4 bits, two in a byte, with scales for
-# groups.
+# The **operators** that compute with such weights are declared once, with a rule for their axes
+# and a decomposition in NumPy's words. This one takes weights of 4 bits, two in a byte, with
+# scales for groups.
 
 
 # %%
@@ -67,8 +69,8 @@ args = (torch.randn(4, 64), torch.randint(0, 256, (32, 32), dtype=torch.uint8), 
 print(stack.trace(layer, *args))
 
 # %% [markdown]
-# In the IR it is a `custom` node whose body is the decomposition: unpack, scale, multiply. Where a
-# kernel by hand is worth it, it is kept; here it is decomposed and fused like any other code.
+# In the IR it is a `custom` node whose body is the decomposition: unpack, scale, multiply. Where
+# a kernel by hand is worth it, it is kept; here it is decomposed and fused like any other code.
 
 # %%
 run = stack.compile(layer, *args).run

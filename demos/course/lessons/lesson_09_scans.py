@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 9. Scans: loops that are not as serial as they look
 #
-# h[t] = a[t] h[t-1] + x[t] is the heart of state space models and of linear attention. Each step needs
-# the one before, so it seems to take n steps. It does not: what is carried is a *function*, functions
-# compose, and composition is associative.
+# h[t] = a[t] h[t-1] + x[t] is the heart of state space models and of linear attention. Each step
+# needs the one before, so it seems to take n steps. It does not: what is carried is a *function*,
+# functions compose, and composition is associative.
 
 # %%
 import numpy as np
@@ -23,8 +23,8 @@ for gate, value in zip(a, x, strict=True):
 print(np.round(serial, 3))
 
 # %% [markdown]
-# Step t is the map h -> a h + b. First (a1, b1), then (a2, b2), is the map
-# h -> a2 (a1 h + b1) + b2, that is (a1 a2, a2 b1 + b2). Parentheses may be set as one likes:
+# Step t is the map h -> a h + b. First (a1, b1), then (a2, b2), is the map h -> a2 (a1 h + b1) +
+# b2, that is (a1 a2, a2 b1 + b2). Parentheses may be set as one likes:
 
 # %%
 steps = list(zip(a, x, strict=True))
@@ -33,8 +33,8 @@ right = gate_combine(np, steps[0], gate_combine(np, steps[1], steps[2]))
 print(left, right)
 
 # %% [markdown]
-# So log n rounds do: in round k, every element is combined with the one 2^k before it. More work in
-# all, n log n, and far fewer steps one after the other.
+# So log n rounds do: in round k, every element is combined with the one 2^k before it. More work
+# in all, n log n, and far fewer steps one after the other.
 
 # %%
 _, parallel = doubled(np, gate_combine, (a, x))
@@ -44,8 +44,9 @@ rows = [[n, n, n, int(np.log2(n)), int(n * np.log2(n))] for n in (64, 1024, 6553
 print(table(["length", "loop: steps", "work", "doubling: steps", "work"], rows))
 
 # %% [markdown]
-# Which one is right for a machine? On a GPU a tile is scanned in registers and carries its state to
-# the next: n / tile steps. All three are in `ops/scan`. As an operator it goes through the compiler:
+# Which one is right for a machine? On a GPU a tile is scanned in registers and carries its state
+# to the next: n / tile steps. All three are in `ops/scan`. As an operator it goes through the
+# compiler:
 
 
 # %%

@@ -1,9 +1,10 @@
 # %% [markdown]
 # # 10. Sharding: one program on many devices
 #
-# A model that does not fit on one device is cut. You say where a few values lie; the rest follows from
-# the same axis rules that gave fusion and tiling. What the rules cannot do without talking becomes a
-# **collective**, and each has its bytes. No GPU and no network here: the ranks run in this process.
+# A model that does not fit on one device is cut. You say where a few values lie; the rest follows
+# from the same axis rules that gave fusion and tiling. What the rules cannot do without talking
+# becomes a **collective**, and each has its bytes. No GPU and no network here: the ranks run in
+# this process.
 
 # %%
 import numpy as np
@@ -29,17 +30,18 @@ print(func)
 
 # %% [markdown]
 # A mesh has named axes: `tp=4` is four devices in a row. `up: -, tp` says that the second axis of
-# `up` is cut over tp, its first is whole. Watch what follows for `hidden`, and for the second product.
+# `up` is cut over tp, its first is whole. Watch what follows for `hidden`, and for the second
+# product.
 
 # %%
 made = partition(func, "tp=4", ("x: -, -", "up: -, tp", "down: tp", "return: -, -"))
 print(made.placed)
 
 # %% [markdown]
-# `hidden` is cut along its second axis, for free: the rule of the product has n in the result. The
-# second product sums over that axis. Each rank has only some of the terms, so its result is a
-# **partial sum**, `partial(sum: tp)`, until an all-reduce makes it whole. One collective for the whole
-# perceptron: this is tensor parallelism as in Megatron, and nobody wrote a rule for it.
+# `hidden` is cut along its second axis, for free: the rule of the product has n in the result.
+# The second product sums over that axis. Each rank has only some of the terms, so its result is a
+# **partial sum**, `partial(sum: tp)`, until an all-reduce makes it whole. One collective for the
+# whole perceptron: this is tensor parallelism as in Megatron, and nobody wrote a rule for it.
 
 # %%
 print(drawing(made.placed))
@@ -72,9 +74,9 @@ for name, shard in STRATEGIES.items():
 print(table(["strategy", "collectives", "sent by a rank"], rows))
 
 # %% [markdown]
-# What a collective costs on a network is latency and bytes. An all-reduce of n bytes over p ranks by a
-# ring sends 2 (p - 1) / p n bytes from each rank, in 2 (p - 1) steps; by a tree, more bytes and fewer
-# steps. `python -m stack.demos.collectives` measures where they cross.
+# What a collective costs on a network is latency and bytes. An all-reduce of n bytes over p ranks
+# by a ring sends 2 (p - 1) / p n bytes from each rank, in 2 (p - 1) steps; by a tree, more bytes
+# and fewer steps. `python -m stack.demos.collectives` measures where they cross.
 #
 # ## Exercise
 #

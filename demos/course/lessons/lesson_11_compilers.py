@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 11. Four compilers side by side
 #
-# PyTorch's Inductor, XLA, TVM and this one are given the same function. What did each fuse, how many
-# kernels run, how fast, and how right? And: when is such a table honest?
+# PyTorch's Inductor, XLA, TVM and this one are given the same function. What did each fuse, how
+# many kernels run, how fast, and how right? And: when is such a table honest?
 
 # %%
 import torch
@@ -27,8 +27,8 @@ print(program.func)
 
 # %% [markdown]
 # A peer gets the program by two ways: `ir` is our imported function replayed in its framework,
-# `native` is the user's own function through its own front door. A fair table shows both: who only
-# measures the replay may be measuring the replay.
+# `native` is the user's own function through its own front door. A fair table shows both: who
+# only measures the replay may be measuring the replay.
 #
 # First the frameworks without a compiler, and XLA.
 
@@ -39,26 +39,27 @@ print(describe(first))
 # %% [markdown]
 # Three columns need care.
 #
-# - `kernels`: what is counted differs, and the lines below the table say what. A library call is no
-#   generated kernel.
-# - `vs ours`: a ratio of two medians. Where either spreads over more than 5 % of itself, the table
-#   says `noisy` and makes no ratio.
+# - `kernels`: what is counted differs, and the lines below the table say what. A library call is
+#   no generated kernel.
+# - `vs ours`: a ratio of two medians. Where either spreads over more than 5 % of itself, the
+#   table says `noisy` and makes no ratio.
 # - `error`: against the same program in double precision, relative to the largest value. A faster
 #   program that is wrong is no faster program.
 #
-# The last table is fusion, by source line: numbers of kernels, L for a library call. Who puts line 20
-# and line 21 in one kernel?
+# The last table is fusion, by source line: numbers of kernels, L for a library call. Who puts
+# line 20 and line 21 in one kernel?
 #
 # Now one that compiles C++ (Inductor takes some seconds), and one that searches (TVM; the seconds
-# given are for the search).
+# given are for the search). Both get our function alone here, to save time.
 
 # %%
 peers = "" if QUICK else "inductor"
-second = compare([program], parse_backends(peers), rounds=5) if peers else first
+second = compare([program], parse_backends(peers), rounds=5, ir_only=(peers,)) if peers else first
 print(describe(second))
 
 # %%
-third = compare([program], parse_backends("tvm{seconds=1}"), rounds=5) if peers else first
+tvm = parse_backends("tvm{seconds=1}")
+third = compare([program], tvm, rounds=5, ir_only=("tvm",)) if peers else first
 print(table(["system", "via", "ms", "note"], [
     [r["system"], r["via"], r["run_ms"], r["note"]] for r in third.rows
 ]))  # fmt: skip
@@ -69,8 +70,8 @@ print(table(["system", "via", "ms", "note"], [
 #
 #     stackc compare FILE.py:block --with inductor,xla,tvm --html compare.html
 #
-# A student who wants a ratio to hold takes more rounds, a quiet machine, and the same inputs for all;
-# and reads only ratios within one run.
+# A student who wants a ratio to hold takes more rounds, a quiet machine, and the same inputs for
+# all; and reads only ratios within one run.
 
 # %%
 for row in first.rows:
@@ -84,4 +85,5 @@ for found in {id(f): f for f in (first, second, third)}.values():
 # %% [markdown]
 # ## Exercise
 #
-# Read such tables with code: an honest ratio, the compiler that fused most, and those that are wrong.
+# Read such tables with code: an honest ratio, the compiler that fused most, and those that are
+# wrong.

@@ -1,9 +1,9 @@
 # %% [markdown]
 # # 12. Find the miscompile
 #
-# A compiler that is wrong is worse than none, and it rarely says so. Somewhere among many passes one
-# rule is wrong for some values. In this lesson a pass has a mistake on purpose. We find the pass, the
-# rule, the rewrite and the source line, first by hand and then in general.
+# A compiler that is wrong is worse than none, and it rarely says so. Somewhere among many passes
+# one rule is wrong for some values. In this lesson a pass has a mistake on purpose. We find the
+# pass, the rule, the rewrite and the source line, first by hand and then in general.
 
 # %%
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 import stack
-from stack.rewrite import Log, Pass, Pipeline, on, rewrite
+from stack.rewrite import Pass, Pipeline, on, rewrite
 from stack.rewrite.check import CheckError, difference, random_inputs
 
 
@@ -68,8 +68,9 @@ except CheckError as error:
     print(error)
 
 # %% [markdown]
-# Which rewrite of it? **Fuel** stops the pipeline after n rewrites. What is right with n - 1 and wrong
-# with n was done by rewrite n. This is bisection, and works for any pass that asks `log.spend`.
+# Which rewrite of it? **Fuel** stops the pipeline after n rewrites. What is right with n - 1 and
+# wrong with n was done by rewrite n. This is bisection, and works for any pass that asks
+# `log.spend`.
 
 
 # %%
@@ -90,8 +91,8 @@ done = [r for record in Pipeline(passes).run(func, fuel=high).records for r in r
 print(done[-1])
 
 # %% [markdown]
-# Rule and source line, by about six runs. Without `square` the program passes the check. Is it right
-# then? `exp_of_difference` is still there. Random normal numbers do not find it:
+# Rule and source line, by about six runs. Without `square` the program passes the check. Is it
+# right then? `exp_of_difference` is still there. Random normal numbers do not find it:
 
 # %%
 fixed = Pipeline([Clever((exp_of_difference,))])
@@ -106,9 +107,9 @@ with np.errstate(all="ignore"):
     print(softmax.interpret(large)[0], "became", fixed.run(softmax).func.interpret(large)[0])
 
 # %% [markdown]
-# exp(200) is infinite, and infinity over infinity is nan: the maximum was subtracted for a reason. A
-# check is as good as its inputs. Those worth trying: zeros of both signs, infinities, nan, ties, the
-# largest and the smallest numbers, sizes of one, sizes that no block divides.
+# exp(200) is infinite, and infinity over infinity is nan: the maximum was subtracted for a
+# reason. A check is as good as its inputs. Those worth trying: zeros of both signs, infinities,
+# nan, ties, the largest and the smallest numbers, sizes of one, sizes that no block divides.
 
 # %%
 EDGES = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e38, 1e-38, 88.0, -104.0)
@@ -121,5 +122,5 @@ with np.errstate(all="ignore"):
 #
 # ## Exercise
 #
-# A detective of your own: it names the guilty pass and rewrite of any pipeline, and finds an input that
-# tells two functions apart.
+# A detective of your own: it names the guilty pass and rewrite of any pipeline, and finds an
+# input that tells two functions apart.

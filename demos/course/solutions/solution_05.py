@@ -14,9 +14,8 @@ def merge(a, b):
 
 def running_variance(values):
     """Sum of (x - mean)^2 in one pass over the values."""
-    count, mean, squares = 0, 0.0, 0.0
-    for x in values:
-        count += 1
+    mean, squares = 0.0, 0.0
+    for count, x in enumerate(values, 1):
         delta = x - mean
         mean += delta / count
         squares += delta * (x - mean)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import os
 import sys
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from stack.explore.table import table
 from stack.ir.node import Func
+from stack.measure.timing import Timing, interleave, repeat
 from stack.report.drawing import draw_graph, standalone
 from stack.report.graph import collapsed, graph_of, layout
 
@@ -23,6 +25,17 @@ def show(value: Any) -> None:
         display(value)
     else:
         print(value)
+
+
+def race(calls: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
+    """Times of several calls, in interleaved rounds."""
+    found = interleave([repeat(call) for call in calls.values()], rounds=5)
+    times: dict[str, Timing] = {}
+    for name, timing in zip(calls, found, strict=True):
+        if isinstance(timing, Exception):
+            raise timing
+        times[name] = timing
+    return times
 
 
 class Picture:

@@ -176,7 +176,10 @@ def layout(graph: Graph) -> Layout:
     for i, (box, (width, height, lines, heads)) in enumerate(zip(graph.boxes, sizes, strict=True)):
         x = centres[i] - width / 2 - left
         placed.append(Placed(box, x, tops[ranks[i]], width, height, lines, heads))
-    arrows = [_points(chain, placed, centres, tops, left) for chain in chains]
+    arrows = [
+        _points((placed[a], placed[b]), chain[1:-1], centres, tops, left)
+        for (a, b), chain in zip(graph.arrows, chains, strict=True)
+    ]
     width = max([p.x + p.width for p in placed], default=0.0) + 10
     return Layout(tuple(placed), tuple(arrows), width, y - GAP_Y + 10)
 
@@ -312,17 +315,16 @@ def _pull(
 
 
 def _points(
-    chain: Chain,
-    placed: Sequence[Placed],
+    ends: tuple[Placed, Placed],
+    bends: Chain,
     centres: Mapping[Vertex, float],
     tops: Sequence[float],
     left: float,
 ) -> tuple[tuple[float, float], ...]:
-    first, last = placed[chain[0]], placed[chain[-1]]
+    first, last = ends
     points = [(first.x + first.width / 2, first.y + first.height)]
-    for bend in chain[1:-1]:
-        x = centres[bend] - left
-        bottom = tops[bend[1] + 1] - GAP_Y
-        points.extend([(x, tops[bend[1]]), (x, bottom)])
+    for bend in bends:
+        x, rank = centres[bend] - left, int(bend[1])
+        points.extend([(x, tops[rank]), (x, tops[rank + 1] - GAP_Y)])
     points.append((last.x + last.width / 2, last.y))
     return tuple(points)

@@ -133,6 +133,13 @@ class Run:
         lowered = [s.func for s in self.records if s.func is not None]
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
+    def func(self, name: str) -> Func:
+        """A stage as a function. Raises KeyError, or ValueError for another compiler's text."""
+        found = self[name].func
+        if found is None:
+            raise ValueError(f"stage {name!r} is another compiler's text, not IR")
+        return found
+
     def diff(self, before: str, after: str) -> str:
         """What changed between two stages; value names survive passes."""
         from stack.explore.held import diff_text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any
 
@@ -47,7 +47,7 @@ class Capture:
 
 
 @contextmanager
-def capture() -> Iterator[Capture]:
+def capture() -> Generator[Capture]:
     """Record every compilation inside: by `torch.compile`, `stack.compile` or `stack.jit`."""
     made = Capture()
     _OPEN.append(made)

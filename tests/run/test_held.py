@@ -1,4 +1,4 @@
-"""What a run answers in Python: short reprs, tables for notebooks, questions, going on from a stage."""
+"""What a run answers in Python: short reprs, tables for notebooks, questions, going on."""
 
 from __future__ import annotations
 
@@ -49,6 +49,9 @@ def test_questions(compiled: stack.run.compiled.Compiled) -> None:
     line = f"test_held.py:{layer.__code__.co_firstlineno + 1}"
     assert "fusion" in run.diff("canonical", "fused")
     assert run.diff("fused", "fused") == ""
+    assert run.func("fused") is run["fused"].func
+    with pytest.raises(ValueError, match="asm"):
+        run.func("asm")
     assert "%hidden = tanh" in run.where(line)
     assert "formed" in run.explain("softmax")
     for ask in (lambda: run.diff("fused", "fuzed"), lambda: run.where("elsewhere.py:1")):

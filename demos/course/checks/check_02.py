@@ -19,8 +19,8 @@ def _func(lines: str, dtype: str = "f32") -> Func:
 
 def _same(before: Func, after: Func) -> bool:
     arrays = random_inputs(before)
-    results = (f.interpret(*arrays) for f in (before, after))
-    return difference(*results, before.results[0].dtype) == 0.0
+    want, have = (f.interpret(*arrays) for f in (before, after))
+    return difference(want, have, before.results[0].dtype) == 0.0
 
 
 def _apply(rule: Any, func: Func) -> tuple[Func, Log]:

@@ -53,7 +53,7 @@ show(run)
 print(run.diff("canonical", "fused"))
 
 # %%
-show(Picture(run["fused"].func))
+show(Picture(run.func("fused")))
 
 # %% [markdown]
 # Two groups, thus two kernels: the product, and everything of the softmax in one pass over each

@@ -50,8 +50,9 @@ print(log.by_rule)
 # gone: a function is its results and what they need.
 #
 # A rule can also say why it did **not** apply. `Why(...)` is a near miss, which `stackc explain`
-# shows to whoever wonders. Here is a rule that is tempting and wrong for floats: -(a - b) = b -
-# a. Where a equals b, the left side is -0.0 and the right side 0.0; `copysign` shows it, and 1/x would be -inf or inf.
+# shows to whoever wonders. Here is a rule that is tempting and wrong for floats: the negative of
+# a - b is b - a. Where a equals b, the left side is -0.0 and the right side 0.0; `copysign` shows
+# it, and dividing by them gives two different infinities.
 
 # %%
 a = np.float32(2.0)

@@ -13,10 +13,9 @@ from typing import ClassVar
 import torch
 
 import stack
-from stack.demos.course.show import Picture, show
+from stack.demos.course.show import Picture, race, show
 from stack.explore.table import table
 from stack.ir import Func
-from stack.measure.timing import interleave, repeat
 from stack.rewrite import Ok, Pass, Pipeline, Why
 from stack.rewrite.fusion import FusionRule, Grouping, Limits
 from stack.rewrite.outline import outline
@@ -29,7 +28,7 @@ def norm(x, g):
 
 args = (torch.randn(2048, 1024), torch.randn(1024))
 run = stack.compile(norm, *args).run
-show(Picture(run["canonical"].func))
+show(Picture(run.func("canonical")))
 
 # %% [markdown]
 # Legality is geometry. Each op says with one rule which elements of its operands an element of
@@ -75,7 +74,7 @@ class FuseBy(Pass):
         return Func(func.name, outline(groups), func.level)
 
 
-before = run["streamed"].func
+before = run.func("streamed")
 for rule in ("chains", "into"):
     result = Pipeline([FuseBy(rule)]).run(before, check=True, verbose=True)
     print(f"---- {rule}: {sum(n.op == 'fusion' for n in result.func.nodes)} groups")
@@ -99,14 +98,14 @@ versions = {
     "one op, one kernel": built(before),
     "chains": built(Pipeline([FuseBy("chains")]).run(before).func),
     "into reductions": built(Pipeline([FuseBy("into")]).run(before).func),
-    "built in": built(run["fused"].func),
+    "built in": built(run.func("fused")),
 }
 arrays = [a.numpy() for a in args]
-timings = interleave([repeat(lambda v=v: v(*arrays)) for v in versions.values()], rounds=5)
+times = race({name: lambda v=v: v(*arrays) for name, v in versions.items()})
 rows = [
     [name, len(v.run.kernels), f"{sum(k.bytes for k in v.run.kernels) / 1e6:.1f} MB"]
-    + [f"{1e3 * t.median:.2f} ms", f"{1e3 * t.spread:.2f} ms"]
-    for (name, v), t in zip(versions.items(), timings, strict=True)
+    + [f"{1e3 * times[name].median:.2f} ms", f"{1e3 * times[name].spread:.2f} ms"]
+    for name, v in versions.items()
 ]
 print(table(["fusion", "kernels", "bytes", "time", "spread"], rows))
 

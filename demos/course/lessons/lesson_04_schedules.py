@@ -9,9 +9,8 @@
 import torch
 
 import stack
-from stack.demos.course.show import show
+from stack.demos.course.show import race, show
 from stack.explore.table import table
-from stack.measure.timing import interleave, repeat
 
 
 def product(x, w):
@@ -30,7 +29,7 @@ print(run.diff("imported", "laid-out"))
 # for each axis which block of it is taken at once, and what runs that block.
 
 # %%
-print(run["scheduled"].func.nodes[0].attrs["schedule"])
+print(run.func("scheduled").nodes[0].attrs["schedule"])
 
 
 # %%
@@ -61,9 +60,8 @@ for schedule in SCHEDULES:
         made[schedule] = stack.compile(multiply, *args, schedule={"c": schedule})
     except stack.errors.StackError as error:
         print(f"{schedule}: {str(error).splitlines()[0]}")
-timings = interleave([repeat(lambda c=c: c(*args)) for c in made.values()], rounds=5)
 rows = []
-for schedule, timing in zip(made, timings, strict=True):
+for schedule, timing in race({s: lambda c=c: c(*args) for s, c in made.items()}).items():
     rate = 2 * 256 * 512 * 384 / timing.median * 1e-9
     rows.append([schedule, f"{1e3 * timing.median:.2f} ms", f"{rate:.0f} Gflop/s"])
 print(table(["schedule", "time", "rate"], rows))
@@ -90,7 +88,7 @@ from stack.explore.target import Program  # noqa: E402
 target = Program("multiply", multiply, tuple(a.bfloat16() for a in args), "torch")
 settings = Settings("triton", machine="sm_90", schedules=("c: m=64 n=64 k=32 stages=3 warps=4",))
 gpu = inspect_target(target, settings)
-show(gpu["scheduled"].func.nodes[0].attrs["schedule"])
+show(gpu.func("scheduled").nodes[0].attrs["schedule"])
 print(gpu.kernels[0].text[-1400:])
 
 # %% [markdown]

@@ -190,8 +190,9 @@ def _size(box: Box) -> tuple[float, float, tuple[str, ...], int]:
     lines = [*ops, box.type]
     if box.source:
         lines.append(" ".join(box.source[:2]) + (" …" if len(box.source) > 2 else ""))
-    widest = max(map(len, (*lines, f"{box.kind}: {box.name}")))
-    return 7.0 * widest + 20, LINE * (len(lines) + 1) + 12, tuple(lines), len(ops)
+    title = f"x {box.kind}: {box.name}"  # a sign stands before it
+    width = max(7.0 * max(map(len, lines)), 7.4 * len(title)) + 20
+    return width, LINE * (len(lines) + 1) + 12, tuple(lines), len(ops)
 
 
 def _counts(ops: Sequence[str]) -> list[str]:

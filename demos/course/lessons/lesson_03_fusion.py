@@ -71,6 +71,7 @@ class FuseBy(Pass):
         limits = Limits(self.max_inputs)
         groups = Grouping(func.body, [rules[self.rule]()], log, limits, frozenset({"reduce"}))
         groups.run(0)
+        groups.report()
         return Func(func.name, outline(groups), func.level)
 
 

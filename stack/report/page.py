@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from importlib.resources import files
 
 from stack.explore.diff import diff_texts, summary
 from stack.explore.dump import coverage_line, intensity, op_counts
 from stack.explore.sharding import collectives
 from stack.explore.table import number, scaled
-from stack.measure.compare import legend, ratio_text
-from stack.measure.groups import source_lines
 from stack.measure.kernels import floor_of
-from stack.measure.timing import NOISY, is_noisy
+from stack.report.cells import code_link, seconds, spread_text
+from stack.report.compared import bar_table, comparison_section
 from stack.report.content import KernelView, Report, StageView
 from stack.report.drawing import Bar, draw_bars, draw_graph, draw_roofline
 from stack.report.graph import Graph, Placed, collapsed, graph_of, layout
@@ -37,7 +35,7 @@ def page(report: Report) -> str:
         ("explore", "Source, ops, kernels", _explorer(report, index)),
         ("graph", "Fusion groups", _graph(report, index)),
         ("kernels", "Kernels", _kernels(report, index)),
-        ("compare", "Beside other compilers", _comparison(report, index)),
+        ("compare", "Beside other compilers", comparison_section(report, index)),
         ("schedules", "Schedules", _schedules(report)),
         ("sharding", "Sharding", _sharding(report)),
         ("stages", "Stages", _stages(report, index)),
@@ -80,7 +78,7 @@ def _summary(report: Report) -> Html:
     ]
     total = sum(k.timing.median for k in kernels if k.timing is not None)
     if total:
-        facts.append((_seconds(total), "in kernels"))
+        facts.append((seconds(total), "in kernels"))
     cards = [tag("div", tag("strong", value), tag("span", what)) for value, what in facts]
     told = [n for s in report.stages for n in s.notes if "\n" in n]
     notes = [folded("what the passes derived", tag("pre", "\n\n".join(told)))] if told else []
@@ -190,7 +188,7 @@ def _kernels(report: Report, index: Index) -> Html:
     rows: list[list[object]] = []
     marks: list[dict[str, object]] = []
     for i, kernel in enumerate(report.kernels):
-        rows.append([i + 1, _code_link(0, i, kernel), *_kernel_row(report, kernel, total)])
+        rows.append([i + 1, code_link(0, i, kernel), *_kernel_row(report, kernel, total)])
         marks.append({
             "class_": "pick", "tabindex": "0", "data_k": i, "id": f"kernel-{i + 1}",
             "data_s": joined_numbers(index.kernels[0][i]),
@@ -214,12 +212,6 @@ def _kernels(report: Report, index: Index) -> Html:
     return joined(parts)
 
 
-def _code_link(system: int, number: int, kernel: KernelView) -> Html:
-    if not kernel.text:
-        return escaped(kernel.name)
-    return tag("a", kernel.name, href=f"#code-{system}-{number}")
-
-
 def _kernel_row(report: Report, kernel: KernelView, total: float) -> list[object]:
     timing = kernel.timing
     shares: list[object] = [None, None, None, None]
@@ -229,8 +221,8 @@ def _kernel_row(report: Report, kernel: KernelView, total: float) -> list[object
             least = floor_of(kernel, report.ceilings, report.dtype)
             floor = f"{100 * least / timing.median:.0f} %"
         shares = [
-            _seconds(timing.median),
-            _spread(timing.median, timing.spread, _seconds(timing.spread)),
+            seconds(timing.median),
+            spread_text(timing.median, timing.spread, seconds(timing.spread)),
             f"{100 * timing.median / total:.0f} %",
             floor,
         ]
@@ -239,101 +231,6 @@ def _kernel_row(report: Report, kernel: KernelView, total: float) -> list[object
     taken = f"{held['registers']}{spilled}" if "registers" in held else None
     work = [scaled(kernel.flops), scaled(kernel.bytes, "B"), intensity(kernel.flops, kernel.bytes)]
     return [kernel.kind, *shares, *work, taken, " ".join(kernel.source)]
-
-
-def _seconds(value: float) -> str:
-    for step, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if value >= step:
-            return f"{number(value / step)} {unit}"
-    return f"{number(value * 1e9)} ns"
-
-
-def _spread(middle: float, spread: float, shown: str) -> Html:
-    """A spread; one that is too wide for a ratio says so in words."""
-    if not is_noisy(middle, spread):
-        return escaped(f"± {shown}")
-    return tag("span", f"± {shown} ⚠ noisy", class_="noisy")
-
-
-def _comparison(report: Report, index: Index) -> Html:
-    found = report.comparison
-    if found is None:
-        return Html("")
-    own = next((r for r in found.rows if r["via"] == "own"), None)
-    rows: list[list[object]] = []
-    runs: list[Bar] = []
-    compiles: list[Bar] = []
-    for row in found.rows:
-        name, median, spread = f"{row['system']}, {row['via']}", row["run_ms"], row["run_ms_spread"]
-        is_ours = row["via"] == "own"
-        rows.append(
-            [
-                row["system"],
-                row["via"],
-                "yes" if row["ok"] else "✗ no",
-                row["kernels"],
-                row["library_calls"],
-                None if row["compile_s"] is None else f"{number(row['compile_s'])} s",
-                None if median is None else f"{number(median)} ms",
-                None if median is None else _spread(median, spread, f"{number(spread)} ms"),
-                ratio_text(own, row),
-                scaled(row["peak_bytes"], "B"),
-                None if row["max_error"] is None else f"{row['max_error']:.1e}",
-                None if row["error_vs_eager"] is None else f"{row['error_vs_eager']:.1e}",
-                row["note"],
-            ]
-        )
-        if median is not None:
-            note = "⚠ noisy" if is_noisy(median, spread) else ""
-            shown = f"{number(median)} ms ± {number(spread)}"
-            runs.append(Bar(name, median, shown, spread, is_ours, note))
-        if row["compile_s"] is not None:
-            taken = row["compile_s"]
-            compiles.append(Bar(name, taken, f"{number(taken)} s", 0.0, is_ours))
-    head = ["system", "program", "agrees", "kernels", "library calls", "time to compile"]
-    head += ["time to run", "spread", "vs ours", "peak memory", "error", "error vs eager", "note"]
-    whole = table(head, rows, f"on {found.device}")
-    told = [tag("p", line, class_="faint") for line in legend(found).split("\n") if line]
-    bars = [
-        figure(draw_bars(made, caption), caption, _bar_table(made, unit))
-        for made, caption, unit in (
-            (runs, f"time to run; whiskers are quartiles, above {100 * NOISY:.0f} % noisy", "ms"),
-            (compiles, "time from the program to the end of its first call, empty caches", "s"),
-        )
-        if made
-    ]
-    return joined([whole, *bars, _by_line(report, index), *told])
-
-
-def _bar_table(bars: Sequence[Bar], unit: str) -> Html:
-    rows = [[b.label, b.value, b.spread] for b in bars]
-    return table(["system", f"time in {unit}", "spread"], rows, "the bars as numbers")
-
-
-def _by_line(report: Report, index: Index) -> Html:
-    """The kernels of every system for the same source line, each a link to its code."""
-    assert report.comparison is not None
-    names = [s.name for s in report.systems]
-    rows: list[list[object]] = []
-    marks: list[dict[str, object]] = []
-    for line, ops in source_lines(report.comparison.func).items():
-        number_ = index.lines.get(line)
-        cells = [
-            joined(
-                (
-                    _code_link(n, i, k) if k.kind != "library" else escaped(f"{k.name} (library)")
-                    for i, k in enumerate(system.kernels)
-                    if line in k.source
-                ),
-                ", ",
-            )
-            for n, system in enumerate(report.systems)
-        ]
-        rows.append([line, *cells, ", ".join(ops)])
-        kernels = index.of_line(number_) if number_ is not None else []
-        marks.append({"class_": "pick", "data_s": number_, "data_k": joined_numbers(kernels)})
-    caption = "what each compiler runs for a source line; a name leads to its code"
-    return table(["source line", *names, "ops"], rows, caption, marks)
 
 
 def _schedules(report: Report) -> Html:
@@ -382,7 +279,7 @@ def _stages(report: Report, index: Index) -> Html:
     parts = [table(head, rows, "stages in order")]
     if bars:
         caption = "where compile time goes, in milliseconds"
-        parts.append(figure(draw_bars(bars, caption), caption, _bar_table(bars, "ms")))
+        parts.append(figure(draw_bars(bars, caption), caption, bar_table(bars, "ms")))
     for before, stage in zip((None, *report.stages), report.stages, strict=False):
         lines = stage_lines(stage, index) if stage.func is not None else _artifact(stage, index)
         parts.append(folded(stage.name, text_box(lines, stage.name), id_=f"stage-{stage.name}"))

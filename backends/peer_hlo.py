@@ -16,6 +16,7 @@ _SCOPE = re.compile(r"(?:^|/)ir(\d+)(?=/|$)")
 _TABLE_ROW = re.compile(r'^(\d+) (?:"(.*)"|\{(.*)\})$')
 _CALLED = re.compile(r"(?:calls|to_apply|body|condition)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_METADATA = re.compile(r", (?:metadata|backend_config|frontend_attributes)=\{.*\}")
 # what is no work of its own
 _FREE = {
     "parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota",
@@ -148,6 +149,22 @@ class _Frames:
 def _number(row: str, name: str) -> int:
     found = re.search(rf"\b{name}=(\d+)", row)
     return int(found[1]) if found else 0
+
+
+def code_of(module: Module, name: str) -> str:
+    """An instruction of a module and the computations that it runs, metadata left out."""
+    everything = (x for body in module.computations.values() for x in body)
+    first = next((x for x in everything if x.name == name), None)
+    if first is None:
+        return ""
+    lines = [_METADATA.sub("", first.text)]
+    called = dict.fromkeys(c for x in module.inside(first) for c in x.called)
+    for computation in called:
+        lines.append(f"\n%{computation} {{")
+        inner = module.computations.get(computation, ())
+        lines.extend(f"  {_METADATA.sub('', x.text)}" for x in inner)
+        lines.append("}")
+    return "\n".join(lines) + "\n"
 
 
 # name, kind, instructions inside

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -21,7 +22,7 @@ from stack.ir.node import Func, Node
 from stack.run.backend import Executable, Kernel
 
 from .peer import Origins, PeerExecutable
-from .peer_hlo import Step, read_hlo, steps
+from .peer_hlo import Step, code_of, read_hlo, steps
 
 # torch may share the GPU: JAX would take most of its memory at once
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
@@ -223,7 +224,9 @@ def _compiled(
     call = _calling(compiled, func, device == "cpu")
 
     def kernels() -> list[Kernel]:
-        return describe(steps(read_hlo(compiled.as_text() or "")))
+        module = read_hlo(compiled.as_text() or "")
+        found = describe(steps(module))
+        return [replace(k, text=code_of(module, k.name), extension="hlo") for k in found]
 
     def peak() -> int | None:
         found = compiled.memory_analysis()

@@ -10,5 +10,17 @@ from stack.hosted import Kernel, op
 from stack.ir import Func, parse, verify
 from stack.run.compile import trace
 from stack.run.compiled import compile, jit
+from stack.run.watch import capture
 
-__all__ = ["Func", "Kernel", "compile", "errors", "jit", "op", "parse", "trace", "verify"]
+__all__ = [
+    "Func",
+    "Kernel",
+    "capture",
+    "compile",
+    "errors",
+    "jit",
+    "op",
+    "parse",
+    "trace",
+    "verify",
+]

@@ -10,13 +10,14 @@ from stack.errors import UsageError
 from stack.explore.lowering import capture, label, with_random_inputs
 from stack.explore.target import Program
 from stack.measure.compare import SCHEMA, compare, describe
-from stack.measure.html import comparison_page
 from stack.measure.partitions import SCHEMA as SHARDING_SCHEMA
 from stack.measure.partitions import compare_partitions
 from stack.measure.partitions import describe as describe_partitions
 from stack.measure.sharding_suite import annotate
 from stack.measure.systems import program_of
 from stack.measure.timing import LEAST, ROUNDS
+from stack.report.make import compared_report
+from stack.report.page import page
 from stack.run.specs import parse_backends
 
 PEERS = "inductor,xla,tvm,eager"
@@ -63,7 +64,9 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
     )
-    parser.add_argument("--html", metavar="FILE", help="write the tables as a web page")
+    parser.add_argument(
+        "--html", metavar="FILE", help="write all of it as one web page, as `stackc report`"
+    )
     common.add_json(parser, SCHEMA)
 
 
@@ -92,8 +95,8 @@ def run(args: argparse.Namespace) -> int:
     )
     try:
         if args.html:
-            page = comparison_page(label(target), found)
-            Path(args.html).write_text(page, encoding="utf-8")
+            report = compared_report(found, program, common.progress)
+            Path(args.html).write_text(page(report), encoding="utf-8")
             common.progress(f"wrote {args.html}")
         if args.json:
             common.print_json(found.as_dict())

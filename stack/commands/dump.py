@@ -14,17 +14,14 @@ from stack.explore.lowering import (
     inspect_target,
     is_printed,
     lower_to,
-    with_random_inputs,
 )
 from stack.explore.saved import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
-from stack.explore.target import Program, Target
+from stack.explore.target import Target
 from stack.explore.training import train_runs
-from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
-from stack.measure.kernels import kernel_report, kernel_times, widest_dtype
-from stack.measure.roofline import measure_ceilings
+from stack.measure.profile import Profile, profile
 from stack.run.backend import Backend
-from stack.run.compile import DEFAULT_BACKEND, CompiledGraph
+from stack.run.compile import DEFAULT_BACKEND
 from stack.run.record import SCHEMA, Run
 from stack.run.targets import target_of
 
@@ -86,14 +83,16 @@ def run(args: argparse.Namespace) -> int:
         common.progress(f"{target.folder} is a saved run: compiling its imported stage again")
     if args.profile and args.to:
         raise UsageError("--profile runs the whole program: leave out --to")
-    graph: CompiledGraph | None = None
+    measured: Profile | None = None
     if args.to:
         record = lower_to(target, settings, args.to)
-    elif is_printed(backend, settings) and not args.profile:
+    elif args.profile:
+        measured = profile(target, settings, common.progress)
+        record = measured.run
+    elif is_printed(backend, settings):
         record = inspect_target(target, settings)
     else:
-        graph = compile_target(target, settings)
-        record = graph.run
+        record = compile_target(target, settings).run
     if args.output:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")
@@ -102,8 +101,8 @@ def run(args: argparse.Namespace) -> int:
         common.print_json(manifest)
         return 0
     print(describe(manifest))
-    if args.profile and graph is not None:
-        print(f"\n{profile(graph, target)}")
+    if measured is not None:
+        print(f"\n{measured}")
     if args.all:
         _print_stages(record)
     elif args.to:
@@ -129,22 +128,6 @@ def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:
     elif args.to:
         print(f"\n{record[args.to].text.rstrip()}")
     return 0
-
-
-def profile(graph: CompiledGraph, target: Target) -> str:
-    """The kernels on example arguments, with times and shares of the roof."""
-    captured = graph.captured
-    if not isinstance(target, Program):
-        captured = with_random_inputs(captured)
-    ready = graph.ready(captured.flatten(*captured.args))
-    executable = graph.executable_for(ready)
-    common.progress("measuring kernels, and what this machine can do")
-    times = kernel_times(executable, ready)
-    if executable.device.startswith("cuda"):
-        ceilings = gpu_ceilings(load_torch(), rounds=3, kinds=("bf16", "f32"))
-    else:
-        ceilings = measure_ceilings(quick=True)
-    return kernel_report(executable.kernels, times, ceilings, widest_dtype(graph.func))
 
 
 def _run_training(args: argparse.Namespace, target: Target) -> int:

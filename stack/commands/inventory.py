@@ -12,6 +12,7 @@ from stack.commands import common
 from stack.errors import UsageError
 from stack.explore import inventory
 from stack.explore.table import table
+from stack.ir.describe import reference
 
 KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, ...]]] = {
     "passes": (
@@ -69,11 +70,18 @@ def add(subparsers: common.Subparsers) -> None:
         parser = common.command(subparsers, name, run, summary, text + example)
         parser.add_argument("name", nargs="?", metavar="NAME", help="only this one, in full")
         common.add_json(parser, f"stack.{name}/1")
-        parser.set_defaults(kind=name)
+        parser.set_defaults(kind=name, markdown=False)
+        if name == "ops":
+            parser.add_argument(
+                "--markdown", action="store_true", help="the ops of the IR as a reference page"
+            )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the table, or one entry."""
+    if args.markdown:
+        print(reference())
+        return 0
     _, _, rows_of, columns = KINDS[args.kind]
     rows = rows_of()
     if args.name is not None:

@@ -69,6 +69,11 @@ class SavedRun:
             raise UsageError(f"the run {self.folder} is not whole: {error}") from error
         return load_constants(self.folder)
 
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        """The user's files that source lines name, as far as the run has kept them."""
+        return {name: self._read(f"sources/{name}") for name in self.manifest.get("sources", ())}
+
     @property
     def kernels(self) -> list[dict[str, Any]]:
         """The manifest's kernel entries."""

@@ -7,6 +7,7 @@ closed block keeps them in a table, which the engine carries through rewrites.
 
 from __future__ import annotations
 
+import html
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -313,6 +314,9 @@ class Func(_Interned):
 
     def __repr__(self) -> str:
         return f"<Func {self.name} at {self.level}: {len(self.nodes)} nodes>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(str(self))}</pre>"
 
     def interpret(self, *arrays: Any) -> Any:
         """Run in the reference interpreter on NumPy arrays; one array, or a tuple of them."""

@@ -219,7 +219,7 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
     rows: list[list[object]] = []
     for row in comparison.rows:
         times = row["run_ms"]
-        ratio = _ratio(own, row) if ratios and own is not None else "-"
+        ratio = ratio_text(own, row) if ratios else "-"
         rows.append(
             [
                 row["system"],
@@ -241,9 +241,9 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
     return table([*head, "peak", "error", "vs eager", "note"], rows)
 
 
-def _ratio(own: dict[str, Any], row: dict[str, Any]) -> str:
+def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
     """How many times as long as ours, where both times hold still."""
-    if not own["run_ms"] or not row["run_ms"]:
+    if own is None or not own["run_ms"] or not row["run_ms"]:
         return "-"
     if any(is_noisy(r["run_ms"], r["run_ms_spread"]) for r in (own, row)):
         return "noisy"
@@ -254,25 +254,30 @@ def _error_text(value: float | None) -> str:
     return "-" if value is None else f"{value:.1e}"
 
 
-def describe(comparison: Comparison) -> str:
-    """The tables of a comparison, with what their columns mean."""
+def legend(comparison: Comparison) -> str:
+    """What the columns mean, and what each system counts."""
     counts = dict.fromkeys(
         f"{r['system']}/{r['via']} counts {r['counts_what']}"
         for r in comparison.rows
         if r["counts_what"]
     )
-    legend = (
+    columns = (
         "error: largest difference from a double precision run, relative to the largest value."
         " compile s: from the\nuser's program (via ir: from our function) to the end of the first"
         " call, caches empty for each system.\nvs ours: noisy where a spread is above"
         f" {100 * NOISY:.0f} % of its time. via ir: our function replayed; native: the user's\n"
         "own program; own: ours, called as its user calls it."
     )
+    return columns + "\n" + "\n".join(counts)
+
+
+def describe(comparison: Comparison) -> str:
+    """The tables of a comparison, with what their columns mean."""
     return "\n\n".join(
         [
             comparison.device,
             comparison_table(comparison),
-            legend + "\n" + "\n".join(counts),
+            legend(comparison),
             "fusion groups by source line (numbers of kernels; L: a library call)",
             alignment_table(comparison.func, comparison.groups),
         ]
@@ -288,5 +293,7 @@ __all__ = [
     "comparison_table",
     "describe",
     "device_text",
+    "legend",
     "measure",
+    "ratio_text",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 
@@ -10,24 +11,42 @@ from stack.explore.dump import intensity, source_text
 from stack.explore.table import scaled, table
 from stack.ir.node import Func
 from stack.measure.roofline import Ceilings, matmul_flops
-from stack.measure.timing import quantile
+from stack.measure.timing import Timing
 from stack.run.backend import Executable, Kernel
 
 ROUNDS = 15
+
+
+class Work(Protocol):
+    """What a kernel has to do: operations, and bytes to and from memory."""
+
+    @property
+    def flops(self) -> float: ...
+
+    @property
+    def bytes(self) -> float: ...
+
+
+def kernel_timings(
+    executable: Executable, storage: Sequence[np.ndarray], rounds: int = ROUNDS
+) -> list[Timing] | None:
+    """Seconds of every kernel in each round; None where the backend cannot tell."""
+    if executable.profile is None:
+        return None
+    executable.profile(storage)
+    runs = [executable.profile(storage) for _ in range(rounds)]
+    return [Timing(tuple(times)) for times in zip(*runs, strict=True)]
 
 
 def kernel_times(
     executable: Executable, storage: Sequence[np.ndarray], rounds: int = ROUNDS
 ) -> list[float] | None:
     """Median seconds of every kernel, one run after another; None where the backend cannot tell."""
-    if executable.profile is None:
-        return None
-    executable.profile(storage)
-    runs = [executable.profile(storage) for _ in range(rounds)]
-    return [quantile(times, 0.5) for times in zip(*runs, strict=True)]
+    found = kernel_timings(executable, storage, rounds)
+    return None if found is None else [t.median for t in found]
 
 
-def floor_of(kernel: Kernel, ceilings: Ceilings, dtype: str) -> float:
+def floor_of(kernel: Work, ceilings: Ceilings, dtype: str) -> float:
     """Seconds that a kernel takes at least: its operations at the peak, or its bytes."""
     return max(kernel.flops / ceilings.of(dtype), kernel.bytes / ceilings.bytes_at(kernel.bytes))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import getdoc
@@ -13,7 +14,7 @@ from stack.ir.node import Func
 from stack.target import Target
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kernel:
     """One thing that runs: a kernel, generated or by hand, a library call, or the framework.
 
@@ -35,6 +36,14 @@ class Kernel:
     bytes: float = 0
     resources: dict[str, int] = field(default_factory=dict)
     warning: str = ""
+
+    def __repr__(self) -> str:
+        lines = ", ".join(self.source) or "no source line"
+        return f"<Kernel {self.name}: {self.kind}, {self.flops:.3g} flops, {lines}>"
+
+    def _repr_html_(self) -> str:
+        head, text = html.escape(repr(self)), html.escape(self.text or "no code of ours")
+        return f"<details open><summary>{head}</summary><pre>{text}</pre></details>"
 
 
 def source_lines(lines: Iterable[str]) -> tuple[str, ...]:

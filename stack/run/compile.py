@@ -22,6 +22,7 @@ from stack.run.options import check_options
 from stack.run.record import Run, Stage
 from stack.run.retreat import compile_or_retreat
 from stack.run.targets import target_of
+from stack.run.watch import announce
 from stack.schedule import schedules_in
 from stack.target import Target
 
@@ -286,6 +287,9 @@ class CompiledGraph:
     Call it with framework arrays for the parameters past `captured.bound`.
     """
 
+    def __repr__(self) -> str:
+        return f"<CompiledGraph {self.func.name} by {self.backend.name}: {len(self.runs)} run(s)>"
+
     def __init__(
         self,
         captured: Captured,
@@ -341,6 +345,7 @@ class CompiledGraph:
         run.cover(self.func)
         self.executables[key] = executable
         self.runs[key] = run
+        announce(run)
         return executable
 
     def _check_device(self, executable: Executable) -> None:

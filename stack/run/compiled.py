@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from stack.errors import StackError
@@ -62,6 +65,13 @@ class Compiled:
     def func(self) -> Func:
         return self.graph.func
 
+    def __repr__(self) -> str:
+        name = getattr(self.fn, "__name__", type(self.fn).__name__)
+        return f"<Compiled {name}: {self.run if self.graphs else 'not called yet'}>"
+
+    def _repr_html_(self) -> str:
+        return self.run._repr_html_() if self.graphs else html.escape(repr(self))  # pyright: ignore[reportPrivateUsage]
+
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; nothing runs."""
         self._for(args).prepare(args, kwargs)
@@ -91,10 +101,26 @@ def raise_as_eager(
         fn(*args, **kwargs)
     except Exception as eager:
         try:
-            same = type(eager)(f"{eager}{more}")
+            same = type(eager)(f"{eager}{more}{_own_line(eager)}")
         except Exception:
             raise eager from error
         raise same from eager
+
+
+def _own_line(error: Exception) -> str:
+    """The innermost line of a traceback that is neither a library's nor ours."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f"\n(at {Path(last.filename).name}:{last.lineno}: `{last.line}`)"
+
+
+def _is_users(file: str) -> bool:
+    own = Path(__file__).resolve().parents[1]
+    path = Path(file)
+    is_demo = "demos" in path.parts  # they are programs, and lie in the package
+    return "site-packages" not in path.parts and (is_demo or own not in path.resolve().parents)
 
 
 def mismatch(graphs: Sequence[CompiledGraph], args: Sequence[Any]) -> str:

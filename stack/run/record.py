@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import platform
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from stack.ir.node import Func
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.frontend import Captured
+from stack.run.sources import lines_of, source_files
 
 SCHEMA = "stack.run/1"
 PACKAGES = (
@@ -37,7 +39,7 @@ _EXTENSIONS = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class Stage:
     """One state of the program: IR (with `func`) or another compiler's text.
 
@@ -60,6 +62,13 @@ class Stage:
         if self.func is not None:
             return str(self.func)
         return self.make_text() if self.make_text is not None else ""
+
+    def __repr__(self) -> str:
+        made = f" by {self.passes}" if self.passes else ""
+        return f"<Stage {self.name}{made}: print its text>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{html.escape(self.text)}</pre>"
 
     @property
     def extension(self) -> str:
@@ -93,7 +102,7 @@ def versions() -> dict[str, str]:
     return found
 
 
-@dataclass
+@dataclass(repr=False)
 class Run:
     """Everything one compilation went through. `run["fused"].text` is a stage's text."""
 
@@ -124,9 +133,64 @@ class Run:
         lowered = [s.func for s in self.records if s.func is not None]
         self.coverage = coverage_of(imported, lowered[-1] if lowered else None, self.kernels)
 
+    def func(self, name: str) -> Func:
+        """A stage as a function. Raises KeyError, or ValueError for another compiler's text."""
+        found = self[name].func
+        if found is None:
+            raise ValueError(f"stage {name!r} is another compiler's text, not IR")
+        return found
+
+    def diff(self, before: str, after: str) -> str:
+        """What changed between two stages; value names survive passes."""
+        from stack.explore.held import diff_text
+
+        return diff_text(self, before, after)
+
+    def where(self, what: str) -> str:
+        """Where a source line ("block.py:42"), a value or a kernel went, stage by stage."""
+        from stack.explore.held import where_text
+
+        return where_text(self, what)
+
+    def explain(self, what: str) -> str:
+        """What passes did, and refused to do, at a source line, a value or a kernel."""
+        from stack.explore.held import explain_text
+
+        return explain_text(self, what)
+
+    def resume(self, stage: str, func: Func | str | None = None) -> Any:
+        """Go on from a stage, with another function or text for it; gives something to call."""
+        from stack.explore.held import resume
+
+        return resume(self, stage, func)
+
+    def report(self, path: str | Path) -> Path:
+        """Write the run as one web page; gives its path."""
+        from stack.report.content import report_of
+        from stack.report.page import page
+
+        Path(path).write_text(page(report_of(self)), encoding="utf-8")
+        return Path(path)
+
+    def __repr__(self) -> str:
+        way = f"{self.frontend} to {self.backend}"
+        counts = f"{len(self.records)} stages, {len(self.kernels)} kernels"
+        return f"<Run of {self.target or 'a function'}: {way}, {counts}>"
+
+    def _repr_html_(self) -> str:
+        from stack.report.notebook import run_html
+
+        return run_html(self)
+
     def add(self, stage: Stage) -> Stage:
         self.records.append(stage)
         return stage
+
+    @property
+    def sources(self) -> dict[str, str]:
+        """The user's files that source lines name, where this process has read them."""
+        first = next((s.func for s in self.records if s.func is not None), None)
+        return source_files(lines_of(first)) if first is not None else {}
 
     def manifest(self) -> dict[str, Any]:
         """The content of manifest.json."""
@@ -179,6 +243,11 @@ class Run:
         root = Path(folder)
         (root / "kernels").mkdir(parents=True, exist_ok=True)
         manifest = self.manifest()
+        sources = {_file_name(name): text for name, text in self.sources.items()}
+        manifest["sources"] = list(sources)
+        (root / "sources").mkdir(exist_ok=True)
+        for name, text in sources.items():
+            replace_file(root / "sources" / name, text.encode())
         for stage, entry in zip(self.records, manifest["stages"], strict=True):
             replace_file(root / entry["file"], stage.text.encode())
         for kernel, entry in zip(self.kernels, manifest["kernels"], strict=True):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from stack.ir import Builder
 from stack.ir.describe import EXAMPLES, op_rows, reference
 from stack.ir.ops import OPS
@@ -39,3 +41,9 @@ def test_page() -> None:
         assert f"| `{name}` |" in page
     assert "needed whole in one place" in page
     assert page.count("\n## ") == len({op.kind for op in OPS.values()})
+
+
+def test_the_page_in_the_repository_is_that_of_the_records() -> None:
+    path = Path(__file__).resolve().parents[2] / "stack" / "ir" / "ops.md"
+    told = "run: stackc ops --markdown > stack/ir/ops.md"
+    assert path.read_text(encoding="utf-8").rstrip() == reference().rstrip(), told

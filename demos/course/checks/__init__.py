@@ -1,0 +1,1 @@
+"""What each exercise has to do; `python -m stack.demos.course grade` runs these."""

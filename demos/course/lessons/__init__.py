@@ -1,0 +1,1 @@
+"""The lessons, in percent format: each a script, and a notebook by a command."""

@@ -1,0 +1,106 @@
+# %% [markdown]
+# # 5. From softmax to flash attention, by algebra
+#
+# Attention is softmax(q kT) v. Written down as it stands it makes a table of n x n weights,
+# writes it to memory, and reads it back. The table is what hurts. In 2022 *flash attention*
+# computed the same without it. Here we derive it, and then watch the compiler derive it: it has
+# no pattern for attention.
+
+# %%
+import numpy as np
+import torch
+
+import stack
+
+rng = np.random.default_rng(0)
+scores = rng.standard_normal(12)
+values = rng.standard_normal((12, 3))
+
+
+def attend(scores, values):
+    """Softmax of a row of scores, times values: three passes over the row."""
+    top = scores.max()
+    weights = np.exp(scores - top)
+    return (weights @ values) / weights.sum()
+
+
+exact = attend(scores, values)
+print(exact)
+
+# %% [markdown]
+# Three reductions over one axis, each depending on the one before: the maximum m, the sum l of
+# exp(s - m), and the sum o of exp(s - m) v. Why subtract m at all? Because exp(100) is infinite
+# in f32. Any m would do, as long as it is about as large as the scores: it cancels in o / l.
+#
+# So walk along the row with the maximum *so far*. When a larger one comes, everything summed
+# until then was measured against the old m. One factor puts that right: exp(m_old - m_new).
+
+# %%
+m, l, o = -np.inf, 0.0, np.zeros(3)
+for s, v in zip(scores, values, strict=True):
+    new = max(m, s)
+    correction = np.exp(m - new)
+    l = l * correction + np.exp(s - new)
+    o = o * correction + np.exp(s - new) * v
+    if new != m:
+        print(f"maximum {m:6.2f} -> {new:6.2f}: what was summed is multiplied by {correction:.3f}")
+    m = new
+print(o / l, "error", abs(o / l - exact).max())
+
+# %% [markdown]
+# One pass, three numbers of state, no row of weights anywhere. In general: a reduction sums terms
+# F(x, r) that depend on an earlier reduction r over the same axis. If there is an **action** A
+# with F(x, r') = A(r, r') F(x, r), then the sum can be corrected when r moves to r', and one loop
+# does all. For exp(x - r) it is A = exp(r - r'). For x / r it is r / r'. For a plain product x *
+# r, r' / r.
+#
+# The compiler searches for this action. The program has no word about attention:
+
+
+# %%
+def attention(q, k, v):
+    scores = q @ k.transpose(-1, -2) / 8
+    return torch.softmax(scores, -1) @ v
+
+
+args = tuple(torch.randn(1, 2, 256, 64) for _ in range(3))
+run = stack.compile(attention, *args).run
+print(run["streamed"].notes[-1])
+
+# %% [markdown]
+# `s0`, `s1`, `s2` are the maximum, the sum and the weighted sum; `A` is the correction that we
+# found by hand. The result is an op `stream`. Its second block, `correct`, is the algebra above:
+
+# %%
+print(run.diff("laid-out", "streamed"))
+
+# %% [markdown]
+# What does it save? Bytes. Count those of all kernels with and without the pass.
+
+# %%
+apart = stack.compile(attention, *args, passes="canonicalize,decompose,layout,fuse").run
+for name, made in (("streamed", run), ("not streamed", apart)):
+    moved = sum(k.bytes for k in made.kernels) / 1e6
+    print(f"{name:13} {len(made.kernels)} kernels, {moved:.2f} MB")
+
+# %% [markdown]
+# Where the algebra does not work, the pass says so. A softmax whose weights are also a result
+# needs the whole row at the end:
+
+
+# %%
+def with_weights(q, k, v):
+    weights = torch.softmax(q @ k.transpose(-1, -2), -1)
+    return weights @ v, weights
+
+
+for note in stack.compile(with_weights, *args).run["streamed"].notes:
+    print(note.splitlines()[0])
+
+# %% [markdown]
+# The state can also be merged: two halves of a row, each with its own (m, l, o), make the state
+# of the whole. This is how one row is spread over many processors, in decoding with a long cache.
+#
+# ## Exercise
+#
+# Write the merge, and the correction for another family of reductions.

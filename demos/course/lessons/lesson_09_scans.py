@@ -1,0 +1,93 @@
+# %% [markdown]
+# # 9. Scans: loops that are not as serial as they look
+#
+# h[t] = a[t] h[t-1] + x[t] is the heart of state space models and of linear attention. Each step
+# needs the one before, so it seems to take n steps. It does not: what is carried is a *function*,
+# functions compose, and composition is associative.
+
+# %%
+import numpy as np
+import torch
+
+import stack
+from stack.explore.table import table
+from stack.ops.scan import associative, gated
+from stack.ops.scan.associative import doubled, gate_combine, sequential
+
+rng = np.random.default_rng(0)
+a, x = rng.uniform(0.5, 1, 16), rng.standard_normal(16)
+h, serial = 0.0, []
+for gate, value in zip(a, x, strict=True):
+    h = gate * h + value
+    serial.append(h)
+print(np.round(serial, 3))
+
+# %% [markdown]
+# Step t is the map h -> a h + b. First (a1, b1), then (a2, b2), is the map h -> a2 (a1 h + b1) +
+# b2, that is (a1 a2, a2 b1 + b2). Parentheses may be set as one likes:
+
+# %%
+steps = list(zip(a, x, strict=True))
+left = gate_combine(np, gate_combine(np, steps[0], steps[1]), steps[2])
+right = gate_combine(np, steps[0], gate_combine(np, steps[1], steps[2]))
+print(left, right)
+
+# %% [markdown]
+# So log n rounds do: in round k, every element is combined with the one 2^k before it. More work
+# in all, n log n, and far fewer steps one after the other.
+
+# %%
+_, parallel = doubled(np, gate_combine, (a, x))
+_, again = sequential(gate_combine, (a, x))
+print("error of doubling:", abs(parallel - serial).max(), "of the loop:", abs(again - serial).max())
+rows = [[n, n, n, int(np.log2(n)), int(n * np.log2(n))] for n in (64, 1024, 65536)]
+print(table(["length", "loop: steps", "work", "doubling: steps", "work"], rows))
+
+# %% [markdown]
+# Which one is right for a machine? On a GPU a tile is scanned in registers and carries its state
+# to the next: n / tile steps. All three are in `ops/scan`. As an operator it goes through the
+# compiler:
+
+
+# %%
+def layer(gate, x, first):
+    return torch.tanh(gated(torch.sigmoid(gate), x, first))
+
+
+args = (torch.randn(64, 32), torch.randn(64, 32), torch.randn(32))
+compiled = stack.compile(layer, *args)
+print((compiled(*args) - layer(*args)).abs().max())
+print(stack.trace(layer, *args))
+
+# %%
+for kernel in compiled.run.kernels:
+    print(kernel.name, kernel.kind, ", ".join(kernel.ops))
+
+# %% [markdown]
+# Any associative function makes a scan. The declaration checks that it is one, on sampled values:
+
+
+# %%
+def largest(np, earlier, later):
+    """The largest value so far."""
+    return (np.maximum(earlier[0], later[0]),)
+
+
+best = associative("course.best", largest)
+print(best(torch.tensor([1.0, 3.0, 2.0, 5.0, 4.0])))
+
+
+def halved(np, earlier, later):
+    """Not associative: the mean of two."""
+    return ((earlier[0] + later[0]) / 2,)
+
+
+try:
+    associative("course.halved", halved)
+except stack.errors.StackError as error:
+    print(error)
+
+# %% [markdown]
+# ## Exercise
+#
+# A combination of your own, and the scan by tiles that GPUs use.

@@ -1,0 +1,126 @@
+# %% [markdown]
+# # 12. Find the miscompile
+#
+# A compiler that is wrong is worse than none, and it rarely says so. Somewhere among many passes
+# one rule is wrong for some values. In this lesson a pass has a mistake on purpose. We find the
+# pass, the rule, the rewrite and the source line, first by hand and then in general.
+
+# %%
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+import stack
+from stack.rewrite import Pass, Pipeline, on, rewrite
+from stack.rewrite.check import CheckError, difference, random_inputs
+
+
+@on("sub")
+def negate_difference(node, op, scope):
+    """a - b is -(b - a): right, if useless."""
+    a, b = node.args
+    return None if a.op == "neg" or b.op == "neg" else op.neg(op.sub(op.neg(b), op.neg(a)))
+
+
+@on("exp")
+def exp_of_difference(node, op, scope):
+    """exp(a - b) is exp(a) / exp(b)."""
+    (x,) = node.args
+    return op.div(op.exp(x.args[0]), op.exp(x.args[1])) if x.op == "sub" else None
+
+
+@on("mul")
+def square(node, op, scope):
+    """x * x is x + x. It is for 2."""
+    a, b = node.args
+    return op.add(a, b) if a is b else None
+
+
+@dataclass(frozen=True)
+class Clever(Pass):
+    """Rules that somebody thought up."""
+
+    name: ClassVar[str] = "clever"
+    rules: tuple = (exp_of_difference, square)
+
+    def run(self, func, log):
+        return rewrite(func, list(self.rules), log)
+
+
+def program(x):
+    centred = x - x.mean(-1, keepdim=True)
+    spread = (centred * centred).mean(-1, keepdim=True)
+    return torch.softmax(centred / torch.sqrt(spread + 1e-6), -1)
+
+
+func = stack.trace(program, torch.randn(4, 16))
+passes = ["canonicalize", Clever(), "layout", "fuse"]
+
+# %% [markdown]
+# `check=True` interprets after each pass and compares: the pass has a name at once.
+
+# %%
+try:
+    Pipeline(passes).run(func, check=True)
+except CheckError as error:
+    print(error)
+
+# %% [markdown]
+# Which rewrite of it? **Fuel** stops the pipeline after n rewrites. What is right with n - 1 and
+# wrong with n was done by rewrite n. This is bisection, and works for any pass that asks
+# `log.spend`.
+
+
+# %%
+def wrong(fuel):
+    """Whether the first `fuel` rewrites already change the result."""
+    after = Pipeline(passes).run(func, fuel=fuel, verify=False).func
+    arrays = random_inputs(func)
+    want, have = func.interpret(*arrays), after.interpret(*arrays)
+    return difference(want, have, func.results[0].dtype) > 1e-4
+
+
+low, high = 0, 64
+while high - low > 1:
+    middle = (low + high) // 2
+    low, high = (low, middle) if wrong(middle) else (middle, high)
+print("the first wrong rewrite is number", high)
+done = [r for record in Pipeline(passes).run(func, fuel=high).records for r in record.rewrites]
+print(done[-1])
+
+# %% [markdown]
+# Rule and source line, by about six runs. Without `square` the program passes the check. Is it
+# right then? `exp_of_difference` is still there. Random normal numbers do not find it:
+
+# %%
+fixed = Pipeline([Clever((exp_of_difference,))])
+softmax = (
+    Pipeline(["canonicalize"])
+    .run(stack.trace(lambda x: torch.softmax(x, -1), torch.randn(2, 4)))
+    .func
+)
+print("normal numbers:", fixed.run(softmax, check=True).records[0].error)
+large = np.array([[200.0, 1.0, 2.0, 3.0], [0.0, 0.0, 0.0, 0.0]], np.float32)
+with np.errstate(all="ignore"):
+    print(softmax.interpret(large)[0], "became", fixed.run(softmax).func.interpret(large)[0])
+
+# %% [markdown]
+# exp(200) is infinite, and infinity over infinity is nan: the maximum was subtracted for a
+# reason. A check is as good as its inputs. Those worth trying: zeros of both signs, infinities,
+# nan, ties, the largest and the smallest numbers, sizes of one, sizes that no block divides.
+
+# %%
+EDGES = (0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 3e38, 1e-38, 88.0, -104.0)
+edges = np.resize(np.array(EDGES, np.float32), (2, 4))
+with np.errstate(all="ignore"):
+    print(softmax.interpret(edges), fixed.run(softmax).func.interpret(edges), sep="\n")
+
+# %% [markdown]
+# `stackc opt FILE --pass-pipeline=... --check` and `--fuel N` do this for a file of IR.
+#
+# ## Exercise
+#
+# A detective of your own: it names the guilty pass and rewrite of any pipeline, and finds an
+# input that tells two functions apart.

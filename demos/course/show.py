@@ -1,0 +1,54 @@
+"""What lessons show: tables and pictures in a notebook, text in a terminal."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from stack.explore.table import table
+from stack.ir.node import Func
+from stack.measure.timing import Timing, interleave, repeat
+from stack.report.drawing import draw_graph, standalone
+from stack.report.graph import collapsed, graph_of, layout
+
+QUICK = bool(os.environ.get("COURSE_QUICK"))  # leaves out what takes seconds, for tests
+
+
+def show(value: Any) -> None:
+    """A value as the notebook draws it, or as text."""
+    if "ipykernel" in sys.modules:
+        from IPython.display import display  # pyright: ignore[reportMissingImports]
+
+        display(value)
+    else:
+        print(value)
+
+
+def race(calls: Mapping[str, Callable[[], object]]) -> dict[str, Timing]:
+    """Times of several calls, in interleaved rounds."""
+    found = interleave([repeat(call) for call in calls.values()], rounds=5)
+    times: dict[str, Timing] = {}
+    for name, timing in zip(calls, found, strict=True):
+        if isinstance(timing, Exception):
+            raise timing
+        times[name] = timing
+    return times
+
+
+class Picture:
+    """The groups of a function and what flows between them."""
+
+    def __init__(self, func: Func) -> None:
+        self.graph = collapsed(graph_of(func))
+
+    def __str__(self) -> str:
+        rows = [[b.name, b.kind, ", ".join(b.ops), b.type] for b in self.graph.boxes]
+        return table(["value", "kind", "ops", "type"], rows, widest=48)
+
+    def _repr_html_(self) -> str:
+        drawing = standalone(draw_graph(layout(self.graph), lambda _: {}))
+        data = base64.b64encode(drawing.encode()).decode()
+        return f'<img alt="{str(self).splitlines()[0]}" src="data:image/svg+xml;base64,{data}">'

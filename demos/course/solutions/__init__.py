@@ -1,0 +1,1 @@
+"""Solutions, one file for each exercise. Try first."""

@@ -1,0 +1,103 @@
+"""`stackc report` and `stackc live`: a run as a web page, on disk or while it is edited."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from stack.commands import common
+from stack.errors import UsageError
+from stack.explore.saved import is_run, load_run
+from stack.explore.target import Program
+from stack.report.content import Report, report_of
+from stack.report.live import serve
+from stack.report.make import fresh_report, profiled_report
+from stack.report.page import page
+
+REPORT = """
+    Write what the compiler knows of a program as one web page: the source beside any two stages,
+    stages with what changed, the graph of fusion groups, kernels with their code, times and shares
+    of the roof. The page is one file; it opens from disk, needs no network and names none.
+
+    TARGET is a saved run, which is shown as it is, or a program, which is compiled first.
+    `stackc compare TARGET --html FILE` writes the same page with other compilers beside ours.
+
+    examples:
+      stackc report r1 -o r1.html
+      stackc report demos/transformer.py:llama_block -o block.html --profile
+      stackc report model.py:net -i 'f32[8,128]' -o net.html
+"""
+LIVE = """
+    Serve the page of `stackc report` on this machine's loopback address, and make it again when
+    the file of the program, or a file beside it that it uses, is saved. An error stands at the
+    foot of the last page that worked. Ctrl-C ends it.
+
+    examples:
+      stackc live model.py:net -i 'f32[8,128]'
+      stackc live demos/transformer.py:llama_block --port 8123
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommands' arguments."""
+    parser = common.command(subparsers, "report", run, "a run as one web page", REPORT)
+    common.add_target(parser)
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the page")
+    common.add_compile(parser)
+    parser.add_argument(
+        "--profile", action="store_true", help="run it, and show times and shares of the roof"
+    )
+    parser = common.command(subparsers, "live", run_live, "a page that follows your file", LIVE)
+    common.add_target(parser)
+    common.add_compile(parser)
+    parser.add_argument("--port", type=int, default=0, help="of 127.0.0.1 (default: a free one)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the page."""
+    text = page(report(args))
+    Path(args.output).write_text(text, encoding="utf-8")
+    common.progress(f"wrote {args.output} ({len(text.encode()) / 1e6:.2f} MB)")
+    return 0
+
+
+def report(args: argparse.Namespace) -> Report:
+    """What the arguments ask to be shown."""
+    if is_run(Path(args.target)) and not args.profile:
+        return report_of(load_run(args.target))
+    target = common.target_of(args)
+    settings = common.settings_of(args)
+    if args.profile:
+        return profiled_report(target, settings, common.progress)
+    return fresh_report(target, settings)
+
+
+def run_live(args: argparse.Namespace) -> int:
+    """Serve until interrupted."""
+    target = common.target_of(args)
+    if not isinstance(target, Program):
+        raise UsageError(f"{args.target} is no program: a saved run does not change; use `report`")
+    return serve(words_of(args), files_of(target), args.port, common.progress)
+
+
+def words_of(args: argparse.Namespace) -> list[str]:
+    """The arguments that `report` shares with `live`, as they were written."""
+    flags = {"frontend": args.frontend, "backend": args.backend, "target": args.machine}
+    words = [args.target, "--passes", args.passes]
+    words += [f"--{k}={v}" for k, v in flags.items() if v]
+    words += [f"--{k}" for k in ("strict", "dynamic") if getattr(args, k)]
+    for flag, given in (("input", args.input), ("schedule", args.schedule)):
+        words += [f"--{flag}={text}" for text in given]
+    return [*words, *(f"--plugin={file}" for file in args.plugin)]
+
+
+def files_of(target: Program) -> list[Path]:
+    """The file of a program, and the files beside it that are loaded."""
+    first = sys.modules.get(getattr(target.fn, "__module__", type(target.fn).__module__))
+    left = Path(target.spec.rpartition(":")[0])
+    own = left if left.suffix == ".py" else Path(getattr(first, "__file__", "") or "")
+    folder = own.resolve().parent
+    loaded = {getattr(m, "__file__", None) for m in list(sys.modules.values())}
+    beside = {Path(f) for f in loaded if f and Path(f).parent == folder}
+    return sorted({own.resolve(), *beside})

@@ -1,0 +1,128 @@
+"""A run in memory under the eyes of tools that read saved ones, and what it answers in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import stack.plugins as plugins
+from stack.errors import UsageError, unknown_name
+from stack.explore.diff import diff_texts, one_stage, without_lines
+from stack.explore.saved import SavedRun
+from stack.explore.where import explain, where
+from stack.ir.node import Func
+from stack.ir.parser import parse
+from stack.ir.verifier import verify
+from stack.run.backend import Backend, Executable
+from stack.run.compile import walk_stages
+from stack.run.record import Run, Stage
+from stack.run.targets import target_of
+
+
+@dataclass(frozen=True)
+class HeldRun(SavedRun):
+    """A run that has no folder."""
+
+    run: Run
+
+    def text(self, name: str) -> str:
+        return self.run[name].text
+
+    def func(self, name: str) -> Func:
+        found = self.run[name].func
+        if found is None:
+            raise UsageError(f"stage {name!r} is another compiler's text, not IR")
+        return found
+
+    @cached_property
+    def sources(self) -> dict[str, str]:
+        return self.run.sources
+
+    def kernel_text(self, name: str) -> str:
+        for kernel in self.run.kernels:
+            if kernel.name == name:
+                return kernel.text
+        raise unknown_name("no kernel", name, [k.name for k in self.run.kernels])
+
+
+def held(run: Run) -> HeldRun:
+    """A run, to be read as a saved one."""
+    return HeldRun(Path(run.target or "the run"), run.manifest(), run)
+
+
+class Text(str):
+    """Text that prints as it is where a notebook or a prompt shows a value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+def diff_text(run: Run, before: str, after: str) -> Text:
+    """What changed between two stages, without source lines; empty where nothing did."""
+    view = held(run)
+    old, new = (without_lines(one_stage(view, name)) for name in (before, after))
+    return Text(diff_texts(old, new, (before, after)))
+
+
+def where_text(run: Run, what: str) -> Text:
+    """Where a source line, a value or a kernel went: values by stage, then kernels."""
+    found = where(held(run), what)
+    lines = [f"{what}: from {', '.join(found.source) or 'no source line'}"]
+    for stage, places in found.stages.items():
+        lines.append(f"{stage}:")
+        lines.extend(f"  {without_lines(p.text)}" for p in places)
+    return Text("\n".join([*lines, f"kernels: {', '.join(found.kernels) or 'none'}"]))
+
+
+def explain_text(run: Run, what: str) -> Text:
+    """What passes did, and refused to do, at a source line, a value or a kernel."""
+    told = [f"{r.stage}, {r.pass_name}: {r.text}" for r in explain(held(run), what)]
+    return Text("\n".join(told) or f"no pass touched {what}")
+
+
+@dataclass
+class Resumed:
+    """A run that was taken up again at a stage; call it with arrays of NumPy."""
+
+    run: Run
+    executable: Executable
+
+    def __call__(self, *arrays: Any) -> Any:
+        found = self.executable.run(list(arrays))
+        return found[0] if len(found) == 1 else tuple(found)
+
+
+def resume(run: Run, stage: str, func: Func | str | None = None) -> Resumed:
+    """Go on from a stage by the passes that the run went by, with another function if one is given.
+
+    Raises VerifyError where the function breaks a rule, and runs nothing then.
+    """
+    at = [s.name for s in run.records]
+    if stage not in at or run[stage].func is None:
+        known = [s.name for s in run.records if s.func is not None]
+        raise unknown_name("no stage of IR", stage, known)
+    taken = parse(func) if isinstance(func, str) else func or run[stage].func
+    assert taken is not None
+    verify(taken)
+    place = at.index(stage)
+    made = Run(
+        f"{run.target or 'a function'} from {stage}", run.frontend, run.backend, run.records[:place]
+    )
+    made.add(
+        Stage(stage, func=taken, passes=run[stage].passes, changed=taken is not run[stage].func)
+    )
+    backend: Backend = plugins.load("stack.backends", run.backend)
+    machine = target_of(backend, {"target": run.machine} if run.machine else {})
+    left = [(s.name, s.passes) for s in run.records[place + 1 :] if s.func is not None and s.passes]
+    lowered = walk_stages(taken, left, made, machine)
+    executable = backend.compile(lowered, {})
+    made.kernels = executable.kernels
+    for name, text in executable.artifacts.items():
+        made.add(Stage(name, make_text=(lambda t=text: t) if isinstance(text, str) else text))
+    first = next(s.func for s in made.records if s.func is not None)
+    made.cover(first)
+    return Resumed(made, executable)

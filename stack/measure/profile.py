@@ -1,0 +1,69 @@
+"""A program compiled and run: seconds of every kernel, beside what the machine can do."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stack.explore.lowering import Settings, capture, label, with_random_inputs
+from stack.explore.target import Program, Target
+from stack.measure.gpu_ceilings import gpu_ceilings, load_torch
+from stack.measure.kernels import kernel_report, kernel_timings, widest_dtype
+from stack.measure.roofline import Ceilings, measure_ceilings
+from stack.measure.systems import Say, program_of
+from stack.measure.timing import Timing
+from stack.run.backend import Executable
+from stack.run.compile import compile_captured
+from stack.run.record import Run
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What was measured. `timings` has an entry for each kernel, None where a backend cannot tell.
+
+    `dtype` is the element type of most operations: whose peak is the roof.
+    """
+
+    run: Run
+    executable: Executable
+    timings: list[Timing] | None
+    ceilings: Ceilings
+    dtype: str
+
+    def __str__(self) -> str:
+        times = None if self.timings is None else [t.median for t in self.timings]
+        return kernel_report(self.executable.kernels, times, self.ceilings, self.dtype)
+
+
+def profile(target: Target, settings: Settings, say: Say) -> Profile:
+    """Compile a target, and run its kernels on its example arguments; IR text on random ones."""
+    captured, frontend = capture(target, settings)
+    if not isinstance(target, Program):
+        captured = with_random_inputs(captured)
+    program = program_of(captured, frontend)
+    graph = compile_captured(
+        captured,
+        frontend,
+        settings.backend,
+        settings.passes,
+        settings.strict,
+        settings.options,
+        label(target),
+    )
+    executable = graph.executable_for(program.storage)
+    return profile_of(graph.run, executable, program.storage, widest_dtype(graph.func), say)
+
+
+def profile_of(
+    run: Run, executable: Executable, storage: Sequence[np.ndarray], dtype: str, say: Say
+) -> Profile:
+    """The profile of what is compiled already."""
+    say("measuring kernels, and what this machine can do")
+    timings = kernel_timings(executable, storage)
+    if executable.device.startswith("cuda"):
+        ceilings = gpu_ceilings(load_torch(), rounds=3, kinds=("bf16", "f32"))
+    else:
+        ceilings = measure_ceilings(quick=True)
+    return Profile(run, executable, timings, ceilings, dtype)

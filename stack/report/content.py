@@ -1,0 +1,176 @@
+"""What a report tells: a run, its kernels with their times, and what others made of the program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from stack.explore.held import held
+from stack.explore.saved import SavedRun
+from stack.explore.where import places
+from stack.ir.node import Func
+from stack.measure.compare import Comparison
+from stack.measure.roofline import Ceilings
+from stack.measure.timing import Timing
+from stack.run.record import Run
+
+GROUPS = ("fusion", "stream", "kernel")
+
+
+@dataclass(frozen=True)
+class StageView:
+    """One stage. `func` is None for text of another compiler."""
+
+    name: str
+    text: str
+    func: Func | None
+    pipeline: str = ""
+    ms: float = 0.0
+    changed: bool = True
+    ops: int = 0
+    groups: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KernelView:
+    """A kernel, a library call or a fallback of one system.
+
+    `node` is its name in our last stage, `timing` of it alone where the backend can tell.
+    """
+
+    name: str
+    kind: str
+    text: str
+    source: tuple[str, ...]
+    ops: tuple[str, ...]
+    flops: float
+    bytes: float
+    node: str = ""
+    timing: Timing | None = None
+    resources: Mapping[str, int] = field(default_factory=dict[str, int])
+    warning: str = ""
+
+
+@dataclass(frozen=True)
+class SystemView:
+    """What one compiler made of the program."""
+
+    name: str
+    kernels: tuple[KernelView, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """All that a page shows. `systems` has ours first; `comparison` is None where there is none."""
+
+    title: str
+    origin: str
+    stages: tuple[StageView, ...]
+    systems: tuple[SystemView, ...]
+    sources: Mapping[str, str]
+    coverage: Mapping[str, Any]
+    compile_s: float = 0.0
+    ceilings: Ceilings | None = None
+    dtype: str = "f32"
+    comparison: Comparison | None = None
+
+    @property
+    def kernels(self) -> tuple[KernelView, ...]:
+        """Ours."""
+        return self.systems[0].kernels
+
+    @property
+    def grouped(self) -> StageView | None:
+        """The last stage whose values are whole arrays: where groups are formed and not lowered."""
+        found = [s for s in self.stages if s.func is not None and s.func.level == "tensor"]
+        formed = [s for s in found if s.func and any(n.op in GROUPS for n in s.func.nodes)]
+        whole = [s for s in formed if s.func and all(n.op != "kernel" for n in s.func.nodes)]
+        return (whole or found or [None])[-1]
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Source lines that the program names, in the order of the program."""
+        first = next((s.func for s in self.stages if s.func is not None), None)
+        found: dict[str, None] = {}
+        for place in places(first) if first is not None else ():
+            found.update(dict.fromkeys(s.split(" ")[0] for s in place.source))
+        for kernel in self.kernels:
+            found.update(dict.fromkeys(kernel.source))
+        return tuple(found)
+
+
+def report_of(given: SavedRun | Run, timings: Sequence[Timing] = ()) -> Report:
+    """The report of one run, saved or fresh. `timings` has an entry for each kernel, or none."""
+    run = held(given) if isinstance(given, Run) else given
+    manifest = run.manifest
+    stages = tuple(_stage(run, entry) for entry in manifest["stages"])
+    texts = [run.kernel_text(str(k["name"])) if k["file"] else "" for k in run.kernels]
+    known: list[Timing | None] = [*timings] or [None] * len(texts)
+    entries = zip(manifest["kernels"], texts, known, strict=True)
+    kernels = tuple(_kernel(entry, text, timing) for entry, text, timing in entries)
+    machine = f" for {manifest['machine']}" if manifest.get("machine") else ""
+    return Report(
+        title=str(manifest["target"] or "a function"),
+        origin=f"{manifest['frontend']} to {manifest['backend']}{machine}",
+        stages=stages,
+        systems=(SystemView(f"stack-{manifest['backend']}", kernels),),
+        sources=run.sources,
+        coverage=manifest["coverage"],
+        compile_s=float(manifest.get("compile_s") or 0.0),
+    )
+
+
+def with_profile(report: Report, ceilings: Ceilings, dtype: str) -> Report:
+    """The same report with what the machine can do."""
+    return replace(report, ceilings=ceilings, dtype=dtype)
+
+
+def with_comparison(report: Report, comparison: Comparison) -> Report:
+    """The same report beside what other compilers made of the program."""
+    others = [
+        SystemView(system.name, tuple(_peer_kernel(k) for k in system.runner.kernels))
+        for system in comparison.systems[1:]
+        if system.runner is not None
+    ]
+    return replace(report, systems=(report.systems[0], *others), comparison=comparison)
+
+
+def _stage(run: SavedRun, entry: Mapping[str, Any]) -> StageView:
+    name = str(entry["name"])
+    text, func = run.text(name), run.func(name) if run.is_ir(name) else None
+    return StageView(
+        name,
+        text,
+        func,
+        str(entry["pass"]),
+        float(entry["ms"]),
+        bool(entry["changed"]),
+        int(entry["ops"]),
+        int(entry["groups"]),
+        tuple(map(str, entry["notes"])),
+    )
+
+
+def _kernel(entry: Mapping[str, Any], text: str, timing: Timing | None) -> KernelView:
+    return KernelView(
+        str(entry["name"]),
+        str(entry["kind"]),
+        text,
+        tuple(dict.fromkeys(str(s).split(" ")[0] for s in entry["source"])),
+        tuple(map(str, entry["ops"])),
+        float(entry["flops"]),
+        float(entry["bytes"]),
+        str(entry["stage_node"]),
+        timing,
+        entry.get("resources", {}),
+        str(entry.get("warning", "")),
+    )
+
+
+def _peer_kernel(kernel: Any) -> KernelView:
+    lines = tuple(dict.fromkeys(str(s).split(" ")[0] for s in kernel.source))
+    return KernelView(
+        kernel.name, kernel.kind, kernel.text, lines, tuple(kernel.ops), kernel.flops, kernel.bytes
+    )

@@ -1,0 +1,144 @@
+"""Texts as lines that know their source lines, their value and their kernels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+from stack.ir.node import Func
+from stack.report.content import GROUPS, Report, StageView
+from stack.report.markup import Html, escaped, tag
+
+_PLACE = re.compile(r"[\w.\-<>]+:\d+")
+_VALUE = re.compile(r"^\s*(%[^\s=,]+)(?:, %[^\s=,]+)* = ")
+_NAME = re.compile(r'\bname="([^"]+)"')
+
+
+class Index:
+    """Numbers of source lines and kernels, as they stand in attributes of the page."""
+
+    def __init__(self, report: Report) -> None:
+        self.lines: Mapping[str, int] = {line: i for i, line in enumerate(report.lines)}
+        self.kernels = [
+            [self.numbers(k.source) for k in system.kernels] for system in report.systems
+        ]
+        self.by_value = _kernels_by_value(report)
+        self.by_node = {k.node: i for i, k in enumerate(report.kernels) if k.node}
+
+    def numbers(self, lines: Iterable[str]) -> list[int]:
+        """Source lines as numbers; of what is no line of the program, none."""
+        return [self.lines[line] for line in dict.fromkeys(lines) if line in self.lines]
+
+    def of_line(self, line: int) -> list[int]:
+        """Our kernels that compute something of a source line."""
+        return [k for k, lines in enumerate(self.kernels[0]) if line in lines]
+
+
+def _kernels_by_value(report: Report) -> dict[str, list[int]]:
+    """For each value that a group computes, the kernels that the group became."""
+    nodes = {k.node: i for i, k in enumerate(report.kernels) if k.node}
+    stage = report.grouped
+    found: dict[str, list[int]] = {}
+    if stage is None or stage.func is None:
+        return found
+    body = stage.func.body
+    for node in body.nodes:
+        name = body.names.get(node, "")
+        kernel = nodes.get(name)
+        if kernel is None:
+            continue
+        inner = [own for block in node.blocks for own in block.names.values()]
+        for value in (name, *(inner if node.op in GROUPS else ())):
+            held = found.setdefault(value, [])
+            if kernel not in held:
+                held.append(kernel)
+    return found
+
+
+def joined_numbers(numbers: Sequence[int]) -> str | None:
+    """`3 5`, or None for no attribute at all."""
+    return " ".join(map(str, numbers)) or None
+
+
+def stage_lines(stage: StageView, index: Index) -> Html:
+    """The lines of a stage. A value is linked by its name, and inside of a group by the group."""
+    made: list[str] = []
+    inside: list[int] = []  # kernels of the group around a line
+    depth = 0
+    is_whole = stage.func is not None and _has_groups(stage.func)
+    for line in stage.text.rstrip("\n").split("\n"):
+        value = _VALUE.match(line)
+        name = value[1].removeprefix("%") if value and stage.func is not None else ""
+        indent = len(line) - len(line.lstrip())
+        if stage.func is not None and is_whole and indent <= 2:
+            inside = [index.by_node[name]] if name in index.by_node else []
+            depth = indent
+        known = inside if is_whole and indent >= depth else index.by_value.get(name, [])
+        made.append(_line(line, name, index, known if name else []))
+    return Html("\n".join(made))
+
+
+def _has_groups(func: Func) -> bool:
+    return any(n.op in GROUPS for n in func.nodes)
+
+
+def code_lines(text: str, index: Index, kernel: int | None = None) -> Html:
+    """The lines of code of another language; comments in it name source lines."""
+    known = [kernel] if kernel is not None else []
+    return Html("\n".join(_line(line, "", index, known) for line in text.rstrip("\n").split("\n")))
+
+
+def _line(line: str, name: str, index: Index, kernels: Sequence[int]) -> str:
+    numbers = index.numbers(_PLACE.findall(line)) if ":" in line else []
+    if not numbers and not name:
+        return f"<i>{escaped(line)}</i>"
+    marks = {
+        "data_n": name or None,
+        "data_s": joined_numbers(numbers),
+        "data_k": joined_numbers(kernels),
+    }
+    return tag("i", line, class_="pick", **marks)
+
+
+def diff_lines(text: str) -> Html:
+    """A diff: the sign at the head of each line says what its colour says."""
+    kinds = {"+": "come", "-": "gone", "~": "moved", "@": "at"}
+    rows = [
+        tag("i", line, class_=kinds.get(line[:1]))
+        for line in text.rstrip("\n").split("\n")
+        if not line.startswith(("---", "+++"))
+    ]
+    return Html("\n".join(rows))
+
+
+def source_view(report: Report, index: Index, around: int = 2) -> Html:
+    """The user's lines, those around the named ones too; what is left out is marked."""
+    parts: list[str] = []
+    for file in dict.fromkeys(line.rpartition(":")[0] for line in report.lines):
+        named = {int(n): i for line, i in index.lines.items() if (n := _number(line, file))}
+        rows = report.sources.get(file, "").splitlines()
+        parts.append(tag("b", file))
+        if not rows:
+            parts.extend(_source_row(file, n, "", named[n], index) for n in sorted(named))
+            continue
+        wanted = sorted({m for n in named for m in range(n - around, n + around + 1)})
+        before = 0
+        for n in (n for n in wanted if 1 <= n <= len(rows)):
+            if before and n > before + 1:
+                parts.append(tag("i", "      ⋮"))
+            parts.append(_source_row(file, n, rows[n - 1], named.get(n), index))
+            before = n
+    return Html("\n".join(parts))
+
+
+def _number(line: str, file: str) -> str:
+    head, _, number = line.rpartition(":")
+    return number if head == file else ""
+
+
+def _source_row(file: str, number: int, text: str, line: int | None, index: Index) -> str:
+    shown = f"{number:5d}  {text}"
+    if line is None:
+        return tag("i", shown, class_="faint")
+    kernels = joined_numbers(index.of_line(line))
+    return tag("i", shown, class_="pick", data_l=line, data_s=line, data_k=kernels)

@@ -1,0 +1,44 @@
+"""Reports of programs: compiled first, run where times are asked for, beside other compilers."""
+
+from __future__ import annotations
+
+import stack.plugins as plugins
+from stack.errors import StackError
+from stack.explore.lowering import Settings, compile_target, inspect_target, is_printed
+from stack.explore.target import Target
+from stack.measure.compare import Comparison
+from stack.measure.kernels import widest_dtype
+from stack.measure.profile import Profile, profile, profile_of
+from stack.measure.runners import LocalRunner
+from stack.measure.systems import Program, Say
+from stack.report.content import Report, report_of, with_comparison, with_profile
+from stack.run.backend import Backend
+from stack.run.compile import DEFAULT_BACKEND
+
+
+def fresh_report(target: Target, settings: Settings) -> Report:
+    """A target compiled, or printed where its machine need not be here."""
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    if is_printed(backend, settings):
+        return report_of(inspect_target(target, settings))
+    return report_of(compile_target(target, settings).run)
+
+
+def profiled_report(target: Target, settings: Settings, say: Say) -> Report:
+    """A target compiled and run, kernel by kernel."""
+    return _profiled(profile(target, settings, say))
+
+
+def compared_report(found: Comparison, program: Program, say: Say) -> Report:
+    """A comparison, with our own run in full."""
+    own = found.systems[0]
+    if found.run is None or own.graph is None or not isinstance(own.runner, LocalRunner):
+        raise StackError("the comparison has no run of ours to show")
+    dtype = widest_dtype(found.func)
+    made = profile_of(found.run, own.runner.executable, program.storage, dtype, say)
+    return with_comparison(_profiled(made), found)
+
+
+def _profiled(made: Profile) -> Report:
+    report = report_of(made.run, made.timings or ())
+    return with_profile(report, made.ceilings, made.dtype)

@@ -1,0 +1,104 @@
+"""Markup: tags that escape what they hold, and tables that a person can read."""
+
+from __future__ import annotations
+
+import base64
+import html
+import zlib
+from collections.abc import Iterable, Sequence
+
+from stack.explore.table import number
+
+PLAIN_LIMIT = 24_000  # characters of a text above which it travels packed
+
+
+class Html(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+def escaped(value: object) -> Html:
+    """Any value as markup; what is markup stays."""
+    if isinstance(value, Html):
+        return value
+    return Html(html.escape(str(value), quote=True))
+
+
+def joined(parts: Iterable[object], between: str = "") -> Html:
+    """Several pieces as one."""
+    return Html(between.join(escaped(p) for p in parts))
+
+
+def tag(name: str, *children: object, **attributes: object) -> Html:
+    """An element. `class_` and `for_` lose their underscore, `data_s` becomes `data-s`.
+
+    Attributes that are None or False are left out, True stands without a value.
+    """
+    shown: list[str] = []
+    for key, value in attributes.items():
+        if value is None or value is False:
+            continue
+        label = key.rstrip("_").replace("_", "-")
+        shown.append(f" {label}" if value is True else f' {label}="{escaped(value)}"')
+    return Html(f"<{name}{''.join(shown)}>{joined(children)}</{name}>")
+
+
+def cell(value: object) -> Html:
+    """A table cell: numbers to the right, None as a dash."""
+    if value is None:
+        return tag("td", "–", class_="n")
+    if isinstance(value, bool):
+        return tag("td", "yes" if value else "no")
+    if isinstance(value, int | float):
+        return tag("td", number(float(value)) if isinstance(value, float) else value, class_="n")
+    text = str(value)
+    is_number = not isinstance(value, Html) and text[:1].isdigit() and len(text) < 14
+    return tag("td", value, class_="n" if is_number else None)
+
+
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    caption: str,
+    marks: Sequence[dict[str, object]] = (),
+) -> Html:
+    """A table that scrolls by itself where the page is narrow. `marks` are attributes of rows."""
+    lines: list[Html] = []
+    for i, row in enumerate(rows):
+        lines.append(tag("tr", *map(cell, row), **(marks[i] if i < len(marks) else {})))
+    made = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", *(tag("th", h, scope="col") for h in head))),
+        tag("tbody", *lines),
+    )
+    return tag("div", made, class_="wide", tabindex="0", role="region", aria_label=caption)
+
+
+def folded(title: object, *inside: object, **attributes: object) -> Html:
+    """What is shown when asked for."""
+    return tag("details", tag("summary", title), *inside, **attributes)
+
+
+def figure(drawing: Html, caption: str, as_table: Html) -> Html:
+    """A drawing, and the same as a table for those who do not see it."""
+    return tag(
+        "figure",
+        tag("div", drawing, class_="wide", tabindex="0", role="region", aria_label=caption),
+        tag("figcaption", caption),
+        folded("as a table", as_table),
+    )
+
+
+def text_box(lines: Html, label: str) -> Html:
+    """Lines of a text; long ones travel packed, and a script unfolds them when they are looked at.
+
+    The bytes depend on the lines alone.
+    """
+    box = {"class_": "text", "tabindex": "0", "role": "region", "aria_label": label}
+    if len(lines) <= PLAIN_LIMIT:
+        return tag("pre", lines, **box)
+    packed = base64.b64encode(zlib.compress(lines.encode(), 9)).decode()
+    note = f"{label}: {lines.count(chr(10))} lines, shown where scripts run"
+    return tag("pre", note, data_packed=packed, **box)

@@ -1,0 +1,1 @@
+"""The simulator: a partitioned program on machines that are not at hand."""

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Func
-from stack.passes.sharding.decide import decided
+from stack.passes.sharding.alike import folded
+from stack.passes.sharding.cells import Program
+from stack.passes.sharding.decide import decide
 from stack.passes.sharding.retype import placed, without_streams
 from stack.rewrite import Log, Pass
 
@@ -26,4 +28,7 @@ class Propagate(Pass):
         if not func.meshes or not log.spend(self.name):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
-        return placed(decided(plain, func.meshes[0], self.strict, log.note))
+        few = folded(plain)
+        program = Program(few.func, func.meshes[0])
+        decide(program, few.counts, self.strict, log.note)
+        return placed(plain, program, few.members)

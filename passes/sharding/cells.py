@@ -8,7 +8,7 @@ what is carried lies in one way from turn to turn.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, cast
 
@@ -47,15 +47,18 @@ class Cell:
         axes: for each dim what splits it.
         asked: for each dim what was asked for.
         said: whether somebody asked.
+        start: `axes` before propagation.
+        ties: numbers of those that it is part of.
     """
 
     value: Value
     shape: tuple[int, ...]
-    axes: list[Axes]
+    axes: tuple[Axes, ...]
     asked: tuple[DimSharding, ...]
     banned: Axes = ()
     said: bool = False
-    changes: int = 0
+    start: tuple[Axes, ...] = ()
+    ties: list[int] = field(default_factory=list[int])
 
     @property
     def used(self) -> Axes:
@@ -69,8 +72,12 @@ class Cell:
 
     def split(self, dim: int, axes: Axes) -> None:
         """Split a dim by more axes than before."""
-        self.axes[dim] = joined(axes)
-        self.changes += 1
+        self.axes = (*self.axes[:dim], joined(axes), *self.axes[dim + 1 :])
+
+    @cached_property
+    def waits(self) -> bool:
+        """Whether some of its dims are heard later than others."""
+        return any(dim.priority for dim in self.asked)
 
     def sharding(self, mesh: Mesh) -> Sharding:
         """What was decided."""
@@ -86,6 +93,7 @@ class Tie(NamedTuple):
     cells: tuple[Cell, ...]  # operands, then results
     values: tuple[Value, ...]
     level: int  # when it is asked: what moves data first, what computes after it
+    sizes: tuple[int, ...]  # bytes of the values
 
 
 class Program:
@@ -100,6 +108,11 @@ class Program:
         self.blocks: dict[Path, Block] = {}
         self._enter(func.body, ())
         self._tie()
+
+    def reset(self) -> None:
+        """Forget what propagation found."""
+        for cell in self.cells.values():
+            cell.axes = cell.start
 
     def cell(self, value: Value) -> Cell:
         """Where a value lies."""
@@ -186,7 +199,10 @@ class Program:
         self, node: Node, path: Path, factors: Factors, values: list[Value], level: int
     ) -> None:
         cells = tuple(self.cell(value) for value in values)
-        self.ties.append(Tie(node, path, factors, cells, tuple(values), level))
+        sizes = tuple(cell.bytes for cell in cells)
+        for cell in {id(cell): cell for cell in cells}.values():
+            cell.ties.append(len(self.ties))
+        self.ties.append(Tie(node, path, factors, cells, tuple(values), level, sizes))
 
     def _said(self, value: Value) -> None:
         """The cell of a value, with what was said about the value."""
@@ -195,18 +211,20 @@ class Program:
         cell = self.cells.get(root)
         if cell is None:
             open_ = (OPEN,) * len(shape)
-            cell = self.cells[root] = Cell(value, shape, [()] * len(shape), open_)
+            none = ((),) * len(shape)
+            cell = self.cells[root] = Cell(value, shape, none, open_, start=none)
         if said is None:
             return
         if said.mesh != self.mesh:
             raise RuleError(f"{self.name(value)} lies on mesh {said.mesh}, not on {self.mesh}")
-        if cell.said and (cell.axes, cell.asked) != (list(said.axes), said.dims):
+        if cell.said and (cell.axes, cell.asked) != (said.axes, said.dims):
             raise RuleError(
                 f"{self.name(cell.value)} and {self.name(value)} are one value of a loop, and are"
                 f" annotated {cell.value.type} and {value.type}: choose one"
             )
         cell.value, cell.said = value, True
-        cell.axes, cell.asked, cell.banned = list(said.axes), said.dims, said.replicated
+        cell.start = cell.axes = said.axes
+        cell.asked, cell.banned = said.dims, said.replicated
 
 
 def _copied(type_: TensorType) -> Factors:

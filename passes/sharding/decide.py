@@ -7,85 +7,111 @@ layers of a kind are decided once.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stack.errors import RuleError
-from stack.ir.mesh import Mesh, MeshAxis
-from stack.ir.node import Func
+from stack.ir.mesh import MeshAxis
+from stack.ir.node import Node
 from stack.passes.sharding.cells import Program, Value
-from stack.passes.sharding.plan import planned_bytes
+from stack.passes.sharding.moves import Moves
 from stack.passes.sharding.spread import Conflict, Spread
 
 Tell = Callable[[str, tuple[str, ...]], None]
-Seeds = dict[tuple[Value, MeshAxis], str]
+Conflicts = dict[tuple[Value, MeshAxis], Conflict]
 MOST = 24  # conflicts that are tried out; those after them leave the largest value where it is
 
 
-def decided(func: Func, mesh: Mesh, strict: bool, tell: Tell) -> Program:
-    """The program with places for all values.
+def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tell) -> None:
+    """Give all values of a program a place.
+
+    Args:
+        counts: of values that stand for several, for how many.
 
     Raises RuleError, with the choices and their bytes, where strict and a node leaves a choice.
     """
-    decider = _Decider(func, mesh)
-    while (conflict := decider.open()) is not None and len(decider.choices) < MOST:
-        costs = {factor: decider.bytes(conflict, factor) for factor in conflict.factors}
-        best = min(costs, key=lambda factor: costs[factor])
-        told = ", ".join(f"{factor} ({cost} bytes)" for factor, cost in costs.items())
+    decider = _Decider(program, counts)
+    made = Made({}, {})
+    conflicts = decider.spread(made)
+    for _ in range(MOST):
+        if not conflicts:
+            break
+        conflict = next(iter(conflicts.values()))
+        trials = {factor: decider.tried(made.with_(conflict, factor)) for factor in conflict.factors}
+        told = ", ".join(f"{factor} ({trial.bytes} bytes)" for factor, trial in trials.items())
         if strict:
             raise RuleError(
                 f"{conflict.where} can be split along {conflict.axis} in several ways: {told};"
                 " annotate it to choose"
             )
-        decider.choices[conflict.key] = best
-        lines = decider.lines(conflict)
-        tell(f"{conflict.where}: {conflict.axis} on {best}, of {told}", lines)
-    return decider.spread(decider.choices, decider.seeds, tell).program
+        best = min(trials, key=lambda factor: trials[factor].bytes)
+        made, conflicts = decider.taken(trials[best])
+        tell(
+            f"{conflict.where}: {conflict.axis} on {best}, of {told}",
+            program.lines(conflict.value),
+        )
+    decider.spread(made, tell)
+
+
+class Made(NamedTuple):
+    """What was decided so far.
+
+    Attributes:
+        choices: factors, by what nodes have in common.
+        seeds: of the nodes that were met, for an axis the factor that it goes to.
+    """
+
+    choices: Mapping[str, str]
+    seeds: Mapping[Value, Mapping[MeshAxis, str]]
+
+    def with_(self, conflict: Conflict, factor: str) -> Made:
+        """With one more, and its first node."""
+        return Made({**self.choices, conflict.key: factor}, self.seeds).seeded(conflict, factor)
+
+    def seeded(self, conflict: Conflict, factor: str) -> Made:
+        """With one more node about which it was decided."""
+        own = {**self.seeds.get(conflict.value, {}), conflict.axis: factor}
+        return Made(self.choices, {**self.seeds, conflict.value: own})
+
+
+class Trial(NamedTuple):
+    """What a rank sends after some decisions, and the conflicts that they leave."""
+
+    made: Made
+    conflicts: Conflicts
+    bytes: int
 
 
 @dataclass
 class _Decider:
-    """What was decided so far.
+    program: Program
+    counts: Mapping[Node, int]
+    known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
 
-    Attributes:
-        choices: by what nodes have in common.
-        seeds: of the nodes that were met.
-    """
-
-    func: Func
-    mesh: Mesh
-    choices: dict[str, str] = field(default_factory=dict[str, str])
-    seeds: Seeds = field(default_factory=Seeds)
-
-    def spread(self, choices: dict[str, str], seeds: Seeds, tell: Tell | None = None) -> Spread:
-        """A propagation with these choices."""
-        program = Program(self.func, self.mesh)
-        spread = Spread(program, tell, choices, seeds)
+    def spread(self, made: Made, tell: Tell | None = None) -> Conflicts:
+        """Propagate; the conflicts that are met."""
+        self.program.reset()
+        spread = Spread(self.program, tell, made.choices, made.seeds)
         spread.run()
-        return spread
+        return spread.conflicts
 
-    def open(self) -> Conflict | None:
-        """The first conflict that nothing was decided about; seeds those that something was."""
-        while True:
-            found = self.spread(self.choices, self.seeds).conflicts
-            known = {
-                place: self.choices[conflict.key]
-                for place, conflict in found.items()
-                if conflict.key in self.choices and place not in self.seeds
-            }
-            if not known:
-                return next((c for c in found.values() if c.key not in self.choices), None)
-            self.seeds.update(known)
+    def tried(self, made: Made) -> Trial:
+        """What comes of decisions."""
+        return Trial(made, self.spread(made), self._bytes())
 
-    def bytes(self, conflict: Conflict, factor: str) -> int:
-        """What a rank sends where a conflict ends so."""
-        choices = {**self.choices, conflict.key: factor}
-        seeds = {**self.seeds, (conflict.value, conflict.axis): factor}
-        return planned_bytes(self.spread(choices, seeds).program)
+    def taken(self, trial: Trial) -> tuple[Made, Conflicts]:
+        """A trial for good: other nodes that it is about are seeded like the first."""
+        made, conflicts = trial.made, trial.conflicts
+        while alike := [c for c in conflicts.values() if c.key in made.choices]:
+            for conflict in alike:
+                made = made.seeded(conflict, made.choices[conflict.key])
+            conflicts = self.spread(made)
+        return made, conflicts
 
-    def lines(self, conflict: Conflict) -> tuple[str, ...]:
-        """Source lines of a conflict."""
-        block = self.func.body
-        for node, number in conflict.value.path:
-            block = node.blocks[number]
-        return block.locs.get(conflict.value.node, ())
+    def _bytes(self) -> int:
+        """What a rank sends, as values lie now."""
+        lie = tuple([cell.axes for cell in self.program.cells.values()])
+        if lie not in self.known:
+            self.known[lie] = Moves(self.program).bytes(self.counts)
+        return self.known[lie]

@@ -26,13 +26,13 @@ from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.relation import Access, Linear, Shape
 from stack.ir.traits import is_reduction
-from stack.ir.types import unsharded
+from stack.ir.types import Type, unsharded
 
 Dims = tuple[tuple[str, ...], ...]  # of a value: for each dim its factors, the major one first
 Split = dict[str, Axes]  # for factors, the mesh axes that split them
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Factors:
     """The domain of a node as far as it can be split.
 
@@ -130,10 +130,16 @@ def factors_of(node: Node) -> Factors:
     return _factors(alone(node))
 
 
+@lru_cache(maxsize=1 << 15)
 def alone(node: Node) -> Node:
     """The node that all nodes that are alike have in common: on parameters, and lying nowhere."""
-    holders = [param(f"x{i}", unsharded(a.type)) for i, a in enumerate(node.args)]
+    holders = [_holder(i, a.type) for i, a in enumerate(node.args)]
     return Node(node.op, holders, node.attrs, unsharded(node.type), node.blocks)
+
+
+@lru_cache(maxsize=1 << 12)
+def _holder(number: int, type_: Type) -> Node:
+    return param(f"x{number}", unsharded(type_))
 
 
 @lru_cache(maxsize=1 << 14)

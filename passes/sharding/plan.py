@@ -1,9 +1,4 @@
-"""A placed program with everything that moves written down as `reshard` nodes.
-
-Each node runs where it is cheapest (`choose`), and what it makes stays there until somebody needs
-it elsewhere. Every version of a value that was made is kept: q, k and v share one gather, a sum
-stays open along a residual stream until it is read.
-"""
+"""A placed program with everything that moves written down as `reshard` nodes."""
 
 from __future__ import annotations
 
@@ -11,150 +6,88 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from stack.ir.names import is_inline
-from stack.ir.node import Block, Node, walk
-from stack.ir.sharding import Sharding, replicated
+from stack.ir.node import Block, Node
+from stack.ir.sharding import Sharding
 from stack.ir.traits import is_item
 from stack.ir.types import TensorType, TupleType, Type
-from stack.passes.sharding.cells import Path, Program, Value
-from stack.passes.sharding.choose import best_choice
-from stack.passes.sharding.route import places, route
+from stack.passes.sharding.cells import Program, Value
+from stack.passes.sharding.moves import Moves, Version
 
 Tell = Callable[[str, tuple[str, ...]], None]
 
 
 def planned(program: Program, tell: Tell) -> Block:
     """The body of a program, with reshards."""
-    return _Block(program, (), tell).run()
-
-
-def planned_bytes(program: Program) -> int:
-    """Bytes that a rank sends, loops counted once."""
-    body = _Block(program, (), lambda text, lines: None).run()
-    moves = {(block, node) for block, node in walk(body) if node.op == "reshard"}
-    mesh = program.mesh
-    return sum(
-        route(
-            node.tensor,
-            node.args[0].tensor.sharding or replicated(mesh, node.tensor.rank),
-            node.tensor.sharding or replicated(mesh, node.tensor.rank),
-        ).bytes
-        for _, node in moves
-    )
+    return _Writer(Moves(program), tell).written()
 
 
 @dataclass
-class _Block:
-    """One block where it stands."""
+class _Writer:
+    """The nodes of one block where it stands."""
 
-    program: Program
-    path: Path
+    moves: Moves
     tell: Tell
     made: dict[Node, list[Node]] = field(default_factory=dict[Node, list[Node]])
     names: dict[Node, str] = field(default_factory=dict[Node, str])
     locs: dict[Node, tuple[str, ...]] = field(default_factory=dict[Node, tuple[str, ...]])
 
-    @property
-    def block(self) -> Block:
-        return self.program.block(self.path)
-
-    def run(self) -> Block:
-        params: list[Node] = []
-        for param in self.block.params:
-            type_ = param.tensor.with_sharding(self._cell(Value(self.path, param)))
-            params.append(Node("param", (), param.attrs, type_))
-            self.made[param] = [params[-1]]
-        for node in self.block.nodes:
+    def written(self) -> Block:
+        """The block."""
+        block = self.moves.block
+        for param in block.params:
+            type_ = _typed(param.type, self.moves.makes[param])
+            self.made[param] = [Node("param", (), param.attrs, type_)]
+        for node in block.nodes:
             self._node(node)
-        results = [self._result(node, i) for i, node in enumerate(self.block.results)]
+        ends = zip(block.results, self.moves.results, strict=True)
+        results = [self._version(node, number) for node, number in ends]
+        params = [self.made[p][0] for p in block.params]
         return Block(params, results, self.names, self.locs)
 
-    def _cell(self, value: Value) -> Sharding:
-        return self.program.cell(value).sharding(self.program.mesh)
-
-    def _result(self, node: Node, index: int) -> Node:
-        """A result where the node that runs the block has it."""
-        wanted = self._cell(Value(self.path, node))
-        if self.path:
-            outer, number = self.path[-1]
-            if outer.op == "while" and number == 0:
-                wanted = replicated(self.program.mesh, 0)
-            else:
-                wanted = self._cell(Value(self.path[:-1], outer, index))
-        return self._at(node, wanted, node)
-
-    # ---- nodes
-
     def _node(self, node: Node) -> None:
+        reads = zip(node.args, self.moves.reads.get(node, ()))
+        args = [self._version(arg, number) for arg, number in reads]
         if is_inline(node):
             new = node
         elif is_item(node):
-            (source,) = self.made[node.args[0]]
-            index = int(node.attrs["index"])
-            new = Node("item", (source,), node.attrs, source.types[index])
+            source = self.made[node.args[0]][0]
+            new = Node("item", (source,), node.attrs, source.types[int(node.attrs["index"])])
         elif node.op == "reshard":
-            new = self._at(node.args[0], self._cell(Value(self.path, node)), node)
-        elif node.blocks:
-            new = self._control(node)
+            new = args[0]
         else:
-            new = self._computed(node)
-        self.made.setdefault(node, []).append(new)
-        if node in self.block.names:
-            self.names.setdefault(new, self.block.names[node])
-        if node in self.block.locs:
-            self.locs[new] = self.block.locs[node]
+            blocks = [_Writer(inner, self.tell).written() for inner in self.moves.inner.get(node, ())]
+            new = Node(node.op, args, node.attrs, _typed(node.type, self.moves.makes[node]), blocks)
+        self.made[node] = [new]
+        block = self.moves.block
+        if node in block.names:
+            self.names.setdefault(new, block.names[node])
+        if node in block.locs:
+            self.locs[new] = block.locs[node]
 
-    def _computed(self, node: Node) -> Node:
-        mesh = self.program.mesh
-        versions = [[self._where(v) for v in self.made[a]] for a in node.args]
-        wanted = [self._cell(Value(self.path, node, i)) for i in range(len(node.types))]
-        choice = best_choice(mesh, node, versions, wanted)
-        needed = zip(node.args, choice.needs, strict=True)
-        args = [self._at(arg, need, node) for arg, need in needed]
-        return Node(node.op, args, node.attrs, _typed(node.type, choice.makes))
+    def _version(self, node: Node, number: int) -> Node:
+        """A version of a value; those before it are made first."""
+        made, versions = self.made[node], self.moves.versions[node]
+        while len(made) <= number:
+            version = versions[len(made)]
+            assert version.source is not None
+            source = made[version.source]
+            new = Node("reshard", (source,), {}, node.tensor.with_sharding(version.sharding))
+            made.append(new)
+            self._note(node, version, new)
+        return made[number]
 
-    def _where(self, node: Node) -> Sharding:
-        return node.tensor.sharding or replicated(self.program.mesh, node.tensor.rank)
-
-    def _control(self, node: Node) -> Node:
-        first = node.op == "cond"
-        whole = replicated(self.program.mesh, 0)
-        args = [self._at(node.args[0], whole, node)] if first else []
-        inner: Path = (*self.path, (node, 0))
-        for arg, param in zip(node.args[first:], node.blocks[0].params, strict=True):
-            args.append(self._at(arg, self._cell(Value(inner, param)), node))
-        blocks = [
-            _Block(self.program, (*self.path, (node, i)), self.tell).run()
-            for i in range(len(node.blocks))
-        ]
-        makes = [self._cell(Value(self.path, node, i)) for i in range(len(node.types))]
-        return Node(node.op, args, node.attrs, _typed(node.type, makes), blocks)
-
-    # ---- versions
-
-    def _at(self, node: Node, wanted: Sharding, reader: Node) -> Node:
-        """A value where it is wanted: a version of it that lies there, or a new one."""
-        versions = self.made[node]
-        type_ = node.tensor
-        for version in versions:
-            if is_inline(version) and not wanted.partial:
-                return version
-            if places(self._where(version)) == places(wanted):
-                return version
-        best = min(versions, key=lambda v: route(type_, self._where(v), wanted)[1:])
-        way = route(type_, self._where(best), wanted)
-        new = Node("reshard", (best,), {}, type_.with_sharding(wanted))
-        versions.append(new)
-        name = self.program.name(Value(self.path, node))
-        lines = self.block.locs.get(reader, ())
+    def _note(self, node: Node, version: Version, new: Node) -> None:
+        assert version.reader is not None
+        name = self._name(node)
+        lines = self.moves.block.locs.get(version.reader, ())
         self.names.setdefault(new, f"{name[1:]}.at")
         if lines:
             self.locs.setdefault(new, lines)
-        self.tell(
-            f"{name} to {new.tensor} for {self.program.name(Value(self.path, reader))}:"
-            f" {'; '.join(map(str, way.steps))}",
-            lines,
-        )
-        return new
+        steps = "; ".join(map(str, version.way.steps))
+        self.tell(f"{name} to {new.tensor} for {self._name(version.reader)}: {steps}", lines)
+
+    def _name(self, node: Node) -> str:
+        return self.moves.program.name(Value(self.moves.path, node))
 
 
 def _typed(type_: Type, shardings: Sequence[Sharding]) -> Type:

@@ -11,21 +11,25 @@ from stack.ir.types import TensorType, TupleType, Type
 from stack.passes.sharding.cells import Path, Program, Value
 
 
-def placed(program: Program) -> Func:
-    """Every value with its sharding, wherever its block stands."""
-    func = program.func
-    return Func(func.name, _block(program, func.body, ()), func.level)
+def placed(func: Func, program: Program, members: Mapping[Node, Node]) -> Func:
+    """Every value with its sharding, wherever its block stands.
+
+    Args:
+        members: for each node of the function the one of the program that it lies like.
+    """
+    return Func(func.name, _block(program, func.body, (), members), func.level)
 
 
-def _block(program: Program, block: Block, path: Path) -> Block:
+def _block(program: Program, block: Block, path: Path, members: Mapping[Node, Node]) -> Block:
     done: dict[Node, Node] = {}
     for node in (*block.params, *block.nodes):
         if is_inline(node):
             done[node] = node
             continue
-        blocks = [_block(program, b, (*path, (node, i))) for i, b in enumerate(node.blocks)]
+        like = members.get(node, node)
+        blocks = [_block(program, b, (*path, (like, i)), {}) for i, b in enumerate(node.blocks)]
         args = [done[a] for a in node.args]
-        done[node] = Node(node.op, args, node.attrs, _type(program, node, path), blocks)
+        done[node] = Node(node.op, args, node.attrs, _type(program, like, path), blocks)
     return mapped(block, done)
 
 

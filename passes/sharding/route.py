@@ -52,6 +52,7 @@ class Route(NamedTuple):
     latency: int
 
 
+@lru_cache(maxsize=1 << 14)
 def places(sharding: Sharding) -> Places:
     """Where a sharding says that elements lie."""
     return Places(tuple(joined(axes) for axes in sharding.axes), _ordered(sharding.partial))

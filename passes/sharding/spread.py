@@ -8,22 +8,23 @@ is decided once for all nodes that are alike: `decide` tries each place on the w
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_with
+from stack.passes.sharding.agree import (
+    Growth,
+    Heard,
+    Told,
+    agreement,
+    growths,
+    heard,
+    rivals,
+    together,
+)
 from stack.passes.sharding.cells import Cell, Program, Tie, Value
-from stack.passes.sharding.factors import Split
-
-
-class Heard(NamedTuple):
-    """What one value of a node says about a factor."""
-
-    factor: str
-    axes: Axes
-    value: int
-    bytes: int
 
 
 class Round(NamedTuple):
@@ -41,6 +42,9 @@ ROUNDS = (
     Round(1, True, False),
     Round(1, True, True),
 )
+
+
+Seeds = Mapping[Value, Mapping[MeshAxis, str]]
 
 
 class Conflict(NamedTuple):
@@ -73,30 +77,52 @@ class Spread:
     program: Program
     tell: Callable[[str, tuple[str, ...]], None] | None
     decided: Mapping[str, str]
-    seeds: Mapping[tuple[Value, MeshAxis], str]
+    seeds: Seeds
     conflicts: dict[tuple[Value, MeshAxis], Conflict] = field(
         default_factory=dict[tuple[Value, MeshAxis], Conflict]
     )
-    asked: dict[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     settled: dict[int, Axes] = field(default_factory=dict[int, Axes])  # by earlier priorities
+    due: set[int] = field(default_factory=set[int])  # numbers of ties whose values changed
+    left: set[int] = field(default_factory=set[int])  # of those that have more to say later
 
     def run(self) -> None:
         """To the fixed point."""
         for tie in self.program.ties:
-            self._seed(tie)
+            if tie.values[-1] in self.seeds:
+                self._seed(tie)
         priorities = {dim.priority or 0 for c in self._cells() for dim in c.asked if dim.axes}
         for priority in sorted(priorities):
-            self.asked.clear()
             self.settled = {id(cell): cell.used for cell in self._cells()}
+            self.due = {number for cell in self._cells() if cell.used for number in cell.ties}
             for turn in ROUNDS:
-                ties = [tie for tie in self.program.ties if tie.level <= turn.level]
-                while any([self._ask(tie, priority, turn) for tie in ties]):
-                    continue
+                self._round(priority, turn)
+
+    def _round(self, priority: int, turn: Round) -> None:
+        """Ask ties in the order of the program, again and again, while values change."""
+        ties = self.program.ties
+        self.due |= self.left
+        self.left.clear()
+        sweep = sorted(number for number in self.due if ties[number].level <= turn.level)
+        while sweep:
+            self.due.difference_update(sweep)
+            waiting, again = set(sweep), set[int]()
+            while sweep:
+                number = heapq.heappop(sweep)
+                waiting.discard(number)
+                for changed in self._ask(number, priority, turn):
+                    for other in changed.ties:
+                        if ties[other].level > turn.level:
+                            self.due.add(other)
+                        elif other <= number:
+                            again.add(other)
+                        elif other not in waiting:
+                            waiting.add(other)
+                            heapq.heappush(sweep, other)
+            sweep = sorted(again)
 
     def _seed(self, tie: Tie) -> None:
         """Put the results of a node where it was decided."""
-        for axis in [axis for value, axis in self.seeds if value == tie.values[-1]]:
-            factor = self.seeds[tie.values[-1], axis]
+        for axis, factor in self.seeds.get(tie.values[-1], {}).items():
             cell, dims = tie.cells[-1], tie.factors.values[-1]
             found = tie.factors.axes_of(dims, {factor: (axis,)}) or ()
             for dim, axes in enumerate(found):
@@ -106,69 +132,33 @@ class Spread:
     def _cells(self) -> Iterable[Cell]:
         return self.program.cells.values()
 
-    def _ask(self, tie: Tie, priority: int, turn: Round) -> bool:
-        """A step, unless the last one left nothing, and nothing changed since."""
-        now = tuple(cell.changes for cell in tie.cells)
-        if self.asked.get(id(tie)) == now:
-            return False
-        self.asked[id(tie)] = now
-        return self._step(tie, priority, turn)
+    def _ask(self, number: int, priority: int, turn: Round) -> list[Cell]:
+        """The cells that a tie changes."""
+        tie = self.program.ties[number]
+        told = tuple([_told(cell, priority) for cell in tie.cells])
+        found = agreement(tie.factors, told, tie.sizes, turn.reduces)
+        if found.is_left:
+            self.left.add(number)
+        if not (found.rivals and turn.decides):
+            return self._grow(tie, found.growths)
+        order = heard(tie.factors, told, tie.sizes)
+        if not turn.reduces:
+            order = [h for h in order if h.factor not in tie.factors.reduced]
+        chosen = together(self._decided(tie, order))
+        return self._grow(tie, growths(tie.factors, told, chosen))
 
-    def _step(self, tie: Tie, priority: int, turn: Round) -> bool:
-        """Whether one node told one of its values something new."""
-        heard = list(self._heard(tie, priority, turn))
-        if not heard:
-            return False
-        chosen = self._agreed(tie, heard, turn)
-        split: Split = {h.factor: h.axes for h in chosen}
-        source = {h.factor: h.value for h in chosen}
-        changed = False
-        for number, (cell, dims) in enumerate(zip(tie.cells, tie.factors.values, strict=True)):
-            found = tie.factors.axes_of(dims, self._known(split, dims))
-            for dim, axes in enumerate(found or ()):
-                if self._extends(cell, dim, axes):
-                    factor = next(f for f in reversed(dims[dim]) if split.get(f))
-                    self._extend(tie, number, dim, axes, factor, source[factor])
-                    changed = True
+    def _grow(self, tie: Tie, found: Iterable[Growth]) -> list[Cell]:
+        changed: list[Cell] = []
+        for growth in found:
+            cell = tie.cells[growth.value]
+            if self._extends(cell, growth.dim, growth.axes):
+                self._extend(tie, growth)
+                changed.append(cell)
         return changed
-
-    def _known(self, split: Split, dims: Iterable[tuple[str, ...]]) -> Split:
-        own = {factor for factors in dims for factor in factors}
-        return {factor: axes for factor, axes in split.items() if factor in own}
-
-    def _heard(self, tie: Tie, priority: int, turn: Round) -> Iterable[Heard]:
-        for number, (cell, dims) in enumerate(zip(tie.cells, tie.factors.values, strict=True)):
-            told = tuple(
-                axes if (asked.priority or 0) <= priority else ()
-                for axes, asked in zip(cell.axes, cell.asked, strict=True)
-            )
-            for factor, axes in tie.factors.split_of(dims, told).items():
-                if factor in tie.factors.reduced and not turn.reduces:
-                    self.asked.pop(id(tie), None)  # again in a later round
-                    continue
-                yield Heard(factor, axes, number, cell.bytes)
-
-    def _agreed(self, tie: Tie, heard: list[Heard], turn: Round) -> list[Heard]:
-        """What of it can hold at once: the rest is left out, or decided."""
-        order = sorted(heard, key=lambda h: (-h.bytes, -size_of(h.axes), h.value))
-        if turn.decides:
-            order = self._decided(tie, order)
-        chosen: dict[str, Heard] = {}
-        for h in order:
-            if not turn.decides and any(_rivals(h, other) for other in order):
-                self.asked.pop(id(tie), None)
-                continue
-            held = chosen.get(h.factor)
-            if held is not None and not starts_with(h.axes, held.axes):
-                continue
-            others = [a for f, c in chosen.items() if f != h.factor for a in c.axes]
-            if not any(a.meets(b) for a in h.axes for b in others):
-                chosen[h.factor] = h
-        return list(chosen.values())
 
     def _decided(self, tie: Tie, order: list[Heard]) -> list[Heard]:
         """With the first axis that is wanted in two places, in one of them."""
-        pair = next(((h, c) for h in order for c in order if _rivals(h, c)), None)
+        pair = next(((h, c) for h in order for c in order if rivals(h, c)), None)
         if pair is None or pair[0].factor == pair[1].factor:
             return order
         axis = next(a for a in pair[0].axes if any(a.meets(b) for b in pair[1].axes))
@@ -176,7 +166,7 @@ class Spread:
         if any(map(axis.meets, self.settled[id(result)])):
             # what was asked for first leaves no choice
             return sorted(order, key=lambda h: h.value != last)
-        factor = self.seeds.get((tie.values[-1], axis))
+        factor = self.seeds.get(tie.values[-1], {}).get(axis)
         if factor is None:
             conflict = self._conflict(tie, order, axis)
             self.conflicts.setdefault((conflict.value, axis), conflict)
@@ -216,29 +206,22 @@ class Spread:
         taken: list[MeshAxis] = [*others, *cell.banned]
         return not any(a.meets(b) for a in axes for b in taken)
 
-    def _extend(
-        self, tie: Tie, number: int, dim: int, axes: Axes, factor: str, source: int
-    ) -> None:
-        value, name = tie.values[number], self.program.name
-        tie.cells[number].split(dim, axes)
+    def _extend(self, tie: Tie, growth: Growth) -> None:
+        value, name = tie.values[growth.value], self.program.name
+        tie.cells[growth.value].split(growth.dim, growth.axes)
         if self.tell is None:
             return
         where = ", ".join(self.program.lines(tie.values[-1]))
         reason = (
-            f"{axes_text(joined(axes))}, from {name(tie.values[source])} through factor"
-            f" {factor} of {tie.node.op}" + (f", {where}" if where else "")
+            f"{axes_text(joined(growth.axes))}, from {name(tie.values[growth.source])} through"
+            f" factor {growth.factor} of {tie.node.op}" + (f", {where}" if where else "")
         )
-        self.tell(f"{name(value)}: dim {dim} on {reason}", self.program.lines(value))
+        self.tell(f"{name(value)}: dim {growth.dim} on {reason}", self.program.lines(value))
 
 
-def _rivals(first: Heard, second: Heard) -> bool:
-    """Whether both cannot hold."""
-    if first is second:
-        return False
-    if first.factor == second.factor:
-        return _disagree(first.axes, second.axes)
-    return any(a.meets(b) for a in first.axes for b in second.axes)
-
-
-def _disagree(first: Axes, second: Axes) -> bool:
-    return not starts_with(first, second) and not starts_with(second, first)
+def _told(cell: Cell, priority: int) -> tuple[Axes, ...]:
+    """What a cell says to its ties: dims of later priorities are silent."""
+    if not cell.waits:
+        return cell.axes
+    both = zip(cell.axes, cell.asked, strict=True)
+    return tuple([axes if (asked.priority or 0) <= priority else () for axes, asked in both])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 
 from stack.errors import RuleError
 from stack.ir.dim import Dim, add, floordiv
@@ -62,7 +63,14 @@ class Sharding:
     partial: Axes = ()
     kind: str = field(default="sum")
 
-    @property
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.mesh, self.dims, self.replicated, self.partial, self.kind))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
     def axes(self) -> tuple[Axes, ...]:
         """For each dim the axes that split it."""
         return tuple(dim.axes for dim in self.dims)
@@ -128,8 +136,12 @@ def sharded(
     mesh: Mesh, axes: Sequence[Sequence[MeshAxis]], partial: Axes = (), kind: str = "sum"
 ) -> Sharding:
     """Dims split by these axes, and nothing open."""
-    dims = tuple(DimSharding(joined(found)) for found in axes)
-    return Sharding(mesh, dims, (), joined(partial), kind if partial else "sum")
+    return _sharded(mesh, tuple(map(tuple, axes)), partial, kind if partial else "sum")
+
+
+@lru_cache(maxsize=1 << 14)
+def _sharded(mesh: Mesh, axes: tuple[Axes, ...], partial: Axes, kind: str) -> Sharding:
+    return Sharding(mesh, tuple(DimSharding(joined(a)) for a in axes), (), joined(partial), kind)
 
 
 def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:

@@ -97,6 +97,7 @@ class Log:
     formed: list[Formed] = field(default_factory=list[Formed])
     refused: list[Refused] = field(default_factory=list[Refused])
     notes: list[Note] = field(default_factory=list[Note])
+    told: set[Note] = field(default_factory=set[Note], repr=False)
 
     @property
     def gpu(self) -> Gpu:
@@ -125,7 +126,8 @@ class Log:
     def note(self, text: str, source: Lines = ()) -> None:
         """Free text for the record, such as what a pass decided and why; once is enough."""
         found = Note(text, source)
-        if found not in self.notes:
+        if found not in self.told:
+            self.told.add(found)
             self.notes.append(found)
 
     def extend(self, other: Log) -> None:

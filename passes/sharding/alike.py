@@ -1,0 +1,99 @@
+"""Values that look alike from where they stand lie alike: equal layers are decided once.
+
+Two nodes are of a kind where the same ops surround them, up to `RADIUS` operands and readers away
+(Weisfeiler and Leman's refinement, 1968). A program of many layers is decided on two members of
+each kind: two, so that what leads from one layer to the next is among them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from stack.ir.node import Block, Func, Node
+from stack.passes.sharding.factors import alone
+
+RADIUS = 6
+KEPT = 2
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A function with few members of each kind.
+
+    Attributes:
+        members: for each node of the whole function the one of `func` that it lies like.
+        counts: for how many a node of `func` stands.
+    """
+
+    func: Func
+    members: Mapping[Node, Node]
+    counts: Mapping[Node, int]
+
+
+def folded(func: Func) -> Folded:
+    """The function with two members of each kind; as it is where that saves little."""
+    block = func.body
+    nodes = (*block.params, *block.nodes)
+    kinds = _kinds(block)
+    totals = Counter(kinds.values())
+    kept: defaultdict[int, list[Node]] = defaultdict(list)  # by kind, nodes of the new function
+    members: dict[Node, Node] = {}
+    for node in nodes:
+        own = kept[kinds[node]]
+        if len(own) < KEPT:
+            args = [members[a] for a in node.args]
+            new = node if node.op == "param" else _node(node, args)
+            if new not in own:
+                own.append(new)
+        members[node] = own[-1]
+    if 2 * len(set(members.values())) > len(nodes):
+        return Folded(func, {node: node for node in nodes}, {})
+    held = Counter(members.values())
+    names = {members[n]: name for n, name in reversed(block.names.items())}
+    locs = {members[n]: lines for n, lines in reversed(block.locs.items())}
+    params = [p for p in block.params if members[p] is p]
+    read = {a for new in held for a in new.args}
+    ends = [new for new in held if new not in read and new.op != "param"]
+    body = Block(params, dict.fromkeys((*(members[r] for r in block.results), *ends)), names, locs)
+    return Folded(Func(func.name, body, func.level), members, held)
+
+
+def _node(node: Node, args: list[Node]) -> Node:
+    return Node(node.op, args, node.attrs, node.type, node.blocks)
+
+
+def _kinds(block: Block) -> dict[Node, int]:
+    """A number for each node; those of one number have the same surroundings."""
+    nodes = (*block.params, *block.nodes)
+    results = set(block.results)
+    readers: dict[Node, list[tuple[Node, int]]] = {node: [] for node in nodes}
+    for node in nodes:
+        for place, arg in enumerate(node.args):
+            readers[arg].append((node, place))
+    found = _numbered({n: (_own(n), n.type.sharding, n in results) for n in nodes})
+    for _ in range(RADIUS):
+        around = {
+            node: (
+                found[node],
+                tuple([found[a] for a in node.args]),
+                tuple(sorted([(found[r], place) for r, place in readers[node]])),
+            )
+            for node in nodes
+        }
+        finer = _numbered(around)
+        if max(finer.values()) == max(found.values()):
+            break
+        found = finer
+    return found
+
+
+def _own(node: Node) -> object:
+    """What a node is, wherever it stands."""
+    return node.type if node.op == "param" else alone(node)
+
+
+def _numbered(keys: Mapping[Node, object]) -> dict[Node, int]:
+    numbers: dict[object, int] = {}
+    return {node: numbers.setdefault(key, len(numbers)) for node, key in keys.items()}

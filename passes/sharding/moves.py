@@ -1,0 +1,148 @@
+"""Where each node of a placed program runs, and which versions of values that takes.
+
+Each node runs where it is cheapest (`choose`), and what it makes stays there until somebody needs
+it elsewhere. Every version of a value that was made is kept: q, k and v share one gather, a sum
+stays open along a residual stream until it is read. `plan` writes this down as a program; its
+bytes are known before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Node
+from stack.ir.sharding import Sharding, replicated
+from stack.ir.traits import is_item
+from stack.passes.sharding.cells import Path, Program, Value
+from stack.passes.sharding.choose import best_choice
+from stack.passes.sharding.route import Route, places, route
+
+
+@dataclass(frozen=True)
+class Version:
+    """A value at one of the places where it lies.
+
+    Attributes:
+        source: the number of the version that it is moved from; None where it is made here.
+        reader: the node that it was moved for first.
+        way: the collectives of the move.
+    """
+
+    sharding: Sharding
+    source: int | None = None
+    reader: Node | None = None
+    way: Route = Route((), 0, 0)
+
+
+@dataclass
+class Moves:
+    """What is moved in one block where it stands.
+
+    Attributes:
+        versions: of every value; the first is what its node makes.
+        reads: for each node the versions of its operands, by number.
+        makes: for each node where its results lie.
+        results: versions of the results of the block.
+        inner: the same of the blocks of a node.
+    """
+
+    program: Program
+    path: Path = ()
+    versions: dict[Node, list[Version]] = field(default_factory=dict[Node, list[Version]])
+    reads: dict[Node, tuple[int, ...]] = field(default_factory=dict[Node, tuple[int, ...]])
+    makes: dict[Node, tuple[Sharding, ...]] = field(
+        default_factory=dict[Node, tuple[Sharding, ...]]
+    )
+    results: tuple[int, ...] = ()
+    inner: dict[Node, list[Moves]] = field(default_factory=dict[Node, "list[Moves]"])
+
+    def __post_init__(self) -> None:
+        for param in self.block.params:
+            self._made(param, (self._cell(Value(self.path, param)),))
+        for node in self.block.nodes:
+            self._node(node)
+        ends = enumerate(self.block.results)
+        self.results = tuple(self.at(node, self._wanted(node, i), node) for i, node in ends)
+
+    @property
+    def block(self) -> Block:
+        """The block whose nodes these are."""
+        return self.program.block(self.path)
+
+    def bytes(self, counts: Mapping[Node, int]) -> int:
+        """What a rank sends, loops counted once; values that stand for several count as often."""
+        own = sum(
+            counts.get(node, 1) * version.way.bytes
+            for node, versions in self.versions.items()
+            for version in versions
+        )
+        inner = ((node, moves) for node, found in self.inner.items() for moves in found)
+        return own + sum(counts.get(node, 1) * moves.bytes({}) for node, moves in inner)
+
+    def at(self, node: Node, wanted: Sharding, reader: Node) -> int:
+        """The version of a value that lies where it is wanted; a new one where none does."""
+        versions = self.versions[node]
+        for number, version in enumerate(versions):
+            if is_inline(node) and not wanted.partial:
+                return number
+            if version.sharding is wanted or places(version.sharding) == places(wanted):
+                return number
+        ways = [route(node.tensor, version.sharding, wanted) for version in versions]
+        best = min(range(len(ways)), key=lambda number: ways[number][1:])
+        versions.append(Version(wanted, best, reader, ways[best]))
+        return len(versions) - 1
+
+    def _cell(self, value: Value) -> Sharding:
+        return self.program.cell(value).sharding(self.program.mesh)
+
+    def _wanted(self, node: Node, index: int) -> Sharding:
+        """Where the node that runs the block has a result."""
+        if not self.path:
+            return self._cell(Value((), node))
+        outer, number = self.path[-1]
+        if outer.op == "while" and number == 0:
+            return replicated(self.program.mesh, 0)
+        return self._cell(Value(self.path[:-1], outer, index))
+
+    # ---- nodes
+
+    def _made(self, node: Node, makes: tuple[Sharding, ...]) -> None:
+        self.makes[node] = makes
+        self.versions[node] = [Version(makes[0])]
+
+    def _node(self, node: Node) -> None:
+        if is_inline(node):
+            self._made(node, (replicated(self.program.mesh, node.tensor.rank),))
+        elif is_item(node):
+            self._made(node, (self.makes[node.args[0]][int(node.attrs["index"])],))
+        elif node.op == "reshard":
+            target = self._cell(Value(self.path, node))
+            self.reads[node] = (self.at(node.args[0], target, node),)
+            self._made(node, (self.versions[node.args[0]][self.reads[node][0]].sharding,))
+        elif node.blocks:
+            self._control(node)
+        else:
+            self._computed(node)
+
+    def _computed(self, node: Node) -> None:
+        lie = [[version.sharding for version in self.versions[a]] for a in node.args]
+        wanted = [self._cell(Value(self.path, node, i)) for i in range(len(node.types))]
+        choice = best_choice(self.program.mesh, node, lie, wanted)
+        needs = zip(node.args, choice.needs, strict=True)
+        self.reads[node] = tuple(self.at(arg, need, node) for arg, need in needs)
+        self._made(node, choice.makes)
+
+    def _control(self, node: Node) -> None:
+        first = node.op == "cond"
+        inner: Path = (*self.path, (node, 0))
+        needs = [replicated(self.program.mesh, 0)] if first else []
+        needs += [self._cell(Value(inner, param)) for param in node.blocks[0].params]
+        both = zip(node.args, needs, strict=True)
+        self.reads[node] = tuple(self.at(arg, need, node) for arg, need in both)
+        self.inner[node] = [
+            Moves(self.program, (*self.path, (node, i))) for i in range(len(node.blocks))
+        ]
+        values = (Value(self.path, node, i) for i in range(len(node.types)))
+        self._made(node, tuple(map(self._cell, values)))

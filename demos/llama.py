@@ -40,20 +40,19 @@ class Layer(nn.Module):
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, hidden = sizes.width, sizes.hidden
-        self.heads = sizes.heads
+        self.head = width // sizes.heads
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(width, width, bias=False) for _ in "qkvo")
         self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
         self.down = nn.Linear(hidden, width, bias=False)
         self.before, self.between = Norm(width), Norm(width)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
-        batch, tokens, width = x.shape
         h = self.before(x)
-        shape = (batch, tokens, self.heads, width // self.heads)
+        shape = (*x.shape[:2], -1, self.head)
         q, k, v = (f(h).view(shape).transpose(1, 2) for f in (self.wq, self.wk, self.wv))
         scores = _rotated(q, cos, sin) @ _rotated(k, cos, sin).transpose(2, 3)
         weights = (scores / math.sqrt(shape[-1]) + mask).softmax(-1)
-        x = x + self.wo((weights @ v).transpose(1, 2).reshape(x.shape))
+        x = x + self.wo((weights @ v).transpose(1, 2).flatten(2))
         h = self.between(x)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 

@@ -17,6 +17,7 @@ from stack.ir.node import Func, Node
 from stack.run.compile import compile_func
 from stack.run.segments import Meeting, Segment, Step, steps_of
 
+PLACES = frozenset({"part_start", "part_held", "shard"})
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
@@ -26,6 +27,8 @@ class RankProgram:
 
     Attributes:
         backend: compiles segments; "" runs them op by op.
+        overlaps: whether collectives run in the background; else each is waited for at once.
+        compiled: how many of how many distinct segments the backend compiled.
         peak: most bytes that values held, of the newest run.
     """
 
@@ -34,7 +37,9 @@ class RankProgram:
     space: RankSpace
     bucket: int = 1 << 25
     backend: str = ""
+    overlaps: bool = True
     peak: int = 0
+    compiled: str = ""
     steps: list[Step] = field(init=False)
     computes: dict[Segment, Compute] = field(init=False)
 
@@ -46,6 +51,8 @@ class RankProgram:
             if segment.func not in made:  # equal layers are one function
                 made[segment.func] = self._compute(segment.func)
         self.computes = {s: made[s.func] for s in segments}
+        count = sum(self._is_compiled(func) for func in made)
+        self.compiled = f"{count} of {len(made)}"
 
     def __call__(self, *parts: Tensor) -> list[Tensor]:
         """Raises StackError where another rank does not answer within the time limit."""
@@ -58,6 +65,8 @@ class RankProgram:
                 by_node = dict(zip(work.inputs, args, strict=True))
                 for node in work.nodes:
                     held[node] = self.space.start(node, *(by_node[a] for a in node.args))
+                    if not self.overlaps:
+                        self._read(held, node)
             else:
                 held.update(zip(work.outputs, self.computes[work](args), strict=True))
             self.peak = max(self.peak, _bytes(held.values()))
@@ -79,8 +88,12 @@ class RankProgram:
             ) from error
         return held[node]
 
+    def _is_compiled(self, func: Func) -> bool:
+        """Whether a segment is for the backend: what asks for the rank's place is not."""
+        return bool(self.backend) and not any(n.op in PLACES for n in func.nodes)
+
     def _compute(self, func: Func) -> Compute:
-        if not self.backend or any(n.op.startswith("part_") or n.op == "shard" for n in func.nodes):
+        if not self._is_compiled(func):
             return lambda args: evaluate(func.body, args, self.space)
         executable = compile_func(func, self.backend, options=self._options())
         call, accept = executable.call, executable.accept
@@ -89,10 +102,12 @@ class RankProgram:
         return lambda args: call(accept([a.contiguous() for a in args]))
 
     def _options(self) -> dict[str, Any]:
-        return {} if self.space.device == "cpu" else {"device": str(self.space.device)}
+        if str(self.space.device) == "cpu":
+            return {}
+        return {"device": str(self.space.device), "graph": False}
 
 
 def _bytes(values: Any) -> int:
     """Bytes of the memory behind values, each once."""
-    held = {v.untyped_storage().data_ptr(): v.untyped_storage().nbytes() for v in values if isinstance(v, torch.Tensor)}
-    return sum(held.values())
+    stores = [v.untyped_storage() for v in values if isinstance(v, torch.Tensor)]
+    return sum({store.data_ptr(): store.nbytes() for store in stores}.values())

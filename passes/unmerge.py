@@ -1,7 +1,7 @@
-"""unmerge: axes that a product sums stay apart, so that a mesh can split each of them.
+"""unmerge: axes that a reshape merged stay apart, so that a mesh can split each of them.
 
-Frameworks flatten batch and sequence before the product that makes a weight's gradient. The merged
-axis can be split by batch only; apart, by both.
+Frameworks flatten batch and sequence before the product that makes a weight's gradient, and batch
+and heads before those of attention. The merged axis can be split by the first only; apart, by both.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.axes import LETTERS
-from stack.ir.builder import Builder
+from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Func, Node
-from stack.passes.rules.dot_layout import dot_axes, make_dot, merged_sizes, operand_transpose
-from stack.passes.rules.dot_layout import reshaped
+from stack.passes.rules.dot_layout import (
+    dot_axes,
+    make_dot,
+    merged_sizes,
+    operand_transpose,
+    reshaped,
+)
 from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -22,12 +27,12 @@ from stack.rewrite.passes import Pass
 
 @dataclass(frozen=True)
 class Unmerge(Pass):
-    """Products sum over axes as they were before a reshape merged them."""
+    """Products and transposes take axes as they were before a reshape merged them."""
 
     name: ClassVar[str] = "unmerge"
 
     def run(self, func: Func, log: Log) -> Func:
-        return rewrite(func, (operand_transpose, contracted_merge), log)
+        return rewrite(func, (operand_transpose, contracted_merge, transposed_merge), log)
 
 
 @on("dot")
@@ -53,3 +58,21 @@ def contracted_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
         args.append(source if source.shape == tuple(shape) else reshaped(arg, shape))
     apart = [[a for n in names for a in split.get(n, [n])] for names in inputs]
     return make_dot(args, apart, output, node)
+
+
+@on("transpose")
+def transposed_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """transpose(reshape(x)) where the reshape merged axes: they merge after they were moved."""
+    inner = node.args[0]
+    parts = merged_sizes(inner)
+    if not any(parts):
+        return None
+    source = [size for size in inner.args[0].shape if size != 1]
+    places: list[list[int]] = []
+    for size, merged in zip(inner.shape, parts, strict=True):
+        start = sum(map(len, places))
+        count = len(merged) if merged else int(size != 1)
+        places.append(list(range(start, start + count)))
+    perm = [place for axis in node.attrs["perm"] for place in places[axis]]
+    moved = make("transpose", (reshaped(inner.args[0], source),), {"perm": tuple(perm)})
+    return reshaped(moved, node.shape)

@@ -15,7 +15,7 @@ from stack.ir.builder import param
 from stack.ir.mesh_ops import is_meeting
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_input
+from stack.ir.traits import is_contraction, is_input
 
 END = 1 << 60  # behind everything
 FEW = 3  # results
@@ -82,7 +82,7 @@ def _ordered(func: Func) -> list[Node]:
         before = [at[a] for a in node.args if a in at]
         if node not in tails:
             at[node] = order[node]
-        elif any(is_meeting(a) and a in tails for a in node.args) or END in before:
+        elif END in before or (_waits(node, tails) and not is_contraction(node)):
             at[node] = END
         elif before:
             at[node] = max(before)
@@ -91,6 +91,11 @@ def _ordered(func: Func) -> list[Node]:
         if node not in at:
             at[node] = min((at[u] for u in users.get(node, ())), default=END)
     return sorted(func.nodes, key=lambda n: (at[n], order[n]))
+
+
+def _waits(node: Node, tails: set[Node]) -> bool:
+    """Whether a node reads what travels while gradients are computed: the update does."""
+    return any(is_meeting(a) and a in tails for a in node.args)
 
 
 def _bucketed(order: Sequence[Node], bucket: int) -> list[Node]:
@@ -177,8 +182,8 @@ def _segment(func: Func, inside: Sequence[Node], outputs: Sequence[Node]) -> Seg
     for node in inside:
         args = [done.get(a, a) for a in node.args]
         done[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
-    locs = {done[n]: func.body.locs[n] for n in inside if n in func.body.locs}
-    body = Block([done[n] for n in inputs], [done[n] for n in outputs], {}, locs)
+    # without names and lines, so that equal layers are one function
+    body = Block([done[n] for n in inputs], [done[n] for n in outputs])
     return Segment(Func("segment", body, func.level), inputs, tuple(outputs))
 
 

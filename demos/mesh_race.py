@@ -15,6 +15,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from torch import Tensor, nn
 from stack.demos.llama import Llama, Sizes, data
 from stack.demos.train_mesh import TIDY, planned, strategies
 from stack.frontends.torch_mesh import rank_program
+from stack.ir.node import Func
 from stack.ir.sharding import replicated
 from stack.ops.collectives.network import bus_bandwidth, fitted
 from stack.rewrite import Pipeline
@@ -53,6 +55,12 @@ class Race:
         with self.device:
             return Llama(self.sizes).bfloat16()
 
+    @cached_property
+    def step(self) -> Func:
+        """The training step of whole values."""
+        func = Pipeline(TIDY).run(gradients_of(self.model(), self.batch)).func
+        return Optimizer("sgd", ("*.weight",), rate=RATE).step(func)
+
     @property
     def is_late(self) -> bool:
         """Whether the time is over, on the slowest rank."""
@@ -70,6 +78,7 @@ class Race:
             step = make()
             first = float(step())
             row = {"first_s": time.perf_counter() - start, "first_loss": first, **timed(step)}
+            del step
         except Exception as error:
             row = {"note": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
         self.rows.append({"system": name, **row})
@@ -82,11 +91,9 @@ class Race:
     def ours(self, name: str, overlaps: bool = True) -> Callable[[], Tensor]:
         """A strategy of ours, its segments compiled."""
         model = self.model()
-        mesh, passes = strategies(self.ranks, 1 if name.startswith(("DP", "FSDP")) else self.ranks)[
-            name if not name.startswith("TP") else f"DP1 x TP{self.ranks}{name[2:]}"
-        ]
-        func = Pipeline(TIDY).run(gradients_of(model, self.batch)).func
-        plan = planned(Optimizer("sgd", ("*.weight",), rate=RATE).step(func), mesh, passes)
+        known = strategies(self.ranks, self.ranks)
+        mesh, passes = known[name.replace("TP", f"DP1 x TP{self.ranks}")]
+        plan = planned(self.step, mesh, passes)
         program = rank_program(
             plan.placed.meshes[0], plan.local, str(self.device), backend="triton"
         )
@@ -235,7 +242,9 @@ def collectives(sizes: Iterable[int]) -> list[dict[str, Any]]:
     ranks = dist.get_world_size()
     rows: list[dict[str, Any]] = []
     for name in COLLECTIVES:
-        found = {size: seconds(collective(name, size), 50 if size < 1 << 22 else 8) for size in sizes}
+        found = {
+            size: seconds(collective(name, size), 50 if size < 1 << 22 else 8) for size in sizes
+        }
         link = fitted(dict(list(found.items())[::2]))
         for number, (size, taken) in enumerate(found.items()):
             predicted = link.alpha + link.beta * size

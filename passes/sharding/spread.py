@@ -17,7 +17,6 @@ from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_wit
 from stack.passes.sharding.agree import (
     Growth,
     Heard,
-    Told,
     agreement,
     growths,
     heard,

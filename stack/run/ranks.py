@@ -38,7 +38,9 @@ class Ranks:
         self.processes: list[Any] = []
         for rank in range(count):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_serve, args=(theirs,), daemon=True, name=f"rank{rank}")
+            process = context.Process(
+                target=_serve, args=(theirs,), daemon=True, name=f"rank{rank}"
+            )
             process.start()
             theirs.close()
             self.pipes.append(ours)

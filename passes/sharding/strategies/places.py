@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from stack.errors import RuleError, UsageError, unknown_name
-from stack.ir.mesh import Axes, Mesh, MeshAxis, parse_mesh
+from stack.ir.mesh import Axes, MeshAxis, parse_mesh
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.sharding import OPEN, WHOLE, DimSharding, Sharding
 from stack.ir.types import Type
@@ -97,7 +97,9 @@ class Places:
         try:
             Sharding(self.mesh, tuple(dims)).check(node.shape)
         except RuleError as error:
-            raise UsageError(f"%{name or self.old.body.names.get(node, node.op)}: {error}") from error
+            raise UsageError(
+                f"%{name or self.old.body.names.get(node, node.op)}: {error}"
+            ) from error
 
     def free_dim(self, node: Node, axis: MeshAxis) -> int | None:
         """The longest dim that an axis cuts evenly on top of what cuts it already."""

@@ -27,6 +27,7 @@ from stack.ir.sharding import replicated
 from stack.rewrite import Pipeline
 from stack.run.gradients import gradients_of
 from stack.run.mesh import parts_of
+from stack.run.pipeline import KINDS
 from stack.run.ranks import Ranks
 from stack.run.step import Optimizer, carried
 
@@ -171,12 +172,58 @@ def alone(model: torch.nn.Module, batches: Sequence[Sequence[torch.Tensor]]) -> 
     return losses
 
 
+def model_of(sizes: Sizes) -> Llama:
+    """The model before the first step."""
+    torch.manual_seed(0)
+    return Llama(sizes)
+
+
+def _pipelines(
+    model: Llama,
+    sizes: Sizes,
+    batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
+    wanted: Sequence[float],
+    pool: Ranks,
+    errors: dict[str, float],
+    only: Sequence[str],
+    folder: str,
+) -> list[list[str]]:
+    """Rows of two stages, each with the other ranks as replicas."""
+    from stack.demos import train_pipeline
+
+    ranks, rows = len(pool.pipes), list[list[str]]()
+    replicas = ranks // 2
+    state = {n: v.detach().numpy().copy() for n, v in model.state_dict().items()}
+    for kind in KINDS:
+        name = f"PP2 {kind} x DP{replicas}"
+        if only and name not in only:
+            continue
+        count = sizes.batch // replicas
+        steps = train_pipeline.shares(batches, replicas, count)
+        plan = train_pipeline.cut(
+            model,
+            (batches[0][0][:1], batches[0][1][:1]),
+            2,
+            replicas,
+            4 if kind == "interleaved" else 2,
+        )
+        found = pool.run(
+            train_pipeline.train, str(Path(folder, "store")), plan.sent(kind, count), state, steps
+        )
+        losses = found[0][0]
+        errors[name] = max(abs(a - b) for a, b in zip(losses, wanted, strict=True))
+        peak = max(peak for _, peak, _, _ in found)
+        shown = f"{errors[name]:.1e}"
+        rows.append([name, *_ends(losses), shown, f"{peak / 1024:.0f}", f"pp=2, dp={replicas}"])
+        print(f"{name}: {shown}", flush=True)
+    return rows
+
+
 def story(steps: int = 10, only: Sequence[str] = (), ranks: int = 8) -> dict[str, float]:
     """Train under each strategy; the largest difference of a loss from that of one process."""
     sizes = Sizes()
-    torch.manual_seed(0)
     torch.set_num_threads(1)
-    model, batches = Llama(sizes), data(sizes, steps)
+    model, batches = model_of(sizes), data(sizes, steps)
     step = step_of(model, batches[0])
     arrays = arrays_of(step, model, batches[0])
     wanted = alone(model, batches)
@@ -195,6 +242,7 @@ def story(steps: int = 10, only: Sequence[str] = (), ranks: int = 8) -> dict[str
             peak = max(peak for _, peak in found)
             rows.append([name, *_ends(losses), f"{errors[name]:.1e}", f"{peak / 1024:.0f}", mesh])
             print(f"{name}: {errors[name]:.1e}", flush=True)
+        rows += _pipelines(model_of(sizes), sizes, batches, wanted, pool, errors, only, folder)
     head = ["strategy", "first loss", "last loss", "largest difference", "peak KiB", "mesh"]
     print(f"\n{steps} steps on {ranks} gloo processes:\n")
     print(table(head, rows))

@@ -35,7 +35,7 @@ class Placed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Timetable:
     """A schedule with its times.
 
     Attributes:
@@ -75,7 +75,7 @@ def pipeline(
     times: Mapping[str, float] | None = None,
     chunks: int = 0,
     send: float = 0.0,
-) -> Pipeline:
+) -> Timetable:
     """The schedule of `batches` microbatches.
 
     Args:
@@ -117,7 +117,7 @@ class _Greedy:
         self.ends: dict[Work, float] = {}
         self.found: list[list[Placed]] = [[] for _ in range(ranks)]
 
-    def run(self) -> Pipeline:
+    def run(self) -> Timetable:
         free = [0.0] * self.ranks
         while any(self.todo):
             offers = [found for r in range(self.ranks) if (found := self._next(r, free[r]))]
@@ -126,7 +126,7 @@ class _Greedy:
             self.found[rank].append(Placed(work, start, end))
             self.todo[rank].remove(work)
             self.ends[work] = free[rank] = end
-        return Pipeline(self.kind, tuple(map(tuple, self.found)), self.chunks)
+        return Timetable(self.kind, tuple(map(tuple, self.found)), self.chunks)
 
     def _next(self, rank: int, free: float) -> tuple[float, tuple[int, ...], int, Work] | None:
         """What a rank does next, and when it can: the earliest, then the best liked."""
@@ -175,7 +175,7 @@ class _Greedy:
         return kinds.count("F") - kinds.count("B")
 
 
-def order_of(schedule: Pipeline) -> list[list[Work]]:
+def order_of(schedule: Timetable) -> list[list[Work]]:
     """The work of each rank, with that of weights behind what it was not parted from."""
     parts = any(p.work.kind == "W" for rank in schedule.ranks for p in rank)
     found: list[list[Work]] = []
@@ -198,4 +198,4 @@ def formula(kind: str, ranks: int, batches: int, chunks: int = 0) -> float:
     return waits / (batches + waits)
 
 
-__all__: Sequence[str] = ("KINDS", "Pipeline", "Placed", "Work", "formula", "order_of", "pipeline")
+__all__: Sequence[str] = ("KINDS", "Placed", "Timetable", "Work", "formula", "order_of", "pipeline")

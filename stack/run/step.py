@@ -6,13 +6,13 @@ becomes is `w.next`; so passes can place them, and whoever runs the step knows w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from stack.errors import UsageError
 from stack.ir.builder import Builder, param
-from stack.ir.node import Func, Node
+from stack.ir.node import Block, Func, Node
 from stack.ir.types import F32, TensorType
 
 GRADIENT, NEXT = ".grad", ".next"
@@ -57,6 +57,13 @@ class Optimizer:
         news = [step.updated(w, g) for w, g in zip(weights, gradients, strict=True)]
         results = [*func.results[: self.results], *news, *step.carried]
         return b.func(func.name, [*func.params, *step.state], results, func.level)
+
+    def alone(self, types: Mapping[str, TensorType]) -> Func:
+        """The update of these weights as a function of them and of their gradients."""
+        weights = [param(name, type_) for name, type_ in types.items()]
+        gradients = [param(f"gradient{i}", w.type) for i, w in enumerate(weights)]
+        func = Func("update", Block([*weights, *gradients], gradients))
+        return replace(self, weights=tuple(types), results=0).step(func)
 
     def _weights(self, func: Func, gradients: Sequence[Node]) -> list[Node]:
         found = [

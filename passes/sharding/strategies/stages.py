@@ -126,15 +126,31 @@ def _placed(
         if not is_input(node):
             place[node] = "F", stage
         stage += node in cuts
+    homes = _homes(func, place)
     for node in func.nodes:
         if node not in moving or node in place:
             continue
         # what a stage was given is its own to read
         read = [place[a][1] + (a in cuts) for a in node.args if a in place]
         if read:  # of inputs alone: computed where it is read
-            place[node] = "W", min(read)
+            place[node] = "W", min([*read, *(homes[a] for a in node.args if a in homes)])
     _part_weights(func, place)
     return place
+
+
+def _homes(func: Func, place: dict[Node, Place]) -> dict[Node, int]:
+    """The stage of each parameter that one stage alone reads forward, and of views of it."""
+    found: dict[Node, set[int]] = {}
+    for node in reversed(func.nodes):
+        own = {place[node][1]} if node in place else found.get(node, set[int]())
+        for arg in node.args:
+            found.setdefault(arg, set()).update(own)
+    homes = {p: min(found[p]) for p in func.params if len(found.get(p, ())) == 1}
+    for node in func.nodes:
+        inner = [homes[a] for a in node.args if a in homes]
+        if node not in place and inner:
+            homes[node] = min(inner)
+    return homes
 
 
 def _part_weights(func: Func, place: dict[Node, Place]) -> None:

@@ -63,7 +63,7 @@ class TensorParallel(Pass):
 
 def _first_product(func: Func, weight: Node, name: str, is_column: bool) -> tuple[Node, int]:
     """The first product with a weight, and the dim of the weight that it makes, or sums."""
-    for node, operand, places in _products(func, weight):
+    for node, operand, places in products(func, weight):
         factors = factors_of(node)
         made = {f for dim in factors.results[0] for f in dim}
         for dim, place in places.items():
@@ -72,7 +72,7 @@ def _first_product(func: Func, weight: Node, name: str, is_column: bool) -> tupl
     raise UsageError(f"%{name}: no product {'makes' if is_column else 'sums over'} a dim of it")
 
 
-def _products(func: Func, weight: Node) -> Iterator[tuple[Node, int, dict[int, int]]]:
+def products(func: Func, weight: Node) -> Iterator[tuple[Node, int, dict[int, int]]]:
     """Products that read a view of a weight: which operand it is, and where dims went."""
     views = {weight: {dim: dim for dim in range(weight.tensor.rank)}}
     for node in func.nodes:

@@ -229,7 +229,8 @@ def story(steps: int = 10, only: Sequence[str] = (), ranks: int = 8) -> dict[str
     wanted = alone(model, batches)
     rows: list[list[str]] = [["one process", *_ends(wanted), "", "", ""]]
     errors: dict[str, float] = {}
-    chosen = {n: v for n, v in strategies(ranks).items() if not only or n in only}
+    known = strategies(ranks, min(4, ranks))
+    chosen = {n: v for n, v in known.items() if not only or n in only}
     with tempfile.TemporaryDirectory() as folder, Ranks(ranks, ["torch"]) as pool:
         for name, (mesh, passes) in chosen.items():
             plan = planned(step, mesh, passes)

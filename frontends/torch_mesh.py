@@ -3,7 +3,7 @@
 Each process runs the same program on its parts; the collectives of the IR are those of torch, in
 groups of the mesh's axes. Before the first run ranks compare a digest of what they are about to
 run, so that programs that differ are an error and not a hang; a rank that does not answer ends the
-run on all others when the process group's time limit is over.
+run on all others when the time limit is over.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ WIDER = {
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
 }
+LIMIT = 60.0  # seconds
 Pending = Callable[[], Tensor]
 
 
@@ -61,10 +62,12 @@ class RankSpace(TorchSpace):
 
     Attributes:
         mesh: of as many ranks as the world has; a UsageError otherwise.
+        limit: how long a collective may wait.
     """
 
-    def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
+    def __init__(self, mesh: Mesh, device: str = "cpu", limit: float = LIMIT) -> None:
         super().__init__(device)
+        self.limit = timedelta(seconds=limit)
         if mesh.ranks != dist.get_world_size():
             world = dist.get_world_size()
             raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, the world {world}")
@@ -78,8 +81,11 @@ class RankSpace(TorchSpace):
                 continue
             over = group_of(node.attrs)[1]
             if over not in self.groups:
-                made = [(ranks, dist.new_group(list(ranks))) for ranks in self.mesh.groups(over)]
+                made = [(ranks, self._new_group(ranks)) for ranks in self.mesh.groups(over)]
                 self.groups[over] = next(g for g in made if self.rank in g[0])
+
+    def _new_group(self, ranks: Sequence[int]) -> Any:
+        return dist.new_group(list(ranks), timeout=self.limit)
 
     def _group(self, node: Node) -> tuple[tuple[int, ...], Any]:
         return self.groups[group_of(node.attrs)[1]]
@@ -203,16 +209,22 @@ def _unbytes(held: Tensor, like: Tensor) -> Tensor:
 
 
 def rank_program(
-    mesh: Mesh, local: Func, device: str = "cpu", bucket: int = 1 << 25, backend: str = ""
+    mesh: Mesh,
+    local: Func,
+    device: str = "cpu",
+    bucket: int = 1 << 25,
+    backend: str = "",
+    limit: float = LIMIT,
 ) -> RankProgram:
     """The program of this rank: from its parts of the parameters to its parts of the results.
 
-    `bucket`: bytes of collectives that start together; `backend` compiles what lies between them.
+    `bucket`: bytes of collectives that start together; `backend` compiles what lies between them;
+    `limit`: seconds after which a rank that does not answer is an error on those that wait.
     Raises UsageError on all ranks where one was given another program or mesh.
     """
     from stack.frontends.torch_steps import RankProgram
 
-    space = RankSpace(mesh, device)
+    space = RankSpace(mesh, device, limit)
     digest = hashlib.sha256(f"{mesh}\n{local}".encode()).hexdigest()
     told: list[Any] = [None] * mesh.ranks
     dist.all_gather_object(told, digest)
@@ -230,7 +242,7 @@ def _blocks(local: Func) -> list[tuple[Node, ...]]:
     return [block.nodes for block in found]
 
 
-def join(rank: int, ranks: int, store: str, limit: float = 60.0) -> None:
+def join(rank: int, ranks: int, store: str, limit: float = LIMIT) -> None:
     """Take part in a gloo group that meets at a file; once in a process.
 
     `limit`: seconds after which a rank that does not answer is an error.

@@ -50,7 +50,7 @@ SUM = """func @f(%x: f32[4]) -> (f32[4]) at tensor {
 def misbehave(rank: int, ranks: int, store: str, kind: str, limit: float) -> list[float]:
     """The last rank dies or is late in a sum of all."""
     join(rank, ranks, store, limit)
-    program = rank_program(parse_mesh("tp=2"), parse(SUM))
+    program = rank_program(parse_mesh("tp=2"), parse(SUM), limit=limit)
     if rank == ranks - 1 and kind == "dies":
         os._exit(3)
     if rank == ranks - 1 and kind == "late":

@@ -62,11 +62,8 @@ def cut(
 
 def train(
     rank: int, ranks: int, store: str, sent: Any, state: dict[str, Array], batches: Sequence[Any]
-) -> tuple[list[float], int, float, float]:
-    """What one rank does: losses, most bytes held, seconds of computing, and of all.
-
-    The first step is not timed.
-    """
+) -> tuple[list[float], int, list[float], list[float]]:
+    """What one rank does: losses, most bytes held; of each step seconds of computing, and of all."""
     import torch.distributed as dist
 
     from stack.frontends.torch_mesh import join
@@ -89,15 +86,15 @@ def train(
     update: Func | None = None
     moments: dict[int, torch.Tensor] = {}
     losses: list[float] = []
-    busy = taken = 0.0
-    for number, step in enumerate(batches):
+    busy, taken = list[float](), list[float]()
+    for step in batches:
         mine = step[replica]
         dist.barrier()
         start = time.perf_counter()
         total, gradients = runner.step(held, [_tensors(b) for b in mine])
         dist.barrier()
-        if number:
-            busy, taken = busy + runner.busy, taken + time.perf_counter() - start
+        busy.append(runner.busy)
+        taken.append(time.perf_counter() - start)
         losses.append(_sum(total) / (len(mine) * replicas))
         names = list(gradients)
         if update is None:

@@ -69,7 +69,7 @@ class RankProgram:
                         self._read(held, node)
             else:
                 held.update(zip(work.outputs, self.computes[work](args), strict=True))
-            self.peak = max(self.peak, _bytes(held.values()))
+            self.peak = max(self.peak, _bytes(held))
             for node in step.last:
                 del held[node]
         return [self._read(held, r) for r in self.local.results]
@@ -107,7 +107,8 @@ class RankProgram:
         return {"device": str(self.space.device), "graph": False}
 
 
-def _bytes(values: Any) -> int:
-    """Bytes of the memory behind values, each once."""
-    stores = [v.untyped_storage() for v in values if isinstance(v, torch.Tensor)]
-    return sum({store.data_ptr(): store.nbytes() for store in stores}.values())
+def _bytes(held: dict[Node, Any]) -> int:
+    """Bytes of the memory behind values, each once, and of what is on its way."""
+    stores = [v.untyped_storage() for v in held.values() if isinstance(v, torch.Tensor)]
+    coming = sum(int(str(n.tensor.bytes)) for n, v in held.items() if callable(v))
+    return coming + sum({store.data_ptr(): store.nbytes() for store in stores}.values())

@@ -95,9 +95,7 @@ class Trial:
 
     def __str__(self) -> str:
         fits = "" if not self.over else f", {self.over / 2**20:.3g} MiB too many"
-        return (
-            f"{self.strategy}: {self.seconds * 1e3:.4g} ms, {self.peak / 2**20:.4g} MiB{fits}"
-        )
+        return f"{self.strategy}: {self.seconds * 1e3:.4g} ms, {self.peak / 2**20:.4g} MiB{fits}"
 
 
 @dataclass

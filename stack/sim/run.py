@@ -112,9 +112,7 @@ def _classes(
         if len(kinds) == count:
             return dict(enumerate(first)), met
         count = len(kinds)
-        color = [
-            (first[rank], *(met[over][rank] for over in groups)) for rank in range(mesh.ranks)
-        ]
+        color = [(first[rank], *(met[over][rank] for over in groups)) for rank in range(mesh.ranks)]
 
 
 class _Clock:

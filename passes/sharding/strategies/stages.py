@@ -53,7 +53,9 @@ class Stages:
         makers = {name: place for place, part in self.parts.items() for name in part.makes}
         found: dict[str, tuple[Place, tuple[Place, ...]]] = {}
         for name, maker in makers.items():
-            readers = [p for p, part in self.parts.items() if name in part.reads and p[1] != maker[1]]
+            readers = [
+                p for p, part in self.parts.items() if name in part.reads and p[1] != maker[1]
+            ]
             if readers:
                 found[name] = maker, tuple(readers)
         return found

@@ -31,4 +31,6 @@ class Propagate(Pass):
         few = folded(plain)
         program = Program(few.func, func.meshes[0])
         decide(program, few.counts, self.strict, log.note)
+        for name, other in few.alike():
+            log.note(f"%{name} lies like %{other}")
         return placed(plain, program, few.members)

@@ -8,7 +8,10 @@ from typing import Any
 
 from stack.errors import unknown_name
 
-GROUPS = ("stack.frontends", "stack.backends", "stack.passes", "stack.ops")
+GROUPS = (
+    *("stack.frontends", "stack.backends", "stack.passes", "stack.ops"),
+    "stack.partitioners",
+)
 
 
 @cache

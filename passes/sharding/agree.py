@@ -6,7 +6,6 @@ Nothing here depends on where the node stands, so nodes that are alike ask once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import lru_cache
 from typing import NamedTuple
 
 from stack.ir.mesh import Axes, size_of, starts_with
@@ -58,7 +57,6 @@ def heard(factors: Factors, told: Told, sizes: tuple[int, ...]) -> list[Heard]:
     return sorted(found, key=lambda h: (-h.bytes, -size_of(h.axes), h.value))
 
 
-@lru_cache(maxsize=1 << 16)
 def agreement(factors: Factors, told: Told, sizes: tuple[int, ...], reduces: bool) -> Agreement:
     """What follows where nothing is decided; reduced factors are split where they may be."""
     order = heard(factors, told, sizes)

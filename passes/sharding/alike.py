@@ -8,7 +8,7 @@ each kind: two, so that what leads from one layer to the next is among them.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from stack.ir.node import Block, Func, Node
@@ -25,11 +25,21 @@ class Folded:
     Attributes:
         members: for each node of the whole function the one of `func` that it lies like.
         counts: for how many a node of `func` stands.
+        whole: the function.
     """
 
     func: Func
     members: Mapping[Node, Node]
     counts: Mapping[Node, int]
+    whole: Func
+
+    def alike(self) -> Iterator[tuple[str, str]]:
+        """Names of values that were left out, with those that they lie like."""
+        known = {**self.func.body.names, **{p: str(p.attrs["name"]) for p in self.func.params}}
+        named = {**self.whole.body.names, **{p: str(p.attrs["name"]) for p in self.whole.params}}
+        for node, member in self.members.items():
+            if node in named and known.get(member, named[node]) != named[node]:
+                yield named[node], known[member]
 
 
 def folded(func: Func) -> Folded:
@@ -37,7 +47,6 @@ def folded(func: Func) -> Folded:
     block = func.body
     nodes = (*block.params, *block.nodes)
     kinds = _kinds(block)
-    totals = Counter(kinds.values())
     kept: defaultdict[int, list[Node]] = defaultdict(list)  # by kind, nodes of the new function
     members: dict[Node, Node] = {}
     for node in nodes:
@@ -49,15 +58,17 @@ def folded(func: Func) -> Folded:
                 own.append(new)
         members[node] = own[-1]
     if 2 * len(set(members.values())) > len(nodes):
-        return Folded(func, {node: node for node in nodes}, {})
+        return Folded(func, {node: node for node in nodes}, {}, func)
     held = Counter(members.values())
-    names = {members[n]: name for n, name in reversed(block.names.items())}
-    locs = {members[n]: lines for n, lines in reversed(block.locs.items())}
+    names = {members[n]: name for n, name in [*block.names.items()][::-1]}
+    locs = {members[n]: lines for n, lines in [*block.locs.items()][::-1]}
     params = [p for p in block.params if members[p] is p]
     read = {a for new in held for a in new.args}
     ends = [new for new in held if new not in read and new.op != "param"]
-    body = Block(params, dict.fromkeys((*(members[r] for r in block.results), *ends)), names, locs)
-    return Folded(Func(func.name, body, func.level), members, held)
+    body = Block(
+        params, [*dict.fromkeys((*(members[r] for r in block.results), *ends))], names, locs
+    )
+    return Folded(Func(func.name, body, func.level), members, held, func)
 
 
 def _node(node: Node, args: list[Node]) -> Node:

@@ -20,6 +20,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.sharding import OPEN, DimSharding, Sharding, sharded
 from stack.ir.traits import is_input, is_item, maker, place_of, runs_blocks
 from stack.ir.types import TensorType
+from stack.passes.sharding.agree import Agreement
 from stack.passes.sharding.factors import Factors, factors_of
 
 Path = tuple[tuple[Node, int], ...]  # nodes that run blocks, each with the number of its block
@@ -37,6 +38,9 @@ class Value(NamedTuple):
         return self.node.types[self.result]
 
 
+_CODES: dict[tuple[Axes, ...], int] = {}
+
+
 @dataclass
 class Cell:
     """Where values that lie in the same way lie, as far as it is known.
@@ -49,6 +53,7 @@ class Cell:
         said: whether somebody asked.
         start: `axes` before propagation.
         ties: numbers of those that it is part of.
+        code: a number for `axes`.
     """
 
     value: Value
@@ -59,6 +64,10 @@ class Cell:
     said: bool = False
     start: tuple[Axes, ...] = ()
     ties: list[int] = field(default_factory=list[int])
+    code: int = 0
+
+    def __post_init__(self) -> None:
+        self.lie(self.axes)
 
     @property
     def used(self) -> Axes:
@@ -72,7 +81,11 @@ class Cell:
 
     def split(self, dim: int, axes: Axes) -> None:
         """Split a dim by more axes than before."""
-        self.axes = (*self.axes[:dim], joined(axes), *self.axes[dim + 1 :])
+        self.lie((*self.axes[:dim], joined(axes), *self.axes[dim + 1 :]))
+
+    def lie(self, axes: tuple[Axes, ...]) -> None:
+        """Split dims by these axes."""
+        self.axes, self.code = axes, _CODES.setdefault(axes, len(_CODES))
 
     @cached_property
     def waits(self) -> bool:
@@ -94,6 +107,7 @@ class Tie(NamedTuple):
     values: tuple[Value, ...]
     level: int  # when it is asked: what moves data first, what computes after it
     sizes: tuple[int, ...]  # bytes of the values
+    found: dict[tuple[bool, tuple[int, ...]], Agreement]  # by codes of the cells; of all alike
 
 
 class Program:
@@ -106,13 +120,17 @@ class Program:
         self.ties: list[Tie] = []
         self.borders: list[tuple[Value, Value]] = []
         self.blocks: dict[Path, Block] = {}
+        self.found: dict[
+            tuple[Factors, tuple[int, ...]], dict[tuple[bool, tuple[int, ...]], Agreement]
+        ] = {}
         self._enter(func.body, ())
         self._tie()
 
     def reset(self) -> None:
         """Forget what propagation found."""
         for cell in self.cells.values():
-            cell.axes = cell.start
+            if cell.axes is not cell.start:
+                cell.lie(cell.start)
 
     def cell(self, value: Value) -> Cell:
         """Where a value lies."""
@@ -202,7 +220,8 @@ class Program:
         sizes = tuple(cell.bytes for cell in cells)
         for cell in {id(cell): cell for cell in cells}.values():
             cell.ties.append(len(self.ties))
-        self.ties.append(Tie(node, path, factors, cells, tuple(values), level, sizes))
+        found = self.found.setdefault((factors, sizes), {})
+        self.ties.append(Tie(node, path, factors, cells, tuple(values), level, sizes, found))
 
     def _said(self, value: Value) -> None:
         """The cell of a value, with what was said about the value."""
@@ -223,7 +242,8 @@ class Program:
                 f" annotated {cell.value.type} and {value.type}: choose one"
             )
         cell.value, cell.said = value, True
-        cell.start = cell.axes = said.axes
+        cell.start = said.axes
+        cell.lie(said.axes)
         cell.asked, cell.banned = said.dims, said.replicated
 
 

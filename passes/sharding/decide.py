@@ -38,7 +38,9 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
         if not conflicts:
             break
         conflict = next(iter(conflicts.values()))
-        trials = {factor: decider.tried(made.with_(conflict, factor)) for factor in conflict.factors}
+        trials = {
+            factor: decider.tried(made.with_(conflict, factor)) for factor in conflict.factors
+        }
         told = ", ".join(f"{factor} ({trial.bytes} bytes)" for factor, trial in trials.items())
         if strict:
             raise RuleError(

@@ -19,6 +19,8 @@ from stack.passes.sharding.cells import Path, Program, Value
 from stack.passes.sharding.choose import best_choice
 from stack.passes.sharding.route import Route, places, route
 
+STAY = Route((), 0, 0)
+
 
 @dataclass(frozen=True)
 class Version:
@@ -33,7 +35,7 @@ class Version:
     sharding: Sharding
     source: int | None = None
     reader: Node | None = None
-    way: Route = Route((), 0, 0)
+    way: Route = STAY
 
 
 @dataclass

@@ -43,6 +43,7 @@ class _Placer:
         self.names.update((name, node) for node, name in func.body.names.items())
         self.placed: dict[Node, TensorType] = {}
         self.results: dict[int, TensorType] = {}
+        self.told: dict[str, tuple[str, Sharding]] = {}
 
     def place(self, name: str, entries: str, text: str) -> None:
         """One text."""
@@ -53,27 +54,40 @@ class _Placer:
             for index in chosen:
                 if index >= count:
                     raise UsageError(f"{text!r}: @{self.old.name} has {count} result(s)")
-                self.results[index] = self._type(self.old.results[index].tensor, entries, text)
+                node = self.old.results[index]
+                what = self._what(f"result {index}", node)
+                self.results[index] = self._type(node.tensor, what, entries, text)
             return
-        found = [n for known, n in self.names.items() if fnmatchcase(known, name)]
+        found = {known: n for known, n in self.names.items() if fnmatchcase(known, name)}
         if not found:
             raise unknown_name(f"{text!r}: @{self.old.name} has no value", name, self.names)
-        for node in found:
-            self.placed[node] = self._type(node.tensor, entries, text)
+        for known, node in found.items():
+            what = self._what(f"%{known}", node)
+            self.placed[node] = self._type(node.tensor, what, entries, text)
 
-    def _type(self, type_: TensorType, entries: str, text: str) -> TensorType:
-        dims = [self._dim(entry) for entry in _entries(entries, text)]
+    def _what(self, name: str, node: Node) -> str:
+        """A value with its source lines, for messages."""
+        lines = ", ".join(self.old.body.locs.get(node, ()))
+        return f"{name} ({lines})" if lines else name
+
+    def _type(self, type_: TensorType, what: str, entries: str, text: str) -> TensorType:
+        dims = [self._dim(entry, text) for entry in _entries(entries, text)]
         if len(dims) > type_.rank:
-            raise UsageError(f"{text!r} has {len(dims)} entries for a value of type {type_}")
+            raise UsageError(f"{text!r} has {len(dims)} entries for {what} of type {type_}")
         dims += [WHOLE] * (type_.rank - len(dims))
         sharding = Sharding(self.mesh, tuple(dims))
         try:
             sharding.check(type_.shape)
         except RuleError as error:
-            raise UsageError(f"{text!r}: {error}") from error
+            raise UsageError(f"{text!r}: {what}: {error}") from error
+        before, other = self.told.setdefault(what, (text, sharding))
+        if other != sharding:
+            raise UsageError(
+                f"{what} is told to lie in two ways, {before!r} and {text!r}: keep one"
+            )
         return type_.with_sharding(sharding)
 
-    def _dim(self, entry: str) -> DimSharding:
+    def _dim(self, entry: str, text: str) -> DimSharding:
         if entry == "-":
             return WHOLE
         parser = ShardingParser(entry if entry.startswith("{") else f"{{{entry}}}")
@@ -83,7 +97,7 @@ class _Placer:
                 parser.fail(f"expected the end, found {parser.next.text!r}")
             found = tuple(self.mesh.axis(axis) for axis, _ in axes)
         except StackError as error:
-            raise UsageError(f"{entry!r}: {error}") from error
+            raise UsageError(f"{text!r}: {entry!r}: {error}") from error
         return DimSharding(found, is_open, priority)
 
     def func(self) -> Func:

@@ -55,7 +55,9 @@ class _Writer:
         elif node.op == "reshard":
             new = args[0]
         else:
-            blocks = [_Writer(inner, self.tell).written() for inner in self.moves.inner.get(node, ())]
+            blocks = [
+                _Writer(inner, self.tell).written() for inner in self.moves.inner.get(node, ())
+            ]
             new = Node(node.op, args, node.attrs, _typed(node.type, self.moves.makes[node]), blocks)
         self.made[node] = [new]
         block = self.moves.block

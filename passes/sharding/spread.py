@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from stack.ir.mesh import Axes, MeshAxis, axes_text, joined, size_of, starts_with
 from stack.passes.sharding.agree import (
+    Agreement,
     Growth,
     Heard,
     agreement,
@@ -134,17 +135,28 @@ class Spread:
     def _ask(self, number: int, priority: int, turn: Round) -> list[Cell]:
         """The cells that a tie changes."""
         tie = self.program.ties[number]
-        told = tuple([_told(cell, priority) for cell in tie.cells])
-        found = agreement(tie.factors, told, tie.sizes, turn.reduces)
+        found = self._agreement(tie, priority, turn)
         if found.is_left:
             self.left.add(number)
         if not (found.rivals and turn.decides):
             return self._grow(tie, found.growths)
+        told = tuple([_told(cell, priority) for cell in tie.cells])
         order = heard(tie.factors, told, tie.sizes)
         if not turn.reduces:
             order = [h for h in order if h.factor not in tie.factors.reduced]
         chosen = together(self._decided(tie, order))
         return self._grow(tie, growths(tie.factors, told, chosen))
+
+    def _agreement(self, tie: Tie, priority: int, turn: Round) -> Agreement:
+        """What follows at a tie; alike ones are asked once, unless some of a value is unheard."""
+        key = turn.reduces, tuple([cell.code for cell in tie.cells])
+        found = tie.found.get(key)
+        if found is None or any([cell.waits for cell in tie.cells]):
+            told = tuple([_told(cell, priority) for cell in tie.cells])
+            found = agreement(tie.factors, told, tie.sizes, turn.reduces)
+            if not any([cell.waits for cell in tie.cells]):
+                tie.found[key] = found
+        return found
 
     def _grow(self, tie: Tie, found: Iterable[Growth]) -> list[Cell]:
         changed: list[Cell] = []

@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 from stack.commands import common
+from stack.commands.compare import PARTITIONERS, names
 from stack.errors import UsageError
 from stack.measure.bench import SCHEMA, bench, describe
 from stack.measure.cpu import cpu_cases
@@ -16,12 +17,14 @@ from stack.measure.model_bench import model_bench
 from stack.measure.models import model_cases
 from stack.measure.plots import plot_all
 from stack.measure.reproduce import write_reproducers
+from stack.measure.sharding_suite import CASES, sharding_bench
 from stack.measure.suite import Case, select
 from stack.measure.timing import LEAST, ROUNDS
 from stack.run.record import versions
 
 SUITES = {"cpu": cpu_cases, "gpu": gpu_cases}
 MODELS = "models"
+SHARDING = "sharding"
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 TEXT = f"""
     Time a suite, or one program, against other compilers, and print ratios: every system in the
@@ -53,6 +56,9 @@ TEXT = f"""
       M3        first results in fresh processes
     Each program runs in a process of its own with a limit of time and memory; results are printed
     as they come. --jobs 8 compiles eight at once, and times them one after another.
+
+    suite sharding: programs on a mesh of 8 ranks, by the bytes that a rank sends, beside XLA,
+    Shardy and DTensor; nothing is timed, and results of all ranks are compared with the whole.
 
     Systems get the same naive source; `rivals` in --with are the libraries and hand-written
     kernels of a case. --backend triton,cuda races several of ours. In G20 all launch kernel by
@@ -116,6 +122,8 @@ def add(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the cases and print them."""
+    if args.target == SHARDING:
+        return _run_sharding(args)
     cases = cases_of(args)
     if args.budget is not None and args.target not in ("gpu", MODELS):
         raise UsageError("--budget is for the suites gpu and models")
@@ -168,6 +176,16 @@ def run(args: argparse.Namespace) -> int:
             print(listing(found) + "\n")
         print(describe(found))
     return found.exit_code
+
+
+def _run_sharding(args: argparse.Namespace) -> int:
+    peers = names(PARTITIONERS if args.peers is None else args.peers)
+    found = sharding_bench(CASES, peers, common.progress)
+    if args.json:
+        common.print_json(found.as_dict())
+    else:
+        print(found.text())
+    return 1 if found.problems else 0
 
 
 def _show(text: str) -> None:

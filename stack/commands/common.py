@@ -98,6 +98,23 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_mesh(parser: argparse.ArgumentParser) -> None:
+    """The arguments `--mesh` and `--shard`."""
+    parser.add_argument(
+        "--mesh",
+        metavar="AXES",
+        help="split the program over ranks, as dp=2,tp=4, and show the stages of that",
+    )
+    parser.add_argument(
+        "--shard",
+        action="append",
+        default=[],
+        metavar="'NAME: AXES'",
+        help="where a value lies, an entry for each dim: an axis, - for none, ? for what follows,"
+        " {dp, tp}; NAME may have *, or be `return 0`; --strict refuses to choose",
+    )
+
+
 def add_schedule(parser: argparse.ArgumentParser) -> None:
     """--schedule."""
     parser.add_argument(

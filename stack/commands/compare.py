@@ -6,14 +6,21 @@ import argparse
 from pathlib import Path
 
 from stack.commands import common
+from stack.errors import UsageError
 from stack.explore.lowering import capture, label, with_random_inputs
 from stack.explore.target import Program
 from stack.measure.compare import SCHEMA, compare, describe
 from stack.measure.html import comparison_page
+from stack.measure.partitions import SCHEMA as SHARDING_SCHEMA
+from stack.measure.partitions import compare_partitions
+from stack.measure.partitions import describe as describe_partitions
+from stack.measure.sharding_suite import annotate
 from stack.measure.systems import program_of
 from stack.measure.timing import LEAST, ROUNDS
 from stack.run.specs import parse_backends
 
+PEERS = "inductor,xla,tvm,eager"
+PARTITIONERS = "shardy,xla,dtensor"
 TEXT = f"""
     Run one program through our compiler and through others, and set them side by side: what each
     made of it (kernels, library calls, fusion groups by source line), how long compiling took,
@@ -24,12 +31,18 @@ TEXT = f"""
     timed in the same interleaved rounds (at least {LEAST}), warm-up outside of the clock. A peer
     that is not installed leaves a row that says what to install; the others still run.
 
+    With --sharding nothing is run: the program is annotated (--mesh, --shard) and partitioned by
+    our passes, by XLA (on devices of the host), by Shardy's own passes and by DTensor (on a fake
+    process group): for each its collectives, the bytes that a rank sends, the messages that follow
+    each other, the most memory that a rank holds and how long planning took.
+
     exit codes: 0 all agree, 1 a system failed or disagrees, 5 a peer is missing
 
     examples:
       stackc compare demos/transformer.py:llama_block --with inductor,xla,tvm,eager
       stackc compare demos/transformer.py:llama_block --frontend jax --with xla,eager --json
       stackc compare model.py:net -i 'f32[8,128]' --with 'tvm{{seconds=60}},inductor' --html c.html
+      stackc compare model.py:net --sharding --mesh dp=2,tp=4 --shard 'x: dp' --with shardy,xla
 """
 
 
@@ -40,11 +53,13 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--with",
         dest="peers",
-        default="inductor,xla,tvm,eager",
         metavar="PEERS",
-        help="separated by commas, with options as in 'tvm{seconds=60}' (default: %(default)s)",
+        help="separated by commas, with options as in 'tvm{seconds=60}'"
+        f" (default: {PEERS}; of --sharding: {PARTITIONERS})",
     )
     common.add_compile(parser)
+    parser.add_argument("--sharding", action="store_true", help="compare partitions")
+    common.add_mesh(parser)
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
     )
@@ -54,7 +69,11 @@ def add(subparsers: common.Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare, print, and say by the exit code whether all agree."""
-    peers = parse_backends(args.peers)
+    if args.sharding:
+        return _run_sharding(args)
+    if args.mesh or args.shard:
+        raise UsageError("--mesh and --shard are for --sharding")
+    peers = parse_backends(args.peers or PEERS)
     target = common.target_of(args)
     settings = common.settings_of(args)
     captured, frontend = capture(target, settings)
@@ -86,3 +105,25 @@ def run(args: argparse.Namespace) -> int:
         return found.exit_code
     finally:
         found.close()
+
+
+def _run_sharding(args: argparse.Namespace) -> int:
+    if not args.mesh:
+        raise UsageError("--sharding needs a mesh, such as --mesh dp=2,tp=4")
+    target = common.target_of(args)
+    captured, _ = capture(target, common.settings_of(args))
+    func = annotate(captured.func, args.mesh, args.shard)
+    peers = names(PARTITIONERS if args.peers is None else args.peers)
+    rows = compare_partitions(func, peers)
+    if args.json:
+        found = [row.as_dict() for row in rows]
+        document = {"schema": SHARDING_SCHEMA, "target": label(target), "mesh": args.mesh}
+        common.print_json({**document, "shard": args.shard, "rows": found})
+    else:
+        print(describe_partitions(rows))
+    return 0
+
+
+def names(text: str) -> list[str]:
+    """Names that are separated by commas."""
+    return [name.strip() for name in text.split(",") if name.strip()]

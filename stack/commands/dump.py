@@ -61,19 +61,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument(
         "--to", metavar="STAGE", help="stop after this stage, and print it (see `stackc stages`)"
     )
-    parser.add_argument(
-        "--mesh",
-        metavar="AXES",
-        help="split the program over ranks, as dp=2,tp=4, and show the stages of that",
-    )
-    parser.add_argument(
-        "--shard",
-        action="append",
-        default=[],
-        metavar="'NAME: AXES'",
-        help="where a value lies, an entry for each dim: an axis, - for none, ? for what follows,"
-        " {dp, tp}; NAME may have *, or be `return 0`; --strict refuses to choose",
-    )
+    common.add_mesh(parser)
     parser.add_argument("--all", action="store_true", help="print the text of every stage too")
     parser.add_argument(
         "--train", action="store_true", help="the training step: results and all gradients"

@@ -136,7 +136,7 @@ def test_text_is_lossless_and_places_follow_again() -> None:
         ("x: ep", "has no axis 'ep'"),
         ("x: dp, dp", "used twice"),
         ("y2: dp", "did you mean 'y'"),
-        ("x: dp, -, -", "3 entries for a value of type"),
+        ("x: dp, -, -", "3 entries for %x of type"),
         ("x: {dp", "for each dim"),
         ("return 1: dp", "1 result"),
         ("x dp", "'x: dp, -'"),
@@ -149,5 +149,15 @@ def test_what_cannot_be_understood(shard: str, told: str) -> None:
 
 
 def test_a_mesh_that_is_too_large() -> None:
-    with pytest.raises(UsageError, match=r"dim 0 has 8 element\(s\) for 16 parts"):
-        propagated(CHAIN, "x: dp", mesh="dp=16")
+    """The error names the value, where it comes from, and the axes that fit."""
+    told = r"'h: \{dp, tp\}': %h \(m.py:3\): dim 0 has 8 element\(s\) for 32 parts.*: dp \(8\), tp"
+    with pytest.raises(UsageError, match=told):
+        text = CHAIN.replace(": f32[8, 32]\n", ': f32[8, 32] from "m.py:3"\n', 1)
+        propagated(text, "h: {dp, tp}", mesh="dp=8, tp=4")
+
+
+def test_annotations_that_contradict_each_other() -> None:
+    told = r"%w is told to lie in two ways, '\*: dp' and 'w: tp': keep one"
+    with pytest.raises(UsageError, match=told):
+        propagated(CHAIN, "*: dp", "w: tp")
+    assert lies(propagated(CHAIN, "w: tp", "w: tp, -"), "w").startswith("f32[16{tp}")

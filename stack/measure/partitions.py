@@ -1,0 +1,134 @@
+"""`stackc compare --sharding`: what systems make of one annotated program, side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import stack.plugins as plugins
+from stack.explore.table import table
+from stack.ir.mesh import size_of
+from stack.ir.mesh_ops import group_of, traffic
+from stack.ir.node import Func, Node, walk
+from stack.rewrite import Pipeline
+from stack.run.partitioner import COLLECTIVES, Collective, Partition, Partitioner, partition_of
+
+SCHEMA = "stack.compare-sharding/1"
+PASSES = "propagate,reshard,spmd"
+LIMIT = 300.0  # seconds that a system may take
+
+
+@dataclass(frozen=True)
+class Row:
+    """One system: what it made of the program, or why it made nothing."""
+
+    system: str
+    made: Partition | None
+    note: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """For JSON."""
+        held: dict[str, Any] = {"system": self.system, "ok": self.made is not None}
+        if self.made is not None:
+            held["collectives"] = self.made.counts()
+            held["bytes_sent"], held["latency_steps"] = self.made.sent, self.made.steps
+            held["peak_bytes"], held["planning_s"] = self.made.peak, self.made.seconds
+        return {**held, "note": self.note}
+
+
+def compare_partitions(annotated: Func, peers: Sequence[str]) -> list[Row]:
+    """Our partition of a program, then those of peers, each in a process of its own."""
+    return [Row("stack", ours(annotated)[0]), *(peer_row(annotated, name) for name in peers)]
+
+
+def ours(annotated: Func) -> tuple[Partition, Func, Func]:
+    """What we make of a program; the placed program, and that of one rank."""
+    start = time.perf_counter()
+    records = Pipeline(PASSES).run(annotated).records
+    seconds = time.perf_counter() - start
+    placed, local = records[1].after, records[2].after
+    found = tuple(_collective(node) for _, node in walk(local.body) if traffic(node))
+    return Partition(found, seconds, peak_bytes(local)), placed, local
+
+
+def _collective(node: Node) -> Collective:
+    ranks = 2 if node.op == "permute" else size_of(group_of(node.attrs)[1])
+    return Collective(node.op, ranks, int(cast("int", node.args[0].tensor.bytes)))
+
+
+def peak_bytes(local: Func) -> int:
+    """Bytes of arrays that a rank holds at most, where each lives to its last reader."""
+    last = {arg: node for node in local.nodes for arg in node.args}
+    kept = {*local.params, *local.results}
+    live = sum(_bytes(p) for p in local.params)
+    most = live
+    for node in local.nodes:
+        live += _bytes(node)
+        most = max(most, live)
+        ended = {a for a in node.args if last[a] is node and a not in kept}
+        live -= sum(map(_bytes, ended))
+    return most
+
+
+def _bytes(node: Node) -> int:
+    """What a node allocates; what only shows elements of others allocates nothing."""
+    if node.op in ("item", "const", "reshape", "broadcast", "transpose"):
+        return 0
+    return sum(int(cast("int", type_.bytes)) for type_ in node.types)
+
+
+def peer_row(annotated: Func, name: str) -> Row:
+    """What a peer makes of a program. Raises UsageError for a name that nobody has."""
+    partitioner: Partitioner = plugins.load("stack.partitioners", name)
+    missing = partitioner.missing()
+    if missing is not None:
+        return Row(name, None, missing)
+    devices = partitioner.devices(annotated.meshes[0].ranks)
+    command = [sys.executable, "-m", "stack.measure.partition_child", name]
+    try:
+        child = subprocess.run(
+            command,
+            input=str(annotated),
+            env={**os.environ, **devices},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Row(name, None, f"no answer after {LIMIT:.0f} s")
+    if child.returncode:
+        lines = child.stderr.strip().splitlines() or [f"exit code {child.returncode}"]
+        return Row(name, None, lines[-1])
+    document = json.loads(child.stdout.splitlines()[-1])
+    if "error" in document:
+        return Row(name, None, document["error"])
+    return Row(name, partition_of(document))
+
+
+def describe(rows: Sequence[Row]) -> str:
+    """The rows as a table."""
+    shown: list[list[str]] = []
+    for row in rows:
+        made = row.made
+        if made is None:
+            shown.append([row.system, *["-"] * (len(COLLECTIVES) + 4), row.note])
+            continue
+        counts = made.counts()
+        peak = "-" if made.peak is None else kib(made.peak)
+        numbers = [kib(made.sent), str(made.steps), peak, f"{made.seconds:.2f}"]
+        ops = [str(counts.get(op, 0)) for op in COLLECTIVES]
+        shown.append([row.system, *ops, *numbers, row.note])
+    head = ["system", *(op.replace("_", "-") for op in COLLECTIVES)]
+    return table([*head, "KiB sent", "steps", "peak KiB", "planning s", "note"], shown)
+
+
+def kib(size: int) -> str:
+    """Bytes in KiB, as a number of few digits."""
+    return f"{size / 1024:.1f}".removesuffix(".0")

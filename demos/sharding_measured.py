@@ -1,8 +1,8 @@
 """What strategies cost, simulated and measured: memory of ZeRO by stage, bubbles of pipelines.
 
 All on gloo processes of this machine. Memory is what values hold between steps of a rank's
-program; a bubble is the share of a step in which ranks do not compute, without the update; the smallest of
-the steps counts, as other work on the machine only adds to it.
+program; a bubble is the share of a step in which ranks do not compute, without the update. The
+smallest of the steps counts, as other work on the machine only adds to it.
 """
 
 from __future__ import annotations

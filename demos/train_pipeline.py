@@ -63,7 +63,7 @@ def cut(
 def train(
     rank: int, ranks: int, store: str, sent: Any, state: dict[str, Array], batches: Sequence[Any]
 ) -> tuple[list[float], int, list[float], list[float]]:
-    """What one rank does: losses, most bytes held; of each step seconds of computing, and of all."""
+    """What one rank does: losses, most bytes held, seconds of computing and of all by step."""
     import torch.distributed as dist
 
     from stack.frontends.torch_mesh import join

@@ -6,6 +6,7 @@ and heads before those of attention. The merged axis can be split by the first o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -73,6 +74,7 @@ def transposed_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
         start = sum(map(len, places))
         count = len(merged) if merged else int(size != 1)
         places.append(list(range(start, start + count)))
-    perm = [place for axis in node.attrs["perm"] for place in places[axis]]
+    axes: Sequence[int] = node.attrs["perm"]
+    perm = [place for axis in axes for place in places[axis]]
     moved = make("transpose", (reshaped(inner.args[0], source),), {"perm": tuple(perm)})
     return reshaped(moved, node.shape)

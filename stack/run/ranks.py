@@ -10,9 +10,9 @@ import multiprocessing
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 from stack.errors import StackError, UsageError
 
@@ -34,7 +34,7 @@ class Ranks:
         self.limit = limit
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload([__name__, *preload])
-        self.pipes: list[Connection] = []
+        self.pipes: list[Any] = []
         self.processes: list[Any] = []
         for rank in range(count):
             ours, theirs = context.Pipe()
@@ -81,7 +81,7 @@ class Ranks:
             self._fail(f"rank {rank}: {value}")
         return value
 
-    def _fail(self, text: str) -> None:
+    def _fail(self, text: str) -> NoReturn:
         self.close()
         raise StackError(text)
 
@@ -107,7 +107,7 @@ class Ranks:
         self.close()
 
 
-def _serve(pipe: Connection) -> None:
+def _serve(pipe: Any) -> None:
     """What a process of the pool does."""
     while True:
         try:

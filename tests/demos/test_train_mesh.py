@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from stack.demos.train_mesh import story  # noqa: E402
+from stack.demos.train_mesh import story
 
 
 def test_two_processes() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from stack.errors import UsageError
@@ -25,7 +27,7 @@ def test_work_is_done_once_and_in_order(kind: str) -> None:
     assert len(ends) == len(parts) * 8 * schedule.chunks
     assert sum(map(len, schedule.ranks)) == len(ends)
     for rank, placed in enumerate(schedule.ranks):
-        assert all(a.end <= b.start for a, b in zip(placed, placed[1:], strict=False))
+        assert all(a.end <= b.start for a, b in pairwise(placed))
         for p in placed:
             assert p.work.chunk % 4 == rank
             for need in needs(p.work, schedule.chunks):

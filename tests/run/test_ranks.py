@@ -34,7 +34,7 @@ def test_processes_stay() -> None:
 
 def test_what_a_rank_raises_is_told_and_ends_all() -> None:
     with Ranks(2) as ranks:
-        with pytest.raises(StackError, match="rank [01]: ValueError: -1 is below 0"):
+        with pytest.raises(StackError, match=r"rank [01]: ValueError: -1 is below 0"):
             ranks.run(times, -1)
         with pytest.raises(StackError, match="the ranks have ended"):
             ranks.run(times, 1)

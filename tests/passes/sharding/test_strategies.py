@@ -86,11 +86,11 @@ def test_what_cannot_be() -> None:
         Pipeline([DataParallel(FLAT, "tp", ("x",))]).run(step())
     with pytest.raises(UsageError, match="stages 1, 2 and 3, not 4"):
         Pipeline([Zero(FLAT, stage=4)]).run(step())
-    with pytest.raises(UsageError, match="no parameter '.*gate"):
+    with pytest.raises(UsageError, match=r"no parameter '.*gate"):
         Pipeline([TensorParallel(FLAT, "dp", ("*.gate",))]).run(step())
     with pytest.raises(UsageError, match="lies on mesh"):
         Pipeline([data(FLAT), Zero(PAIR)]).run(step())
-    with pytest.raises(UsageError, match="8 element.* for 16 parts"):
+    with pytest.raises(UsageError, match=r"8 element.* for 16 parts"):
         Pipeline([data("dp=16")]).run(step())
     with pytest.raises(UsageError, match="2 gradients, and"):
         Optimizer(weights=("*.up.weight",)).step(gradients())

@@ -12,13 +12,9 @@ from stack.errors import RuleError, UsageError
 from stack.ir.mesh import parse_mesh
 from stack.ir.node import Func, Node
 from stack.ir.traits import is_contraction
-from stack.passes.data_parallel import DataParallel
-from stack.passes.propagate import Propagate
-from stack.passes.reshard import Reshard
-from stack.passes.spmd import Spmd
-from stack.passes.tensor_parallel import TensorParallel, products
-from stack.passes.zero import Zero
+from stack.passes.sharding.strategies.products import products
 from stack.rewrite import Log, Pass, Pipeline
+from stack.rewrite.passes import option_text
 from stack.sim import machine, simulate
 
 
@@ -52,7 +48,7 @@ class Autoshard(Pass):
             return func
         found = _Search(self, func, log).best()
         log.note(f"chosen: {found}")
-        return Pipeline(list(found.strategy.passes(self))).run(func).func
+        return Pipeline(found.strategy.passes(self)).run(func).func
 
 
 @dataclass(frozen=True)
@@ -65,14 +61,17 @@ class Strategy:
     rows: tuple[str, ...] = ()
     stage: int = 0
 
-    def passes(self, options: Autoshard) -> Iterator[Pass]:
-        """The strategy as passes."""
-        mesh = f"dp={self.data}, tp={self.tensor}"
-        yield DataParallel(mesh, "dp", options.batch)
+    def passes(self, options: Autoshard) -> str:
+        """The strategy as a pipeline."""
+        mesh = f'mesh="dp={self.data}, tp={self.tensor}"'
+        found = [f"data_parallel{{{mesh}, batch={option_text(options.batch)}}}"]
         if self.columns or self.rows:
-            yield TensorParallel(mesh, "tp", self.columns, self.rows)
+            split = f"columns={option_text(self.columns)}, rows={option_text(self.rows)}"
+            found.append(f"tensor_parallel{{{mesh}, {split}}}")
         if self.stage:
-            yield Zero(mesh, "dp", self.stage, options.weights)
+            weights = option_text(options.weights)
+            found.append(f"zero{{{mesh}, stage={self.stage}, weights={weights}}}")
+        return ",".join(found)
 
     def __str__(self) -> str:
         zero = f", ZeRO-{self.stage}" if self.stage else ""
@@ -165,7 +164,7 @@ class _Search:
 
     def _trial(self, strategy: Strategy) -> Trial | None:
         options = self.options
-        passes = [*strategy.passes(options), Propagate(), Reshard(), Spmd()]
+        passes = f"{strategy.passes(options)},propagate,reshard,spmd"
         try:
             local = Pipeline(passes).run(self.func).func
         except (UsageError, RuleError):

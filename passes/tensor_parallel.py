@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.mesh import MeshAxis
 from stack.ir.node import Func, Node
-from stack.ir.traits import is_contraction
 from stack.passes.sharding.factors import factors_of
 from stack.passes.sharding.strategies.places import Places
+from stack.passes.sharding.strategies.products import products
 from stack.rewrite import Log, Pass
-
-VIEWS = ("transpose", "reshape", "reshard")
 
 
 @dataclass(frozen=True)
@@ -70,18 +67,3 @@ def _first_product(func: Func, weight: Node, name: str, is_column: bool) -> tupl
             if (factors.operands[operand][place][0] in made) == is_column:
                 return node, dim
     raise UsageError(f"%{name}: no product {'makes' if is_column else 'sums over'} a dim of it")
-
-
-def products(func: Func, weight: Node) -> Iterator[tuple[Node, int, dict[int, int]]]:
-    """Products that read a view of a weight: which operand it is, and where dims went."""
-    views = {weight: {dim: dim for dim in range(weight.tensor.rank)}}
-    for node in func.nodes:
-        if is_contraction(node):
-            yield from ((node, i, views[arg]) for i, arg in enumerate(node.args) if arg in views)
-        elif node.op in VIEWS and node.args[0] in views:
-            factors = factors_of(node)
-            heads = {dim[0]: place for place, dim in enumerate(factors.results[0]) if dim}
-            went = {
-                dim: factors.operands[0][place][0] for dim, place in views[node.args[0]].items()
-            }
-            views[node] = {dim: heads[factor] for dim, factor in went.items() if factor in heads}

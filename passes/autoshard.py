@@ -47,7 +47,7 @@ class Autoshard(Pass):
         if not log.spend(self.name):
             return func
         found = _Search(self, func, log).best()
-        log.note(f"chosen: {found}")
+        log.note(f"taken: {found}")
         return Pipeline(found.strategy.passes(self)).run(func).func
 
 

@@ -38,7 +38,7 @@ class Zero(Pass):
         for name, weight in places.named(self.weights).items():
             dim = places.free_dim(weight, axis)
             if dim is None:
-                log.note(f"%{name}: no dim of {weight.type} is divisible by {axis.size}")
+                log.note(f"%{name} stays whole: no axis for {axis.size} ranks")
                 continue
             if self.stage > 2:
                 places.gather(weight)

@@ -1,21 +1,25 @@
 """Sharding: one block of a transformer on a mesh of 8 ranks, on a laptop and without a GPU.
 
-    python -m stack.demos.sharding [--mesh dp=2,tp=4]
+    python -m stack.demos.sharding [OUT] [--mesh dp=2,tp=4]
 
 Says where a few values lie, and shows what follows: the mesh, the pieces of each value, what moves
 between ranks and why. All ranks then run in this process, and their result is compared with
-PyTorch's. Last, the same block under five strategies, by the bytes that a rank sends.
+PyTorch's. Then the same block under five strategies, by the bytes that a rank sends. Last, what
+training takes, simulated and measured on processes of this machine: memory of ZeRO by stage, and
+bubbles of pipelines by schedule; OUT gets timelines of a step as drawings and as Perfetto traces.
 """
 
 from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 
 import stack
+from stack.demos import sharding_measured
 from stack.explore.sharding import drawing, table_of
 from stack.explore.table import table
 from stack.ir.node import Func
@@ -119,7 +123,10 @@ def story(mesh: str = "dp=2, tp=4") -> dict[str, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="a transformer block on 8 ranks")
     parser.add_argument("--mesh", default="dp=2, tp=4", help="axes dp and tp, as dp=2,tp=4")
-    story(parser.parse_args().mesh)
+    parser.add_argument("out", nargs="?", type=Path, help="folder for timelines")
+    args = parser.parse_args()
+    story(args.mesh)
+    sharding_measured.story(args.out)
 
 
 if __name__ == "__main__":

@@ -3,15 +3,16 @@
 Each process runs the same program on its parts; the collectives of the IR are those of torch, in
 groups of the mesh's axes. Before the first run ranks compare a digest of what they are about to
 run, so that programs that differ are an error and not a hang; a rank that does not answer ends the
-run on all others when the process group's time limit is over.
+run on all others when the time limit is over.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from functools import reduce
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,12 +21,14 @@ from stack.errors import UsageError
 from stack.frontends.torch_elementwise import Tensor
 from stack.frontends.torch_space import TorchSpace
 from stack.ir.array_space import ArraySpace
-from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Axes, Mesh
 from stack.ir.mesh_ops import group_of
 from stack.ir.node import Func, Node
 from stack.ir.sharding import part_held, part_start
 from stack.ir.space import Run
+
+if TYPE_CHECKING:
+    from stack.frontends.torch_steps import RankProgram
 
 OPERATORS = {
     "sum": dist.ReduceOp.SUM,
@@ -50,6 +53,8 @@ WIDER = {
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
 }
+LIMIT = 60.0  # seconds
+Pending = Callable[[], Tensor]
 
 
 class RankSpace(TorchSpace):
@@ -57,10 +62,12 @@ class RankSpace(TorchSpace):
 
     Attributes:
         mesh: of as many ranks as the world has; a UsageError otherwise.
+        limit: how long a collective may wait.
     """
 
-    def __init__(self, mesh: Mesh, device: str = "cpu") -> None:
+    def __init__(self, mesh: Mesh, device: str = "cpu", limit: float = LIMIT) -> None:
         super().__init__(device)
+        self.limit = timedelta(seconds=limit)
         if mesh.ranks != dist.get_world_size():
             world = dist.get_world_size()
             raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, the world {world}")
@@ -74,8 +81,11 @@ class RankSpace(TorchSpace):
                 continue
             over = group_of(node.attrs)[1]
             if over not in self.groups:
-                made = [(ranks, dist.new_group(list(ranks))) for ranks in self.mesh.groups(over)]
+                made = [(ranks, self._new_group(ranks)) for ranks in self.mesh.groups(over)]
                 self.groups[over] = next(g for g in made if self.rank in g[0])
+
+    def _new_group(self, ranks: Sequence[int]) -> Any:
+        return dist.new_group(list(ranks), timeout=self.limit)
 
     def _group(self, node: Node) -> tuple[tuple[int, ...], Any]:
         return self.groups[group_of(node.attrs)[1]]
@@ -88,52 +98,70 @@ class RankSpace(TorchSpace):
     def op_while(self, node: Node, run: Run, *args: Tensor) -> tuple[Tensor, ...]:
         return ArraySpace.op_while(self, node, run, *args)
 
-    # ---- where ranks meet
+    # ---- where ranks meet: a collective starts, and what it gives is waited for
+
+    def start(self, node: Node, x: Tensor) -> Pending:
+        """Start a collective; calling what this returns waits for it."""
+        return getattr(self, f"_start_{node.op}")(node, x)
 
     def op_all_reduce(self, node: Node, x: Tensor) -> Tensor:
+        return self.start(node, x)()
+
+    op_all_gather = op_reduce_scatter = op_all_to_all = op_permute = op_all_reduce
+
+    def _start_all_reduce(self, node: Node, x: Tensor) -> Pending:
         kind = str(node.attrs["kind"])
         held = _reducible(x).clone(memory_format=torch.contiguous_format)
         if x.dtype == torch.bool:
             kind = {"sum": "max", "or": "max", "prod": "min", "and": "min"}.get(kind, kind)
-        dist.all_reduce(held, OPERATORS[kind], self._group(node)[1])
-        return held.to(x.dtype)
+        work = dist.all_reduce(held, OPERATORS[kind], self._group(node)[1], async_op=True)
+        return _after([work], lambda: held.to(x.dtype))
 
-    def op_all_gather(self, node: Node, x: Tensor) -> Tensor:
+    def _start_all_gather(self, node: Node, x: Tensor) -> Pending:
         ranks, group = self._group(node)
         held = _bytes(x)
-        parts = [torch.empty_like(held) for _ in ranks]
-        dist.all_gather(parts, held, group)
+        made = held.new_empty(len(ranks) * held.numel())
+        parts = list(made.chunk(len(ranks)))
+        work = dist.all_gather(parts, held, group, async_op=True)
         placed = [_unbytes(parts[i], x) for i in _by_number(ranks)]
-        return torch.cat(placed, node.attrs["axis"])
+        return _after([work], lambda: torch.cat(placed, node.attrs["axis"]))
 
-    def op_reduce_scatter(self, node: Node, x: Tensor) -> Tensor:
-        parts = self._exchanged(node, x, node.attrs["axis"])
-        return reduce(COMBINE[node.attrs["kind"]], map(_reducible, parts)).to(x.dtype)
+    def _start_reduce_scatter(self, node: Node, x: Tensor) -> Pending:
+        kind, dim = str(node.attrs["kind"]), node.attrs["axis"]
+        ranks, group = self._group(node)
+        if dist.get_backend(group) == "nccl" and x.is_floating_point():
+            parts = x.chunk(len(ranks), dim)
+            sent = torch.cat([parts[ranks.index(rank)].reshape(-1) for rank in sorted(ranks)])
+            made = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
+            flat = made.view(-1)
+            work = dist.reduce_scatter_tensor(flat, sent, OPERATORS[kind], group, async_op=True)
+            return _after([work], lambda: made)
+        finish = self._exchanged(node, x, dim)
+        return lambda: reduce(COMBINE[kind], map(_reducible, finish())).to(x.dtype)
 
-    def op_all_to_all(self, node: Node, x: Tensor) -> Tensor:
-        return torch.cat(self._exchanged(node, x, node.attrs["split"]), node.attrs["concat"])
+    def _start_all_to_all(self, node: Node, x: Tensor) -> Pending:
+        finish = self._exchanged(node, x, node.attrs["split"])
+        return lambda: torch.cat(finish(), node.attrs["concat"])
 
-    def _exchanged(self, node: Node, x: Tensor, dim: int) -> list[Tensor]:
+    def _exchanged(self, node: Node, x: Tensor, dim: int) -> Callable[[], list[Tensor]]:
         """The parts of a dim that the ranks of the group have for this one."""
         ranks, group = self._group(node)
         parts = x.chunk(len(ranks), dim)
         sent = torch.cat([_bytes(parts[ranks.index(rank)]) for rank in sorted(ranks)])
         made = torch.empty_like(sent)
-        dist.all_to_all_single(made, sent, group=group)
+        work = dist.all_to_all_single(made, sent, group=group, async_op=True)
         found = made.chunk(len(ranks))
-        return [_unbytes(found[i], parts[0]) for i in _by_number(ranks)]
+        return _after([work], lambda: [_unbytes(found[i], parts[0]) for i in _by_number(ranks)])
 
-    def op_permute(self, node: Node, x: Tensor) -> Tensor:
+    def _start_permute(self, node: Node, x: Tensor) -> Pending:
         order = node.attrs["order"]
         target, source = order[self.rank], order.index(self.rank)
         if target == self.rank:
-            return x
+            return lambda: x
         sent = _bytes(x)
         made = torch.empty_like(sent)
         messages = [dist.P2POp(dist.isend, sent, target), dist.P2POp(dist.irecv, made, source)]
-        for work in dist.batch_isend_irecv(messages):
-            work.wait()
-        return _unbytes(made, x)
+        return _after(dist.batch_isend_irecv(messages), lambda: _unbytes(made, x))
 
     def op_shard(self, node: Node, x: Tensor) -> Tensor:
         at, over = node.attrs["axis"], group_of(node.attrs)[1]
@@ -150,6 +178,15 @@ class RankSpace(TorchSpace):
         over = group_of(node.attrs)[1]
         found = place(int(node.attrs["size"]), over, self.mesh.positions(self.rank, over))
         return torch.tensor(found, dtype=torch.int64, device=self.device)
+
+
+def _after(works: Sequence[Any], made: Callable[[], Any]) -> Callable[[], Any]:
+    def finish() -> Any:
+        for work in works:
+            work.wait()
+        return made()
+
+    return finish
 
 
 def _by_number(ranks: Sequence[int]) -> list[int]:
@@ -171,12 +208,23 @@ def _unbytes(held: Tensor, like: Tensor) -> Tensor:
     return held.view(like.dtype).reshape(like.shape)
 
 
-def rank_program(mesh: Mesh, local: Func, device: str = "cpu") -> Callable[..., list[Tensor]]:
+def rank_program(
+    mesh: Mesh,
+    local: Func,
+    device: str = "cpu",
+    bucket: int = 1 << 25,
+    backend: str = "",
+    limit: float = LIMIT,
+) -> RankProgram:
     """The program of this rank: from its parts of the parameters to its parts of the results.
 
+    `bucket`: bytes of collectives that start together; `backend` compiles what lies between them;
+    `limit`: seconds after which a rank that does not answer is an error on those that wait.
     Raises UsageError on all ranks where one was given another program or mesh.
     """
-    space = RankSpace(mesh, device)
+    from stack.frontends.torch_steps import RankProgram
+
+    space = RankSpace(mesh, device, limit)
     digest = hashlib.sha256(f"{mesh}\n{local}".encode()).hexdigest()
     told: list[Any] = [None] * mesh.ranks
     dist.all_gather_object(told, digest)
@@ -184,11 +232,7 @@ def rank_program(mesh: Mesh, local: Func, device: str = "cpu") -> Callable[..., 
     if others:
         raise UsageError(f"ranks {others} were given another program than rank 0")
     space.prepare([node for block in _blocks(local) for node in block])
-
-    def run(*parts: Tensor) -> list[Tensor]:
-        return list(evaluate(local.body, parts, space))
-
-    return run
+    return RankProgram(mesh, local, space, bucket, backend)
 
 
 def _blocks(local: Func) -> list[tuple[Node, ...]]:
@@ -196,3 +240,20 @@ def _blocks(local: Func) -> list[tuple[Node, ...]]:
     for block in found:
         found.extend(inner for node in block.nodes for inner in node.blocks)
     return [block.nodes for block in found]
+
+
+def join(rank: int, ranks: int, store: str, limit: float = LIMIT) -> None:
+    """Take part in a gloo group that meets at a file; once in a process.
+
+    `limit`: seconds after which a rank that does not answer is an error.
+    """
+    if dist.is_initialized():
+        return
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=ranks,
+        timeout=timedelta(seconds=limit),
+    )

@@ -1,35 +1,33 @@
-"""What one gloo process runs of partitioned programs; started by `torch.multiprocessing`."""
+"""What one rank of a pool runs of partitioned programs."""
 
 from __future__ import annotations
 
-import pickle
-from pathlib import Path
+import os
+import time
+from typing import Any
 
+import numpy as np
 import torch
-import torch.distributed as dist
-from gloo_ranks import join
 
 from stack.errors import UsageError
-from stack.frontends.torch_mesh import rank_program
+from stack.frontends.torch_mesh import join, rank_program
 from stack.ir import parse
 from stack.ir.mesh import parse_mesh
 
 
-def run(rank: int, ranks: int, store: str, folder: str) -> None:
-    """Run all cases of a folder, and write this rank's parts of the results."""
+def run(rank: int, ranks: int, store: str, cases: list[Any]) -> list[list[np.ndarray]]:
+    """Run all cases: this rank's parts of the results."""
     join(rank, ranks, store)
-    cases = pickle.loads(Path(folder, "cases").read_bytes())
     found = []
     for mesh, text, data, parts in cases:
         program = rank_program(parse_mesh(mesh), parse(text, data))
         results = program(*(torch.from_numpy(part.copy()) for part in parts[rank]))
         found.append([result.contiguous().numpy() for result in results])
-    Path(folder, f"results{rank}").write_bytes(pickle.dumps(found))
-    dist.destroy_process_group()
+    return found
 
 
-def differ(rank: int, ranks: int, store: str, folder: str) -> None:
-    """The last rank has another program; writes what each rank is told."""
+def differ(rank: int, ranks: int, store: str) -> list[str]:
+    """The last rank has another program: what each rank is told."""
     join(rank, ranks, store)
     op = "exp" if rank == ranks - 1 else "neg"
     text = f"func @f(%x: f32[2]) -> (f32[2]) at tensor {{\n %y = {op}(%x) : f32[2]\n return %y\n}}"
@@ -40,5 +38,28 @@ def differ(rank: int, ranks: int, store: str, folder: str) -> None:
             told.append("nothing")
         except UsageError as error:
             told.append(str(error))
-    Path(folder, str(rank)).write_text("\n".join(told))
-    dist.destroy_process_group()
+    return told
+
+
+SUM = """func @f(%x: f32[4]) -> (f32[4]) at tensor {
+  %y = all_reduce(%x) {kind="sum", mesh="tp=2", over="tp"} : f32[4]
+  return %y
+}"""
+
+
+def misbehave(rank: int, ranks: int, store: str, kind: str, limit: float) -> list[float]:
+    """The last rank dies or is late in a sum of all."""
+    join(rank, ranks, store, limit)
+    program = rank_program(parse_mesh("tp=2"), parse(SUM), limit=limit)
+    if rank == ranks - 1 and kind == "dies":
+        os._exit(3)
+    if rank == ranks - 1 and kind == "late":
+        time.sleep(60)
+    return program(torch.ones(4))[0].tolist()
+
+
+def add(rank: int, ranks: int, x: int) -> int:
+    """For tests of the pool."""
+    if x < 0:
+        raise ValueError(f"{x} of rank {rank}")
+    return rank * x

@@ -7,31 +7,15 @@ step share it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from stack.errors import UsageError
 from stack.ops.collectives.algorithms import algorithms_of, build
 from stack.ops.collectives.schedule import Schedule, Step
+from stack.sim.machines import Link, fitted
 
-
-@dataclass(frozen=True)
-class Link:
-    """One tier of a network.
-
-    Attributes:
-        alpha: seconds that a message takes however short it is.
-        beta: seconds per byte of a rank's port, in each direction.
-    """
-
-    alpha: float
-    beta: float
-
-    def __post_init__(self) -> None:
-        if self.alpha < 0 or self.beta < 0:
-            raise UsageError(f"a link has alpha, beta >= 0, not {self.alpha}, {self.beta}")
+__all__ = ["Link", "Network", "bus_bandwidth", "fitted", "table"]
 
 
 @dataclass(frozen=True)
@@ -89,29 +73,6 @@ class Network:
                 continue  # not for this number of ranks
             found[name] = self.seconds(schedule, size)
         return dict(sorted(found.items(), key=lambda item: item[1]))
-
-
-def fitted(times: Mapping[int, float]) -> Link:
-    """The link that best tells measured seconds by bytes, in relative error.
-
-    Raises UsageError for fewer than two sizes.
-    """
-    if len(times) < 2:
-        raise UsageError(f"a fit needs two sizes at least, not {len(times)}")
-    sizes, seconds = np.array(list(times)), np.array(list(times.values()))
-    terms = np.stack([np.ones(len(sizes)), sizes], axis=1) / seconds[:, None]
-    alpha, beta = _least_squares(terms, np.ones(len(sizes)))
-    return Link(alpha, beta)
-
-
-def _least_squares(terms: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
-    """Two coefficients, neither below 0."""
-    both = np.linalg.lstsq(terms, wanted, rcond=None)[0]
-    if both.min() >= 0:
-        return float(both[0]), float(both[1])
-    alone = [float(column @ wanted / (column @ column)) for column in terms.T]
-    errors = [float(np.square(c * t - wanted).sum()) for c, t in zip(alone, terms.T, strict=True)]
-    return (alone[0], 0.0) if errors[0] < errors[1] else (0.0, alone[1])
 
 
 def bus_bandwidth(collective: str, ranks: int, size: int, seconds: float) -> float:

@@ -91,7 +91,7 @@ def operand_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
     inputs, output = dot_axes(node)
     parts: dict[str, tuple[Dim, ...]] = {}
     for names, arg in zip(inputs, node.args):
-        for name, sizes in zip(names, _merged(arg)):
+        for name, sizes in zip(names, merged_sizes(arg)):
             if sizes is None or name not in output:
                 continue
             if parts.setdefault(name, sizes) != sizes:
@@ -120,10 +120,10 @@ def operand_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 
 def _merged_any(arg: Node) -> bool:
-    return any(sizes is not None for sizes in _merged(arg))
+    return any(sizes is not None for sizes in merged_sizes(arg))
 
 
-def _merged(arg: Node) -> list[tuple[Dim, ...] | None]:
+def merged_sizes(arg: Node) -> list[tuple[Dim, ...] | None]:
     """For each axis of an operand the sizes that a reshape merged into it, else None."""
     nothing: list[tuple[Dim, ...] | None] = [None] * arg.tensor.rank
     if arg.op != "reshape":

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from stack.ir import ops
+from stack.ir.cost import cost
 from stack.ir.mesh import Axes, Mesh, MeshAxis, atoms, joined, size_of
 from stack.ir.node import Node
 from stack.ir.sharding import Sharding, sharded
@@ -20,6 +21,7 @@ from stack.passes.sharding.factors import Factors, Split, alone, factors_of
 from stack.passes.sharding.route import route
 
 MOST = 512  # ways that are weighed for one node
+BALANCE = 2048  # operations in the time of a byte sent: of an H100, whose links send 370 GB/s
 
 
 class Choice(NamedTuple):
@@ -74,7 +76,12 @@ class Chooser:
     def best(self) -> Choice:
         """The cheapest way."""
         found = [c for split in self._splits() for c in self._choices(split)]
-        return min(found, key=lambda c: (c.bytes, *self._less(c)))
+        work = int(str(cost(self.node).flops))
+        return min(found, key=lambda c: (c.bytes + self._share(c, work), *self._less(c)))
+
+    def _share(self, choice: Choice, work: int) -> int:
+        """What a rank computes, as the bytes that it could send meanwhile."""
+        return work // size_of([a for axes in choice.split.values() for a in axes]) // BALANCE
 
     def _less(self, choice: Choice) -> tuple[int, int]:
         """What decides between ways of equal bytes: nothing left open, most of the work split."""

@@ -176,9 +176,17 @@ def sent_bytes(op: str, ranks: int, size: int) -> int:
     }.get(op, 0)
 
 
+MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"})
+
+
+def is_meeting(node: Node) -> bool:
+    """Whether ranks send each other something in a node."""
+    return node.op in MEETINGS
+
+
 def traffic(node: Node) -> int:
     """Bytes that a rank sends in a node; 0 for what is no collective."""
-    if node.op not in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"):
+    if not is_meeting(node):
         return 0
     ranks = 2 if node.op == "permute" else size_of(group_of(node.attrs)[1])
     size = node.args[0].tensor.bytes

@@ -65,7 +65,7 @@ def _sharding(type_: TensorType, mesh: Mesh) -> Sharding:
     return type_.sharding or replicated(mesh, type_.rank)
 
 
-def _cuts(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[slice, ...]:
+def cuts_of(shape: Sequence[int], sharding: Sharding, rank: int) -> tuple[slice, ...]:
     """Which part of a whole value a rank holds."""
     cuts: list[slice] = []
     for size, axes in zip(shape, sharding.axes, strict=True):
@@ -80,7 +80,7 @@ def parts_of(array: Array, sharding: Sharding, filler: Any = 0) -> list[Array]:
     shape = tuple(int(cast("int", n)) for n in sharding.local_shape(array.shape))
     parts: list[Array] = []
     for rank in range(sharding.mesh.ranks):
-        held = array[_cuts(array.shape, sharding, rank)]
+        held = array[cuts_of(array.shape, sharding, rank)]
         part = np.full(shape, filler, array.dtype)
         part[tuple(slice(0, n) for n in held.shape)] = held
         parts.append(part)
@@ -94,7 +94,7 @@ def whole_of(parts: Sequence[Array], type_: TensorType, mesh: Mesh) -> Array:
     whole = np.zeros(shape, parts[0].dtype)
     owner = np.full(shape, -1)
     for rank, part in enumerate(parts):
-        cut = _cuts(shape, sharding, rank)
+        cut = cuts_of(shape, sharding, rank)
         held = part[tuple(slice(0, n) for n in whole[cut].shape)]
         is_new = owner[cut] < 0
         if not np.array_equal(

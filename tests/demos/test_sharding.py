@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from stack.demos.sharding import WIDTH, story  # noqa: E402
+from stack.demos.sharding_measured import story as measured  # noqa: E402
+from stack.demos.sharding_measured import worst  # noqa: E402
 
 
 def test_story(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,3 +22,15 @@ def test_story(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "mesh @m(dp=2, tp=4)" in told
     assert "%mm_3 to f32[8{dp}, 64, 256] @m for %x_1: all_reduce(tp): 393216 bytes" in told
+
+
+@pytest.mark.slow
+def test_what_training_takes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """State is what the formula says, simulated peaks are near measured ones; drawings are made."""
+    rows = measured(tmp_path)
+    for row in rows:
+        if row[1].startswith("weights"):
+            assert abs(float(row[2]) / float(row[4]) - 1) < 0.02
+    assert worst(rows) < 0.35
+    assert {p.name for p in tmp_path.iterdir()} >= {"fsdp.svg", "dp.trace.json", "1f1b.svg"}
+    assert "pipeline zero_bubble" in capsys.readouterr().out

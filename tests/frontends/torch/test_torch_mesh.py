@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import pickle
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch.multiprocessing as mp
 from random_programs import Program, random_program
 from sharded_blocks import TENSOR_PARALLEL, layers
 from sharded_cases import annotated, partition
-from sharded_ranks import differ, run
+from sharded_ranks import differ, misbehave, run
 
+from stack.errors import StackError
 from stack.ir import Func
 from stack.ir.files import large_constants
 from stack.ir.mesh import parse_mesh
@@ -22,11 +22,23 @@ from stack.ir.sharding import replicated
 from stack.passes.annotate import Annotate
 from stack.rewrite import Pipeline, random_inputs
 from stack.run.mesh import parts_of, whole_of
+from stack.run.ranks import Ranks
 
 MESHES = tuple(map(parse_mesh, ("a=4", "a=2, b=2")))
 
 
-def on_gloo(cases: list[tuple[Func, list[np.ndarray]]], folder: Path) -> list[list[np.ndarray]]:
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Ranks, str]]:
+    """Four processes, and where they meet."""
+    store = str(tmp_path_factory.mktemp("ranks") / "store")
+    with Ranks(4, ["torch", "sharded_ranks"], limit=500) as ranks:
+        yield ranks, store
+
+
+Cases = list[tuple[Func, list[np.ndarray]]]
+
+
+def on_gloo(cases: Cases, pool: tuple[Ranks, str]) -> list[list[np.ndarray]]:
     """Whole results of annotated functions, each computed by 4 processes."""
     sent, placed = [], []
     for func, arrays in cases:
@@ -40,9 +52,8 @@ def on_gloo(cases: list[tuple[Func, list[np.ndarray]]], folder: Path) -> list[li
         data = {name: held.array for name, held in large_constants([local]).items()}
         sent.append((mesh.sizes_text, str(local), data, parts))
         placed.append(planned)
-    (folder / "cases").write_bytes(pickle.dumps(sent))
-    mp.start_processes(run, (4, str(folder / "store"), str(folder)), 4, start_method="spawn")
-    found = [pickle.loads((folder / f"results{rank}").read_bytes()) for rank in range(4)]
+    ranks, store = pool
+    found = ranks.run(run, store, sent)
     return [
         [
             whole_of([found[rank][case][i] for rank in range(4)], r.tensor, planned.meshes[0])
@@ -63,11 +74,12 @@ def sharded_program(seed: int) -> tuple[Program, Func] | None:
     return (program, case) if case.meshes else None
 
 
-def check(seeds: range, folder: Path) -> None:
+def check(seeds: range, pool: tuple[Ranks, str]) -> None:
     found = [case for seed in seeds if (case := sharded_program(seed)) is not None]
     block, wanted, arrays = transformer()
     cases = [(block, arrays), *((case, program.inputs) for program, case in found)]
-    first, *results = on_gloo(cases, folder)
+    first, *results = on_gloo(cases, pool)
+    print(f"{len(found)} random programs on 4 processes")
     assert len(found) >= len(seeds) // 2
     assert np.abs(first[0] - wanted).max() <= 1e-5 * np.abs(wanted).max()
     for (program, case), made in zip(found, results, strict=True):
@@ -84,18 +96,26 @@ def transformer() -> tuple[Func, np.ndarray, list[np.ndarray]]:
     return case, func.interpret(*arrays), arrays
 
 
-def test_programs(tmp_path: Path) -> None:
-    check(range(12), tmp_path)
+def test_programs(pool: tuple[Ranks, str]) -> None:
+    check(range(12), pool)
 
 
 @pytest.mark.slow
-def test_many_programs(tmp_path: Path) -> None:
-    check(range(5000, 5160), tmp_path)
+def test_many_programs(pool: tuple[Ranks, str]) -> None:
+    check(range(5000, 5200), pool)
 
 
-def test_ranks_that_differ_are_told(tmp_path: Path) -> None:
-    mp.start_processes(differ, (4, str(tmp_path / "store"), str(tmp_path)), 4, start_method="spawn")
-    for rank in range(4):
-        program, world = (tmp_path / str(rank)).read_text().splitlines()
+def test_ranks_that_differ_are_told(pool: tuple[Ranks, str]) -> None:
+    for program, world in pool[0].run(differ, pool[1]):
         assert program == "ranks [3] were given another program than rank 0"
         assert world == "mesh m(tp=3) has 3 ranks, the world 4"
+
+
+@pytest.mark.parametrize(("kind", "said"), [("dies", "rank [01]"), ("late", "rank 0.*in vain")])
+def test_a_rank_that_does_not_answer_ends_the_run(kind: str, said: str, tmp_path: Path) -> None:
+    """The one that waits is told within the limit, and no process is left."""
+    with Ranks(2, ["torch"], limit=30) as ranks:
+        processes = list(ranks.processes)
+        with pytest.raises(StackError, match=said):
+            ranks.run(misbehave, str(tmp_path / "store"), kind, 3.0)
+        assert not any(process.is_alive() for process in processes)

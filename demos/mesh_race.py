@@ -1,0 +1,309 @@
+"""A Llama on the GPUs of one host: our strategies beside torch's FSDP2 and DTensor.
+
+    torchrun --nproc-per-node 2 -m stack.demos.mesh_race [OUT] [--seconds 100]
+
+All systems train the same model on the same tokens in one run, as plain SGD in bf16. Ours waits
+for collectives where they are read, and once more at once, so that what overlaps is seen. Then
+the collectives alone: bus bandwidth by size, and how well the alpha-beta model predicts them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from stack.demos.llama import Llama, Sizes, data
+from stack.demos.train_mesh import TIDY, planned, strategies
+from stack.frontends.torch_mesh import rank_program
+from stack.ir.node import Func
+from stack.ir.sharding import replicated
+from stack.ops.collectives.network import bus_bandwidth, fitted
+from stack.rewrite import Pipeline
+from stack.run.gradients import gradients_of
+from stack.run.mesh import cuts_of
+from stack.run.step import Optimizer
+
+RATE = 1e-2
+SIZES = Sizes(layers=4, width=4096, hidden=8192, heads=32, words=8192, tokens=2048, batch=2)
+COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+
+
+class Race:
+    """The ranks of one host, and the model that they share."""
+
+    def __init__(self, sizes: Sizes, seconds: float) -> None:
+        self.sizes, self.end = sizes, time.monotonic() + seconds
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.batch = tuple(t.to(self.device) for t in data(sizes, 1)[0])
+        self.rows: list[dict[str, Any]] = []
+
+    def model(self) -> Llama:
+        """The model, the same on all ranks and for all systems."""
+        torch.manual_seed(0)
+        with self.device:
+            return Llama(self.sizes).bfloat16()
+
+    @cached_property
+    def step(self) -> Func:
+        """The training step of whole values."""
+        func = Pipeline(TIDY).run(gradients_of(self.model(), self.batch)).func
+        return Optimizer("sgd", ("*.weight",), rate=RATE).step(func)
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time is over, on the slowest rank."""
+        late = torch.tensor(float(time.monotonic() > self.end), device=self.device)
+        dist.all_reduce(late, dist.ReduceOp.MAX)
+        return bool(late.item())
+
+    def enter(self, name: str, make: Callable[[], Callable[[], Tensor]]) -> None:
+        """Measure one system; what it refuses is told."""
+        if self.is_late:
+            self.rows.append({"system": name, "note": "no time left"})
+            return
+        start = time.perf_counter()
+        try:
+            step = make()
+            first = float(step())
+            row = {"first_s": time.perf_counter() - start, "first_loss": first, **timed(step)}
+            del step
+        except Exception as error:
+            row = {"note": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
+        self.rows.append({"system": name, **row})
+        if self.rank == 0:
+            print(line(self.rows[-1]), flush=True)
+        torch.cuda.empty_cache()
+
+    # ---- ours
+
+    def ours(self, name: str, overlaps: bool = True) -> Callable[[], Tensor]:
+        """A strategy of ours, its segments compiled."""
+        model = self.model()
+        known = strategies(self.ranks, self.ranks)
+        mesh, passes = known[name.replace("TP", f"DP1 x TP{self.ranks}")]
+        plan = planned(self.step, mesh, passes)
+        program = rank_program(
+            plan.placed.meshes[0], plan.local, str(self.device), backend="triton"
+        )
+        program.overlaps = overlaps
+        held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        held |= dict(zip("xy", self.batch))
+        values: list[Tensor] = []
+        for p in plan.placed.params:
+            sharding = p.tensor.sharding or replicated(plan.placed.meshes[0], p.tensor.rank)
+            whole = held[str(p.attrs["name"])].detach()
+            values.append(whole[cuts_of(whole.shape, sharding, self.rank)].clone())
+
+        def step() -> Tensor:
+            results = program(*values)
+            for result, i in plan.carried.items():
+                values[i] = results[result]
+            return results[0]
+
+        return step
+
+    # ---- torch's
+
+    def fsdp2(self, compiled: bool = False) -> Callable[[], Tensor]:
+        """`fully_shard` on every layer, on half of the batch."""
+        from torch.distributed.fsdp import fully_shard
+
+        model = self.model()
+        for layer in model.layers:
+            if compiled:
+                layer.compile()
+            fully_shard(layer)
+        fully_shard(model)
+        x, y = (t.chunk(self.ranks)[self.rank] for t in self.batch)
+        return self._eager(model, x, y)
+
+    def tensor_parallel(self, compiled: bool = False) -> Callable[[], Tensor]:
+        """DTensor's column and row styles."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            RowwiseParallel,
+            parallelize_module,
+        )
+
+        model = self.model()
+        mesh = init_device_mesh("cuda", (self.ranks,))
+        columns = {name: ColwiseParallel() for name in ("wq", "wk", "wv", "gate", "up")}
+        rows = {name: RowwiseParallel() for name in ("wo", "down")}
+        for layer in model.layers:
+            parallelize_module(layer, mesh, {**columns, **rows})
+            if compiled:
+                layer.compile()
+        return self._eager(model, *self.batch)
+
+    def ddp(self) -> Callable[[], Tensor]:
+        """`DistributedDataParallel`."""
+        model = nn.parallel.DistributedDataParallel(self.model(), gradient_as_bucket_view=True)
+        x, y = (t.chunk(self.ranks)[self.rank] for t in self.batch)
+        return self._eager(model, x, y)
+
+    def _eager(self, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
+        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+
+        def step() -> Tensor:
+            loss = model(x, y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        return step
+
+
+def timed(call: Callable[[], Any], rounds: int = 7) -> dict[str, float]:
+    """Median milliseconds of a call on the slowest rank, its spread, and the most memory."""
+    for _ in range(2):
+        call()
+    torch.cuda.reset_peak_memory_stats()
+    times: list[float] = []
+    for _ in range(rounds):
+        dist.barrier()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        call()
+        torch.cuda.synchronize()
+        times.append(time.perf_counter() - start)
+    slowest = torch.tensor(times, device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    found = sorted(slowest.tolist())
+    middle = statistics.median(found)
+    spread = (found[-2] - found[1]) / middle
+    peak = torch.cuda.max_memory_allocated() / 2**30
+    return {"ms": middle * 1e3, "spread": spread, "peak_gib": peak}
+
+
+def line(row: dict[str, Any]) -> str:
+    """One row of the table."""
+    if "ms" not in row:
+        return f"{row['system']:<28} {row.get('note', '')}"
+    return (
+        f"{row['system']:<28} {row['ms']:8.2f} ms  spread {row['spread']:.1%}"
+        f"  {row['peak_gib']:6.2f} GiB  loss {row['first_loss']:.4f}  first {row['first_s']:.1f} s"
+    )
+
+
+# ---- collectives
+
+
+def collective(name: str, size: int) -> Callable[[], Any]:
+    """A call of NCCL for an input of `size` bytes on each rank."""
+    ranks = dist.get_world_size()
+    x = torch.randn(size // 2, device="cuda").bfloat16()
+    part = torch.empty(size // 2 // ranks, device="cuda", dtype=x.dtype)
+    if name == "all_reduce":
+        return lambda: dist.all_reduce(x)
+    if name == "reduce_scatter":
+        return lambda: dist.reduce_scatter_tensor(part, x)
+    if name == "all_gather":
+        whole = torch.empty(size // 2 * ranks, device="cuda", dtype=x.dtype)
+        return lambda: dist.all_gather_into_tensor(whole, x)
+    made = torch.empty_like(x)
+    return lambda: dist.all_to_all_single(made, x)
+
+
+def seconds(call: Callable[[], Any], count: int) -> float:
+    """Of one of many calls one after the other, on the slowest rank: the median of 5 rounds."""
+    for _ in range(3):
+        call()
+    times: list[float] = []
+    for _ in range(5):
+        dist.barrier()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(count):
+            call()
+        end.record()
+        torch.cuda.synchronize()
+        times.append(begin.elapsed_time(end) / count / 1e3)
+    slowest = torch.tensor(statistics.median(times), device="cuda")
+    dist.all_reduce(slowest, dist.ReduceOp.MAX)
+    return float(slowest)
+
+
+def collectives(sizes: Iterable[int]) -> list[dict[str, Any]]:
+    """Bus bandwidth by size; every second size is predicted from a fit to the others."""
+    ranks = dist.get_world_size()
+    rows: list[dict[str, Any]] = []
+    for name in COLLECTIVES:
+        found = {
+            size: seconds(collective(name, size), 50 if size < 1 << 22 else 8) for size in sizes
+        }
+        link = fitted(dict(list(found.items())[::2]))
+        for number, (size, taken) in enumerate(found.items()):
+            predicted = link.alpha + link.beta * size
+            rows.append(
+                {
+                    "collective": name,
+                    "bytes": size,
+                    "us": taken * 1e6,
+                    "bus_gb_per_s": bus_bandwidth(name, ranks, size, taken) / 1e9,
+                    "predicted_us": predicted * 1e6,
+                    "is_fitted": number % 2 == 0,
+                }
+            )
+    return rows
+
+
+def collective_table(rows: list[dict[str, Any]]) -> str:
+    """Bus bandwidth by size, and the error of what was predicted and not fitted to."""
+    sizes = sorted({r["bytes"] for r in rows})
+    lines = ["bus GB/s      " + "".join(f"{size // 1024:>9}K" for size in sizes)]
+    for name in COLLECTIVES:
+        own = [r for r in rows if r["collective"] == name]
+        told = [r for r in own if not r["is_fitted"]]
+        errors = [abs(r["predicted_us"] / r["us"] - 1) for r in told]
+        cells = "".join(f"{r['bus_gb_per_s']:>10.1f}" for r in own)
+        lines.append(f"{name:<14}{cells}  predicted within {max(errors):.0%}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="our strategies beside FSDP2 and DTensor")
+    parser.add_argument("out", type=Path, nargs="?")
+    parser.add_argument("--seconds", type=float, default=95.0)
+    args = parser.parse_args()
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
+    race = Race(SIZES, args.seconds)
+    moved = collectives([1 << k for k in range(13, 29, 3)])
+    if race.rank == 0:
+        print(collective_table(moved), flush=True)
+    race.enter("ours DP", lambda: race.ours("DP"))
+    race.enter("torch DDP", race.ddp)
+    race.enter("torch FSDP2", race.fsdp2)
+    race.enter("torch DTensor TP", race.tensor_parallel)
+    race.enter("ours TP", lambda: race.ours("TP"))
+    race.enter("ours FSDP", lambda: race.ours("FSDP"))
+    race.enter("torch FSDP2 compiled", lambda: race.fsdp2(compiled=True))
+    race.enter("torch DTensor TP compiled", lambda: race.tensor_parallel(compiled=True))
+    race.enter("ours DP, not overlapped", lambda: race.ours("DP", overlaps=False))
+    race.enter("ours TP + SP", lambda: race.ours("TP + SP"))
+    if race.rank == 0:
+        print(collective_table(moved))
+        print(f"{race.ranks} x {torch.cuda.get_device_name()}, torch {torch.__version__}, {SIZES}")
+        print("\n".join(map(line, race.rows)))
+        if args.out is not None:
+            made = {"systems": race.rows, "collectives": moved}
+            (args.out / "mesh_race.json").write_text(json.dumps(made, indent=1))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

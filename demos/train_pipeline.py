@@ -1,0 +1,148 @@
+"""Training in a pipeline: the stages of a small Llama on gloo processes, under every schedule."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from stack.demos.train_mesh import ADAM, TIDY
+from stack.ir import parse
+from stack.ir.files import large_constants
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func
+from stack.passes.sharding.strategies.stages import Stages, stages_of
+from stack.rewrite import Pipeline
+from stack.run.gradients import gradients_of
+from stack.run.pipeline import order_of, pipeline
+from stack.run.step import carried
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A model cut for a pipeline of `ranks` stages with as many replicas of each.
+
+    Attributes:
+        results: what the results are: the loss, then the weights that gradients are of.
+    """
+
+    stages: Stages
+    results: dict[str, str]
+    ranks: int
+    replicas: int
+    chunks: int
+
+    def sent(self, kind: str, batches: int) -> tuple[Any, ...]:
+        """What every rank is given."""
+        funcs = [part.func for part in self.stages.parts.values()]
+        data = {n: c.array for n, c in large_constants(funcs).items()}
+        parts = {
+            at: (str(part.func), part.reads, part.makes) for at, part in self.stages.parts.items()
+        }
+        order = order_of(pipeline(kind, self.ranks, batches, chunks=self.chunks))
+        return parts, data, order, self.results, self.replicas, self.chunks
+
+
+def cut(
+    model: torch.nn.Module, batch: tuple[torch.Tensor, ...], ranks: int, replicas: int, chunks: int
+) -> Plan:
+    """The stages of a model, for microbatches like this one."""
+    func = Pipeline(TIDY).run(gradients_of(model, batch)).func
+    stages = stages_of(func, chunks)
+    weights = [str(p.attrs["name"]) for p in func.params if str(p.attrs["name"]).endswith("weight")]
+    names = dict(zip((name for _, name in stages.results), ("loss", *weights), strict=True))
+    return Plan(stages, names, ranks, replicas, chunks)
+
+
+def train(
+    rank: int, ranks: int, store: str, sent: Any, state: dict[str, Array], batches: Sequence[Any]
+) -> tuple[list[float], int, list[float], list[float]]:
+    """What one rank does: losses, most bytes held, seconds of computing and of all by step."""
+    import torch.distributed as dist
+
+    from stack.frontends.torch_mesh import join
+    from stack.frontends.torch_pipeline import PipelineRank, StageProgram
+    from stack.frontends.torch_space import TorchSpace
+
+    join(rank, ranks, store)
+    texts, data, order, results, replicas, chunks = sent
+    parts = {at: StageProgram(parse(text, data), *rest) for at, (text, *rest) in texts.items()}
+    depth, replica = ranks // replicas, rank % replicas
+    groups = [dist.new_group([s * replicas + r for r in range(replicas)]) for s in range(depth)]
+    runner = PipelineRank(
+        parts,
+        order[rank // replicas],
+        [chunk % depth * replicas + replica for chunk in range(chunks)],
+        results,
+        groups[rank // replicas],
+    )
+    held = {name: torch.from_numpy(value.copy()) for name, value in state.items()}
+    update: Func | None = None
+    moments: dict[int, torch.Tensor] = {}
+    losses: list[float] = []
+    busy, taken = list[float](), list[float]()
+    for step in batches:
+        mine = step[replica]
+        dist.barrier()
+        start = time.perf_counter()
+        total, gradients = runner.step(held, [_tensors(b) for b in mine])
+        dist.barrier()
+        busy.append(runner.busy)
+        taken.append(time.perf_counter() - start)
+        losses.append(_sum(total) / (len(mine) * replicas))
+        names = list(gradients)
+        if update is None:
+            update = ADAM.alone({n: _type(parts, n) for n in names})
+        values = [held[n] for n in names] + [gradients[n] for n in names]
+        values += [
+            moments.get(i, torch.zeros([int(str(n)) for n in p.shape]))
+            for i, p in enumerate(update.params[len(values) :], len(values))
+        ]
+        made = evaluate(update.body, values, TorchSpace("cpu"))
+        for result, place in carried(update).items():
+            if place < len(names):
+                held[names[place]] = made[result]
+            else:
+                moments[place] = made[result]
+    return losses, runner.peak, busy, taken
+
+
+def _tensors(batch: dict[str, Array]) -> dict[str, torch.Tensor]:
+    return {name: torch.from_numpy(value.copy()) for name, value in batch.items()}
+
+
+def _sum(value: float) -> float:
+    import torch.distributed as dist
+
+    held = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(held)
+    return float(held)
+
+
+def _type(parts: dict[Any, Any], name: str) -> Any:
+    """The type of a weight, from a part that reads it."""
+    return next(
+        p.tensor for part in parts.values() for p in part.func.params if p.attrs["name"] == name
+    )
+
+
+def shares(
+    batches: Sequence[Sequence[torch.Tensor]], replicas: int, count: int
+) -> list[list[list[dict[str, Array]]]]:
+    """For each step and replica its microbatches."""
+    return [
+        [
+            [
+                {"x": x.numpy(), "y": y.numpy()}
+                for x, y in zip(xs.chunk(count), ys.chunk(count), strict=True)
+            ]
+            for xs, ys in zip(batch[0].chunk(replicas), batch[1].chunk(replicas), strict=True)
+        ]
+        for batch in batches
+    ]

@@ -1,0 +1,114 @@
+"""A rank's program on torch: collectives in the background, segments compiled or op by op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from stack.errors import StackError
+from stack.frontends.torch_elementwise import Tensor
+from stack.frontends.torch_mesh import RankSpace
+from stack.ir.interpreter import evaluate
+from stack.ir.mesh import Mesh
+from stack.ir.node import Func, Node
+from stack.run.compile import compile_func
+from stack.run.segments import Meeting, Segment, Step, steps_of
+
+PLACES = frozenset({"part_start", "part_held", "shard"})
+Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+
+
+@dataclass
+class RankProgram:
+    """The program of this rank, from its parts of the parameters to its parts of the results.
+
+    Attributes:
+        backend: compiles segments; "" runs them op by op.
+        overlaps: whether collectives run in the background; else each is waited for at once.
+        compiled: how many of how many distinct segments the backend compiled.
+        peak: most bytes that values held, of the newest run.
+    """
+
+    mesh: Mesh
+    local: Func
+    space: RankSpace
+    bucket: int = 1 << 25
+    backend: str = ""
+    overlaps: bool = True
+    peak: int = 0
+    compiled: str = ""
+    steps: list[Step] = field(init=False)
+    computes: dict[Segment, Compute] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.steps = steps_of(self.local, self.bucket)
+        segments = [s.work for s in self.steps if isinstance(s.work, Segment)]
+        made: dict[Func, Compute] = {}
+        for segment in segments:
+            if segment.func not in made:  # equal layers are one function
+                made[segment.func] = self._compute(segment.func)
+        self.computes = {s: made[s.func] for s in segments}
+        count = sum(self._is_compiled(func) for func in made)
+        self.compiled = f"{count} of {len(made)}"
+
+    def __call__(self, *parts: Tensor) -> list[Tensor]:
+        """Raises StackError where another rank does not answer within the time limit."""
+        held: dict[Node, Any] = dict(zip(self.local.params, parts, strict=True))
+        self.peak = 0
+        for step in self.steps:
+            work = step.work
+            args = [self._read(held, n) for n in work.inputs]
+            if isinstance(work, Meeting):
+                by_node = dict(zip(work.inputs, args, strict=True))
+                for node in work.nodes:
+                    held[node] = self.space.start(node, *(by_node[a] for a in node.args))
+                    if not self.overlaps:
+                        self._read(held, node)
+            else:
+                held.update(zip(work.outputs, self.computes[work](args), strict=True))
+            self.peak = max(self.peak, _bytes(held))
+            for node in step.last:
+                del held[node]
+        return [self._read(held, r) for r in self.local.results]
+
+    def _read(self, held: dict[Node, Any], node: Node) -> Tensor:
+        if node not in held:  # a number
+            return self.space.constant(node.attrs["value"])
+        value = held[node]
+        if not callable(value):  # else it is on its way
+            return value
+        try:
+            held[node] = value()
+        except RuntimeError as error:  # of the transport
+            raise StackError(
+                f"rank {self.space.rank} waits in vain in {node.op} of {node.type}: {error}"
+            ) from error
+        return held[node]
+
+    def _is_compiled(self, func: Func) -> bool:
+        """Whether a segment is for the backend: what asks for the rank's place is not."""
+        return bool(self.backend) and not any(n.op in PLACES for n in func.nodes)
+
+    def _compute(self, func: Func) -> Compute:
+        if not self._is_compiled(func):
+            return lambda args: evaluate(func.body, args, self.space)
+        executable = compile_func(func, self.backend, options=self._options())
+        call, accept = executable.call, executable.accept
+        assert call is not None
+        assert accept is not None
+        return lambda args: call(accept([a.contiguous() for a in args]))
+
+    def _options(self) -> dict[str, Any]:
+        if str(self.space.device) == "cpu":
+            return {}
+        return {"device": str(self.space.device), "graph": False}
+
+
+def _bytes(held: dict[Node, Any]) -> int:
+    """Bytes of the memory behind values, each once, and of what is on its way."""
+    stores = [v.untyped_storage() for v in held.values() if isinstance(v, torch.Tensor)]
+    coming = sum(int(str(n.tensor.bytes)) for n, v in held.items() if callable(v))
+    return coming + sum({store.data_ptr(): store.nbytes() for store in stores}.values())

@@ -1,0 +1,174 @@
+"""Places under construction: mesh axes are added to dims of values, strategy after strategy.
+
+The parts of a training step are known by name, see `stack.run.step`: what a parameter becomes lies
+as the parameter does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+
+from stack.errors import RuleError, UsageError, unknown_name
+from stack.ir.mesh import Axes, MeshAxis, parse_mesh
+from stack.ir.node import Block, Func, Node, topological
+from stack.ir.sharding import OPEN, WHOLE, DimSharding, Sharding
+from stack.ir.types import Type
+from stack.run.step import GRADIENT, NEXT, STATE
+
+
+class Places:
+    """The places of a function's values, those that it has and those that are added.
+
+    Raises UsageError for a mesh that is none, or is not that of the function.
+    """
+
+    def __init__(self, func: Func, mesh: str) -> None:
+        try:
+            self.mesh = parse_mesh(mesh)
+        except RuleError as error:
+            raise UsageError(str(error)) from error
+        if any(other != self.mesh for other in func.meshes):
+            raise UsageError(f"@{func.name} lies on mesh {func.meshes[0]}, not on {self.mesh}")
+        self.old = func
+        self.params = {str(p.attrs["name"]): p for p in func.params}
+        self.values = {name: node for node, name in func.body.names.items()}
+        self.dims: dict[Node, list[DimSharding]] = {}
+        self.results: dict[Node, list[DimSharding]] = {}
+        self.gathered: dict[Node, Sharding] = {}
+
+    def axis(self, name: str) -> MeshAxis:
+        """An axis of the mesh. Raises UsageError with those that there are."""
+        try:
+            return self.mesh.axis(name)
+        except RuleError as error:
+            raise UsageError(str(error)) from error
+
+    def named(self, globs: Sequence[str]) -> dict[str, Node]:
+        """The parameters that patterns name. Raises UsageError for a pattern that names none."""
+        found: dict[str, Node] = {}
+        for glob in globs:
+            own = {name: p for name, p in self.params.items() if fnmatchcase(name, glob)}
+            if not own:
+                raise unknown_name(f"@{self.old.name} has no parameter", glob, self.params)
+            found.update(own)
+        return found
+
+    # ---- what is added
+
+    def of(self, node: Node) -> list[DimSharding]:
+        """Where a value lies so far; parameters are whole, other values open."""
+        known = node.tensor.sharding
+        start = WHOLE if node in self.old.params else OPEN
+        return self.dims.setdefault(
+            node, list(known.dims) if known is not None else [start] * node.tensor.rank
+        )
+
+    def split(self, node: Node, dim: int, axis: MeshAxis, name: str = "") -> None:
+        """Split a dim further. Raises UsageError where the value cannot lie so."""
+        _extend(self.of(node), dim, axis)
+        self.check(node, self.of(node), name)
+
+    def split_weight(self, name: str, dim: int, axis: MeshAxis) -> None:
+        """Split a parameter, its gradient and its optimizer state further."""
+        self.split(self.params[name], dim, axis, name)
+        self.split_gradient(name, dim, axis)
+        self.split_state(name, dim, axis)
+
+    def split_gradient(self, name: str, dim: int, axis: MeshAxis) -> None:
+        """Split the gradient of a parameter as the update reads it, if there is one."""
+        if name + GRADIENT in self.values:
+            _extend(self.read_at(self.values[name + GRADIENT], self.params[name]), dim, axis)
+
+    def split_state(self, name: str, dim: int, axis: MeshAxis) -> None:
+        """Split what the optimizer keeps of a parameter."""
+        for tail in STATE:
+            if name + tail in self.params:
+                self.split(self.params[name + tail], dim, axis, name + tail)
+
+    def read_at(self, node: Node, like: Node) -> list[DimSharding]:
+        """Where the update reads a value: as a strategy said, or where a parameter lies."""
+        said = node.tensor.sharding if node.op == "reshard" else None
+        found = list(said.dims) if said is not None else list(self.of(like))
+        return self.results.setdefault(node, found)
+
+    def check(self, node: Node, dims: Sequence[DimSharding], name: str = "") -> None:
+        """Raises UsageError, with the choices, where a value cannot lie so."""
+        try:
+            Sharding(self.mesh, tuple(dims)).check(node.shape)
+        except RuleError as error:
+            raise UsageError(
+                f"%{name or self.old.body.names.get(node, node.op)}: {error}"
+            ) from error
+
+    def free_dim(self, node: Node, axis: MeshAxis) -> int | None:
+        """The longest dim that an axis cuts evenly on top of what cuts it already."""
+        sharding = Sharding(self.mesh, tuple(self.of(node)))
+        local = [int(str(n)) for n in sharding.local_shape(node.shape)]
+        fits = [d for d, n in enumerate(local) if n % axis.size == 0]
+        return max(fits, key=lambda d: local[d], default=None)
+
+    def gather(self, node: Node) -> None:
+        """Let all but the update read a parameter with its dims as they are now."""
+        self.gathered.setdefault(node, Sharding(self.mesh, tuple(self.of(node))))
+
+    # ---- the function again
+
+    def func(self) -> Func:
+        """The function with these places."""
+        self._carry()
+        block = self.old.body
+        readers = self._readers() if self.gathered else frozenset[Node]()
+        done: dict[Node, Node] = {}
+        whole: dict[Node, Node] = {}
+        for node in (*block.params, *block.nodes):
+            known = whole if node in readers else done
+            args = [known.get(a, done[a]) for a in node.args]
+            done[node] = Node(node.op, args, node.attrs, self._type(node), node.blocks)
+            if node in self.gathered:
+                whole[node] = _at(done[node], self.gathered[node])
+            if node in self.results:
+                made = done[node.args[0]] if node.op == "reshard" else done[node]
+                done[node] = _at(made, Sharding(self.mesh, tuple(self.results[node])))
+        return Func(self.old.name, _mapped(block, done), self.old.level)
+
+    def _type(self, node: Node) -> Type:
+        if node not in self.dims:
+            return node.type
+        return node.tensor.with_sharding(Sharding(self.mesh, tuple(self.dims[node])))
+
+    def _carry(self) -> None:
+        """What a parameter becomes lies where the parameter does."""
+        for name, param in self.params.items():
+            if name + NEXT in self.values:
+                self.results[self.values[name + NEXT]] = list(self.of(param))
+            if name + GRADIENT in self.values:
+                self.read_at(self.values[name + GRADIENT], param)
+
+    def _readers(self) -> frozenset[Node]:
+        """All that losses and gradients are computed from: what is not the update."""
+        grads = [node for name, node in self.values.items() if name.endswith(GRADIENT)]
+        new = {node for name, node in self.values.items() if name.endswith(NEXT)}
+        return frozenset(topological([*grads, *(r for r in self.old.results if r not in new)]))
+
+
+def _extend(dims: list[DimSharding], dim: int, axis: MeshAxis) -> None:
+    axes: Axes = (*dims[dim].axes, axis)
+    dims[dim] = DimSharding(axes, False, dims[dim].priority)
+
+
+def _at(node: Node, sharding: Sharding) -> Node:
+    return Node("reshard", (node,), {}, node.tensor.with_sharding(sharding))
+
+
+def _mapped(block: Block, done: Mapping[Node, Node]) -> Block:
+    def names(held: Mapping[Node, str], nodes: Iterable[Node]) -> dict[Node, str]:
+        return {done[n]: held[n] for n in nodes if n in held}
+
+    locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
+    return Block(
+        [done[p] for p in block.params],
+        [done[r] for r in block.results],
+        names(block.names, done),
+        locs,
+    )

@@ -1,0 +1,26 @@
+"""The products that read a weight, through whatever views of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from stack.ir.node import Func, Node
+from stack.ir.traits import is_contraction
+from stack.passes.sharding.factors import factors_of
+
+VIEWS = ("transpose", "reshape", "reshard")
+
+
+def products(func: Func, weight: Node) -> Iterator[tuple[Node, int, dict[int, int]]]:
+    """Products that read a view of a weight: which operand it is, and where dims went."""
+    views = {weight: {dim: dim for dim in range(weight.tensor.rank)}}
+    for node in func.nodes:
+        if is_contraction(node):
+            yield from ((node, i, views[arg]) for i, arg in enumerate(node.args) if arg in views)
+        elif node.op in VIEWS and node.args[0] in views:
+            factors = factors_of(node)
+            heads = {dim[0]: place for place, dim in enumerate(factors.results[0]) if dim}
+            went = {
+                dim: factors.operands[0][place][0] for dim, place in views[node.args[0]].items()
+            }
+            views[node] = {dim: heads[factor] for dim, factor in went.items() if factor in heads}

@@ -1,0 +1,219 @@
+"""A program of losses and gradients, cut into the stages of a pipeline.
+
+The loss is computed through a chain of values, such as the residual stream of a transformer: where
+one value alone connects what comes before it with what comes after, the program can be cut. What
+is computed backward belongs to the stage whose values it reads. Each stage has three programs:
+forward, gradients of activations, and gradients of weights, which nobody waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stack.errors import UsageError
+from stack.ir.builder import param
+from stack.ir.cost import cost
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node, topological
+from stack.ir.traits import is_contraction, is_input
+
+Place = tuple[str, int]  # F, B or W, and the number of the stage
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the programs of a stage.
+
+    Attributes:
+        reads: for each parameter of `func` the name of the value: a parameter of the whole
+            program, or what another part makes.
+        makes: names of its results.
+    """
+
+    func: Func
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Stages:
+    """A program in parts.
+
+    Attributes:
+        parts: by place.
+        results: for each result of the whole program the place that makes it, and its name.
+    """
+
+    parts: dict[Place, Part]
+    results: tuple[tuple[Place, str], ...]
+
+    def sent(self) -> dict[str, tuple[Place, tuple[Place, ...]]]:
+        """Values that go from one stage to others: who makes them, and who reads them."""
+        makers = {name: place for place, part in self.parts.items() for name in part.makes}
+        found: dict[str, tuple[Place, tuple[Place, ...]]] = {}
+        for name, maker in makers.items():
+            readers = [
+                p for p, part in self.parts.items() if name in part.reads and p[1] != maker[1]
+            ]
+            if readers:
+                found[name] = maker, tuple(readers)
+        return found
+
+
+def stages_of(func: Func, count: int, chain: str = "x") -> Stages:
+    """Cut a program whose first result is a loss and whose others are gradients.
+
+    Args:
+        count: how many stages.
+        chain: the parameter that the chain of values starts with.
+
+    Raises UsageError where there are not as many values to cut at.
+    """
+    start = next((p for p in func.params if p.attrs["name"] == chain), None)
+    if start is None:
+        raise UsageError(f"@{func.name} has no parameter %{chain}")
+    moving = _reached(func, start)
+    forward = [n for n in topological(func.results[:1]) if n in moving]
+    cuts = _cuts(forward, count)
+    return _parts(func, _placed(func, forward, moving, cuts, count))
+
+
+def _reached(func: Func, start: Node) -> set[Node]:
+    """All that depends on a parameter."""
+    found = {start}
+    for node in func.nodes:
+        if not found.isdisjoint(node.args):
+            found.add(node)
+    return found
+
+
+def _cuts(forward: Sequence[Node], count: int) -> list[Node]:
+    """Values that connect all before them with all after them, with work shared out evenly."""
+    order = {node: i for i, node in enumerate(forward)}
+    last = dict(order)
+    for node in forward:
+        for arg in node.args:
+            if arg in last:
+                last[arg] = order[node]
+    found: list[tuple[Node, int]] = []
+    work = reach = 0
+    for node in forward:
+        # what is still to be read must be this value alone
+        if reach <= order[node] < last[node] and not is_input(node):
+            found.append((node, work + _work(node)))
+        work += _work(node)
+        reach = max(reach, last[node])
+    if len(found) < count - 1:
+        raise UsageError(f"{count} stages, but only {len(found)} values to cut at")
+    cuts: list[Node] = []
+    for number in range(1, count):
+        left = [f for f in found if not cuts or order[f[0]] > order[cuts[-1]]]
+        room = left[: len(left) - (count - 1 - number)]
+        cuts.append(min(room, key=lambda f: abs(f[1] - work * number / count))[0])
+    return cuts
+
+
+def _work(node: Node) -> int:
+    return int(str(cost(node).flops)) if is_contraction(node) else 0
+
+
+def _placed(
+    func: Func, forward: Sequence[Node], moving: set[Node], cuts: Sequence[Node], count: int
+) -> dict[Node, Place]:
+    """The place of every node that depends on the batch; the others are computed where read."""
+    place: dict[Node, Place] = {}
+    stage = 0
+    for node in forward:
+        if not is_input(node):
+            place[node] = "F", stage
+        stage += node in cuts
+    homes = _homes(func, place)
+    for node in func.nodes:
+        if node not in moving or node in place:
+            continue
+        # what a stage was given is its own to read
+        read = [place[a][1] + (a in cuts) for a in node.args if a in place]
+        if read:  # of inputs alone: computed where it is read
+            place[node] = "W", min([*read, *(homes[a] for a in node.args if a in homes)])
+    _part_weights(func, place)
+    return place
+
+
+def _homes(func: Func, place: dict[Node, Place]) -> dict[Node, int]:
+    """The stage of each parameter that one stage alone reads forward, and of views of it."""
+    found: dict[Node, set[int]] = {}
+    for node in reversed(func.nodes):
+        own = {place[node][1]} if node in place else found.get(node, set[int]())
+        for arg in node.args:
+            found.setdefault(arg, set()).update(own)
+    homes = {p: min(found[p]) for p in func.params if len(found.get(p, ())) == 1}
+    for node in func.nodes:
+        inner = [homes[a] for a in node.args if a in homes]
+        if node not in place and inner:
+            homes[node] = min(inner)
+    return homes
+
+
+def _part_weights(func: Func, place: dict[Node, Place]) -> None:
+    """What other stages wait for is B; what is left is W."""
+    needed: set[Node] = set()
+    for node in reversed(func.nodes):
+        if place.get(node, ("F", 0))[0] == "F":
+            continue
+        for arg in node.args:
+            if place.get(arg, ("F", 0))[0] == "W":
+                is_sent = place[arg][1] != place[node][1]
+                if is_sent or node in needed:
+                    needed.add(arg)
+    for node in needed:
+        place[node] = "B", place[node][1]
+
+
+def _parts(func: Func, place: dict[Node, Place]) -> Stages:
+    """The programs of all places, with names for what goes between them."""
+    numbers = {node: f"v{i}" for i, node in enumerate(func.nodes)}
+    results = [r for r in func.results if r in place]
+    if len(results) != len(func.results):
+        raise UsageError(f"a result of @{func.name} does not depend on the batch")
+    readers: dict[Node, set[Place]] = {}
+    for place_ in sorted(set(place.values())):
+        for node in _needs(func, place, place_):
+            readers.setdefault(node, set()).add(place_)
+    parts: dict[Place, Part] = {}
+    for at in sorted(set(place.values())):
+        own = [n for n in func.nodes if place.get(n) == at]
+        made = [n for n in own if readers.get(n) or n in results]
+        parts[at] = _part(func, at, place, made, numbers)
+    return Stages(parts, tuple((place[r], numbers[r]) for r in results))
+
+
+def _needs(func: Func, place: dict[Node, Place], at: Place) -> Iterable[Node]:
+    """Values of other places that one reads, also through what is computed where it is read."""
+    own = [n for n in func.nodes if place.get(n) == at]
+    inside = topological(own, lambda n: n not in place or place[n] == at)
+    return dict.fromkeys(a for n in inside for a in n.args if place.get(a, at) != at)
+
+
+def _part(
+    func: Func, at: Place, place: dict[Node, Place], made: Sequence[Node], numbers: dict[Node, str]
+) -> Part:
+    reads: list[str] = []
+    params: list[Node] = []
+    done: dict[Node, Node] = {}
+
+    def inside(node: Node) -> bool:
+        return place.get(node, at) == at and not is_input(node)
+
+    for node in topological(made, inside):
+        for arg in (*node.args,):
+            if arg not in done and not inside(arg) and not is_inline(arg):
+                reads.append(str(arg.attrs["name"]) if is_input(arg) else numbers[arg])
+                params.append(param(reads[-1], arg.type))
+                done[arg] = params[-1]
+        args = [done.get(a, a) for a in node.args]
+        done[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
+    locs = {done[n]: lines for n, lines in func.body.locs.items() if n in done}
+    body = Block(params, [done[n] for n in made], {}, locs)
+    name = f"{at[0]}{at[1]}"
+    return Part(Func(name, body, func.level), tuple(reads), tuple(numbers[n] for n in made))

@@ -1,0 +1,201 @@
+"""Pipeline schedules: which rank does what, in which order.
+
+A schedule is what greedy ranks do under a policy: each takes, of what is ready, what the policy
+likes best. GPipe (Huang et al., 2019) runs all microbatches forward, then all back; 1F1B (Narayanan
+et al., "PipeDream", 2019) goes back as soon as it can and lets in as many as there are stages to
+come; interleaved (Narayanan et al., "Megatron-LM", 2021) gives each rank several chunks;
+zero-bubble (Qi et al., 2023) computes weight gradients when nothing else can be done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from stack.errors import UsageError
+
+KINDS = ("gpipe", "1f1b", "interleaved", "zero_bubble")
+
+
+class Work(NamedTuple):
+    """A piece of work: `kind` F is forward, B gradients of activations, W those of weights."""
+
+    kind: str
+    chunk: int
+    batch: int
+
+
+class Placed(NamedTuple):
+    """When a rank does a piece of work."""
+
+    work: Work
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """A schedule with its times.
+
+    Attributes:
+        ranks: for each, its work in order.
+        chunks: how many pieces the model is cut into; chunk c is on rank c % len(ranks).
+    """
+
+    kind: str
+    ranks: tuple[tuple[Placed, ...], ...]
+    chunks: int
+
+    @property
+    def seconds(self) -> float:
+        """When the last rank is done."""
+        return max(p.end for rank in self.ranks for p in rank)
+
+    @property
+    def bubble(self) -> float:
+        """The share of time in which ranks wait."""
+        busy = sum(p.end - p.start for rank in self.ranks for p in rank)
+        return 1 - busy / (self.seconds * len(self.ranks))
+
+    def in_flight(self, rank: int) -> int:
+        """Most microbatches that a rank holds values of."""
+        held = most = 0
+        last = "W" if any(p.work.kind == "W" for p in self.ranks[rank]) else "B"
+        for placed in self.ranks[rank]:
+            held += (placed.work.kind == "F") - (placed.work.kind == last)
+            most = max(most, held)
+        return most
+
+
+def pipeline(
+    kind: str,
+    ranks: int,
+    batches: int,
+    times: Mapping[str, float] | None = None,
+    chunks: int = 0,
+    send: float = 0.0,
+) -> Timetable:
+    """The schedule of `batches` microbatches.
+
+    Args:
+        times: seconds of F, B and W of a chunk; by default B and W take as long as F each.
+        chunks: pieces of the model; by default one for each rank, two where interleaved.
+        send: seconds of a message from one chunk to the next.
+
+    Raises UsageError for an unknown kind, and for chunks that do not divide among ranks.
+    """
+    if kind not in KINDS:
+        raise UsageError(f"schedule {kind!r} is not one of {', '.join(KINDS)}")
+    chunks = chunks or ranks * (2 if kind == "interleaved" else 1)
+    if ranks < 1 or batches < 1 or chunks % ranks:
+        raise UsageError(f"{chunks} chunks and {batches} microbatches on {ranks} ranks")
+    return _Greedy(kind, ranks, batches, chunks, times or dict.fromkeys("FBW", 1.0), send).run()
+
+
+class _Greedy:
+    """All ranks at once, in the order of time."""
+
+    def __init__(
+        self,
+        kind: str,
+        ranks: int,
+        batches: int,
+        chunks: int,
+        times: Mapping[str, float],
+        send: float,
+    ) -> None:
+        self.kind, self.ranks, self.chunks, self.send = kind, ranks, chunks, send
+        self.times = dict(times)
+        parts = ("F", "B", "W") if kind == "zero_bubble" else ("F", "B")
+        if "W" not in parts:
+            self.times["B"] += self.times.get("W", 0.0)
+        self.todo = [
+            {Work(k, c, b) for k in parts for c in range(r, chunks, ranks) for b in range(batches)}
+            for r in range(ranks)
+        ]
+        self.ends: dict[Work, float] = {}
+        self.found: list[list[Placed]] = [[] for _ in range(ranks)]
+
+    def run(self) -> Timetable:
+        free = [0.0] * self.ranks
+        while any(self.todo):
+            offers = [found for r in range(self.ranks) if (found := self._next(r, free[r]))]
+            start, _, rank, work = min(offers)
+            end = start + self.times[work.kind]
+            self.found[rank].append(Placed(work, start, end))
+            self.todo[rank].remove(work)
+            self.ends[work] = free[rank] = end
+        return Timetable(self.kind, tuple(map(tuple, self.found)), self.chunks)
+
+    def _next(self, rank: int, free: float) -> tuple[float, tuple[int, ...], int, Work] | None:
+        """What a rank does next, and when it can: the earliest, then the best liked."""
+        room = self._limit(rank) - self._held(rank)
+        works = [w for w in self.todo[rank] if w.kind != "F" or room > 0]
+        if self.kind != "zero_bubble":  # forward while there is room, then back; each in order
+            works = [min(works, key=self._like)] if works else []
+        ready = [
+            (max(free, at), self._like(work), rank, work)
+            for work in works
+            if (at := self._ready(work)) is not None
+        ]
+        return min(ready, default=None)
+
+    def _ready(self, work: Work) -> float | None:
+        """When what a piece of work needs is there; None while that is not known."""
+        kind, chunk, batch = work
+        needs = {
+            "F": [Work("F", chunk - 1, batch)] if chunk else [],
+            "B": [Work("F", chunk, batch)],
+            "W": [Work("B", chunk, batch)],
+        }[kind]
+        if kind == "B" and chunk + 1 < self.chunks:
+            needs.append(Work("B", chunk + 1, batch))
+        if any(need not in self.ends for need in needs):
+            return None
+        return max((self.ends[n] + self.send * (n.chunk != chunk) for n in needs), default=0.0)
+
+    def _like(self, work: Work) -> tuple[int, ...]:
+        """Smaller is better."""
+        order = "BFW" if self.kind == "zero_bubble" else "FBW"
+        turn = work.batch // self.ranks if self.kind == "interleaved" else 0
+        chunk = self.chunks - work.chunk if work.kind == "B" else work.chunk
+        return order.index(work.kind), turn, chunk, work.batch
+
+    def _limit(self, rank: int) -> int:
+        """How many microbatches a rank may hold values of, counted in chunks."""
+        if self.kind == "gpipe":
+            return 1 << 30
+        if self.kind == "interleaved":
+            return 2 * (self.ranks - rank - 1) + (self.chunks // self.ranks - 1) * self.ranks + 1
+        return self.ranks - rank
+
+    def _held(self, rank: int) -> int:
+        kinds = [placed.work.kind for placed in self.found[rank]]
+        return kinds.count("F") - kinds.count("B")
+
+
+def order_of(schedule: Timetable) -> list[list[Work]]:
+    """The work of each rank, with that of weights behind what it was not parted from."""
+    parts = any(p.work.kind == "W" for rank in schedule.ranks for p in rank)
+    found: list[list[Work]] = []
+    for rank in schedule.ranks:
+        own: list[Work] = []
+        for placed in rank:
+            own.append(placed.work)
+            if placed.work.kind == "B" and not parts:
+                own.append(Work("W", placed.work.chunk, placed.work.batch))
+        found.append(own)
+    return found
+
+
+def formula(kind: str, ranks: int, batches: int, chunks: int = 0) -> float:
+    """The bubble of textbooks, for B and W as long as F each and messages that take no time."""
+    turns = (chunks or ranks * (2 if kind == "interleaved" else 1)) // ranks
+    waits = (ranks - 1) / turns
+    if kind == "zero_bubble":
+        waits /= 3  # (p - 1) (F + B - W), of which W fills one
+    return waits / (batches + waits)
+
+
+__all__: Sequence[str] = ("KINDS", "Placed", "Timetable", "Work", "formula", "order_of", "pipeline")

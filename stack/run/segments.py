@@ -1,0 +1,238 @@
+"""A rank's program in the order in which it runs: what it computes, and when it meets others.
+
+Collectives start as soon as what they move is there, and are waited for where it is read; between
+them lie segments, which a backend may compile. Gradients are computed as soon as they can be, so
+that their sums travel while the rest is computed; the update of the weights comes last. Gathered
+weights come one segment ahead of their readers, go when these are done, and come again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from stack.ir.builder import param
+from stack.ir.mesh_ops import is_meeting
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node
+from stack.ir.traits import is_contraction, is_input
+
+END = 1 << 60  # behind everything
+FEW = 3  # results
+
+
+@dataclass(frozen=True)
+class Segment:
+    """What a rank computes alone.
+
+    Attributes:
+        func: of the values of `inputs`, those of `outputs`.
+    """
+
+    func: Func
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """Collectives that start together."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def inputs(self) -> tuple[Node, ...]:
+        return tuple(dict.fromkeys(a for n in self.nodes for a in n.args if not is_inline(a)))
+
+    @property
+    def outputs(self) -> tuple[Node, ...]:
+        return self.nodes
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of the two, and the values that nobody reads after it."""
+
+    work: Segment | Meeting
+    last: tuple[Node, ...]
+
+
+def steps_of(func: Func, bucket: int = 1 << 25, again: bool = True) -> list[Step]:
+    """The steps of a rank's program.
+
+    Args:
+        bucket: bytes of collectives that wait for each other before a segment ends for them.
+        again: whether gathered parameters are dropped and gathered again.
+    """
+    works = _ahead(_cut(func, _bucketed(_ordered(func), bucket), bucket))
+    if again:
+        works = _gathered_again(works)
+    return _with_ends(works, set(func.results) | set(func.params))
+
+
+# ---- order
+
+
+def _ordered(func: Func) -> list[Node]:
+    """Nodes, with what only one result needs right behind what it is computed from."""
+    order = {node: i for i, node in enumerate(func.nodes)}
+    tails = _tails(func)
+    at: dict[Node, int] = {}
+    for node in func.nodes:
+        before = [at[a] for a in node.args if a in at]
+        if node not in tails:
+            at[node] = order[node]
+        elif END in before or (_waits(node, tails) and not is_contraction(node)):
+            at[node] = END
+        elif before:
+            at[node] = max(before)
+    users = _users(func.nodes)
+    for node in reversed(func.nodes):  # what is made of parameters alone waits for its readers
+        if node not in at:
+            at[node] = min((at[u] for u in users.get(node, ())), default=END)
+    return sorted(func.nodes, key=lambda n: (at[n], order[n]))
+
+
+def _waits(node: Node, tails: set[Node]) -> bool:
+    """Whether a node reads what travels while gradients are computed: the update does."""
+    return any(is_meeting(a) and a in tails for a in node.args)
+
+
+def _bucketed(order: Sequence[Node], bucket: int) -> list[Node]:
+    """Gathers of parameters where the first of them is needed, as many as fill a bucket."""
+    found: list[list[Node]] = []
+    room, group = 0, list[Node]()
+    for node in order:
+        if not _is_gather(node):
+            found.append([node])
+            continue
+        if room < _bytes(node):
+            room, group = bucket, list[Node]()
+            found.append(group)
+        group.append(node)
+        room -= _bytes(node)
+    return [node for group in found for node in group]
+
+
+def _is_gather(node: Node) -> bool:
+    """Whether a collective needs nothing but parameters."""
+    return is_meeting(node) and all(is_input(a) for a in node.args)
+
+
+def _tails(func: Func) -> set[Node]:
+    """Nodes that few results are computed from: a gradient is for a weight and its moments."""
+    users = _users(func.nodes)
+    reached: dict[Node, frozenset[Node]] = {}
+    results = set(func.results)
+    for node in reversed(func.nodes):
+        own = frozenset({node} & results)
+        reached[node] = own.union(*(reached[u] for u in users.get(node, ())))
+    return {n for n, found in reached.items() if len(found) <= FEW}
+
+
+def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
+    found: dict[Node, list[Node]] = {}
+    for node in nodes:
+        for arg in dict.fromkeys(node.args):
+            found.setdefault(arg, []).append(node)
+    return found
+
+
+# ---- segments
+
+
+def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeting]:
+    """Runs of what is computed, and collectives between them."""
+    readers = _users(order)
+    works: list[Segment | Meeting] = []
+    inside: list[Node] = []
+    waiting: list[Node] = []
+
+    def flush() -> None:
+        own = set(inside)
+        outside = {n for n in inside if any(u not in own for u in readers.get(n, ()))}
+        outputs = [n for n in inside if n in outside or n in func.results]
+        if outputs:
+            works.append(_segment(func, inside, outputs))
+        if waiting:
+            works.append(Meeting(tuple(waiting)))
+        inside.clear()
+        waiting.clear()
+
+    for node in order:
+        if is_inline(node):
+            continue
+        if any(a in waiting for a in node.args):
+            flush()
+        if not is_meeting(node):
+            inside.append(node)
+            continue
+        waiting.append(node)
+        if sum(_bytes(n) for n in waiting) >= bucket:
+            flush()
+    flush()
+    return works
+
+
+def _segment(func: Func, inside: Sequence[Node], outputs: Sequence[Node]) -> Segment:
+    own = set(inside)
+    found = (a for n in inside for a in n.args if a not in own and not is_inline(a))
+    inputs = tuple(dict.fromkeys(found))
+    done = {n: param(f"p{i}", n.type) for i, n in enumerate(inputs)}
+    for node in inside:
+        args = [done.get(a, a) for a in node.args]
+        done[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
+    # without names and lines, so that equal layers are one function
+    body = Block([done[n] for n in inputs], [done[n] for n in outputs])
+    return Segment(Func("segment", body, func.level), inputs, tuple(outputs))
+
+
+def _bytes(node: Node) -> int:
+    """Of what a collective takes or makes, the larger."""
+    return max(int(str(t.bytes)) for t in (node.tensor, *(a.tensor for a in node.args)))
+
+
+# ---- gathered parameters
+
+
+def _gathers(work: Segment | Meeting) -> bool:
+    return isinstance(work, Meeting) and all(map(_is_gather, work.nodes))
+
+
+def _ahead(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
+    """Gathers of parameters start before the segment that is computed meanwhile."""
+    found: list[Segment | Meeting] = []
+    for work in works:
+        is_late = _gathers(work) and found and isinstance(found[-1], Segment)
+        found.insert(len(found) - 1 if is_late else len(found), work)
+    return found
+
+
+def _gathered_again(works: Sequence[Segment | Meeting]) -> list[Segment | Meeting]:
+    """Each gathered parameter anew where its readers are far apart."""
+    gathers = {n for work in works if _gathers(work) for n in work.outputs}
+    seen: dict[Node, int] = {}
+    at: dict[int, list[Node]] = {}
+    for number, work in enumerate(works):
+        for node in work.inputs:
+            if node in gathers:
+                if number - seen.get(node, number) > 3:
+                    at.setdefault(max(number - 1, 0), []).append(node)
+                seen[node] = number
+    found: list[Segment | Meeting] = []
+    for number, work in enumerate(works):
+        if number in at:
+            found.append(Meeting(tuple(at[number])))
+        found.append(work)
+    return found
+
+
+def _with_ends(works: Sequence[Segment | Meeting], kept: set[Node]) -> list[Step]:
+    """For each step the values that are not read again before they are made again, or at all."""
+    ends: list[tuple[Node, ...]] = []
+    needed = set(kept)
+    for work in reversed(works):
+        touched = dict.fromkeys((*work.inputs, *work.outputs))
+        ends.append(tuple(n for n in touched if n not in needed))
+        needed = needed - (set(work.outputs) - kept) | set(work.inputs)
+    return [Step(work, last) for work, last in zip(works, reversed(ends), strict=True)]

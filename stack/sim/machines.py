@@ -1,0 +1,122 @@
+"""Devices and the links between them, as data: each number with its source.
+
+Links come in tiers: the first joins neighbours by number, such as the GPUs of a host, the last all
+ranks. A message of b bytes takes alpha + b / rate (Hockney, "The communication challenge for MPP",
+1994).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stack.errors import UsageError, unknown_name
+
+DATA = Path(__file__).with_name("data")
+
+
+@dataclass(frozen=True)
+class Link:
+    """One tier of a network.
+
+    Attributes:
+        alpha: seconds that a message takes however short it is.
+        beta: seconds per byte of a rank's port, in each direction.
+        ranks: how many neighbours it joins; 0 for all.
+    """
+
+    alpha: float
+    beta: float
+    ranks: int = 0
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.alpha < 0 or self.beta < 0:
+            raise UsageError(f"a link has alpha, beta >= 0, not {self.alpha}, {self.beta}")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Many devices of one kind.
+
+    Attributes:
+        target: what `stack.target` calls the device; "" where it has no record of it.
+        bf16_rate, f32_rate: flop/s of a datasheet; products reach `share` of them.
+        memory_rate: bytes per second; `memory_bytes` is how many there are.
+        launch: seconds that a kernel takes besides its work.
+        links: tiers, the nearest first.
+        sources: where each number comes from, and when.
+    """
+
+    name: str
+    title: str
+    bf16_rate: float
+    f32_rate: float
+    memory_rate: float
+    memory_bytes: float
+    share: float
+    launch: float
+    links: tuple[Link, ...]
+    target: str = ""
+    sources: Mapping[str, str] = field(default_factory=dict[str, str], compare=False)
+
+    def rate(self, dtype: str) -> float:
+        """Products in a second that a good kernel does of such elements."""
+        return self.share * (self.bf16_rate if dtype in ("bf16", "f16") else self.f32_rate)
+
+    def calibrated(self, times: Mapping[int, float], tier: int = 0) -> Machine:
+        """The same machine, with a link fitted to measured seconds of messages by bytes."""
+        found = fitted(times)
+        old = self.links[tier]
+        link = replace(old, alpha=found.alpha, beta=found.beta)
+        return replace(self, links=(*self.links[:tier], link, *self.links[tier + 1 :]))
+
+
+def names() -> list[str]:
+    """Machines that there are records of."""
+    return sorted(path.stem for path in DATA.glob("*.toml"))
+
+
+def machine(name: str) -> Machine:
+    """A machine by name. Raises UsageError with the known ones."""
+    if name not in names():
+        raise unknown_name("no machine", name, names())
+    held: dict[str, Any] = tomllib.loads((DATA / f"{name}.toml").read_text(encoding="utf-8"))
+    numbers: dict[str, Any] = held["numbers"]
+    sources = {key: str(value["source"]) for key, value in numbers.items()}
+    links: list[Link] = []
+    for tier in held["links"]:
+        sources |= {f"{tier['name']}: {key}": tier[key]["source"] for key in ("rate", "alpha")}
+        rate, alpha = float(tier["rate"]["value"]), float(tier["alpha"]["value"])
+        links.append(Link(alpha, 1 / rate, int(tier["ranks"]), str(tier["name"])))
+    values = {key: float(value["value"]) for key, value in numbers.items()}
+    title, target = str(held["title"]), str(held["target"])
+    return Machine(name, title, links=tuple(links), target=target, sources=sources, **values)
+
+
+def fitted(times: Mapping[int, float]) -> Link:
+    """The link that best tells measured seconds by bytes, in relative error.
+
+    Raises UsageError for fewer than two sizes.
+    """
+    if len(times) < 2:
+        raise UsageError(f"a fit needs two sizes at least, not {len(times)}")
+    sizes, seconds = np.array(list(times)), np.array(list(times.values()))
+    terms = np.stack([np.ones(len(sizes)), sizes], axis=1) / seconds[:, None]
+    alpha, beta = _least_squares(terms, np.ones(len(sizes)))
+    return Link(alpha, beta)
+
+
+def _least_squares(terms: np.ndarray, wanted: np.ndarray) -> tuple[float, float]:
+    """Two coefficients, neither below 0."""
+    both = np.linalg.lstsq(terms, wanted, rcond=None)[0]
+    if both.min() >= 0:
+        return float(both[0]), float(both[1])
+    alone = [float(column @ wanted / (column @ column)) for column in terms.T]
+    errors = [float(np.square(c * t - wanted).sum()) for c, t in zip(alone, terms.T, strict=True)]
+    return (alone[0], 0.0) if errors[0] < errors[1] else (0.0, alone[1])

@@ -1,0 +1,195 @@
+"""Running a rank's program on a machine that is not here: two streams on every rank.
+
+Events go by in the order of the program: a segment starts when the compute stream is free and what
+it reads is there, a collective when the communication streams of all its ranks are. Ranks that
+differ in nothing, in their own speed and in that of those they meet, are one class, and simulated
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from stack.errors import UsageError
+from stack.ir.mesh import Axes, Mesh
+from stack.ir.mesh_ops import group_of
+from stack.ir.node import Func, Node
+from stack.run.segments import Meeting, Segment, Step, steps_of
+from stack.sim.costs import collective_seconds, compute_seconds
+from stack.sim.machines import Machine
+
+
+@dataclass(frozen=True)
+class Event:
+    """One span on one stream of a class of ranks."""
+
+    rank: int
+    stream: str
+    name: str
+    start: float
+    end: float
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What a run would give.
+
+    Attributes:
+        classes: the first rank of each class, with how many ranks it has.
+        events: on the first rank of each class.
+        memory: bytes held over time, (seconds, bytes).
+    """
+
+    seconds: float
+    classes: tuple[tuple[int, int], ...]
+    events: tuple[Event, ...]
+    memory: tuple[tuple[float, int], ...]
+
+    @property
+    def peak(self) -> int:
+        """Most bytes held."""
+        return max(held for _, held in self.memory)
+
+    def busy(self, stream: str) -> float:
+        """Seconds that a stream of the first rank works."""
+        return sum(e.end - e.start for e in self.events if (e.stream, e.rank) == (stream, 0))
+
+    @property
+    def exposed(self) -> float:
+        """Seconds in which the first rank does nothing but communicate, or wait."""
+        return self.seconds - self.busy("compute")
+
+
+def simulate(
+    local: Func,
+    mesh: Mesh,
+    machine: Machine,
+    slow: Mapping[int, float] | None = None,
+    bucket: int = 1 << 25,
+) -> Simulation:
+    """One run of the program of a rank on all ranks of a mesh.
+
+    Args:
+        slow: how many times longer some ranks compute, by rank.
+        bucket: see `steps_of`.
+    """
+    slow = slow or {}
+    wrong = [rank for rank in slow if not 0 <= rank < mesh.ranks]
+    if wrong:
+        raise UsageError(f"mesh {mesh} has no ranks {wrong}")
+    steps = steps_of(local, bucket)
+    overs = [_over(node) for s in steps if isinstance(s.work, Meeting) for node in s.work.nodes]
+    classes, meets = _classes(mesh, list(dict.fromkeys(overs)), slow)
+    return _Clock(local, mesh, machine, slow, classes, meets).run(steps)
+
+
+def _over(node: Node) -> Axes:
+    if node.op != "permute":
+        return group_of(node.attrs)[1]
+    return ()
+
+
+Classes = dict[int, int]  # of each rank the first rank that is like it
+
+
+def _classes(
+    mesh: Mesh, overs: Sequence[Axes], slow: Mapping[int, float]
+) -> tuple[Classes, dict[Axes, dict[int, frozenset[int]]]]:
+    """Ranks by what tells them apart, refined until nothing more does, and who meets whom."""
+    groups = {over: mesh.groups(over) for over in overs if over}
+    color: list[object] = [slow.get(rank, 1.0) for rank in range(mesh.ranks)]
+    count = 0
+    while True:
+        kinds: dict[object, int] = {}
+        first = [kinds.setdefault(c, rank) for rank, c in enumerate(color)]
+        met: dict[Axes, dict[int, frozenset[int]]] = {}
+        for over, found in groups.items():
+            met[over] = {}
+            for group in found:
+                inside = frozenset(first[rank] for rank in group)
+                met[over].update((rank, inside) for rank in group)
+        if len(kinds) == count:
+            return dict(enumerate(first)), met
+        count = len(kinds)
+        color = [(first[rank], *(met[over][rank] for over in groups)) for rank in range(mesh.ranks)]
+
+
+class _Clock:
+    def __init__(
+        self,
+        local: Func,
+        mesh: Mesh,
+        machine: Machine,
+        slow: Mapping[int, float],
+        classes: Classes,
+        meets: Mapping[Axes, Mapping[int, frozenset[int]]],
+    ) -> None:
+        self.local, self.mesh, self.machine, self.slow = local, mesh, machine, slow
+        self.first = sorted(set(classes.values()))
+        self.sizes = {f: sum(c == f for c in classes.values()) for f in self.first}
+        self.meets = meets
+        self.free = {(f, s): 0.0 for f in self.first for s in ("compute", "communicate")}
+        self.there: dict[tuple[int, Node], float] = {}
+        self.events: list[Event] = []
+        self.known: dict[Func | tuple[object, ...], float] = {}
+
+    def run(self, steps: Sequence[Step]) -> Simulation:
+        held = {p: _bytes(p) for p in self.local.params}
+        memory = [(0.0, sum(held.values()))]
+        for step in steps:
+            if isinstance(step.work, Segment):
+                self._compute(step.work)
+            else:
+                for node in step.work.nodes:
+                    self._meet(node)
+            held.update((n, _bytes(n)) for n in step.work.outputs)
+            memory.append((self.free[self.first[0], "compute"], sum(held.values())))
+            for node in step.last:
+                held.pop(node, None)
+        ends = (*self.free.values(), *self.there.values())
+        classes = tuple((f, self.sizes[f]) for f in self.first)
+        return Simulation(max(ends), classes, tuple(self.events), tuple(memory))
+
+    def _compute(self, segment: Segment) -> None:
+        taken = self.known.get(segment.func)
+        if taken is None:
+            taken = self.known[segment.func] = compute_seconds(segment.func, self.machine)
+        name = _title(segment)
+        for rank in self.first:
+            ready = max((self.there.get((rank, n), 0.0) for n in segment.inputs), default=0.0)
+            start = max(self.free[rank, "compute"], ready)
+            end = start + taken * self.slow.get(rank, 1.0)
+            self._note(rank, "compute", name, start, end, segment.outputs)
+
+    def _meet(self, node: Node) -> None:
+        over = _over(node)
+        key = (node.op, over, node.args[0].type)
+        if key not in self.known:
+            self.known[key] = collective_seconds(node, self.mesh, self.machine)
+        ready = {
+            rank: max(self.free[rank, "communicate"], self.there.get((rank, node.args[0]), 0.0))
+            for rank in self.first
+        }
+        for rank in self.first:
+            others = self.meets[over][rank] if over else self.first
+            start = max(ready[other] for other in others)
+            self._note(rank, "communicate", node.op, start, start + self.known[key], (node,))
+
+    def _note(
+        self, rank: int, stream: str, name: str, start: float, end: float, made: Sequence[Node]
+    ) -> None:
+        self.events.append(Event(rank, stream, name, start, end))
+        self.free[rank, stream] = end
+        # what a stream made is there for its other work at once; for the other one, at its end
+        self.there.update(((rank, node), end) for node in made)
+
+
+def _title(segment: Segment) -> str:
+    ops = [n.op for n in segment.func.nodes]
+    products = ops.count("dot")
+    return f"{products} dot" if products else f"{len(ops)} ops"
+
+
+def _bytes(node: Node) -> int:
+    return sum(int(str(t.bytes)) for t in node.types)

@@ -1,0 +1,24 @@
+"""A small Llama trained on gloo processes: losses of one process under every strategy."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("torch")
+
+from stack.demos.train_mesh import story
+
+
+def test_two_processes() -> None:
+    names = ["DP1 x TP2 + SP", "FSDP", "PP2 1f1b x DP1"]
+    errors = story(2, names, ranks=2)
+    assert sorted(errors) == sorted(names)
+    assert max(errors.values()) < 1e-4
+
+
+@pytest.mark.slow
+def test_eight_processes() -> None:
+    """Ten steps: data, tensor, sequence and context parallel, ZeRO, pipelines."""
+    errors = story(10)
+    assert len(errors) == 11
+    assert max(errors.values()) < 1e-4

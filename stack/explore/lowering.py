@@ -84,6 +84,9 @@ class IRFrontend:
     def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
         raise UsageError("IR text has no functions to trace")
 
+    def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
+        return []
+
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         raise UsageError("a file of IR text says its own inputs: -i is for programs")
 

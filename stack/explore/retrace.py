@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from stack.errors import UsageError
-from stack.explore.saved import SavedRun
+from stack.explore.saved import SavedRun, machine_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.node import walk as walk_blocks
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline, Record
-from stack.target import Target, load
+from stack.target import Target
 
 Marks = Mapping[str, "Origin"]
 
@@ -100,15 +100,6 @@ def retrace(run: SavedRun) -> Retraced:
         raise UsageError(f"{run.folder} has no stage of IR text to start from")
     passes = [(name, str(run.stage(name)["pass"])) for name in stages[1:]]
     return follow(run.func(stages[0]), passes, machine_of(run))
-
-
-def machine_of(run: SavedRun) -> Target | None:
-    """What the run was lowered for; None where only a file that is gone says it."""
-    name = str(run.manifest.get("machine") or "")
-    try:
-        return load(name) if name else None
-    except UsageError:
-        return None
 
 
 def holders(func: Func) -> dict[str, list[tuple[Block, Node]]]:

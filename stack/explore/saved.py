@@ -17,6 +17,7 @@ from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.ir.trusted import inside, read_text
 from stack.run.record import SCHEMA
+from stack.target import Target, load
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,11 @@ class SavedRun:
         """The manifest's kernel entries."""
         return list(self.manifest["kernels"])
 
+    def note(self, title: str) -> str:
+        """What was noted under a title, such as "guards"; empty where nothing was."""
+        path = f"notes/{title}.txt"
+        return self._read(path) if (self.folder / path).is_file() else ""
+
     def kernel_text(self, name: str) -> str:
         """The code of a kernel; raises UsageError with the names that exist."""
         for entry in self.kernels:
@@ -83,6 +89,15 @@ class SavedRun:
                 return self._read(entry["file"])
         known = ", ".join(str(k["name"]) for k in self.kernels) or "none"
         raise UsageError(f"{self.folder} has no kernel {name!r}; there are: {known}")
+
+
+def machine_of(run: SavedRun) -> Target | None:
+    """What the run was lowered for; None where only a file that is gone says it."""
+    name = str(run.manifest.get("machine") or "")
+    try:
+        return load(name) if name else None
+    except UsageError:
+        return None
 
 
 def is_run(folder: Path) -> bool:

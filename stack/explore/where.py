@@ -7,11 +7,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError
-from stack.explore.saved import SavedRun
+from stack.explore.saved import SavedRun, machine_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.rewrite.pipeline import Pipeline, Record
-from stack.target import Target, load
 
 _LINE = re.compile(r"(?P<file>[^\s:]+\.\w+)(?::(?P<line>\d+))?")
 
@@ -79,7 +78,7 @@ def where(run: SavedRun, what: str) -> Found:
     lines = _lines_of(named) if named else _asked(run, held.values(), what)
     found = Found(what, tuple(lines))
     for stage, everything in held.items():
-        hits = [p for p in everything if p.name in own] if named else []
+        hits = _outermost(p for p in everything if p.name in own) if named else []
         hits = hits or [p for p in everything if not set(p.source).isdisjoint(lines)]
         if hits:
             found.stages[stage] = hits
@@ -88,6 +87,13 @@ def where(run: SavedRun, what: str) -> Found:
         mine = [k for k in run.kernels if any(_same_line(s, lines) for s in k["source"])]
     found.kernels = [str(k["name"]) for k in mine]
     return found
+
+
+def _outermost(found: Iterable[Place]) -> list[Place]:
+    """Bodies of groups repeat the name of what they compute: the group counts."""
+    held = list(found)
+    depth = min((len(place.path) for place in held), default=0)
+    return [place for place in held if len(place.path) == depth]
 
 
 def _same_line(source: str, lines: Iterable[str]) -> bool:
@@ -131,7 +137,7 @@ def explain(run: SavedRun, what: str) -> list[Reason]:
     lines = set(where(run, what).source)
     reasons: list[Reason] = []
     before: str | None = None
-    machine = _machine(run)
+    machine = machine_of(run)
     for stage in run.stages:
         if not run.is_ir(stage):
             continue
@@ -144,15 +150,6 @@ def explain(run: SavedRun, what: str) -> list[Reason]:
                 reasons.extend(Reason(stage, record.name, text) for text in _told(record, lines))
         before = stage
     return reasons
-
-
-def _machine(run: SavedRun) -> Target | None:
-    """What the run was lowered for; None where only a file that is gone says it."""
-    name = str(run.manifest.get("machine") or "")
-    try:
-        return load(name) if name else None
-    except UsageError:
-        return None
 
 
 def _told(record: Record, lines: set[str]) -> list[str]:

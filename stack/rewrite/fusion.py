@@ -159,7 +159,7 @@ class Grouping(Units):
                 self.reasons[key] = known
                 return known
         if consumer.dots and not any(v in consumer.axes for v in producer.outputs):
-            self.reasons[key] = Why("a dot reads its operands from memory")
+            self.reasons[key] = Why("a dot reads its operands from memory", kind="memory")
             return self.reasons[key]
         maps = join(producer, consumer)
         if isinstance(maps, Why) or maps.merged is None:
@@ -211,21 +211,23 @@ class Grouping(Units):
     ) -> str | Why:
         """The name of the rule that joins them, or why none does."""
         if len(merged.inputs) > self.limits.max_inputs:
-            return Why(f"{len(merged.inputs)} inputs, at most {self.limits.max_inputs} are allowed")
+            most = f"at most {self.limits.max_inputs} are allowed"
+            return Why(f"{len(merged.inputs)} inputs, {most}", kind="limit")
         if len(merged.members) > self.limits.max_nodes:
-            return Why(f"{len(merged.members)} ops, at most {self.limits.max_nodes} are allowed")
+            most = f"at most {self.limits.max_nodes} are allowed"
+            return Why(f"{len(merged.members)} ops, {most}", kind="limit")
         maps.merged = merged
         maps.recomputed, broken = check_contract(merged, self.limits.recompute)
         if broken is not None:
             return broken
         if few_rows(merged):
-            return Why("a few long rows would be computed on one core")
+            return Why("a few long rows would be computed on one core", kind="idle")
         reason: Why | None = None
         for rule in self.rules:
             answer = rule.legal(producer, consumer, maps)
             if isinstance(answer, Yes):
                 if not copy and self._has_detour(producer, consumer):
-                    return Why("another path leads from the producer to the consumer")
+                    return Why("another path leads from the producer to the consumer", kind="cycle")
                 return rule.name
             if answer is not NOT_MINE:
                 reason = answer if reason is None else reason
@@ -355,6 +357,8 @@ class Grouping(Units):
                     self.label(consumer),
                     why.reason,
                     self.lines((why.node,) if why.node is not None else consumer.members[:1]),
+                    why.kind,
+                    (self.lines(producer.members), self.lines(consumer.members)),
                 )
             )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
+from stack.rewrite.verdict import Reason
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 Lines = tuple[str, ...]
@@ -44,12 +45,14 @@ class Formed:
 
 @dataclass(frozen=True)
 class Refused:
-    """Two neighbours that fusion kept apart."""
+    """Two neighbours that fusion kept apart: their source lines, and why, see `REASONS`."""
 
     producer: str
     consumer: str
     reason: str
     source: Lines
+    kind: Reason = "rule"
+    between: tuple[Lines, Lines] = ((), ())
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,22 @@ from __future__ import annotations
 from stack import errors
 from stack.hosted import Kernel, op
 from stack.ir import Func, parse, verify
+from stack.rewrite import Pass, Pipeline
+from stack.rewrite.pipeline import register_pass
 from stack.run.compile import trace
 from stack.run.compiled import compile, jit
 
-__all__ = ["Func", "Kernel", "compile", "errors", "jit", "op", "parse", "trace", "verify"]
+__all__ = [
+    "Func",
+    "Kernel",
+    "Pass",
+    "Pipeline",
+    "compile",
+    "errors",
+    "jit",
+    "op",
+    "parse",
+    "register_pass",
+    "trace",
+    "verify",
+]

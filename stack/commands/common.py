@@ -35,7 +35,7 @@ def command(
         action="append",
         default=[],
         metavar="FILE",
-        help="a Python file that declares operators (stack.op); once for each file",
+        help="a Python file that declares operators (stack.op) or passes (stack.register_pass)",
     )
     parser.set_defaults(run=run, command=parser)
     return parser
@@ -85,7 +85,8 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
         "--passes",
         default="default",
         metavar="PIPELINE",
-        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline",
+        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline; or"
+        " what to change of that, as 'default,+file.py:Mine@fused,-layout'",
     )
     add_schedule(parser)
     parser.add_argument(

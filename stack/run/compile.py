@@ -21,6 +21,7 @@ from stack.run.frontend import Captured, Frontend
 from stack.run.options import check_options
 from stack.run.record import Run, Stage
 from stack.run.retreat import compile_or_retreat
+from stack.run.steer import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.targets import target_of
 from stack.schedule import schedules_in
 from stack.target import Target
@@ -29,12 +30,18 @@ DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays that are on a GPU
 LOWERING_STAGES = ("tiled", "loop")
 
-Stages = Sequence[tuple[str, str]]
 Made = TypeVar("Made")
 
 
 def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
-    """The frontend for a callable. "auto" asks those whose framework is loaded already."""
+    """The frontend for a callable. "auto" asks those whose framework is loaded already.
+
+    A function of the IR stands for itself.
+    """
+    if isinstance(fn, Func):
+        from stack.run.ir_frontend import IRFrontend
+
+        return IRFrontend()
     if name != "auto":
         return plugins.load("stack.frontends", name)
     loaded = [n for n in plugins.names("stack.frontends") if n in sys.modules]
@@ -91,21 +98,27 @@ def check_native(func: Func) -> None:
 
 
 def stages_of(
-    backend: Backend, passes: str = "default", rounds: bool = False
+    backend: Backend, passes: Passes = DEFAULT, rounds: bool = False
 ) -> tuple[Stages, Stages]:
-    """The stages that form groups, and those that bring groups to the level of the backend."""
-    forming = [s for s in backend.lowering.stages if s[0] not in LOWERING_STAGES]
-    lowering = [s for s in backend.lowering.stages if s[0] in LOWERING_STAGES]
-    forming = forming if passes == "default" else [("passes", passes)]
+    """The stages that form groups, and those that bring groups to the level of the backend.
+
+    `passes`: see `stack.run.steer`, or a pipeline in place of those that form groups.
+    """
+    stages: Stages = backend.lowering.stages
+    if isinstance(passes, str) and is_default(passes):
+        stages = steer(stages, passes)
+    forming = [s for s in stages if s[0] not in LOWERING_STAGES]
+    lowering = [s for s in stages if s[0] in LOWERING_STAGES]
+    forming = forming if is_default(passes) else [("passes", passes)]
     return ([("rounded", "rounding"), *forming] if rounds else forming), lowering
 
 
-def operator_stage(func: Func, backend: Backend, passes: str, prefer: str = "cost") -> Stages:
+def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "cost") -> Stages:
     """The stage that decides about hosted operators, where a function has some.
 
     To peers an operator is its decomposition.
     """
-    if "hosted" in passes or all(node.op != "custom" for node in walk(func)):
+    if "hosted" in str(passes) or all(node.op != "custom" for node in walk(func)):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
     return (("operators", f"hosted{options}"),)
@@ -115,7 +128,7 @@ def lower(
     func: Func,
     backend: Backend,
     run: Run,
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     rounds: bool = False,
     target: Target | None = None,
     schedules: Mapping[str, str] | None = None,
@@ -137,7 +150,7 @@ def build(
     backend: Backend,
     run: Run,
     make: Callable[[Func], Made],
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     tune: dict[str, Any] | None = None,
     rounds: bool = False,
     target: Target | None = None,
@@ -187,6 +200,7 @@ def walk_stages(
     for name, spec in stages:
         start = time.perf_counter()
         pipeline = Pipeline(spec)
+        spelled = spec if isinstance(spec, str) else pipeline.text
         given = schedules if pipeline.takes_schedules else None
         result = pipeline.run(func, target=target, schedules=given)
         rewrites: dict[str, int] = {}
@@ -199,7 +213,7 @@ def walk_stages(
             Stage(
                 name,
                 func=result.func,
-                passes=spec,
+                passes=spelled,
                 changed=result.func is not func,
                 ms=ms,
                 rewrites=rewrites,
@@ -238,7 +252,7 @@ def compile_func(
     func: Func,
     backend: Backend | str | None = None,
     run: Run | None = None,
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     options: dict[str, Any] | None = None,
 ) -> Executable:
     """Lower a function without size symbols and compile it; the run, if given, records it.
@@ -291,7 +305,7 @@ class CompiledGraph:
         captured: Captured,
         frontend: Frontend,
         backend: str | None = None,
-        passes: str = "default",
+        passes: Passes = DEFAULT,
         strict: bool = False,
         options: dict[str, Any] | None = None,
         label: str = "",
@@ -433,7 +447,7 @@ def compile_captured(
     captured: Captured,
     frontend: Frontend,
     backend: str | None = None,
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     strict: bool = False,
     options: dict[str, Any] | None = None,
     label: str = "",

@@ -65,8 +65,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_compile(parser: argparse.ArgumentParser) -> None:
-    """How to compile."""
+def add_compile(parser: argparse.ArgumentParser, several_passes: bool = False) -> None:
+    """How to compile; with `several_passes`, in each of several ways."""
     parser.add_argument(
         "--backend",
         metavar="NAME",
@@ -83,7 +83,8 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--passes",
-        default="default",
+        action="append" if several_passes else "store",
+        default=None if several_passes else "default",
         metavar="PIPELINE",
         help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline; or"
         " what to change of that, as 'default,+file.py:Mine@fused,-layout'",

@@ -29,6 +29,7 @@ TEXT = f"""
     examples:
       stackc compare demos/transformer.py:llama_block --with inductor,xla,tvm,eager
       stackc compare demos/transformer.py:llama_block --frontend jax --with xla,eager --json
+      stackc compare net.py:net -i 'f32[8,8]' --passes default --passes default,-stream --with eager
       stackc compare model.py:net -i 'f32[8,128]' --with 'tvm{{seconds=60}},inductor' --html c.html
 """
 
@@ -44,7 +45,7 @@ def add(subparsers: common.Subparsers) -> None:
         metavar="PEERS",
         help="separated by commas, with options as in 'tvm{seconds=60}' (default: %(default)s)",
     )
-    common.add_compile(parser)
+    common.add_compile(parser, several_passes=True)
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
     )
@@ -56,6 +57,8 @@ def run(args: argparse.Namespace) -> int:
     """Compare, print, and say by the exit code whether all agree."""
     peers = parse_backends(args.peers)
     target = common.target_of(args)
+    passes: list[str] = args.passes or ["default"]
+    args.passes = passes[0]
     settings = common.settings_of(args)
     captured, frontend = capture(target, settings)
     if not isinstance(target, Program):
@@ -65,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
         [program],
         peers,
         backend=settings.backend,
-        passes=args.passes,
+        passes=passes,
         options=settings.options,
         target=label(target),
         rounds=args.rounds,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache, partial
 from typing import Any, cast
 
 import stack.plugins as plugins
-from stack.errors import RuleError, StackError
+from stack.errors import RuleError, StackError, unknown_name
 from stack.hosted.arrays import Array, Namespace
 from stack.hosted.declaration import NUMPY, Kernel, Op
 from stack.hosted.registry import find
+from stack.imports import import_named
 from stack.ir.builder import Builder, param
 from stack.ir.node import Func, Node
 from stack.ir.types import TensorType, type_symbols
@@ -73,12 +74,28 @@ def attributes_of(node: Node) -> dict[str, Any]:
 
 
 def kernel_of(node: Node, device: str) -> Kernel:
-    """The code by hand that a `custom` node is kept for. Raises StackError where it is not here."""
-    made, name = find(str(node.attrs["name"])), node.attrs.get("kernel")
+    """The code by hand that a `custom` node is kept for. Raises StackError where it is not here.
+
+    A kernel called `file.py:function` stands for itself: no operator is declared for it.
+    """
+    name = str(node.attrs.get("kernel", ""))
+    if ":" in name:
+        return Kernel(device, function_of(name), name)
+    made = find(str(node.attrs["name"]))
     for kernel in made.kernels:
         if kernel.device == device and kernel.name == name:
             return kernel
     raise StackError(f"operator {made.name} has no kernel {name!r} for {device}: run pass `hosted`")
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """What `file.py:function` or `module:function` names. Raises UsageError where there is none."""
+    left, _, attribute = name.rpartition(":")
+    module = import_named(left)
+    if not callable(getattr(module, attribute, None)):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise unknown_name(f"{left} has no function", attribute, known)
+    return getattr(module, attribute)
 
 
 def with_kernel(node: Node, kernel: str) -> Node:

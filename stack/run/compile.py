@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import stack.plugins as plugins
-from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
+from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError, unknown_name
 from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func
 from stack.ir.types import DType
@@ -156,6 +156,7 @@ def build(
     target: Target | None = None,
     hosted: str = "cost",
     schedules: Mapping[str, str] | None = None,
+    after: str = "",
 ) -> Made:
     """What `make`, the backend's compiler, builds of a function; each stage is recorded.
 
@@ -165,10 +166,15 @@ def build(
     `target`: the machine to lower for; None takes the one at hand.
     `hosted`: what becomes of hosted operators, see pass `hosted`.
     `schedules`: of groups by their names, see pass `schedule`.
+    `after`: the stage that the function has been through already, with those before it.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
-    first = operator_stage(func, backend, passes, hosted)
+    first = operator_stage(func, backend, passes, hosted) if not after else ()
+    if after:
+        left = stages_after(after, [*forming, *lowering])
+        forming = [s for s in left if s in forming]
+        lowering = [s for s in left if s in lowering]
     _check_taken(forming, schedules)
     groups = walk_stages(func, [*first, *forming], run, target, schedules)
     if tune is not None:
@@ -178,6 +184,14 @@ def build(
         return walk_stages(func, lowering, run, target)
 
     return compile_or_retreat(groups, backend, run, lowered, make, target)
+
+
+def stages_after(name: str, stages: Stages) -> Stages:
+    """The stages that follow one; all follow "imported". Raises UsageError with what there is."""
+    names = ["imported", *(stage for stage, _ in stages)]
+    if name not in names:
+        raise unknown_name("no stage to go on from", name, names)
+    return stages[names.index(name) :]
 
 
 def _check_taken(stages: Stages, schedules: Mapping[str, str] | None) -> None:
@@ -254,10 +268,12 @@ def compile_func(
     run: Run | None = None,
     passes: Passes = DEFAULT,
     options: dict[str, Any] | None = None,
+    after: str = "",
 ) -> Executable:
     """Lower a function without size symbols and compile it; the run, if given, records it.
 
-    The executable takes and gives storage arrays (see `Executable.run`).
+    The executable takes and gives storage arrays (see `Executable.run`). `after` names the stage
+    that the function is, where it is not the first.
 
     Options are those of the backend, and `tune`: True measures schedules where the backend has a
     choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
@@ -285,6 +301,7 @@ def compile_func(
         target=target_of(backend, given),
         hosted=hosted,
         schedules=schedules_in(given),
+        after=after,
     )
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.errors import UsageError
 from stack.ir import Func
 from stack.rewrite import Log, Pipeline
@@ -107,6 +109,15 @@ def test_a_pipeline_of_objects_is_taken_as_it_is() -> None:
     assert stage.passes.endswith("test_steer:Own,canonicalize,fuse")
 
 
+@pytest.fixture
+def own_names(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a test registers is gone after it."""
+    monkeypatch.setattr(plugins, "_ADDED", {})
+    yield
+    plugins.load.cache_clear()
+
+
+@pytest.mark.usefixtures("own_names")
 def test_a_pass_of_a_file_is_found_by_class_and_once_read_by_name(tmp_path: Path) -> None:
     path = tmp_path / "steer_mine.py"
     path.write_text(MINE)
@@ -131,3 +142,44 @@ def test_a_name_that_is_taken_is_refused() -> None:
 
     with pytest.raises(UsageError, match="'fuse' is taken"):
         stack.register_pass(Fuse)
+
+
+SIBLINGS = """func @f(%x: f32[8, 8]) -> (f32[8, 8], f32[8, 8]) at tensor {
+  %y = exp(%x) : f32[8, 8]
+  %z = neg(%x) : f32[8, 8]
+  return %y, %z
+}
+"""
+RULE = """
+from stack.rewrite.fusion import FusionRule
+from stack.rewrite.verdict import NOT_MINE, Ok
+
+
+class Siblings(FusionRule):
+    siblings = True
+
+    def legal(self, producer, consumer, maps):
+        return Ok if producer.kind == consumer.kind == "loop" else NOT_MINE
+"""
+
+
+def test_a_rule_of_fuse_is_added_and_offered_siblings(tmp_path: Path) -> None:
+    path = tmp_path / "siblings_rule.py"
+    path.write_text(RULE)
+    func = stack.parse(SIBLINGS)
+    apart = Pipeline("fuse").run(func).func
+    assert sum(n.op == "fusion" for n in apart.nodes) == 2
+    joined = Pipeline(f"fuse{{rules=[{path}:Siblings]}}").run(func, check=True)
+    assert sum(n.op == "fusion" for n in joined.func.nodes) == 1
+    assert joined.records[0].by_rule == {"Siblings": 1}
+
+
+def test_a_rule_of_fuse_is_left_out() -> None:
+    func = stack.parse(TEXT)
+    assert sum(n.op == "fusion" for n in Pipeline("fuse").run(func).func.nodes) == 1
+    found = Pipeline("fuse{rules=[-Vertical, -Rows]}").run(func, check=True).func
+    assert sum(n.op == "fusion" for n in found.nodes) == 2
+    with pytest.raises(UsageError, match="did you mean 'Vertical'"):
+        Pipeline("fuse{rules=[-Vertcal]}").run(func)
+    with pytest.raises(UsageError, match="neither module:Class"):
+        Pipeline("fuse{rules=[Vertical]}").run(func)

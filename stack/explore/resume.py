@@ -1,0 +1,98 @@
+"""From a stage on: what was edited there, or what a person computes by hand in a kernel's place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stack.errors import StackError, UsageError, unknown_name
+from stack.explore.saved import SavedRun
+from stack.hosted.nodes import function_of
+from stack.ir.builder import param
+from stack.ir.node import Block, Func, Node
+from stack.ir.storage import decode, encode
+from stack.ir.tensor_ops import result_type
+from stack.ir.verifier import verify
+from stack.measure.timing import quantile
+from stack.rewrite.engine import Replacement, replace
+from stack.run.backend import Executable
+from stack.run.compile import compile_func
+from stack.run.ir_frontend import IRFrontend
+from stack.run.record import Run
+
+ROUNDS = 15
+Arrays = Sequence[np.ndarray]
+
+
+def executable_from(func: Func, stage: str, backend: str, record: Run | None = None) -> Executable:
+    """A function that has been through a stage, lowered and compiled from there on."""
+    options = {"call_opaque": IRFrontend().call_opaque}
+    return compile_func(func, backend, record, options=options, after=stage)
+
+
+def results_of(made: Executable, func: Func, inputs: Arrays) -> list[np.ndarray]:
+    """Results of an executable as the interpreter holds them."""
+    ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
+    return [decode(r, n.dtype) for r, n in zip(made.run(ready), func.results, strict=True)]
+
+
+@dataclass(frozen=True)
+class Swapped:
+    """A function in which code by hand computes what a kernel did.
+
+    Attributes:
+        stage: the last stage in which groups are of tensors.
+        before, after: the function there, with the group and with the code by hand.
+        step: the name of the step's value.
+    """
+
+    stage: str
+    before: Func
+    after: Func
+    step: str
+
+
+def swap(run: SavedRun, kernel: str, code: str) -> Swapped:
+    """Put a function of `file.py:function` in the place of a kernel of a run.
+
+    It takes the arrays that the kernel reads, in the order of its group's operands, and returns
+    what that computes: NumPy arrays on a CPU, torch tensors on a GPU. Raises UsageError with the
+    names that exist.
+    """
+    function_of(code)
+    entries = {str(k["name"]): k for k in run.kernels}
+    if kernel not in entries:
+        raise unknown_name(f"{run.folder} has no kernel", kernel, entries)
+    name = str(entries[kernel]["stage_node"])
+    stages = [s for s in run.stages if run.is_ir(s) and _is_of_tensors(run.func(s))]
+    before = run.func(stages[-1])
+    found = [n for n, held in before.body.names.items() if held == name and n in before.nodes]
+    if not found:
+        raise UsageError(f"the kernel {kernel} is no step of its own in stage {stages[-1]}")
+    (group,) = found
+    params = [param(f"p{i}", a.type) for i, a in enumerate(group.args)]
+    inner = Node(group.op, params, group.attrs, group.type, group.blocks)
+    items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(group.types)]
+    body = Block(params, items if len(items) > 1 else [inner])
+    attrs = {"name": f"hand.{kernel}", "kernel": code}
+    new = Node("custom", group.args, attrs, result_type(body.type), (body,))
+    after = Func(before.name, replace(before.body, {group: Replacement(new)}), before.level)
+    verify(after)
+    return Swapped(stages[-1], before, after, name)
+
+
+def _is_of_tensors(func: Func) -> bool:
+    return func.level == "tensor" and all(n.op != "kernel" for n in func.nodes)
+
+
+def step_seconds(made: Executable, func: Func, inputs: Arrays, step: str) -> float:
+    """Median seconds of one step. Raises StackError where the backend cannot tell."""
+    if made.profile is None:
+        raise StackError("the backend does not measure single kernels")
+    ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
+    places = [i for i, k in enumerate(made.kernels) if k.stage_node == step]
+    made.profile(ready)
+    runs = [made.profile(ready) for _ in range(ROUNDS)]
+    return sum(quantile([times[i] for times in runs], 0.5) for i in places)

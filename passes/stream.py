@@ -96,7 +96,7 @@ class Stream(Pass):
                 continue
             if built is None:
                 continue
-            if not log.spend("stream", candidate.lines):
+            if not log.spend("stream", candidate.lines, graph.name(sink)):
                 return None
             log.note(candidate.text(), candidate.lines)
             return replace(graph.block, built)

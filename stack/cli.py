@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stack.commands import bench, compare, dump, explain, inventory, opt, run, show, targets
+from stack.commands import bench, compare, dump, explain, faults, inventory, opt, run, show, targets
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 from stack.hosted import add_file
@@ -36,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (dump, compare, bench, show, explain, opt, run, inventory, targets):
+    for module in (dump, compare, bench, show, explain, opt, run, faults, inventory, targets):
         module.add(subparsers)
     return parser
 

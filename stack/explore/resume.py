@@ -62,16 +62,7 @@ def swap(run: SavedRun, kernel: str, code: str) -> Swapped:
     names that exist.
     """
     function_of(code)
-    entries = {str(k["name"]): k for k in run.kernels}
-    if kernel not in entries:
-        raise unknown_name(f"{run.folder} has no kernel", kernel, entries)
-    name = str(entries[kernel]["stage_node"])
-    stages = [s for s in run.stages if run.is_ir(s) and _is_of_tensors(run.func(s))]
-    before = run.func(stages[-1])
-    found = [n for n, held in before.body.names.items() if held == name and n in before.nodes]
-    if not found:
-        raise UsageError(f"the kernel {kernel} is no step of its own in stage {stages[-1]}")
-    (group,) = found
+    stage, before, group = _group(run, kernel)
     params = [param(f"p{i}", a.type) for i, a in enumerate(group.args)]
     inner = Node(group.op, params, group.attrs, group.type, group.blocks)
     items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(group.types)]
@@ -80,7 +71,45 @@ def swap(run: SavedRun, kernel: str, code: str) -> Swapped:
     new = Node("custom", group.args, attrs, result_type(body.type), (body,))
     after = Func(before.name, replace(before.body, {group: Replacement(new)}), before.level)
     verify(after)
-    return Swapped(stages[-1], before, after, name)
+    return Swapped(stage, before, after, before.body.names[group])
+
+
+def alone(run: SavedRun, kernel: str) -> tuple[Func, str]:
+    """What a kernel was made of as a function of its own, and the stage that it stands in."""
+    stage, func, group = _group(run, kernel)
+    return step_alone(func.body, group), stage
+
+
+def step_alone(block: Block, node: Node) -> Func:
+    """A function of one step. Constants stay what they are; results get places of their own."""
+    new: dict[Node, Node] = {}
+    for arg in dict.fromkeys(node.args):
+        new[arg] = arg if arg.op == "const" else param(f"p{len(new)}", arg.type)
+    attrs = {k: v for k, v in node.attrs.items() if k != "updates"}
+    if "at" in attrs:
+        attrs["at"] = (-1,) * len(node.types)
+    made = Node(node.op, [new[a] for a in node.args], attrs, node.type, node.blocks)
+    results = [made]
+    if len(node.types) > 1:
+        results = [Node("item", (made,), {"index": i}, t) for i, t in enumerate(node.types)]
+    names = {made: block.names[node]} if node in block.names else {}
+    locs = {made: block.locs.get(node, ())}
+    params = [p for p in new.values() if p.op == "param"]
+    return Func("step", Block(params, results, names, locs))
+
+
+def _group(run: SavedRun, kernel: str) -> tuple[str, Func, Node]:
+    """The last stage in which groups are of tensors, and the group that became a kernel."""
+    entries = {str(k["name"]): k for k in run.kernels}
+    if kernel not in entries:
+        raise unknown_name(f"{run.folder} has no kernel", kernel, entries)
+    name = str(entries[kernel]["stage_node"])
+    stages = [s for s in run.stages if run.is_ir(s) and _is_of_tensors(run.func(s))]
+    func = run.func(stages[-1])
+    for node in func.nodes:
+        if func.body.names.get(node) == name:
+            return stages[-1], func, node
+    raise UsageError(f"the kernel {kernel} is no step of its own in stage {stages[-1]}")
 
 
 def _is_of_tensors(func: Func) -> bool:

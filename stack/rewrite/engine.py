@@ -284,7 +284,8 @@ class _Engine:
                     print_node(node, scope.block),
                     scope.lines(node),
                 )
-            if not self.log.spend(rule.name, scope.lines(node, *found.inner)):
+            name = f"%{scope.block.names.get(node, node.op)}"
+            if not self.log.spend(rule.name, scope.lines(node, *found.inner), name):
                 self.stopped = True
                 return None
             applied[rule.name] += 1

@@ -173,7 +173,8 @@ class Grouping(Units):
         return bool(gone)
 
     def _spend(self, rule: str, producer: Group, consumer: Group) -> bool:
-        return self.log.spend(rule, self.lines((*producer.members, *consumer.members)))
+        lines = self.lines((*producer.members, *consumer.members))
+        return self.log.spend(rule, lines, self.label(consumer))
 
     def put(self, merged: Group, *parts: Group) -> None:
         """Replace groups by one."""

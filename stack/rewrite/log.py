@@ -16,10 +16,11 @@ Lines = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One rule applied once."""
+    """One rule applied once: the source lines of the match, and the value that it replaced."""
 
     rule: str
     source: Lines
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,11 +112,11 @@ class Log:
         """The CPU that the function is lowered for. Raises UsageError where that is a GPU."""
         return as_cpu(self.target)
 
-    def spend(self, rule: str, source: Lines = ()) -> bool:
-        """Whether one more rewrite may happen; notes it when so."""
+    def spend(self, rule: str, source: Lines = (), node: str = "") -> bool:
+        """Whether one more rewrite may happen; notes it when so, with the value it is about."""
         if not self.fuel.take():
             return False
-        self.rewrites.append(Rewrite(rule, source))
+        self.rewrites.append(Rewrite(rule, source, node))
         return True
 
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:

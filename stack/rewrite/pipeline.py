@@ -15,7 +15,8 @@ from stack.imports import import_named
 from stack.ir.node import Func
 from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
-from stack.rewrite.check import Checker
+from stack.rewrite.blame import first_wrong
+from stack.rewrite.check import Checker, CheckError
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
 from stack.rewrite.passes import Pass, build
 from stack.target import Target
@@ -176,7 +177,7 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
     elapsed = (time.perf_counter() - start) * 1000
     if verify and after is not func:
         _verify(item, func, after)
-    error = checker.compare(str(item), after) if checker is not None and after is not func else None
+    error = _checked(item, func, after, log, checker) if checker and after is not func else None
     return Record(
         str(item),
         func,
@@ -189,6 +190,25 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
         tuple(log.notes),
         error,
     )
+
+
+def _checked(item: Pass, before: Func, after: Func, log: Log, checker: Checker) -> float | None:
+    """The error of a pass's result. A CheckError names the first wrong rewrite too."""
+    try:
+        return checker.compare(str(item), after)
+    except CheckError as error:
+
+        def problem(func: Func) -> str:
+            try:
+                checker.compare(str(item), func)
+            except CheckError as found:
+                return str(found)
+            return ""
+
+        blame = first_wrong(item, before, problem, log.target)
+        if blame is not None:
+            error.add_note(str(blame))
+        raise
 
 
 def _verify(item: Pass, before: Func, after: Func) -> None:

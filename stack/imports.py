@@ -6,9 +6,11 @@ import importlib
 import importlib.util
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from stack.errors import UsageError
+from stack.errors import UsageError, unknown_name
 
 
 def import_named(name: str) -> types.ModuleType:
@@ -37,3 +39,13 @@ def import_named(name: str) -> types.ModuleType:
         del sys.modules[known]
         raise
     return module
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """What `file.py:function` or `module:function` names. Raises UsageError where there is none."""
+    left, _, attribute = name.rpartition(":")
+    module = import_named(left)
+    if not callable(getattr(module, attribute, None)):
+        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise unknown_name(f"{left} has no function", attribute, known)
+    return getattr(module, attribute)

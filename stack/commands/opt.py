@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from stack.commands import common
 from stack.errors import UsageError, VerifyError
 from stack.explore.diff import without_lines
 from stack.explore.saved import parse_file_text
+from stack.explore.table import table
 from stack.explore.target import IRText, resolve
 from stack.ir import files
 from stack.ir.node import Func
@@ -60,6 +63,7 @@ def add(subparsers: common.Subparsers) -> None:
         "--print-changed", action="store_true", help="after every pass that changed it, to stderr"
     )
     parser.add_argument("--no-lines", action="store_true", help="leave source lines out")
+    parser.add_argument("--stats", action="store_true", help="how often each rule applied, or not")
     parser.add_argument("--verbose", action="store_true", help="near matches and refusals too")
 
 
@@ -124,15 +128,31 @@ def run_opt(args: argparse.Namespace) -> int:
         check=args.check,
         fuel=args.fuel,
         on_pass=on_pass,
-        verbose=args.verbose,
+        verbose=args.verbose or args.stats,
         target=load(args.target) if args.target else None,
         schedules=schedules,
     )
+    if args.stats:
+        common.progress(statistics(result.records))
     if args.output:
         files.save(result.func, args.output)
     else:
         print(shown(result.func, args.no_lines))
     return 0
+
+
+def statistics(records: Sequence[Record]) -> str:
+    """A row for each rule of each pass: how often it applied and nearly applied, and why not."""
+    rows: list[list[object]] = []
+    for record in records:
+        near = Counter(miss.rule for miss in record.misses)
+        for rule in dict.fromkeys((*record.by_rule, *near)):
+            whys = dict.fromkeys(miss.reason for miss in record.misses if miss.rule == rule)
+            applied = record.by_rule.get(rule, 0)
+            rows.append([record.name, rule, applied, near[rule], "; ".join(whys)])
+        kept = Counter(refused.reason for refused in record.refused)
+        rows += [[record.name, "kept apart", 0, n, why] for why, n in kept.most_common()]
+    return table(["pass", "rule", "applied", "nearly", "why not"], rows)
 
 
 def shown(func: Func, no_lines: bool) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from stack.explore.retrace import Origin, Retraced, Step, holders
@@ -20,6 +20,8 @@ KINDS = {
     "recomputation": "computed in several steps: again in each, or in parts",
     "lost": "no pass says what became of it",
 }
+# what a record of a step calls it
+_RUN_BY = {"generated": "kernel", "hand": "hosted", "library": "library", "fallback": "fallback"}
 _ROLES = {"foreign": "fallback", "group": "library", "contraction": "library"}
 
 
@@ -34,7 +36,7 @@ class Fate:
 
 def fates(run: Retraced) -> list[Fate]:
     """One for every node of the imported function, in its order."""
-    held = _ends(run.func.body, {})
+    held = _ends(run.func.body, {}, run.kinds)
     found: list[Fate] = []
     for mark, origin in run.origins.items():
         ends = held.get(mark, {})
@@ -48,7 +50,9 @@ def fates(run: Retraced) -> list[Fate]:
     return found
 
 
-def _ends(block: Block, found: dict[str, dict[str, str]]) -> dict[str, dict[str, str]]:
+def _ends(
+    block: Block, found: dict[str, dict[str, str]], kinds: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
     """By mark: the steps of a lowered block that carry it, each with its kind."""
     for node in block.nodes:
         name = block.names.get(node)
@@ -57,12 +61,13 @@ def _ends(block: Block, found: dict[str, dict[str, str]]) -> dict[str, dict[str,
         marks = dict.fromkeys(block.locs.get(node, ()))
         if is_control(node):
             for inner in node.blocks:
-                _ends(inner, found)
+                _ends(inner, found, kinds)
         else:
             marks.update((m, None) for b in node.blocks for m in _inside(b))
+        kind = _RUN_BY.get(kinds.get(f"%{name}", ""), _kind(node))
         for mark in marks:
             if mark not in found or not is_control(node):
-                found.setdefault(mark, {})[f"%{name}"] = _kind(node)
+                found.setdefault(mark, {})[f"%{name}"] = kind
     return found
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved import SavedRun
-from stack.hosted.nodes import function_of
+from stack.imports import function_of
 from stack.ir.builder import param
 from stack.ir.node import Block, Func, Node
 from stack.ir.storage import decode, encode

@@ -8,7 +8,8 @@ carries marks as it carries lines, so that nothing is mistaken for its neighbour
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
 
 from stack.errors import UsageError
 from stack.explore.saved import SavedRun, machine_of
@@ -40,11 +41,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Retraced:
-    """The passes of a run in order, over marked functions."""
+    """The passes of a run in order, over marked functions.
+
+    Attributes:
+        func: after the last of them.
+        kinds: what runs a step of it, by its name, where the run knows.
+    """
 
     origins: Marks
     steps: tuple[Step, ...]
-    func: Func  # after the last of them
+    func: Func
+    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def marked(func: Func) -> tuple[Func, dict[str, Origin]]:
@@ -99,7 +106,9 @@ def retrace(run: SavedRun) -> Retraced:
     if not stages:
         raise UsageError(f"{run.folder} has no stage of IR text to start from")
     passes = [(name, str(run.stage(name)["pass"])) for name in stages[1:]]
-    return follow(run.func(stages[0]), passes, machine_of(run))
+    found = follow(run.func(stages[0]), passes, machine_of(run))
+    kinds = {f"%{k['stage_node']}": str(k["kind"]) for k in run.kernels if k["stage_node"]}
+    return replace_fields(found, kinds=kinds)
 
 
 def holders(func: Func) -> dict[str, list[tuple[Block, Node]]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, cast
 
 import stack.plugins as plugins
-from stack.errors import RuleError, StackError, unknown_name
+from stack.errors import RuleError, StackError
 from stack.hosted.arrays import Array, Namespace
 from stack.hosted.declaration import NUMPY, Kernel, Op
 from stack.hosted.registry import find
-from stack.imports import import_named
+from stack.imports import function_of
 from stack.ir.builder import Builder, param
 from stack.ir.node import Func, Node
 from stack.ir.types import TensorType, type_symbols
@@ -86,16 +86,6 @@ def kernel_of(node: Node, device: str) -> Kernel:
         if kernel.device == device and kernel.name == name:
             return kernel
     raise StackError(f"operator {made.name} has no kernel {name!r} for {device}: run pass `hosted`")
-
-
-def function_of(name: str) -> Callable[..., Any]:
-    """What `file.py:function` or `module:function` names. Raises UsageError where there is none."""
-    left, _, attribute = name.rpartition(":")
-    module = import_named(left)
-    if not callable(getattr(module, attribute, None)):
-        known = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise unknown_name(f"{left} has no function", attribute, known)
-    return getattr(module, attribute)
 
 
 def with_kernel(node: Node, kernel: str) -> Node:

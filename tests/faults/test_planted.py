@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE))
-
-from planted import FAULTS
+from planted import FAULTS, Fault
 from programs import TEXTS
 from sweep import ROOT, sweep
 
@@ -19,7 +14,7 @@ from stack.ir import parse
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda f: f.name)
-def test_every_fault_has_one_place_and_tests(fault) -> None:
+def test_every_fault_has_one_place_and_tests(fault: Fault) -> None:
     assert (ROOT / fault.file).read_text(encoding="utf-8").count(fault.old) == 1
     assert all((ROOT / "tests" / test).is_file() for test in fault.tests)
 

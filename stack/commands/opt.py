@@ -151,7 +151,7 @@ def statistics(records: Sequence[Record]) -> str:
             applied = record.by_rule.get(rule, 0)
             rows.append([record.name, rule, applied, near[rule], "; ".join(whys)])
         kept = Counter(refused.reason for refused in record.refused)
-        rows += [[record.name, "kept apart", 0, n, why] for why, n in kept.most_common()]
+        rows.extend([record.name, "kept apart", 0, n, why] for why, n in kept.most_common())
     return table(["pass", "rule", "applied", "nearly", "why not"], rows)
 
 

@@ -39,7 +39,7 @@ def _edge_array(type_: TensorType, kind: str, rng: np.random.Generator) -> np.nd
         return round_bf16(array) if type_.dtype is BF16 else array
     array = np.array(array)
     count = min(MOST, -(-array.size // ONE_IN))
-    places = rng.choice(max(array.size, 1), count, replace=False) if array.size else []
+    places = rng.permutation(array.size)[:count]
     values = (np.nan,) if kind == "nan" else (np.inf, -np.inf)
     for number, place in enumerate(places):
         array.reshape(-1)[place] = values[number % len(values)]

@@ -111,7 +111,7 @@ def pytest_collect_file(file_path: Path, parent: Any) -> Any:
     """Hook of pytest: a `.stack` file with a RUN line is a test."""
     if file_path.suffix != ".stack" or "// RUN:" not in file_path.read_text(encoding="utf-8"):
         return None
-    return _file_class().from_parent(parent, path=file_path)
+    return _file_class().from_parent(parent, path=file_path)  # pyright: ignore[reportUnknownMemberType]
 
 
 def _file_class() -> type[pytest.File]:
@@ -129,6 +129,6 @@ def _file_class() -> type[pytest.File]:
 
     class StackFile(pytest.File):
         def collect(self) -> Iterator[pytest.Item]:
-            yield StackItem.from_parent(self, name=self.path.stem)
+            yield StackItem.from_parent(self, name=self.path.stem)  # pyright: ignore[reportUnknownMemberType]
 
     return StackFile

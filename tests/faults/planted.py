@@ -34,7 +34,7 @@ _RULES = "passes/rules/"
 _CANONICAL = ("passes/test_canonicalize.py", "passes/test_movement.py")
 _LAYOUT = ("passes/test_layout.py",)
 _NATIVE = ("backends/mlir/test_special_values.py", "backends/mlir/test_math.py")
-_TORCH = ("frontends/torch/test_eager_edges.py", "frontends/torch/test_opinfo.py")
+_TORCH = "frontends/torch/test_opinfo.py::test_first_samples"  # torch's own samples, by chunk
 
 FAULTS = (
     # ---- rules of canonicalize and layout
@@ -116,10 +116,10 @@ FAULTS = (
     Fault("signs of a running difference", "passes/streaming/render.py",
           'return make("add" if number == 1 else "sub", (total, part))',
           'return make("sub" if number == 1 else "add", (total, part))',
-          ("passes/test_stream.py", "passes/test_stream_variants.py"), "variance", "stream"),
-    Fault("a sum is not scaled", "passes/streaming/render.py",
-          'total = make("mul", (total, self.constant(number, dtype)))',
-          "pass", ("passes/test_stream.py", "passes/test_stream_variants.py"), "scaled", "stream"),
+          ("passes/test_stream.py", "passes/test_stream_variants.py"), "biased", "stream"),
+    Fault("the size of a negative is the negative", "passes/canonicalize.py",
+          'return make("abs", inner.args)', "return inner",
+          _CANONICAL, "folds", "idempotent"),
     Fault("lifetimes ignore a reshape", "passes/memory.py",
           "            if is_alias(node):\n"
           "                self.owner[node] = self.owner.get(node.args[0], [])\n"
@@ -136,9 +136,10 @@ FAULTS = (
           'changed[node] = Replacement(Node("item", (made,), {"index": first}, node.type))',
           'changed[node] = Replacement(Node("item", (made,), {"index": 0}, node.type))',
           ("passes/test_horizontal_fusion.py",), "products", "horizontal_fusion", "triton"),
-    Fault("an exact tile's identity is 0", "passes/exact_tiling/serial.py",
-          "self.identity(kind, dtype)", 'self.identity("sum", dtype)',
-          ("passes/test_tiles.py",), "maxima", "tile"),
+    Fault("constants fold to their opposite", "passes/fold.py",
+          "return constant(np.asarray(value), node.dtype)",
+          "return constant(-np.asarray(value, float), node.dtype)",
+          ("passes/test_fold.py",), "folds", "fold"),
     Fault("a masked block's identity is 0", "passes/blocking/fold.py",
           "self.identity(kind, value.dtype)", 'self.identity("sum", value.dtype)',
           ("passes/test_blocks.py", "passes/test_block_lines.py"), "maxima", "blocks", "triton"),
@@ -160,22 +161,22 @@ FAULTS = (
           ("backends/triton/test_functions.py", "backends/triton/test_printer.py"),
           "compared", "", "triton"),
     Fault("cuda: le is lt", "backends/cuda/expressions.py", '"le": "<="', '"le": "<"',
-          ("backends/cuda/test_printer.py", "backends/cuda/test_emulated.py"),
+          ("backends/cuda/test_printer.py",),
           "compared", "", "cuda"),
     # ---- frontends
-    Fault("t() of nothing", "frontends/aten_shape.py",
+    Fault("select takes the first", "frontends/aten_shape.py",
           "return cx.select_at(x, axis, place)", "return cx.select_at(x, axis, 0)",
-          ("frontends/torch/test_index.py",), "torch_select", "frontend"),
+          (f"{_TORCH}[2]",), "torch_select", "frontend"),
     Fault("rsub is sub", "frontends/aten_elementwise.py",
           'return _sum(cx, "sub", y, x, alpha)', 'return _sum(cx, "sub", x, y, alpha)',
-          _TORCH, "torch_rsub", "frontend"),
+          (f"{_TORCH}[1]",), "torch_rsub", "frontend"),
     Fault("remainder with the other sign", "frontends/aten_elementwise.py",
           'return cx.elementwise("ne", cx.elementwise("lt", rest, 0), cx',
           'return cx.elementwise("eq", cx.elementwise("lt", rest, 0), cx',
-          _TORCH, "torch_remainder", "frontend"),
-    Fault("jax: 1 - x**2", "frontends/lax_elementwise.py",
+          (f"{_TORCH}[9]",), "torch_remainder", "frontend"),
+    Fault("jax: x ** -3 is x ** 3", "frontends/lax_elementwise.py",
           "return power if y > 0 else s.b.div(constant(1, x.dtype), power)",
           "return power if y > 0 else power",
-          ("frontends/jax/test_elementwise.py", "frontends/jax/test_primitives.py"),
+          ("frontends/jax/test_elementwise.py",),
           "jax_power", "frontend"),
 )  # fmt: skip

@@ -11,14 +11,12 @@ TEXTS = {
   return %z
 }
 """,
-    "broadcasts": """func @f(%x: f32[4], %y: f32[4]) -> (f32[4, 4, 4], f32[4, 4]) at tensor {
+    "broadcasts": """func @f(%x: f32[4], %y: f32[4]) -> (f32[4, 4, 4], f32[4, 1, 4]) at tensor {
   %a = broadcast(%x) {axes=[0]} : f32[4, 4] from "m.py:1"
   %b = broadcast(%a) {axes=[1, 2]} : f32[4, 4, 4] from "m.py:2"
   %c = broadcast(%y) {axes=[1]} : f32[4, 4] from "m.py:3"
   %d = reshape(%c) : f32[4, 1, 4] from "m.py:4"
-  %e = exp(%d) : f32[4, 1, 4] from "m.py:5"
-  %g = reshape(%e) : f32[4, 4] from "m.py:6"
-  return %b, %g
+  return %b, %d
 }
 """,
     "reductions": """func @f(%x: f32[3, 4, 5]) -> (f32[5, 3]) at tensor {
@@ -27,17 +25,22 @@ TEXTS = {
   return %z
 }
 """,
-    "sunk": """func @f(%x: f32[2, 3, 4], %w: f32[3]) -> (f32[2, 3, 4], f32[8, 3], f32[3, 4, 2, 5]) at tensor {
-  %t = transpose(%x) {perm=[2, 0, 1]} : f32[4, 2, 3] from "m.py:1"
-  %b = broadcast(%w) {axes=[2]} : f32[4, 2, 3] from "m.py:2"
-  %e = add(%t, %b) : f32[4, 2, 3] from "m.py:3"
-  %z = transpose(%e) {perm=[1, 2, 0]} : f32[2, 3, 4] from "m.py:4"
-  %u = transpose(%x) {perm=[1, 2, 0]} : f32[3, 4, 2] from "m.py:5"
-  %r = reshape(%t) : f32[8, 3] from "m.py:6"
-  %v = exp(%u) : f32[3, 4, 2] from "m.py:7"
-  %q = broadcast(%v) {axes=[0, 1, 2]} : f32[3, 4, 2, 5] from "m.py:8"
-  %h = tanh(%q) : f32[3, 4, 2, 5] from "m.py:9"
-  return %z, %r, %h
+    "sunk": """func @f(%x: f32[2, 3, 4, 5]) -> (f32[2, 6, 8, 5]) at tensor {
+  %a = transpose(%x) {perm=[0, 3, 1, 2]} : f32[2, 5, 3, 4] from "m.py:1"
+  %b = broadcast(%a) {axes=[0, 1, 2, 4]} : f32[2, 5, 3, 2, 4, 2] from "m.py:2"
+  %c = reshape(%b) : f32[2, 5, 6, 8] from "m.py:3"
+  %d = exp(%c) : f32[2, 5, 6, 8] from "m.py:4"
+  %z = transpose(%d) {perm=[0, 2, 3, 1]} : f32[2, 6, 8, 5] from "m.py:5"
+  return %z
+}
+""",
+    "folds": """func @f(%x: f32[8]) -> (f32[8], f32[8]) at tensor {
+  %i = iota() {axis=0} : f32[8] from "m.py:1"
+  %e = exp(%i) : f32[8] from "m.py:2"
+  %z = mul(%x, %e) : f32[8] from "m.py:3"
+  %n = neg(%x) : f32[8] from "m.py:4"
+  %y = abs(%n) : f32[8] from "m.py:5"
+  return %z, %y
 }
 """,
     "dots": """func @f(%x: f32[3, 4, 5], %y: f32[4, 6, 5], %w: f32[4, 5, 7]) -> (f32[6, 4, 3], f32[3]) at tensor {
@@ -78,25 +81,19 @@ TEXTS = {
   return %y
 }
 """,
-    "variance": """func @f(%x: f32[2, 20000]) -> (f32[2], f32[2]) at tensor {
-  %s = reduce(%x) {axes=[1], kind="sum"} : f32[2] from "m.py:1"
-  %m = div(%s, 20000.0:f32) : f32[2] from "m.py:2"
-  %wide = broadcast(%m) {axes=[0]} : f32[2, 20000] from "m.py:3"
-  %d = sub(%x, %wide) : f32[2, 20000] from "m.py:3"
-  %q = mul(%d, %d) : f32[2, 20000] from "m.py:4"
-  %v = reduce(%q) {axes=[1], kind="sum"} : f32[2] from "m.py:5"
-  return %m, %v
-}
-""",
-    "scaled": """func @f(%x: f32[2, 20000]) -> (f32[2], f32[2]) at tensor {
-  %t = mul(%x, 3.0:f32) : f32[2, 20000] from "m.py:1"
-  %m = reduce(%t) {axes=[1], kind="max"} : f32[2] from "m.py:2"
-  %wide = broadcast(%m) {axes=[0]} : f32[2, 20000] from "m.py:3"
-  %d = sub(%t, %wide) : f32[2, 20000] from "m.py:3"
-  %e = exp(%d) : f32[2, 20000] from "m.py:4"
-  %r = mul(%e, 5.0:f32) : f32[2, 20000] from "m.py:5"
-  %l = reduce(%r) {axes=[1], kind="sum"} : f32[2] from "m.py:6"
-  return %m, %l
+    "biased": """func @f(%q: f32[96, 16], %k: f32[16, 96], %v: f32[96, 8], %bias: f32[96]) -> (f32[96, 8]) at tensor {
+  %s = dot(%q, %k) {rule="a k, k b -> a b"} : f32[96, 96] from "m.py:1"
+  %far = broadcast(%bias) {axes=[1]} : f32[96, 96] from "m.py:2"
+  %t = add(%s, %far) : f32[96, 96] from "m.py:2"
+  %m = reduce(%t) {axes=[1], kind="max"} : f32[96] from "m.py:3"
+  %wide = broadcast(%m) {axes=[0]} : f32[96, 96] from "m.py:3"
+  %d = sub(%t, %wide) : f32[96, 96] from "m.py:3"
+  %e = exp(%d) : f32[96, 96] from "m.py:4"
+  %l = reduce(%e) {axes=[1], kind="sum"} : f32[96] from "m.py:5"
+  %o = dot(%e, %v) {rule="a k, k b -> a b"} : f32[96, 8] from "m.py:6"
+  %below = broadcast(%l) {axes=[0]} : f32[96, 8] from "m.py:7"
+  %y = div(%o, %below) : f32[96, 8] from "m.py:7"
+  return %y
 }
 """,
     "held": """func @f(%x: f32[64, 64], %w: f32[64, 64]) -> (f32[8, 8, 64], f32[64, 64]) at tensor {

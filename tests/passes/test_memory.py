@@ -98,6 +98,10 @@ def test_a_value_that_is_read_through_a_reshape_keeps_its_place() -> None:
     assert held["a"] not in (held["b"], held["c"])
 
 
+def test_what_a_program_returns_has_no_place_in_the_arena() -> None:
+    assert places(planned())["e"] == -1
+
+
 def test_an_overlap_is_found_through_a_reshape() -> None:
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple) -> Node:
         attrs = {**node.attrs, "at": (0,)} if node.attrs.get("name") in ("a", "b") else node.attrs

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import stack.plugins as plugins
-from stack.errors import StackError, UsageError
+from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
 from stack.ir.storage import encode
@@ -137,7 +137,7 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
             f" --to, then look at it with `stackc show RUN {stage}`"
         )
     if stage not in names:
-        raise UsageError(f"no stage {stage!r}; up to the backend there are: {', '.join(names)}")
+        raise unknown_name("up to the backend there is no stage", stage, names)
     captured, frontend = capture(target, settings)
     if settings.strict:
         check_native(captured.func)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 
@@ -15,7 +16,6 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.storage import decode, encode
 from stack.ir.tensor_ops import result_type
 from stack.ir.verifier import verify
-from stack.measure.timing import quantile
 from stack.rewrite.engine import Replacement, replace
 from stack.run.backend import Executable
 from stack.run.compile import compile_func
@@ -124,4 +124,4 @@ def step_seconds(made: Executable, func: Func, inputs: Arrays, step: str) -> flo
     places = [i for i, k in enumerate(made.kernels) if k.stage_node == step]
     made.profile(ready)
     runs = [made.profile(ready) for _ in range(ROUNDS)]
-    return sum(quantile([times[i] for times in runs], 0.5) for i in places)
+    return sum(median(times[i] for times in runs) for i in places)

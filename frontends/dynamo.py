@@ -95,6 +95,12 @@ class TorchFrontend:
 
         return traced(fn, types)
 
+    def breaks(self, fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+        """Graph breaks that Dynamo finds, each with the line that it is about."""
+        from stack.frontends.dynamo_notes import breaks_of
+
+        return breaks_of(fn, args)
+
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         from stack.frontends.torch_arrays import random_inputs
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterator, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
 from typing import Any
 
 
@@ -42,6 +42,20 @@ def graph_notes(output: Any) -> Notes:
     bytecode = captured.bytecode
     notes["decompiled"] = _later(lambda: decompiled(bytecode))
     return notes
+
+
+def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
+    """Why Dynamo ends a graph before the program ends, each with the line that it is about."""
+    import torch
+
+    found = torch._dynamo.explain(fn)(*args)
+    torch._dynamo.reset()
+    told: list[str] = []
+    for each in found.break_reasons:
+        frames = getattr(each, "user_stack", ())
+        place = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
+        told.append(f"{place}{str(each.reason).strip().splitlines()[0]}")
+    return told
 
 
 def _later(make: Callable[[], str]) -> Callable[[], str]:

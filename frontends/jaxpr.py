@@ -127,6 +127,10 @@ class JaxFrontend:
         given = (jax.ShapeDtypeStruct(t.shape, jax_dtype(t.dtype)) for t in types)
         return capture(lambda *arrays: fn(*arrays), tuple(given)).func
 
+    def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
+        """None: a program is traced whole, or not at all."""
+        return []
+
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         """Example arguments: normal floats, integers from 0 to 15, from texts like `f32[2,16]`."""
         import jax

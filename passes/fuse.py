@@ -25,7 +25,7 @@ from stack.passes.control import changed_bodies
 from stack.passes.epilogue_fission import fission_epilogues
 from stack.passes.recompute import recompute_values
 from stack.rewrite.engine import Scope, on, replace, rewrite
-from stack.rewrite.fusion import FusionRule, Grouping, Limits
+from stack.rewrite.fusion import FusionRule, Grouping, Limits, steered
 from stack.rewrite.group import Group, flops_of
 from stack.rewrite.join import Maps
 from stack.rewrite.log import Log
@@ -141,6 +141,7 @@ class Fuse(Pass):
         max_epilogue: most scalar operations of these on an element, where they read another array
             of the size of the dot; 0 for any number. More takes the registers of a GPU's sums.
         multi_gemm: whether dots of one left operand may be one group, with what joins them.
+        rules: more fusion rules, `module:Class`, asked before ours; `-NAME` leaves one of ours out.
     """
 
     name: ClassVar[str] = "fuse"
@@ -150,6 +151,7 @@ class Fuse(Pass):
     epilogue: bool = True
     max_epilogue: float = 0.0
     multi_gemm: bool = False
+    rules: tuple[str, ...] = ()
 
     def run(self, func: Func, log: Log) -> Func:
         func = rewrite(func, (reshape_first,), log)
@@ -167,6 +169,7 @@ class Fuse(Pass):
             multi_gemm = (MultiGemm(),) if self.multi_gemm else ()
             rules = (*rules, *multi_gemm, Epilogue(self.max_epilogue))
             grouped |= {"dot"}
+        rules = steered(rules, self.rules)
         limits = Limits(self.max_inputs, self.max_nodes, self.recompute)
         grouping = Grouping(inner, rules, log, limits, grouped)
         grouping.run(0)

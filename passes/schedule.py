@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import UsageError
+from stack.imports import function_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_contraction
 from stack.passes.blocking.policies import block_policy
@@ -50,7 +51,8 @@ class WriteSchedules(Pass):
     or puts side by side: a kernel for each.
 
     Attributes:
-        loops: whose kernels follow it, one of `LOOPS`.
+        loops: whose kernels follow it, one of `LOOPS`; or `module:function`, which gives the policy
+            of a group for a target.
         most: how many to name, best first.
     """
 
@@ -59,7 +61,7 @@ class WriteSchedules(Pass):
     most: int = 1
 
     def run(self, func: Func, log: Log) -> Func:
-        if self.loops not in LOOPS:
+        if self.loops not in LOOPS and ":" not in self.loops:
             raise UsageError(f"no loops {self.loops!r} to schedule; there are: {', '.join(LOOPS)}")
         return _Writer(self, log).run(func)
 
@@ -159,7 +161,8 @@ def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
     """
     if node.op not in ("fusion", "stream", "dot") or node.attrs.get("kind") == "library":
         return None
-    return LOOPS[loops](_group(node), target)
+    policy = LOOPS[loops] if loops in LOOPS else function_of(loops)
+    return policy(_group(node), target)
 
 
 def _group(node: Node) -> Node:

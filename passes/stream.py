@@ -96,9 +96,9 @@ class Stream(Pass):
                 continue
             if built is None:
                 continue
-            if not log.spend("stream", graph.lines(candidate.region.members)):
+            if not log.spend("stream", candidate.lines, graph.name(sink)):
                 return None
-            log.note(candidate.text(), graph.lines(candidate.region.members))
+            log.note(candidate.text(), candidate.lines)
             return replace(graph.block, built)
         return None
 
@@ -136,9 +136,8 @@ class Stream(Pass):
             return None
         made: Block | None = None
         for candidate, after in found:
-            lines = candidate.graph.lines(candidate.region.members)
-            if log.spend("stream", lines):
-                log.note(candidate.text(), lines)
+            if log.spend("stream", candidate.lines):
+                log.note(candidate.text(), candidate.lines)
                 made = after
         return made
 

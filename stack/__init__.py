@@ -8,6 +8,8 @@ from __future__ import annotations
 from stack import errors
 from stack.hosted import Kernel, op
 from stack.ir import Func, parse, verify
+from stack.rewrite import Pass, Pipeline
+from stack.rewrite.pipeline import register_pass
 from stack.run.compile import trace
 from stack.run.compiled import compile, jit
 from stack.run.watch import capture
@@ -15,12 +17,15 @@ from stack.run.watch import capture
 __all__ = [
     "Func",
     "Kernel",
+    "Pass",
+    "Pipeline",
     "capture",
     "compile",
     "errors",
     "jit",
     "op",
     "parse",
+    "register_pass",
     "trace",
     "verify",
 ]

@@ -7,7 +7,20 @@ import os
 import sys
 from collections.abc import Sequence
 
-from stack.commands import bench, compare, dump, inventory, opt, report, show, targets
+from stack.commands import (
+    bench,
+    compare,
+    dump,
+    explain,
+    faults,
+    inventory,
+    new,
+    opt,
+    report,
+    run,
+    show,
+    targets,
+)
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 from stack.hosted import add_file
@@ -20,12 +33,19 @@ what other compilers make of it.
   stackc show r1 fused                                   read a stage
   stackc diff r1:canonical r1:fused                      what a stage changed
   stackc where r1 models.py:250                          where a source line went
+  stackc explain r1 q k                                  why they are, or are not, one kernel
   stackc opt r1:imported --pass-pipeline=canonicalize    run passes over IR text
+  stackc new pass mine --kind fusion                     a pass of your own, with its tests
+  stackc bisect demos/transformer.py:llama_block         the first wrong pass, rewrite or kernel
   stackc targets sm_90                                   the numbers that passes decide by
 
 `stackc COMMAND --help` says more, with examples.
 exit codes: 0 ok, 1 a check failed, 2 usage, 3 unsupported op, 4 verifier error, 5 backend missing
 """
+
+COMMANDS = (
+    *(dump, report, compare, bench, show, explain, opt, run, faults, new, inventory, targets),
+)
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -36,7 +56,7 @@ def build_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
-    for module in (dump, compare, bench, show, opt, inventory, targets, report):
+    for module in COMMANDS:
         module.add(subparsers)
     return parser
 

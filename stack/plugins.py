@@ -6,12 +6,13 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from stack.errors import unknown_name
+from stack.errors import UsageError, unknown_name
 
 GROUPS = (
     *("stack.frontends", "stack.backends", "stack.passes", "stack.ops"),
     "stack.partitioners",
 )
+_ADDED: dict[str, dict[str, Any]] = {}  # by group and name: what this process registered
 
 
 @cache
@@ -19,16 +20,37 @@ def _points(group: str) -> dict[str, EntryPoint]:
     return {point.name: point for point in entry_points(group=group)}
 
 
+def register(group: str, name: str, plugin: Any) -> None:
+    """Make a plugin known to this process, as an entry point makes it known to all.
+
+    Raises UsageError where another has the name.
+    """
+    held = _ADDED.setdefault(group, {})
+    other = held.get(name)
+    again = other is not None and _place(other) == _place(plugin)  # the same file, read again
+    if not again and (other is not None or name in _points(group)):
+        raise UsageError(f"the name {name!r} is taken among {group}")
+    held[name] = plugin
+    load.cache_clear()
+
+
+def _place(plugin: Any) -> tuple[str, str]:
+    return str(getattr(plugin, "__module__", "")), str(getattr(plugin, "__qualname__", plugin))
+
+
 def names(group: str) -> list[str]:
     """Everything installed in a group, sorted."""
-    return sorted(_points(group))
+    return sorted({*_points(group), *_ADDED.get(group, ())})
 
 
 @cache
 def load(group: str, name: str) -> Any:
     """Import one plugin. Raises UsageError with the known names."""
+    added = _ADDED.get(group, {})
+    if name in added:
+        return added[name]
     points = _points(group)
     if name not in points:
         kind = group.removeprefix("stack.").removesuffix("es" if group.endswith("passes") else "s")
-        raise unknown_name(f"no {kind}", name, points)
+        raise unknown_name(f"no {kind}", name, names(group))
     return points[name].load()

@@ -1,9 +1,13 @@
-"""Small functions for tests of passes: `%z` of lines `%z = ...`, and what a pass makes of them."""
+"""Small functions for tests of passes: `%z` of lines `%z = ...`, and what a pass makes of them.
+
+Values are kept on ties, signed zeros, infinities and nan too.
+"""
 
 from __future__ import annotations
 
 import re
 
+from stack.explore.check import Truth
 from stack.ir import Func, parse
 from stack.rewrite import Pipeline
 
@@ -27,7 +31,9 @@ def func(params: str, lines: str) -> Func:
 def check_rewrite(pipeline: str, case: tuple[str, str, str]) -> None:
     """The pass makes the expected nodes, keeps the values, and does nothing the second time."""
     params, before, after = case
-    result = Pipeline(pipeline).run(func(params, before), check=True)
+    program = func(params, before)
+    result = Pipeline(pipeline).run(program, check=True)
+    assert Truth(program).problem(result.func) == ""
     want = func(params, after)
     assert result.func.results == want.results, f"{result.func}\n{want}"
     assert Pipeline(pipeline).run(result.func).func is result.func

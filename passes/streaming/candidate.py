@@ -309,8 +309,19 @@ class Candidate:
 
     # ---- result
 
+    @property
+    def computed(self) -> tuple[Node, ...]:
+        """The nodes of the function that the stream computes, operands first."""
+        found = self.region.computed.union(self.finishing)
+        return tuple(sorted(found, key=lambda n: self.graph.place.get(n, -1)))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Their source lines."""
+        return self.graph.lines(self.computed)
+
     def _replacements(self, stream: Node) -> dict[Node, Replacement]:
-        inner = tuple(self.region.members)
+        inner = self.computed
         if not isinstance(stream.type, TupleType):
             return {self.outputs[0]: Replacement(stream, inner)}
         return {

@@ -125,6 +125,12 @@ class Region:
             found.extend((name,) if made is None else self.atoms(made))
         return tuple(found)
 
+    @property
+    def computed(self) -> frozenset[Node]:
+        """The nodes of the function that the stream computes."""
+        passed = (v.node for v in (*self.visited, *self._rows) if self.passes(v))
+        return frozenset((*self.members, *self.dots, *passed))
+
     def passes(self, value: Value) -> bool:
         """Whether a value is computed in the stream from its operands, rather than read."""
         node = value.node

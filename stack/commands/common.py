@@ -35,7 +35,7 @@ def command(
         action="append",
         default=[],
         metavar="FILE",
-        help="a Python file that declares operators (stack.op); once for each file",
+        help="a Python file that declares operators (stack.op) or passes (stack.register_pass)",
     )
     parser.set_defaults(run=run, command=parser)
     return parser
@@ -65,8 +65,8 @@ def add_target(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_compile(parser: argparse.ArgumentParser) -> None:
-    """How to compile."""
+def add_compile(parser: argparse.ArgumentParser, several_passes: bool = False) -> None:
+    """How to compile; with `several_passes`, in each of several ways."""
     parser.add_argument(
         "--backend",
         metavar="NAME",
@@ -83,9 +83,11 @@ def add_compile(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--passes",
-        default="default",
+        action="append" if several_passes else "store",
+        default=None if several_passes else "default",
         metavar="PIPELINE",
-        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline",
+        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline; or"
+        " what to change of that, as 'default,+file.py:Mine@fused,-layout'",
     )
     add_schedule(parser)
     parser.add_argument(

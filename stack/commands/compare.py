@@ -42,6 +42,7 @@ TEXT = f"""
     examples:
       stackc compare demos/transformer.py:llama_block --with inductor,xla,tvm,eager
       stackc compare demos/transformer.py:llama_block --frontend jax --with xla,eager --json
+      stackc compare net.py:net -i 'f32[8,8]' --passes default --passes default,-stream --with eager
       stackc compare model.py:net -i 'f32[8,128]' --with 'tvm{{seconds=60}},inductor' --html c.html
       stackc compare model.py:net --sharding --mesh dp=2,tp=4 --shard 'x: dp' --with shardy,xla
 """
@@ -58,7 +59,7 @@ def add(subparsers: common.Subparsers) -> None:
         help="separated by commas, with options as in 'tvm{seconds=60}'"
         f" (default: {PEERS}; of --sharding: {PARTITIONERS})",
     )
-    common.add_compile(parser)
+    common.add_compile(parser, several_passes=True)
     parser.add_argument("--sharding", action="store_true", help="compare partitions")
     common.add_mesh(parser)
     parser.add_argument(
@@ -78,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--mesh and --shard are for --sharding")
     peers = parse_backends(args.peers or PEERS)
     target = common.target_of(args)
+    passes: list[str] = args.passes or ["default"]
+    args.passes = passes[0]
     settings = common.settings_of(args)
     captured, frontend = capture(target, settings)
     if not isinstance(target, Program):
@@ -87,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         [program],
         peers,
         backend=settings.backend,
-        passes=args.passes,
+        passes=passes,
         options=settings.options,
         target=label(target),
         rounds=args.rounds,

@@ -8,6 +8,7 @@ from pathlib import Path
 import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
+from stack.explore.check import check_stages
 from stack.explore.dump import describe
 from stack.explore.lowering import (
     compile_target,
@@ -17,6 +18,7 @@ from stack.explore.lowering import (
 )
 from stack.explore.saved import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
+from stack.explore.table import table
 from stack.explore.target import Target
 from stack.explore.training import train_runs
 from stack.measure.profile import Profile, profile
@@ -39,6 +41,7 @@ TEXT = """
       stackc dump model.py:net -i 'f32[8,128]' --to fused
       stackc dump model.py:net -i 'f32[8,128]' --passes 'canonicalize,fuse{max_inputs=4}'
       stackc dump model.py:net -i 'f32[8,128]' --profile
+      stackc dump model.py:net -i 'f32[8,128]' --check
       stackc dump model.py:net -i 'f32[8,128]' --backend cuda --target sm_90    no GPU needed
       stackc dump model.py:net -i 'f32[8,128]' --target avx2    as that CPU would have it
       stackc dump model.py:net -i 'bf16[8,128]' --backend 'triton{excess_precision=false}'
@@ -62,6 +65,12 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("--all", action="store_true", help="print the text of every stage too")
     parser.add_argument(
         "--train", action="store_true", help="the training step: results and all gradients"
+    )
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="interpret every stage on ties, signed zeros, inf and nan, and look for overlaps in"
+        " memory; exit code 1 where one is not what the program was",
     )
     parser.add_argument(
         "--profile", action="store_true", help="run it, and print time and share of the roof too"
@@ -107,7 +116,23 @@ def run(args: argparse.Namespace) -> int:
         _print_stages(record)
     elif args.to:
         print(f"\n{record[args.to].text.rstrip()}")
-    return 0
+    return _check(record) if args.check else 0
+
+
+def _check(record: Run) -> int:
+    """Print how far every stage is from the program; 1 where one is too far."""
+    verdicts = list(check_stages(record.records))
+    kinds = list(dict.fromkeys(v.kind for v in verdicts if v.kind != "memory"))
+    rows: list[list[object]] = []
+    for stage in dict.fromkeys(v.stage for v in verdicts):
+        cells = {v.kind: "wrong" if v.problem else v.error for v in verdicts if v.stage == stage}
+        rows.append([stage, *(cells.get(kind) for kind in kinds)])
+    print(f"\n{table(['largest error', *kinds], rows)}")
+    wrong = [v for v in verdicts if v.problem]
+    for verdict in wrong:
+        print(f"{verdict.stage} ({verdict.kind}): {verdict.problem}")
+    print("" if wrong else "every stage is what the program was; no overlap in memory")
+    return int(bool(wrong))
 
 
 def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:

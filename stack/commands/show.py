@@ -1,19 +1,16 @@
-"""`stackc show`, `diff`, `where`, `explain`: looking at runs and at IR text."""
+"""`stackc show`, `diff`: looking at runs and at IR text."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, one_stage, summary, without_lines
-from stack.explore.dump import describe, source_text
+from stack.explore.dump import describe
 from stack.explore.saved import SavedRun, is_run, load_run
-from stack.explore.sharding import notes_of
 from stack.explore.table import table
-from stack.explore.where import explain, where
 from stack.ir import files
 
 SHOW = """
@@ -38,27 +35,6 @@ DIFF = """
       stackc diff r1 r2
       stackc diff r1 r2 --stage fused
 """
-WHERE = """
-    Where a source line went, and where a node or a kernel came from.
-
-    WHAT is a source line (block.py:42), a file, a module path (attn.wq), a node or a kernel.
-
-    examples:
-      stackc where r1 transformer.py:42
-      stackc where r1 softmax
-      stackc where r1 kernel_3
-"""
-EXPLAIN = """
-    Why a line became what it is: what each pass rewrote there, which groups it formed, what it
-    refused to fuse and which rules nearly applied. Reads the saved stages and runs their
-    pipelines again, so it needs neither the framework nor the model.
-
-    examples:
-      stackc explain r1 transformer.py:42
-      stackc explain r1 softmax --stage fused
-      stackc explain r1 --sharding %h        where a value lies on a mesh, and from whom it has that
-      stackc explain r3/joint block.py:42    of a training step: kept or recomputed, at what price
-"""
 
 
 def add(subparsers: common.Subparsers) -> None:
@@ -76,21 +52,6 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("--stage", metavar="NAME", help="this stage of both runs")
     parser.add_argument("--lines", action="store_true", help="compare source lines too")
     parser.add_argument("-U", "--context", type=int, default=2, metavar="N")
-
-    parser = common.command(
-        subparsers, "where", run_where, "from source to kernels and back", WHERE
-    )
-    parser.add_argument("saved", metavar="RUN")
-    parser.add_argument("what", metavar="WHAT")
-    parser.add_argument("--stage", metavar="NAME", help="this stage only")
-    common.add_json(parser, "stack.where/1")
-
-    parser = common.command(subparsers, "explain", run_explain, "why a line became that", EXPLAIN)
-    parser.add_argument("saved", metavar="RUN")
-    parser.add_argument("what", nargs="?", metavar="WHAT")
-    parser.add_argument("--sharding", metavar="VALUE", help="why this value lies where it does")
-    parser.add_argument("--stage", metavar="NAME", help="this stage only")
-    common.add_json(parser, "stack.explain/1")
 
 
 def run_show(args: argparse.Namespace) -> int:
@@ -154,57 +115,3 @@ def run_diff(args: argparse.Namespace) -> int:
     print(text, end="")
     common.progress(summary(text))
     return 1
-
-
-def run_where(args: argparse.Namespace) -> int:
-    """Print the places of WHAT."""
-    run = load_run(args.saved)
-    found = where(run, args.what)
-    stages = {s: p for s, p in found.stages.items() if args.stage in (None, s)}
-    kernels = [k for k in run.kernels if k["name"] in found.kernels]
-    if args.json:
-        nodes: dict[str, Any] = {
-            s: [
-                {"node": p.name, "text": p.text, "source": list(p.source), "in": list(p.path)}
-                for p in held
-            ]
-            for s, held in stages.items()
-        }
-        document = {"schema": "stack.where/1", "what": found.what, "source": list(found.source)}
-        common.print_json({**document, "stages": nodes, "kernels": found.kernels})
-        return 0
-    print(f"{args.what}: from {', '.join(found.source) or 'no source line'}")
-    for stage, held in stages.items():
-        print(f"\n{stage}:")
-        for place in held:
-            inside = f"   in {' > '.join(place.path)}" if place.path else ""
-            print(f"  {without_lines(place.text)}{inside}")
-    if kernels:
-        print("\nkernels:")
-        rows = [[k["name"], k["kind"], source_text(k["source"], 8)] for k in kernels]
-        print(table(["kernel", "kind", "source"], rows))
-    return 0
-
-
-def run_explain(args: argparse.Namespace) -> int:
-    """Print what passes did there."""
-    if args.sharding:
-        for stage, note in notes_of(load_run(args.saved), args.sharding):
-            print(f"{stage}: {note}")
-        return 0
-    if args.what is None:
-        raise UsageError("explain what? a source line, a node, or --sharding VALUE")
-    reasons = [r for r in explain(load_run(args.saved), args.what) if args.stage in (None, r.stage)]
-    if args.json:
-        told = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]
-        common.print_json({"schema": "stack.explain/1", "what": args.what, "reasons": told})
-        return 0
-    last: tuple[str, str] | None = None
-    for reason in reasons:
-        if (reason.stage, reason.pass_name) != last:
-            last = (reason.stage, reason.pass_name)
-            print(f"{reason.stage}: {reason.pass_name}")
-        print("  " + reason.text.replace("\n", "\n    "))
-    if not reasons:
-        print(f"no pass touched {args.what}")
-    return 0

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import numpy as np
-
 import stack.plugins as plugins
-from stack.errors import StackError, UsageError
+from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
-from stack.hosted import Op
-from stack.ir.node import Func
-from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.storage import encode
-from stack.ir.types import BF16, DType, TensorType
 from stack.rewrite.check import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
@@ -33,79 +27,12 @@ from stack.run.compile import (
 )
 from stack.run.compiled import Compiled
 from stack.run.coverage import coverage_of
-from stack.run.frontend import Calls, Captured, Frontend
+from stack.run.frontend import Captured, Frontend
+from stack.run.ir_frontend import IRFrontend, captured_of
 from stack.run.record import Run, Stage
 from stack.run.targets import target_of
 from stack.schedule import schedules_in
 from stack.target import Gpu
-
-
-class IRFrontend:
-    """Stands where a framework would, for functions that come from text: storage arrays as is."""
-
-    name = "ir"
-
-    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
-        return isinstance(fn, Func)
-
-    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
-        return captured_of(fn)
-
-    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
-        raise UsageError("a function from text is compiled as it is, for its own sizes")
-
-    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
-        held = np.asarray(array)
-        expected = "uint16" if dtype is BF16 else dtype.numpy
-        if held.dtype.name != expected:
-            raise TypeError(f"expected {expected} values, got {held.dtype.name}")
-        return held
-
-    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
-        return array
-
-    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
-        raise UsageError("a function from text takes arrays in host memory")
-
-    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
-        raise UsageError("a function from text gives arrays in host memory")
-
-    def space(self) -> ArraySpace:
-        return NumpySpace()
-
-    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Whatever framework the name says: `jax:fft`."""
-        frontend: Frontend = plugins.load("stack.frontends", target.partition(":")[0])
-        return frontend.call_opaque(target, call, args)
-
-    def hosted(self, made: Op) -> Callable[..., Any]:
-        raise UsageError("a function from text calls operators by name")
-
-    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
-        raise UsageError("IR text has no functions to trace")
-
-    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
-        raise UsageError("a file of IR text says its own inputs: -i is for programs")
-
-    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
-        raise UsageError("a function from text has no gradient to ask for")
-
-
-def captured_of(func: Func) -> Captured:
-    """A function from text, as if a frontend had captured it."""
-
-    def flatten(*args: Any) -> list[Any]:
-        return list(args)
-
-    return Captured(
-        func=func,
-        text=str(func),
-        bound=(),
-        flatten=flatten,
-        unflatten=lambda results: results[0] if len(results) == 1 else tuple(results),
-        original=func.interpret,
-        args=(),
-    )
 
 
 def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
@@ -210,7 +137,7 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
             f" --to, then look at it with `stackc show RUN {stage}`"
         )
     if stage not in names:
-        raise UsageError(f"no stage {stage!r}; up to the backend there are: {', '.join(names)}")
+        raise unknown_name("up to the backend there is no stage", stage, names)
     captured, frontend = capture(target, settings)
     if settings.strict:
         check_native(captured.func)

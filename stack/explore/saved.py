@@ -11,12 +11,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from stack.errors import ParseError, UsageError
+from stack.errors import ParseError, UsageError, unknown_name
 from stack.ir.files import CONSTANTS, load_constants
 from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.ir.trusted import inside, read_text
 from stack.run.record import SCHEMA
+from stack.target import Target, load
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,7 @@ class SavedRun:
         for entry in self.manifest["stages"]:
             if entry["name"] == name:
                 return entry
-        raise UsageError(
-            f"{self.folder} has no stage {name!r}; there are: {', '.join(self.stages)}"
-        )
+        raise unknown_name(f"{self.folder} has no stage", name, self.stages)
 
     def text(self, name: str) -> str:
         """The text of a stage."""
@@ -79,6 +78,11 @@ class SavedRun:
         """The manifest's kernel entries."""
         return list(self.manifest["kernels"])
 
+    def note(self, title: str) -> str:
+        """What was noted under a title, such as "guards"; empty where nothing was."""
+        path = f"notes/{title}.txt"
+        return self._read(path) if (self.folder / path).is_file() else ""
+
     def kernel_text(self, name: str) -> str:
         """The code of a kernel; raises UsageError with the names that exist."""
         for entry in self.kernels:
@@ -88,6 +92,15 @@ class SavedRun:
                 return self._read(entry["file"])
         known = ", ".join(str(k["name"]) for k in self.kernels) or "none"
         raise UsageError(f"{self.folder} has no kernel {name!r}; there are: {known}")
+
+
+def machine_of(run: SavedRun) -> Target | None:
+    """What the run was lowered for; None where only a file that is gone says it."""
+    name = str(run.manifest.get("machine") or "")
+    try:
+        return load(name) if name else None
+    except UsageError:
+        return None
 
 
 def is_run(folder: Path) -> bool:
@@ -107,12 +120,27 @@ def load_run(folder: str | Path) -> SavedRun:
         raise UsageError(f"{path} cannot be read: {error}") from error
     schema = cast("dict[str, Any]", manifest).get("schema") if isinstance(manifest, dict) else None
     if schema != SCHEMA:
-        raise UsageError(f"{path} has schema {schema!r}; this version reads {SCHEMA!r}")
+        raise UsageError(_of_another_version(root, schema, manifest))
     found = cast("dict[str, Any]", manifest)
     for what in ("stages", "kernels"):
         if not _are_entries(found.get(what)):
             raise UsageError(f"{path} is damaged: {what} is no list of names and files")
     return SavedRun(root, found)
+
+
+def _of_another_version(root: Path, schema: object, manifest: Any) -> str:
+    """Which version wrote a run that this one does not read, and what can still be done with it."""
+    held = cast("dict[str, Any]", manifest) if isinstance(manifest, dict) else {}
+    versions = held.get("versions")
+    known = cast("dict[str, Any]", versions) if isinstance(versions, dict) else {}
+    wrote = f"stack-compiler {known.get('stack-compiler', 'of an unknown version')}"
+    stages = sorted(file.name for file in root.glob("*.stack"))
+    still = f"{root / stages[0]}" if stages else "its files"
+    return (
+        f"{root} was written by {wrote}, as {schema!r}; this version reads {SCHEMA!r}. Its stages"
+        f" are text: `stackc show {still}` and `stackc run` may read them, and `stackc dump"
+        " TARGET -o DIR` writes the run again"
+    )
 
 
 def _are_entries(held: Any) -> bool:

@@ -99,7 +99,8 @@ def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
         for note in run.stage(stage)["notes"]
         if note.startswith((f"{name}:", f"{name} "))
     ]
-    like = [note.removeprefix(f"{name} is split like %") for _, note in found if " is split like %" in note]
+    start = f"{name} is split like %"
+    like = [note.removeprefix(start) for _, note in found if " is split like %" in note]
     found += [more for other in like for more in notes_of(run, other)]
     if not found:
         raise UsageError(f"nothing was decided about {name}: it was annotated, or has no name")

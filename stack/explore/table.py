@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 
 _NUMBER = re.compile(r"[-+~<>]?\d[\d.,]*(?:e[-+]?\d+)?(?:\s?(?:%|x|ms|s|us|k|M|G|[kMGT]i?B|B))?")
@@ -12,9 +15,40 @@ _STEPS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 def table(head: Sequence[str], rows: Iterable[Sequence[object]], widest: int = 60) -> str:
     """A table with aligned columns: numbers to the right, text to the left.
 
-    Cells longer than `widest` are cut in the middle, except in the last column.
+    Cells longer than `widest` are cut in the middle, except in the last column. Where a terminal is
+    too narrow for the columns, each row is a few lines of its own.
     """
     cells = [[_cell(c) for c in row] for row in rows]
+    width = terminal_width()
+    made = _aligned(head, cells, widest)
+    too_wide = width is not None and max(map(len, made.splitlines())) > width
+    return _stacked(head, cells, width) if too_wide and width and cells else made
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that is printed to, or as COLUMNS says; None for a file or a pipe."""
+    asked = os.environ.get("COLUMNS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    try:
+        return os.get_terminal_size(sys.stdout.fileno()).columns if sys.stdout.isatty() else None
+    except (OSError, ValueError):
+        return None
+
+
+def _stacked(head: Sequence[str], cells: Sequence[Sequence[str]], width: int) -> str:
+    """Rows one below the other, a line for each cell that says something."""
+    blocks: list[str] = []
+    for row in cells:
+        pairs = [
+            (name, text) for name, text in zip(head, row, strict=True) if text not in ("", "-")
+        ]
+        lines = [textwrap.fill(f"{n}: {t}", width, subsequent_indent="  ") for n, t in pairs]
+        blocks.append("\n".join(lines))
+    return "\n\n".join(blocks)
+
+
+def _aligned(head: Sequence[str], cells: Sequence[Sequence[str]], widest: int) -> str:
     last = len(head) - 1
     short = [
         [text if i == last else cut(text, widest) for i, text in enumerate(row)] for row in cells

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError
-from stack.explore.saved import SavedRun
+from stack.explore.saved import SavedRun, machine_of
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.rewrite.pipeline import Pipeline, Record
-from stack.target import Target, load
 
 _LINE = re.compile(r"(?P<file>[^\s:]+\.\w+)(?::(?P<line>\d+))?")
 
@@ -70,45 +69,45 @@ def matches(source: str, what: str) -> bool:
 def where(run: SavedRun, what: str) -> Found:
     """Nodes and kernels of a source line, a module path, a node or a kernel.
 
-    Raises UsageError naming what the run has.
+    A node or a kernel is looked for under its own name; a stage that has no such name shows what
+    shares its source lines. Raises UsageError naming what the run has.
     """
-    funcs = {name: run.func(name) for name in run.stages if run.is_ir(name)}
-    lines = _lines_of(run, funcs, what)
+    held = {name: tuple(places(run.func(name))) for name in run.stages if run.is_ir(name)}
+    own = {str(k["stage_node"]) for k in run.kernels if k["name"] == what} or {what.lstrip("%")}
+    named = [p for found in held.values() for p in found if p.name in own]
+    lines = _lines_of(named) if named else _asked(run, held.values(), what)
     found = Found(what, tuple(lines))
-    for stage, func in funcs.items():
-        hits = [p for p in places(func) if p.name == what or not set(p.source).isdisjoint(lines)]
+    for stage, everything in held.items():
+        hits = _outermost(p for p in everything if p.name in own) if named else []
+        hits = hits or [p for p in everything if not set(p.source).isdisjoint(lines)]
         if hits:
             found.stages[stage] = hits
-    found.kernels = [
-        str(k["name"])
-        for k in run.kernels
-        if k["name"] == what or any(_same_line(s, lines) for s in k["source"])
-    ]
+    mine = [k for k in run.kernels if k["name"] == what or k["stage_node"] in own]
+    if not (named and mine):
+        mine = [k for k in run.kernels if any(_same_line(s, lines) for s in k["source"])]
+    found.kernels = [str(k["name"]) for k in mine]
     return found
 
 
-def _same_line(source: str, lines: list[str]) -> bool:
+def _outermost(found: Iterable[Place]) -> list[Place]:
+    """Bodies of groups repeat the name of what they compute: the group counts."""
+    held = list(found)
+    depth = min((len(place.path) for place in held), default=0)
+    return [place for place in held if len(place.path) == depth]
+
+
+def _same_line(source: str, lines: Iterable[str]) -> bool:
     place = source.split(" ")[0]
     return any(place == line.split(" ")[0] for line in lines)
 
 
-def _lines_of(run: SavedRun, funcs: dict[str, Func], what: str) -> list[str]:
-    everything: dict[str, None] = {}
-    named: dict[str, None] = {}
-    is_name = False
-    for func in funcs.values():
-        for place in places(func):
-            everything.update(dict.fromkeys(place.source))
-            if place.name == what:
-                is_name = True
-                named.update(dict.fromkeys(place.source))
-    for kernel in run.kernels:
-        if kernel["name"] == what:
-            is_name = True
-            short = {str(s).split(" ")[0] for s in kernel["source"]}
-            named.update(dict.fromkeys(s for s in everything if s.split(" ")[0] in short))
-    if is_name:
-        return list(named)
+def _lines_of(found: Iterable[Place]) -> list[str]:
+    return list(dict.fromkeys(line for place in found for line in place.source))
+
+
+def _asked(run: SavedRun, held: Iterable[Iterable[Place]], what: str) -> list[str]:
+    """The source lines that `what` names."""
+    everything = _lines_of(place for found in held for place in found)
     hits = [line for line in everything if matches(line, what)]
     if not hits:
         files = sorted({line.split(" ")[0] for line in everything})
@@ -138,7 +137,7 @@ def explain(run: SavedRun, what: str) -> list[Reason]:
     lines = set(where(run, what).source)
     reasons: list[Reason] = []
     before: str | None = None
-    machine = _machine(run)
+    machine = machine_of(run)
     for stage in run.stages:
         if not run.is_ir(stage):
             continue
@@ -151,15 +150,6 @@ def explain(run: SavedRun, what: str) -> list[Reason]:
                 reasons.extend(Reason(stage, record.name, text) for text in _told(record, lines))
         before = stage
     return reasons
-
-
-def _machine(run: SavedRun) -> Target | None:
-    """What the run was lowered for; None where only a file that is gone says it."""
-    name = str(run.manifest.get("machine") or "")
-    try:
-        return load(name) if name else None
-    except UsageError:
-        return None
 
 
 def _told(record: Record, lines: set[str]) -> list[str]:

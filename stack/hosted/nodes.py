@@ -11,6 +11,7 @@ from stack.errors import RuleError, StackError
 from stack.hosted.arrays import Array, Namespace
 from stack.hosted.declaration import NUMPY, Kernel, Op
 from stack.hosted.registry import find
+from stack.imports import function_of
 from stack.ir.builder import Builder, param
 from stack.ir.node import Func, Node
 from stack.ir.types import TensorType, type_symbols
@@ -73,8 +74,14 @@ def attributes_of(node: Node) -> dict[str, Any]:
 
 
 def kernel_of(node: Node, device: str) -> Kernel:
-    """The code by hand that a `custom` node is kept for. Raises StackError where it is not here."""
-    made, name = find(str(node.attrs["name"])), node.attrs.get("kernel")
+    """The code by hand that a `custom` node is kept for. Raises StackError where it is not here.
+
+    A kernel called `file.py:function` stands for itself: no operator is declared for it.
+    """
+    name = str(node.attrs.get("kernel", ""))
+    if ":" in name:
+        return Kernel(device, function_of(name), name)
+    made = find(str(node.attrs["name"]))
     for kernel in made.kernels:
         if kernel.device == device and kernel.name == name:
             return kernel

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from typing import Any
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.hosted.declaration import NUMPY, Kernel, Op
+from stack.imports import import_named
 
 GROUP = "stack.ops"
 FILES = "STACK_PLUGINS"  # paths of files that declare operators
@@ -100,11 +100,6 @@ def _load_files() -> None:
 
 @cache
 def _load_file(path: str) -> None:
-    file = Path(path)
-    if not file.is_file():
+    if not Path(path).is_file():
         raise UsageError(f"there is no file {path} to declare operators ({FILES}, --plugin)")
-    spec = importlib.util.spec_from_file_location(f"plugin_{file.stem}", file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    import_named(path)

@@ -85,7 +85,7 @@ def compare(
     peers: Sequence[BackendSpec],
     *,
     backend: str | None = None,
-    passes: str = "default",
+    passes: str | Sequence[str] = "default",
     options: Mapping[str, Any] = NO_OPTIONS,
     target: str = "",
     rounds: int = ROUNDS,
@@ -96,11 +96,15 @@ def compare(
 
     The first program goes through our compiler, every peer's replay and their own ways; further
     ones (the same computation in another framework) only through the own way of that framework's
-    compiler. `ir_only` names peers whose own way is left out, such as one that would tune twice.
+    compiler. Of several `passes` each is a system. `ir_only` names peers whose own way is left
+    out, such as one that would tune twice.
     """
     first = programs[0]
     say("compiling with stack")
-    systems = [own_system(first, backend, passes, target, options)]
+    texts = [passes] if isinstance(passes, str) else list(passes)
+    systems = [own_system(first, backend, text, target, options) for text in texts]
+    for system, text in zip(systems, texts):
+        system.label += f" {text}" if len(texts) > 1 else ""
     for peer in peers:
         ways = WAYS[:1] if peer.backend in ir_only else WAYS
         found = peer_systems(first, peer, ways, say)

@@ -79,7 +79,8 @@ def difference(expected: Any, found: Any, dtype: DType) -> float:
     if not finite.any():
         return 0.0
     scale = max(float(np.abs(want[finite]).max()), 1e-30)
-    return float(np.abs(np.where(same, 0, want - have)).max()) / scale
+    with np.errstate(invalid="ignore"):
+        return float(np.abs(np.where(same, 0, want - have)).max()) / scale
 
 
 class Checker:

@@ -284,7 +284,8 @@ class _Engine:
                     print_node(node, scope.block),
                     scope.lines(node),
                 )
-            if not self.log.spend(rule.name, scope.lines(node, *found.inner)):
+            name = f"%{scope.block.names.get(node, node.op)}"
+            if not self.log.spend(rule.name, scope.lines(node, *found.inner), name):
                 self.stopped = True
                 return None
             applied[rule.name] += 1
@@ -296,11 +297,13 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
     """Put replacements into a closed block.
 
     Operands of replacements may be old nodes, which are replaced in turn. The new nodes take the
-    name of the node that they stand for, and the source lines of everything in the match.
+    name of the node that they stand for, and the source lines of everything in the match and of
+    what nobody needs any more: no line is lost while something is left of what it computed.
     """
     done = _resolve(block, replaced)
     found: list[Node] = []
     _collect(block, found)
+    dead = _dead(block, found, replaced, done)
     old = set(found) | set(block.params)
     names: dict[Node, str] = {}
     locs: dict[Node, dict[str, None]] = {}
@@ -323,20 +326,68 @@ def replace(block: Block, replaced: Mapping[Node, Replacement]) -> Block:
         for fresh, own in (replacement.locs or {}).items():
             if fresh in done:
                 locs.setdefault(done[fresh], {}).update(dict.fromkeys(own))
-        lines = [x for n in (node, *replacement.inner) for x in block.locs.get(n, ())]
-        pending = [replacement.node]
-        visited: set[Node] = set()
-        while lines and pending:
-            fresh = pending.pop()
-            if fresh in visited or (fresh in old and fresh is not replacement.node):
-                continue
-            visited.add(fresh)
-            if fresh in done:
-                locs.setdefault(done[fresh], {}).update(dict.fromkeys(lines))
-            if fresh not in old:
-                pending.extend(deps(fresh))
+        match = (node, *replacement.inner, *dead.get(node, ()))
+        lines = dict.fromkeys(x for n in match for x in block.locs.get(n, ()))
+        fresh = _fresh(replacement.node, old, done) if lines else []
+        inside = {n: _lines_inside(n) for n in fresh if n.blocks and len(fresh) > 1}
+        for line in lines:
+            # of several groups, those whose bodies hold the line
+            for new in [n for n in inside if line in inside[n]] or fresh:
+                locs.setdefault(done[new], {})[line] = None
     results = [done[r] for r in block.results]
     return Block(block.params, results, names, {n: tuple(x) for n, x in locs.items()})
+
+
+def _fresh(root: Node, old: set[Node], done: Mapping[Node, Node]) -> list[Node]:
+    """What replaces a node, and the new nodes that it is computed from."""
+    found: dict[Node, None] = {}
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if node in found or (node in old and node is not root):
+            continue
+        found[node] = None
+        if node not in old:
+            pending.extend(deps(node))
+    return [n for n in found if n in done]
+
+
+def _lines_inside(node: Node) -> set[str]:
+    """Source lines of the closed blocks of a node."""
+    found = {line for b in node.blocks for lines in b.locs.values() for line in lines}
+    return found.union(*(_lines_inside(n) for b in node.blocks for n in b.nodes if n.blocks))
+
+
+def _dead(
+    block: Block,
+    nodes: Sequence[Node],
+    replaced: Mapping[Node, Replacement],
+    done: Mapping[Node, Node],
+) -> dict[Node, list[Node]]:
+    """For every replaced node, what only it needed, directly or through others, and is gone."""
+    alive: set[Node] = set()
+    pending = [done[r] for r in block.results]
+    while pending:
+        node = pending.pop()
+        if node not in alive:
+            alive.add(node)
+            pending.extend(_needs(node))
+    heirs: dict[Node, dict[Node, None]] = {n: {n: None} for n in replaced if done.get(n) in alive}
+    found: dict[Node, list[Node]] = {}
+    for node in reversed(nodes):
+        own = heirs.get(node, {})
+        for heir in own:
+            if heir is not node:
+                found.setdefault(heir, []).append(node)
+        for need in _needs(node) if own else ():
+            if done.get(need) not in alive:
+                heirs.setdefault(need, {}).update(own)
+    return found
+
+
+def _needs(node: Node) -> list[Node]:
+    """Operands, and results of open blocks."""
+    return [*node.args, *(r for b in node.blocks if b.is_open for r in b.results)]
 
 
 def _resolve(block: Block, replaced: Mapping[Node, Replacement]) -> dict[Node, Node]:
@@ -358,8 +409,7 @@ def _resolve(block: Block, replaced: Mapping[Node, Replacement]) -> dict[Node, N
                 stack.append((replaced[node].node, "enter"))
                 continue
             stack.append((node, "build"))
-            needs = [*node.args, *(r for b in node.blocks if b.is_open for r in b.results)]
-            stack.extend((d, "enter") for d in reversed(needs) if d not in done)
+            stack.extend((d, "enter") for d in reversed(_needs(node)) if d not in done)
             continue
         args = tuple(done[a] for a in node.args)
         blocks = tuple(

@@ -16,9 +16,11 @@ that no other path leads from producer to consumer, and checked what groups prom
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from stack.errors import UsageError, unknown_name
+from stack.imports import import_named
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction
 from stack.rewrite.group import Group, bytes_of, check_contract, few_rows, single
@@ -31,10 +33,12 @@ from stack.rewrite.verdict import NOT_MINE, Why, Yes
 class FusionRule(ABC):
     """Which groups to join. Rules are asked in order; the first that says `Ok` decides.
 
-    Rules of stage 0 join what they can before those of stage 1 are asked.
+    Rules of stage 0 join what they can before those of stage 1 are asked. Rules with `siblings` are
+    also offered pairs that read one value, neither of which reads the other; only these are.
     """
 
     stage: int = 0
+    siblings: bool = False
 
     @property
     def name(self) -> str:
@@ -48,6 +52,26 @@ class FusionRule(ABC):
     def score(self, producer: Group, consumer: Group) -> int:
         """Bytes that no longer travel through memory; pairs with the highest go first."""
         return bytes_saved(producer, consumer)
+
+
+def steered(rules: Sequence[FusionRule], items: Sequence[str]) -> tuple[FusionRule, ...]:
+    """Rules with those that `items` name as `module:Class` before them, `-NAME` left out.
+
+    Raises UsageError with what is known.
+    """
+    kept = {rule.name: rule for rule in rules}
+    added: list[FusionRule] = []
+    for item in items:
+        if item.startswith("-"):
+            if kept.pop(item[1:], None) is None:
+                raise unknown_name("no fusion rule", item[1:], kept)
+            continue
+        left, _, name = item.rpartition(":")
+        cls = getattr(import_named(left), name, None) if left else None
+        if not (isinstance(cls, type) and issubclass(cls, FusionRule)):
+            raise UsageError(f"{item!r} is neither module:Class, a FusionRule, nor -NAME")
+        added.append(cls())
+    return (*added, *kept.values())
 
 
 def bytes_saved(producer: Group, consumer: Group) -> int:
@@ -116,7 +140,18 @@ class Grouping(Units):
                 for producer in self.groups.get(source, ()):
                     if producer is not consumer:
                         pairs[(producer, consumer)] = None
+        if any(rule.siblings for rule in self.rules):
+            pairs.update(dict.fromkeys(self._siblings(pairs)))
         return list(pairs)
+
+    def _siblings(self, pairs: Collection[tuple[Group, Group]]) -> Iterator[tuple[Group, Group]]:
+        """Pairs in program order that read one value and are no producer and consumer."""
+        groups = self.all_groups
+        for i, first in enumerate(groups):
+            for second in groups[i + 1 :]:
+                shared = not set(first.inputs).isdisjoint(second.inputs)
+                if shared and (first, second) not in pairs and (second, first) not in pairs:
+                    yield first, second
 
     def _score(self, producer: Group, consumer: Group) -> int:
         return max(rule.score(producer, consumer) for rule in self.rules)
@@ -138,7 +173,8 @@ class Grouping(Units):
         return bool(gone)
 
     def _spend(self, rule: str, producer: Group, consumer: Group) -> bool:
-        return self.log.spend(rule, self.lines((*producer.members, *consumer.members)))
+        lines = self.lines((*producer.members, *consumer.members))
+        return self.log.spend(rule, lines, self.label(consumer))
 
     def put(self, merged: Group, *parts: Group) -> None:
         """Replace groups by one."""
@@ -159,7 +195,7 @@ class Grouping(Units):
                 self.reasons[key] = known
                 return known
         if consumer.dots and not any(v in consumer.axes for v in producer.outputs):
-            self.reasons[key] = Why("a dot reads its operands from memory")
+            self.reasons[key] = Why("a dot reads its operands from memory", kind="memory")
             return self.reasons[key]
         maps = join(producer, consumer)
         if isinstance(maps, Why) or maps.merged is None:
@@ -211,21 +247,27 @@ class Grouping(Units):
     ) -> str | Why:
         """The name of the rule that joins them, or why none does."""
         if len(merged.inputs) > self.limits.max_inputs:
-            return Why(f"{len(merged.inputs)} inputs, at most {self.limits.max_inputs} are allowed")
+            most = f"at most {self.limits.max_inputs} are allowed"
+            return Why(f"{len(merged.inputs)} inputs, {most}", kind="limit")
         if len(merged.members) > self.limits.max_nodes:
-            return Why(f"{len(merged.members)} ops, at most {self.limits.max_nodes} are allowed")
+            most = f"at most {self.limits.max_nodes} are allowed"
+            return Why(f"{len(merged.members)} ops, {most}", kind="limit")
         maps.merged = merged
         maps.recomputed, broken = check_contract(merged, self.limits.recompute)
         if broken is not None:
             return broken
         if few_rows(merged):
-            return Why("a few long rows would be computed on one core")
+            return Why("a few long rows would be computed on one core", kind="idle")
         reason: Why | None = None
+        siblings = set(producer.outputs).isdisjoint(consumer.inputs)
         for rule in self.rules:
+            if siblings and not rule.siblings:
+                continue
             answer = rule.legal(producer, consumer, maps)
             if isinstance(answer, Yes):
-                if not copy and self._has_detour(producer, consumer):
-                    return Why("another path leads from the producer to the consumer")
+                back = siblings and self._has_detour(consumer, producer)
+                if not copy and (back or self._has_detour(producer, consumer)):
+                    return Why("another path leads from the producer to the consumer", kind="cycle")
                 return rule.name
             if answer is not NOT_MINE:
                 reason = answer if reason is None else reason
@@ -355,6 +397,8 @@ class Grouping(Units):
                     self.label(consumer),
                     why.reason,
                     self.lines((why.node,) if why.node is not None else consumer.members[:1]),
+                    why.kind,
+                    (self.lines(producer.members), self.lines(consumer.members)),
                 )
             )
 

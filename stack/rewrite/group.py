@@ -215,25 +215,29 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
     for out in group.outputs:
         place = flat(group.axes[out])
         if place is None:
-            return 0, Why("a value that is needed elsewhere is read at a computed index", out)
+            return 0, Why(
+                "a value that is needed elsewhere is read at a computed index", out, "axes"
+            )
         if place != group.order and not (group.reduced and place == rows):
-            return 0, Why(f"the result {out.type} is not the loop space of the group", out)
+            return 0, Why(f"the result {out.type} is not the loop space of the group", out, "axes")
     repeated = 0.0
     phase = group.after_reduction
     for node in group.members:
         place = flat(group.axes[node])
         if node in group.dots:
             if place != group.order:
-                return 0, Why("the product is read at another index than it is made", node)
+                return 0, Why("the product is read at another index than it is made", node, "axes")
             continue
         if is_reduction(node):
             read = flat(group.axes[node.args[0]])
             if read is None or set(read) != whole:
-                return 0, Why("a reduction reads less than the loop space of the group", node)
+                return 0, Why(
+                    "a reduction reads less than the loop space of the group", node, "axes"
+                )
             continue
         if place is None:
             if node in phase:
-                return 0, Why("a value after a reduction is read at a computed index", node)
+                return 0, Why("a value after a reduction is read at a computed index", node, "axes")
             repeated += flops_of(node)
             continue
         missing = frozenset(whole) - set(place)
@@ -242,9 +246,12 @@ def check_contract(group: Group, limit: float) -> tuple[float, Why | None]:
         elif not missing and node in phase:
             tail = group.order[len(group.order) - len(group.reduced) :]
             if frozenset(tail) != group.reduced:
-                return 0, Why("the reduced axis is not innermost and values after it need it", node)
+                return 0, Why(
+                    "the reduced axis is not innermost and values after it need it", node, "axes"
+                )
     if repeated > limit:
-        return repeated, Why(f"{repeated:g} operations would be repeated for every element")
+        text = f"{repeated:g} operations would be repeated for every element"
+        return repeated, Why(text, kind="limit")
     return repeated, None
 
 

@@ -59,21 +59,24 @@ def join(producer: Group, consumer: Group) -> Maps | Why:
             # the consumer works on rows of the producer: the producer's order counts
             order = [i for p in producer.order for i in place[p] or ()]
             if not set(space.order) <= set(order):
-                return Why("the two have no common loop: axes of the consumer are left over")
+                return Why(
+                    "the two have no common loop: axes of the consumer are left over", kind="axes"
+                )
         elif [space.sizes[i] for i in free] == [producer.sizes[p] for p in loose]:
             place.update({p: (i,) for p, i in zip(loose, free)})
         else:
             ours = ", ".join(str(producer.sizes[p]) for p in loose)
             theirs = ", ".join(str(space.sizes[i]) for i in free)
-            return Why(f"the producer loops over [{ours}] where the consumer loops over [{theirs}]")
+            text = f"the producer loops over [{ours}] where the consumer loops over [{theirs}]"
+            return Why(text, kind="axes")
     images = [i for e in place.values() if e is not None for i in e]
     if len(images) != len(set(images)):
-        return Why("two axes of the producer would be one axis of the consumer")
+        return Why("two axes of the producer would be one axis of the consumer", kind="axes")
     mapped = {i for p in producer.reduced for i in place[p] or (-1,)}
     if mapped and -1 in mapped:
-        return Why("a reduced axis is read at a computed index")
+        return Why("a reduced axis is read at a computed index", kind="axes")
     if mapped and space.reduced and mapped != space.reduced:
-        return Why("reduced axis differs: the two reductions run over different axes")
+        return Why("reduced axis differs: the two reductions run over different axes", kind="axes")
     axes = space.axes
     for node, entries in producer.axes.items():
         moved = tuple(_through(e, place) for e in entries)

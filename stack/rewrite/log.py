@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
+from stack.rewrite.verdict import Reason
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 Lines = tuple[str, ...]
@@ -15,10 +16,11 @@ Lines = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rewrite:
-    """One rule applied once."""
+    """One rule applied once: the source lines of the match, and the value that it replaced."""
 
     rule: str
     source: Lines
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,12 +46,14 @@ class Formed:
 
 @dataclass(frozen=True)
 class Refused:
-    """Two neighbours that fusion kept apart."""
+    """Two neighbours that fusion kept apart: their source lines, and why, see `REASONS`."""
 
     producer: str
     consumer: str
     reason: str
     source: Lines
+    kind: Reason = "rule"
+    between: tuple[Lines, Lines] = ((), ())
 
 
 @dataclass(frozen=True)
@@ -109,11 +113,11 @@ class Log:
         """The CPU that the function is lowered for. Raises UsageError where that is a GPU."""
         return as_cpu(self.target)
 
-    def spend(self, rule: str, source: Lines = ()) -> bool:
-        """Whether one more rewrite may happen; notes it when so."""
+    def spend(self, rule: str, source: Lines = (), node: str = "") -> bool:
+        """Whether one more rewrite may happen; notes it when so, with the value it is about."""
         if not self.fuel.take():
             return False
-        self.rewrites.append(Rewrite(rule, source))
+        self.rewrites.append(Rewrite(rule, source, node))
         return True
 
     def miss(self, rule: str, reason: str, node: Node, scope: Block) -> None:

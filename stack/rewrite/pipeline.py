@@ -8,14 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import stack.plugins as plugins
 from stack.errors import StackError, UsageError, VerifyError
+from stack.imports import import_named
 from stack.ir.node import Func
 from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
-from stack.rewrite.check import Checker
+from stack.rewrite.blame import first_wrong
+from stack.rewrite.check import Checker, CheckError
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
 from stack.rewrite.passes import Pass, build
 from stack.target import Target
@@ -76,7 +77,9 @@ class Pipeline:
 
     passes: tuple[Pass, ...] = field()
 
-    def __init__(self, passes: str | Sequence[Pass | str] = ()) -> None:
+    def __init__(self, passes: str | Sequence[Pass | str] | Pipeline = ()) -> None:
+        if isinstance(passes, Pipeline):
+            passes = passes.passes
         items = parse_pipeline(passes) if isinstance(passes, str) else list(passes)
         flat: list[Pass] = []
         for item in items:
@@ -85,6 +88,11 @@ class Pipeline:
 
     def __str__(self) -> str:
         return ",".join(map(str, self.passes))
+
+    @property
+    def text(self) -> str:
+        """As `str`, with `module:Class` for passes that have no installed name: reads back."""
+        return ",".join(f"{_spelled(type(p))}{str(p).removeprefix(p.name)}" for p in self.passes)
 
     @property
     def takes_schedules(self) -> bool:
@@ -149,6 +157,14 @@ class Pipeline:
         return Result(func, tuple(records))
 
 
+def _spelled(cls: type[Pass]) -> str:
+    """The name that finds a class of passes again."""
+    known = cls.name in plugins.names("stack.passes")
+    if known and plugins.load("stack.passes", cls.name) is cls:
+        return cls.name
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
 def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | None) -> Record:
     start = time.perf_counter()
     try:
@@ -161,7 +177,7 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
     elapsed = (time.perf_counter() - start) * 1000
     if verify and after is not func:
         _verify(item, func, after)
-    error = checker.compare(str(item), after) if checker is not None and after is not func else None
+    error = _checked(item, func, after, log, checker) if checker and after is not func else None
     return Record(
         str(item),
         func,
@@ -174,6 +190,25 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
         tuple(log.notes),
         error,
     )
+
+
+def _checked(item: Pass, before: Func, after: Func, log: Log, checker: Checker) -> float | None:
+    """The error of a pass's result. A CheckError names the first wrong rewrite too."""
+    try:
+        return checker.compare(str(item), after)
+    except CheckError as error:
+
+        def problem(func: Func) -> str:
+            try:
+                checker.compare(str(item), func)
+            except CheckError as found:
+                return str(found)
+            return ""
+
+        blame = first_wrong(item, before, problem, log.target)
+        if blame is not None:
+            error.add_note(str(blame))
+        raise
 
 
 def _verify(item: Pass, before: Func, after: Func) -> None:
@@ -197,6 +232,29 @@ def _verify(item: Pass, before: Func, after: Func) -> None:
 
 
 # ---- text
+
+
+def register_pass(cls: type[Pass]) -> type[Pass]:
+    """Decorator: pipelines of this process find the pass by its name. Raises UsageError where the
+    name is taken."""
+    plugins.register("stack.passes", cls.name, cls)
+    return cls
+
+
+def find_pass(name: str) -> type[Pass]:
+    """The class of a pass: by its installed name, or as `module:Class`, `file.py:Class`.
+
+    Raises UsageError with what is known.
+    """
+    if ":" not in name:
+        return plugins.load("stack.passes", name)
+    left, _, attribute = name.rpartition(":")
+    found: object = import_named(left)
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not (isinstance(found, type) and issubclass(found, Pass)):
+        raise UsageError(f"{name} is no class of passes: it has to derive from stack.Pass")
+    return found
 
 
 def parse_pipeline(text: str) -> list[Pass]:
@@ -249,7 +307,7 @@ class _Parser:
         return passes
 
     def one(self) -> Pass:
-        cls = cast("type[Pass]", plugins.load("stack.passes", self.word("the name of a pass")))
+        cls = find_pass(self.word("the name of a pass"))
         options: dict[str, str | tuple[str, ...]] = {}
         if self.peek() == "{":
             self.take()

@@ -47,8 +47,15 @@ class Kernel:
 
 
 def source_lines(lines: Iterable[str]) -> tuple[str, ...]:
-    """`block.py:42 Attn.wq` to `block.py:42`, each once."""
-    return tuple(dict.fromkeys(line.split(" ")[0] for line in lines))
+    """`block.py:42 Attn.wq` to `block.py:42`, each once, those of a file by number."""
+    found = dict.fromkeys(line.split(" ")[0] for line in lines)
+    files = list(dict.fromkeys(place.rpartition(":")[0] for place in found))
+
+    def order(place: str) -> tuple[int, int]:
+        file, _, number = place.rpartition(":")
+        return files.index(file), int(number) if number.isdigit() else 0
+
+    return tuple(sorted(found, key=order))
 
 
 @dataclass

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import stack.plugins as plugins
-from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError
+from stack.errors import BackendMissing, StackError, UnsupportedOp, UsageError, unknown_name
 from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func
 from stack.ir.types import DType
@@ -21,6 +21,7 @@ from stack.run.frontend import Captured, Frontend
 from stack.run.options import check_options
 from stack.run.record import Run, Stage
 from stack.run.retreat import compile_or_retreat
+from stack.run.steer import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.targets import target_of
 from stack.run.watch import announce
 from stack.schedule import schedules_in
@@ -30,12 +31,18 @@ DEFAULT_BACKEND = "mlir"
 DEVICE_BACKEND = "triton"  # for arrays that are on a GPU
 LOWERING_STAGES = ("tiled", "loop")
 
-Stages = Sequence[tuple[str, str]]
 Made = TypeVar("Made")
 
 
 def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
-    """The frontend for a callable. "auto" asks those whose framework is loaded already."""
+    """The frontend for a callable. "auto" asks those whose framework is loaded already.
+
+    A function of the IR stands for itself.
+    """
+    if isinstance(fn, Func):
+        from stack.run.ir_frontend import IRFrontend
+
+        return IRFrontend()
     if name != "auto":
         return plugins.load("stack.frontends", name)
     loaded = [n for n in plugins.names("stack.frontends") if n in sys.modules]
@@ -92,21 +99,27 @@ def check_native(func: Func) -> None:
 
 
 def stages_of(
-    backend: Backend, passes: str = "default", rounds: bool = False
+    backend: Backend, passes: Passes = DEFAULT, rounds: bool = False
 ) -> tuple[Stages, Stages]:
-    """The stages that form groups, and those that bring groups to the level of the backend."""
-    forming = [s for s in backend.lowering.stages if s[0] not in LOWERING_STAGES]
-    lowering = [s for s in backend.lowering.stages if s[0] in LOWERING_STAGES]
-    forming = forming if passes == "default" else [("passes", passes)]
+    """The stages that form groups, and those that bring groups to the level of the backend.
+
+    `passes`: see `stack.run.steer`, or a pipeline in place of those that form groups.
+    """
+    stages: Stages = backend.lowering.stages
+    if isinstance(passes, str) and is_default(passes):
+        stages = steer(stages, passes)
+    forming = [s for s in stages if s[0] not in LOWERING_STAGES]
+    lowering = [s for s in stages if s[0] in LOWERING_STAGES]
+    forming = forming if is_default(passes) else [("passes", passes)]
     return ([("rounded", "rounding"), *forming] if rounds else forming), lowering
 
 
-def operator_stage(func: Func, backend: Backend, passes: str, prefer: str = "cost") -> Stages:
+def operator_stage(func: Func, backend: Backend, passes: Passes, prefer: str = "cost") -> Stages:
     """The stage that decides about hosted operators, where a function has some.
 
     To peers an operator is its decomposition.
     """
-    if "hosted" in passes or all(node.op != "custom" for node in walk(func)):
+    if "hosted" in str(passes) or all(node.op != "custom" for node in walk(func)):
         return ()
     options = f"{{device={backend.lowering.hosts or 'none'}, prefer={prefer}}}"
     return (("operators", f"hosted{options}"),)
@@ -116,7 +129,7 @@ def lower(
     func: Func,
     backend: Backend,
     run: Run,
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     rounds: bool = False,
     target: Target | None = None,
     schedules: Mapping[str, str] | None = None,
@@ -138,12 +151,13 @@ def build(
     backend: Backend,
     run: Run,
     make: Callable[[Func], Made],
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     tune: dict[str, Any] | None = None,
     rounds: bool = False,
     target: Target | None = None,
     hosted: str = "cost",
     schedules: Mapping[str, str] | None = None,
+    after: str = "",
 ) -> Made:
     """What `make`, the backend's compiler, builds of a function; each stage is recorded.
 
@@ -153,10 +167,15 @@ def build(
     `target`: the machine to lower for; None takes the one at hand.
     `hosted`: what becomes of hosted operators, see pass `hosted`.
     `schedules`: of groups by their names, see pass `schedule`.
+    `after`: the stage that the function has been through already, with those before it.
     """
     target = target or target_of(backend, {})
     forming, lowering = stages_of(backend, passes, rounds)
-    first = operator_stage(func, backend, passes, hosted)
+    first = operator_stage(func, backend, passes, hosted) if not after else ()
+    if after:
+        left = stages_after(after, [*forming, *lowering])
+        forming = [s for s in left if s in forming]
+        lowering = [s for s in left if s in lowering]
     _check_taken(forming, schedules)
     groups = walk_stages(func, [*first, *forming], run, target, schedules)
     if tune is not None:
@@ -166,6 +185,14 @@ def build(
         return walk_stages(func, lowering, run, target)
 
     return compile_or_retreat(groups, backend, run, lowered, make, target)
+
+
+def stages_after(name: str, stages: Stages) -> Stages:
+    """The stages that follow one; all follow "imported". Raises UsageError with what there is."""
+    names = ["imported", *(stage for stage, _ in stages)]
+    if name not in names:
+        raise unknown_name("no stage to go on from", name, names)
+    return stages[names.index(name) :]
 
 
 def _check_taken(stages: Stages, schedules: Mapping[str, str] | None) -> None:
@@ -188,6 +215,7 @@ def walk_stages(
     for name, spec in stages:
         start = time.perf_counter()
         pipeline = Pipeline(spec)
+        spelled = spec if isinstance(spec, str) else pipeline.text
         given = schedules if pipeline.takes_schedules else None
         result = pipeline.run(func, target=target, schedules=given)
         rewrites: dict[str, int] = {}
@@ -200,7 +228,7 @@ def walk_stages(
             Stage(
                 name,
                 func=result.func,
-                passes=spec,
+                passes=spelled,
                 changed=result.func is not func,
                 ms=ms,
                 rewrites=rewrites,
@@ -239,12 +267,14 @@ def compile_func(
     func: Func,
     backend: Backend | str | None = None,
     run: Run | None = None,
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     options: dict[str, Any] | None = None,
+    after: str = "",
 ) -> Executable:
     """Lower a function without size symbols and compile it; the run, if given, records it.
 
-    The executable takes and gives storage arrays (see `Executable.run`).
+    The executable takes and gives storage arrays (see `Executable.run`). `after` names the stage
+    that the function is, where it is not the first.
 
     Options are those of the backend, and `tune`: True measures schedules where the backend has a
     choice, at most eight for each distinct kernel, and keeps what it finds in the cache.
@@ -272,6 +302,7 @@ def compile_func(
         target=target_of(backend, given),
         hosted=hosted,
         schedules=schedules_in(given),
+        after=after,
     )
     run.kernels, run.stepwise = executable.kernels, executable.stepwise
     for name, text in executable.artifacts.items():
@@ -295,7 +326,7 @@ class CompiledGraph:
         captured: Captured,
         frontend: Frontend,
         backend: str | None = None,
-        passes: str = "default",
+        passes: Passes = DEFAULT,
         strict: bool = False,
         options: dict[str, Any] | None = None,
         label: str = "",
@@ -438,7 +469,7 @@ def compile_captured(
     captured: Captured,
     frontend: Frontend,
     backend: str | None = None,
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     strict: bool = False,
     options: dict[str, Any] | None = None,
     label: str = "",

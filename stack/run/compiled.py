@@ -13,6 +13,7 @@ from stack.ir.node import Func, Node
 from stack.run.compile import DEVICE_BACKEND, CompiledGraph, find_frontend, warm
 from stack.run.frontend import Calls
 from stack.run.record import Run
+from stack.run.steer import DEFAULT, Passes
 
 MANY_CHANGES = 8  # captures that something besides the arguments made necessary: worth a warning
 
@@ -155,7 +156,7 @@ def compile(
     fn: Any,
     *args: Any,
     backend: str | None = None,
-    passes: str = "default",
+    passes: Passes = DEFAULT,
     strict: bool = False,
     frontend: str = "auto",
     dynamic: bool = False,
@@ -165,10 +166,12 @@ def compile(
     """Compile a torch module or function, or a JAX function, for example arguments.
 
     Args:
-        fn: what eager would call as `fn(*args)`.
+        fn: what eager would call as `fn(*args)`; or a function of the IR, which is compiled as
+            it is and then called with NumPy arrays (bf16 as uint16).
         backend: any of `stackc backends`; by default "mlir" for arrays in host memory, "triton"
             for arrays on a GPU.
-        passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" in place of the backend's own.
+        passes: a pipeline such as "canonicalize,fuse{max_inputs=8}" or `Pipeline([...])` in place
+            of the backend's own; or what to change of that: "default,+mine@fused,-layout".
         strict: refuse ops that would fall back to the framework.
         dynamic: make sizes symbolic where the framework can.
         label: what the record calls the program.

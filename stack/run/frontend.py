@@ -123,6 +123,10 @@ class Frontend(Protocol):
         """A function of arrays of the framework, written out; also while another is captured."""
         ...
 
+    def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
+        """Where the framework cannot follow a program in one graph, and why; runs it."""
+        ...
+
     def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
         """Example arguments from texts such as `f32[2,16,64]`."""
         ...

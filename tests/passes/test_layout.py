@@ -35,6 +35,25 @@ REWRITES: Rewrites = {
         T + '%z = reduce(%t) {axes=[1], kind="sum"} : f32[6]',
         '%z = reduce(%x) {axes=[0], kind="sum"} : f32[6]',
     ),
+    "through a reduction that leaves two axes": (
+        CUBE,
+        "%t = transpose(%x) {perm=[2, 1, 0]} : f32[4, 3, 2]\n"
+        '%z = reduce(%t) {axes=[1], kind="sum"} : f32[4, 2]',
+        '%r = reduce(%x) {axes=[1], kind="sum"} : f32[2, 4]\n'
+        "%z = transpose(%r) {perm=[1, 0]} : f32[4, 2]",
+    ),
+    "operand of a dot in a cycle": (
+        "%x: f32[3, 4, 5], %y: f32[4, 6, 5]",
+        "%t = transpose(%x) {perm=[1, 2, 0]} : f32[4, 5, 3]\n"
+        '%z = dot(%t, %y) {rule="b k m, b n k -> b m n"} : f32[4, 3, 6]',
+        '%z = dot(%x, %y) {rule="m b k, b n k -> b m n"} : f32[4, 3, 6]',
+    ),
+    "result of a dot in a cycle": (
+        "%x: f32[2, 3, 5], %y: f32[2, 4, 5]",
+        '%d = dot(%x, %y) {rule="b m k, b n k -> b m n"} : f32[2, 3, 4]\n'
+        "%z = transpose(%d) {perm=[2, 0, 1]} : f32[4, 2, 3]",
+        '%z = dot(%x, %y) {rule="b m k, b n k -> n b m"} : f32[4, 2, 3]',
+    ),
     "through a broadcast": (
         M,
         T + "%b = broadcast(%t) {axes=[0, 2]} : f32[6, 2, 4]\n"

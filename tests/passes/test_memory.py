@@ -6,7 +6,11 @@ import random
 
 import pytest
 
+from stack.ir import Func, Node, parse
+from stack.ir.builder import rebuild
+from stack.rewrite import Pipeline
 from stack.run.memory import ALIGNMENT, Lifetime, place
+from stack.run.overlap import overlaps
 
 
 def check(buffers: list[Lifetime]) -> int:
@@ -47,3 +51,61 @@ def test_the_last_step_of_one_may_not_be_the_first_of_another() -> None:
 def test_nothing_and_empty_buffers() -> None:
     assert place([]) == ([], 0)
     assert check([Lifetime(0, 0, 9), Lifetime(0, 0, 9)]) == 0
+
+
+# ---- the plan of a program, seen by another pair of eyes
+
+FUSED = """func @f(%x: f32[64]) -> (f32[8, 8]) at tensor {
+  %a = fusion(%x) {kind="loop", name="a"} : f32[64] {(%p0: f32[64])
+    %y = exp(%p0) : f32[64]
+    return %y
+  }
+  %seen = reshape(%a) : f32[8, 8]
+  %b = fusion(%x) {kind="loop", name="b"} : f32[64] {(%p0: f32[64])
+    %y = neg(%p0) : f32[64]
+    return %y
+  }
+  %c = fusion(%b) {kind="loop", name="c"} : f32[64] {(%p0: f32[64])
+    %y = abs(%p0) : f32[64]
+    return %y
+  }
+  %d = fusion(%c) {kind="loop", name="d"} : f32[64] {(%p0: f32[64])
+    %y = tanh(%p0) : f32[64]
+    return %y
+  }
+  %last = reshape(%d) : f32[8, 8]
+  %e = fusion(%seen, %last) {kind="loop", name="e"} : f32[8, 8] {(%p0: f32[8, 8], %p1: f32[8, 8])
+    %y = add(%p0, %p1) : f32[8, 8]
+    return %y
+  }
+  return %e
+}
+"""
+
+
+def planned() -> Func:
+    return Pipeline("library,memory").run(parse(FUSED)).func
+
+
+def places(func: Func) -> dict[str, int]:
+    return {name: n.attrs["at"][0] for n, name in func.body.names.items() if "at" in n.attrs}
+
+
+def test_a_value_that_is_read_through_a_reshape_keeps_its_place() -> None:
+    func = planned()
+    assert overlaps(func) == []
+    held = places(func)
+    assert held["a"] not in (held["b"], held["c"])
+
+
+def test_what_a_program_returns_has_no_place_in_the_arena() -> None:
+    assert places(planned())["e"] == -1
+
+
+def test_an_overlap_is_found_through_a_reshape() -> None:
+    def visit(node: Node, args: tuple[Node, ...], blocks: tuple) -> Node:
+        attrs = {**node.attrs, "at": (0,)} if node.attrs.get("name") in ("a", "b") else node.attrs
+        return Node(node.op, args, attrs, node.type, blocks)
+
+    (found,) = overlaps(rebuild(planned(), visit))
+    assert str(found).startswith("%b is written over %a, which is read later")

@@ -38,6 +38,18 @@ REWRITES: Rewrites = {
         "%z = transpose(%a) {perm=[1, 2, 0]} : f32[4, 2, 3]",
         "%z = transpose(%x) {perm=[2, 0, 1]} : f32[4, 2, 3]",
     ),
+    "transposes compose in their order": (
+        CUBE,
+        "%a = transpose(%x) {perm=[1, 2, 0]} : f32[3, 4, 2]\n"
+        "%z = transpose(%a) {perm=[0, 2, 1]} : f32[3, 2, 4]",
+        "%z = transpose(%x) {perm=[1, 0, 2]} : f32[3, 2, 4]",
+    ),
+    "broadcasts compose": (
+        "%x: f32[4]",
+        "%a = broadcast(%x) {axes=[0]} : f32[4, 4]\n"
+        "%z = broadcast(%a) {axes=[1, 2]} : f32[4, 4, 4]",
+        "%z = broadcast(%x) {axes=[1]} : f32[4, 4, 4]",
+    ),
     "transposes cancel": (
         M,
         "%a = transpose(%x) {perm=[1, 0]} : f32[6, 4]\n"

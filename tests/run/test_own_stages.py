@@ -9,7 +9,7 @@ import pytest
 
 import stack
 import stack.plugins as plugins
-from stack.commands.opt import run_backend
+from stack.commands.run import run_backend
 from stack.ir import Func, parse
 from stack.ir.files import large_constants
 from stack.rewrite import Pipeline

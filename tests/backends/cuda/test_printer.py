@@ -9,9 +9,10 @@ import pytest
 from gpu_cases import gpu_kernel, product_of
 from kernel_cases import group_of, layernorm, softmax
 
+from stack.backends.cuda.expressions import _COMPARE as COMPARE
 from stack.backends.cuda.expressions import Unprintable, literal
 from stack.backends.cuda.printer import print_kernel
-from stack.ir import DTYPES, Block, Builder, Node, parse, tensor
+from stack.ir import DTYPES, Block, Builder, Node, param, parse, tensor
 from stack.ir.integers import Integers
 
 MEMORY = "f32[64] in global"
@@ -258,3 +259,12 @@ def _counting() -> Block:
     kinds = [Node("var", (), {"name": n}, tensor("i64")) for n in "uv"]
     index = Node("var", (), {"name": "n", "extent": 3}, tensor("i64"))
     return Block((index, *kinds), [Builder().add(kinds[0], index), kinds[1]])
+
+
+@pytest.mark.parametrize("op", COMPARE)
+def test_comparisons_mean_the_same_in_c(op: str) -> None:
+    x, y = np.array([1, 2, 3]), np.array([2, 2, 2])
+    b = Builder()
+    params = [param(name, tensor("i64", 3)) for name in "xy"]
+    func = b.func("f", params, [b.op(op, params)])
+    np.testing.assert_array_equal(eval(f"x {COMPARE[op]} y"), func.interpret(x, y))

@@ -12,7 +12,7 @@ import sys
 
 import numpy as np
 
-from stack.commands.opt import run_backend
+from stack.commands.run import run_backend
 from stack.errors import StackError
 from stack.ir import parse, verify
 from stack.rewrite.check import random_inputs

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 import re
 
+import numpy as np
 import pytest
 from gpu_cases import bias_gelu, epilogue_of, product_of, residual
 from kernel_cases import group_of, in_blocks, layernorm, pointwise, softmax
 
+from stack.backends.triton.expressions import INFIX
 from stack.backends.triton.printer import Source, print_kernel
 from stack.errors import StackError
 from stack.ir import Builder, Node, param, tensor
@@ -182,3 +184,12 @@ def test_what_a_product_is_added_to_comes_through_a_descriptor() -> None:
 def test_rows_that_do_not_fill_16_bytes_come_by_pointers() -> None:
     text = printed(epilogue_of(residual, [(64, 64), (64, 71), (64, 71)], "bf16")).text
     assert "tl.load(p2" in text
+
+
+@pytest.mark.parametrize("op", INFIX)
+def test_operators_mean_the_same_in_python(op: str) -> None:
+    x, y = np.array([1, 2, 3]), np.array([2, 2, 2])
+    b = Builder()
+    params = [param(name, tensor("i64", 3)) for name in "xy"]
+    func = b.func("f", params, [b.op(op, params)])
+    np.testing.assert_array_equal(eval(f"x {INFIX[op]} y"), func.interpret(x, y))

@@ -1,0 +1,209 @@
+"""`stackc where` and `explain`: what became of a source line, and why."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from stack.commands import common
+from stack.errors import UsageError
+from stack.explore.diff import without_lines
+from stack.explore.dump import source_text
+from stack.explore.fate import fates
+from stack.explore.retrace import retrace
+from stack.explore.saved import SavedRun, load_run
+from stack.explore.sharding import notes_of
+from stack.explore.slow import slow
+from stack.explore.table import table
+from stack.explore.target import Program, resolve
+from stack.explore.where import Place, explain, where
+from stack.explore.why import explain_pairs
+from stack.run.compile import find_frontend
+
+WHERE = """
+    Where a source line went, and where a node or a kernel came from.
+
+    WHAT is a source line (block.py:42), a file, a module path (attn.wq), a node or a kernel.
+    Stages are left out where it is as in the stage before. Without WHAT: what became of every op.
+
+    examples:
+      stackc where r1                        a kernel, a library call, a fold, ... for each op
+      stackc where r1 transformer.py:42
+      stackc where r1 softmax
+      stackc where r1 kernel_3
+"""
+EXPLAIN = """
+    Why a line became what it is: what each pass rewrote there, which groups it formed, what it
+    refused to fuse and which rules nearly applied. With two, A and B: why one kernel computes
+    them both, or why not. Reads the saved stages and runs their pipelines again, so it needs
+    neither the framework nor the model.
+
+    examples:
+      stackc explain r1 transformer.py:42
+      stackc explain r1 softmax --stage fused
+      stackc explain r1 q k                  why they are, or are not, one kernel
+      stackc explain r1 --kernel dot_add     what bounds its time, registers, vector width
+      stackc explain r1 --recompiles         what is taken for granted: else it is compiled again
+      stackc explain net.py:net -i 'f32[8]' --breaks    where Dynamo leaves the graph, and why
+      stackc explain r1 --sharding %h        where a value lies on a mesh, and from whom it has that
+      stackc explain r3/joint block.py:42    of a training step: kept or recomputed, at what price
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommands' arguments."""
+    parser = common.command(
+        subparsers, "where", run_where, "from source to kernels and back", WHERE
+    )
+    parser.add_argument("saved", metavar="RUN")
+    parser.add_argument("what", nargs="?", metavar="WHAT")
+    parser.add_argument("--stage", metavar="NAME", help="this stage only")
+    common.add_json(parser, "stack.where/1")
+
+    parser = common.command(subparsers, "explain", run_explain, "why a line became that", EXPLAIN)
+    parser.add_argument("saved", metavar="RUN", help="the folder of a run; a TARGET for --breaks")
+    parser.add_argument("what", nargs="?", metavar="WHAT")
+    parser.add_argument("other", nargs="?", metavar="B", help="is it one kernel with WHAT, and why")
+    parser.add_argument("--kernel", metavar="NAME", help="why this kernel takes its time")
+    parser.add_argument("--recompiles", action="store_true", help="what makes it compile again")
+    parser.add_argument("--breaks", action="store_true", help="graph breaks of a program")
+    parser.add_argument("-i", "--input", action="append", default=[], metavar="SPEC")
+    parser.add_argument("--frontend", metavar="NAME", help="of a TARGET, as for dump")
+    parser.add_argument("--sharding", metavar="VALUE", help="why this value lies where it does")
+    parser.add_argument("--stage", metavar="NAME", help="this stage only")
+    common.add_json(parser, "stack.explain/1")
+
+
+def run_where(args: argparse.Namespace) -> int:
+    """Print the places of WHAT."""
+    run = load_run(args.saved)
+    if args.what is None:
+        return _print_fates(run, args)
+    found = where(run, args.what)
+    stages = {s: p for s, p in found.stages.items() if args.stage in (None, s)}
+    kernels = [k for k in run.kernels if k["name"] in found.kernels]
+    if args.json:
+        nodes: dict[str, Any] = {
+            s: [
+                {"node": p.name, "text": p.text, "source": list(p.source), "in": list(p.path)}
+                for p in held
+            ]
+            for s, held in stages.items()
+        }
+        document = {"schema": "stack.where/1", "what": found.what, "source": list(found.source)}
+        common.print_json({**document, "stages": nodes, "kernels": found.kernels})
+        return 0
+    print(f"{args.what}: from {', '.join(found.source) or 'no source line'}")
+    last: list[str] = []
+    for stage, held in stages.items():
+        shown = [_line(place) for place in held]
+        if shown != last:
+            print("\n".join(["", f"{stage}:", *shown]))
+        last = shown
+    if kernels:
+        print("\nkernels:")
+        rows = [[k["name"], k["kind"], source_text(k["source"], 8)] for k in kernels]
+        print(table(["kernel", "kind", "source"], rows))
+    return 0
+
+
+def _line(place: Place) -> str:
+    inside = f"   in {' > '.join(place.path)}" if place.path else ""
+    return f"  {without_lines(place.text)}{inside}"
+
+
+def _print_fates(run: SavedRun, args: argparse.Namespace) -> int:
+    """What became of every op of the program."""
+    found = fates(retrace(run))
+    if args.json:
+        rows = [
+            {"node": f.origin.mark, "op": f.origin.op, "source": list(f.origin.source),
+             "fate": f.kind, "steps": list(f.steps)}
+            for f in found
+        ]  # fmt: skip
+        common.print_json({"schema": "stack.fates/1", "nodes": rows})
+        return 0
+    cells = [
+        [f.origin.mark, f.origin.op, f.kind, ", ".join(f.steps), source_text(list(f.origin.source))]
+        for f in found
+    ]
+    print(table(["node", "op", "became", "in", "source"], cells))
+    return 0
+
+
+def run_explain(args: argparse.Namespace) -> int:
+    """Print what was asked for."""
+    if args.breaks:
+        return _print_lines(args, _breaks(args))
+    run = load_run(args.saved)
+    if args.sharding:
+        return _print_lines(args, [f"{s}: {note}" for s, note in notes_of(run, args.sharding)])
+    if args.recompiles:
+        return _print_lines(args, run.note("guards").splitlines() or ["nothing but its inputs"])
+    if args.kernel:
+        rows = slow(run, args.kernel)
+        if args.json:
+            common.print_json({"schema": "stack.explain/1", "kernel": dict(rows)})
+        else:
+            print("\n".join(f"{what + ':':22}{value}" for what, value in rows))
+        return 0
+    if args.what is None:
+        raise UsageError("explain what? a source line, a node, two of them, or --kernel NAME")
+    return _print_pairs(run, args) if args.other else _print_reasons(run, args)
+
+
+def _breaks(args: argparse.Namespace) -> list[str]:
+    """Where the framework leaves the graph of a program, and why."""
+    common.check_frontend(args.frontend)
+    target = resolve(args.saved, args.frontend, args.input)
+    if not isinstance(target, Program):
+        raise UsageError("--breaks is for programs, as `file.py:name`")
+    breaks = find_frontend(target.fn, target.args, target.frontend).breaks(target.fn, target.args)
+    return breaks or ["no graph breaks: it is one graph"]
+
+
+def _print_lines(args: argparse.Namespace, lines: Sequence[str]) -> int:
+    if args.json:
+        common.print_json({"schema": "stack.explain/1", "lines": list(lines)})
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+def _print_pairs(run: SavedRun, args: argparse.Namespace) -> int:
+    """Why two are, or are not, one kernel."""
+    pairs = explain_pairs(retrace(run), args.what, args.other)
+    if args.json:
+        rows = [
+            {"a": p.a.origin.mark, "b": p.b.origin.mark, "together": p.is_together,
+             "reasons": [{"word": r.word, "text": r.text, "by": r.by} for r in p.answers]}
+            for p in pairs
+        ]  # fmt: skip
+        common.print_json({"schema": "stack.explain/1", "pairs": rows})
+        return 0
+    for pair in pairs:
+        state = "one kernel" if pair.is_together else "apart"
+        print(f"{pair.a.origin.mark} and {pair.b.origin.mark}: {state}")
+        for reason in pair.answers:
+            by = f" ({reason.by})" if reason.by else ""
+            print(f"  {reason.word}: {reason.text}{by}")
+    return 0
+
+
+def _print_reasons(run: SavedRun, args: argparse.Namespace) -> int:
+    """What each pass did to a line."""
+    reasons = [r for r in explain(run, args.what) if args.stage in (None, r.stage)]
+    if args.json:
+        told = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]
+        common.print_json({"schema": "stack.explain/1", "what": args.what, "reasons": told})
+        return 0
+    last: tuple[str, str] | None = None
+    for reason in reasons:
+        if (reason.stage, reason.pass_name) != last:
+            last = (reason.stage, reason.pass_name)
+            print(f"{reason.stage}: {reason.pass_name}")
+        print("  " + reason.text.replace("\n", "\n    "))
+    if not reasons:
+        print(f"no pass touched {args.what}")
+    return 0

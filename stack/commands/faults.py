@@ -1,0 +1,168 @@
+"""`stackc bisect`, `reduce`, `repro`: what is wrong first, and the least that shows it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+import stack.plugins as plugins
+from stack.commands import common
+from stack.commands.opt import read
+from stack.commands.run import run_backend
+from stack.errors import StackError, UsageError
+from stack.explore.bisect import Culprit, Runs, bisect, frontend_culprit
+from stack.explore.lowering import capture, report_failure
+from stack.explore.reduce import reduce
+from stack.explore.resume import alone, results_of
+from stack.explore.saved import load_run
+from stack.explore.target import Program
+from stack.ir import files
+from stack.ir.node import Func
+from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.rewrite.pipeline import Pipeline
+from stack.run.backend import Backend
+from stack.run.compile import DEFAULT_BACKEND, operator_stage, stages_of
+from stack.run.frontend import Captured, Frontend
+from stack.run.targets import target_of
+
+BISECT = """
+    The first wrong step of a program's way to code: the frontend against eager, then every pass,
+    then every kernel, on inputs with ties, signed zeros, infinities and nan. Of a wrong pass, the
+    first wrong rewrite: rule, node and source line. Exit code 1 where something is wrong.
+
+    examples:
+      stackc bisect model.py:net -i 'f32[8,128]'
+      stackc bisect r1:imported --backend triton --target sm_90
+      stackc bisect model.py:net -i 'f32[8,128]' --passes 'default,+mine.py:Mine@fused'
+"""
+REDUCE = """
+    A smaller function that fails in the same way: with --error-regex, one whose compilation or run
+    raises an error with this text; without, one whose results differ from the interpreter's.
+
+    examples:
+      stackc reduce r1:imported -o small.stack
+      stackc reduce r1:imported --error-regex 'no rule' -o small.stack
+      stackc reduce r1:imported --pass-pipeline=canonicalize,fuse
+"""
+REPRO = """
+    One file that shows one thing: the function of a single kernel of a run, or the whole program;
+    its first line is the command that runs it.
+
+    examples:
+      stackc repro r1 --kernel dot_add -o dot_add.stack
+      stackc repro r1
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommands' arguments."""
+    parser = common.command(subparsers, "bisect", run_bisect, "the first wrong step", BISECT)
+    common.add_target(parser)
+    common.add_compile(parser)
+
+    parser = common.command(subparsers, "reduce", run_reduce, "less that still fails", REDUCE)
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("--error-regex", metavar="REGEX", help="what the error says")
+    parser.add_argument("--pass-pipeline", metavar="PIPELINE", help="check it, run nothing else")
+    parser.add_argument("--backend", metavar="NAME", default=DEFAULT_BACKEND)
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout")
+
+    parser = common.command(subparsers, "repro", run_repro, "one file that shows one thing", REPRO)
+    parser.add_argument("saved", metavar="RUN")
+    parser.add_argument("--kernel", metavar="NAME", help="this kernel alone")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to stdout")
+
+
+def run_bisect(args: argparse.Namespace) -> int:
+    """Print what is wrong first."""
+    settings = common.settings_of(args)
+    target = common.target_of(args)
+    captured, frontend = capture(target, settings)
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    culprit = _of_frontend(captured, frontend) if isinstance(target, Program) else None
+    if culprit is None:
+        forming, lowering = stages_of(backend, settings.passes, settings.rounds)
+        first = operator_stage(captured.func, backend, settings.passes, settings.prefer)
+        machine = target_of(backend, settings.options)
+        stages = [*first, *forming, *lowering]
+        culprit = bisect(captured.func, stages, machine, _native(backend, settings.machine))
+    print(culprit or "every step is what the program was")
+    return int(culprit is not None)
+
+
+def _of_frontend(captured: Captured, frontend: Frontend) -> Culprit | None:
+    """What the imported function does otherwise than the program, op by op in its framework."""
+    eager: Backend = plugins.load("stack.backends", "eager")
+    if eager.missing() is not None or eager.peer is None or eager.peer.native is None:
+        return None
+    return frontend_culprit(captured, frontend, eager.peer.native(captured, {}))
+
+
+def _native(backend: Backend, machine: str) -> Runs | None:
+    """The backend's own code, where it runs here."""
+    if machine or backend.missing() is not None or backend.lowering.level == "tensor":
+        return None
+
+    def run(func: Func, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return results_of(backend.compile(func, {}), func, inputs)
+
+    return run
+
+
+def run_reduce(args: argparse.Namespace) -> int:
+    """Print a smaller function."""
+    func = read(args.file)
+    wanted = re.compile(args.error_regex) if args.error_regex else None
+
+    def shows(smaller: Func) -> bool:
+        problem = _failure(smaller, args.pass_pipeline, args.backend, wanted is None)
+        return bool(problem) and (wanted is None or wanted.search(problem) is not None)
+
+    if not shows(func):
+        what = f"no error with {args.error_regex!r}" if wanted else "nothing wrong"
+        raise UsageError(f"{args.file} shows {what}: there is nothing to reduce for")
+    found = reduce(func, shows)
+    common.progress(f"{len(found.nodes)} of {len(func.nodes)} nodes are left")
+    _write(found, args.output)
+    return 0
+
+
+def _failure(func: Func, pipeline: str | None, backend: str, compare: bool) -> str:
+    """What goes wrong with a function: an error, or results that differ; "" where nothing does."""
+    try:
+        if pipeline:
+            Pipeline(pipeline).run(func, check=True)
+            return ""
+        inputs = random_inputs(func)
+        found = run_backend(func, inputs, backend)
+        wanted = as_list(func.interpret(*inputs)) if compare else found
+    except StackError as error:
+        return report_failure(error)
+    except (TypeError, ValueError, IndexError, RuntimeError) as error:
+        return f"{type(error).__name__}: {error}"
+    pairs = zip(wanted, found, func.results, strict=True)
+    wrong = (difference(w, f, r.dtype) > TOLERANCE.get(r.dtype.name, 0.0) for w, f, r in pairs)
+    return "results differ" if any(wrong) else ""
+
+
+def run_repro(args: argparse.Namespace) -> int:
+    """Print a function with the command that runs it."""
+    run = load_run(args.saved)
+    backend = str(run.manifest["backend"]) or DEFAULT_BACKEND
+    func, stage = alone(run, args.kernel) if args.kernel else (run.func("imported"), "imported")
+    file = args.output or "repro.stack"
+    _write(func, args.output, f"// stackc run {file} --stage {stage} --backend {backend}\n")
+    return 0
+
+
+def _write(func: Func, output: str | None, head: str = "") -> None:
+    if not output:
+        print(head + str(func).rstrip())
+        return
+    files.save(func, output)
+    path = Path(output)
+    path.write_text(head + path.read_text(encoding="utf-8"), encoding="utf-8")

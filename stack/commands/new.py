@@ -1,0 +1,66 @@
+"""`stackc new` and `watch`: a pass as a package of its own, and its tests at every save."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from stack.commands import common
+from stack.testing.scaffold import KINDS, new_pass
+from stack.testing.watch import watch
+
+NEW = """
+    Write a package with a new pass, outside of this repository: the pass, its entry point, a test
+    with what it makes of a function and what it must leave alone, the same as text with CHECK
+    lines, and a README with the commands to try it.
+
+    examples:
+      stackc new pass mine --kind pattern
+      stackc new pass siblings --kind horizontal -o ~/passes
+"""
+WATCH = """
+    Run the tests of some folders or files, and again at every save. Ctrl-C ends it.
+
+    examples:
+      stackc watch .
+      stackc watch mine.py tests
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommands' arguments."""
+    parser = common.command(subparsers, "new", run_new, "a new pass as a package", NEW)
+    parser.add_argument("what", choices=["pass"])
+    parser.add_argument("name", metavar="NAME")
+    kinds = "; ".join(f"{kind}: {what}" for kind, what in KINDS.items())
+    parser.add_argument("--kind", default="pattern", metavar="KIND", help=kinds)
+    parser.add_argument("-o", "--output", default=".", metavar="DIR", help="where its folder goes")
+
+    parser = common.command(subparsers, "watch", run_watch, "tests at every save", WATCH)
+    parser.add_argument("paths", nargs="*", default=["."], metavar="PATH")
+    parser.add_argument("--turns", type=int, metavar="N", help="end after N runs")
+
+
+def run_new(args: argparse.Namespace) -> int:
+    """Write the package."""
+    folder = new_pass(args.name, args.kind, args.output)
+    print(f"wrote {folder}: read its README.md, then run its tests with `stackc watch {folder}`")
+    return 0
+
+
+def run_watch(args: argparse.Namespace) -> int:
+    """Run pytest until it is interrupted; the exit code is that of the last run."""
+    paths = [Path(path) for path in args.paths]
+    codes = [0]
+
+    def run(changed: list[Path]) -> None:
+        if changed:
+            common.progress(f"saved: {', '.join(str(path) for path in changed[:3])}")
+        folders = [str(p) for p in paths if p.is_dir() or p.name.startswith("test_")] or ["."]
+        command = [sys.executable, "-m", "pytest", "-q", *folders]
+        codes.append(subprocess.run(command, check=False).returncode)
+
+    watch(paths, run, args.turns)
+    return codes[-1]

@@ -1,0 +1,174 @@
+"""`stackc run`: IR text on random inputs, from any stage on, with code by hand for a kernel."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from stack.commands import common
+from stack.commands.opt import read
+from stack.errors import UsageError
+from stack.explore.lowering import Settings, compile_target
+from stack.explore.resume import executable_from, results_of, step_seconds, swap
+from stack.explore.saved import load_run
+from stack.explore.table import number, table
+from stack.explore.target import IRText
+from stack.ir.node import Func
+from stack.ir.storage import decode, encode
+from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.run.compile import DEFAULT_BACKEND
+
+RUN = """
+    Run a function in IR text on random inputs: in the reference interpreter, and with --backend
+    through a backend too, whose results are then compared (exit code 1 where they differ).
+    Indices that come from data are checked as the interpreter runs; native code does not check
+    them, and never sees a function that leaves its arrays, except with --unsafe.
+
+    examples:
+      stackc run block.stack
+      stackc run r1:fused --backend mlir
+      stackc run r1:imported --seed 7 --save out.npz
+      stackc run edited.stack --stage fused --backend mlir    what follows that stage, and no more
+      stackc run edited.stack --against r1:imported    does it compute what the program was?
+      stackc run r1 --kernel dot_add=hand.py:mine    by hand: checked, and timed beside ours
+"""
+
+
+def add(subparsers: common.Subparsers) -> None:
+    """The subcommand's arguments."""
+    parser = common.command(subparsers, "run", run, "run IR text on random inputs", RUN)
+    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument("--from", dest="source", metavar="FILE", help="the same as FILE")
+    parser.add_argument("--stage", metavar="NAME", help="what FILE is: only what follows is run")
+    parser.add_argument("--against", metavar="FILE", help="compare with this, as RUN:STAGE")
+    parser.add_argument(
+        "--kernel",
+        metavar="NAME=CODE",
+        help="FILE is a run; file.py:function computes this kernel of it, is checked and timed",
+    )
+    parser.add_argument("--backend", metavar="NAME", help="also run there, and compare")
+    parser.add_argument(
+        "--unsafe",
+        action="store_true",
+        help="run it there alone: nobody looks whether indices stay inside of arrays",
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the random inputs")
+    parser.add_argument("--save", metavar="NPZ", help="write inputs and results")
+    common.add_json(parser, "stack.results/1")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Interpret, and compare with a backend."""
+    if (args.file is None) == (args.source is None):
+        raise UsageError("run what? one FILE, with or without --from")
+    file = args.file or args.source
+    if args.kernel:
+        return _run_swapped(args, file)
+    func = read(file)
+    if args.stage and not args.backend:
+        raise UsageError("--stage says where a backend goes on: add --backend")
+    inputs = random_inputs(func, args.seed)
+    if args.unsafe and args.backend:
+        run_backend(func, inputs, args.backend, args.stage)
+        return 0
+    truth = read(args.against) if args.against else func
+    if [p.type for p in truth.params] != [p.type for p in func.params]:
+        raise UsageError(f"{args.against} takes other arguments than {file}")
+    try:
+        expected = as_list(truth.interpret(*inputs))
+        found = None
+        if args.backend:
+            found = run_backend(func, inputs, args.backend, args.stage)
+        elif args.against:
+            found = as_list(func.interpret(*inputs))
+    except IndexError as error:
+        raise UsageError(
+            f"on these inputs {error}; --unsafe gives it to a backend anyway"
+        ) from None
+    if args.save:
+        held: dict[str, Any] = {
+            f"input_{p.attrs['name']}": a for p, a in zip(func.params, inputs, strict=True)
+        }
+        held |= {f"result_{i}": a for i, a in enumerate(expected)}
+        np.savez(args.save, **held)
+    who = (args.backend or file, args.against or "the interpreter")
+    return _report(args, truth, expected, found, who)
+
+
+def _report(
+    args: argparse.Namespace,
+    func: Func,
+    expected: Sequence[Any],
+    found: Sequence[Any] | None,
+    who: tuple[str, str],
+    **more: Any,
+) -> int:
+    """Print what results are like, and whether those found agree; the exit code says so too."""
+    rows: list[dict[str, Any]] = []
+    agrees = True
+    for i, (result, want) in enumerate(zip(func.results, expected, strict=True)):
+        row: dict[str, Any] = {"result": i, "type": str(result.type), **statistics(want)}
+        if found is not None:
+            error = difference(want, found[i], result.dtype)
+            row["error"] = error
+            agrees &= error <= TOLERANCE.get(result.dtype.name, 0.0)
+        rows.append(row)
+    if args.json:
+        document = {"schema": "stack.results/1", "function": func.name, "results": rows, **more}
+        common.print_json(document)
+    else:
+        print(table(list(rows[0]) if rows else ["result"], [list(r.values()) for r in rows]))
+        for what, value in more.items():
+            print(f"{what}: {value}")
+    if not agrees:
+        common.progress(f"{who[0]} and {who[1]} disagree")
+    return 0 if agrees else 1
+
+
+def _run_swapped(args: argparse.Namespace, folder: str) -> int:
+    """A run with code by hand in the place of one kernel: checked, and timed beside it."""
+    name, equals, code = args.kernel.partition("=")
+    if not equals or ":" not in code:
+        raise UsageError(f"--kernel takes NAME=file.py:function, not {args.kernel!r}")
+    saved = load_run(folder)
+    swapped = swap(saved, name, code)
+    backend = args.backend or str(saved.manifest["backend"]) or DEFAULT_BACKEND
+    inputs = random_inputs(swapped.before, args.seed)
+    expected = as_list(swapped.before.interpret(*inputs))
+    hand = executable_from(swapped.after, swapped.stage, backend)
+    found = results_of(hand, swapped.before, inputs)
+    ours = executable_from(swapped.before, swapped.stage, backend)
+    times = {
+        f"us of {label}": number(1e6 * step_seconds(made, swapped.before, inputs, swapped.step))
+        for label, made in ((name, ours), (code, hand))
+    }
+    return _report(args, swapped.before, expected, found, (code, "the interpreter"), **times)
+
+
+def statistics(array: Any) -> dict[str, Any]:
+    """A few numbers by which results are recognised."""
+    held = np.asarray(array)
+    if held.size == 0:
+        return {"min": "-", "mean": "-", "max": "-", "nan": 0}
+    wide = np.abs(held) if held.dtype.kind == "c" else held.astype(np.float64)
+    return {
+        "min": number(float(np.nanmin(wide))),
+        "mean": number(float(np.nanmean(wide))),
+        "max": number(float(np.nanmax(wide))),
+        "nan": int(np.isnan(wide).sum()),
+    }
+
+
+def run_backend(
+    func: Func, inputs: Sequence[np.ndarray], backend: str, stage: str | None = None
+) -> list[np.ndarray]:
+    """Results of a backend as the interpreter holds them; from a stage on where one is named."""
+    if stage:
+        return results_of(executable_from(func, stage, backend), func, inputs)
+    graph = compile_target(IRText(func.name, func), Settings(backend))
+    ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
+    results = graph.executable_for(ready).run(ready)
+    return [decode(r, n.dtype) for r, n in zip(results, func.results, strict=True)]

@@ -1,0 +1,159 @@
+"""The first wrong pass, then the first wrong rewrite in it: rule, node, source line.
+
+Every pass runs by itself over marked functions (see `retrace`), so what is found is exact, and
+nothing outside of the arguments takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.explore.check import Truth, interpreted
+from stack.explore.resume import step_alone
+from stack.explore.retrace import Marks, marked
+from stack.ir.node import Func
+from stack.ir.storage import decode, encode
+from stack.ir.verifier import verify
+from stack.rewrite.blame import first_wrong
+from stack.rewrite.check import TOLERANCE, as_list, difference
+from stack.rewrite.pipeline import Pipeline
+from stack.run.backend import Executable
+from stack.run.frontend import Captured, Frontend
+from stack.run.overlap import overlaps
+from stack.run.steer import Stages
+from stack.target import Target
+
+Runs = Callable[[Func, Sequence[np.ndarray]], Sequence[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """What is wrong first.
+
+    Attributes:
+        problem: what shows that it is.
+        stage: where: a stage, "frontend" or "backend".
+        by: the pass with its options, or the kernel.
+        rule: of the rewrite; empty where the pass is wrong without one.
+        number: of the rewrite in that pass, from 1: `--fuel` one less is right.
+        nodes: of the imported function, that the rewrite is about.
+        source: their lines.
+    """
+
+    problem: str
+    stage: str
+    by: str
+    rule: str = ""
+    number: int = 0
+    nodes: tuple[str, ...] = ()
+    source: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        text = f"{self.stage}: {self.by}: {self.problem}"
+        if self.rule:
+            text += f"\n  rewrite {self.number}, by {self.rule}"
+        if self.nodes:
+            text += f"\n  nodes: {', '.join(self.nodes)}"
+        return text + (f"\n  from: {', '.join(self.source)}" if self.source else "")
+
+
+def bisect(
+    func: Func, stages: Stages, machine: Target | None = None, native: Runs | None = None
+) -> Culprit | None:
+    """The first wrong step of a lowering; None where every one is right.
+
+    Args:
+        stages: names and pipelines, as a backend has them.
+        native: runs a lowered function in the backend's own code, to be looked at last; each step
+            of the program is then run by itself.
+    """
+    truth = Truth(func)
+    current, marks = marked(truth.func)
+    for stage, passes in stages:
+        for one in Pipeline(passes).passes:
+            before = current
+            try:
+                current = Pipeline([one]).run(before, verify=False, target=machine).func
+                problem = _problem(current, truth) if current is not before else ""
+            except StackError as error:
+                problem = str(error).splitlines()[0]
+            if problem:
+                blame = first_wrong(one, before, lambda f: _problem(f, truth), machine)
+                if blame is None:
+                    return Culprit(problem, stage, str(one))
+                rewrite = blame.rewrite
+                nodes, lines = _origins(marks, rewrite.source)
+                found = (rewrite.rule, blame.number, nodes or (rewrite.node,), lines)
+                return Culprit(blame.problem, stage, str(one), *found)
+    return _wrong_step(current, marks, native) if native is not None else None
+
+
+def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) -> Culprit | None:
+    """The first result that the imported function computes otherwise than its framework does.
+
+    Weights are what they are; the arguments of a call are drawn, see `edge_inputs`.
+    """
+    func = captured.func
+    if func.symbols:
+        return None
+    truth = Truth(func)
+    for kind in truth.kinds:
+        inputs = truth.inputs[kind]
+        for i, (array, held) in enumerate(zip(captured.bound, func.params, strict=False)):
+            inputs[i] = decode(frontend.to_numpy(array, held.dtype), held.dtype)
+        ready = [encode(a, p.dtype) for a, p in zip(inputs, func.params, strict=True)]
+        wanted = [decode(r, n.dtype) for r, n in zip(eager.run(ready), func.results, strict=True)]
+        found = interpreted(func, inputs)
+        for want, have, result in zip(wanted, found, func.results, strict=True):
+            error = difference(want, have, result.dtype)
+            if error > TOLERANCE.get(result.dtype.name, 0.0):
+                name = f"%{func.body.names.get(result, result.op)}"
+                text = f"{name} differs from eager by {error:.3g} of its largest value ({kind})"
+                lines = func.body.locs.get(result, ())
+                return Culprit(text, "frontend", "imported", "", 0, (name,), lines)
+    return None
+
+
+def _origins(marks: Marks, lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The nodes of the imported function that carried marks, and their source lines."""
+    held = set(lines)
+    nodes = tuple(mark for mark in marks if mark in held)
+    return nodes, tuple(dict.fromkeys(line for n in nodes for line in marks[n].source))
+
+
+def _problem(after: Func, truth: Truth) -> str:
+    verify(after)
+    held = overlaps(after)
+    return str(held[0]) if held else truth.problem(after)
+
+
+def _wrong_step(func: Func, marks: Marks, native: Runs) -> Culprit | None:
+    """The first step whose native code does not do what the interpreter does."""
+    for node in func.nodes:
+        if node.op in ("const", "item", "reshape", "param"):
+            continue
+        problem = _native_problem(step_alone(func.body, node), native)
+        if problem:
+            held = {x for b in node.blocks for lines in b.locs.values() for x in lines}
+            held.update(func.body.locs.get(node, ()))
+            nodes, lines = _origins(marks, held)
+            name = f"%{func.body.names.get(node, node.op)} = {node.attrs.get('name', node.op)}"
+            return Culprit(problem, "backend", name, "", 0, nodes, lines)
+    return None
+
+
+def _native_problem(func: Func, native: Runs) -> str:
+    truth = Truth(func)
+    for kind in truth.kinds:
+        try:
+            found = native(func, truth.inputs[kind])
+        except StackError as error:
+            return str(error).splitlines()[0]
+        problem = truth.error(kind, as_list(tuple(found)))[1]
+        if problem:
+            return f"{problem} ({kind})"
+    return ""

@@ -1,0 +1,100 @@
+"""Is every stage what the program was? Interpreted, on inputs that show wrong rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stack.errors import StackError
+from stack.ir.node import Func
+from stack.rewrite.check import TOLERANCE, as_list, difference, sample_sizes
+from stack.rewrite.edges import KINDS, edge_inputs
+from stack.run.overlap import overlaps
+from stack.run.record import Stage
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One stage on one kind of inputs; `problem` is empty where they agree."""
+
+    stage: str
+    kind: str
+    error: float = 0.0
+    problem: str = ""
+
+
+class Truth:
+    """What a function computes on inputs of every kind, by the reference interpreter.
+
+    Inputs that it does not take, such as indices outside of an array, are left out: `kinds` are
+    those that are there. A function with size symbols is bound to small sizes.
+    """
+
+    def __init__(self, func: Func, seed: int = 0) -> None:
+        self.sizes = sample_sizes(func, np.random.default_rng(seed)) if func.symbols else {}
+        self.func = func.bind(self.sizes) if self.sizes else func
+        self.inputs: dict[str, list[np.ndarray]] = {}
+        self.results: dict[str, list[Any]] = {}
+        for kind in KINDS:
+            inputs = edge_inputs(self.func, kind, seed)
+            try:
+                results = interpreted(self.func, inputs)
+            except (StackError, TypeError, ValueError, IndexError):
+                continue
+            self.inputs[kind], self.results[kind] = inputs, results
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The kinds of inputs that the function takes."""
+        return tuple(self.inputs)
+
+    def error(self, kind: str, found: Sequence[Any]) -> tuple[float, str]:
+        """Largest relative error of results, and what is wrong with them, if anything is."""
+        worst = 0.0
+        for i, (want, have) in enumerate(zip(self.results[kind], found, strict=True)):
+            dtype = self.func.results[i].dtype
+            error = difference(want, have, dtype)
+            if error > TOLERANCE.get(dtype.name, 0.0):
+                return error, f"result {i} differs by {error:.3g} of its largest value"
+            worst = max(worst, error)
+        return worst, ""
+
+    def problem(self, func: Func, kinds: Sequence[str] = KINDS) -> str:
+        """What is wrong with another function on some kinds of inputs; empty where nothing is."""
+        bound = func.bind(self.sizes) if func.symbols else func
+        for kind in kinds:
+            if kind in self.inputs:
+                problem = self.verdict("", kind, bound).problem
+                if problem:
+                    return f"{problem} ({kind})"
+        return ""
+
+    def verdict(self, stage: str, kind: str, func: Func) -> Verdict:
+        """A stage held against the truth on one kind of inputs."""
+        try:
+            found = interpreted(func, self.inputs[kind])
+        except (StackError, TypeError, ValueError, IndexError) as error:
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            return Verdict(stage, kind, np.inf, f"it is not interpreted: {said}")
+        return Verdict(stage, kind, *self.error(kind, found))
+
+
+def interpreted(func: Func, inputs: Sequence[np.ndarray]) -> list[Any]:
+    """Results of the reference interpreter; infinities and nan are no cause for a warning."""
+    with np.errstate(all="ignore"):
+        return as_list(func.interpret(*inputs))
+
+
+def check_stages(stages: Sequence[Stage]) -> Iterator[Verdict]:
+    """Every stage of IR, on every kind of inputs, held against the first; and the memory plan."""
+    funcs = [(s.name, s.func) for s in stages if s.func is not None]
+    truth = Truth(funcs[0][1])
+    for name, func in funcs[1:]:
+        bound = func.bind(truth.sizes) if func.symbols else func
+        for kind in truth.kinds:
+            yield truth.verdict(name, kind, bound)
+        for overlap in overlaps(func):
+            yield Verdict(name, "memory", 0.0, str(overlap))

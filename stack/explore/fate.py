@@ -1,0 +1,113 @@
+"""What became of every node of a program: where it is computed, or who made it unnecessary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from stack.explore.retrace import Origin, Retraced, Step, holders
+from stack.ir.node import Block, Node, deps
+from stack.ir.ops import lookup
+from stack.ir.traits import is_control
+
+KINDS = {
+    "kernel": "computed in a kernel of ours",
+    "library": "computed by a library",
+    "hosted": "computed by the code of a hosted operator",
+    "fallback": "left to the framework",
+    "view": "read where it lies: no code",
+    "fold": "made unnecessary by a rewrite rule",
+    "recomputation": "computed in several steps: again in each, or in parts",
+    "lost": "no pass says what became of it",
+}
+# what a record of a step calls it
+_RUN_BY = {"generated": "kernel", "hand": "hosted", "library": "library", "fallback": "fallback"}
+_ROLES = {"foreign": "fallback", "group": "library", "contraction": "library"}
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of one node. `steps` are nodes of the last stage, or the rule and its pass."""
+
+    origin: Origin
+    kind: str
+    steps: tuple[str, ...] = ()
+
+
+def fates(run: Retraced) -> list[Fate]:
+    """One for every node of the imported function, in its order."""
+    held = _ends(run.func.body, {}, run.kinds)
+    found: list[Fate] = []
+    for mark, origin in run.origins.items():
+        ends = held.get(mark, {})
+        if not ends:
+            found.append(_folded(origin, run.steps))
+            continue
+        computed = {step: kind for step, kind in ends.items() if kind != "view"}
+        kinds = dict.fromkeys((computed or ends).values())
+        kind = "recomputation" if len(computed) > 1 else next(iter(kinds))
+        found.append(Fate(origin, kind, tuple(computed or ends)))
+    return found
+
+
+def _ends(
+    block: Block, found: dict[str, dict[str, str]], kinds: Mapping[str, str]
+) -> dict[str, dict[str, str]]:
+    """By mark: the steps of a lowered block that carry it, each with its kind."""
+    for node in block.nodes:
+        name = block.names.get(node)
+        if name is None:
+            continue
+        marks = dict.fromkeys(block.locs.get(node, ()))
+        if is_control(node):
+            for inner in node.blocks:
+                _ends(inner, found, kinds)
+        else:
+            marks.update((m, None) for b in node.blocks for m in _inside(b))
+        kind = _RUN_BY.get(kinds.get(f"%{name}", ""), _kind(node))
+        for mark in marks:
+            if mark not in found or not is_control(node):
+                found.setdefault(mark, {})[f"%{name}"] = kind
+    return found
+
+
+def _inside(block: Block) -> Iterable[str]:
+    for lines in block.locs.values():
+        yield from lines
+    for node in block.nodes:
+        for inner in node.blocks:
+            yield from _inside(inner)
+
+
+def _kind(node: Node) -> str:
+    if node.op == "custom":
+        return "hosted"
+    if node.op == "kernel" or is_control(node):
+        return "kernel"
+    return _ROLES.get(lookup(node.op).kind, "view")
+
+
+def _folded(origin: Origin, steps: Sequence[Step]) -> Fate:
+    """A node that is gone: the rule that took it, or the one that took what needed it."""
+    for step in steps:
+        before = holders(step.record.before)
+        if origin.mark not in before or origin.mark in holders(step.record.after):
+            continue
+        touched = {mark: r.rule for r in step.record.rewrites for mark in r.source}
+        for block, node in _upwards(before[origin.mark]):
+            for mark in block.locs.get(node, ()):
+                if mark in touched:
+                    return Fate(origin, "fold", (f"{touched[mark]} in {step.stage}",))
+        return Fate(origin, "lost", (f"{step.record.name} in {step.stage}",))
+    return Fate(origin, "lost")
+
+
+def _upwards(start: Iterable[tuple[Block, Node]]) -> Iterable[tuple[Block, Node]]:
+    """Nodes, and what needs them, nearest first."""
+    for block, root in start:
+        seen = {root}
+        yield block, root
+        for node in block.nodes:
+            if not seen.isdisjoint(deps(node)):
+                seen.add(node)
+                yield block, node

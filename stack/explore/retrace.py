@@ -1,0 +1,120 @@
+"""A run walked again from what it saved, with every node of the program under a mark of its own.
+
+Source lines say where a value came from, and several values share a line. Here the lines are
+replaced by marks, one for each imported node, and the recorded pipelines run again: the engine
+carries marks as it carries lines, so that nothing is mistaken for its neighbour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from dataclasses import replace as replace_fields
+
+from stack.errors import UsageError
+from stack.explore.saved import SavedRun, machine_of
+from stack.ir.node import Block, Func, Node
+from stack.ir.node import walk as walk_blocks
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.pipeline import Pipeline, Record
+from stack.target import Target
+
+Marks = Mapping[str, "Origin"]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """One node of the imported function: its mark, op and source lines."""
+
+    mark: str
+    op: str
+    source: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One pass of one stage."""
+
+    stage: str
+    record: Record
+
+
+@dataclass(frozen=True)
+class Retraced:
+    """The passes of a run in order, over marked functions.
+
+    Attributes:
+        func: after the last of them.
+        kinds: what runs a step of it, by its name, where the run knows.
+    """
+
+    origins: Marks
+    steps: tuple[Step, ...]
+    func: Func
+    kinds: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+def marked(func: Func) -> tuple[Func, dict[str, Origin]]:
+    """A function with marks such as `%y` and `%loop/y` for source lines, and what they stand for.
+
+    Equal bodies, as of equal layers, stay equal: their nodes share a mark.
+    """
+    origins: dict[str, Origin] = {}
+    done: dict[Block, Block] = {}
+
+    def mark(block: Block, path: str) -> Block:
+        if block not in done:
+            changed: dict[Node, Replacement] = {}
+            for node in block.nodes:
+                if node.op != "custom" and any(not b.is_open for b in node.blocks):
+                    own = f"{path}{block.names[node]}/"
+                    blocks = [b if b.is_open else mark(b, own) for b in node.blocks]
+                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                    changed[node] = Replacement(new)
+            found = replace(block, changed)
+            marks = {node: f"%{path}{name}" for node, name in found.names.items()}
+            lines = {name: block.locs.get(node, ()) for node, name in block.names.items()}
+            for node, each in marks.items():
+                origins[each] = Origin(each, node.op, lines.get(found.names[node], ()))
+            locs = {node: (each,) for node, each in marks.items()}
+            done[block] = Block(found.params, found.results, found.names, locs)
+        return done[block]
+
+    return Func(func.name, mark(func.body, ""), func.level), origins
+
+
+def follow(
+    func: Func, stages: Iterable[tuple[str, str]], machine: Target | None = None
+) -> Retraced:
+    """Run the pipelines of some stages over a function with marks."""
+    func, origins = marked(func)
+    steps: list[Step] = []
+    for stage, passes in stages:
+        result = Pipeline(passes).run(func, verify=False, verbose=True, target=machine)
+        steps.extend(Step(stage, record) for record in result.records)
+        func = result.func
+    return Retraced(origins, tuple(steps), func)
+
+
+def retrace(run: SavedRun) -> Retraced:
+    """Run the pipelines of a saved run again, from its imported function.
+
+    A stage that a measurement chose has no pipeline, and is left out: it changes schedules alone.
+    Raises UsageError where the run has no IR text to start from.
+    """
+    stages = [name for name in run.stages if run.is_ir(name)]
+    if not stages:
+        raise UsageError(f"{run.folder} has no stage of IR text to start from")
+    passes = [(name, str(run.stage(name)["pass"])) for name in stages[1:]]
+    found = follow(run.func(stages[0]), passes, machine_of(run))
+    kinds = {f"%{k['stage_node']}": str(k["kind"]) for k in run.kernels if k["stage_node"]}
+    return replace_fields(found, kinds=kinds)
+
+
+def holders(func: Func) -> dict[str, list[tuple[Block, Node]]]:
+    """For every mark or source line, the nodes that carry it, with their closed blocks."""
+    found: dict[str, list[tuple[Block, Node]]] = {}
+    for block, node in walk_blocks(func.body):
+        for line in block.locs.get(node, ()):
+            found.setdefault(line, []).append((block, node))
+    return found

@@ -1,0 +1,160 @@
+"""What a kernel's time goes into, from what the run saved: bounds of the machine, code, registers.
+
+Nothing is measured here: `stackc dump --profile` does that. Each line is a number of the record or
+of the machine's file, and the likely limit is the largest of the bounds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from stack.errors import unknown_name
+from stack.explore.dump import source_text
+from stack.explore.saved import SavedRun, machine_of
+from stack.explore.table import number, scaled
+from stack.ir.cost import cost
+from stack.ir.node import Node
+from stack.ir.traits import is_control
+from stack.target import Cpu, Gpu, Target
+
+_WIDTHS = (
+    (re.compile(r"\bzmm\d+"), "512-bit vectors"),
+    (re.compile(r"\bymm\d+"), "256-bit vectors"),
+    (re.compile(r"\bxmm\d+"), "128-bit vectors and scalars"),
+    (re.compile(r"ld\.global\S*\.v8|LDG\S*\.256"), "256-bit loads"),
+    (re.compile(r"ld\.global\S*\.v4|LDG\S*\.128"), "128-bit loads"),
+    (re.compile(r"ld\.global\S*\.v2|LDG\S*\.64"), "64-bit loads"),
+    (re.compile(r"cp\.async|LDGSTS|UTMALDG"), "asynchronous copies"),
+    (re.compile(r"wgmma|HGMMA"), "warpgroup products"),
+    (re.compile(r"\bmma\.sync|HMMA"), "warp products"),
+)
+_ASSEMBLY = ("sass", "ptx", "asm")
+_WARP = 32
+
+
+def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
+    """`(what, value)` about a kernel; raises UsageError with the names that exist."""
+    entries = {str(k["name"]): k for k in run.kernels}
+    if name not in entries:
+        raise unknown_name(f"{run.folder} has no kernel", name, entries)
+    entry = entries[name]
+    machine = machine_of(run)
+    rows = [
+        ("kernel", f"{name} ({entry['kind']})"),
+        ("source", source_text(entry["source"], 12)),
+        ("work", f"{scaled(entry['flops'])} operations, {scaled(entry['bytes'], 'B')}"),
+        *_by_op(run, entry),
+    ]
+    limits = bounds(entry, machine) if machine is not None else {}
+    rows += [(f"bound by {what}", f"{number(s * 1e6)} us") for what, s in limits.items()]
+    rows += list(_registers(entry, machine))
+    rows += list(_code(run, name))
+    if entry.get("warning"):
+        rows.append(("warning", str(entry["warning"])))
+    if limits:
+        rows.append(("likely limit", _limit(entry, limits)))
+    return rows
+
+
+def bounds(entry: dict[str, Any], machine: Target) -> dict[str, float]:
+    """Seconds that a kernel takes at least, by what bounds it, on the cores that have work."""
+    has_dot = "dot" in entry["ops"]
+    rate = machine.bf16_rate if has_dot and isinstance(machine, Gpu) else machine.f32_rate
+    share = machine.cores if isinstance(machine, Cpu) else 1.0
+    if isinstance(machine, Gpu) and _blocks(entry):
+        share = min(1.0, _blocks(entry) / machine.processors)
+    return {
+        "arithmetic": float(entry["flops"]) / (rate * share),
+        "memory": float(entry["bytes"]) / (machine.memory_rate * share),
+        "launch": machine.launch,
+    }
+
+
+def _blocks(entry: dict[str, Any]) -> int:
+    """Thread blocks of a kernel for a GPU; 0 where the record does not say."""
+    held = entry.get("resources", {})
+    return int(held.get("blocks") or held.get("programs") or 0)
+
+
+def _limit(entry: dict[str, Any], limits: dict[str, float]) -> str:
+    spilled = int(entry.get("resources", {}).get("spilled", 0))
+    if spilled:
+        return f"registers: {spilled} bytes are spilled to memory"
+    return max(limits, key=limits.__getitem__)
+
+
+def _by_op(run: SavedRun, entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Operations by op, of the group that the kernel was made of."""
+    group = _group(run, str(entry["stage_node"]))
+    if group is None:
+        return
+    flops: Counter[str] = Counter()
+    pending = [group]
+    while pending:
+        node = pending.pop()
+        inner = [n for b in node.blocks[:1] for n in b.nodes]
+        pending += inner
+        counted = cost(node).flops if not inner else 0
+        flops[node.op] += counted if isinstance(counted, int) else 0
+    whole = sum(flops.values()) or 1
+    shown = [f"{op} {100 * n / whole:.0f} %" for op, n in flops.most_common(6) if n]
+    yield "operations", ", ".join(shown) or "none"
+
+
+def _group(run: SavedRun, name: str) -> Node | None:
+    """The step of this name in the last stage that is of tensors."""
+    for stage in reversed([s for s in run.stages if run.is_ir(s)]):
+        pending = [run.func(stage).body]
+        while pending:
+            block = pending.pop()
+            for node in block.nodes:
+                if block.names.get(node) == name and node.op != "kernel":
+                    return node
+                pending.extend(node.blocks if is_control(node) else ())
+    return None
+
+
+def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[str, str]]:
+    """What it takes of a GPU's processor, and how many blocks run there at once."""
+    held: dict[str, int] = entry.get("resources", {})
+    if not held:
+        return
+    yield "resources", ", ".join(f"{v} {k}" for k, v in held.items())
+    threads = held.get("threads") or _WARP * held.get("warps", 0)
+    if not isinstance(machine, Gpu) or not threads:
+        return
+    fits = {
+        "registers": machine.registers // max(1, held.get("registers", 0) * threads),
+        "shared memory": machine.shared_bytes // max(1, held.get("shared", 0)),
+    }
+    least = min(fits, key=fits.__getitem__)
+    yield "blocks at once", f"{fits[least]} on a processor, by {least}"
+    blocks = _blocks(entry)
+    if blocks:
+        waves = blocks / (machine.processors * max(1, fits[least]))
+        yield "waves", f"{number(waves)}: {blocks} blocks on {machine.processors} processors"
+
+
+def _code(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
+    """Vector width and special instructions, counted in the assembly of the kernel."""
+    stage = next((s for s in _ASSEMBLY if s in run.stages), None)
+    if stage is None:
+        return
+    text = _function(run.text(stage), name)
+    counts = [(len(found), what) for p, what in _WIDTHS if (found := p.findall(text))]
+    if counts:
+        yield f"code ({stage})", ", ".join(f"{what} x{n}" for n, what in counts)
+
+
+def _function(text: str, name: str) -> str:
+    """The part of an assembly that belongs to a kernel; all of it where none is named."""
+    label = re.compile(rf"^(?:\S.*\b)?{re.escape(name)}(?:_body)?\b.*$", re.MULTILINE)
+    found = [m.start() for m in label.finditer(text)]
+    if not found:
+        return text
+    after = re.compile(r"^(?:\.visible \.entry|\s*\.globl|\s*Function :)", re.MULTILINE)
+    end = after.search(text, found[-1] + 1)
+    return text[found[0] : end.start() if end else len(text)]

@@ -1,0 +1,54 @@
+"""Which rewrite of a pass is the first wrong one: found by stopping the pass after n rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from stack.errors import StackError
+from stack.ir.node import Func
+from stack.rewrite.log import Fuel, Log, Rewrite
+from stack.rewrite.passes import Pass
+from stack.target import Target
+
+
+@dataclass(frozen=True)
+class Blame:
+    """A rewrite, its number in the pass, from 1, and what is wrong with it."""
+
+    rewrite: Rewrite
+    number: int
+    problem: str
+
+    def __str__(self) -> str:
+        text = f"rewrite {self.number}, by {self.rewrite.rule}"
+        text += f", at {self.rewrite.node}" if self.rewrite.node else ""
+        return text + (f", from {', '.join(self.rewrite.source)}" if self.rewrite.source else "")
+
+
+def first_wrong(
+    one: Pass, before: Func, problem: Callable[[Func], str], target: Target | None = None
+) -> Blame | None:
+    """The first rewrite after which a pass is wrong; None where it is not a rewrite that is.
+
+    Args:
+        problem: what is wrong with a function that the pass made; "" where nothing is.
+    """
+
+    def after(fuel: int | None) -> tuple[str, list[Rewrite]]:
+        log = Log(fuel=Fuel(fuel), target=target)
+        try:
+            return problem(one.run(before, log)), log.rewrites
+        except StackError as error:
+            return str(error).splitlines()[0], log.rewrites
+
+    said, rewrites = after(None)
+    low, high = 0, len(rewrites)  # right with `low` rewrites, wrong with `high`
+    if not said or not high or after(0)[0]:
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        wrong = after(middle)[0]
+        low, high, said = (low, middle, wrong) if wrong else (middle, high, said)
+    said, rewrites = after(high)
+    return Blame(rewrites[-1], high, said) if said else None

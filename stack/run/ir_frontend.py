@@ -1,0 +1,106 @@
+"""Functions of the IR where a framework's would stand: storage arrays as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import stack.plugins as plugins
+from stack.errors import UsageError
+from stack.hosted import Op
+from stack.ir.node import Func
+from stack.ir.space import ArraySpace, NumpySpace
+from stack.ir.types import BF16, DType, TensorType
+from stack.run.compile import CompiledGraph, compile_captured
+from stack.run.frontend import Calls, Captured, Frontend
+from stack.run.options import of_graph
+
+
+class IRCalls:
+    """A function of the IR, compiled as it is: one graph, for its own sizes."""
+
+    gradients: Sequence[CompiledGraph] = ()
+
+    def __init__(self, func: Func, options: Mapping[str, Any]) -> None:
+        graph = compile_captured(captured_of(func), IRFrontend(), **of_graph(options))
+        self.graphs = [graph]
+
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        if args:
+            self.graphs[0].prepare(args)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.graphs[0](*args, **kwargs)
+
+
+class IRFrontend:
+    """Stands where a framework would, for functions that come from text: storage arrays as is."""
+
+    name = "ir"
+
+    def accepts(self, fn: Any, args: Sequence[Any]) -> bool:
+        return isinstance(fn, Func)
+
+    def capture(self, fn: Any, args: Sequence[Any], *, dynamic: bool = False) -> Captured:
+        return captured_of(fn)
+
+    def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
+        return IRCalls(fn, options)
+
+    def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
+        held = np.asarray(array)
+        expected = "uint16" if dtype is BF16 else dtype.numpy
+        if held.dtype.name != expected:
+            raise TypeError(f"expected {expected} values, got {held.dtype.name}")
+        return held
+
+    def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
+        return array
+
+    def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
+        raise UsageError("a function from text takes arrays in host memory")
+
+    def from_device(self, arrays: Sequence[Any]) -> list[Any]:
+        raise UsageError("a function from text gives arrays in host memory")
+
+    def space(self) -> ArraySpace:
+        return NumpySpace()
+
+    def call_opaque(self, target: str, call: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Whatever framework the name says: `jax:fft`."""
+        frontend: Frontend = plugins.load("stack.frontends", target.partition(":")[0])
+        return frontend.call_opaque(target, call, args)
+
+    def hosted(self, made: Op) -> Callable[..., Any]:
+        raise UsageError("a function from text calls operators by name")
+
+    def traced(self, fn: Callable[..., Any], types: Sequence[TensorType]) -> Func:
+        raise UsageError("IR text has no functions to trace")
+
+    def breaks(self, fn: Any, args: Sequence[Any]) -> list[str]:
+        return []
+
+    def random_inputs(self, specs: Sequence[str]) -> tuple[Any, ...]:
+        raise UsageError("a file of IR text says its own inputs: -i is for programs")
+
+    def train_runs(self, fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[Any]:
+        raise UsageError("a function from text has no gradient to ask for")
+
+
+def captured_of(func: Func) -> Captured:
+    """A function from text, as if a frontend had captured it."""
+
+    def flatten(*args: Any) -> list[Any]:
+        return list(args)
+
+    return Captured(
+        func=func,
+        text=str(func),
+        bound=(),
+        flatten=flatten,
+        unflatten=lambda results: results[0] if len(results) == 1 else tuple(results),
+        original=func.interpret,
+        args=(),
+    )

@@ -1,0 +1,90 @@
+"""A second opinion on a memory plan: no byte of the arena is written while somebody may read it.
+
+Deliberately apart from pass `memory`: it follows values through views from the plan alone, step by
+step as the program runs, and believes no lifetime that the pass has computed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from stack.ir.node import Block, Func, Node
+
+Result = tuple[Node, int]
+_VIEWS = ("reshape", "item")
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Two results that share bytes while both are needed."""
+
+    first: str
+    second: str
+    byte: int
+
+    def __str__(self) -> str:
+        text = f"{self.second} is written over {self.first}, which is read later"
+        return f"{text}: both have byte {self.byte} of the arena"
+
+
+def overlaps(func: Func) -> list[Overlap]:
+    """What a planned function overwrites too early, bodies of loops and branches included."""
+    found: list[Overlap] = []
+    pending = [func.body]
+    while pending:
+        block = pending.pop()
+        found += _in_block(block)
+        for node in block.nodes:
+            pending += [b for b in node.blocks if not b.is_open and node.op != "kernel"]
+    return found
+
+
+def _in_block(block: Block) -> list[Overlap]:
+    shows: dict[Node, set[Result]] = {}  # what of the arena a value may be
+    last: dict[Result, int] = {}
+    end = len(block.nodes)
+    for step, node in enumerate(block.nodes):
+        read = set[Result]().union(*(shows.get(a, set[Result]()) for a in node.args))
+        last.update(dict.fromkeys(read, step))
+        shows[node] = _shown(node, shows)
+    for result in block.results:
+        last.update(dict.fromkeys(shows.get(result, ()), end))
+    live: list[tuple[Result, range]] = []
+    found: list[Overlap] = []
+    for step, node in enumerate(block.nodes):
+        for result, place in _written(node):
+            for other, held in live:
+                shared = range(max(place.start, held.start), min(place.stop, held.stop))
+                if shared and other != result and last.get(other, -1) >= step:
+                    names = (_name(block, other), _name(block, result))
+                    found.append(Overlap(*names, shared.start))
+            live.append((result, place))
+    return found
+
+
+def _shown(node: Node, shows: dict[Node, set[Result]]) -> set[Result]:
+    if "updates" in node.attrs:
+        return shows.get(node.args[int(node.attrs["updates"])], set())
+    if node.op == "item":
+        index = int(node.attrs["index"])
+        return {r for r in shows.get(node.args[0], ()) if r[0] is not node.args[0] or r[1] == index}
+    if node.op in _VIEWS:
+        return shows.get(node.args[0], set())
+    return {result for result, _ in _written(node)}
+
+
+def _written(node: Node) -> list[tuple[Result, range]]:
+    """The bytes of the arena that a step writes, by result."""
+    places = () if "updates" in node.attrs else node.attrs.get("at") or ()
+    sizes = [t.bytes for t in node.types]
+    return [
+        ((node, i), range(at, at + size))
+        for i, (at, size) in enumerate(zip(places, sizes))
+        if at >= 0 and isinstance(size, int)
+    ]
+
+
+def _name(block: Block, result: Result) -> str:
+    node, index = result
+    name = f"%{block.names.get(node, node.op)}"
+    return name if len(node.types) == 1 else f"{name}.{index}"

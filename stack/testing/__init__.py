@@ -1,0 +1,7 @@
+"""What the author of a pass tests it with: `check_pass`, and `.stack` files for pytest."""
+
+from __future__ import annotations
+
+from stack.testing.passes import PassReport, captured_graphs, check_pass
+
+__all__ = ["PassReport", "captured_graphs", "check_pass"]

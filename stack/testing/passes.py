@@ -1,0 +1,93 @@
+"""Is a pass right? Verified, read back, interpreted, over graphs that frameworks were asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.resources import files
+
+from stack.errors import StackError
+from stack.explore.check import Truth
+from stack.ir.node import Func
+from stack.ir.parser import parse
+from stack.rewrite.blame import first_wrong
+from stack.rewrite.passes import Pass
+from stack.rewrite.pipeline import Pipeline
+
+
+class PassError(StackError):
+    """A pass is wrong: what it does, to which function, and by which rewrite."""
+
+
+@dataclass
+class PassReport:
+    """What a pass did to the functions that it was checked on.
+
+    Attributes:
+        functions: how many there were.
+        changed: names of those that it changed.
+        rules: how often each of its rules applied.
+        misses: how often each nearly applied, and why not.
+    """
+
+    functions: int = 0
+    changed: list[str] = field(default_factory=list[str])
+    rules: Counter[str] = field(default_factory=Counter[str])
+    misses: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+
+    def __str__(self) -> str:
+        lines = [f"{len(self.changed)} of {self.functions} functions changed"]
+        lines += [f"  {rule} applied {n} times" for rule, n in self.rules.most_common()]
+        lines += [f"  {rule} x{n}: {why}" for (rule, why), n in self.misses.most_common(8)]
+        return "\n".join(lines)
+
+
+def captured_graphs() -> dict[str, Func]:
+    """Small graphs as frontends import them: blocks of transformers, from torch and from JAX."""
+    folder = files("stack.testing").joinpath("graphs")
+    texts = sorted(folder.iterdir(), key=lambda file: file.name)
+    return {f.name.removesuffix(".stack"): parse(f.read_text("utf-8")) for f in texts}
+
+
+def check_pass(
+    one: Pass, functions: Iterable[Func] = (), *, first: str = "", graphs: bool = True
+) -> PassReport:
+    """Run a pass over functions, and over `captured_graphs`, and hold it to what passes promise.
+
+    The result verifies; it prints to text that reads back as itself; it computes what the function
+    did, on ties, signed zeros, infinities and nan too; and the second time nothing changes.
+
+    Args:
+        first: passes that run before it, such as "canonicalize,fuse".
+
+    Raises:
+        PassError: naming the function, the first wrong rewrite, its node and source lines.
+        VerifyError: as the pipeline does.
+    """
+    report = PassReport()
+    given = [(func.name, func) for func in functions]
+    for name, func in [*given, *(captured_graphs().items() if graphs else ())]:
+        ready = Pipeline(first).run(func).func
+        result = Pipeline([one]).run(ready, verbose=True)
+        (record,) = result.records
+        report.functions += 1
+        report.rules += record.by_rule
+        report.misses.update((miss.rule, miss.reason) for miss in record.misses)
+        if record.changed:
+            report.changed.append(name)
+            _check(one, name, ready, result.func)
+    return report
+
+
+def _check(one: Pass, name: str, before: Func, after: Func) -> None:
+    if parse(str(after)) is not after:
+        raise PassError(f"{one} on {name}: its result does not read back from its text")
+    truth = Truth(before)
+    problem = truth.problem(after)
+    if problem:
+        blame = first_wrong(one, before, truth.problem)
+        raise PassError(f"{one} on {name}: {problem}" + (f"\n  {blame}" if blame else ""))
+    again = Pipeline([one]).run(after).func
+    if again is not after:
+        raise PassError(f"{one} on {name}: doing it twice changes more")

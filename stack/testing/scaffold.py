@@ -1,0 +1,52 @@
+"""A new pass as a package of its own: code, entry point, tests, and a page about it."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+from string import Template
+
+from stack.errors import UsageError, unknown_name
+
+KINDS = {
+    "pattern": "a rule that replaces what it matches",
+    "fusion": "a fusion rule: which producer and consumer are one kernel",
+    "horizontal": "a fusion rule for neighbours that read one value",
+    "rewrite": "a pass over whole blocks",
+}
+
+
+def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
+    """Write the package of a pass; returns its folder.
+
+    Raises UsageError for a name that is no Python name, and for a folder that is there already.
+    """
+    if kind not in KINDS:
+        raise unknown_name("no kind of pass", kind, KINDS)
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", name):
+        raise UsageError(f"a pass is called by a Python name in small letters, not {name!r}")
+    root = Path(folder) / name
+    if root.exists():
+        raise UsageError(f"{root} is there already")
+    words = {
+        "name": name,
+        "cls": "".join(part.capitalize() for part in name.split("_")),
+        "kind": kind,
+        "what": KINDS[kind],
+    }
+    templates = files("stack.testing").joinpath("templates")
+    written = {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        f"{name}.py": f"{kind}.py",
+        "tests/conftest.py": "conftest.py",
+        f"tests/test_{name}.py": f"test_{kind}.py",
+        f"tests/{name}.stack": f"{kind}.stack",
+    }
+    for target, source in written.items():
+        path = root / target
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = templates.joinpath(f"{source}.txt").read_text("utf-8")
+        path.write_text(Template(text).substitute(words), encoding="utf-8")
+    return root

@@ -1,0 +1,95 @@
+"""`stackc run` from a stage on, against what the program was, and with code by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stack.cli import main
+from stack.explore.resume import executable_from
+from stack.ir.files import load
+from stack.run.record import Run
+
+TEXT = """func @f(%x: f32[16, 16], %w: f32[16]) -> (f32[16, 16]) at tensor {
+  %wide = broadcast(%w) {axes=[1]} : f32[16, 16] from "m.py:3"
+  %y = mul(%x, %wide) : f32[16, 16] from "m.py:3"
+  %e = exp(%y) : f32[16, 16] from "m.py:5"
+  return %e
+}
+"""
+HAND = """
+import numpy as np
+
+def right(x, w):
+    return np.exp(x * w)
+
+def wrong(x, w):
+    return x * w
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("run")
+    (made / "f.stack").write_text(TEXT)
+    (made / "hand.py").write_text(HAND)
+    assert main(["dump", str(made / "f.stack"), "-o", str(made / "r")]) == 0
+    return made
+
+
+def stage_file(folder: Path, stage: str) -> Path:
+    stages = json.loads((folder / "r" / "manifest.json").read_text())["stages"]
+    return folder / "r" / next(s["file"] for s in stages if s["name"] == stage)
+
+
+def test_only_what_follows_the_stage_is_run(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = str(stage_file(folder, "fused"))
+    record = Run()
+    executable_from(load(Path(file)), "fused", "mlir", record)
+    assert record.stages[:3] == ["scheduled", "tiled", "loop"]
+    assert main(["run", "--from", file, "--stage", "fused", "--backend", "mlir"]) == 0
+    assert main(["run", file, "--stage", "fusde", "--backend", "mlir"]) == 2
+    assert "did you mean 'fused'" in capsys.readouterr().err
+
+
+def test_an_edit_is_compared_with_what_the_program_was(folder: Path) -> None:
+    edited = folder / "edited.stack"
+    text = stage_file(folder, "canonical").read_text()
+    edited.write_text(text)
+    against = ["--against", f"{folder / 'r'}:imported"]
+    assert main(["run", str(edited), *against]) == 0
+    assert main(["run", str(edited), "--stage", "canonical", "--backend", "mlir", *against]) == 0
+    edited.write_text(text.replace(" = exp(", " = tanh("))
+    assert main(["run", str(edited), *against]) == 1
+
+
+def test_an_edit_that_does_not_verify_is_told_by_line_and_column(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edited = folder / "broken.stack"
+    edited.write_text(TEXT.replace("%e = exp(%y) : f32[16, 16]", "%e = exp(%y) : f32[16, 15]"))
+    assert main(["run", str(edited), "--stage", "imported", "--backend", "mlir"]) == 2
+    said = capsys.readouterr()
+    assert "line 4, column 8" in said.err
+    assert "broken.stack" in said.err
+    assert not said.out
+
+
+def test_code_by_hand_is_checked_and_timed(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (kernel,) = json.loads((folder / "r" / "manifest.json").read_text())["kernels"]
+    spec = f"{kernel['name']}={folder / 'hand.py'}"
+    assert main(["run", str(folder / "r"), "--kernel", f"{spec}:right"]) == 0
+    out = capsys.readouterr().out
+    assert f"us of {kernel['name']}:" in out
+    assert "hand.py:right:" in out
+    assert main(["run", str(folder / "r"), "--kernel", f"{spec}:wrong"]) == 1
+    assert main(["run", str(folder / "r"), "--kernel", f"{spec}:rigth"]) == 2
+    assert "did you mean 'right'" in capsys.readouterr().err
+    assert main(["run", str(folder / "r"), "--kernel", f"k9={folder / 'hand.py'}:right"]) == 2
+    assert main(["run", str(folder / "r"), "--kernel", "right"]) == 2

@@ -1,0 +1,98 @@
+"""What a person gets wrong: the nearest names, runs of other versions, narrow terminals."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from stack.cli import main
+from stack.explore.table import table
+
+TEXT = """func @f(%x: f32[8]) -> (f32[8]) at tensor {
+  %y = exp(%x) : f32[8] from "m.py:1"
+  return %y
+}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "f.stack"
+    path.write_text(TEXT)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("argv", "near"),
+    [
+        (["opt", "FILE", "--pass-pipeline=canonicalise"], "canonicalize"),
+        (["opt", "FILE", "--pass-pipeline=fuse{max_input=3}"], "max_inputs"),
+        (["dump", "FILE", "--to", "canoncal"], "canonical"),
+        (["dump", "FILE", "--passes", "default,-fus"], "fuse"),
+        (["dump", "FILE", "--passes", "default,+fold@fusd"], "fused"),
+        (["run", "FILE", "--stage", "tield", "--backend", "mlir"], "tiled"),
+        (["run", "FILE", "--backend", "mlri"], "mlir"),
+        (["ops", "expp"], "exp"),
+        (["passes", "fsue"], "fuse"),
+        (["new", "pass", "mine", "--kind", "patern"], "pattern"),
+        (["bisect", "FILE", "--passes", "default,+fold@laid-oot"], "laid-out"),
+    ],
+)
+def test_the_nearest_name_is_told(
+    argv: list[str], near: str, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([file if a == "FILE" else a for a in argv]) == 2
+    said = capsys.readouterr().err
+    assert f"{near!r}" in said or f"there is: {near}" in said
+    assert len(said.splitlines()) <= 10
+
+
+def test_a_stage_of_a_run_that_is_not_there(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["dump", file, "-o", str(tmp_path / "r")]) == 0
+    assert main(["show", str(tmp_path / "r"), "fusde"]) == 2
+    assert "did you mean 'fused'" in capsys.readouterr().err
+
+
+def test_a_run_of_another_version_is_told_with_what_still_works(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "r"
+    assert main(["dump", file, "-o", str(folder)]) == 0
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["schema"] = "stack.run/7"
+    manifest["versions"]["stack-compiler"] = "9.9"
+    path.write_text(json.dumps(manifest))
+    capsys.readouterr()
+    assert main(["show", str(folder)]) == 2
+    said = capsys.readouterr().err
+    assert "stack-compiler 9.9" in said
+    assert "'stack.run/7'" in said
+    first = folder / "01-imported.stack"
+    assert f"stackc show {first}" in said
+    assert main(["show", str(first)]) == 0  # and it does
+
+
+HEAD = ["kernel", "kind", "source"]
+ROWS = [["mul_reduce_rsqrt_add", "generated", "block.py:40,41,42 mlp.py:7,8,9"], ["dot", "-", ""]]
+
+
+def test_a_table_fits_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    wide = table(HEAD, ROWS)
+    assert wide.splitlines()[1].startswith("-----")
+    monkeypatch.setenv("COLUMNS", "40")
+    narrow = table(HEAD, ROWS)
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert "source: block.py:40,41,42" in narrow
+    assert narrow.count("kernel: ") == 2
+    monkeypatch.setenv("COLUMNS", "200")
+    assert table(HEAD, ROWS) == wide
+
+
+def test_a_pipe_gets_plain_text(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump", file]) == 0
+    assert "\x1b" not in capsys.readouterr().out

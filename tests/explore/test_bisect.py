@@ -1,0 +1,174 @@
+"""What is wrong first, by pass, rewrite, kernel or frontend; and the least that shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import stack
+from stack.cli import main
+from stack.explore.bisect import bisect
+from stack.explore.check import Truth, check_stages
+from stack.explore.reduce import reduce
+from stack.ir import Func, parse
+from stack.rewrite import CheckError, Pipeline
+from stack.run.compile import walk_stages
+from stack.run.record import Run, Stage
+
+WRONG = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+import stack
+from stack.ir.traits import is_number
+from stack.rewrite import on, rewrite
+
+
+@on("mul")
+def drop_one(node, op, scope):
+    return node.args[0] if is_number(node.args[1]) else None
+
+
+@on("sub")
+def turn_around(node, op, scope):
+    return op.add(*node.args) if "tail" in scope.block.names[node] else None
+
+
+@on("max")
+def to_a_select(node, op, scope):
+    x, y = node.args
+    return op.select(op.lt(x, y), y, x)
+
+
+@dataclass(frozen=True)
+class Wrong(stack.Pass):
+    name: ClassVar[str] = "wrong"
+    only: str = ""
+
+    def run(self, func, log):
+        rules = (drop_one, turn_around, to_a_select)
+        return rewrite(func, [r for r in rules if self.only in ("", r.name)], log, limit=99)
+"""
+TEXT = """func @f(%x: f32[16], %y: f32[16], %w: f32[16]) -> (f32[16]) at tensor {
+  %a = mul(%x, 1.0:f32) : f32[16] from "m.py:1"
+  %b = exp(%a) : f32[16] from "m.py:2"
+  %top = max(%b, %w) : f32[16] from "m.py:3"
+  %head = sub(%top, %x) : f32[16] from "m.py:4"
+  %c = mul(%head, 1.0:f32) : f32[16] from "m.py:5"
+  %tail = sub(%c, %y) : f32[16] from "m.py:6"
+  %z = neg(%tail) : f32[16] from "m.py:7"
+  return %z
+}
+"""
+
+
+@pytest.fixture
+def wrong(tmp_path: Path) -> str:
+    path = tmp_path / "wrong_pass.py"
+    path.write_text(WRONG)
+    return f"{path}:Wrong"
+
+
+def test_the_first_wrong_rewrite_is_named(wrong: str) -> None:
+    stages = [("canonical", "inline"), ("odd", f"inline,{wrong}{{only=turn_around}},fold")]
+    found = bisect(parse(TEXT), stages)
+    assert found is not None
+    assert (found.stage, found.rule, found.number) == ("odd", "turn_around", 1)
+    assert found.nodes == ("%tail",)
+    assert found.source == ("m.py:6",)
+    assert "m.py:6" in str(found)
+
+
+def test_only_nan_shows_a_maximum_that_is_a_select(wrong: str) -> None:
+    found = bisect(parse(TEXT), [("odd", f"{wrong}{{only=to_a_select}}")])
+    assert found is not None
+    assert found.rule == "to_a_select"
+    assert found.nodes == ("%top",)
+    assert "(nan)" in found.problem
+
+
+def test_right_rewrites_before_the_wrong_one_are_not_blamed(wrong: str) -> None:
+    found = bisect(parse(TEXT), [("odd", wrong)])
+    assert found is not None
+    assert found.rule != "drop_one"
+
+
+def test_nothing_is_found_and_nothing_is_left_behind() -> None:
+    func = parse(TEXT)
+    before = str(func)
+    assert bisect(func, [("canonical", "inline,canonicalize"), ("fused", "fuse")]) is None
+    assert str(func) == before
+    assert bisect(func, [("canonical", "inline,canonicalize"), ("fused", "fuse")]) is None
+
+
+def test_a_wrong_kernel_is_named() -> None:
+    def native(func: Func, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        wide = np.asarray(func.interpret(*inputs))
+        return [wide + (1 if "exp" in str(func) else 0)]
+
+    found = bisect(parse(TEXT), [("canonical", "canonicalize")], None, native)
+    assert found is not None
+    assert (found.stage, found.by) == ("backend", "%b = exp")
+    assert "m.py:2" in found.source
+
+
+def test_a_failed_check_names_rule_and_node(wrong: str) -> None:
+    with pytest.raises(CheckError) as caught:
+        Pipeline(f"inline,{wrong}{{only=turn_around}}").run(parse(TEXT), check=True)
+    (note,) = caught.value.__notes__
+    assert note == "rewrite 1, by turn_around, at %tail, from m.py:6"
+
+
+def test_every_stage_is_held_against_the_first(wrong: str) -> None:
+    run = Run()
+    run.add(Stage("imported", parse(TEXT)))
+    stages = [("canonical", "canonicalize"), ("odd", f"{wrong}{{only=to_a_select}}")]
+    walk_stages(parse(TEXT), stages, run)
+    verdicts = {(v.stage, v.kind): v.problem for v in check_stages(run.records)}
+    assert {kind for _, kind in verdicts} == {"plain", "ties", "infinities", "nan"}
+    assert [key for key, problem in verdicts.items() if problem] == [("odd", "nan")]
+
+
+def test_a_function_is_reduced_to_what_shows_it() -> None:
+    def shows(func: Func) -> bool:
+        return any(n.op == "max" for n in func.nodes)
+
+    found = reduce(parse(TEXT), shows)
+    assert [n.op for n in found.nodes] == ["max"]
+    assert found.body.locs[found.nodes[0]] == ("m.py:3",)
+
+
+def test_commands(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, small = tmp_path / "f.stack", tmp_path / "small.stack"
+    file.write_text(TEXT)
+    passes = f"default,+{wrong}{{only=turn_around}}@canonical"
+    assert main(["bisect", str(file), "--target", "avx512", "--passes", passes]) == 1
+    assert "rewrite 1, by turn_around" in capsys.readouterr().out
+    assert main(["bisect", str(file)]) == 0
+    broken = ["--pass-pipeline", f"{wrong}{{only=turn_around}}"]
+    assert main(["reduce", str(file), *broken, "--error-regex", "by turn_around",
+                 "-o", str(small)]) == 0  # fmt: skip
+    assert [n.op for n in stack.parse(small.read_text()).nodes] == ["sub"]
+    assert main(["reduce", str(file), "--error-regex", "no such error"]) == 2
+
+
+def test_a_kernel_alone_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, run, one = tmp_path / "f.stack", tmp_path / "r", tmp_path / "one.stack"
+    file.write_text(TEXT)
+    assert main(["dump", str(file), "-o", str(run)]) == 0
+    (name,) = [p.stem for p in (run / "kernels").iterdir()]
+    assert main(["repro", str(run), "--kernel", name, "-o", str(one)]) == 0
+    program, *argv = one.read_text().splitlines()[0].removeprefix("// ").split()
+    assert program == "stackc"
+    assert main(argv) == 0
+
+
+def test_inputs_that_a_function_does_not_take_are_left_out() -> None:
+    func = parse(
+        "func @g(%x: f32[4], %i: i64[2]) -> (f32[2]) at tensor {\n"
+        '  %y = gather(%x, %i) {rule="n!, m -> m"} : f32[2]\n  return %y\n}\n'
+    )
+    assert "plain" in Truth(func).kinds

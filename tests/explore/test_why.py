@@ -1,0 +1,116 @@
+"""Why two values are one kernel or not, in words of a fixed vocabulary; why a kernel is slow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stack.errors import UsageError
+from stack.explore.lowering import Settings, inspect_target, lower_to
+from stack.explore.retrace import retrace
+from stack.explore.saved import SavedRun, load_run
+from stack.explore.slow import slow
+from stack.explore.target import IRText
+from stack.explore.where import explain, where
+from stack.explore.why import WORDS, explain_pairs
+from stack.ir import parse
+
+ATTENTION = """\
+func @f(%q: f32[128, 64], %k: f32[64, 128], %v: f32[128, 8]) -> (f32[128, 8], f32[128]) at tensor {
+  %s = dot(%q, %k) {rule="a k, k b -> a b"} : f32[128, 128] from "m.py:1"
+  %m = reduce(%s) {axes=[1], kind="max"} : f32[128] from "m.py:2"
+  %wide = broadcast(%m) {axes=[0]} : f32[128, 128] from "m.py:3"
+  %d = sub(%s, %wide) : f32[128, 128] from "m.py:3"
+  %e = exp(%d) : f32[128, 128] from "m.py:4"
+  %l = reduce(%e) {axes=[1], kind="sum"} : f32[128] from "m.py:5"
+  %o = dot(%e, %v) {rule="a k, k b -> a b"} : f32[128, 8] from "m.py:6"
+  %below = broadcast(%l) {axes=[0]} : f32[128, 8] from "m.py:7"
+  %y = div(%o, %below) : f32[128, 8] from "m.py:7"
+  %z = exp(%l) : f32[128] from "m.py:8"
+  return %y, %z
+}
+"""
+CHAIN = """\
+func @g(%x: f32[64, 64], %w: f32[64, 64], %u: f32[8]) -> (f32[64, 64], f32[8], f32[64]) at tensor {
+  %a = exp(%x) : f32[64, 64] from "m.py:1"
+  %b = dot(%a, %w) {rule="a k, k b -> a b"} : f32[64, 64] from "m.py:2"
+  %c = tanh(%b) : f32[64, 64] from "m.py:3"
+  %d = dot(%c, %w) {rule="a k, k b -> a b"} : f32[64, 64] from "m.py:4"
+  %n = neg(%u) : f32[8] from "m.py:5"
+  %one = mul(%c, 1.0:f32) : f32[64, 64] from "m.py:6"
+  %t = reduce(%one) {axes=[0], kind="sum"} : f32[64] from "m.py:7"
+  return %d, %n, %t
+}
+"""  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedRun]:
+    found: dict[str, SavedRun] = {}
+    for name, text in (("attention", ATTENTION), ("chain", CHAIN)):
+        target = IRText(name, parse(text))
+        run = inspect_target(target, Settings("mlir", machine="avx512"))
+        found[name] = load_run(run.save(tmp_path_factory.mktemp(name)))
+    return found
+
+
+@pytest.mark.parametrize("line", range(1, 8))
+def test_a_streamed_line_is_found_and_explained(runs: dict[str, SavedRun], line: int) -> None:
+    run = runs["attention"]
+    (stream,) = [k for k in run.kernels if len(k["source"]) > 3]
+    assert f"m.py:{line}" in stream["source"]
+    assert stream["name"] in where(run, f"m.py:{line}").kernels
+    assert "streamed" in {reason.stage for reason in explain(run, f"m.py:{line}")}
+
+
+def test_a_kernel_is_its_own_node_and_not_what_shares_its_lines(runs: dict[str, SavedRun]) -> None:
+    run = runs["chain"]
+    for kernel in run.kernels:
+        found = where(run, str(kernel["name"]))
+        assert [p.name for p in found.stages["loop"]] == [kernel["stage_node"]]
+        assert found.kernels == [kernel["name"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b", "word", "by"),
+    [
+        ("attention", "s", "o", "together", "stream in streamed"),
+        ("attention", "m.py:2", "m.py:4", "together", "stream in streamed"),
+        ("chain", "b", "c", "together", "fuse in fused"),
+        ("chain", "a", "b", "memory", "fuse in fused"),
+        ("chain", "b", "t", "rule", "fuse in fused"),
+        ("chain", "a", "n", "unrelated", ""),
+        ("chain", "a", "d", "between", ""),
+    ],
+)
+def test_reasons(runs: dict[str, SavedRun], name: str, a: str, b: str, word: str, by: str) -> None:
+    pair = explain_pairs(retrace(runs[name]), a, b)[0]
+    assert pair.answers[0].word == word
+    assert pair.answers[0].by.startswith(by)
+    assert pair.is_together == (word == "together")
+    assert {answer.word for answer in pair.answers} <= set(WORDS)
+
+
+def test_unknown_names_and_one_node(runs: dict[str, SavedRun]) -> None:
+    with pytest.raises(UsageError, match="did you mean '%below'"):
+        explain_pairs(retrace(runs["attention"]), "belw", "y")
+    with pytest.raises(UsageError, match="one node"):
+        explain_pairs(retrace(runs["attention"]), "y", "y")
+
+
+def test_why_a_kernel_is_slow(runs: dict[str, SavedRun]) -> None:
+    (kernel,) = [k for k in runs["attention"].kernels if "dot" in k["ops"]]
+    rows = dict(slow(runs["attention"], str(kernel["name"])))
+    assert rows["operations"].startswith("dot ")
+    assert "512-bit vectors" in rows["code (asm)"]
+    assert rows["likely limit"] in ("arithmetic", "memory", "launch")
+    with pytest.raises(UsageError, match="has no kernel 'k0'"):
+        slow(runs["attention"], "k0")
+
+
+def test_where_of_stages_without_kernels(tmp_path: Path) -> None:
+    run = lower_to(IRText("chain", parse(CHAIN)), Settings("mlir", machine="avx512"), "fused")
+    found = where(load_run(run.save(tmp_path)), "m.py:3")
+    assert found.kernels == []
+    assert {p.name for p in found.stages["fused"]} >= {"c"}

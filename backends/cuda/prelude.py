@@ -250,10 +250,65 @@ load_matrices_turned(unsigned (&to)[4], const void* row) {
                : "r"(shared_address(row)) : "memory");
 }""",
     ),
+    "swizzled": (
+        (),
+        """// where an element is of a matrix of so many rows, whose columns lie line by line of a row;
+// in a line, pieces of 16 bytes change places with the number of the row
+template <int rows, int line, int size> __device__ inline int swizzled(int row, int column) {
+  constexpr int pieces = line * size / 16, each = 16 / size;
+  const int turn = row * pieces / 8 % pieces;
+  return (column / line * rows + row) * line + (column % line ^ turn * each);
+}""",
+    ),
+    "corner_of": (
+        (),
+        """// where rows of a matrix begin that is swizzled, for a row that is a multiple of 8
+template <int rows, int line> __device__ inline int corner_of(int row, int column) {
+  return (column / line * rows + row) * line + column % line;
+}""",
+    ),
+    "matrix_at": (
+        ("shared_address",),
+        """// a matrix in shared memory, whose lines have so many bytes; eight rows lie together, panels of
+// lines lie `panel` bytes apart where one instruction reads several
+template <int bytes, int panel>
+__device__ inline unsigned long long matrix_at(const void* first) {
+  constexpr unsigned long long kind = bytes == 128 ? 1 : bytes == 64 ? 2 : 3;
+  return shared_address(first) >> 4 | (unsigned long long)(panel >> 4) << 16 |
+         (unsigned long long)(8 * bytes >> 4) << 32 | kind << 62;
+}""",
+    ),
+    "reveal_shared": (
+        (),
+        """__device__ inline void reveal_shared() { // what was written, to tensor cores
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}""",
+    ),
+    "settle": (
+        (),
+        """// nothing that uses a register moves across this
+__device__ inline void settle(float& x) { asm volatile("" : "+f"(x) :: "memory"); }""",
+    ),
+    "groups_begin": (
+        (),
+        """__device__ inline void groups_begin() { // registers are as products read them
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+__device__ inline void groups_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}""",
+    ),
+    "groups_wait": (
+        (),
+        """template <int pending> __device__ inline void groups_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending) : "memory");
+}""",
+    ),
     "mma_bf16": ((), "MMA bf16"),
     "mma_f16": ((), "MMA f16"),
 }
 
+_PARTS_OF = {"copies_commit": "copy_async", "groups_commit": "groups_begin"}
 _MMA = """// two rows of sums, eight apart, += a @ b for 16 x 16 times 16 x 8
 __device__ inline void
 mma_{t}(float* low, float* high, const unsigned* a, const unsigned* b) {{
@@ -272,11 +327,48 @@ _SHUFFLE = """template <class T> __device__ inline T shuffle_{kind}(T x, int by)
 }}"""
 
 
+_GROUP = """// 64 rows of sums, of which a thread has two, += a @ b for 64 x 16 times 16 x {n}
+template <int turned_a, int turned_b>
+__device__ inline void multiply_{n}_{t}(
+    float* low, float* high, unsigned long long a, unsigned long long b, bool adds) {{
+  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, %{adds}, 0;"
+      " wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{t}.{t} {{{sums}}},"
+      " %{a}, %{b}, adds, 1, 1, %{turned_a}, %{turned_b}; }}"
+      : {registers}
+      : "l"(a), "l"(b), "r"(int(adds)), "n"(turned_a), "n"(turned_b));
+}}
+template <int turned_b>
+__device__ inline void multiply_{n}_{t}(
+    float* low, float* high, const unsigned (&a)[4], unsigned long long b, bool adds) {{
+  asm volatile("{{ .reg .pred adds; setp.ne.b32 adds, %{held_adds}, 0;"
+      " wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{t}.{t} {{{sums}}},"
+      " {{{held}}}, %{held_b}, adds, 1, 1, %{held_turned}; }}"
+      : {registers}
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(adds)), "n"(turned_b));
+}}"""
+_GROUPS = re.compile(r"multiply_(\d+)_(bf16|f16)")
+
+
+def _group(columns: int, dtype: str) -> str:
+    """What multiplies as a warpgroup; sums of a thread lie by pairs of columns, rows alternate."""
+    count = columns // 2
+    pairs = range(0, columns // 4, 2)
+    return _GROUP.format(
+        n=columns,
+        t=dtype,
+        sums=", ".join(f"%{i}" for i in range(count)),
+        registers=", ".join(f'"+f"({r}[{j + e}])' for j in pairs for r in ("low", "high")
+                            for e in range(2)),
+        a=count, b=count + 1, adds=count + 2, turned_a=count + 3, turned_b=count + 4,
+        held=", ".join(f"%{count + i}" for i in range(4)),
+        held_b=count + 4, held_adds=count + 5, held_turned=count + 6,
+    )  # fmt: skip
+
+
 def prelude(kernel: str) -> str:
     """The device functions that a kernel's text names, each after what it needs."""
     words = set(re.findall(r"[A-Za-z_]\w*", kernel))
-    if "copies_commit" in words:
-        words.add("copy_async")
+    words |= {whole for part, whole in _PARTS_OF.items() if part in words}
     taken: dict[str, None] = {}
 
     def take(name: str) -> None:
@@ -287,7 +379,8 @@ def prelude(kernel: str) -> str:
     for name in _PARTS:
         if name in words:
             take(name)
-    return "".join(f"{_text(name)}\n" for name in taken)
+    groups = sorted({(int(n), t) for n, t in _GROUPS.findall(kernel)})
+    return "".join(f"{text}\n" for text in (*map(_text, taken), *(_group(*g) for g in groups)))
 
 
 def _text(name: str) -> str:
@@ -307,7 +400,7 @@ _WORDS = """
     extern false float for goto if inline int long new operator private public register return
     short signed sizeof static struct switch template this throw true typedef typename union
     unsigned using void volatile while and or not xor bitand bitor copies_commit shared_memory
-    i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
+    groups_commit i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
     log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
     left right low high
     threadIdx blockIdx blockDim gridDim memcpy printf assert index y0 y1 yn j0 j1 jn

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 
 from stack.ir import ops
 from stack.ir.integers import Integers
@@ -26,7 +26,7 @@ from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
-from .shared import bytes_of, offsets, regions
+from .shared import ALIGNMENT, alignment_of, bytes_of, in_a_row, offsets, regions
 from .threads import Threads, count_of, is_across
 from .values import Source, Value
 
@@ -83,21 +83,30 @@ class Printer:
         self.counts: dict[str, int] = {}
         self.place = "block"  # or "warp", "lane"
         self.since = Touched()  # since the last wait, at this place
+        self.under_way = 0.0  # groups of copies, at most
         self.shown: tuple[str, ...] = ()
         outer = {p: str(p.attrs["name"]) for p in block.params}
         self.roots = roots_of(block, outer)
         nodes = [node for _, node in walk(block)]
         self.allocs = {n for n in nodes if n.op == "alloc"}
+        self.uses = Counter(a for n in nodes for a in n.args)
+        self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
         # where no loop is shared out among warps, values lie across the threads of the block
         self.teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
         self.warps = max(map(extent_of, self.teams), default=warps)
         self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
+        self.swizzles = self._swizzles()
         self.placed = self._places([n for n in self.allocs if n.tensor.space == "shared"])
         self.shared = max((at + bytes_of(n) for n, at in self.placed.items()), default=0)
         self.access = Access(self)
         self.loops = Loops(self)
         self.fragments = Fragments(self, nodes)
         self.threads = Threads(self)
+
+    def _swizzles(self) -> dict[Node, int]:
+        """Of memory whose rows are swizzled, bytes of a row that lie together."""
+        names = {str(a.attrs["name"]): int(a.attrs.get("swizzle") or 0) for a in self.allocs}
+        return {n: size for n, root in self.roots.items() if (size := names.get(root, 0))}
 
     # ---- statements
 
@@ -152,7 +161,8 @@ class Printer:
         loops, program = _grid(self.block)
         blocks = math.prod(extent_of(n) for n in loops)
         if self.is_placed:
-            self.put("extern __shared__ __align__(128) unsigned char shared_memory[];")
+            align = max(map(alignment_of, self.placed), default=ALIGNMENT)
+            self.put(f"extern __shared__ __align__({align}) unsigned char shared_memory[];")
         for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
             self._alloc(alloc)
         self._grid_indices(loops)
@@ -207,9 +217,8 @@ class Printer:
         Arrays that share bytes need a barrier between them; phases of warps hold all of theirs.
         """
         allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
-        if self.teams or sum(map(bytes_of, allocs)) <= STATIC_SHARED:
-            ends = accumulate(map(bytes_of, allocs), initial=0)
-            return dict(zip(allocs, ends, strict=False))
+        if self.teams or not self.is_placed:
+            return in_a_row(allocs)
         loops, program = _grid(self.block)
         blocks = [self.block, *(g.blocks[0] for g in loops)] if loops else [program]
         statements = [n for b in blocks for n in b.nodes if n not in loops]
@@ -229,6 +238,9 @@ class Printer:
         self._comment(node)
         if node.op == "loop":
             self.loops.print(node)
+            return
+        if node.op == "async_wait" and self.under_way <= int(node.attrs["pending"]):
+            self._arrived(node)
             return
         if self.place != "lane":
             self.wait(node)
@@ -253,7 +265,8 @@ class Printer:
     @property
     def is_placed(self) -> bool:
         """Whether arrays lie in one piece of shared memory, which is asked for at launch."""
-        return sum(map(bytes_of, self.placed)) > STATIC_SHARED
+        allocs = [n for n in self.allocs if n.tensor.space == "shared"]
+        return bool(self.swizzles) or sum(map(bytes_of, allocs)) > STATIC_SHARED
 
     def wait(self, node: Node) -> None:
         """A barrier where a statement meets what others did since the last one."""
@@ -363,8 +376,20 @@ class Printer:
 
     def _async_wait(self, node: Node) -> Value:
         self.put(f"copies_wait<{node.attrs['pending']}>();")
+        self.reveal(node.args)
+        self.under_way = min(self.under_way, int(node.attrs["pending"]))
+        return self._arrived(node)
+
+    def _arrived(self, node: Node) -> Value:
+        """Nothing to wait for: so many groups of copies are not under way."""
+        self.values[node] = self.values[node.args[0]]
         self.parts[node] = [self.values[a] for a in node.args]
         return self.parts[node][0]
+
+    def reveal(self, memories: Sequence[Node]) -> None:
+        """What a thread wrote, for warpgroups, which read memory in another way than threads."""
+        if any(m in self.swizzles for m in memories):
+            self.put("reveal_shared();")
 
     def _mma(self, node: Node) -> Value:
         return self.fragments.mma(node)

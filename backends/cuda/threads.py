@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from stack.ir import ops
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.types import TensorType
-from stack.ir.warp_ops import copy_parts
+from stack.ir.warp_ops import GROUP_ROWS, copy_parts, group_operands
 
 from .expressions import Unprintable, c_type, expression
 from .values import Value
@@ -24,6 +25,7 @@ from .values import Value
 if TYPE_CHECKING:
     from .printer import Printer
 
+UNIT = 16  # bytes that addresses in descriptors of matrices count
 COMBINE = {"sum": "add", "prod": "mul"}
 
 
@@ -175,7 +177,7 @@ class Threads:
         index, mask, other = access_parts(node)
         count, vector = count_of(node.tensor), int(node.attrs.get("vector") or 1)
         name = p.value(memory).text
-        offset = p.access.offset(memory.tensor, index, element=True)
+        offset = p.access.place(memory, index)
         if vector == 1:
             text = f"{name}[{offset}]"
             if mask is not None and other is not None:
@@ -195,12 +197,13 @@ class Threads:
         wanted = lanes * source.dtype.bytes
         count = count_of(to[0].tensor) or 1
         places = [
-            f"{p.value(m).text} + {p.access.offset(m.tensor, index, element=True)}"
+            f"{p.value(m).text} + {p.access.place(m, index)}"
             for m, index in ((target, to), (source, start))
         ]
         test = f", {p.value(mask).element}" if mask is not None else ""
         p.put(f"EVERY({count}, {lanes}) copy_async<{wanted}>({', '.join(places)}{test});")
         p.put("copies_commit();")
+        p.under_way += 1
         return p.value(target)
 
     def _load_matrix(self, node: Node) -> Value:
@@ -216,14 +219,15 @@ class Threads:
         index, mask, _ = access_parts(node)
         count, vector = count_of(value.tensor), int(node.attrs.get("vector") or 1)
         target = p.value(memory)
-        place = f"{target.text} + {p.access.offset(memory.tensor, index, element=True)}"
+        place = f"{target.text} + {p.access.place(memory, index)}"
         test = f"if ({p.value(mask).element}) " if mask is not None else ""
         if vector == 1:
             each = f"EACH({count}) " if count else ""
             p.put(f"{each}{test}*({place}) = {p.value(value).element};")
-            return target
-        held = self.filled(value)
-        p.put(f"EVERY({count}, {vector}) {test}store_run<{vector}>({place}, {held.text} + i);")
+        else:
+            held = self.filled(value)
+            p.put(f"EVERY({count}, {vector}) {test}store_run<{vector}>({place}, {held.text} + i);")
+        p.reveal([memory])
         return target
 
     def filled(self, node: Node) -> Value:
@@ -267,11 +271,88 @@ class Threads:
         p.put("}")
         return made
 
+    def _warpgroup_mma(self, node: Node) -> Value:
+        """Step by step along the depth; an instruction for each 64 rows of the warpgroup."""
+        p, c = self.p, node.args[0]
+        left, right = group_operands(node)
+        kind, depth = right[0].dtype.name, int(node.attrs["depth"])
+        if c.dtype.name != "f32" or kind not in ("f16", "bf16"):
+            raise Unprintable(f"matrix instructions on {kind} that add to {c.dtype}")
+        rows, width = registers_of(c.tensor)
+        first, second = (int(t) for t in node.attrs["turned"])
+        is_sum = not is_zeros(c)
+        if self._is_own(c):  # in its registers, which may not be read until the sums are done
+            made = p.value(c)
+        else:
+            made = p.registers(node, rows * width)
+            if is_sum:
+                p.put(f"EACH({made.count}) {made.text}[i] = {p.value(c).element};")
+        a = self._rows(left[0], depth) if len(left) == 1 else self._matrix(left, depth, first)
+        b = self._matrix(right, depth, second)
+        if is_sum:
+            p.put(f"EACH({made.count}) settle({made.text}[i]);")
+        p.put("groups_begin();")
+        p.put('_Pragma("unroll")')
+        p.put(f"for (int k = 0; k < {depth // 16}; ++k) {{")
+        p.put(f"  EACH({rows // 2}) {{")
+        p.put(f"    float* const low = {made.text} + i * {2 * width};")
+        adds = "true" if is_sum else "k > 0"
+        function = f"multiply_{width * 4}_{kind}"
+        if len(left) == 1:
+            call = f"{function}<{second}>(low, low + {width}, {a('i')}, {b('0')}, {adds})"
+        else:
+            call = f"{function}<{first}, {second}>(low, low + {width}, {a('i')}, {b('0')}, {adds})"
+        p.put(f"    {call};")
+        p.put("  }")
+        p.put("}")
+        p.put("groups_commit();")
+        return made
+
+    def _is_own(self, node: Node) -> bool:
+        """Whether nothing else reads the registers of a value."""
+        makes = node.op == "var" or ops.lookup(node.op).kind == "elementwise"
+        return makes and not self.p.value(node).each and self.p.uses[node] == 1
+
+    def _rows(self, arg: Node, depth: int) -> Callable[[str], str]:
+        """A left operand in registers, of which an instruction takes two rows and 16 of depth."""
+        name = self._packed(arg, True)
+        return lambda i: f"{name}[{i} * {depth // 16} + k]"
+
+    def _matrix(self, operand: Sequence[Node], depth: int, turned: int) -> Callable[[str], str]:
+        """A descriptor of a matrix in shared memory, for 64 rows or all columns i and step k."""
+        p, (memory, row, column) = self.p, operand
+        swizzle, size = p.swizzles[memory], memory.dtype.bytes
+        line = swizzle // size
+        rows = int(memory.tensor.shape[0])  # pyright: ignore[reportArgumentType]
+        places = f"{p.value(row).element}, {p.value(column).element}"
+        start = f"{p.value(memory).text} + corner_of<{rows}, {line}>({places})"
+        name = p.fresh("matrix")
+        panel = rows * swizzle
+        p.put(f"const unsigned long long {name} = matrix_at<{swizzle}, {panel if turned else UNIT}>({start});")
+        across = GROUP_ROWS // line * panel if turned else GROUP_ROWS * swizzle
+        deep = 16 * swizzle
+        steps = f"k * {deep // UNIT}"
+        if not turned:
+            each = line // 16  # steps in a line of a row
+            steps = f"k % {each} * {16 * size // UNIT} + k / {each} * {panel // UNIT}"
+        return lambda i: f"{name} + {steps}" + (f" + {i} * {across // UNIT}" if i != "0" else "")
+
+    def _warpgroup_wait(self, node: Node) -> Value:
+        value = self.p.value(node.args[0])
+        self.p.put(f"groups_wait<{node.attrs['pending']}>();")
+        self.p.put(f"EACH({value.count}) settle({value.text}[i]);")
+        return value
+
     def _operand(self, arg: Node, is_left: bool) -> Callable[[str], str]:
         """What fills four registers, for 16 rows or columns i and step k of the depth."""
         source = arg.args[0] if arg.op == "transpose" else arg
         if source.op == "load_matrix":
             return self._matrices(source, is_left)
+        name, depth = self._packed(arg, is_left), registers_of(arg.tensor)[is_left]
+        return lambda to: f"memcpy({to}, {name}[i * {depth // 4} + k], 16)"
+
+    def _packed(self, arg: Node, is_left: bool) -> str:
+        """An operand in registers of two elements, four for 16 rows or columns and 16 of depth."""
         rows, depth = registers_of(arg.tensor)[:: 1 if is_left else -1]
         p = self.p
         # of eight rows or columns and eight places along the depth, a pair of neighbours there
@@ -287,7 +368,7 @@ class Threads:
         p.put(f"unsigned {name}[{count}][4];")
         p.put('_Pragma("unroll")')
         p.put(f"for (int r = 0; r < {count}; ++r) EACH(4) {name}[r][i] = pair_of({pair});")
-        return lambda to: f"memcpy({to}, {name}[i * {depth // 4} + k], 16)"
+        return name
 
     def _matrices(self, node: Node, is_left: bool) -> Callable[[str], str]:
         """Four 8 x 8 matrices at a time, for each of which eight lanes name a row."""
@@ -305,6 +386,12 @@ class Threads:
         start = f"({row} + int({lanes[0]})) * {pitch} + {column} + int({lanes[1]})"
         p.put(f"const {kind}* const {base} = {p.value(memory).text} + {start};")
         return lambda to: f"{function}({to}, {base} + i * {steps[0]} + k * {steps[1]})"
+
+
+def is_zeros(node: Node) -> bool:
+    """Whether a tile is the number 0 all over."""
+    source = node.args[0] if node.op == "broadcast" else node
+    return source.op == "const" and not source.attrs["value"].array.any()
 
 
 def at(element: str, index: str) -> str:

@@ -15,6 +15,7 @@ from stack.passes.gpu_layout.runs import Runs, size_of, sizes_of
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share, bits_of
 from stack.passes.gpu_layout.values import Values
 
+LINE = 128  # bytes of the longest pieces of rows that are swizzled
 TURNED = 16  # extent of both axes of a tile from which it is read along memory and turned
 
 
@@ -185,15 +186,23 @@ class Memory(Values):
 
     # ---- shared memory
 
-    def shared(self, dtype: DType, *shape: int, inside: Sequence[Node]) -> Node:
-        """Memory of the block of threads, for what depends on some values."""
+    def shared(
+        self, dtype: DType, *shape: int, inside: Sequence[Node], swizzle: int = 0
+    ) -> Node:
+        """Memory of the block of threads, for what depends on some values.
+
+        Args:
+            swizzle: bytes of a row that matrix instructions read at a time, see `swizzle_of`; 0
+                where rows follow each other.
+        """
         self.count += 1
         held: set[Node] = set()
         for node in inside:
             held |= {v for v in node.vars if "extent" in v.attrs}
         step = sorted(held, key=lambda v: str(v.attrs["name"]))
         name = f"shared_{self.count}"
-        return self.b.alloc(*step, name=name, type=TensorType(dtype, shape, "shared"))
+        attrs = {"swizzle": swizzle} if swizzle else {}
+        return self.b.alloc(*step, name=name, **attrs, type=TensorType(dtype, shape, "shared"))
 
     def converted(self, value: NamedTile, layout: Layout) -> NamedTile:
         """A tile in another layout, through shared memory."""
@@ -201,12 +210,13 @@ class Memory(Values):
             return value
         return self.fetched(self.kept(value), layout)
 
-    def kept(self, value: NamedTile) -> Node:
+    def kept(self, value: NamedTile, is_swizzled: bool = False) -> Node:
         """A tile in shared memory; rows are longer than what they hold, for banks to differ."""
         sizes = [s.size for s in value.layout]
-        if len(sizes) > 1:
+        swizzle = swizzle_of(sizes[-1] * value.dtype.bytes) if is_swizzled else 0
+        if len(sizes) > 1 and not swizzle:
             sizes[-1] += max(1, VECTOR_BYTES // value.dtype.bytes)
-        memory = self.shared(value.dtype, *sizes, inside=[value.node])
+        memory = self.shared(value.dtype, *sizes, inside=[value.node], swizzle=swizzle)
         index = [
             self.along(self.places(s), i, value.layout).node for i, s in enumerate(value.layout)
         ]
@@ -246,6 +256,15 @@ class Memory(Values):
         return NamedTile(
             self.b.transpose(value.node, perm=perm), tuple(value.layout[i] for i in order)
         )
+
+
+def swizzle_of(row_bytes: int) -> int:
+    """Bytes of a row that lie together where warpgroups read a matrix; rows are powers of two.
+
+    Pieces of 16 bytes change places with the number of the row, so that eight rows lie in
+    different banks (PTX ISA, "Shared Memory Matrix Layout").
+    """
+    return min(LINE, row_bytes)
 
 
 def is_zero(node: Node) -> bool:

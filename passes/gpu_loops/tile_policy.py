@@ -128,8 +128,13 @@ def ranked_tiles(
 
 
 def tile_policy(group: Node, gpu: Gpu) -> TilePolicy | None:
-    """The policy of a group with one product; None for others. Raises CannotTile."""
+    """The policy of a group with one product; None for others. Raises CannotTile.
+
+    Warpgroups multiply blocks of 16-bit floats where they lie; nothing is to be staged for them.
+    """
     if group.op == "stream":
         return None
     dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
-    return TilePolicy(dots[0], gpu) if len(dots) == 1 else None
+    if len(dots) != 1 or ("wgmma" in gpu.features and dots[0].args[0].dtype.bits == 16):
+        return None
+    return TilePolicy(dots[0], gpu)

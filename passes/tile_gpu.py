@@ -10,7 +10,7 @@ from stack.ir.traits import is_contraction
 from stack.passes.control import changed_bodies
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
-from stack.passes.gpu_loops.tile_policy import tile_policy
+from stack.passes.gpu_loops.tile_policy import is_staged, tile_policy
 from stack.passes.tile import CannotTile, alone, check_code
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -45,6 +45,8 @@ class TileGpu(Pass):
         for node in block.nodes:
             group = alone(node) if is_contraction(node) else node
             if group.op != "fusion" or group.attrs["kind"] == "library":
+                continue
+            if not (self.rows or self.columns or is_staged(group, log.gpu)):
                 continue
             if tile_policy(group, log.gpu) is None:
                 continue

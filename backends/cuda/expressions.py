@@ -28,7 +28,7 @@ _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 # functions of CUDA's math library; a float's has an f at the end
 _FUNCTIONS = {
     "abs": "fabs", "floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc",
-    "sqrt": "sqrt", "rsqrt": "rsqrt", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log",
+    "sqrt": "sqrt", "rsqrt": "rsqrt", "exp": "exp", "expm1": "expm1", "log": "log",
     "log2": "log2", "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
     "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfinv": "erfinv",
@@ -39,7 +39,7 @@ _FUNCTIONS_OF_TWO = {"pow": "pow", "atan2": "atan2", "rem": "fmod"}
 _FLOAT = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "max": "max_of({0}, {1})", "min": "min_of({0}, {1})", "sign": "sign_of({0})",
-    "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}", "isfinite": "fabs({0}) < INFINITY_F{bits}",
+    "exp2": "exp2_of({0})", "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}", "isfinite": "fabs({0}) < INFINITY_F{bits}",
     **{op: name + "{f}({0})" for op, name in _FUNCTIONS.items()},
     **{op: name + "{f}({0}, {1})" for op, name in _FUNCTIONS_OF_TWO.items()},
 }  # fmt: skip

@@ -63,6 +63,14 @@ template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(f
         '  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));\n'
         "  return x;\n}",
     ),
+    "exp2_of": (
+        (),
+        """__device__ inline float exp2_of(float x) { // what is below the least normal number is 0
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+  return x;
+}
+__device__ inline double exp2_of(double x) { return exp2(x); }""",
+    ),
     "sign_of": (
         (),
         "template <class T> __device__ inline T sign_of(T x) {"
@@ -178,6 +186,13 @@ __device__ inline void load_run(T* to, const T* __restrict__ from, bool is_there
   P piece;
   memcpy(&piece, from, sizeof piece);
   *reinterpret_cast<P*>(to) = piece;
+}
+// what the cache need not keep
+template <int n, class T> __device__ inline void stream_run(T* to, const T* from) {
+  typedef typename Piece<n * sizeof(T)>::type P;
+  P piece;
+  memcpy(&piece, from, sizeof piece);
+  __stcs(reinterpret_cast<P*>(to), piece);
 }""",
     ),
     "Bits": (
@@ -193,6 +208,21 @@ template <> struct Bits<8> { typedef unsigned long long type; };""",
         """// two 16-bit elements in a register
 template <class T> __device__ inline unsigned pair_of(T low, T high) {
   return unsigned(low.bits) | unsigned(high.bits) << 16;
+}""",
+    ),
+    "narrow_pair": (
+        ("f16", "bf16"),
+        """// two floats as 16-bit elements in a register
+template <class T> __device__ inline unsigned narrow_pair(float low, float high);
+template <> __device__ inline unsigned narrow_pair<bf16>(float low, float high) {
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+template <> __device__ inline unsigned narrow_pair<f16>(float low, float high) {
+  unsigned y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
 }""",
     ),
     "in_pairs": (
@@ -254,16 +284,18 @@ load_matrices_turned(unsigned (&to)[4], const void* row) {
         (),
         """// where an element is of a matrix of so many rows, whose columns lie line by line of a row;
 // in a line, pieces of 16 bytes change places with the number of the row
-template <int rows, int line, int size> __device__ inline int swizzled(int row, int column) {
-  constexpr int pieces = line * size / 16, each = 16 / size;
-  const int turn = row * pieces / 8 % pieces;
+template <unsigned rows, unsigned line, unsigned size>
+__device__ inline unsigned swizzled(unsigned row, unsigned column) {
+  constexpr unsigned pieces = line * size / 16, each = 16 / size;
+  const unsigned turn = row * pieces / 8 % pieces;
   return (column / line * rows + row) * line + (column % line ^ turn * each);
 }""",
     ),
     "corner_of": (
         (),
         """// where rows of a matrix begin that is swizzled, for a row that is a multiple of 8
-template <int rows, int line> __device__ inline int corner_of(int row, int column) {
+template <unsigned rows, unsigned line>
+__device__ inline unsigned corner_of(unsigned row, unsigned column) {
   return (column / line * rows + row) * line + column % line;
 }""",
     ),
@@ -308,7 +340,7 @@ __device__ inline void groups_commit() {
     "mma_f16": ((), "MMA f16"),
 }
 
-_PARTS_OF = {"copies_commit": "copy_async", "groups_commit": "groups_begin"}
+_PARTS_OF = {"copies_commit": "copy_async", "stream_run": "store_run", "groups_commit": "groups_begin"}
 _MMA = """// two rows of sums, eight apart, += a @ b for 16 x 16 times 16 x 8
 __device__ inline void
 mma_{t}(float* low, float* high, const unsigned* a, const unsigned* b) {{
@@ -400,7 +432,7 @@ _WORDS = """
     extern false float for goto if inline int long new operator private public register return
     short signed sizeof static struct switch template this throw true typedef typename union
     unsigned using void volatile while and or not xor bitand bitor copies_commit shared_memory
-    groups_commit i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
+    groups_commit stream_run i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
     log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
     left right low high
     threadIdx blockIdx blockDim gridDim memcpy printf assert index y0 y1 yn j0 j1 jn

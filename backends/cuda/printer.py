@@ -30,6 +30,7 @@ from .shared import ALIGNMENT, alignment_of, bytes_of, in_a_row, offsets, region
 from .threads import Threads, count_of, is_across
 from .values import Source, Value
 
+PRODUCTS = ("mma_sync", "warpgroup_mma")
 WRITES = {"store": 1, "async_copy": 2}
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
 _NUMBER = re.compile(r"__\d+$")  # what told names of the IR apart
@@ -91,6 +92,14 @@ class Printer:
         self.allocs = {n for n in nodes if n.op == "alloc"}
         self.uses = Counter(a for n in nodes for a in n.args)
         self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
+        # floats that nothing but a product wants in 16 bits, which it makes of them in pairs
+        self.packed = {
+            a
+            for n in nodes
+            if n.op in PRODUCTS
+            for a in n.args
+            if a.op == "cast" and self.uses[a] == 1 and a.args[0].dtype.name == "f32"
+        }
         # where no loop is shared out among warps, values lie across the threads of the block
         self.teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
         self.warps = max(map(extent_of, self.teams), default=warps)
@@ -166,11 +175,10 @@ class Printer:
         for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
             self._alloc(alloc)
         self._grid_indices(loops)
-        for outside, loop in zip([self.block, *(n.blocks[0] for n in loops)], loops):
-            self._before(outside, loop)
+        for loop in loops:
             for p, init in zip(loop.blocks[0].params[1:], loop.args, strict=True):
                 self.values[p] = self.values[init]
-        for node in program.nodes:
+        for node in _statements(self.block, loops, program):
             self.statement(node)
         head = f"// {', '.join(origin)}\n" if origin else ""
         head += f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
@@ -180,12 +188,6 @@ class Printer:
             self.name, prelude(body) + body, max(blocks, 1), self.warps, dynamic,
             self.shared - dynamic,
         )  # fmt: skip
-
-    def _before(self, block: Block, loop: Node) -> None:
-        """What lies beside a grid loop; only its items may come after it."""
-        for node in block.nodes:
-            if node is not loop and loop not in node.args:
-                self.statement(node)
 
     def _grid_indices(self, loops: Sequence[Node]) -> None:
         rest = "blockIdx.x"
@@ -220,9 +222,7 @@ class Printer:
         if self.teams or not self.is_placed:
             return in_a_row(allocs)
         loops, program = _grid(self.block)
-        blocks = [self.block, *(g.blocks[0] for g in loops)] if loops else [program]
-        statements = [n for b in blocks for n in b.nodes if n not in loops]
-        placed = offsets(allocs, statements, self.roots)
+        placed = offsets(allocs, _statements(self.block, loops, program), self.roots)
         names = regions(placed, self.roots)
         self.roots = {n: names.get(root, root) for n, root in self.roots.items()}
         return placed
@@ -412,6 +412,28 @@ def _grid(block: Block) -> tuple[list[Node], Block]:
             return found, block
         found.append(loop)
         block = loop.blocks[0]
+
+
+def _statements(block: Block, loops: Sequence[Node], program: Block) -> list[Node]:
+    """What one program does, in order. What lies beside grid loops comes where it is needed.
+
+    So what is read late takes no registers before.
+    """
+    blocks = [block, *(n.blocks[0] for n in loops)][: len(loops)]
+    beside = {n for b, loop in zip(blocks, loops, strict=True) for n in b.nodes if n is not loop}
+    found: dict[Node, None] = {}
+    pending = list(reversed(program.nodes))
+    while pending:
+        node = pending[-1]
+        inner = [n for b in node.blocks for _, n in walk(b)]
+        ends = [r for n in (node, *inner) for b in n.blocks for r in b.results]
+        needs = dict.fromkeys(a for n in (node, *inner) for a in n.args) | dict.fromkeys(ends)
+        left = [a for a in needs if a in beside and a not in found]
+        if left:
+            pending += reversed(left)
+        else:
+            found.setdefault(pending.pop())
+    return list(found)
 
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:

@@ -85,6 +85,9 @@ class Threads:
     def _again(self, node: Node) -> Value:
         return self.p.value(node.args[0])
 
+    def _cast(self, node: Node) -> Value | None:
+        return self.p.value(node.args[0]) if node in self.p.packed else None
+
     def _lazy(self, node: Node, element: str) -> Value:
         """What each register would hold, as text."""
         count = count_of(node.tensor)
@@ -226,7 +229,8 @@ class Threads:
             p.put(f"{each}{test}*({place}) = {p.value(value).element};")
         else:
             held = self.filled(value)
-            p.put(f"EVERY({count}, {vector}) {test}store_run<{vector}>({place}, {held.text} + i);")
+            store = "stream_run" if node.attrs.get("evict") == "first" else "store_run"
+            p.put(f"EVERY({count}, {vector}) {test}{store}<{vector}>({place}, {held.text} + i);")
         p.reveal([memory])
         return target
 
@@ -365,9 +369,12 @@ class Threads:
             first, step = f"{place[1]} * {rows} + {place[0]}", rows
         name, count = p.fresh("packed"), rows // 2 * (depth // 4)
         pair = f"{at(held, first)}, {at(held, f'{first} + {step}')}"
+        function = "pair_of"
+        if arg in p.packed:
+            function = f"narrow_pair<{c_type(arg.dtype)}>"
         p.put(f"unsigned {name}[{count}][4];")
         p.put('_Pragma("unroll")')
-        p.put(f"for (int r = 0; r < {count}; ++r) EACH(4) {name}[r][i] = pair_of({pair});")
+        p.put(f"for (int r = 0; r < {count}; ++r) EACH(4) {name}[r][i] = {function}({pair});")
         return name
 
     def _matrices(self, node: Node, is_left: bool) -> Callable[[str], str]:

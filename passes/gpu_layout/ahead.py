@@ -18,7 +18,7 @@ from stack.ir.types import I32
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
 from stack.passes.gpu_layout.memory import swizzle_of
-from stack.passes.gpu_layout.product import Product
+from stack.passes.gpu_layout.product import Product, Sides
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import NamedTile
 from stack.target import Gpu
@@ -83,14 +83,24 @@ class Ahead(Product):
         return dict.fromkeys(found, len(found)) if fits else {}
 
     def distance(self, block: Block, loads: Sequence[Node], overlaps: bool) -> tuple[int, int]:
-        """How many turns ahead operands are copied, and how many places each has for that."""
+        """How many turns ahead operands are copied, and how many places each has for that.
+
+        No turn where there is one only, or where shared memory has no room for two.
+        """
         more = 2 if overlaps else 1
-        others = {a for n in block.nodes if is_contraction(n) for a in n.args}.difference(loads)
-        kept = sum(_bytes(a) for a in others if a.op == "load")
+        dots = [n for n in block.nodes if is_contraction(n)]
+        others = {
+            a
+            for n in dots
+            for a in n.args
+            if a not in loads and (a.op == "load" or not Sides(n).is_for_mma(n))
+        }
+        kept = sum(map(_bytes, others))
         room = self.gpu.shared_bytes - BARRIERS - kept
         most = room // sum(sizes_of(n.tensor)[0] * self._pitch(n) * n.dtype.bytes for n in loads)
-        places = max(more + 1, min(self.stages - 1 + more, most))
-        return places - more, places
+        turns = int(block.params[0].attrs["extent"])
+        places = min(self.stages - 1 + more, most, turns - 1 + more)
+        return max(0, places - more), places
 
     def _pitch(self, load: Node) -> int:
         """Elements from one row of an operand in shared memory to the next."""

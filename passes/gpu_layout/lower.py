@@ -203,8 +203,9 @@ class Lowering(Ahead):
         copies: list[Copies] = []
         if node.attrs["kind"] == "serial":
             pending = self.overlapped(old, self.sums)
-            self.pending.update(pending)
             copies = self._begin(old, self.limits_of(uniform, index), bool(pending))
+            pending = pending if copies else {}
+            self.pending.update(pending)
         self.around.append(index)
         self._nodes(old)
         self.around.pop()
@@ -231,6 +232,8 @@ class Lowering(Ahead):
         if not loads:
             return []
         ahead, places = self.distance(block, loads, overlaps)
+        if not ahead:
+            return []
         memories = [self.place_of(load, places) for load in loads]
         for turn in range(ahead):
             step = self.b.add(limits[0], turn) if turn else limits[0]

@@ -91,6 +91,8 @@ template <class T> T max_of(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> T min_of(T x, T y) { return x < y || x != x ? x : y; }
 inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float exp2_of(float x) { return exp2f(x); }
+inline double exp2_of(double x) { return exp2(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 
 inline void check(const void* at, int bytes) {
@@ -116,6 +118,7 @@ template <int n, class T> void store_run(T* to, const T* from) {
   check(to, n * sizeof(T));
   memcpy(to, from, n * sizeof(T));
 }
+template <int n, class T> void stream_run(T* to, const T* from) { store_run<n>(to, from); }
 template <class T> T shuffled(T x, int lane) {
   T found;
   swap_values(x, [&](auto other) { found = other(lane >= 0 && lane < 32 ? lane : threadIdx.x); });
@@ -124,6 +127,9 @@ template <class T> T shuffled(T x, int lane) {
 template <class T> T shuffle_xor(T x, int by) { return shuffled(x, threadIdx.x ^ by); }
 template <class T> T shuffle_up(T x, int by) { return shuffled(x, int(threadIdx.x) - by); }
 template <class T> T shuffle_down(T x, int by) { return shuffled(x, int(threadIdx.x) + by); }
+template <class T> unsigned narrow_pair(float low, float high) {
+  return narrow<T>(low).bits | unsigned(narrow<T>(high).bits) << 16;
+}
 template <class T> unsigned pair_of(T low, T high) { return low.bits | unsigned(high.bits) << 16; }
 
 template <int count, class T, class F> T in_pairs(const T* x, F combine) {

@@ -43,6 +43,11 @@ _FLOAT = {
     **{op: name + "{f}({0})" for op, name in _FUNCTIONS.items()},
     **{op: name + "{f}({0}, {1})" for op, name in _FUNCTIONS_OF_TWO.items()},
 }  # fmt: skip
+# where all memory is of 16 bits: off by a few units in the last place of f32
+_BRIEF = {
+    "div": "quotient({0}, {1})", "exp": "exp2_of({0} * 1.4426950408889634f)",
+    "sigmoid": "inverse_of(1.0f + exp2_of({0} * -1.4426950408889634f))",
+}  # fmt: skip
 _BOOL = {
     "add": "{0} || {1}", "or": "{0} || {1}", "max": "{0} || {1}", "mul": "{0} && {1}",
     "and": "{0} && {1}", "min": "{0} && {1}", "xor": "{0} != {1}", "not": "!{0}",
@@ -107,16 +112,21 @@ def _float(value: float, suffix: str) -> str:
     return f"{sign}{name}_{'F32' if suffix else 'F64'}"
 
 
-def expression(op: str, source: DType, target: DType, args: Sequence[str]) -> str:
+def expression(
+    op: str, source: DType, target: DType, args: Sequence[str], is_exact: bool = True
+) -> str:
     """The value of one elementwise op.
 
     Args:
         source: element type of the operands (of the branches, for a select).
         target: element type of the result.
+        is_exact: whether a few units in the last place of f32 would show.
 
     Raises:
         Unprintable: naming the op.
     """
+    if not is_exact and source.name == "f32" and op in _BRIEF:
+        return _BRIEF[op].format(*args)
     special = _SPECIAL.get(op)
     if special is not None:
         return special(source, target, args)
@@ -199,7 +209,7 @@ _SPECIAL: dict[str, Callable[[DType, DType, Sequence[str]], str]] = {
     "fma": _fma,
     "bitcast": _bitcast,
 }
-_TEMPLATES = (*_FLOAT.values(), *_BOOL.values(), *_INTEGER.values(), *_CONVERTED.values())
+_TEMPLATES = (*_FLOAT.values(), *_BRIEF.values(), *_BOOL.values(), *_INTEGER.values(), *_CONVERTED.values())
 # what expressions may call: a value of that name would hide it
 FUNCTIONS = frozenset(
     word

@@ -71,6 +71,22 @@ template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(f
 }
 __device__ inline double exp2_of(double x) { return exp2(x); }""",
     ),
+    "quotient": (
+        (),
+        """__device__ inline float quotient(float x, float y) { // off by two units at most
+  float z;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}""",
+    ),
+    "inverse_of": (
+        (),
+        """__device__ inline float inverse_of(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}""",
+    ),
     "sign_of": (
         (),
         "template <class T> __device__ inline T sign_of(T x) {"

@@ -92,6 +92,8 @@ class Printer:
         self.allocs = {n for n in nodes if n.op == "alloc"}
         self.uses = Counter(a for n in nodes for a in n.args)
         self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
+        # where no memory is of 16 bits, roundings show
+        self.is_exact = not any(p.dtype.is_float and p.dtype.bits == 16 for p in block.params)
         # floats that nothing but a product wants in 16 bits, which it makes of them in pairs
         self.packed = {
             a
@@ -302,7 +304,7 @@ class Printer:
             text = self._index(node, texts)
         else:
             source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype
-            text = expression(node.op, source, node.dtype, texts)
+            text = expression(node.op, source, node.dtype, texts, self.is_exact)
         if not count:
             return self.declare(node, text)
         made = self.registers(node, count)

@@ -85,6 +85,21 @@ class Threads:
     def _again(self, node: Node) -> Value:
         return self.p.value(node.args[0])
 
+    def _div(self, node: Node) -> Value | None:
+        """Many quotients of one divisor: products with its inverse, where that does not show."""
+        p, (over, by) = self.p, node.args
+        count, source = count_of(node.tensor), by.args[0] if by.op == "broadcast" else by
+        if p.is_exact or node.dtype.name != "f32" or source is by:
+            return None
+        if is_across(source) and 2 * max(1, count_of(source.tensor)) > count:
+            return None
+        each = p.value(source)
+        made = self._each(source, each.count, f"1.0f / {each.element}")
+        p.values[source], kept = made, each
+        inverse = self._broadcast(by).element
+        p.values[source] = kept
+        return self._each(node, count, f"{p.value(over).element} * {inverse}")
+
     def _cast(self, node: Node) -> Value | None:
         return self.p.value(node.args[0]) if node in self.p.packed else None
 

@@ -91,6 +91,8 @@ template <class T> T max_of(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> T min_of(T x, T y) { return x < y || x != x ? x : y; }
 inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float quotient(float x, float y) { return x / y; }
+inline float inverse_of(float x) { return 1.0f / x; }
 inline float exp2_of(float x) { return exp2f(x); }
 inline double exp2_of(double x) { return exp2(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from stack.ir.builder import constant
 from stack.ir.kernel_ops import access_parts
@@ -15,6 +16,8 @@ from stack.passes.gpu_layout.runs import Runs, size_of, sizes_of
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share, bits_of
 from stack.passes.gpu_layout.values import Values
 
+SECTOR = 32  # bytes that memory is written in
+LARGE = 16  # elements of a thread, from which a barrier costs less than what it spares
 LINE = 128  # bytes of the longest pieces of rows that are swizzled
 TURNED = 16  # extent of both axes of a tile from which it is read along memory and turned
 
@@ -89,7 +92,10 @@ class Memory(Values):
         if not is_tile(value):
             return self._store_number(node)
         vectors = [self.runs.vector(node, axis) for axis in range(value.tensor.rank)]
-        layout = self._along_memory(value.tensor, self.layout_of(value, vectors), vectors)
+        home = self.layout_of(value, vectors)
+        layout = self._along_memory(value.tensor, home, vectors)
+        if self._stores_parts(value, home, vectors):
+            layout = blocked(sizes_of(value.tensor), vectors, WARP * self.warps)
         held = self.at(value, layout)
         index, mask, _ = self._access(node, value.tensor, layout)
         first = self._is_first(layout)
@@ -169,6 +175,14 @@ class Memory(Values):
         if len(wide) < 2 or runs_along or tile.dtype is BOOL:
             return home
         return blocked(sizes_of(tile), vectors, WARP * self.warps)
+
+    def _stores_parts(self, value: Node, home: Layout, vectors: Sequence[int]) -> bool:
+        """Whether lanes of a large tile would store pieces that are less than a memory sector."""
+        axis = max(range(len(vectors)), key=lambda i: vectors[i])
+        lanes = prod(d.count for d in home[axis].digits if d.of_lanes)
+        piece = min(vectors[axis], home[axis].vector)
+        is_large = prod(sizes_of(value.tensor)) >= LARGE * WARP * self.warps
+        return is_large and piece < vectors[axis] and piece * lanes * value.dtype.bytes < SECTOR
 
     def _is_first(self, layout: Layout) -> NamedTile | None:
         """Whether a thread is the first of those that hold the same; None where none do."""

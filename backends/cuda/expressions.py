@@ -39,7 +39,8 @@ _FUNCTIONS_OF_TWO = {"pow": "pow", "atan2": "atan2", "rem": "fmod"}
 _FLOAT = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "max": "max_of({0}, {1})", "min": "min_of({0}, {1})", "sign": "sign_of({0})",
-    "exp2": "exp2_of({0})", "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}", "isfinite": "fabs({0}) < INFINITY_F{bits}",
+    "exp2": "exp2_of({0})", "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}",
+    "isfinite": "fabs({0}) < INFINITY_F{bits}",
     **{op: name + "{f}({0})" for op, name in _FUNCTIONS.items()},
     **{op: name + "{f}({0}, {1})" for op, name in _FUNCTIONS_OF_TWO.items()},
 }  # fmt: skip
@@ -209,7 +210,7 @@ _SPECIAL: dict[str, Callable[[DType, DType, Sequence[str]], str]] = {
     "fma": _fma,
     "bitcast": _bitcast,
 }
-_TEMPLATES = (*_FLOAT.values(), *_BRIEF.values(), *_BOOL.values(), *_INTEGER.values(), *_CONVERTED.values())
+_TEMPLATES = [t for table in (_FLOAT, _BRIEF, _BOOL, _INTEGER, _CONVERTED) for t in table.values()]
 # what expressions may call: a value of that name would hide it
 FUNCTIONS = frozenset(
     word

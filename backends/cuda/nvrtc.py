@@ -138,7 +138,9 @@ def _binary(reply: Reply, name: str, target: str) -> Binary | str:
 
 
 def _key(text: str, target: str) -> str:
-    return hashlib.sha256(f"{version()}\n{STANDARD}\n{_specific(target)}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(
+        f"{version()}\n{STANDARD}\n{_specific(target)}\n{text}".encode()
+    ).hexdigest()
 
 
 def _stored(store: Cache | None, key: str) -> Reply | None:

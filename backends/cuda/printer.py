@@ -26,8 +26,10 @@ from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
+from .program import grid_of, statements
+from .registers import count_of, is_across
 from .shared import ALIGNMENT, alignment_of, bytes_of, in_a_row, offsets, regions
-from .threads import Threads, count_of, is_across
+from .threads import Threads
 from .values import Source, Value
 
 PRODUCTS = ("mma_sync", "warpgroup_mma")
@@ -169,7 +171,7 @@ class Printer:
             self.values[p] = Value(name)
             const = "const " if i < inputs else ""
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
-        loops, program = _grid(self.block)
+        loops, program = grid_of(self.block)
         blocks = math.prod(extent_of(n) for n in loops)
         if self.is_placed:
             align = max(map(alignment_of, self.placed), default=ALIGNMENT)
@@ -180,7 +182,7 @@ class Printer:
         for loop in loops:
             for p, init in zip(loop.blocks[0].params[1:], loop.args, strict=True):
                 self.values[p] = self.values[init]
-        for node in _statements(self.block, loops, program):
+        for node in statements(self.block, loops, program):
             self.statement(node)
         head = f"// {', '.join(origin)}\n" if origin else ""
         head += f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
@@ -223,8 +225,8 @@ class Printer:
         allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
         if self.teams or not self.is_placed:
             return in_a_row(allocs)
-        loops, program = _grid(self.block)
-        placed = offsets(allocs, _statements(self.block, loops, program), self.roots)
+        loops, program = grid_of(self.block)
+        placed = offsets(allocs, statements(self.block, loops, program), self.roots)
         names = regions(placed, self.roots)
         self.roots = {n: names.get(root, root) for n, root in self.roots.items()}
         return placed
@@ -400,42 +402,6 @@ class Printer:
 def _subject(node: Node) -> Node:
     """The value that a statement is about: of one that writes memory, what it writes, or where."""
     return node.args[WRITES[node.op]] if node.op in WRITES else node
-
-
-def _grid(block: Block) -> tuple[list[Node], Block]:
-    """The grid loops at the top of a kernel, outermost first, and what one program does."""
-    found: list[Node] = []
-    while True:
-        makers = {r.args[0] if r.op == "item" else r for r in block.results}
-        if len(makers) != 1:
-            return found, block
-        (loop,) = makers
-        if loop.op != "loop" or loop.attrs["kind"] != "grid":
-            return found, block
-        found.append(loop)
-        block = loop.blocks[0]
-
-
-def _statements(block: Block, loops: Sequence[Node], program: Block) -> list[Node]:
-    """What one program does, in order. What lies beside grid loops comes where it is needed.
-
-    So what is read late takes no registers before.
-    """
-    blocks = [block, *(n.blocks[0] for n in loops)][: len(loops)]
-    beside = {n for b, loop in zip(blocks, loops, strict=True) for n in b.nodes if n is not loop}
-    found: dict[Node, None] = {}
-    pending = list(reversed(program.nodes))
-    while pending:
-        node = pending[-1]
-        inner = [n for b in node.blocks for _, n in walk(b)]
-        ends = [r for n in (node, *inner) for b in n.blocks for r in b.results]
-        needs = dict.fromkeys(a for n in (node, *inner) for a in n.args) | dict.fromkeys(ends)
-        left = [a for a in needs if a in beside and a not in found]
-        if left:
-            pending += reversed(left)
-        else:
-            found.setdefault(pending.pop())
-    return list(found)
 
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:

@@ -200,9 +200,7 @@ class Memory(Values):
 
     # ---- shared memory
 
-    def shared(
-        self, dtype: DType, *shape: int, inside: Sequence[Node], swizzle: int = 0
-    ) -> Node:
+    def shared(self, dtype: DType, *shape: int, inside: Sequence[Node], swizzle: int = 0) -> Node:
         """Memory of the block of threads, for what depends on some values.
 
         Args:

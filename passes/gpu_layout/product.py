@@ -1,9 +1,9 @@
 """Products of tiles: operands in shared memory, sums in registers.
 
-On most GPUs the matrix instruction is m16n8k16 of 16-bit floats with sums in f32 (PTX ISA, "mma.m16n8k16"). As
-shares, with lane = 4 g + t: sums have rows g and columns t by pairs; the left operand has the same
-rows, and along the depth what the sums have along the columns; the right operand has columns g. So
-sums of one product are the left operand of the next as they lie.
+The matrix instruction of a warp is m16n8k16 of 16-bit floats with sums in f32 (PTX ISA,
+"mma.m16n8k16"). As shares, with lane = 4 g + t: sums have rows g and columns t by pairs; the left
+operand has the same rows, and along the depth what the sums have along the columns; the right
+operand has columns g. So sums of one product are the left operand of the next as they lie.
 
 Where four warps multiply together (PTX ISA, "wgmma"), each of them has 16 rows of 64, and what it
 holds of them lies in the same way; the right operand stays in shared memory, and so does the left
@@ -18,9 +18,9 @@ from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction
 from stack.ir.types import I32, TensorType
 from stack.ir.warp_ops import GROUP, GROUP_ROWS, WARP
+from stack.passes.gpu_layout.memory import swizzle_of
 from stack.passes.gpu_layout.reduce import Reduce
 from stack.passes.gpu_layout.runs import Runs, size_of
-from stack.passes.gpu_layout.memory import swizzle_of
 from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share, share_of
 from stack.target import Gpu
 
@@ -179,7 +179,9 @@ class Product(Reduce):
 
     def waited(self, sums: NamedTile, pending: int = 0) -> NamedTile:
         """Sums when all but some products of warpgroups are done."""
-        return NamedTile(self.b.op("warpgroup_wait", [sums.node], {"pending": pending}), sums.layout)
+        return NamedTile(
+            self.b.op("warpgroup_wait", [sums.node], {"pending": pending}), sums.layout
+        )
 
     def _start(self, digit: Digit, weight: int) -> NamedTile:
         """Where the part of a warpgroup begins."""

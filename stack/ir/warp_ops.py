@@ -185,14 +185,12 @@ def _group_infer(site: Site) -> Type:
 
 
 def _run_group(space: Any, node: Node, run: Any, c: Any, *operands: Any) -> Any:
-    warps, lanes, rows, columns = c.shape
+    warps, lanes, rows, columns = (int(s) for s in c.shape)
     depth = int(node.attrs["depth"])
     warp, lane = np.arange(warps)[:, None, None], np.arange(lanes)[None, :, None]
-    row = np.arange(rows)
-    row = warp % GROUP * 16 + lane // 4 + row % 2 * 8 + row // 2 * GROUP_ROWS
-    column = np.arange(columns)
-    column = lane % 4 * 2 + column % 2 + column // 2 * 8
-    column = np.broadcast_to(column, (warps, lanes, columns))
+    r, k = np.arange(rows), np.arange(columns)
+    row = warp % GROUP * 16 + lane // 4 + r % 2 * 8 + r // 2 * GROUP_ROWS
+    column = np.broadcast_to(lane % 4 * 2 + k % 2 + k // 2 * 8, (warps, lanes, columns))
     right = _matrix_at(operands[-3:], column, depth, node.attrs["turned"][1])
     if len(operands) == 4:
         place = np.arange(depth)  # who has it, of the four lanes of a row, and where
@@ -201,6 +199,10 @@ def _run_group(space: Any, node: Node, run: Any, c: Any, *operands: Any) -> Any:
     else:
         left = _matrix_at(operands[:3], row, depth, node.attrs["turned"][0])
     return c + np.einsum("wlrk,wlck->wlrc", left.astype(c.dtype), right.astype(c.dtype))
+
+
+def _run_nothing(space: Any, node: Node, run: Any, x: Any) -> Any:
+    return x
 
 
 def _matrix_at(operand: Any, place: Any, depth: int, turned: bool) -> Any:
@@ -274,8 +276,8 @@ define(
     OpDef(
         "warpgroup_mma",
         "c + a @ b on the tiles that each four warps hold, as instructions of 64 rows want them: b,"
-        " and a unless it is a tile, are in shared memory from a row and a column on, `turned` where"
-        " memory has the depth first. Not done before a `warpgroup_wait`",
+        " and a unless it is a tile, are in shared memory from a row and a column on, `turned`"
+        " where memory has the depth first. Not done before a `warpgroup_wait`",
         "contraction",
         _group_infer,
         evaluate=_run_group,
@@ -291,7 +293,7 @@ define(
         "sums after at most `pending` of the newest products of warpgroups are left to do",
         "warp",
         lambda site: site.args[0].tensor,
-        evaluate=lambda space, node, run, x: x,
+        evaluate=_run_nothing,
         attrs=("pending: int",),
         arity=1,
         levels=LOOP_LEVEL,

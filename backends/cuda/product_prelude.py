@@ -63,8 +63,8 @@ __device__ inline unsigned corner_of(unsigned row, unsigned column) {
     ),
     "matrix_at": (
         ("shared_address",),
-        """// a matrix in shared memory, whose lines have so many bytes; eight rows lie together, lines
-// of a row `panel` bytes apart where one instruction reads several
+        """// a matrix in shared memory, whose lines have so many bytes; eight rows lie together,
+// lines of a row `panel` bytes apart where one instruction reads several
 template <int bytes, int panel>
 __device__ inline unsigned long long matrix_at(const void* first) {
   constexpr unsigned long long kind = bytes == 128 ? 1 : bytes == 64 ? 2 : 3;

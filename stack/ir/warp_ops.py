@@ -7,7 +7,8 @@ sequence of phases with barriers between them, and running everything in order m
 
 Directly inside of the grid, a value with the axes warp and lane first lies across the threads of
 the block, and each thread holds the rest of it in registers. `shuffle` moves it from lane to lane,
-`mma_sync` is a matrix instruction on it.
+`mma_sync` is a matrix instruction on it. `warpgroup_mma` is one of four warps together, which read
+shared memory and go on before it is done: `warpgroup_wait` ends that.
 
 Directly inside of a warp loop, tiles of two axes lie in the registers of all lanes, and `mma` is a
 matrix instruction. Memory `in local` whose first axes are the warp, or warp and lane, is registers.

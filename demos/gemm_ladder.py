@@ -28,6 +28,7 @@ from stack.ir import Func, Node, parse, verify
 from stack.ir.data import round_bf16
 from stack.measure.timing import quantile
 from stack.rewrite.pipeline import Pipeline
+from stack.target import load
 
 SCHEMA = "stack.ladder/1"
 CHECKED = (40, 48, 40)  # rows, columns and depth of the product that the interpreter runs
@@ -47,6 +48,7 @@ class Rung:
 
 
 PASSES = "schedule{loops=warps},tile_gpu,distribute_gpu"
+STAGED = "sm_80"  # a GPU whose warps multiply each by itself; on later ones blocks take over
 LADDER = (
     Rung(
         "naive",
@@ -94,7 +96,8 @@ func @matmul(%a: bf16[{rows}, {depth}], %b: bf16[{depth}, {columns}])
 
 def lowered(rung: Rung, func: Func) -> Func:
     """The program at the loop level, as a rung schedules it."""
-    found = Pipeline(PASSES).run(func, schedules={"c": rung.schedule}).func
+    given = {"c": rung.schedule}
+    found = Pipeline(PASSES).run(func, target=load(STAGED), schedules=given).func
     verify(found)
     assert parse(str(found)) is found
     return found

@@ -80,7 +80,8 @@ def distribute_gpu_kernel(
     """One kernel from the tile level to the loop level of a GPU. Raises CannotDistribute."""
     block = kernel.blocks[0]
     if "warps" in kernel.attrs:
-        block = lower_blocks(block, int(kernel.attrs["warps"]), as_gpu(target))
+        warps, stages = int(kernel.attrs["warps"]), int(kernel.attrs.get("stages") or 1)
+        block = lower_blocks(block, warps, stages, as_gpu(target))
     elif find_dot(block) is not None:
         block = _product(block, product, first_schedule(kernel) or Schedule())
     else:

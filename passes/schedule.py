@@ -15,7 +15,7 @@ from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
-from stack.passes.gpu_loops.tile_policy import tile_policy
+from stack.passes.gpu_loops.tile_policy import WithForms, is_staged, tile_policy
 from stack.passes.tile import alone
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
@@ -27,8 +27,12 @@ from stack.target import Gpu, Target, as_cpu, as_gpu
 
 def _threads_policy(group: Node, target: Target | None) -> Policy | None:
     """Staged products have tiles of their own; all else is kernels of blocks."""
-    staged = tile_policy(group, as_gpu(target))
-    return staged if staged is not None else block_policy(group, as_gpu(target))
+    gpu = as_gpu(target)
+    staged = tile_policy(group, gpu)
+    if staged is not None and is_staged(group, gpu):
+        return staged
+    blocks = block_policy(group, gpu)
+    return WithForms(blocks, staged) if blocks is not None and staged is not None else blocks
 
 
 # whose kernels follow the schedule: the policy of a group for a target

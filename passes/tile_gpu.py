@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import contractions, is_contraction
+from stack.ir.traits import is_contraction
 from stack.passes.control import changed_bodies
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
-from stack.passes.gpu_loops.tile_policy import tile_policy
+from stack.passes.gpu_loops.tile_policy import is_staged, tile_policy
 from stack.passes.tile import CannotTile, alone, check_code
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -44,7 +44,11 @@ class TileGpu(Pass):
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
             group = alone(node) if is_contraction(node) else node
-            if group.op != "fusion" or group.attrs["kind"] == "library" or not _is_product(group):
+            if group.op != "fusion" or group.attrs["kind"] == "library":
+                continue
+            if not (self.rows or self.columns or is_staged(group, log.gpu)):
+                continue
+            if tile_policy(group, log.gpu) is None:
                 continue
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
             try:
@@ -66,11 +70,6 @@ class TileGpu(Pass):
         except CannotDistribute as why:
             raise CannotTile(str(why)) from why
         return kernel
-
-
-def _is_product(group: Node) -> bool:
-    """Whether a group holds one product."""
-    return len(contractions(group.blocks[0].nodes)) == 1
 
 
 def tile_gpu_group(

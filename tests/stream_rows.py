@@ -12,17 +12,20 @@ from stream_harness import prepared, streamed
 import stack
 from stack.ir import Func, Node, parse, verify
 from stack.rewrite import Pipeline
+from stack.target import load
 
 torch = pytest.importorskip("torch")
 Tensor = Any
 
 
-def lowered(program: Callable[..., Any], args: list[Tensor]) -> tuple[Func, list[Node]]:
+def lowered(
+    program: Callable[..., Any], args: list[Tensor], target: str = "sm_90"
+) -> tuple[Func, list[Node]]:
     """The function with its streams as kernels, and these."""
     func, notes = streamed(prepared(stack.trace(program, *args)))
     found = [n for n in func.nodes if n.op == "stream"]
     assert found, notes
-    made = Pipeline("blocks,distribute_gpu").run(func).func
+    made = Pipeline("blocks,distribute_gpu").run(func, target=load(target)).func
     verify(made)
     assert parse(str(made)) is made
     return made, [n for n in made.nodes if n.op == "kernel"]

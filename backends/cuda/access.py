@@ -53,6 +53,16 @@ class Access:
             terms.append(str(fixed))
         return " + ".join(terms)
 
+    def place(self, memory: Node, index: Sequence[Node]) -> str:
+        """Where an element is whose indices are across the threads."""
+        swizzle = self.printer.swizzles.get(memory)
+        if swizzle is None:
+            return self.offset(memory.tensor, index, element=True)
+        rows, columns = (int(s) for s in memory.tensor.shape)  # pyright: ignore[reportArgumentType]
+        held = ", ".join(self.printer.value(i).element for i in index)
+        line = swizzle // memory.dtype.bytes
+        return f"swizzled<{rows}, {min(line, columns)}, {memory.dtype.bytes}>({held})"
+
     def piece(self, memory: TensorType, index: Sequence[Node], count: int) -> int:
         """Bytes that a block of `count` elements can move at once."""
         p = self.printer

@@ -28,7 +28,7 @@ _COMPARE = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="
 # functions of CUDA's math library; a float's has an f at the end
 _FUNCTIONS = {
     "abs": "fabs", "floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc",
-    "sqrt": "sqrt", "rsqrt": "rsqrt", "exp": "exp", "exp2": "exp2", "expm1": "expm1", "log": "log",
+    "sqrt": "sqrt", "rsqrt": "rsqrt", "exp": "exp", "expm1": "expm1", "log": "log",
     "log2": "log2", "log1p": "log1p", "sin": "sin", "cos": "cos", "tan": "tan", "asin": "asin",
     "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
     "asinh": "asinh", "acosh": "acosh", "atanh": "atanh", "erf": "erf", "erfinv": "erfinv",
@@ -39,9 +39,15 @@ _FUNCTIONS_OF_TWO = {"pow": "pow", "atan2": "atan2", "rem": "fmod"}
 _FLOAT = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "div": "{0} / {1}", "neg": "-{0}",
     "max": "max_of({0}, {1})", "min": "min_of({0}, {1})", "sign": "sign_of({0})",
-    "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}", "isfinite": "fabs({0}) < INFINITY_F{bits}",
+    "exp2": "exp2_of({0})", "sigmoid": "sigmoid_of({0})", "isnan": "{0} != {0}",
+    "isfinite": "fabs({0}) < INFINITY_F{bits}",
     **{op: name + "{f}({0})" for op, name in _FUNCTIONS.items()},
     **{op: name + "{f}({0}, {1})" for op, name in _FUNCTIONS_OF_TWO.items()},
+}  # fmt: skip
+# where all memory is of 16 bits: off by a few units in the last place of f32
+_BRIEF = {
+    "div": "quotient({0}, {1})", "exp": "exp2_of({0} * 1.4426950408889634f)",
+    "sigmoid": "inverse_of(1.0f + exp2_of({0} * -1.4426950408889634f))",
 }  # fmt: skip
 _BOOL = {
     "add": "{0} || {1}", "or": "{0} || {1}", "max": "{0} || {1}", "mul": "{0} && {1}",
@@ -107,16 +113,21 @@ def _float(value: float, suffix: str) -> str:
     return f"{sign}{name}_{'F32' if suffix else 'F64'}"
 
 
-def expression(op: str, source: DType, target: DType, args: Sequence[str]) -> str:
+def expression(
+    op: str, source: DType, target: DType, args: Sequence[str], is_exact: bool = True
+) -> str:
     """The value of one elementwise op.
 
     Args:
         source: element type of the operands (of the branches, for a select).
         target: element type of the result.
+        is_exact: whether a few units in the last place of f32 would show.
 
     Raises:
         Unprintable: naming the op.
     """
+    if not is_exact and source.name == "f32" and op in _BRIEF:
+        return _BRIEF[op].format(*args)
     special = _SPECIAL.get(op)
     if special is not None:
         return special(source, target, args)
@@ -199,7 +210,7 @@ _SPECIAL: dict[str, Callable[[DType, DType, Sequence[str]], str]] = {
     "fma": _fma,
     "bitcast": _bitcast,
 }
-_TEMPLATES = (*_FLOAT.values(), *_BOOL.values(), *_INTEGER.values(), *_CONVERTED.values())
+_TEMPLATES = [t for table in (_FLOAT, _BRIEF, _BOOL, _INTEGER, _CONVERTED) for t in table.values()]
 # what expressions may call: a value of that name would hide it
 FUNCTIONS = frozenset(
     word

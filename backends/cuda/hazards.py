@@ -8,29 +8,39 @@ from dataclasses import dataclass, field
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_item
 from stack.ir.types import TensorType
+from stack.ir.warp_ops import group_operands
 
 
 @dataclass
 class Touched:
-    """Memories, by name, that were read and written."""
+    """Memories, by name, that were read and written.
+
+    A copy that is under way goes to a place that nobody reads before it was waited for. So it is
+    `begun` here, and each thread writes what it waits for: what has `arrived`.
+    """
 
     read: set[str] = field(default_factory=set)
     written: set[str] = field(default_factory=set)
+    begun: set[str] = field(default_factory=set)
+    arrived: set[str] = field(default_factory=set)
 
-    def meets(self, other: Touched) -> bool:
+    def meets(self, later: Touched) -> bool:
         """Whether one of two phases writes what the other touches."""
-        return bool(self.written & (other.read | other.written) or self.read & other.written)
+        return bool(
+            (self.written | self.arrived) & (later.read | later.written | later.begun)
+            or self.read & (later.written | later.begun)
+            or self.begun & later.written
+        )
 
     def add(self, other: Touched) -> None:
         self.read |= other.read
         self.written |= other.written
-
-    def copy(self) -> Touched:
-        return Touched(set(self.read), set(self.written))
+        self.begun |= other.begun
+        self.arrived |= other.arrived
 
     def clear(self) -> None:
-        self.read.clear()
-        self.written.clear()
+        for names in (self.read, self.written, self.begun, self.arrived):
+            names.clear()
 
 
 def is_memory(node: Node) -> bool:
@@ -83,8 +93,12 @@ def touched(node: Node, roots: Mapping[Node, str]) -> Touched:
         elif current.op == "mma_sync":  # it reads its operands where they lie
             sources = [a.args[0] if a.op == "transpose" else a for a in current.args[:2]]
             found.read |= {roots[s.args[0]] for s in sources if s.op == "load_matrix"}
+        elif current.op == "warpgroup_mma":
+            found.read |= {roots[o[0]] for o in group_operands(current) if is_memory(o[0])}
         elif current.op == "async_copy":
-            found.written.add(roots[current.args[0]])
+            found.begun.add(roots[current.args[0]])
             found.read.add(roots[current.args[1]])
+        elif current.op == "async_wait":
+            found.arrived |= {roots[a] for a in current.args}
         pending.extend(n for block in current.blocks for n in block.nodes)
     return found

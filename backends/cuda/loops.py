@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -95,15 +96,19 @@ class Loops:
                 p.put("#pragma unroll")
             p.put(f"for (int {name} = {first}; {name} < {end}; ++{name}) {{")
         p.depth += 1
+        p.under_way = math.inf
         for inner in block.nodes:
             p.statement(inner)
         self._advance(moved)
         p.depth -= 1
         p.put("}")
+        if any(n.op == "warpgroup_wait" and n.attrs["pending"] for n in block.nodes):
+            p.put("groups_wait<0>();")
         copied = {p.roots[n.args[0]] for n in block.nodes if n.op == "async_copy"}
         if copied and not p.teams:  # the last ones, which nobody waited for
             p.put("copies_wait<0>();")
-            p.since.written |= copied
+            p.since.arrived |= copied
+            p.under_way = 0
         p.parts[node] = [p.values[held] for held in carried]
 
     def _touched(self, block: Block) -> Touched:

@@ -21,6 +21,7 @@ from stack.run.cache import Cache
 
 from ..device.worker_pool import Reply, WorkerPool, worker_pool_for
 
+SPECIFIC = {"sm_90": "sm_90a"}  # with warpgroups; machine code runs on no other GPU anyway
 TARGETS = re.compile(r"sm_\d+[af]?")
 STANDARD = "c++17"
 NOTHING = 'extern "C" __global__ void nothing() {}'
@@ -76,6 +77,11 @@ def check_target(target: str) -> str:
     return target
 
 
+def _specific(target: str) -> str:
+    """The same GPU with the instructions that only it has."""
+    return SPECIFIC.get(target, target)
+
+
 def load() -> None:
     """Import what compiles and compile a kernel of nothing, so that a fork finds it all loaded."""
     answer({"text": NOTHING, "target": "sm_90"})
@@ -86,7 +92,7 @@ def answer(asked: Reply) -> Reply:
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportAttributeAccessIssue]
 
     log = _Log()
-    options = ProgramOptions(arch=asked["target"], std=STANDARD, ptxas_options=["-v"])
+    options = ProgramOptions(arch=_specific(asked["target"]), std=STANDARD, ptxas_options=["-v"])
     try:
         code = Program(asked["text"], "c++", options).compile("cubin", logs=log).code
     except Exception as error:
@@ -132,7 +138,9 @@ def _binary(reply: Reply, name: str, target: str) -> Binary | str:
 
 
 def _key(text: str, target: str) -> str:
-    return hashlib.sha256(f"{version()}\n{STANDARD}\n{target}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(
+        f"{version()}\n{STANDARD}\n{_specific(target)}\n{text}".encode()
+    ).hexdigest()
 
 
 def _stored(store: Cache | None, key: str) -> Reply | None:
@@ -149,7 +157,7 @@ def compile_ptx(text: str, target: str) -> str:
             raise StackError(f"NVRTC refused a kernel for {target}: {result[0]}")
         return result[1] if len(result) == 2 else None
 
-    options = [f"-arch={check_target(target)}", f"-std={STANDARD}"]
+    options = [f"-arch={_specific(check_target(target))}", f"-std={STANDARD}"]
     program = check(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
     check(nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options]))
     size = check(nvrtc.nvrtcGetPTXSize(program))

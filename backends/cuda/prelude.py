@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .product_prelude import PARTS, multiply
+
 # name: (what it needs, text)
 _PARTS: dict[str, tuple[tuple[str, ...], str]] = {
     "EACH": ((), '#define EACH(n) _Pragma("unroll") for (int i = 0; i < (n); ++i)'),
@@ -62,6 +64,30 @@ template <class T, class I> __device__ inline T narrow(I x) { return narrow<T>(f
         "__device__ inline float min_of(float x, float y) { // a nan wins\n"
         '  asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(y));\n'
         "  return x;\n}",
+    ),
+    "exp2_of": (
+        (),
+        """__device__ inline float exp2_of(float x) { // what is below the least normal number is 0
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(x));
+  return x;
+}
+__device__ inline double exp2_of(double x) { return exp2(x); }""",
+    ),
+    "quotient": (
+        (),
+        """__device__ inline float quotient(float x, float y) { // off by two units at most
+  float z;
+  asm("div.full.f32 %0, %1, %2;" : "=f"(z) : "f"(x), "f"(y));
+  return z;
+}""",
+    ),
+    "inverse_of": (
+        (),
+        """__device__ inline float inverse_of(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}""",
     ),
     "sign_of": (
         (),
@@ -178,6 +204,13 @@ __device__ inline void load_run(T* to, const T* __restrict__ from, bool is_there
   P piece;
   memcpy(&piece, from, sizeof piece);
   *reinterpret_cast<P*>(to) = piece;
+}
+// what the cache need not keep
+template <int n, class T> __device__ inline void stream_run(T* to, const T* from) {
+  typedef typename Piece<n * sizeof(T)>::type P;
+  P piece;
+  memcpy(&piece, from, sizeof piece);
+  __stcs(reinterpret_cast<P*>(to), piece);
 }""",
     ),
     "Bits": (
@@ -195,6 +228,21 @@ template <class T> __device__ inline unsigned pair_of(T low, T high) {
   return unsigned(low.bits) | unsigned(high.bits) << 16;
 }""",
     ),
+    "narrow_pair": (
+        ("f16", "bf16"),
+        """// two floats as 16-bit elements in a register
+template <class T> __device__ inline unsigned narrow_pair(float low, float high);
+template <> __device__ inline unsigned narrow_pair<bf16>(float low, float high) {
+  unsigned y;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}
+template <> __device__ inline unsigned narrow_pair<f16>(float low, float high) {
+  unsigned y;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+  return y;
+}""",
+    ),
     "in_pairs": (
         (),
         """// all elements combined: halves first, so that errors of sums grow with the logarithm
@@ -204,12 +252,6 @@ template <int count, class T, class F> __device__ inline T in_pairs(const T* x, 
   else
     return combine(in_pairs<count / 2>(x, combine),
                    in_pairs<count - count / 2>(x + count / 2, combine));
-}""",
-    ),
-    "shared_address": (
-        (),
-        """__device__ inline unsigned shared_address(const void* at) {
-  return unsigned(__cvta_generic_to_shared(at));
 }""",
     ),
     "copy_async": (
@@ -232,37 +274,14 @@ __device__ inline void copies_commit() { asm volatile("cp.async.commit_group;" :
   asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }""",
     ),
-    "load_matrices": (
-        ("shared_address",),
-        """// four 8 x 8 matrices, a row from each lane
-__device__ inline void load_matrices(unsigned (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row)) : "memory");
-}""",
-    ),
-    "load_matrices_turned": (
-        ("shared_address",),
-        """__device__ inline void
-load_matrices_turned(unsigned (&to)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row)) : "memory");
-}""",
-    ),
-    "mma_bf16": ((), "MMA bf16"),
-    "mma_f16": ((), "MMA f16"),
+    **PARTS,
 }
 
-_MMA = """// two rows of sums, eight apart, += a @ b for 16 x 16 times 16 x 8
-__device__ inline void
-mma_{t}(float* low, float* high, const unsigned* a, const unsigned* b) {{
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.{t}.{t}.f32 {{%0, %1, %2, %3}},"
-      " {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
-      : "+f"(low[0]), "+f"(low[1]), "+f"(high[0]), "+f"(high[1])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}}"""
-
+_PARTS_OF = {
+    "copies_commit": "copy_async",
+    "stream_run": "store_run",
+    "groups_commit": "groups_begin",
+}
 _SHUFFLE = """template <class T> __device__ inline T shuffle_{kind}(T x, int by) {{
   typename Bits<sizeof(T)>::type bits = 0;
   memcpy(&bits, &x, sizeof x);
@@ -275,8 +294,7 @@ _SHUFFLE = """template <class T> __device__ inline T shuffle_{kind}(T x, int by)
 def prelude(kernel: str) -> str:
     """The device functions that a kernel's text names, each after what it needs."""
     words = set(re.findall(r"[A-Za-z_]\w*", kernel))
-    if "copies_commit" in words:
-        words.add("copy_async")
+    words |= {whole for part, whole in _PARTS_OF.items() if part in words}
     taken: dict[str, None] = {}
 
     def take(name: str) -> None:
@@ -287,14 +305,14 @@ def prelude(kernel: str) -> str:
     for name in _PARTS:
         if name in words:
             take(name)
-    return "".join(f"{_text(name)}\n" for name in taken)
+    return "".join(f"{text}\n" for text in (*map(_text, taken), *multiply(kernel)))
 
 
 def _text(name: str) -> str:
     text = _PARTS[name][1]
     if text.startswith("SHUFFLE "):
         return _SHUFFLE.format(kind=text.removeprefix("SHUFFLE "))
-    return _MMA.format(t=text.removeprefix("MMA ")) if text.startswith("MMA ") else text
+    return text
 
 
 # words of C++ and of CUDA's library that a value must not be called
@@ -307,6 +325,7 @@ _WORDS = """
     extern false float for goto if inline int long new operator private public register return
     short signed sizeof static struct switch template this throw true typedef typename union
     unsigned using void volatile while and or not xor bitand bitor copies_commit shared_memory
+    groups_commit stream_run
     i k r c exp log sin cos tan abs max min pow floor ceil round rint trunc sqrt rsqrt exp2 expm1
     log2 log1p asin acos atan atan2 sinh cosh tanh asinh acosh atanh erf erfinv lgamma fma fmod div
     left right low high

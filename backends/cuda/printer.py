@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Sequence
-from itertools import accumulate
 
 from stack.ir import ops
 from stack.ir.integers import Integers
@@ -26,10 +26,13 @@ from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
-from .shared import bytes_of, offsets, regions
-from .threads import Threads, count_of, is_across
+from .program import grid_of, statements
+from .registers import count_of, is_across
+from .shared import ALIGNMENT, alignment_of, bytes_of, in_a_row, offsets, regions
+from .threads import Threads
 from .values import Source, Value
 
+PRODUCTS = ("mma_sync", "warpgroup_mma")
 WRITES = {"store": 1, "async_copy": 2}
 STATIC_SHARED = 48 << 10  # more has to be asked for at launch
 _NUMBER = re.compile(r"__\d+$")  # what told names of the IR apart
@@ -83,21 +86,40 @@ class Printer:
         self.counts: dict[str, int] = {}
         self.place = "block"  # or "warp", "lane"
         self.since = Touched()  # since the last wait, at this place
+        self.under_way = 0.0  # groups of copies, at most
         self.shown: tuple[str, ...] = ()
         outer = {p: str(p.attrs["name"]) for p in block.params}
         self.roots = roots_of(block, outer)
         nodes = [node for _, node in walk(block)]
         self.allocs = {n for n in nodes if n.op == "alloc"}
+        self.uses = Counter(a for n in nodes for a in n.args)
+        self.uses.update(r for n in nodes for b in n.blocks for r in b.results)
+        # where no memory is of 16 bits, roundings show
+        self.is_exact = not any(p.dtype.is_float and p.dtype.bits == 16 for p in block.params)
+        # floats that nothing but a product wants in 16 bits, which it makes of them in pairs
+        self.packed = {
+            a
+            for n in nodes
+            if n.op in PRODUCTS
+            for a in n.args
+            if a.op == "cast" and self.uses[a] == 1 and a.args[0].dtype.name == "f32"
+        }
         # where no loop is shared out among warps, values lie across the threads of the block
         self.teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
         self.warps = max(map(extent_of, self.teams), default=warps)
         self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
+        self.swizzles = self._swizzles()
         self.placed = self._places([n for n in self.allocs if n.tensor.space == "shared"])
         self.shared = max((at + bytes_of(n) for n, at in self.placed.items()), default=0)
         self.access = Access(self)
         self.loops = Loops(self)
         self.fragments = Fragments(self, nodes)
         self.threads = Threads(self)
+
+    def _swizzles(self) -> dict[Node, int]:
+        """Of memory whose rows are swizzled, bytes of a row that lie together."""
+        names = {str(a.attrs["name"]): int(a.attrs.get("swizzle") or 0) for a in self.allocs}
+        return {n: size for n, root in self.roots.items() if (size := names.get(root, 0))}
 
     # ---- statements
 
@@ -149,18 +171,18 @@ class Printer:
             self.values[p] = Value(name)
             const = "const " if i < inputs else ""
             arguments.append(f"{const}{c_type(p.dtype)}* __restrict__ {name}")
-        loops, program = _grid(self.block)
+        loops, program = grid_of(self.block)
         blocks = math.prod(extent_of(n) for n in loops)
         if self.is_placed:
-            self.put("extern __shared__ __align__(128) unsigned char shared_memory[];")
+            align = max(map(alignment_of, self.placed), default=ALIGNMENT)
+            self.put(f"extern __shared__ __align__({align}) unsigned char shared_memory[];")
         for alloc in sorted(self.allocs, key=lambda n: str(n.attrs["name"])):
             self._alloc(alloc)
         self._grid_indices(loops)
-        for outside, loop in zip([self.block, *(n.blocks[0] for n in loops)], loops):
-            self._before(outside, loop)
+        for loop in loops:
             for p, init in zip(loop.blocks[0].params[1:], loop.args, strict=True):
                 self.values[p] = self.values[init]
-        for node in program.nodes:
+        for node in statements(self.block, loops, program):
             self.statement(node)
         head = f"// {', '.join(origin)}\n" if origin else ""
         head += f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
@@ -170,12 +192,6 @@ class Printer:
             self.name, prelude(body) + body, max(blocks, 1), self.warps, dynamic,
             self.shared - dynamic,
         )  # fmt: skip
-
-    def _before(self, block: Block, loop: Node) -> None:
-        """What lies beside a grid loop; only its items may come after it."""
-        for node in block.nodes:
-            if node is not loop and loop not in node.args:
-                self.statement(node)
 
     def _grid_indices(self, loops: Sequence[Node]) -> None:
         rest = "blockIdx.x"
@@ -207,13 +223,10 @@ class Printer:
         Arrays that share bytes need a barrier between them; phases of warps hold all of theirs.
         """
         allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
-        if self.teams or sum(map(bytes_of, allocs)) <= STATIC_SHARED:
-            ends = accumulate(map(bytes_of, allocs), initial=0)
-            return dict(zip(allocs, ends, strict=False))
-        loops, program = _grid(self.block)
-        blocks = [self.block, *(g.blocks[0] for g in loops)] if loops else [program]
-        statements = [n for b in blocks for n in b.nodes if n not in loops]
-        placed = offsets(allocs, statements, self.roots)
+        if self.teams or not self.is_placed:
+            return in_a_row(allocs)
+        loops, program = grid_of(self.block)
+        placed = offsets(allocs, statements(self.block, loops, program), self.roots)
         names = regions(placed, self.roots)
         self.roots = {n: names.get(root, root) for n, root in self.roots.items()}
         return placed
@@ -229,6 +242,9 @@ class Printer:
         self._comment(node)
         if node.op == "loop":
             self.loops.print(node)
+            return
+        if node.op == "async_wait" and self.under_way <= int(node.attrs["pending"]):
+            self._arrived(node)
             return
         if self.place != "lane":
             self.wait(node)
@@ -253,7 +269,8 @@ class Printer:
     @property
     def is_placed(self) -> bool:
         """Whether arrays lie in one piece of shared memory, which is asked for at launch."""
-        return sum(map(bytes_of, self.placed)) > STATIC_SHARED
+        allocs = [n for n in self.allocs if n.tensor.space == "shared"]
+        return bool(self.swizzles) or sum(map(bytes_of, allocs)) > STATIC_SHARED
 
     def wait(self, node: Node) -> None:
         """A barrier where a statement meets what others did since the last one."""
@@ -289,7 +306,7 @@ class Printer:
             text = self._index(node, texts)
         else:
             source = node.args[-1].dtype if node.op == "select" else node.args[0].dtype
-            text = expression(node.op, source, node.dtype, texts)
+            text = expression(node.op, source, node.dtype, texts, self.is_exact)
         if not count:
             return self.declare(node, text)
         made = self.registers(node, count)
@@ -363,8 +380,20 @@ class Printer:
 
     def _async_wait(self, node: Node) -> Value:
         self.put(f"copies_wait<{node.attrs['pending']}>();")
+        self.reveal(node.args)
+        self.under_way = min(self.under_way, int(node.attrs["pending"]))
+        return self._arrived(node)
+
+    def _arrived(self, node: Node) -> Value:
+        """Nothing to wait for: so many groups of copies are not under way."""
+        self.values[node] = self.values[node.args[0]]
         self.parts[node] = [self.values[a] for a in node.args]
         return self.parts[node][0]
+
+    def reveal(self, memories: Sequence[Node]) -> None:
+        """What a thread wrote, for warpgroups, which read memory in another way than threads."""
+        if any(m in self.swizzles for m in memories):
+            self.put("reveal_shared();")
 
     def _mma(self, node: Node) -> Value:
         return self.fragments.mma(node)
@@ -373,20 +402,6 @@ class Printer:
 def _subject(node: Node) -> Node:
     """The value that a statement is about: of one that writes memory, what it writes, or where."""
     return node.args[WRITES[node.op]] if node.op in WRITES else node
-
-
-def _grid(block: Block) -> tuple[list[Node], Block]:
-    """The grid loops at the top of a kernel, outermost first, and what one program does."""
-    found: list[Node] = []
-    while True:
-        makers = {r.args[0] if r.op == "item" else r for r in block.results}
-        if len(makers) != 1:
-            return found, block
-        (loop,) = makers
-        if loop.op != "loop" or loop.attrs["kind"] != "grid":
-            return found, block
-        found.append(loop)
-        block = loop.blocks[0]
 
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:

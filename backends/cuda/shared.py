@@ -10,12 +10,28 @@ from stack.ir.node import Node
 from .hazards import touched
 
 ALIGNMENT = 128  # bytes
+SWIZZLED = 1024  # of arrays whose rows are swizzled, eight at a time
+
+
+def alignment_of(alloc: Node) -> int:
+    """What the first byte of an array is a multiple of."""
+    return SWIZZLED if alloc.attrs.get("swizzle") else ALIGNMENT
 
 
 def bytes_of(alloc: Node) -> int:
     """The bytes of an array, with what follows it until the next may begin."""
     sizes = [int(s) for s in alloc.tensor.shape]  # pyright: ignore[reportArgumentType]
     return -(-math.prod(sizes) * alloc.dtype.bytes // ALIGNMENT) * ALIGNMENT
+
+
+def in_a_row(allocs: Sequence[Node]) -> dict[Node, int]:
+    """The first byte of each array where they share none; those that are swizzled come first."""
+    placed: dict[Node, int] = {}
+    end = 0
+    for alloc in sorted(allocs, key=alignment_of, reverse=True):
+        placed[alloc] = -(-end // alignment_of(alloc)) * alignment_of(alloc)
+        end = placed[alloc] + bytes_of(alloc)
+    return placed
 
 
 def offsets(
@@ -29,7 +45,7 @@ def offsets(
     spans: dict[str, tuple[int, int]] = {}
     for at, node in enumerate(statements):
         found = touched(node, roots)
-        for name in found.read | found.written:
+        for name in found.read | found.written | found.begun | found.arrived:
             spans[name] = spans.get(name, (at, at))[0], at
     placed: dict[Node, int] = {}
     by_use = sorted(allocs, key=lambda a: (-bytes_of(a), spans.get(roots[a], (0, 0)), roots[a]))
@@ -44,7 +60,7 @@ def offsets(
         for low, high in sorted(taken):
             if start + bytes_of(alloc) <= low:
                 break
-            start = max(start, high)
+            start = max(start, -(-high // alignment_of(alloc)) * alignment_of(alloc))
         placed[alloc] = start
     return placed
 

@@ -8,17 +8,17 @@ registers cost nothing: they are another way to write the index.
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.types import TensorType
 from stack.ir.warp_ops import copy_parts
 
-from .expressions import Unprintable, c_type, expression
+from .expressions import c_type, expression
+from .products import Products
+from .registers import at, count_of, is_across, registers_of
 from .values import Value
 
 if TYPE_CHECKING:
@@ -27,31 +27,16 @@ if TYPE_CHECKING:
 COMBINE = {"sum": "add", "prod": "mul"}
 
 
-def is_across(node: Node) -> bool:
-    """Whether a value lies across the threads of the block."""
-    return isinstance(node.type, TensorType) and node.type.rank >= 2 and node.type.space == "tile"
-
-
-def registers_of(type_: TensorType) -> list[int]:
-    """The extents of what one thread holds."""
-    return [int(s) for s in type_.shape[2:]]  # pyright: ignore[reportArgumentType]
-
-
-def count_of(type_: TensorType) -> int:
-    """Registers of a value in each thread; 0 where that is one scalar."""
-    count = math.prod(registers_of(type_))
-    return count if count > 1 else 0
-
-
 class Threads:
     """The statements of one kernel on values across its threads."""
 
     def __init__(self, printer: Printer) -> None:
         self.p = printer
+        self.products = Products(printer)
 
     def value(self, node: Node) -> Value | None:
         """The value of a node, after its statements; None for ops that are like any other."""
-        make = getattr(self, f"_{node.op}", None)
+        make = getattr(self, f"_{node.op}", None) or getattr(self.products, node.op, None)
         return make(node) if make is not None else None
 
     # ---- other ways to write an index
@@ -82,6 +67,24 @@ class Threads:
 
     def _again(self, node: Node) -> Value:
         return self.p.value(node.args[0])
+
+    def _div(self, node: Node) -> Value | None:
+        """Many quotients of one divisor: products with its inverse, where that does not show."""
+        p, (over, by) = self.p, node.args
+        count, source = count_of(node.tensor), by.args[0] if by.op == "broadcast" else by
+        if p.is_exact or node.dtype.name != "f32" or source is by:
+            return None
+        if is_across(source) and 2 * max(1, count_of(source.tensor)) > count:
+            return None
+        each = p.value(source)
+        made = self._each(source, each.count, f"1.0f / {each.element}")
+        p.values[source], kept = made, each
+        inverse = self._broadcast(by).element
+        p.values[source] = kept
+        return self._each(node, count, f"{p.value(over).element} * {inverse}")
+
+    def _cast(self, node: Node) -> Value | None:
+        return self.p.value(node.args[0]) if node in self.p.packed else None
 
     def _lazy(self, node: Node, element: str) -> Value:
         """What each register would hold, as text."""
@@ -175,7 +178,7 @@ class Threads:
         index, mask, other = access_parts(node)
         count, vector = count_of(node.tensor), int(node.attrs.get("vector") or 1)
         name = p.value(memory).text
-        offset = p.access.offset(memory.tensor, index, element=True)
+        offset = p.access.place(memory, index)
         if vector == 1:
             text = f"{name}[{offset}]"
             if mask is not None and other is not None:
@@ -195,35 +198,30 @@ class Threads:
         wanted = lanes * source.dtype.bytes
         count = count_of(to[0].tensor) or 1
         places = [
-            f"{p.value(m).text} + {p.access.offset(m.tensor, index, element=True)}"
+            f"{p.value(m).text} + {p.access.place(m, index)}"
             for m, index in ((target, to), (source, start))
         ]
         test = f", {p.value(mask).element}" if mask is not None else ""
         p.put(f"EVERY({count}, {lanes}) copy_async<{wanted}>({', '.join(places)}{test});")
         p.put("copies_commit();")
+        p.under_way += 1
         return p.value(target)
-
-    def _load_matrix(self, node: Node) -> Value:
-        """Nothing yet: each step of a product reads what it needs of a matrix."""
-        p, (memory, row, column) = self.p, node.args
-        pitch = p.access.strides(memory.tensor)[0]
-        if node.dtype.bits != 16 or pitch % 8:
-            raise Unprintable(f"a matrix {node.type} of rows of {pitch} elements")
-        return Value(f"{p.value(row).text}, {p.value(column).text}")
 
     def _store(self, node: Node) -> Value:
         p, (memory, value) = self.p, node.args[:2]
         index, mask, _ = access_parts(node)
         count, vector = count_of(value.tensor), int(node.attrs.get("vector") or 1)
         target = p.value(memory)
-        place = f"{target.text} + {p.access.offset(memory.tensor, index, element=True)}"
+        place = f"{target.text} + {p.access.place(memory, index)}"
         test = f"if ({p.value(mask).element}) " if mask is not None else ""
         if vector == 1:
             each = f"EACH({count}) " if count else ""
             p.put(f"{each}{test}*({place}) = {p.value(value).element};")
-            return target
-        held = self.filled(value)
-        p.put(f"EVERY({count}, {vector}) {test}store_run<{vector}>({place}, {held.text} + i);")
+        else:
+            held = self.filled(value)
+            store = "stream_run" if node.attrs.get("evict") == "first" else "store_run"
+            p.put(f"EVERY({count}, {vector}) {test}{store}<{vector}>({place}, {held.text} + i);")
+        p.reveal([memory])
         return target
 
     def filled(self, node: Node) -> Value:
@@ -234,85 +232,6 @@ class Threads:
         made = self.p.registers(node, count_of(node.tensor), c_type(node.dtype))
         self.p.put(f"EACH({made.count}) {made.text}[i] = {value.element};")
         return made
-
-    # ---- products
-
-    def _mma_sync(self, node: Node) -> Value:
-        """Step by step along the depth: what all rows need, then columns by twice eight."""
-        p, (a, b, c) = self.p, node.args
-        if c.dtype.name != "f32" or a.dtype.name not in ("f16", "bf16"):
-            raise Unprintable(f"matrix instructions on {a.dtype} that add to {c.dtype}")
-        rows, depth = registers_of(a.tensor)
-        width = registers_of(c.tensor)[1]
-        down, pairs = rows // 2, width // 4
-        made = p.registers(node, rows * width)
-        p.put(f"EACH({made.count}) {made.text}[i] = {p.value(c).element};")
-        left, right = (self._operand(x, x is a) for x in (a, b))
-        p.put('_Pragma("unroll")')
-        p.put(f"for (int k = 0; k < {depth // 4}; ++k) {{")
-        p.put(f"  unsigned left[{down}][4];")
-        p.put(f"  EACH({down}) {left('left[i]')};")
-        p.put(f"  EACH({pairs}) {{")
-        p.put("    unsigned right[4];")
-        p.put(f"    {right('right')};")
-        p.put('    _Pragma("unroll")')
-        p.put(f"    for (int r = 0; r < {down}; ++r) {{")
-        p.put(f"      float* const low = {made.text} + r * {2 * width} + i * 4;")
-        for column in (0, 2):
-            of = f"low + {column}, low + {width + column}" if column else f"low, low + {width}"
-            second = f"right + {column}" if column else "right"
-            p.put(f"      mma_{a.dtype}({of}, left[r], {second});")
-        p.put("    }")
-        p.put("  }")
-        p.put("}")
-        return made
-
-    def _operand(self, arg: Node, is_left: bool) -> Callable[[str], str]:
-        """What fills four registers, for 16 rows or columns i and step k of the depth."""
-        source = arg.args[0] if arg.op == "transpose" else arg
-        if source.op == "load_matrix":
-            return self._matrices(source, is_left)
-        rows, depth = registers_of(arg.tensor)[:: 1 if is_left else -1]
-        p = self.p
-        # of eight rows or columns and eight places along the depth, a pair of neighbours there
-        block = ("i % 2", "i / 2") if is_left else ("i / 2", "i % 2")
-        place = f"(r / {depth // 4} * 2 + {block[0]})", f"(r % {depth // 4} * 4 + {block[1]} * 2)"
-        held = p.value(arg).element
-        if is_left:
-            first, step = f"{place[0]} * {depth} + {place[1]}", 1
-        else:
-            first, step = f"{place[1]} * {rows} + {place[0]}", rows
-        name, count = p.fresh("packed"), rows // 2 * (depth // 4)
-        pair = f"{at(held, first)}, {at(held, f'{first} + {step}')}"
-        p.put(f"unsigned {name}[{count}][4];")
-        p.put('_Pragma("unroll")')
-        p.put(f"for (int r = 0; r < {count}; ++r) EACH(4) {name}[r][i] = pair_of({pair});")
-        return lambda to: f"memcpy({to}, {name}[i * {depth // 4} + k], 16)"
-
-    def _matrices(self, node: Node, is_left: bool) -> Callable[[str], str]:
-        """Four 8 x 8 matrices at a time, for each of which eight lanes name a row."""
-        p, memory = self.p, node.args[0]
-        pitch = p.access.strides(memory.tensor)[0]
-        row, column = (p.value(x).text for x in node.args[1:])
-        function, steps = "load_matrices", (16 * pitch, 16)
-        if node.attrs["turned"]:
-            function, steps = "load_matrices_turned", (16, 16 * pitch)
-            row, column = column, row
-        lanes = "threadIdx.x % 16", "threadIdx.x / 16 * 8"
-        if is_left == node.attrs["turned"]:
-            lanes = "threadIdx.x / 16 * 8 + threadIdx.x % 8", "threadIdx.x / 8 % 2 * 8"
-        base, kind = p.fresh("rows"), c_type(node.dtype)
-        start = f"({row} + int({lanes[0]})) * {pitch} + {column} + int({lanes[1]})"
-        p.put(f"const {kind}* const {base} = {p.value(memory).text} + {start};")
-        return lambda to: f"{function}({to}, {base} + i * {steps[0]} + k * {steps[1]})"
-
-
-def at(element: str, index: str) -> str:
-    """The text of an element at another index than i."""
-    if index == "i":
-        return element
-    plain = index if index.isalnum() else f"({index})"
-    return re.sub(r"\bi\b", plain, element)
 
 
 def _coordinate(name: str, sizes: Sequence[int], axis: int) -> str:

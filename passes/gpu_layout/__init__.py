@@ -21,8 +21,12 @@ interpreter runs a kernel of threads as it runs any other:
                                          neighbours in memory move together (`runs`)
     reduce, scan                         within a thread, then by `shuffle` from lane to lane, then
                                          from warp to warp through shared memory
-    dot                                  operands in shared memory, sums in registers: `mma_sync`
-                                         where the tile fits the instruction, `fma` elsewhere
+    dot                                  operands in shared memory, sums in registers:
+                                         `warpgroup_mma` where the machine has it and all products
+                                         of the kernel fit, else `mma_sync`, `fma` elsewhere
+
+What warpgroups read is `swizzle`d: an attribute of the memory, of which printers make addresses and
+the interpreter nothing.
 
 Two layouts of one value meet through shared memory (`memory.Memory.converted`). To need that
 rarely, all dims that must lie alike get one share (`classes`), chosen from the largest tile down

@@ -1,12 +1,15 @@
-"""Operands of products in a loop are copied to shared memory one turn ahead.
+"""Operands of products in a loop are copied to shared memory some turns ahead.
 
-Each has two places there, of which one is read while the other is filled. Copies are asynchronous:
-nobody holds their elements in registers, and a turn waits for those that the one before it began.
+Each has several places there, of which one is read while others are filled. Copies are
+asynchronous: nobody holds their elements in registers. A turn waits for those that it multiplies,
+then begins those of a later turn, then multiplies; so one barrier is enough. Sums that nothing but
+the next turn needs are added up while that begins: then the place before is still read, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
@@ -14,11 +17,14 @@ from stack.ir.traits import is_contraction, is_input
 from stack.ir.types import I32
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
-from stack.passes.gpu_layout.product import Product
+from stack.passes.gpu_layout.memory import swizzle_of
+from stack.passes.gpu_layout.product import Product, Sides
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import NamedTile
+from stack.target import Gpu
 
-PLACES = 2  # of an operand in shared memory
+LEAST_STAGES = 2  # of an operand in shared memory
+BARRIERS = 2 << 10  # bytes of shared memory that are not for operands
 COPIED = (4, 8, 16)  # bytes that an asynchronous copy moves at once
 
 
@@ -26,11 +32,13 @@ class Ahead(Product):
     """Loops whose products have their operands copied ahead.
 
     Attributes:
+        stages: turns whose operands are in shared memory at a time.
         around: the indices of the loops that the present one is in.
     """
 
-    def __init__(self, old: Block, warps: int, runs: Runs) -> None:
-        super().__init__(old, warps, runs)
+    def __init__(self, old: Block, warps: int, runs: Runs, stages: int, gpu: Gpu) -> None:
+        super().__init__(old, warps, runs, gpu)
+        self.stages = max(LEAST_STAGES, stages)
         self.around: list[Node] = []
 
     def operands(self, block: Block) -> list[Node]:
@@ -56,25 +64,78 @@ class Ahead(Product):
         vectors = [self.runs.vector(load, axis) for axis in range(load.tensor.rank)]
         return min(VECTOR_BYTES, vectors[-1] * load.dtype.bytes)
 
-    def place_of(self, load: Node) -> Node:
+    def overlapped(self, block: Block, sums: Mapping[Node, Node]) -> dict[Node, int]:
+        """Sums of a loop's turn that nothing but the next turn needs, and how many there are.
+
+        Args:
+            sums: additions of products.
+        """
+        dots = [n for n in block.nodes if is_contraction(n)]
+        found = [n for n in block.nodes if n in sums]
+        loads = self.operands(block)
+        used = {a for n in block.nodes for a in n.args}
+        fits = (
+            self.has_groups
+            and len(found) == len(dots)
+            and all(a in loads for d in dots for a in d.args)
+            and all(n in block.results and n not in used for n in found)
+        )
+        return dict.fromkeys(found, len(found)) if fits else {}
+
+    def distance(self, block: Block, loads: Sequence[Node], overlaps: bool) -> tuple[int, int]:
+        """How many turns ahead operands are copied, and how many places each has for that.
+
+        No turn where there is one only, or where shared memory has no room for two.
+        """
+        more = 2 if overlaps else 1
+        dots = [n for n in block.nodes if is_contraction(n)]
+        others = {
+            a
+            for n in dots
+            for a in n.args
+            if a not in loads and (a.op == "load" or not Sides(n).is_for_mma(n))
+        }
+        kept = sum(map(_bytes, others))
+        room = self.gpu.shared_bytes - BARRIERS - kept
+        most = room // sum(sizes_of(n.tensor)[0] * self._pitch(n) * n.dtype.bytes for n in loads)
+        turns = int(block.params[0].attrs["extent"])
+        places = min(self.stages - 1 + more, most, turns - 1 + more)
+        return max(0, places - more), places
+
+    def _pitch(self, load: Node) -> int:
+        """Elements from one row of an operand in shared memory to the next."""
+        _, columns = sizes_of(load.tensor)
+        return columns if self._is_swizzled(load) else columns + VECTOR_BYTES // load.dtype.bytes
+
+    def _is_swizzled(self, load: Node) -> bool:
+        return self.has_groups and load.dtype.bits == 16
+
+    def place_of(self, load: Node, places: int) -> Node:
         """Shared memory with all places of an operand.
 
         Each run of the loop has its own, as the one before wrote over the first places.
         """
         rows, columns = sizes_of(load.tensor)
-        pitch = columns + VECTOR_BYTES // load.dtype.bytes
-        return self.shared(load.dtype, PLACES * rows, pitch, inside=self.around)
+        swizzle = swizzle_of(columns * load.dtype.bytes) if self._is_swizzled(load) else 0
+        pitch = self._pitch(load)
+        return self.shared(load.dtype, places * rows, pitch, inside=self.around, swizzle=swizzle)
 
-    def first_row(self, load: Node, step: Node, first: Node) -> NamedTile:
+    def first_row(self, load: Node, step: Node, first: Node, places: int) -> NamedTile:
         """Where the operand of a step begins."""
-        place = self.b.rem(self.b.sub(step, first), PLACES)
+        place = self.b.rem(self.b.sub(step, first), places)
         start = self.b.mul(place, sizes_of(load.tensor)[0])
         if start.dtype is not I32:
             start = self.b.cast(start, type=start.tensor.with_dtype(I32))
         return self.in_each(NamedTile(start))
 
     def copied(
-        self, load: Node, memory: Node, index: Node, step: Node, limits: Sequence[Node]
+        self,
+        load: Node,
+        memory: Node,
+        index: Node,
+        step: Node,
+        limits: Sequence[Node],
+        places: int,
     ) -> Node:
         """The memory after the copy of a step began; zeros where there is no such step."""
         first, end = limits
@@ -83,7 +144,7 @@ class Ahead(Product):
         vectors = [self.runs.vector(load, axis) for axis in range(len(sizes))]
         layout = blocked(sizes, vectors, WARP * self.warps)
         source, mask, _ = self._access(load, load.tensor, layout)
-        row = self.broadcast(self.first_row(load, step, first), (), layout)
+        row = self.broadcast(self.first_row(load, step, first, places), (), layout)
         to = [self.along(self.places(s), i, layout) for i, s in enumerate(layout)]
         to[0] = self.apply("add", to[0], row)
         is_there = self.broadcast(NamedTile(self.b.lt(step, end)), (), layout)
@@ -96,6 +157,10 @@ class Ahead(Product):
         """The first step of a loop and its end."""
         kind = index.dtype
         return limits or [constant(0, kind), constant(int(index.attrs["extent"]), kind)]
+
+
+def _bytes(tile: Node) -> int:
+    return prod(sizes_of(tile.tensor)) * tile.dtype.bytes
 
 
 def substituted(node: Node, swap: Mapping[Node, Node], done: dict[Node, Node]) -> Node:

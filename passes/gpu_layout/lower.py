@@ -14,7 +14,7 @@ from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.ahead import Ahead
 from stack.passes.gpu_layout.choice import Choice, blocked
 from stack.passes.gpu_layout.classes import Classes, is_memory, is_tile, kept_dims
-from stack.passes.gpu_layout.product import Sides, sums_layout
+from stack.passes.gpu_layout.product import Sides
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share
 from stack.passes.gpu_loops.frame import CannotDistribute
@@ -36,9 +36,9 @@ class Copies:
 class Lowering(Ahead):
     """The threads of one kernel; `block` is its block at the loop level."""
 
-    def __init__(self, block: Block, warps: int) -> None:
+    def __init__(self, block: Block, warps: int, stages: int, gpu: Gpu) -> None:
         runs = Runs()
-        super().__init__(block, warps, runs)
+        super().__init__(block, warps, runs, stages, gpu)
         self.loops: dict[Node, list[NamedTile]] = {}
         self.classes = Classes(block)
         self.choice = Choice(self.classes, runs, warps, self._anchors())
@@ -66,7 +66,7 @@ class Lowering(Ahead):
         found: dict[Node, Layout] = {}
         for node in self.classes.nodes:
             if is_contraction(node) and (sides := Sides(node)).is_for_mma(node):
-                found[node] = sums_layout(sides.rows, sides.columns, self.warps)
+                found[node] = self.sums_layout(sides)
         return found
 
     # ---- nodes
@@ -123,7 +123,7 @@ class Lowering(Ahead):
         if node in self.sums:
             dot = self.sums[node]
             start = next(a for a in node.args if a is not dot)
-            return self.dot(dot, layout, self.operand(start, layout))
+            return self.dot(dot, layout, self.operand(start, layout), self.pending.get(node, 0))
         if reads_by_data(node):
             return self._gathered(node, layout)
         if node.op == "transpose":
@@ -199,7 +199,13 @@ class Lowering(Ahead):
         for c, h, s in zip(carried, held, start, strict=True):
             self.known[c] = NamedTile(h, s.layout)
         uniform = [self.uniform(self.scalar(v)) for v in limits]
-        copies = self._begin(old, self.limits_of(uniform, index))
+        pending: dict[Node, int] = {}
+        copies: list[Copies] = []
+        if node.attrs["kind"] == "serial":
+            pending = self.overlapped(old, self.sums)
+            copies = self._begin(old, self.limits_of(uniform, index), bool(pending))
+            pending = pending if copies else {}
+            self.pending.update(pending)
         self.around.append(index)
         self._nodes(old)
         self.around.pop()
@@ -209,35 +215,56 @@ class Lowering(Ahead):
         args = [*uniform, *(s.node for s in start), *(c.before for c in copies)]
         made = self.b.op("loop", args, node.attrs, (block,))
         is_one = len(results) == 1
-        self.loops[node] = [
+        held = [
             NamedTile(made if is_one else self.b.item(made, index=i), s.layout)
             for i, s in enumerate(start)
+        ]
+        self.loops[node] = [
+            self.waited(h) if r in pending else h for h, r in zip(held, old.results, strict=True)
         ]
         if len(start) == 1:
             self.known[node] = self.loops[node][0]
 
-    def _begin(self, block: Block, limits: Sequence[Node]) -> list[Copies]:
-        """Begin the copies of a loop's first turn, and in each turn those of the next."""
+    def _begin(self, block: Block, limits: Sequence[Node], overlaps: bool) -> list[Copies]:
+        """Begin the copies of a loop's first turns, and in each turn those of one to come."""
         index = block.params[0]
         loads = self.operands(block)
-        found: list[Copies] = []
-        for load in loads:
-            before = self.copied(load, self.place_of(load), index, limits[0], limits)
-            held = Node("var", (), {"name": f"ahead_{self.count}"}, before.type)
-            found.append(Copies(load, before, held, held))
-        step = self.b.add(index, 1)
-        begun = [self.copied(c.load, c.held, index, step, limits) for c in found]
-        if begun:
-            waited = self.b.op("async_wait", begun, {"pending": len(begun)})
-            after = [waited]
-            if len(begun) > 1:
-                after = [self.b.item(waited, index=i) for i in range(len(begun))]
-            found = [replace(c, after=a) for c, a in zip(found, after, strict=True)]
+        if not loads:
+            return []
+        ahead, places = self.distance(block, loads, overlaps)
+        if not ahead:
+            return []
+        memories = [self.place_of(load, places) for load in loads]
+        for turn in range(ahead):
+            step = self.b.add(limits[0], turn) if turn else limits[0]
+            memories = [
+                self.copied(load, memory, index, step, limits, places)
+                for load, memory in zip(loads, memories, strict=True)
+            ]
+            if turn < ahead - 1:  # groups of copies are counted: all of a turn before the next
+                memories = self._waited(memories, (turn + 1) * len(loads))
+        found = [
+            Copies(load, m, h := Node("var", (), {"name": f"ahead_{self.count}_{i}"}, m.type), h)
+            for i, (load, m) in enumerate(zip(loads, memories, strict=True))
+        ]
+        arrived = self._waited([c.held for c in found], (ahead - 1) * len(loads))
+        step = self.b.add(index, ahead)
+        found = [
+            replace(c, after=self.copied(c.load, memory, index, step, limits, places))
+            for c, memory in zip(found, arrived, strict=True)
+        ]
         for copies in found:
-            row = self.first_row(copies.load, index, limits[0])
+            row = self.first_row(copies.load, index, limits[0], places)
             self.staged[copies.load] = copies.after, row
             self.later.add(copies.load)
         return found
+
+    def _waited(self, memories: Sequence[Node], pending: int) -> list[Node]:
+        """Memories when all but so many groups of copies have arrived."""
+        made = self.b.op("async_wait", memories, {"pending": pending})
+        if len(memories) == 1:
+            return [made]
+        return [self.b.item(made, index=i) for i in range(len(memories))]
 
     def _carried(self, value: Node, held: Node) -> NamedTile:
         """A value as a loop carries it: memory, a number in each thread, a tile at home."""
@@ -263,8 +290,12 @@ def _sums(nodes: Sequence[Node]) -> dict[Node, Node]:
     }
 
 
-def lower_blocks(block: Block, warps: int, gpu: Gpu) -> Block:
-    """The block of a kernel of tiles at the loop level. Raises CannotDistribute."""
+def lower_blocks(block: Block, warps: int, stages: int, gpu: Gpu) -> Block:
+    """The block of a kernel of tiles at the loop level. Raises CannotDistribute.
+
+    Args:
+        stages: steps of its loops whose operands are in shared memory at a time.
+    """
     if WARP * warps > gpu.threads:
         raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")
-    return Lowering(block, warps).block()
+    return Lowering(block, warps, stages, gpu).block()

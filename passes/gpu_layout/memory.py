@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 from stack.ir.builder import constant
 from stack.ir.kernel_ops import access_parts
@@ -15,6 +16,9 @@ from stack.passes.gpu_layout.runs import Runs, size_of, sizes_of
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share, bits_of
 from stack.passes.gpu_layout.values import Values
 
+SECTOR = 32  # bytes that memory is written in
+LARGE = 16  # elements of a thread, from which a barrier costs less than what it spares
+LINE = 128  # bytes of the longest pieces of rows that are swizzled
 TURNED = 16  # extent of both axes of a tile from which it is read along memory and turned
 
 
@@ -88,7 +92,10 @@ class Memory(Values):
         if not is_tile(value):
             return self._store_number(node)
         vectors = [self.runs.vector(node, axis) for axis in range(value.tensor.rank)]
-        layout = self._along_memory(value.tensor, self.layout_of(value, vectors), vectors)
+        home = self.layout_of(value, vectors)
+        layout = self._along_memory(value.tensor, home, vectors)
+        if self._stores_parts(value, home, vectors):
+            layout = blocked(sizes_of(value.tensor), vectors, WARP * self.warps)
         held = self.at(value, layout)
         index, mask, _ = self._access(node, value.tensor, layout)
         first = self._is_first(layout)
@@ -169,6 +176,14 @@ class Memory(Values):
             return home
         return blocked(sizes_of(tile), vectors, WARP * self.warps)
 
+    def _stores_parts(self, value: Node, home: Layout, vectors: Sequence[int]) -> bool:
+        """Whether lanes of a large tile would store pieces that are less than a memory sector."""
+        axis = max(range(len(vectors)), key=lambda i: vectors[i])
+        lanes = prod(d.count for d in home[axis].digits if d.of_lanes)
+        piece = min(vectors[axis], home[axis].vector)
+        is_large = prod(sizes_of(value.tensor)) >= LARGE * WARP * self.warps
+        return is_large and piece < vectors[axis] and piece * lanes * value.dtype.bytes < SECTOR
+
     def _is_first(self, layout: Layout) -> NamedTile | None:
         """Whether a thread is the first of those that hold the same; None where none do."""
         spare = (WARP * self.warps - 1) & ~bits_of(layout)
@@ -185,15 +200,21 @@ class Memory(Values):
 
     # ---- shared memory
 
-    def shared(self, dtype: DType, *shape: int, inside: Sequence[Node]) -> Node:
-        """Memory of the block of threads, for what depends on some values."""
+    def shared(self, dtype: DType, *shape: int, inside: Sequence[Node], swizzle: int = 0) -> Node:
+        """Memory of the block of threads, for what depends on some values.
+
+        Args:
+            swizzle: bytes of a row that matrix instructions read at a time, see `swizzle_of`; 0
+                where rows follow each other.
+        """
         self.count += 1
         held: set[Node] = set()
         for node in inside:
             held |= {v for v in node.vars if "extent" in v.attrs}
         step = sorted(held, key=lambda v: str(v.attrs["name"]))
         name = f"shared_{self.count}"
-        return self.b.alloc(*step, name=name, type=TensorType(dtype, shape, "shared"))
+        attrs = {"swizzle": swizzle} if swizzle else {}
+        return self.b.alloc(*step, name=name, **attrs, type=TensorType(dtype, shape, "shared"))
 
     def converted(self, value: NamedTile, layout: Layout) -> NamedTile:
         """A tile in another layout, through shared memory."""
@@ -201,12 +222,13 @@ class Memory(Values):
             return value
         return self.fetched(self.kept(value), layout)
 
-    def kept(self, value: NamedTile) -> Node:
+    def kept(self, value: NamedTile, is_swizzled: bool = False) -> Node:
         """A tile in shared memory; rows are longer than what they hold, for banks to differ."""
         sizes = [s.size for s in value.layout]
-        if len(sizes) > 1:
+        swizzle = swizzle_of(sizes[-1] * value.dtype.bytes) if is_swizzled else 0
+        if len(sizes) > 1 and not swizzle:
             sizes[-1] += max(1, VECTOR_BYTES // value.dtype.bytes)
-        memory = self.shared(value.dtype, *sizes, inside=[value.node])
+        memory = self.shared(value.dtype, *sizes, inside=[value.node], swizzle=swizzle)
         index = [
             self.along(self.places(s), i, value.layout).node for i, s in enumerate(value.layout)
         ]
@@ -246,6 +268,15 @@ class Memory(Values):
         return NamedTile(
             self.b.transpose(value.node, perm=perm), tuple(value.layout[i] for i in order)
         )
+
+
+def swizzle_of(row_bytes: int) -> int:
+    """Bytes of a row that lie together where warpgroups read a matrix; rows are powers of two.
+
+    Pieces of 16 bytes change places with the number of the row, so that eight rows lie in
+    different banks (PTX ISA, "Shared Memory Matrix Layout").
+    """
+    return min(LINE, row_bytes)
 
 
 def is_zero(node: Node) -> bool:

@@ -1,23 +1,31 @@
 """Products of tiles: operands in shared memory, sums in registers.
 
-The matrix instruction is m16n8k16 of 16-bit floats with sums in f32 (PTX ISA, "mma.m16n8k16"). As
-shares, with lane = 4 g + t: sums have rows g and columns t by pairs; the left operand has the same
-rows, and along the depth what the sums have along the columns; the right operand has columns g. So
-sums of one product are the left operand of the next as they lie.
+The matrix instruction of a warp is m16n8k16 of 16-bit floats with sums in f32 (PTX ISA,
+"mma.m16n8k16"). As shares, with lane = 4 g + t: sums have rows g and columns t by pairs; the left
+operand has the same rows, and along the depth what the sums have along the columns; the right
+operand has columns g. So sums of one product are the left operand of the next as they lie.
+
+Where four warps multiply together (PTX ISA, "wgmma"), each of them has 16 rows of 64, and what it
+holds of them lies in the same way; the right operand stays in shared memory, and so does the left
+unless it was computed.
 """
 
 from __future__ import annotations
 
 from stack.ir.axes import parse_rule
 from stack.ir.builder import constant
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Node, walk
+from stack.ir.traits import is_contraction
 from stack.ir.types import I32, TensorType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import GROUP, GROUP_ROWS, WARP
+from stack.passes.gpu_layout.memory import swizzle_of
 from stack.passes.gpu_layout.reduce import Reduce
 from stack.passes.gpu_layout.runs import Runs, size_of
 from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share, share_of
+from stack.target import Gpu
 
 ROWS, COLUMNS, DEPTH = 16, 16, 16  # of two instructions, side by side
+WIDEST = 256  # columns of an instruction of a warpgroup
 
 
 class Sides:
@@ -44,6 +52,31 @@ class Sides:
         kinds = {self.left.dtype.name, self.right.dtype.name}
         fits = not (self.rows % ROWS or self.columns % COLUMNS or self.depth % DEPTH)
         return fits and len(kinds) == 1 and kinds <= {"f16", "bf16"} and dot.dtype.name == "f32"
+
+    def is_for_groups(self, dot: Node, warps: int) -> bool:
+        """Whether warpgroups do it: whole ones, whose columns are whole lines of memory."""
+        if not self.is_for_mma(dot) or warps % GROUP or self.rows % GROUP_ROWS:
+            return False
+        _, across = group_grid(self.rows, warps)
+        width = self.columns // across
+        line = swizzle_of(self.columns * dot.args[0].dtype.bytes) // dot.args[0].dtype.bytes
+        return 8 <= width <= WIDEST and (self.is_turned[1] or width % line == 0)
+
+
+def group_grid(rows: int, warps: int) -> tuple[int, int]:
+    """Warpgroups below and beside each other."""
+    down = min(warps // GROUP, rows // GROUP_ROWS)
+    return down, warps // GROUP // down
+
+
+def group_sums_layout(rows: int, columns: int, warps: int) -> Layout:
+    """Where the sums of warpgroups lie: each takes rows, what is over takes columns."""
+    down, across = group_grid(rows, warps)
+    own = rows // GROUP_ROWS // down
+    return (
+        share_of((8, 4), (2, 0), (GROUP, WARP), (own, 0), (down, WARP * GROUP)),
+        share_of((2, 0), (4, 1), (columns // 8 // across, 0), (across, WARP * GROUP * down)),
+    )
 
 
 def sums_layout(rows: int, columns: int, warps: int) -> Layout:
@@ -87,23 +120,89 @@ class Product(Reduce):
     """Products of two tiles.
 
     Attributes:
+        gpu: the machine.
+        has_groups: whether warpgroups do all products that matrix instructions do.
         matrices: operands of matrix instructions that are read from shared memory.
-        staged: operands that are copied there a turn ahead, see `ahead`.
+        staged: operands that are copied there some turns ahead, see `ahead`.
+        swizzled: operands that were put there for warpgroups.
+        pending: sums that a loop adds to while the next turn begins.
     """
 
-    def __init__(self, old: Block, warps: int, runs: Runs) -> None:
+    def __init__(self, old: Block, warps: int, runs: Runs, gpu: Gpu) -> None:
         super().__init__(old, warps, runs)
+        self.gpu = gpu
+        dots = [n for _, n in walk(old) if is_contraction(n) and Sides(n).is_for_mma(n)]
+        fits = all(Sides(n).is_for_groups(n, warps) for n in dots)
+        self.has_groups = fits and "wgmma" in gpu.features
         self.matrices: dict[tuple[Node, Layout], NamedTile] = {}
         self.staged: dict[Node, tuple[Node, NamedTile | None]] = {}
+        self.swizzled: dict[Node, Node] = {}
+        self.pending: dict[Node, int] = {}
 
-    def dot(self, node: Node, layout: Layout, start: NamedTile | None = None) -> NamedTile:
-        """The sums of a product in a layout, added to what they start from."""
+    def sums_layout(self, sides: Sides) -> Layout:
+        """Where the sums of matrix instructions lie."""
+        make = group_sums_layout if self.has_groups else sums_layout
+        return make(sides.rows, sides.columns, self.warps)
+
+    def dot(
+        self, node: Node, layout: Layout, start: NamedTile | None = None, pending: int = 0
+    ) -> NamedTile:
+        """The sums of a product in a layout, added to what they start from.
+
+        Args:
+            pending: products of warpgroups that need not be done, the newest.
+        """
         sides = Sides(node)
         if start is None:
             start = self.broadcast(NamedTile(constant(0, node.dtype)), (), layout)
-        if sides.is_for_mma(node) and layout == sums_layout(sides.rows, sides.columns, self.warps):
+        if sides.is_for_mma(node) and layout == self.sums_layout(sides):
+            if self.has_groups:
+                return self.waited(self._by_groups(sides, layout, start), pending)
             return self._by_mma(sides, layout, start)
         return self._by_fma(node, sides, layout, start)
+
+    def _by_groups(self, sides: Sides, layout: Layout, start: NamedTile) -> NamedTile:
+        down, across = group_grid(sides.rows, self.warps)
+        row = self._start(Digit(down, WARP * GROUP), sides.rows // down)
+        column = self._start(Digit(across, WARP * GROUP * down), sides.columns // across)
+        own = (layout[0], depth_share(sides.depth))
+        left = self.known.get(sides.left)
+        if left is not None and left.layout == own and not sides.is_turned[0]:
+            first = [left.node]
+        else:
+            first = self._matrix(sides.left, row, sides.is_turned[0])
+        second = self._matrix(sides.right, column, not sides.is_turned[1])
+        turned = [sides.is_turned[0], not sides.is_turned[1]]
+        attrs = {"depth": sides.depth, "turned": turned}
+        args = [start.node, *first, *second]
+        return NamedTile(self.b.op("warpgroup_mma", args, attrs), layout)
+
+    def waited(self, sums: NamedTile, pending: int = 0) -> NamedTile:
+        """Sums when all but some products of warpgroups are done."""
+        return NamedTile(
+            self.b.op("warpgroup_wait", [sums.node], {"pending": pending}), sums.layout
+        )
+
+    def _start(self, digit: Digit, weight: int) -> NamedTile:
+        """Where the part of a warpgroup begins."""
+        if digit.count == 1:
+            return self.in_each(NamedTile(constant(0, I32)))
+        return self.apply("mul", self.digit(digit), weight)
+
+    def _matrix(self, node: Node, own: NamedTile, turned: bool) -> list[Node]:
+        """An operand of a warpgroup in shared memory, and the row and the column it begins at."""
+        memory, first = self.staged.get(node, (None, None))
+        if memory is None:
+            if node not in self.swizzled:
+                home = self.known.get(node)
+                made = home if home is not None else self.at(node, self.layout_of(node))
+                self.swizzled[node] = self.kept(made, True)
+            memory = self.swizzled[node]
+        zero = self.in_each(NamedTile(constant(0, I32)))
+        row, column = (zero, own) if turned else (own, zero)
+        if first is not None:
+            row = first if turned else self.apply("add", row, first)
+        return [memory, row.node, column.node]
 
     def _by_mma(self, sides: Sides, layout: Layout, start: NamedTile) -> NamedTile:
         along = depth_share(sides.depth)

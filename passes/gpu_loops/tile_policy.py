@@ -14,7 +14,16 @@ from stack.passes.gpu_loops.fma import LINE_BYTES
 from stack.passes.gpu_loops.tensor import DEPTH, PAD, UNIT, warp_grids
 from stack.passes.gpu_loops.threads import ACROSS
 from stack.passes.tiling.contraction import roles_of
-from stack.schedule import Axis, Need, Policy, Prediction, Rules, Schedule, Split
+from stack.schedule import (
+    Axis,
+    Need,
+    Policy,
+    Prediction,
+    Rules,
+    Schedule,
+    Split,
+    first_schedule,
+)
 from stack.target import Gpu
 
 STAGES = 3
@@ -133,3 +142,37 @@ def tile_policy(group: Node, gpu: Gpu) -> TilePolicy | None:
         return None
     dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
     return TilePolicy(dots[0], gpu) if len(dots) == 1 else None
+
+
+def is_staged(group: Node, gpu: Gpu) -> bool:
+    """Whether the threads of a group with one product stage its operands.
+
+    Warpgroups multiply blocks of 16-bit floats where they lie, unless its schedule says how single
+    threads share it.
+    """
+    if tile_policy(group, gpu) is None:
+        return False
+    (dot,) = (n for n in group.blocks[0].nodes if is_contraction(n))
+    named = first_schedule(group)
+    by_groups = "wgmma" in gpu.features and dot.args[0].dtype.bits == 16
+    return not by_groups or (named is not None and bool(form_of(named)))
+
+
+class WithForms(Policy):
+    """A policy of blocks; a schedule that shares a product out to single threads is staged."""
+
+    def __init__(self, blocks: Policy, staged: Policy) -> None:
+        self.blocks, self.staged = blocks, staged
+        self.domain, self.rules = blocks.domain, blocks.rules
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        return self.blocks.candidates()
+
+    def complete(self, given: Schedule) -> Schedule:
+        return self._policy(given).complete(given)
+
+    def why_illegal(self, schedule: Schedule) -> str:
+        return self._policy(schedule).why_illegal(schedule)
+
+    def _policy(self, schedule: Schedule) -> Policy:
+        return self.staged if form_of(schedule) else self.blocks

@@ -337,7 +337,7 @@ _memory_op(
     "memory of one program, by name; of each iteration of the loops whose indices it is given",
     _alloc_infer,
     _run_alloc,
-    attrs=("name: str",),
+    attrs=("name: str", "swizzle?"),
 )
 define(
     OpDef(

@@ -7,7 +7,8 @@ sequence of phases with barriers between them, and running everything in order m
 
 Directly inside of the grid, a value with the axes warp and lane first lies across the threads of
 the block, and each thread holds the rest of it in registers. `shuffle` moves it from lane to lane,
-`mma_sync` is a matrix instruction on it.
+`mma_sync` is a matrix instruction on it. `warpgroup_mma` is one of four warps together, which read
+shared memory and go on before it is done: `warpgroup_wait` ends that.
 
 Directly inside of a warp loop, tiles of two axes lie in the registers of all lanes, and `mma` is a
 matrix instruction. Memory `in local` whose first axes are the warp, or warp and lane, is registers.
@@ -30,6 +31,8 @@ from stack.ir.types import TensorType, Type
 
 LOOP_LEVEL = frozenset({"loop"})
 WARP = 32  # lanes of a warp
+GROUP = 4  # warps of a warpgroup, which multiply together
+GROUP_ROWS = 64  # rows of one of its instructions
 SHUFFLES = ("xor", "up", "down")
 VECTOR_BYTES = 16  # that one access of a thread moves at most
 
@@ -159,6 +162,59 @@ def _run_sync(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
     return c + made.reshape(c.shape)
 
 
+def group_operands(node: Node) -> tuple[list[Node], list[Node]]:
+    """The left and the right operand of a `warpgroup_mma`.
+
+    Each is a memory with the row and the column that a warpgroup starts at; the left one may be a
+    tile instead.
+    """
+    return list(node.args[1:-3]), list(node.args[-3:])
+
+
+def _group_infer(site: Site) -> Type:
+    c, depth = site.args[0].tensor, site.attrs["depth"]
+    if len(site.args) not in (5, 7):
+        raise site.fail("takes sums, a tile or a matrix on the left, a matrix on the right")
+    if c.rank != 4 or c.dtype.kind != "f":
+        raise site.fail(f"adds to floats with the axes warp, lane and two of registers, not {c}")
+    for memory in (site.args[i].tensor for i in {len(site.args) - 3, max(1, len(site.args) - 6)}):
+        if memory.space != "tile" and (memory.space != "shared" or memory.rank != 2):
+            raise site.fail(f"reads matrices in shared memory, not {memory}")
+    if len(site.args) == 5 and site.args[1].shape[2:] != (c.shape[2], depth // 4):
+        raise site.fail(f"{site.args[1].type} is no left operand of depth {depth} for {c}")
+    return c
+
+
+def _run_group(space: Any, node: Node, run: Any, c: Any, *operands: Any) -> Any:
+    warps, lanes, rows, columns = (int(s) for s in c.shape)
+    depth = int(node.attrs["depth"])
+    warp, lane = np.arange(warps)[:, None, None], np.arange(lanes)[None, :, None]
+    r, k = np.arange(rows), np.arange(columns)
+    row = warp % GROUP * 16 + lane // 4 + r % 2 * 8 + r // 2 * GROUP_ROWS
+    column = np.broadcast_to(lane % 4 * 2 + k % 2 + k // 2 * 8, (warps, lanes, columns))
+    right = _matrix_at(operands[-3:], column, depth, node.attrs["turned"][1])
+    if len(operands) == 4:
+        place = np.arange(depth)  # who has it, of the four lanes of a row, and where
+        own = np.arange(lanes)[:, None] // 4 * 4 + place % 8 // 2
+        left = operands[0][:, own, :, place // 8 * 2 + place % 2].transpose(2, 0, 3, 1)
+    else:
+        left = _matrix_at(operands[:3], row, depth, node.attrs["turned"][0])
+    return c + np.einsum("wlrk,wlck->wlrc", left.astype(c.dtype), right.astype(c.dtype))
+
+
+def _run_nothing(space: Any, node: Node, run: Any, x: Any) -> Any:
+    return x
+
+
+def _matrix_at(operand: Any, place: Any, depth: int, turned: bool) -> Any:
+    """Rows, or columns, of an operand with their depth; the numbers of them count from a start."""
+    memory, row, column = operand
+    along = np.arange(depth)
+    if turned:
+        return memory[row[..., None, None] + along, (column[..., None] + place)[..., None]]
+    return memory[(row[..., None] + place)[..., None], column[..., None, None] + along]
+
+
 def _matrix_infer(site: Site) -> Type:
     memory, hint = site.args[0].tensor, site.hint
     if memory.space != "shared" or memory.rank != 2:
@@ -214,6 +270,33 @@ define(
         evaluate=_run_sync,
         flops=2,
         arity=3,
+        levels=LOOP_LEVEL,
+    )
+)
+define(
+    OpDef(
+        "warpgroup_mma",
+        "c + a @ b on the tiles that each four warps hold, as instructions of 64 rows want them: b,"
+        " and a unless it is a tile, are in shared memory from a row and a column on, `turned`"
+        " where memory has the depth first. Not done before a `warpgroup_wait`",
+        "contraction",
+        _group_infer,
+        evaluate=_run_group,
+        flops=2,
+        attrs=("depth: int", "turned"),
+        at_least=5,
+        levels=LOOP_LEVEL,
+    )
+)
+define(
+    OpDef(
+        "warpgroup_wait",
+        "sums after at most `pending` of the newest products of warpgroups are left to do",
+        "warp",
+        lambda site: site.args[0].tensor,
+        evaluate=_run_nothing,
+        attrs=("pending: int",),
+        arity=1,
         levels=LOOP_LEVEL,
     )
 )

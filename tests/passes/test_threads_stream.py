@@ -17,14 +17,17 @@ import stack
 from stack.errors import UsageError
 from stack.ir import Func, parse
 from stack.ir.node import walk
+from stack.ir.warp_ops import group_operands
 from stack.rewrite import Pipeline
 
 torch = pytest.importorskip("torch")
 Tensor = Any
 
 
-def check(program: Callable[..., Any], args: list[Tensor], rtol: float = 1e-5) -> Func:
-    func, _ = lowered(program, args)
+def check(
+    program: Callable[..., Any], args: list[Tensor], rtol: float = 1e-5, target: str = "sm_90"
+) -> Func:
+    func, _ = lowered(program, args, target)
     with np.errstate(all="ignore"):
         made = func.interpret(
             *((a.float() if a.dtype == torch.bfloat16 else a).numpy() for a in args)
@@ -56,22 +59,30 @@ def test_large_offsets_infinities_and_nan(rng: np.random.Generator) -> None:
     check(lse, [x])
 
 
-def test_sums_of_one_product_are_the_operand_of_the_next(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("target", ["sm_80", "sm_90"])
+def test_sums_of_one_product_are_the_operand_of_the_next(
+    target: str, rng: np.random.Generator
+) -> None:
     """Queries, keys and values go through shared memory, what the softmax makes does not."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.softmax(q @ k.mT / 8, -1) @ v
 
-    args = [normal(rng, 1, 2, 128, 64).to(torch.bfloat16) for _ in range(3)]
-    func = check(attention, args, 1e-2)
+    args = [normal(rng, 1, 2, 512, 64).to(torch.bfloat16) for _ in range(3)]
+    func = check(attention, args, 1e-2, target)
     nodes = [n for _, n in walk(func.body)]
-    products = [n for n in nodes if n.op == "mma_sync"]
-    assert [n.args[0].op for n in products] == ["load_matrix", "cast"]
+    if target == "sm_80":
+        products = [n for n in nodes if n.op == "mma_sync"]
+        assert [n.args[0].op for n in products] == ["load_matrix", "cast"]
+    else:
+        products = [n for n in nodes if n.op == "warpgroup_mma"]
+        assert [len(group_operands(n)[0]) for n in products] == [3, 1]
+        assert group_operands(products[1])[0][0].op == "cast"
     assert sum(n.op == "alloc" for n in nodes) == 3
     assert {n.attrs["by"] for n in nodes if n.op == "shuffle"} == {1, 2}  # four lanes have a row
-    # keys and values: once before the loop, and in each turn those of the next
-    assert sum(n.op == "async_copy" for n in nodes) == 4
-    assert [n.attrs["pending"] for n in nodes if n.op == "async_wait"] == [2]
+    # keys and values: of two turns before the loop, and in each turn those of the one after next
+    assert sum(n.op == "async_copy" for n in nodes) == 6
+    assert [n.attrs["pending"] for n in nodes if n.op == "async_wait"] == [2, 2]
 
 
 # of the axis that the norm sums over: a step, two, three, several with a rest
@@ -122,7 +133,7 @@ func @main(%x: f32[32, {depth}], %w: f32[{depth}, 32]) -> (f32[32, 32]) at tenso
 """
     x, w = (rng.normal(size=s).astype(np.float32) for s in ((32, depth), (depth, 32)))
     made = Pipeline("distribute_gpu").run(parse(text)).func
-    assert any(n.op == "async_copy" for _, n in walk(made.body))
+    assert any(n.op == "async_copy" for _, n in walk(made.body)) == (steps > 1)
     want = 2 * (x.astype(np.float64) @ w)
     np.testing.assert_allclose(made.interpret(x, w), want, rtol=1e-5, atol=1e-5)
 

@@ -369,7 +369,8 @@ def test_what_is_a_librarys_has_no_schedule() -> None:
 def staged(text: str, dtype: str = "bf16") -> Node:
     func = product(dtype=dtype)
     passes = "schedule{loops=warps},tile_gpu,distribute_gpu"
-    (made,) = Pipeline(passes).run(func, schedules={name_of(func): text}).func.nodes
+    given = {name_of(func): text}
+    (made,) = Pipeline(passes).run(func, target=load("sm_80"), schedules=given).func.nodes
     assert made.attrs["level"] == "loop"
     return made
 
@@ -411,7 +412,7 @@ def test_the_ladder_is_a_walk_of_schedules(rung: Rung) -> None:
     made = lowered(rung, func)
     (tile,) = (
         Pipeline("schedule{loops=warps},tile_gpu")
-        .run(func, schedules={"c": rung.schedule})
+        .run(func, target=load("sm_80"), schedules={"c": rung.schedule})
         .func.nodes
     )
     named = distribute_gpu_kernel(with_schedules(tile, ()), rung.name)

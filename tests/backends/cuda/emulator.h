@@ -3,11 +3,13 @@
 // layouts of the PTX manual; asynchronous copies happen when they are waited for, and no earlier.
 // Accesses that are not aligned as the text says end the process.
 #include <algorithm>
+#include <array>
 #include <barrier>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -38,7 +40,7 @@ struct f16 {
 
 static thread_local Index threadIdx;
 static Index blockIdx;
-alignas(128) static unsigned char shared_memory[1 << 18];
+alignas(1024) static unsigned char shared_memory[1 << 18];
 static std::unique_ptr<std::barrier<>> of_block;
 static std::vector<std::unique_ptr<std::barrier<>>> of_warp;
 static char exchange[32][32][32];  // 32 bytes for each lane of each warp
@@ -89,6 +91,10 @@ template <class T> T max_of(T x, T y) { return x > y || x != x ? x : y; }
 template <class T> T min_of(T x, T y) { return x < y || x != x ? x : y; }
 inline float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
 inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float quotient(float x, float y) { return x / y; }
+inline float inverse_of(float x) { return 1.0f / x; }
+inline float exp2_of(float x) { return exp2f(x); }
+inline double exp2_of(double x) { return exp2(x); }
 inline double rsqrt(double x) { return 1.0 / sqrt(x); }
 
 inline void check(const void* at, int bytes) {
@@ -114,6 +120,7 @@ template <int n, class T> void store_run(T* to, const T* from) {
   check(to, n * sizeof(T));
   memcpy(to, from, n * sizeof(T));
 }
+template <int n, class T> void stream_run(T* to, const T* from) { store_run<n>(to, from); }
 template <class T> T shuffled(T x, int lane) {
   T found;
   swap_values(x, [&](auto other) { found = other(lane >= 0 && lane < 32 ? lane : threadIdx.x); });
@@ -122,6 +129,9 @@ template <class T> T shuffled(T x, int lane) {
 template <class T> T shuffle_xor(T x, int by) { return shuffled(x, threadIdx.x ^ by); }
 template <class T> T shuffle_up(T x, int by) { return shuffled(x, int(threadIdx.x) - by); }
 template <class T> T shuffle_down(T x, int by) { return shuffled(x, int(threadIdx.x) + by); }
+template <class T> unsigned narrow_pair(float low, float high) {
+  return narrow<T>(low).bits | unsigned(narrow<T>(high).bits) << 16;
+}
 template <class T> unsigned pair_of(T low, T high) { return low.bits | unsigned(high.bits) << 16; }
 
 template <int count, class T, class F> T in_pairs(const T* x, F combine) {
@@ -202,6 +212,95 @@ inline void mma_f16(float* low, float* high, const unsigned* a, const unsigned* 
   mma<f16>(low, high, a, b);
 }
 
+template <int rows, int line, int size> int swizzled(int row, int column) {
+  const int at = ((column / line * rows + row) * line + column % line) * size;
+  return (at ^ (at >> 3 & (line * size - 16))) / size;
+}
+template <int rows, int line> int corner_of(int row, int column) {
+  if (row % 8) abort();
+  return (column / line * rows + row) * line + column % line;
+}
+
+// matrices of warpgroups: descriptors as the PTX manual has them, on bytes of `shared_memory`
+template <int bytes, int panel> unsigned long long matrix_at(const void* first) {
+  const unsigned long long at = (const unsigned char*)first - shared_memory;
+  const unsigned long long kind = bytes == 128 ? 1 : bytes == 64 ? 2 : 3;
+  return (at & 0x3ffff) >> 4 | (unsigned long long)((panel & 0x3ffff) >> 4) << 16 |
+         (unsigned long long)(8 * bytes >> 4) << 32 | kind << 62;
+}
+template <class T> float element_of(unsigned long long matrix, int row, int depth, bool is_turned) {
+  const int start = (matrix & 0x3fff) << 4, leading = (matrix >> 16 & 0x3fff) << 4;
+  const int stride = (matrix >> 32 & 0x3fff) << 4, bytes = 256 >> (matrix >> 62);
+  int at;
+  if (is_turned) {
+    const int line = bytes / 2;
+    at = start + row / line * leading + row % line * 2 + depth / 8 * stride + depth % 8 * bytes;
+  } else
+    at = start + row / 8 * stride + row % 8 * bytes + depth * 2;
+  at ^= at >> 3 & (bytes - 16);
+  T value;
+  memcpy(&value, shared_memory + at, 2);
+  return widen(value);
+}
+// products are done when they are waited for, and no earlier
+static thread_local std::vector<std::vector<std::function<void()>>> products(1);
+inline void reveal_shared() {}
+inline void settle(float&) {}
+inline void groups_begin() {}
+inline void groups_commit() { products.emplace_back(); }
+template <int pending> void groups_wait() {
+  while (int(products.size()) - 1 > pending) {
+    for (const auto& product : products.front()) product();
+    products.erase(products.begin());
+  }
+}
+template <class T, class F>
+void multiply(int n, float* low, float* high, F left, unsigned long long b, bool turned, bool adds) {
+  products.back().push_back([=] {
+    for (int j = 0; j < n / 4; ++j) {
+      const int column = j / 2 * 8 + threadIdx.x % 4 * 2 + j % 2;
+      for (int half = 0; half < 2; ++half) {
+        float& sum = half ? high[j] : low[j];
+        sum = adds ? sum : 0;
+        for (int k = 0; k < 16; ++k) sum += left(half, k) * element_of<T>(b, column, k, turned);
+      }
+    }
+  });
+}
+template <class T, int turned_a, int turned_b>
+void multiply(int n, float* low, float* high, unsigned long long a, unsigned long long b, bool adds) {
+  const int row = threadIdx.y % 4 * 16 + threadIdx.x / 4;
+  const auto left = [=](int half, int k) { return element_of<T>(a, row + half * 8, k, turned_a); };
+  multiply<T>(n, low, high, left, b, turned_b, adds);
+}
+template <class T, int turned_b>
+void multiply(
+    int n, float* low, float* high, const unsigned (&a)[4], unsigned long long b, bool adds) {
+  std::array<float, 32> rows;
+  swap_values(Operands{{a[0], a[1], a[2], a[3]}, {}}, [&](auto other) {
+    for (int i = 0; i < 32; ++i) {
+      const int half = i / 16, k = i % 16;
+      const Operands own = other(threadIdx.x / 4 * 4 + k % 8 / 2);
+      rows[i] = half_of<T>(own.a[half + k / 8 * 2], k % 2);
+    }
+  });
+  const auto left = [=](int half, int k) { return rows[half * 16 + k]; };
+  multiply<T>(n, low, high, left, b, turned_b, adds);
+}
+#define MULTIPLY(n, t)                                                                       \
+  template <int turned_a, int turned_b>                                                      \
+  void multiply_##n##_##t(                                                                   \
+      float* low, float* high, unsigned long long a, unsigned long long b, bool adds) {      \
+    multiply<t, turned_a, turned_b>(n, low, high, a, b, adds);                               \
+  }                                                                                          \
+  template <int turned_b>                                                                    \
+  void multiply_##n##_##t(                                                                   \
+      float* low, float* high, const unsigned (&a)[4], unsigned long long b, bool adds) {    \
+    multiply<t, turned_b>(n, low, high, a, b, adds);                                         \
+  }
+MULTIPLY(16, bf16) MULTIPLY(32, bf16) MULTIPLY(64, bf16) MULTIPLY(128, bf16) MULTIPLY(256, bf16)
+MULTIPLY(16, f16) MULTIPLY(32, f16) MULTIPLY(64, f16) MULTIPLY(128, f16) MULTIPLY(256, f16)
+
 template <class F> void run_grid(unsigned blocks, unsigned warps, F kernel) {
   for (unsigned block = 0; block < blocks; ++block) {
     blockIdx = {block, 0, 0};
@@ -214,6 +313,7 @@ template <class F> void run_grid(unsigned blocks, unsigned warps, F kernel) {
       threads.emplace_back([=] {
         threadIdx = {t % 32, t / 32, 0};
         groups.assign(1, {});
+        products.assign(1, {});
         kernel();
       });
     for (std::thread& thread : threads) thread.join();

@@ -1,0 +1,43 @@
+"""What one program of a kernel does, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from stack.ir.node import Block, Node, walk
+
+
+def grid_of(block: Block) -> tuple[list[Node], Block]:
+    """The grid loops at the top of a kernel, outermost first, and what one program does."""
+    found: list[Node] = []
+    while True:
+        makers = {r.args[0] if r.op == "item" else r for r in block.results}
+        if len(makers) != 1:
+            return found, block
+        (loop,) = makers
+        if loop.op != "loop" or loop.attrs["kind"] != "grid":
+            return found, block
+        found.append(loop)
+        block = loop.blocks[0]
+
+
+def statements(block: Block, loops: Sequence[Node], program: Block) -> list[Node]:
+    """What one program does, in order. What lies beside grid loops comes where it is needed.
+
+    So what is read late takes no registers before.
+    """
+    blocks = [block, *(n.blocks[0] for n in loops)][: len(loops)]
+    beside = {n for b, loop in zip(blocks, loops, strict=True) for n in b.nodes if n is not loop}
+    found: dict[Node, None] = {}
+    pending = list(reversed(program.nodes))
+    while pending:
+        node = pending[-1]
+        inner = [n for b in node.blocks for _, n in walk(b)]
+        ends = [r for n in (node, *inner) for b in n.blocks for r in b.results]
+        needs = dict.fromkeys(a for n in (node, *inner) for a in n.args) | dict.fromkeys(ends)
+        left = [a for a in needs if a in beside and a not in found]
+        if left:
+            pending += reversed(left)
+        else:
+            found.setdefault(pending.pop())
+    return list(found)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_generated, is_running, writes_by_data
+from stack.ir.traits import is_generated, is_running, is_stream, writes_by_data
 from stack.passes.blocking.horizontal import HorizontalTiler
 from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.passes.blocking.multi_gemm import parts_of
@@ -49,7 +49,7 @@ class Blocks(Pass):
             if writes_by_data(node):
                 continue  # walked in order: a library does it
             is_own = is_generated(node) and not is_given_to_library(node)
-            if not (is_bare(node) or is_own or node.op == "stream"):
+            if not (is_bare(node) or is_own or is_stream(node)):
                 continue
             try:
                 kernel = self._kernel(node, log.gpu)
@@ -69,7 +69,7 @@ class Blocks(Pass):
     def _kernel(self, node: Node, gpu: Gpu) -> Node:
         group = alone(node) if is_bare(node) else node
         check_code(group, self.refuse)
-        if group.op == "stream":
+        if is_stream(group):
             from stack.passes.blocking.stream import StreamTiler
 
             return StreamTiler(group, target=gpu).kernel()

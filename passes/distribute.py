@@ -19,7 +19,7 @@ from stack.ir.builder import Builder, constant, rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.ir.space import identity
-from stack.ir.traits import loop_of
+from stack.ir.traits import is_item, is_kernel, is_loop, is_store, loop_of
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.cpu_loops.chunk import (
@@ -59,7 +59,7 @@ class Distribute(Pass):
             new = node
             if args != node.args or blocks != node.blocks:
                 new = Node(node.op, args, node.attrs, node.type, blocks)
-            if node.op != "kernel" or node.attrs["level"] != "tile":
+            if not is_kernel(node, "tile"):
                 return new
             if not log.spend("distribute"):
                 return new
@@ -232,7 +232,7 @@ class _Program:
     def _start(self, sink: Node) -> Node:
         """The memory that a sink starts from; sinks that it follows come first."""
         origin = origin_of(sink)
-        if origin.op in ("store", "loop", "item") and origin not in self.memory:
+        if (is_store(origin) or is_loop(origin) or is_item(origin)) and origin not in self.memory:
             self._sweep([], [origin], [])
         return self.memory.get(origin, origin)
 

@@ -21,6 +21,7 @@ from stack.ir.traits import (
     is_elementwise,
     is_input,
     is_known,
+    is_while,
     reads_by_data,
 )
 from stack.passes.blocking.tile_choice import best_seconds, product_of
@@ -54,7 +55,7 @@ class Fission(Pass):
         block = engine.replace(block, changed) if changed else block
         moved: dict[Node, Replacement] = {}
         for node in block.nodes:
-            count = node.attrs.get("trip_count", 0) if node.op == "while" else 0
+            count = node.attrs.get("trip_count", 0) if is_while(node) else 0
             place = counter(node) if count > 1 else None
             if place is None:
                 continue

@@ -13,7 +13,7 @@ from typing import ClassVar
 from stack.ir.builder import param, rebuild_block
 from stack.ir.node import Block, Func, Node, unique_name
 from stack.ir.ops import lookup
-from stack.ir.traits import is_alias, is_input, is_item, is_known, repeats
+from stack.ir.traits import is_alias, is_input, is_item, is_known, is_while, repeats
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
 from stack.rewrite.engine import Replacement, replace
@@ -37,7 +37,7 @@ class Hoist(Pass):
         block = replace(block, changed) if changed else block
         moved: dict[Node, Replacement] = {}
         for node in block.nodes:
-            if node.op != "while" or node.attrs.get("trip_count", 0) < 2:
+            if not is_while(node) or node.attrs.get("trip_count", 0) < 2:
                 continue
             values = _unchanging(node)
             if values and log.spend("hoist", block.locs.get(node, ())):

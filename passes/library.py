@@ -12,7 +12,15 @@ from typing import ClassVar
 from stack.ir import ops
 from stack.ir.builder import make, param
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_alias, is_fusion, is_generated, is_input, is_item, is_known
+from stack.ir.traits import (
+    is_alias,
+    is_fusion,
+    is_generated,
+    is_input,
+    is_item,
+    is_kernel,
+    is_known,
+)
 from stack.ir.types import TupleType
 from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.control import changed_bodies
@@ -58,7 +66,7 @@ def _is_free(node: Node) -> bool:
 
 def _is_step(node: Node) -> bool:
     """Whether a node is a step, or steps, by itself."""
-    is_made = is_fusion(node) or node.op == "kernel"
+    is_made = is_fusion(node) or is_kernel(node)
     return is_made or ops.lookup(node.op).kind in ("control", "foreign")
 
 

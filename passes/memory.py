@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_alias, is_control, is_group, is_item, maker, place_of
+from stack.ir.traits import is_alias, is_control, is_group, is_item, is_while, maker, place_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.updates import in_place, is_library_of, updatable
@@ -61,7 +61,7 @@ class Memory(Pass):
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
-                body = node.blocks[1] if node.op == "while" else None
+                body = node.blocks[1] if is_while(node) else None
                 blocks = [self._update(b, log, b is body) for b in node.blocks]
                 if tuple(blocks) != node.blocks:
                     new = Node(node.op, node.args, node.attrs, node.type, blocks)

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_fusion, is_item, is_known, items_of, place_of
+from stack.ir.traits import is_fusion, is_item, is_known, is_stream, items_of, place_of
 from stack.ir.types import TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.fuse import Fuse
@@ -81,7 +81,7 @@ def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:
     alone = Func("parts", Block(params, _results(group)))
     plain = Unfuse().run(alone, Log(target=target))
     limit = len(plain.nodes) // 2
-    if node.op == "stream":
+    if is_stream(node):
         return _scheduled(Fuse().run(plain, Log(target=target)), target, scheduled)
     while limit:
         parts = Fuse(max_nodes=limit).run(plain, Log(target=target))

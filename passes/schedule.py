@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_contraction
+from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.blocking.policies import block_policy
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
@@ -157,7 +157,7 @@ def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
 
     Raises CannotTile.
     """
-    if node.op not in ("fusion", "stream", "dot") or node.attrs.get("kind") == "library":
+    if not (is_generated(node) or is_stream(node) or is_contraction(node)):
         return None
     return LOOPS[loops](_group(node), target)
 

@@ -23,7 +23,7 @@ from stack.ir.builder import constant, make, param
 from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Func, Node, topological
-from stack.ir.traits import is_input
+from stack.ir.traits import is_input, is_stream
 from stack.ir.types import I32, TensorType
 from stack.passes.blocking.limits import index_in_pass
 from stack.passes.blocking.stream_index_maps import stream_index_maps
@@ -55,7 +55,7 @@ class StreamLimits(Pass):
     def run(self, func: Func, log: Log) -> Func:
         changed: dict[Node, Replacement] = {}
         for node in func.nodes:
-            if node.op != "stream":
+            if not is_stream(node):
                 continue
             mask = _mask(node)
             if mask is None:

@@ -16,6 +16,7 @@ from stack.ir.traits import (
     is_formula,
     is_fusion,
     is_generated,
+    is_stream,
     mixes,
 )
 from stack.ir.types import I64, TensorType
@@ -56,7 +57,7 @@ class Tile(Pass):
         changed = changed_bodies(block, lambda b: self._block(b, log))
         for node in block.nodes:
             group = alone(node) if is_bare(node) else node
-            if not (is_generated(group) or group.op == "stream"):
+            if not (is_generated(group) or is_stream(group)):
                 continue
             try:
                 kernel = self._kernel(group, log)
@@ -146,7 +147,7 @@ def _first_position(b: Builder, node: Node, x: Node) -> Node:
 
 def tile_group(group: Node, target: Target | None = None) -> Node:
     """The kernel node of one fusion group or stream, for a CPU. Raises CannotTile."""
-    if group.op == "stream":
+    if is_stream(group):
         return StreamTiler(group, target=target).kernel()
     body = group.blocks[0]
     if contractions(body.nodes):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from stack.ir.axes import Axis, Rule, plain
 from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias
+from stack.ir.traits import is_alias, is_constant
 from stack.ir.types import I32, TensorType
 from stack.passes.rolling.steps import Steps
 from stack.rewrite.engine import Replacement
@@ -57,7 +57,7 @@ class _Loop:
     # ---- the body: the first step, on values of the state
 
     def _fixed(self, node: Node) -> Node:
-        if node.op == "const":
+        if is_constant(node):
             return node
         if node not in self.fixed:
             state = self._enter("fixed", node)

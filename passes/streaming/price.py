@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
+from stack.ir.traits import contractions
 from stack.passes.blocking.stream import StreamTiler as BlockStream
 from stack.passes.exact_tiling.gemm import COLUMN_COST
 from stack.passes.exact_tiling.stream import StreamTiler
@@ -77,7 +78,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     Raises:
         Refusal: what stands against a loop for it.
     """
-    if not any(n.op == "dot" for n in stream.blocks[0].nodes):
+    if not contractions(stream.blocks[0].nodes):
         raise Refusal("its rows are swept where they lie")
     try:
         tiler = StreamTiler(stream, target=cpu)
@@ -85,7 +86,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
         raise Refusal(str(why)) from why
     kernel = _fits(tiler.kernel)
     states, axes = stream.blocks[0], tiler.roles
-    dots = [n for n in states.nodes if n.op == "dot"]
+    dots = contractions(states.nodes)
     plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
     work = sum(_operations(d) for d in dots) / plain
     parts = sum(_operations(d) / (short if _is_short(d) else plain) for d in dots)

@@ -9,7 +9,7 @@ from stack.ir.builder import param
 from stack.ir.node import Block, Node, topological
 from stack.ir.ops import is_view
 from stack.ir.streaming import Tiled
-from stack.ir.traits import is_part, repeats
+from stack.ir.traits import is_part, is_stream, repeats
 from stack.rewrite.engine import Replacement, replace
 
 
@@ -17,7 +17,7 @@ def read_parts(block: Block) -> Block:
     """The block with streams that slice their arguments themselves."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
-        if node.op == "stream":
+        if is_stream(node):
             new = _reading(node)
             if new is not node:
                 changed[node] = Replacement(new)

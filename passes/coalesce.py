@@ -17,28 +17,26 @@ from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_contraction, is_input, is_number, is_stream, items_of
 from stack.ir.types import TensorType, TupleType
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
 from stack.passes.tile import group_of
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class Coalesce(Pass):
+class Coalesce(BlockPass):
     """Merge axes that stand side by side wherever they appear: of fusion groups, bare dots and
     streams. Batch axes of a stream stay: its programs share them out as they are."""
 
     name: ClassVar[str] = "coalesce"
 
     def run(self, func: Func, log: Log) -> Func:
-        made = Func(func.name, self._block(func.body, log), func.level)
-        return rewrite(made, (reshape_of_reshape,), log)
+        return rewrite(super().run(func, log), (reshape_of_reshape,), log)
 
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: self._block(b, log))
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             group = node if is_stream(node) else group_of(node)
             if group is None:

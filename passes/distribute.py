@@ -56,12 +56,8 @@ class Distribute(Pass):
         log.note(f"vectors of {width} elements; a register has {log.cpu.vector_bytes} bytes")
 
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-            new = node
-            if args != node.args or blocks != node.blocks:
-                new = Node(node.op, args, node.attrs, node.type, blocks)
-            if not is_kernel(node, "tile"):
-                return new
-            if not log.spend("distribute"):
+            new = node.rebuilt(args, blocks=blocks)
+            if not is_kernel(node, "tile") or not log.spend("distribute"):
                 return new
             return distribute_kernel(new, width, log.cpu)
 

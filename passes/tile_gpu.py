@@ -5,22 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.traits import contractions, is_contraction
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.distribute_gpu import CannotDistribute, distribute_gpu_kernel
 from stack.passes.exact_tiling.gemm import tile_gemm
 from stack.passes.gpu_loops.tile_policy import tile_policy
 from stack.passes.tile import CannotTile, alone, check_code
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.schedule import schedules_of, with_schedules
 from stack.target import Gpu, Target, as_gpu
 
 
 @dataclass(frozen=True)
-class TileGpu(Pass):
+class TileGpu(BlockPass):
     """Turn groups with one matrix product into kernels that `distribute_gpu` stages.
 
     Other groups, and products that it has no schedule for, are left to `blocks`.
@@ -36,12 +35,8 @@ class TileGpu(Pass):
     columns: int = 0
     refuse: tuple[str, ...] = ()
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
-        changed = changed_bodies(block, lambda b: self._block(b, log))
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             group = alone(node) if is_contraction(node) else node
             if group.op != "fusion" or group.attrs["kind"] == "library" or not _is_product(group):

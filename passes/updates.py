@@ -69,16 +69,15 @@ def in_place(step: Node, operand: int) -> Node:
     attrs = {**step.attrs, "updates": operand}
     found = copied(step)
     if found is None:
-        return Node(step.op, step.args, attrs, step.type, step.blocks)
+        return step.rebuilt(attrs=attrs)
     copy = found[0]
 
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
         if node is copy:
             return args[0]
-        same = args == node.args and blocks == node.blocks
-        return node if same else Node(node.op, args, node.attrs, node.type, blocks)
+        return node.rebuilt(args, blocks=blocks)
 
-    return Node(step.op, step.args, attrs, step.type, (rebuild_block(step.blocks[0], visit),))
+    return step.rebuilt(attrs=attrs, blocks=(rebuild_block(step.blocks[0], visit),))
 
 
 def owner(value: Node) -> Node:

@@ -82,7 +82,7 @@ class _Loop:
             if change.by:
                 made = self._moving_slice(node, args[0], change.by)
             else:
-                made = Node(node.op, args, node.attrs, node.type, node.blocks)
+                made = node.rebuilt(args)
             self.body.append(made)
             self.b.names.setdefault(made, self.block.names.get(node, node.op))
             if node in self.block.locs:

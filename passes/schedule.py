@@ -14,8 +14,8 @@ from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
-from stack.passes.gpu_loops.tile_policy import tile_policy
 from stack.passes.tile import alone
+from stack.passes.tile_gpu import staged_policy
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -25,8 +25,8 @@ from stack.target import Gpu, Target, as_cpu, as_gpu
 
 
 def _threads_policy(group: Node, target: Target | None) -> Policy | None:
-    """Staged products have tiles of their own; all else is kernels of blocks."""
-    staged = tile_policy(group, as_gpu(target))
+    """Products that can be staged have tiles of their own; all else is kernels of blocks."""
+    staged = staged_policy(group, as_gpu(target))
     return staged if staged is not None else block_policy(group, as_gpu(target))
 
 

@@ -20,7 +20,7 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.schedule import Policy, Schedule, given_for, is_pattern, with_schedules
+from stack.schedule import Choice, Policy, Schedule, given_for, is_pattern, with_schedules
 from stack.target import Gpu, Target, as_cpu, as_gpu
 
 
@@ -98,11 +98,13 @@ class _Writer:
                 policy = _policy(node, self.loops, self.log.target)
             except CannotTile as why:
                 self.refused[name] = str(why)
+                self.log.choices.append(Choice(name, "", f"no kernel of its own: {why}"))
                 continue
             if policy is None:
                 continue
             self.names[f"%{name}"] = None
             found = self._given(policy, lines, name, str(node.attrs.get("name", "")))
+            self.log.choices.append(Choice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
                 changed[node] = Replacement(with_schedules(_group(node), found))

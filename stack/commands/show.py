@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+import stack.explore.tiles as tiles
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import diff_runs, diff_texts, one_stage, summary, without_lines
@@ -57,6 +58,7 @@ EXPLAIN = """
       stackc explain r1 transformer.py:42
       stackc explain r1 softmax --stage fused
       stackc explain r1 --sharding %h        where a value lies on a mesh, and from whom it has that
+      stackc explain r1 --tile dot_add       the schedules considered, their times, why they lost
       stackc explain r3/joint block.py:42    of a training step: kept or recomputed, at what price
 """
 
@@ -89,6 +91,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("saved", metavar="RUN")
     parser.add_argument("what", nargs="?", metavar="WHAT")
     parser.add_argument("--sharding", metavar="VALUE", help="why this value lies where it does")
+    parser.add_argument("--tile", metavar="KERNEL", help="the schedules considered for this kernel")
     parser.add_argument("--stage", metavar="NAME", help="this stage only")
     common.add_json(parser, "stack.explain/1")
 
@@ -186,14 +189,28 @@ def run_where(args: argparse.Namespace) -> int:
     return 0
 
 
+def _print_tiles(args: argparse.Namespace) -> int:
+    """The schedules that were considered for a kernel."""
+    choice = tiles.choice_of(load_run(args.saved), args.tile)
+    if args.json:
+        common.print_json({"schema": "stack.explain/1", **choice})
+        return 0
+    print(f"{choice['group']}: {choice['domain'] or choice['by']}")
+    if choice["schedules"]:
+        print(table(tiles.HEADINGS, tiles.rows(choice)))
+    return 0
+
+
 def run_explain(args: argparse.Namespace) -> int:
     """Print what passes did there."""
     if args.sharding:
         for stage, note in notes_of(load_run(args.saved), args.sharding):
             print(f"{stage}: {note}")
         return 0
+    if args.tile:
+        return _print_tiles(args)
     if args.what is None:
-        raise UsageError("explain what? a source line, a node, or --sharding VALUE")
+        raise UsageError("explain what? a source line, a node, --sharding VALUE or --tile KERNEL")
     reasons = [r for r in explain(load_run(args.saved), args.what) if args.stage in (None, r.stage)]
     if args.json:
         told = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
+from stack.schedule import Choice
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 Lines = tuple[str, ...]
@@ -97,6 +98,7 @@ class Log:
     formed: list[Formed] = field(default_factory=list[Formed])
     refused: list[Refused] = field(default_factory=list[Refused])
     notes: list[Note] = field(default_factory=list[Note])
+    choices: list[Choice] = field(default_factory=list[Choice])  # of schedules
 
     @property
     def gpu(self) -> Gpu:
@@ -135,6 +137,7 @@ class Log:
         self.formed += other.formed
         self.refused += other.refused
         self.notes += other.notes
+        self.choices += other.choices
 
     @property
     def by_rule(self) -> Counter[str]:

@@ -49,6 +49,9 @@ class StreamAxes:
             raise CannotTile("its states have several axes of columns")
         self.column = next(iter(columns), "")
         self.columns = self.sizes.get(self.column, 1)
+        for state, place in self.placed.states.items():
+            if state not in self.wide and self.column in map(str, place):
+                raise CannotTile(f"a state of {self.columns} columns is a sum, and no product")
         if self.columns > MOST_COLUMNS:
             raise CannotTile(f"a state of {self.columns} columns")
         self.shared = [n for n in self.sizes if n in self.kept and n != self.column]

@@ -95,14 +95,17 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     between += 2 * sum(_bytes(d.args[1 - axes.side(d)]) for d in axes.wide)
     shared = math.prod(axes.sizes[m] for m in axes.shared)
     elements = shared * tiler.extent / cpu.lanes * ELEMENT
-    fill = tiler.programs * tiler.tile / shared * COLUMN_COST[max(1, tiler.tile // cpu.lanes)]
+    held = max(tiler.tile, cpu.lanes)  # a register that is not full takes as long
+    fill = tiler.programs * held / shared * COLUMN_COST[held // cpu.lanes]
     panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
-    corrections = panels * axes.columns * len(axes.wide) * tiler.tile / cpu.lanes * CORRECTION
+    corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
     is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
     visible = VISIBLE if is_limited else 1
     rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
-    streamed = visible * ((work + elements) * fill + corrections)
-    return Price(streamed, parts + elements + between * cpu.clock / rate)
+    launch = cpu.launch * cpu.clock
+    streamed = launch + visible * ((work + elements) * fill + corrections)
+    kernels = (len(dots) + 1) * launch  # what is between the products is one
+    return Price(streamed, kernels + parts + elements + between * cpu.clock / rate)
 
 
 def _is_short(dot: Node) -> bool:

@@ -67,7 +67,7 @@ class ProductPolicy(Policy):
         return [(schedule, found[schedule]) for schedule in best]
 
     def misfits(self) -> Sequence[Schedule]:
-        tiles = tiles_of(self.product, self.dtype)
+        tiles = tiles_of(self.product, self.dtype, self.gpu)
         return [t.schedule for t in tiles if self.why_illegal(t.schedule)]
 
     def complete(self, given: Schedule) -> Schedule:

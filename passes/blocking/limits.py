@@ -225,7 +225,7 @@ def corners(frame: BlockFrame, line: Dim) -> tuple[Dim, Dim] | None:
     """The least and greatest value on a tile; None where it is no line."""
     least: dict[str, Dim] = {}
     most: dict[str, Dim] = {}
-    for s in symbols(line):
+    for s in sorted(symbols(line), key=str):
         axis = frame.axes.get(s.name)
         if axis is None or not axis.is_tile:
             continue

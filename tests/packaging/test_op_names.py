@@ -22,16 +22,13 @@ def compared(tree: ast.AST) -> Iterator[str]:
         left = ast.unparse(node.left)
         if left != "op" and not left.endswith(".op"):
             continue
-        words = {c.value for p in node.comparators for c in ast.walk(p) if is_text(c)}
+        inner = (c for p in node.comparators for c in ast.walk(p))
+        words = {c.value for c in inner if isinstance(c, ast.Constant)}
         in_table = isinstance(node.ops[0], ast.In | ast.NotIn) and any(
             isinstance(p, ast.Name | ast.Attribute) for p in node.comparators
         )
         if words & set(OPS) or in_table:
             yield ast.unparse(node)
-
-
-def is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def test_what_counts() -> None:

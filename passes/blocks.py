@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_generated, is_running, writes_by_data
+from stack.ir.node import Block, Node
+from stack.ir.traits import is_generated, is_running, is_stream, writes_by_data
 from stack.passes.blocking.horizontal import HorizontalTiler
 from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.passes.blocking.multi_gemm import parts_of
@@ -14,18 +14,17 @@ from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.tile_choice import is_given_to_library
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import unfuse_gemms
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.retreat import instead, smaller
 from stack.passes.tile import alone, check_code, is_bare
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
 
 @dataclass(frozen=True)
-class Blocks(Pass):
+class Blocks(BlockPass):
     """Turn every fusion group and stream into a kernel at the tile level.
 
     It follows the `schedule` of a group; what that leaves open, or a group without one, is as the
@@ -38,18 +37,14 @@ class Blocks(Pass):
     name: ClassVar[str] = "blocks"
     refuse: tuple[str, ...] = ()
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
+    def change(self, block: Block, log: Log) -> Block:
         block = unfuse_gemms(block)
-        changed = changed_bodies(block, lambda b: self._block(b, log))
+        changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if writes_by_data(node):
                 continue  # walked in order: a library does it
             is_own = is_generated(node) and not is_given_to_library(node)
-            if not (is_bare(node) or is_own or node.op == "stream"):
+            if not (is_bare(node) or is_own or is_stream(node)):
                 continue
             try:
                 kernel = self._kernel(node, log.gpu)
@@ -58,7 +53,7 @@ class Blocks(Pass):
                 parts = smaller(node, log.target, True) if node.blocks else None
                 if parts is not None and log.spend("parts", lines):
                     log.note(f"{name} becomes smaller groups: {why}", lines)
-                    changed |= instead(node, self._block(parts.body, log), block)
+                    changed |= instead(node, self.block(parts.body, log), block)
                     continue
                 log.note(f"{name} stays as it is: {why}", lines)
                 continue
@@ -69,7 +64,7 @@ class Blocks(Pass):
     def _kernel(self, node: Node, gpu: Gpu) -> Node:
         group = alone(node) if is_bare(node) else node
         check_code(group, self.refuse)
-        if group.op == "stream":
+        if is_stream(group):
             from stack.passes.blocking.stream import StreamTiler
 
             return StreamTiler(group, target=gpu).kernel()

@@ -19,7 +19,17 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import product
 from stack.ir.node import Func, Node
 from stack.ir.ops import OPS
-from stack.ir.traits import converts, is_alias, is_reduction, negates, place_of, signs, spread
+from stack.ir.traits import (
+    converts,
+    is_alias,
+    is_reduction,
+    negates,
+    negative_of,
+    place_of,
+    reinterprets,
+    signs,
+    spread,
+)
 from stack.ir.types import BOOL, I32, I64, DType
 from stack.passes.rules.indexing import INDEX_RULES
 from stack.passes.rules.movement import MOVEMENT_RULES, unit_reshape
@@ -131,7 +141,7 @@ def idempotent(node: Node, op: Builder, scope: Scope) -> Node | None:
     inner = node.args[0]
     if inner.op == node.op:
         return inner
-    if node.op == "abs" and inner.op == "neg" and node.dtype.kind != "u":
+    if node.op == "abs" and negative_of(inner) and node.dtype.kind != "u":
         return make("abs", inner.args)
     rounded = ("floor", "ceil", "round", "trunc")
     return inner if node.op in rounded and inner.op in rounded else None
@@ -167,14 +177,14 @@ def compares_itself(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
 def minus_negative(node: Node, op: Builder, scope: Scope) -> Node | None:
     """x - (-y) is x + y."""
     x, y = node.args
-    return make("add", (x, y.args[0])) if y.op == "neg" else None
+    return make("add", (x, y.args[0])) if negative_of(y) else None
 
 
 @on("add")
 def plus_negative(node: Node, op: Builder, scope: Scope) -> Node | None:
     """x + (-y) is x - y."""
     x, y = node.args
-    return make("sub", (x, y.args[0])) if y.op == "neg" and node.dtype.kind in "iuf" else None
+    return make("sub", (x, y.args[0])) if negative_of(y) and node.dtype.kind in "iuf" else None
 
 
 @on("select")
@@ -238,7 +248,7 @@ def bitcast_of_bitcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     inner = node.args[0]
     if inner.type == node.type:
         return inner
-    if inner.op == "bitcast":
+    if reinterprets(inner):
         source = inner.args[0]
         return source if source.type == node.type else make("bitcast", (source,), hint=node.type)
     return None

@@ -15,32 +15,30 @@ from stack.ir.axes import Operand, Rule
 from stack.ir.builder import make
 from stack.ir.dim import Dim, product
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_contraction, is_input, is_number, items_of
+from stack.ir.traits import is_contraction, is_input, is_number, is_stream, items_of
 from stack.ir.types import TensorType, TupleType
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.rules.movement import reshape_of_reshape
 from stack.passes.tile import group_of
 from stack.rewrite.engine import Replacement, replace, rewrite
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class Coalesce(Pass):
+class Coalesce(BlockPass):
     """Merge axes that stand side by side wherever they appear: of fusion groups, bare dots and
     streams. Batch axes of a stream stay: its programs share them out as they are."""
 
     name: ClassVar[str] = "coalesce"
 
     def run(self, func: Func, log: Log) -> Func:
-        made = Func(func.name, self._block(func.body, log), func.level)
-        return rewrite(made, (reshape_of_reshape,), log)
+        return rewrite(super().run(func, log), (reshape_of_reshape,), log)
 
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: self._block(b, log))
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
         for node in block.nodes:
-            group = node if node.op == "stream" else group_of(node)
+            group = node if is_stream(node) else group_of(node)
             if group is None:
                 continue
             axes = _Axes(group)
@@ -77,7 +75,7 @@ class _Axes:
             self.dims[node] = list(range(first, first + len(node.shape)))
             self.parents.extend(self.dims[node])
             self._bind(node)
-        if group.op == "stream":
+        if is_stream(group):
             self._bind_stream()
 
     def _bind_stream(self) -> None:
@@ -104,7 +102,7 @@ class _Axes:
         for operand, value in zip((*rule.inputs, *rule.outputs), (*node.args, node), strict=True):
             for name, dim in zip(_names(operand), self.dims[value], strict=True):
                 self._join(named.setdefault(name, dim), dim)
-        if self.group.op == "stream" and is_contraction(node):
+        if is_stream(self.group) and is_contraction(node):
             left, right, made = (set(_names(o)) for o in (*rule.inputs, *rule.outputs))
             self.kept.update(named[name] for name in left & right & made)
 

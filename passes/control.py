@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 
-from stack.ir.node import Block, Node
+from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_control
-from stack.rewrite.engine import Replacement
+from stack.rewrite.engine import Replacement, replace
+from stack.rewrite.log import Log
+from stack.rewrite.passes import Pass
+
+
+class BlockPass(Pass):
+    """A pass that changes one block at a time: bodies of loops and branches, then what is around.
+
+    The inside of a group is one kernel, and is no such body.
+    """
+
+    def run(self, func: Func, log: Log) -> Func:
+        return Func(func.name, self.block(func.body, log), func.level)
+
+    def block(self, block: Block, log: Log) -> Block:
+        """A block, and the bodies in it, after this pass."""
+        changed = changed_bodies(block, lambda b: self.block(b, log))
+        return self.change(replace(block, changed) if changed else block, log)
+
+    @abstractmethod
+    def change(self, block: Block, log: Log) -> Block:
+        """A block after this pass, whose bodies are changed already."""
 
 
 def changed_bodies(block: Block, change: Callable[[Block], Block]) -> dict[Node, Replacement]:
@@ -14,8 +36,7 @@ def changed_bodies(block: Block, change: Callable[[Block], Block]) -> dict[Node,
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
         if is_control(node):
-            blocks = [change(b) for b in node.blocks]
-            if tuple(blocks) != node.blocks:
-                new = Node(node.op, node.args, node.attrs, node.type, blocks)
+            new = node.rebuilt(blocks=[change(b) for b in node.blocks])
+            if new is not node:
                 changed[node] = Replacement(new)
     return changed

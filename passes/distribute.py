@@ -19,7 +19,7 @@ from stack.ir.builder import Builder, constant, rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.ir.space import identity
-from stack.ir.traits import loop_of
+from stack.ir.traits import is_item, is_kernel, is_loop, is_store, loop_of
 from stack.ir.types import I64, TensorType, TupleType
 from stack.passes.cpu_loops.blocked_sums import sum_in_blocks
 from stack.passes.cpu_loops.chunk import (
@@ -56,12 +56,8 @@ class Distribute(Pass):
         log.note(f"vectors of {width} elements; a register has {log.cpu.vector_bytes} bytes")
 
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-            new = node
-            if args != node.args or blocks != node.blocks:
-                new = Node(node.op, args, node.attrs, node.type, blocks)
-            if node.op != "kernel" or node.attrs["level"] != "tile":
-                return new
-            if not log.spend("distribute"):
+            new = node.rebuilt(args, blocks=blocks)
+            if not is_kernel(node, "tile") or not log.spend("distribute"):
                 return new
             return distribute_kernel(new, width, log.cpu)
 
@@ -232,7 +228,7 @@ class _Program:
     def _start(self, sink: Node) -> Node:
         """The memory that a sink starts from; sinks that it follows come first."""
         origin = origin_of(sink)
-        if origin.op in ("store", "loop", "item") and origin not in self.memory:
+        if (is_store(origin) or is_loop(origin) or is_item(origin)) and origin not in self.memory:
             self._sweep([], [origin], [])
         return self.memory.get(origin, origin)
 

@@ -21,7 +21,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, Expr, add, mul, substitute, symbol, symbols
 from stack.ir.node import Func, Node, topological
-from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, spread
+from stack.ir.traits import converts, is_contraction, is_reduction, multiplies, negative_of, spread
 from stack.ir.types import F32, DType
 from stack.passes.rules.dot_layout import dot_axes
 from stack.rewrite.engine import Scope, on, rewrite
@@ -81,8 +81,8 @@ def multiple_of_sum(node: Node, op: Builder, scope: Scope) -> Node | Why | None:
     """sum over k of d_m E_mk is d_m times the sum of E, where that is there."""
     axes: Sequence[int] = node.attrs["axes"]
     product, sign = node.args[0], 1
-    while product.op == "neg":
-        product, sign = product.args[0], -sign
+    while (below := negative_of(product)) is not None:
+        product, sign = below, -sign
     if node.attrs["kind"] != "sum" or not multiplies(product) or not node.dtype.is_float:
         return None
     near: Why | None = None

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from stack.ir.axes import LETTERS
 from stack.ir.builder import make
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.ops import rule_of
 from stack.ir.traits import (
     contractions,
@@ -21,10 +21,11 @@ from stack.ir.traits import (
     is_elementwise,
     is_input,
     is_known,
+    is_while,
     reads_by_data,
 )
 from stack.passes.blocking.tile_choice import best_seconds, product_of
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.hoist import with_values
 from stack.passes.rules.dot_layout import dot_axes, make_dot, reshaped
 from stack.passes.rules.transposes import transposed
@@ -34,27 +35,21 @@ from stack.passes.trip_counts import counter
 from stack.rewrite import engine
 from stack.rewrite.engine import Replacement
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
 MOST = 1  # times the memory of what a product is made of that its results may take
 
 
 @dataclass(frozen=True)
-class Fission(Pass):
+class Fission(BlockPass):
     """Compute products of the rows that a loop reads in turn before it, where that takes less."""
 
     name: ClassVar[str] = "fission"
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: self._block(b, log))
-        block = engine.replace(block, changed) if changed else block
+    def change(self, block: Block, log: Log) -> Block:
         moved: dict[Node, Replacement] = {}
         for node in block.nodes:
-            count = node.attrs.get("trip_count", 0) if node.op == "while" else 0
+            count = node.attrs.get("trip_count", 0) if is_while(node) else 0
             place = counter(node) if count > 1 else None
             if place is None:
                 continue
@@ -95,7 +90,7 @@ class _Turns:
             return None
         if all(a in self.fixed or is_known(a) for a in node.args):
             args = [self.fixed.get(a, a) for a in node.args]
-            self.fixed[node] = Node(node.op, args, node.attrs, node.type)
+            self.fixed[node] = node.rebuilt(args)
             return None
         if reads_by_data(node):
             return self._rows_read(node, index)

@@ -14,7 +14,7 @@ from stack.ir.data import INLINE_ELEMENTS
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace
-from stack.ir.traits import repeats
+from stack.ir.traits import is_constant, is_positions, repeats
 from stack.ir.types import TensorType
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
@@ -83,13 +83,13 @@ def _source(node: Node) -> Node | None:
     """The constant behind a value, through a broadcast; an iota counts as one."""
     if repeats(node):
         node = node.args[0]
-    return node if node.op in ("const", "iota") else None
+    return node if is_constant(node) or is_positions(node) else None
 
 
 def _elements(node: Node) -> int:
     """Elements of the constant array behind a value."""
     source = _source(node)
-    if source is None or source.op == "iota":
+    if source is None or is_positions(source):
         return 0
     size = source.tensor.size
     return size if isinstance(size, int) else 1 << 62

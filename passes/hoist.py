@@ -11,33 +11,27 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import param, rebuild_block
-from stack.ir.node import Block, Func, Node, unique_name
+from stack.ir.node import Block, Node, unique_name
 from stack.ir.ops import lookup
-from stack.ir.traits import is_alias, is_input, is_item, is_known, repeats
+from stack.ir.traits import is_alias, is_input, is_item, is_known, is_while, repeats
 from stack.ir.types import TensorType, TupleType
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 
 STAY = ("control", "foreign")  # kinds of ops that run where they stand
 
 
 @dataclass(frozen=True)
-class Hoist(Pass):
+class Hoist(BlockPass):
     """Compute what does not change in a loop of known turns before it."""
 
     name: ClassVar[str] = "hoist"
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: self._block(b, log))
-        block = replace(block, changed) if changed else block
+    def change(self, block: Block, log: Log) -> Block:
         moved: dict[Node, Replacement] = {}
         for node in block.nodes:
-            if node.op != "while" or node.attrs.get("trip_count", 0) < 2:
+            if not is_while(node) or node.attrs.get("trip_count", 0) < 2:
                 continue
             values = _unchanging(node)
             if values and log.spend("hoist", block.locs.get(node, ())):
@@ -86,16 +80,10 @@ def with_values(
     fresh = {n: read(p) for n, p in zip(values, given, strict=True)}
     tests = Block((*test.params, *given), test.results, test.names, test.locs)
     inner = rebuild_block(
-        body, lambda old, args, blocks: fresh.get(old) or _again(old, args, blocks)
+        body, lambda old, args, blocks: fresh.get(old) or old.rebuilt(args, blocks=blocks)
     )
     turn = Block((*inner.params, *given), (*inner.results, *given), inner.names, inner.locs)
     types = TupleType((*loop.types, *(n.tensor for n in given)))
     new = Node(loop.op, (*loop.args, *values.values()), loop.attrs, types, (tests, turn))
     is_tuple = isinstance(loop.type, TupleType)
     return new if is_tuple else Node("item", (new,), {"index": 0}, loop.type)
-
-
-def _again(old: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-    if args == old.args and blocks == old.blocks:
-        return old
-    return Node(old.op, args, old.attrs, old.type, blocks)

@@ -8,22 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Block, Func, Node, topological
+from stack.ir.node import Block, Node, topological
 from stack.ir.traits import contractions, items_of
 from stack.ir.types import TupleType
 from stack.passes.blocking.horizontal import side_by_side
 from stack.passes.blocking.multi_gemm import left_of
 from stack.passes.blocking.tile_choice import Product, best_seconds, horizontal_product, product_of
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class HorizontalFusion(Pass):
+class HorizontalFusion(BlockPass):
     """Put groups of one product each, all of one left operand, side by side in one kernel.
 
     Only where the model of `tiles` expects that to be faster. Each keeps what follows it.
@@ -35,12 +34,7 @@ class HorizontalFusion(Pass):
     name: ClassVar[str] = "horizontal_fusion"
     most: int = 4
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: self._block(b, log))
-        block = replace(block, changed) if changed else block
+    def change(self, block: Block, log: Log) -> Block:
         refused: set[Node] = set()
         while True:
             # one at a time: what was put together may make others wait for each other

@@ -9,7 +9,7 @@ from typing import ClassVar
 from stack.ir.builder import Builder
 from stack.ir.node import Func, Node
 from stack.ir.streaming import expanded
-from stack.ir.traits import place_of
+from stack.ir.traits import is_stream, place_of
 from stack.rewrite.engine import Scope, Simple, inline_block, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
@@ -46,7 +46,7 @@ def _stream(node: Node, op: Builder, scope: Scope) -> Node | None:
 
 def _item_of_stream(node: Node, op: Builder, scope: Scope) -> Node | None:
     source = node.args[0]
-    return _stream_results(source, op)[place_of(node)] if source.op == "stream" else None
+    return _stream_results(source, op)[place_of(node)] if is_stream(source) else None
 
 
 _STREAM_RULES = (

@@ -39,9 +39,9 @@ class KMajor(Pass):
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
-                blocks = tuple(self._block(b, log, *_inside(node, b)) for b in node.blocks)
-                if blocks != node.blocks:
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                blocks = [self._block(b, log, *_inside(node, b)) for b in node.blocks]
+                new = node.rebuilt(blocks=blocks)
+                if new is not node:
                     changed[node] = Replacement(new)
             if not (is_contraction(node) and may_round(node)):
                 continue

@@ -10,40 +10,41 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
-from stack.ir.builder import make, param
-from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_alias, is_fusion, is_generated, is_input, is_item, is_known
+from stack.ir.builder import block_of, make
+from stack.ir.node import Block, Node
+from stack.ir.traits import (
+    is_alias,
+    is_fusion,
+    is_generated,
+    is_input,
+    is_item,
+    is_kernel,
+    is_known,
+)
 from stack.ir.types import TupleType
 from stack.passes.blocking.tile_choice import is_given_to_library
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 
 
 @dataclass(frozen=True)
-class Library(Pass):
+class Library(BlockPass):
     """Wrap every op that is left on its own, and every group without a schedule."""
 
     name: ClassVar[str] = "library"
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, _label(func.body, log), func.level)
-
-
-def _label(block: Block, log: Log) -> Block:
-    """Loop and branch bodies first; the inside of a group is one step and is not walked."""
-    changed = changed_bodies(block, lambda b: _label(b, log))
-    for node in block.nodes:
-        if is_generated(node):
-            attrs = {**node.attrs, "kind": "library", "why": _why_group(node)}
-            new = Node("fusion", node.args, attrs, node.type, node.blocks)
-            changed[node] = Replacement(new)
-        elif _is_lone_item(node):
-            changed[node] = Replacement(wrap(node.args[0]))
-        elif not (_is_free(node) or _is_step(node)) and log.spend("library"):
-            changed[node] = Replacement(wrap(node))
-    return replace(block, changed) if changed else block
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
+        for node in block.nodes:
+            if is_generated(node):
+                attrs = {**node.attrs, "kind": "library", "why": _why_group(node)}
+                changed[node] = Replacement(node.rebuilt(attrs=attrs))
+            elif _is_lone_item(node):
+                changed[node] = Replacement(wrap(node.args[0]))
+            elif not (_is_free(node) or _is_step(node)) and log.spend("library"):
+                changed[node] = Replacement(wrap(node))
+        return replace(block, changed) if changed else block
 
 
 def _why_group(group: Node) -> str:
@@ -58,7 +59,7 @@ def _is_free(node: Node) -> bool:
 
 def _is_step(node: Node) -> bool:
     """Whether a node is a step, or steps, by itself."""
-    is_made = is_fusion(node) or node.op == "kernel"
+    is_made = is_fusion(node) or is_kernel(node)
     return is_made or ops.lookup(node.op).kind in ("control", "foreign")
 
 
@@ -72,14 +73,8 @@ def _is_lone_item(node: Node) -> bool:
 
 def wrap(node: Node) -> Node:
     """One op as a library step."""
-    params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
-    inner = Node(node.op, params, node.attrs, node.type, node.blocks)
-    if isinstance(node.type, TupleType):
-        results = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.type.items)]
-    else:
-        results = [inner]
     attrs = {"kind": "library", "name": node.op, "why": _reason(node)}
-    return make("fusion", node.args, attrs, (Block(params, results),))
+    return make("fusion", node.args, attrs, (block_of(node),))
 
 
 def _reason(node: Node) -> str:

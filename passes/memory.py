@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_alias, is_control, is_group, is_item, maker, place_of
+from stack.ir.traits import is_alias, is_control, is_group, is_item, is_while, maker, place_of
 from stack.ir.types import TensorType, TupleType
 from stack.passes.control import changed_bodies
 from stack.passes.updates import in_place, is_library_of, updatable
@@ -50,7 +50,7 @@ class Memory(Pass):
             if is_group(node) and log.spend("place"):
                 keys_of = () if "updates" in node.attrs else uses.results(node)
                 at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(_types(node))
-                new = Node(node.op, node.args, {**node.attrs, "at": at}, node.type, node.blocks)
+                new = node.rebuilt(attrs={**node.attrs, "at": at})
                 changed[node] = Replacement(new)
         if lives:
             log.note(f"{len(lives)} intermediates of {plain} bytes share an arena of {total} bytes")
@@ -61,10 +61,9 @@ class Memory(Pass):
         changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             if is_control(node):
-                body = node.blocks[1] if node.op == "while" else None
-                blocks = [self._update(b, log, b is body) for b in node.blocks]
-                if tuple(blocks) != node.blocks:
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                body = node.blocks[1] if is_while(node) else None
+                new = node.rebuilt(blocks=[self._update(b, log, b is body) for b in node.blocks])
+                if new is not node:
                     changed[node] = Replacement(new)
         for node, operand in updatable(block, carried, self.updated).items():
             if log.spend("update", block.locs.get(node, ())):

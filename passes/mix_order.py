@@ -14,23 +14,22 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.builder import Builder, make, param
-from stack.ir.node import Block, Func, Node, deps, topological
+from stack.ir.node import Block, Node, deps, topological
 from stack.ir.tensor_ops import result_type
 from stack.ir.traits import behind, is_alias, is_fusion, is_item, is_reduction, maker
 from stack.ir.types import TupleType
 from stack.passes.blocking.mix_order import MixOrderTiler, space_of
 from stack.passes.blocking.tiler import BlockTiler
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.rules.dot_layout import reshaped
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
 
 @dataclass(frozen=True)
-class MixOrder(Pass):
+class MixOrder(BlockPass):
     """Join groups with reductions along and across the same lines.
 
     Attributes:
@@ -42,12 +41,7 @@ class MixOrder(Pass):
     max_inputs: int = 32
     min_programs: int = 48
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: b if b.is_open else self._block(b, log))
-        block = replace(block, changed) if changed else block
+    def change(self, block: Block, log: Log) -> Block:
         while True:
             fused = self._step(block, log)
             if fused is None:

@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from stack.ir.builder import Builder, constant, make, param
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.traits import contractions
 from stack.passes.blocking.tile_choice import PROLOGUE, best_seconds, product_of
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.tile import group_of
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.target import Gpu
 
 WORD = 16  # bytes
@@ -28,7 +27,7 @@ ELEMENT_WISE = 0.2  # of its rate that a product reaches whose operands are read
 
 
 @dataclass(frozen=True)
-class PadRows(Pass):
+class PadRows(BlockPass):
     """Copy operands of products to rows of whole words, where that takes less time than it saves.
 
     A group that reads one names it in `padded`: past what it slices off there are zeros.
@@ -36,11 +35,8 @@ class PadRows(Pass):
 
     name: ClassVar[str] = "pad_rows"
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: self._block(b, log))
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
         readers = [(node, _ragged(node)) for node in block.nodes]
         copies: dict[Node, Node] = {}
         for arg in dict.fromkeys(n.args[i] for n, places in readers for i in places):

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.builder import Builder, param
+from stack.ir.builder import Builder, param, results_of
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_fusion, is_item, is_known, items_of, place_of
+from stack.ir.traits import is_fusion, is_item, is_known, is_stream, items_of, place_of
 from stack.ir.types import TupleType
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.fuse import Fuse
 from stack.passes.inline import Unfuse
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.schedule import schedules_of
 from stack.target import Target
 
 
 @dataclass(frozen=True)
-class Retreat(Pass):
+class Retreat(BlockPass):
     """Give every group that is marked `refused` its next schedule, smaller groups, or to a library.
 
     A group comes to an end of this: schedules are named in order, groups hold fewer ops each time.
@@ -35,11 +33,8 @@ class Retreat(Pass):
     name: ClassVar[str] = "retreat"
     schedules: int = 0
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        changed = changed_bodies(block, lambda b: self._block(b, log))
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             why, lines = node.attrs.get("refused"), block.locs.get(node, ())
             if why is None or not log.spend("retreat", lines):
@@ -77,11 +72,11 @@ def smaller(node: Node, target: Target | None, scheduled: bool) -> Func | None:
     """A group or stream as a function of smaller groups, with their schedules where they are
     `scheduled`; None where it cannot be split."""
     params = [param(f"x{i}", a.type) for i, a in enumerate(node.args)]
-    group = _with(Node(node.op, params, node.attrs, node.type, node.blocks))
-    alone = Func("parts", Block(params, _results(group)))
+    group = _with(node.rebuilt(params))
+    alone = Func("parts", Block(params, results_of(group)))
     plain = Unfuse().run(alone, Log(target=target))
     limit = len(plain.nodes) // 2
-    if node.op == "stream":
+    if is_stream(node):
         return _scheduled(Fuse().run(plain, Log(target=target)), target, scheduled)
     while limit:
         parts = Fuse(max_nodes=limit).run(plain, Log(target=target))
@@ -104,13 +99,7 @@ def _with(node: Node, **more: object) -> Node:
     """The group without its mark, and with other attributes; None takes one away."""
     attrs = {**node.attrs, "refused": None, **more}
     held = {k: v for k, v in attrs.items() if v is not None}
-    return Node(node.op, node.args, held, node.type, node.blocks)
-
-
-def _results(node: Node) -> Sequence[Node]:
-    if not isinstance(node.type, TupleType):
-        return [node]
-    return [Node("item", (node,), {"index": i}, t) for i, t in enumerate(node.type.items)]
+    return node.rebuilt(attrs=held)
 
 
 def instead(node: Node, parts: Block, block: Block) -> dict[Node, Replacement]:

@@ -30,9 +30,7 @@ class Rounding(Pass):
             if _rounds(node) and log.spend("rounding", func.body.locs.get(node, ())):
                 wide = Node(node.op, [_widened(a) for a in args], node.attrs, _wide(node.tensor))
                 return make("cast", (wide,), hint=node.tensor)
-            if args == node.args and blocks == node.blocks:
-                return node
-            return Node(node.op, args, node.attrs, node.type, blocks)
+            return node.rebuilt(args, blocks=blocks)
 
         return rebuild(func, visit)
 

@@ -9,26 +9,27 @@ from typing import ClassVar
 from stack.errors import UsageError
 from stack.imports import function_of
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_contraction
+from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.blocking.policies import block_policy
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
-from stack.passes.gpu_loops.tile_policy import WithForms, is_staged, tile_policy
+from stack.passes.gpu_loops.tile_policy import WithForms, is_staged
 from stack.passes.tile import alone
+from stack.passes.tile_gpu import staged_policy
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.schedule import Policy, Schedule, given_for, is_pattern, with_schedules
+from stack.schedule import Choice, Policy, Schedule, given_for, is_pattern, with_schedules
 from stack.target import Gpu, Target, as_cpu, as_gpu
 
 
 def _threads_policy(group: Node, target: Target | None) -> Policy | None:
     """Staged products have tiles of their own; all else is kernels of blocks."""
     gpu = as_gpu(target)
-    staged = tile_policy(group, gpu)
+    staged = staged_policy(group, gpu)
     if staged is not None and is_staged(group, gpu):
         return staged
     blocks = block_policy(group, gpu)
@@ -104,11 +105,13 @@ class _Writer:
                 policy = _policy(node, self.loops, self.log.target)
             except CannotTile as why:
                 self.refused[name] = str(why)
+                self.log.choices.append(Choice(name, "", f"no kernel of its own: {why}"))
                 continue
             if policy is None:
                 continue
             self.names[f"%{name}"] = None
             found = self._given(policy, lines, name, str(node.attrs.get("name", "")))
+            self.log.choices.append(Choice.of(policy, name, found[0] if found else ""))
             found = found or self._proposed(policy, name, node, lines)
             if found and self.log.spend("schedule", lines):
                 changed[node] = Replacement(with_schedules(_group(node), found))
@@ -163,7 +166,7 @@ def _policy(node: Node, loops: str, target: Target | None) -> Policy | None:
 
     Raises CannotTile.
     """
-    if node.op not in ("fusion", "stream", "dot") or node.attrs.get("kind") == "library":
+    if not (is_generated(node) or is_stream(node) or is_contraction(node)):
         return None
     policy = LOOPS[loops] if loops in LOOPS else function_of(loops)
     return policy(_group(node), target)

@@ -13,17 +13,16 @@ It pays where the mask is shared by much more work: heads, and the depth of prod
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.axes import Index
-from stack.ir.builder import constant, make, param
+from stack.ir.builder import constant, make, param, remade
 from stack.ir.cost import total
 from stack.ir.dim import symbol, symbols
 from stack.ir.node import Block, Func, Node, topological
-from stack.ir.traits import is_input
+from stack.ir.traits import is_input, is_stream
 from stack.ir.types import I32, TensorType
 from stack.passes.blocking.limits import index_in_pass
 from stack.passes.blocking.stream_index_maps import stream_index_maps
@@ -55,7 +54,7 @@ class StreamLimits(Pass):
     def run(self, func: Func, log: Log) -> Func:
         changed: dict[Node, Replacement] = {}
         for node in func.nodes:
-            if node.op != "stream":
+            if not is_stream(node):
                 continue
             mask = _mask(node)
             if mask is None:
@@ -150,7 +149,7 @@ def _is_told(comparison: Node, place: Index) -> bool:
 def _intervals(stream: Node, mask: Mask) -> tuple[BlockIntervals, Span]:
     """The mask on blocks of its streamed axis and the longest other one."""
     outside = dict(zip(stream.blocks[0].params, stream.args, strict=True))
-    source = _copied(mask.source, outside)
+    source = remade([mask.source], outside)[mask.source]
     shape = [static(mask.select.shape[a]) for a in mask.at]
     iter_vars = tuple(symbol(f"d{i}", 0, s - 1) for i, s in enumerate(shape))
     rows = max((a for a in range(len(shape)) if a != mask.axis), key=lambda a: shape[a])
@@ -213,13 +212,3 @@ def _condition(mask: Mask, intervals: BlockIntervals, first: Node, last: Node, m
         return make("and", (make("or", (old, seen)), inside))
     outside = make("or", (make("lt", (number, first)), make("ge", (number, last))))
     return make("or", (make("and", (old, make("not", (seen,)))), outside))
-
-
-def _copied(node: Node, known: Mapping[Node, Node]) -> Node:
-    """A node with other parameters."""
-    made = dict(known)
-    for old in topological([node]):
-        if old not in made:
-            args = [made[a] for a in old.args]
-            made[old] = Node(old.op, args, old.attrs, old.type, old.blocks)
-    return made[node]

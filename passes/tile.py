@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from stack.ir import ops
 from stack.ir.builder import Builder, param
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Node
 from stack.ir.traits import (
     contractions,
     is_alias,
@@ -16,10 +16,11 @@ from stack.ir.traits import (
     is_formula,
     is_fusion,
     is_generated,
+    is_stream,
     mixes,
 )
 from stack.ir.types import I64, TensorType
-from stack.passes.control import changed_bodies
+from stack.passes.control import BlockPass
 from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
@@ -30,7 +31,6 @@ from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
-from stack.rewrite.passes import Pass
 from stack.schedule import Schedule
 from stack.target import Target, as_cpu
 
@@ -38,7 +38,7 @@ __all__ = ["CannotTile", "Tile", "alone", "check_code", "group_of", "tile_group"
 
 
 @dataclass(frozen=True)
-class Tile(Pass):
+class Tile(BlockPass):
     """Turn every fusion group that is not a library call, and every stream, into a kernel of tiles.
 
     Attributes:
@@ -48,15 +48,11 @@ class Tile(Pass):
     name: ClassVar[str] = "tile"
     refuse: tuple[str, ...] = ()
 
-    def run(self, func: Func, log: Log) -> Func:
-        return Func(func.name, self._block(func.body, log), func.level)
-
-    def _block(self, block: Block, log: Log) -> Block:
-        """Loop and branch bodies first; the inside of a group is one kernel and is not walked."""
-        changed = changed_bodies(block, lambda b: self._block(b, log))
+    def change(self, block: Block, log: Log) -> Block:
+        changed: dict[Node, Replacement] = {}
         for node in block.nodes:
             group = alone(node) if is_bare(node) else node
-            if not (is_generated(group) or group.op == "stream"):
+            if not (is_generated(group) or is_stream(group)):
                 continue
             try:
                 kernel = self._kernel(group, log)
@@ -146,7 +142,7 @@ def _first_position(b: Builder, node: Node, x: Node) -> Node:
 
 def tile_group(group: Node, target: Target | None = None) -> Node:
     """The kernel node of one fusion group or stream, for a CPU. Raises CannotTile."""
-    if group.op == "stream":
+    if is_stream(group):
         return StreamTiler(group, target=target).kernel()
     body = group.blocks[0]
     if contractions(body.nodes):

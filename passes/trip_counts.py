@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from stack.ir.builder import rebuild
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import number, signs
+from stack.ir.traits import is_while, number, signs
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
@@ -24,13 +24,11 @@ class TripCounts(Pass):
 
     def run(self, func: Func, log: Log) -> Func:
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-            new = node
-            if args != node.args or blocks != node.blocks:
-                new = Node(node.op, args, node.attrs, node.type, blocks)
-            count = trip_count(new) if new.op == "while" else None
+            new = node.rebuilt(args, blocks=blocks)
+            count = trip_count(new) if is_while(new) else None
             if count is None or not log.spend("trip_counts", func.body.locs.get(node, ())):
                 return new
-            return Node(new.op, new.args, {**new.attrs, "trip_count": count}, new.type, new.blocks)
+            return new.rebuilt(attrs={**new.attrs, "trip_count": count})
 
         return rebuild(func, visit)
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from stack.ir.builder import rebuild_block
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias, is_group, is_input, is_loop
+from stack.ir.traits import is_alias, is_group, is_input, is_kernel, is_load, is_loop, is_store
 from stack.ir.types import TupleType
 
 
 def copied(kernel: Node) -> tuple[Node, int] | None:
     """The loop that copies an operand of its size into the only result, and which operand."""
-    if kernel.op != "kernel" or isinstance(kernel.type, TupleType):
+    if not is_kernel(kernel) or isinstance(kernel.type, TupleType):
         return None
     block = kernel.blocks[0]
     for node in block.nodes:
@@ -38,7 +38,7 @@ def _source(loop: Node, outer: Mapping[Node, int]) -> Node | None:
     (last,) = block.results
     if is_loop(last) and last.args == (memory,):
         return _source(last, steps)
-    if last.op != "store" or last.args[0] is not memory or last.args[1].op != "load":
+    if not is_store(last) or last.args[0] is not memory or not is_load(last.args[1]):
         return None
     index, mask, _ = access_parts(last)
     load = last.args[1]
@@ -69,16 +69,15 @@ def in_place(step: Node, operand: int) -> Node:
     attrs = {**step.attrs, "updates": operand}
     found = copied(step)
     if found is None:
-        return Node(step.op, step.args, attrs, step.type, step.blocks)
+        return step.rebuilt(attrs=attrs)
     copy = found[0]
 
     def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
         if node is copy:
             return args[0]
-        same = args == node.args and blocks == node.blocks
-        return node if same else Node(node.op, args, node.attrs, node.type, blocks)
+        return node.rebuilt(args, blocks=blocks)
 
-    return Node(step.op, step.args, attrs, step.type, (rebuild_block(step.blocks[0], visit),))
+    return step.rebuilt(attrs=attrs, blocks=(rebuild_block(step.blocks[0], visit),))
 
 
 def owner(value: Node) -> Node:

@@ -8,10 +8,10 @@ import torch
 
 from stack.frontends.torch_conv import convolution
 from stack.frontends.torch_space import TorchSpace
+from stack.ir.builder import block_of
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
-from stack.ir.types import TupleType
 
 from ..runtime.device import Fill, Library, Make
 from .convolutions import convolution_call
@@ -52,7 +52,7 @@ class DeviceSpace(TorchSpace):
 
 def library_of(node: Node, space: DeviceSpace) -> Library:
     """What runs a library group or a bare tensor op."""
-    body = node.blocks[0] if node.op == "fusion" else _alone(node)
+    body = node.blocks[0] if node.op == "fusion" else block_of(node)
     operations = [n for n in body.nodes if n.op != "item"]
     inner = [n for n in operations if n.op != "slice"]
     if len(inner) == 1 and inner[0].op == "dot":
@@ -104,15 +104,6 @@ def _allocating(body: Block, node: Node, space: DeviceSpace) -> Make:
         return [call(node, *(inputs[i] for i in places)).contiguous()]
 
     return run
-
-
-def _alone(node: Node) -> Block:
-    params = [Node("param", (), {"name": f"p{i}"}, a.type) for i, a in enumerate(node.args)]
-    inner = Node(node.op, params, node.attrs, node.type, node.blocks)
-    if not isinstance(node.type, TupleType):
-        return Block(params, [inner])
-    items = [Node("item", (inner,), {"index": i}, t) for i, t in enumerate(node.types)]
-    return Block(params, items)
 
 
 def _evaluated(body: Block, space: DeviceSpace) -> Fill:

@@ -12,7 +12,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import substitute
 from stack.ir.node import Node, topological
-from stack.ir.traits import reads_by_data
+from stack.ir.traits import connective, is_elementwise, is_formula, is_input, negates, reads_by_data
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import corners
 from stack.passes.blocking.reduce import unscaled
@@ -31,15 +31,15 @@ def can_hold(
     """
     if ops.is_view(node):
         return can_hold(frame, node.args[0], ops.pull(node, index)[0], positive)
-    if node.op == "not":
+    if negates(node):
         return can_hold(frame, node.args[0], index, not positive)
     if _is_one(frame, node, index):
         value = frame.value(node, index)
         return value if positive else frame.apply("not", [value])
-    if node.op in ("and", "or", "mul", "add"):
+    if connective(node):
         parts = [can_hold(frame, a, index, positive) for a in node.args]
         known = [p for p in parts if p is not None]
-        needs_all = (node.op in ("and", "mul")) == positive
+        needs_all = (connective(node) > 0) == positive
         if not known or (not needs_all and len(known) < len(parts)):
             return None
         return frame.apply("and" if needs_all else "or", known) if len(known) > 1 else known[0]
@@ -61,13 +61,11 @@ def _is_one(frame: BlockValues, node: Node, index: Index) -> bool:
     """Whether a node has one value on the whole tile, which costs little to compute."""
     if ops.is_view(node):
         return _is_one(frame, node.args[0], ops.pull(node, index)[0])
-    if node.op == "const":
-        return not node.tensor.rank
-    if node.op in ("param", "iota"):
+    if is_input(node) or is_formula(node):
         return not any(frame.tile_axes(d) for d in index)
-    if ops.lookup(node.op).kind != "elementwise":
-        return False
-    return all(_is_one(frame, a, index if a.tensor.rank else ()) for a in node.args)
+    return is_elementwise(node) and all(
+        _is_one(frame, a, index if a.tensor.rank else ()) for a in node.args
+    )
 
 
 def _is_costly(node: Node) -> bool:

@@ -11,7 +11,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, bounds
 from stack.ir.node import Node
-from stack.ir.traits import converts
+from stack.ir.traits import converts, divides, is_exponential, is_number, number, repeats, signs
 from stack.ir.types import DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.reduce import BlockReduce, unscaled
@@ -29,10 +29,9 @@ COARSE = 2.0**30  # products with log2(e) that are larger are off by too many po
 def _inverse(value: NamedTile) -> NamedTile | None:
     """1 / c of a number c in f32."""
     node = value.node
-    if node.op != "const" or node.tensor.rank or node.dtype.name != "f32":
+    if not is_number(node) or node.dtype.name != "f32" or not 1e-30 < abs(number(node)) < 1e30:
         return None
-    number = float(node.attrs["value"].array)
-    return NamedTile(constant(1.0 / number, node.dtype)) if 1e-30 < abs(number) < 1e30 else None
+    return NamedTile(constant(1.0 / number(node), node.dtype))
 
 
 def _placed(dot: Node, index: Index, axis: Axis) -> dict[str, Dim]:
@@ -64,9 +63,9 @@ class BlockDots(BlockReduce):
 
     def compute(self, node: Node, args: Sequence[NamedTile]) -> NamedTile:
         """An elementwise op of values, with the arithmetic of the frameworks' own GPU kernels."""
-        if node.op in ("exp", "exp2"):
+        if is_exponential(node):
             return self._power(node.op, args[0])
-        if node.op == "div" and (inverse := _inverse(args[1])) is not None:
+        if divides(node) and (inverse := _inverse(args[1])) is not None:
             return self.apply("mul", [args[0], inverse])
         return super().compute(node, args)
 
@@ -99,12 +98,12 @@ class BlockDots(BlockReduce):
         there.
         """
         node = value.node
-        if op == "exp2" or node.dtype.name != "f32" or node.op != "sub" or not value.axes:
+        if op == "exp2" or node.dtype.name != "f32" or signs(node) != (1, -1) or not value.axes:
             return self.apply(op, [value])
         if not any(x.dtype.is_float and x.dtype.bits <= 16 for x in self.inputs):
             return self.apply(op, [value])
         left, right = node.args
-        if right.op != "broadcast":
+        if not repeats(right):
             return self.apply(op, [value])
         base, scale = unscaled(self.b, left)
         small = right.args[0]

@@ -27,7 +27,7 @@ from stack.ir.dim import (
     symbol,
 )
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts
+from stack.ir.traits import converts, is_load, number
 from stack.ir.types import I32, I64, DType, TensorType, TupleType
 from stack.passes.tiling.frame import static
 
@@ -268,7 +268,7 @@ class BlockFrame:
         if not axis.is_tile:
             return NamedTile(axis.start)
         places = self.steps_of(name).node
-        if axis.start.op != "const" or axis.start.attrs["value"].array != 0:
+        if number(axis.start) != 0:
             places = self.b.add(axis.start, places)
             self.b.names.setdefault(places, f"at_{name}")
         return NamedTile(places, (name,))
@@ -390,7 +390,7 @@ class BlockFrame:
 
 def _loaded_bytes(block: Block) -> int:
     """Bytes of the tiles that one iteration of a loop loads."""
-    loads = [n for n in block.nodes if n.op == "load" and n.tensor.rank]
+    loads = [n for n in block.nodes if is_load(n) and n.tensor.rank]
     return sum(prod(map(static, n.shape)) * n.dtype.bytes for n in loads)
 
 

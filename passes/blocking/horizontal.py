@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stack.ir.builder import param
+from stack.ir.builder import Builder, param
 from stack.ir.control_ops import result_type
 from stack.ir.dim import Dim, Expr, substitute, symbol
 from stack.ir.node import Block, Node, topological
@@ -18,6 +18,7 @@ from stack.passes.blocking.tiler import BlockTiler, Grid, Stored
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.contraction import roles_of
 from stack.passes.tiling.frame import CannotTile, static
+from stack.rewrite.engine import inline_block
 
 
 def horizontal_products(body: Block) -> list[Product]:
@@ -57,21 +58,11 @@ def side_by_side(groups: Sequence[Node]) -> Node:
     """One group of several; its results are theirs, in order."""
     params: dict[Node, Node] = {}
     results: list[Node] = []
-    names: dict[Node, str] = {}
-    locs: dict[Node, tuple[str, ...]] = {}
+    b = Builder()
     for group in groups:
-        body = group.blocks[0]
-        done: dict[Node, Node] = {}
-        for inner, outer in zip(body.params, group.args, strict=True):
-            done[inner] = params.setdefault(outer, param(f"p{len(params)}", outer.type))
-        for node in body.nodes:
-            args = [done[a] for a in node.args]
-            done[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
-            if node in body.names:
-                names.setdefault(done[node], body.names[node])
-            locs.setdefault(done[node], body.locs.get(node, ()))
-        results.extend(done[r] for r in body.results)
-    block = Block(list(params.values()), results, names, locs)
+        args = [params.setdefault(a, param(f"p{len(params)}", a.type)) for a in group.args]
+        results.extend(inline_block(group.blocks[0], args, b))
+    block = b.block(list(params.values()), results)
     attrs = {"kind": "gemm", "name": "_and_".join(str(g.attrs["name"]) for g in groups)}
     return Node("fusion", list(params), attrs, result_type(block.type), (block,))
 

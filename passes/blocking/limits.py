@@ -16,7 +16,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, Symbol, add, mul, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import choice, is_reduction
+from stack.ir.traits import choice, is_elementwise, is_reduction
 from stack.passes.blocking.fold import BlockFold
 from stack.passes.blocking.frame import Axis, BlockFrame, NamedTile
 from stack.passes.positions.affine import slope
@@ -191,13 +191,12 @@ def _indices_of(root: Node, place: Index, target: Node) -> set[Index]:
         if node is target:
             found.add(index)
             continue
-        if (node, index) in seen or node.op in ("param", "const", "iota", "reduce", "dot"):
+        if (node, index) in seen:
             continue
         seen.add((node, index))
-        kind = ops.lookup(node.op).kind
-        if kind == "elementwise":
+        if is_elementwise(node):
             pending.extend((a, index if a.tensor.rank else ()) for a in node.args)
-        elif kind == "movement" and node.op in ("broadcast", "reshape", "transpose"):
+        elif ops.is_whole_view(node):
             pending.append((node.args[0], ops.pull(node, index)[0]))
     return found
 
@@ -226,7 +225,7 @@ def corners(frame: BlockFrame, line: Dim) -> tuple[Dim, Dim] | None:
     """The least and greatest value on a tile; None where it is no line."""
     least: dict[str, Dim] = {}
     most: dict[str, Dim] = {}
-    for s in symbols(line):
+    for s in sorted(symbols(line), key=str):
         axis = frame.axes.get(s.name)
         if axis is None or not axis.is_tile:
             continue

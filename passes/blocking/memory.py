@@ -8,6 +8,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, mul, symbols
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_number, number
 from stack.ir.types import I32, DType, TensorType
 from stack.passes.blocking.block_policy import MASKED, BlockPolicy
 from stack.passes.blocking.fold import BlockFold
@@ -129,7 +130,7 @@ class BlockMemory(BlockFold):
         shape = tuple(self.axes[n].block if n else 1 for n in dims)
         type_ = TensorType(memory.dtype, shape, "tile")
         attrs: dict[str, object] = {"clip": True} if clip else {}
-        if self.evict and any(n is None and s.op != "const" for s, n in zip(starts, along)):
+        if self.evict and any(n is None and not is_number(s) for s, n in zip(starts, along)):
             attrs["evict"] = self.evict  # what other programs read too stays anyway
         extra: list[Node] = []
         if guard is not None:
@@ -210,4 +211,4 @@ class BlockMemory(BlockFold):
 
 
 def _is_zero(start: Node) -> bool:
-    return start.op == "const" and start.attrs["value"].array == 0
+    return number(start) == 0

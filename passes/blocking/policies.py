@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stack.ir.node import Node
-from stack.ir.traits import contractions, is_contraction, is_running
+from stack.ir.traits import contractions, is_contraction, is_running, is_stream
 from stack.passes.blocking.horizontal import horizontal_products
 from stack.passes.blocking.mix_order import space_of
 from stack.passes.blocking.multi_gemm import products_of
@@ -31,7 +31,7 @@ def block_policy(group: Node, gpu: Gpu) -> Policy | None:
     Raises:
         CannotTile: no kernel of blocks computes it.
     """
-    if group.op == "stream":
+    if is_stream(group):
         return StreamTiler(group, target=gpu).policy(stream_index_maps(*group.blocks))
     if any(map(is_contraction, group.blocks[0].nodes)):
         return product_policy(group, gpu)

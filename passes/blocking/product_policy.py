@@ -15,6 +15,7 @@ from stack.passes.blocking.tile_choice import (
     predicted,
     ranked,
     room_of,
+    tiles_of,
 )
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
 from stack.target import Gpu
@@ -64,6 +65,10 @@ class ProductPolicy(Policy):
         margin = {LIBRARY: 1 / LIBRARY_GAIN}
         best = sorted(found, key=lambda s: found[s].seconds * margin.get(s.instead, 1))
         return [(schedule, found[schedule]) for schedule in best]
+
+    def misfits(self) -> Sequence[Schedule]:
+        tiles = tiles_of(self.product, self.dtype, self.gpu)
+        return [t.schedule for t in tiles if self.why_illegal(t.schedule)]
 
     def complete(self, given: Schedule) -> Schedule:
         if given.instead:

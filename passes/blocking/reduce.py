@@ -6,6 +6,7 @@ same long axis that do not depend on each other share one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -15,7 +16,7 @@ from stack.ir.builder import Builder, constant
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.relation import delinearize
-from stack.ir.traits import choice, is_number, is_reduction
+from stack.ir.traits import choice, is_number, is_reduction, multiplies, number
 from stack.ir.warp_ops import WARP
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import KernelTiler
@@ -27,16 +28,14 @@ MAX_WHOLE = 32768  # elements of an axis that one tile may hold
 
 def unscaled(b: Builder, node: Node) -> tuple[Node, float]:
     """`x * c` as x and a positive number c, also below a select that hides with -inf."""
-    if node.op == "mul" and node.tensor.rank:
+    if multiplies(node) and node.tensor.rank:
         for factor, other in (node.args, node.args[::-1]):
-            if is_number(factor):
-                number = float(factor.attrs["value"].array)
-                if 0 < number < 1e30:
-                    return other, number
+            if is_number(factor) and 0 < number(factor) < 1e30:
+                return other, float(number(factor))
     if choice(node) and node.tensor.rank:
         for side in (1, 2):
             fill = node.args[side]
-            if fill.op == "const" and float(fill.attrs["value"].array) == -float("inf"):
+            if number(fill) == -math.inf:
                 base, scale = unscaled(b, node.args[3 - side])
                 if scale != 1 and base.tensor.rank:
                     parts = (fill, base) if side == 1 else (base, fill)
@@ -204,8 +203,8 @@ class BlockReduce(KernelTiler):
 
     def begin(self, var: Node, block: int) -> Node:
         """The first element of a tile, from the number of a step."""
-        if var.op == "const":
-            self.begun = self.int(int(var.attrs["value"].array) * block).node
+        if is_number(var):
+            self.begun = self.int(number(var) * block).node
         else:
             self.begun = var if block == 1 else self.b.mul(var, block)
         return self.begun

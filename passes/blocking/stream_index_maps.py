@@ -14,6 +14,7 @@ from stack.ir.axes import Index
 from stack.ir.dim import Dim, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
 from stack.ir.stream_op import streamed_axes
+from stack.ir.traits import is_constant
 from stack.passes.blocking.limits import operand_place
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
@@ -130,7 +131,7 @@ class _Placing:
         for operand, position in streamed_axes(state):
             index = operand_place(state, place, operand, position)
             at = index_maps_of(self.inner, operand, index)
-            found.update({n: p for n, p in at.items() if n.op != "const"})
+            found.update({n: p for n, p in at.items() if not is_constant(n)})
         return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from stack.ir.node import Block, Node, topological
-from stack.ir.traits import is_reduction
+from stack.ir.traits import is_reduction, multiplies, signs
 
 
 @dataclass(frozen=True)
@@ -40,14 +40,14 @@ def _loose(states: Block, correct: Block, j: int) -> Loose | None:
         if i != j and (_depends(other, state) or _depends(corrected, old, new)):
             return None
     addend: Node | None = None
-    if made.op == "add":
+    if signs(made) == (1, 1):
         for part, rest in (made.args, made.args[::-1]):
             if _depends(part, old) and not _depends(rest, old):
                 made, addend = part, rest
                 break
     if made is old:
         return Loose(None, addend)
-    if made.op == "mul":
+    if multiplies(made):
         for part, factor in (made.args, made.args[::-1]):
             if part is old and not _depends(factor, old):
                 return Loose(factor, addend)

@@ -45,7 +45,7 @@ def has_parts(stream: Node) -> bool:
 def _rate(dot: Node, gpu: Gpu) -> float:
     """Products for each second that a large dot of such operands reaches."""
     dtype = dot.args[0].dtype
-    tiles = tiles_of(Product(0, 0, 0, rounds=may_round(dot)), dtype)
+    tiles = tiles_of(Product(0, 0, 0, rounds=may_round(dot)), dtype, gpu)
     return gpu.bf16_rate * min(1.0, max(t.rate for t in tiles))
 
 

@@ -70,6 +70,9 @@ class StreamPolicy(Policy):
         others = (s for s in MEASURED if s != own and not self.why_illegal(s))
         return [(s, None) for s in (own, *others)]
 
+    def misfits(self) -> Sequence[Schedule]:
+        return [s for s in MEASURED if self.why_illegal(s)]
+
     def complete(self, given: Schedule) -> Schedule:
         if given.instead:
             return given

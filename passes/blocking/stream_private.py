@@ -13,21 +13,24 @@ from collections.abc import Mapping, Sequence
 from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node, topological
+from stack.ir.ops import lookup
 from stack.ir.stream_op import streamed_axes
-from stack.ir.traits import is_contraction, is_reduction
+from stack.ir.traits import is_constant, is_contraction, is_reduction, repeats
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.values import at_place
 from stack.passes.tiling.frame import COMBINE, wide
 
-DEAR = ("exp", "exp2", "log", "pow")
+EXPENSIVE = 8  # operations that each element would be corrected by
 
 
 def is_lane_private(stream: Node) -> bool:
     """Whether the places of a step run by themselves."""
     states, correct, _ = stream.blocks
-    if any(map(is_contraction, states.nodes)) or any(n.op in DEAR for n in correct.nodes):
+    if any(map(is_contraction, states.nodes)) or any(
+        lookup(n.op).flops >= EXPENSIVE for n in correct.nodes
+    ):
         return False
     if any(not is_reduction(s) or not s.dtype.is_float for s in states.results):
         return False
@@ -126,7 +129,7 @@ class PrivateTiler(BlockTiler):
 
 def is_alike(state: Node) -> bool:
     """Whether a state is the same at all places: a count."""
-    return all(n.op in ("const", "broadcast", "reduce") for n in topological([state]))
+    return all(is_constant(n) or repeats(n) or is_reduction(n) for n in topological([state]))
 
 
 def _renamed(held: NamedTile, old: str, new: str) -> NamedTile:

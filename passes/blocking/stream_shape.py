@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, symbols
 from stack.ir.node import Node
-from stack.ir.traits import is_contraction, is_input
+from stack.ir.ops import is_view
+from stack.ir.traits import is_array, is_contraction, is_input
 from stack.passes.blocking.stream_index_maps import IndexMaps
 from stack.passes.tiling.frame import CannotTile
 
 MAX_LANES = 256  # of a state that is a dot: held whole
-MOVED = ("reshape", "transpose", "broadcast", "slice")
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ def memory_side(state: Node) -> int:
 
 def is_in_memory(node: Node) -> bool:
     """Whether a value of a stream is read from an array."""
-    while node.op in MOVED:
+    while is_view(node):
         node = node.args[0]
-    return is_input(node) or (node.op == "const" and bool(node.tensor.rank))
+    return is_input(node) or is_array(node)
 
 
 def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:

@@ -2,13 +2,14 @@
 
 A program computes `rows` x `lanes` sums, `step` deep at a time. The time is the largest of three:
 products on the busiest processor, what comes from memory, and what comes through the L2 cache.
-Rates are those of the target; what a tile reaches of them was measured on an H100.
+Rates are those of the target, and so is what each tile reaches of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from math import prod
 
 from stack.ir import ops
@@ -101,50 +102,15 @@ class Tile:
         return replace(tile, last=(last[0] or tile.rows, last[1] or tile.lanes))
 
 
-HALF = (
-    Tile(16, 32, 256, 4, 5, rate=0.14),
-    Tile(16, 64, 256, 4, 4, rate=0.18),
-    Tile(16, 128, 128, 4, 5, rate=0.22),
-    Tile(64, 64, 128, 4, 6, rate=0.45),
-    Tile(64, 128, 128, 4, 4, rate=0.68),
-    Tile(128, 128, 64, 4, 6, rate=0.91),
-    Tile(128, 128, 64, 4, 3, rate=0.92),
-    Tile(128, 256, 64, 8, 3, persistent=True, rate=1.06),
-)
-# f32 is multiplied in three parts of 8 bits
-SINGLE = (
-    Tile(64, 128, 32, 4, 3, rate=0.1),
-    Tile(64, 64, 32, 4, 3, rate=0.09),
-    Tile(32, 64, 32, 4, 3, rate=0.04),
-    Tile(16, 32, 128, 4, 4, rate=0.016),
-)
-# f32 rounded to TF32 has the bytes of two 16-bit floats
-ROUNDED = (
-    Tile(16, 32, 128, 4, 5, rate=0.07),
-    Tile(16, 64, 128, 4, 4, rate=0.09),
-    Tile(16, 128, 64, 4, 5, rate=0.11),
-    Tile(64, 64, 64, 4, 4, rate=0.24),
-    Tile(64, 128, 64, 4, 3, rate=0.32),
-    Tile(64, 256, 32, 4, 4, rate=0.43),
-    Tile(128, 128, 32, 4, 4, rate=0.45),
-    Tile(128, 128, 32, 4, 6, rate=0.46),
-)
 TURNING = 0.24  # of its rate that a tile of `WIDE` rows reaches where operands lie across
 WIDE = 64  # rows from which tensor cores read operands where they are
 LIBRARY_SINGLE = Tile(64, 64, 32, 4, 3)  # in f32, at the rate of plain multiply-adds
-# an extent that is no power of two fills all processors where the others leave many idle
-LIBRARY_HALF = (*HALF, Tile(128, 192, 64, 8, 4, persistent=True, rate=1.06))
 LIBRARY_GAIN = 0.93  # of our time: what a library may take, so that it is surely faster
 # columns and depth of a tile of one row, along lines of the other operand and across them
 ALONG = ((8, 512), (4, 1024))
 ACROSS = ((32, 256), (64, 128), (16, 256))
 MOST_PROGRAMS = 5  # of one row on a processor
-# smaller tiles behind the whole waves of a large one: they have its warps, and a processor alone
-LAST = (Tile(128, 128, 64, 8, 6, rate=0.76), Tile(64, 128, 64, 8, 6, rate=0.5))
-# where what follows a product reads another array and holds many values for each sum: fewer sums
-# for a thread
-BUSY = 18  # scalar operations on an element of the result
-BUSY_READING = (Tile(64, 128, 128, 8, 3, rate=0.6), Tile(64, 64, 128, 4, 4, rate=0.45))
+BUSY = 18  # scalar operations on an element of the result, from which threads have fewer sums
 
 
 @dataclass(frozen=True)
@@ -175,13 +141,20 @@ class Product:
     rounds: bool = False
 
 
-def tiles_of(product: Product, dtype: DType) -> tuple[Tile, ...]:
+@cache
+def measured_tiles(gpu: Gpu, product: str) -> tuple[Tile, ...]:
+    """The tiles of a target for a kind of product, one of `stack.target.record.PRODUCTS`."""
+    held = [t for t in gpu.tiles if t.product == product]
+    return tuple(replace(Tile.of(Schedule.parse(t.schedule)), rate=t.rate) for t in held)
+
+
+def tiles_of(product: Product, dtype: DType, gpu: Gpu) -> tuple[Tile, ...]:
     """Tiles for a product of an element type."""
     if product.height == 1:
         return _lines(product, dtype)
     if dtype.bits <= 16:
-        return HALF
-    return ROUNDED if product.rounds else SINGLE
+        return measured_tiles(gpu, "half")
+    return measured_tiles(gpu, "tf32" if product.rounds else "single")
 
 
 def _lines(product: Product, dtype: DType) -> tuple[Tile, ...]:
@@ -263,7 +236,7 @@ def _with_last(tile: Tile, product: Product, gpu: Gpu) -> list[Tile]:
     lines = whole_waves(down, across, gpu)
     if tile.rows * tile.lanes < 128 * 256 or product.batch != 1 or lines in (0, down):
         return []
-    return [replace(tile, last=(t.rows, t.lanes)) for t in LAST]
+    return [replace(tile, last=(t.rows, t.lanes)) for t in measured_tiles(gpu, "tail")]
 
 
 def seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float:
@@ -279,7 +252,8 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
     if tile.last:
         across = -(-product.width // tile.lanes)
         done = whole_waves(-(-product.height // tile.rows), across, gpu) * tile.rows
-        small = next(t for t in LAST if (t.rows, t.lanes) == tile.last)
+        tails = measured_tiles(gpu, "tail")
+        small = next(t for t in tails if (t.rows, t.lanes) == tile.last)
         left = replace(product, height=product.height - done)
         first = predicted(replace(tile, last=None), replace(product, height=done), dtype, gpu)
         rest = predicted(small, left, dtype, gpu)
@@ -334,10 +308,10 @@ def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float
 
 def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
-    tiles = tiles_of(product, dtype)
+    tiles = tiles_of(product, dtype, gpu)
     is_busy = product.reads and product.work >= BUSY
     if is_busy and dtype.bits <= 16 and product.height > 1:
-        tiles = BUSY_READING
+        tiles = measured_tiles(gpu, "reading")
     elif product.reads or product.horizontal > 1:
         # another tile that is loaded in the loop over tiles takes registers of the sums
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
@@ -376,10 +350,12 @@ def unfused_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
 
 def library_seconds(product: Product, dtype: DType, gpu: Gpu) -> float:
     """What the model expects of a library, which computes a product and nothing else."""
-    tiles = tiles_of(product, dtype)
+    tiles = tiles_of(product, dtype, gpu)
     if product.height != 1:
         single = replace(LIBRARY_SINGLE, rate=gpu.f32_rate / gpu.bf16_rate)
-        tiles = LIBRARY_HALF if dtype.bits <= 16 else (single,)
+        # an extent that is no power of two fills all processors where the others leave many idle
+        more = measured_tiles(gpu, "library")
+        tiles = (*tiles, *more) if dtype.bits <= 16 else (single,)
     return min(seconds(t, product, dtype, gpu) for t in tiles)
 
 

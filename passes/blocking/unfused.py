@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stack.ir.control_ops import result_type
 from stack.ir.node import Block, Node
-from stack.ir.traits import items_of
+from stack.ir.traits import is_fusion, items_of
 from stack.passes.blocking.horizontal import alone_of, unscheduled
 from stack.passes.blocking.multi_gemm import products_of
 from stack.passes.blocking.tile_choice import first_text
@@ -24,7 +24,7 @@ def unfuse_gemms(block: Block) -> Block:
     """The block with two groups for each whose products are to be computed apart."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
-        if node.op != "fusion" or not is_unfused(node):
+        if not is_fusion(node) or not is_unfused(node):
             continue
         parts = unfused(node)
         if len(parts) == 1:

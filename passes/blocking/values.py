@@ -13,7 +13,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, bounds, floordiv, mod, mul
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, reads_by_data
+from stack.ir.traits import converts, is_number, reads_by_data, reinterprets
 from stack.ir.types import I32, I64, DType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.memory import BlockMemory
@@ -32,7 +32,7 @@ def _is_rounded(node: Node, dtype: DType) -> bool:
 
 def _is_zero(node: Node) -> bool:
     """Whether it is the 0 that masked loads give, not -0.0."""
-    return node.op == "const" and not any(node.attrs["value"].array.tobytes())
+    return is_number(node) and not any(node.attrs["value"].array.tobytes())
 
 
 def at_place(place: Index, held: NamedTile) -> Reader:
@@ -104,7 +104,7 @@ class BlockValues(BlockMemory):
 
     def _elementwise(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         args = [self.value(a, index if a.tensor.rank else (), guard) for a in node.args]
-        if node.op == "bitcast":
+        if reinterprets(node):
             source = self.cast(args[0], node.args[0].dtype)
             type_ = source.node.tensor.with_dtype(node.dtype)
             return self.widen(NamedTile(self.b.bitcast(source.node, type=type_), source.axes))

@@ -33,9 +33,7 @@ class _Blocks:
             sums = added(node.attrs["kind"], blocks[0], 2 * BLOCK)
             if sums:
                 return self._split(node, args, blocks[0], set(sums), BLOCK)
-        if args == node.args and blocks == node.blocks:
-            return node
-        return Node(node.op, args, node.attrs, node.type, blocks)
+        return node.rebuilt(args, blocks=blocks)
 
     def _split(
         self, node: Node, args: tuple[Node, ...], block: Block, sums: set[int], length: int

@@ -17,7 +17,9 @@ from stack.ir.traits import (
     is_item,
     is_loop,
     is_number,
+    is_positions,
     is_reduction,
+    is_store,
     maker,
     moved,
     place_of,
@@ -97,7 +99,7 @@ class Chunk:
         if is_loop(node):
             return self._loop(node, [self.value(a) for a in node.args])
         args = [self.value(a) for a in node.args]
-        if node.op == "iota" and is_tile(node):
+        if is_positions(node) and is_tile(node):
             return plus(self.b, self.b.iota(axis=0, type=self._cut(node.tensor)), self.offset)
         if moved(node) is not None:
             return self._access(node, args)
@@ -111,7 +113,7 @@ class Chunk:
         if tile is not None and is_tile(tile) and not any(is_tile(i) for i in index):
             last = (1 if tile is node else 2) + len(index) - 1
             args[last] = plus(self.b, args[last], self.offset)
-        if node.op == "store":
+        if is_store(node):
             return self.b.op("store", args)
         return self.b.op("load", args, hint=self._cut(node.tensor))
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Block, Node
-from stack.ir.traits import converts, is_contraction, nest_of, unconverted
+from stack.ir.traits import converts, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.pack import Panel, block_size
 from stack.passes.cpu_loops.reloop import Copy, carry, items
@@ -43,7 +43,7 @@ def find_dot(block: Block) -> Node | None:
 
 def is_packed(dot: Node) -> bool:
     """Whether an operand lies in local memory, where the kernel put it together itself."""
-    loads = [a for a in map(unconverted, dot.args) if a.op == "load"]
+    loads = [a for a in map(unconverted, dot.args) if is_load(a)]
     return any(a.args[0].tensor.space == "local" for a in loads)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from stack.ir.axes import parse_rule
 from stack.ir.dim import Dim, add, mul
 from stack.ir.node import Node
+from stack.ir.traits import is_running
 from stack.ir.types import F32, F64, DType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.exact_tiling.tiler import Tiler
@@ -20,7 +21,7 @@ class SerialTiler(Tiler):
         """The kernel node of the group."""
         (result,) = self.body.results
         return self.built(
-            self._scan_grid(result) if result.op == "scan" else self._scatter_steps(result)
+            self._scan_grid(result) if is_running(result) else self._scatter_steps(result)
         )
 
     def _scan_grid(self, node: Node) -> list[Node]:

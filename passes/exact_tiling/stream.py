@@ -79,10 +79,11 @@ class StreamTiler(StreamResults):
         row, sizes = self.roles.row, self.roles.sizes
         if any(size > 1 and name not in self.roles.kept for name, size in sizes.items()):
             raise CannotTile("a result is as long as the streamed axis")
+        if not row:
+            raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
         lanes = [v * self.cpu.lanes for v in VECTORS]
-        self.tile = next((t for t in lanes if row and t <= sizes[row]), 0)
-        if not self.tile:
-            raise CannotTile(f"it has fewer than {lanes[-1]} rows, which a register holds")
+        part = 1 << (sizes[row].bit_length() - 1)  # of a register, where there are too few rows
+        self.tile = next((t for t in lanes if t <= sizes[row]), part)
         names = iter("ghijkl")
         for name, size in sizes.items():
             if name not in (self.roles.column, row):

@@ -7,11 +7,11 @@ from collections.abc import Container
 from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, bounds, symbols
 from stack.ir.node import Node
-from stack.ir.traits import is_contraction
+from stack.ir.ops import is_view
+from stack.ir.traits import converts, is_contraction
 from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.tiling.frame import CannotTile
 
-VIEWS = ("broadcast", "reshape", "transpose", "slice")
 MOST_COLUMNS = 256  # of a state: its columns stay in the first two levels of cache
 
 
@@ -49,6 +49,9 @@ class StreamAxes:
             raise CannotTile("its states have several axes of columns")
         self.column = next(iter(columns), "")
         self.columns = self.sizes.get(self.column, 1)
+        for state, place in self.placed.states.items():
+            if state not in self.wide and self.column in map(str, place):
+                raise CannotTile(f"a state of {self.columns} columns is a sum, and no product")
         if self.columns > MOST_COLUMNS:
             raise CannotTile(f"a state of {self.columns} columns")
         self.shared = [n for n in self.sizes if n in self.kept and n != self.column]
@@ -64,7 +67,7 @@ class StreamAxes:
         return 1 if self._is_view(state.args[1]) or not self._is_view(state.args[0]) else 0
 
     def _is_view(self, node: Node) -> bool:
-        while node.op in (*VIEWS, "cast"):
+        while is_view(node) or converts(node):
             node = node.args[0]
         return node in self.in_memory
 

@@ -19,7 +19,6 @@ from stack.ir.traits import converts, unconverted
 from stack.ir.types import F32, I64, DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.exact_tiling.gemm import pick_rows
-from stack.passes.exact_tiling.stream_axes import VIEWS
 from stack.passes.exact_tiling.stream_values import StreamValues
 from stack.passes.exact_tiling.tiler import names_in
 from stack.passes.positions.affine import slope
@@ -114,7 +113,7 @@ class StreamProducts(StreamValues):
         while node not in self.inputs:
             if converts(node) and node.dtype == wide(node.args[0].dtype):
                 node = node.args[0]
-            elif node.op in VIEWS:
+            elif ops.is_view(node):
                 (index,) = ops.pull(node, index)
                 node = node.args[0]
             else:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, minimum, mul, symbols
 from stack.ir.node import Node
+from stack.ir.traits import is_input
 from stack.passes.blocking.block_policy import EXACT
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import KernelTiler
@@ -146,7 +147,7 @@ class Tiler(KernelTiler):
         programs = {var for var, _ in self.grid}
         names = names_in(index).intersection(self.axes)
         found = [self.axes[name] for name in self.sorted([*names])]
-        return [a for a in found if a.start.op == "var" and a.start not in programs]
+        return [a for a in found if is_input(a.start) and a.start not in programs]
 
     def _store_in(self, loose: Sequence[Axis], result: Node, memory: Node, index: Index) -> Node:
         if not loose:

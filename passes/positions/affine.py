@@ -6,7 +6,16 @@ from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, add, less_equal, mul, substitute
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, extremum, is_number, multiplies, number, signs
+from stack.ir.traits import (
+    choice,
+    converts,
+    extremum,
+    is_number,
+    is_positions,
+    multiplies,
+    number,
+    signs,
+)
 
 
 def slope(line: Dim, name: str) -> Dim:
@@ -20,7 +29,7 @@ def affine(node: Node, index: Index) -> Dim | None:
         return None  # narrow and unsigned integers wrap
     if is_number(node):
         return int(number(node))
-    if node.op == "iota":
+    if is_positions(node):
         return index[int(node.attrs["axis"])]
     if ops.is_view(node):
         return affine(node.args[0], ops.pull(node, index)[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from stack.ir.axes import Axis, Rule, plain
 from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Node
-from stack.ir.traits import is_alias
+from stack.ir.traits import is_alias, is_constant
 from stack.ir.types import I32, TensorType
 from stack.passes.rolling.steps import Steps
 from stack.rewrite.engine import Replacement
@@ -57,7 +57,7 @@ class _Loop:
     # ---- the body: the first step, on values of the state
 
     def _fixed(self, node: Node) -> Node:
-        if node.op == "const":
+        if is_constant(node):
             return node
         if node not in self.fixed:
             state = self._enter("fixed", node)
@@ -82,7 +82,7 @@ class _Loop:
             if change.by:
                 made = self._moving_slice(node, args[0], change.by)
             else:
-                made = Node(node.op, args, node.attrs, node.type, node.blocks)
+                made = node.rebuilt(args)
             self.body.append(made)
             self.b.names.setdefault(made, self.block.names.get(node, node.op))
             if node in self.block.locs:

@@ -11,7 +11,7 @@ from stack.ir.axes import Index
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, symbol
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, multiplies, spread
+from stack.ir.traits import choice, converts, equates, multiplies, spread
 from stack.passes.positions.affine import affine
 from stack.passes.rules.dot_layout import Axes, dot_axes
 from stack.rewrite.engine import Scope, on
@@ -85,7 +85,7 @@ def _is_diagonal(test: Node, index: Index, i: Dim, k: Dim) -> bool:
     while ops.is_whole_view(test):
         index = ops.pull(test, index)[0]
         test = test.args[0]
-    if test.op != "eq" or not test.tensor.rank:
+    if not equates(test) or not test.tensor.rank:
         return False
     sides = [affine(a, index if a.tensor.rank else ()) for a in test.args]
     return sides in ([i, k], [k, i])

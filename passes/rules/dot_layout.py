@@ -8,6 +8,7 @@ from stack.ir.axes import LETTERS, Rule, parse_rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim, product
 from stack.ir.node import Node
+from stack.ir.traits import axis_order, is_alias, is_contraction, spread
 from stack.rewrite.engine import Scope, on
 
 Axes = list[str]
@@ -37,16 +38,16 @@ def reshaped(x: Node, shape: Sequence[Dim]) -> Node:
 @on("dot", "ragged_dot")
 def operand_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
     """dot(transpose(x), y): name x's axes in its own order."""
-    if not any(a.op == "transpose" for a in node.args):
+    orders = [axis_order(a) for a in node.args]
+    if not any(orders):
         return None
     rule = parse_rule(node.attrs["rule"])
     inputs = list(rule.inputs)
     args = list(node.args)
-    for i, arg in enumerate(node.args):
-        if arg.op == "transpose":
-            perm: Sequence[int] = arg.attrs["perm"]
-            inputs[i] = tuple(inputs[i][perm.index(p)] for p in range(len(perm)))
-            args[i] = arg.args[0]
+    for i, order in enumerate(orders):
+        if order:
+            inputs[i] = tuple(inputs[i][order.index(p)] for p in range(len(order)))
+            args[i] = node.args[i].args[0]
     attrs = {**node.attrs, "rule": str(Rule(tuple(inputs), rule.outputs))}
     return make(node.op, args, attrs, hint=node.type)
 
@@ -55,7 +56,7 @@ def operand_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
 def result_transpose(node: Node, op: Builder, scope: Scope) -> Node | None:
     """transpose(dot(x, y)): give the result in the order that is wanted."""
     dot = node.args[0]
-    if dot.op != "dot" or scope.used_outside(dot, (node,)):
+    if not is_contraction(dot) or scope.used_outside(dot, (node,)):
         return None
     inputs, output = dot_axes(dot)
     return make_dot(dot.args, inputs, [output[p] for p in node.attrs["perm"]], dot)
@@ -66,9 +67,9 @@ def operand_broadcast(node: Node, op: Builder, scope: Scope) -> Node | None:
     """dot(broadcast(x), y): axes that y has too need not be repeated in x."""
     inputs, output = dot_axes(node)
     for i, arg in enumerate(node.args):
-        if arg.op != "broadcast":
+        axes = spread(arg)
+        if axes is None:
             continue
-        axes: Sequence[int] = arg.attrs["axes"]
         gone = [n for j, n in enumerate(inputs[i]) if j not in axes]
         others = {n for j, names in enumerate(inputs) if j != i for n in names}
         if not arg.args[0].shape or not set(gone) <= others or not set(gone) <= set(output):
@@ -109,7 +110,7 @@ def operand_merge(node: Node, op: Builder, scope: Scope) -> Node | None:
         for name, size in zip(names, arg.shape):
             shape.extend(parts.get(name, (size,)))
             sizes_of[name] = size
-        source = arg.args[0] if arg.op == "reshape" and _merged_any(arg) else arg
+        source = arg.args[0] if is_alias(arg) and _merged_any(arg) else arg
         new_args.append(reshaped(source, shape))
         new_inputs.append([a for n in names for a in split.get(n, [n])])
     new_output = [a for n in output for a in split.get(n, [n])]
@@ -126,7 +127,7 @@ def _merged_any(arg: Node) -> bool:
 def merged_sizes(arg: Node) -> list[tuple[Dim, ...] | None]:
     """For each axis of an operand the sizes that a reshape merged into it, else None."""
     nothing: list[tuple[Dim, ...] | None] = [None] * arg.tensor.rank
-    if arg.op != "reshape":
+    if not is_alias(arg):
         return nothing
     source = tuple(s for s in arg.args[0].shape if s != 1)
     rule = reshape_rule(source, arg.shape)
@@ -147,7 +148,7 @@ def merged_sizes(arg: Node) -> list[tuple[Dim, ...] | None]:
 
 def _apart_from_units(arg: Node) -> tuple[list[int], list[int]] | None:
     """The axes longer than 1 of a reshape's operand and of its result, where these are the same."""
-    if arg.op != "reshape":
+    if not is_alias(arg):
         return None
     source = [i for i, s in enumerate(arg.args[0].shape) if s != 1]
     made = [i for i, s in enumerate(arg.shape) if s != 1]
@@ -175,7 +176,7 @@ def operand_units(node: Node, op: Builder, scope: Scope) -> Node | None:
     inputs, output = dot_axes(node)
     for i, arg in enumerate(node.args):
         found = _apart_from_units(arg)
-        if found is None or arg.args[0].op != "transpose" or 1 in arg.args[0].shape:
+        if found is None or axis_order(arg.args[0]) is None or 1 in arg.args[0].shape:
             continue
         args = list(node.args)
         args[i] = arg.args[0]

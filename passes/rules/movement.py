@@ -6,7 +6,7 @@ from stack.ir.builder import Builder, constant, make
 from stack.ir.data import Data
 from stack.ir.dim import Dim, add, equal, less_equal, mul
 from stack.ir.node import Node
-from stack.ir.traits import axis_order, repeats, spread
+from stack.ir.traits import axis_order, is_alias, repeats, spread
 from stack.ir.types import TensorType, Type
 from stack.rewrite.engine import Scope, Simple, on
 
@@ -27,7 +27,7 @@ def reshape_of_reshape(node: Node, op: Builder, scope: Scope) -> Node | None:
     inner = node.args[0]
     if inner.type == node.type:
         return inner
-    return reshape_to(inner.args[0], node.type) if inner.op == "reshape" else None
+    return reshape_to(inner.args[0], node.type) if is_alias(inner) else None
 
 
 @on("reshape", "transpose", "slice", "reverse", "gather")

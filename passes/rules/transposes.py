@@ -9,7 +9,7 @@ from stack.ir.axes import Rule, reshape_rule
 from stack.ir.builder import Builder, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
-from stack.ir.traits import axis_order, is_alias, spread
+from stack.ir.traits import axis_order, is_alias, is_positions, spread
 from stack.rewrite.engine import Scope, on
 
 # ops whose operands and result have their axes in one order
@@ -53,7 +53,7 @@ def for_free(x: Node, perm: Sequence[int]) -> Node | None:
         if list(axes) == sorted(axes):
             shape = tuple(x.shape[p] for p in perm)
             return make("broadcast", x.args, {"axes": axes}, hint=x.tensor.with_shape(shape))
-    if x.op == "iota" and x.tensor.rank > 1:
+    if is_positions(x) and x.tensor.rank > 1:
         shape = tuple(x.shape[p] for p in perm)
         at = inverse(perm)[int(x.attrs["axis"])]
         return make("iota", (), {"axis": at}, hint=x.tensor.with_shape(shape))

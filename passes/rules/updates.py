@@ -5,6 +5,7 @@ from __future__ import annotations
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim
 from stack.ir.node import Node
+from stack.ir.traits import writes_by_data
 from stack.ir.types import I32, DType, TensorType
 from stack.ir.updates import updated_rows
 from stack.passes.rules.dot_layout import reshaped
@@ -21,7 +22,7 @@ def sums_of_few_rows(node: Node, op: Builder, scope: Scope) -> Node | None:
     every place reads its own, or is 0. So the wide sums of all places are never in memory.
     """
     total = node.args[0]
-    if total.op != "scatter" or total.attrs["kind"] != "add" or not _is_narrowing(node):
+    if not writes_by_data(total) or total.attrs["kind"] != "add" or not _is_narrowing(node):
         return None
     rows = updated_rows(total)
     if rows is None or scope.used_outside(total, (node,)):

@@ -50,7 +50,7 @@ def _seconds(dot: Node, is_sum: bool, rows: int, gpu: Gpu) -> float:
     programs = product.batch * -(-product.height // rows)
     waves = -(-programs // gpu.processors)
     flops = 2.0 * waves * gpu.processors * rows * product.depth * width
-    return flops / (gpu.stream_rate * max(t.rate for t in tiles_of(product, dtype)))
+    return flops / (gpu.stream_rate * max(t.rate for t in tiles_of(product, dtype, gpu)))
 
 
 def _product(dot: Node) -> Product:

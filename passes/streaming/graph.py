@@ -18,6 +18,7 @@ from stack.ir.traits import (
     is_input,
     is_known,
     reads_by_data,
+    reinterprets,
     shows,
 )
 from stack.ir.types import TensorType
@@ -101,7 +102,7 @@ def _plain_sources(rule: Rule) -> Sources | None:
 
 def keeps_its_value(node: Node) -> bool:
     """Whether a node is elementwise, with a value that a wider element type does not change."""
-    return is_elementwise(node) and node.op != "bitcast"
+    return is_elementwise(node) and not reinterprets(node)
 
 
 def read_through(node: Node) -> bool:

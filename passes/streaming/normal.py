@@ -13,7 +13,7 @@ from itertools import product as choices
 from stack.ir.axes import parse_rule
 from stack.ir.builder import make
 from stack.ir.node import Node
-from stack.ir.traits import is_contraction, is_reduction, reads_by_data
+from stack.ir.traits import equates, is_contraction, is_reduction, reads_by_data
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.stabilizer import may_be_infinite, stabilizers
 from stack.passes.streaming.sums import Sums
@@ -82,7 +82,7 @@ class Normal(Sums):
     def _all_infinite(self, node: Node, operand: Value) -> Node | None:
         """Whether all are -inf is whether their max is, where that is a state anyway."""
         test = operand.node
-        if node.attrs["kind"] != "and" or test.op != "eq" or splat(test.args[1]) != -math.inf:
+        if node.attrs["kind"] != "and" or not equates(test) or splat(test.args[1]) != -math.inf:
             return None
         for other, values in self.region.operands.items():
             if is_reduction(other) and other.attrs["kind"] == "max":

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from stack.errors import RuleError, UsageError
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
+from stack.ir.traits import contractions
 from stack.passes.blocking.stream import StreamTiler as BlockStream
 from stack.passes.exact_tiling.gemm import COLUMN_COST
 from stack.passes.exact_tiling.stream import StreamTiler
@@ -77,7 +78,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     Raises:
         Refusal: what stands against a loop for it.
     """
-    if not any(n.op == "dot" for n in stream.blocks[0].nodes):
+    if not contractions(stream.blocks[0].nodes):
         raise Refusal("its rows are swept where they lie")
     try:
         tiler = StreamTiler(stream, target=cpu)
@@ -85,7 +86,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
         raise Refusal(str(why)) from why
     kernel = _fits(tiler.kernel)
     states, axes = stream.blocks[0], tiler.roles
-    dots = [n for n in states.nodes if n.op == "dot"]
+    dots = contractions(states.nodes)
     plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
     work = sum(_operations(d) for d in dots) / plain
     parts = sum(_operations(d) / (short if _is_short(d) else plain) for d in dots)
@@ -94,14 +95,17 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     between += 2 * sum(_bytes(d.args[1 - axes.side(d)]) for d in axes.wide)
     shared = math.prod(axes.sizes[m] for m in axes.shared)
     elements = shared * tiler.extent / cpu.lanes * ELEMENT
-    fill = tiler.programs * tiler.tile / shared * COLUMN_COST[max(1, tiler.tile // cpu.lanes)]
+    held = max(tiler.tile, cpu.lanes)  # a register that is not full takes as long
+    fill = tiler.programs * held / shared * COLUMN_COST[held // cpu.lanes]
     panels = tiler.programs * math.ceil(tiler.extent / tiler.step)
-    corrections = panels * axes.columns * len(axes.wide) * tiler.tile / cpu.lanes * CORRECTION
+    corrections = panels * axes.columns * len(axes.wide) * held / cpu.lanes * CORRECTION
     is_limited = any(n.attrs.get("limited") for _, n in walk(kernel.blocks[0]))
     visible = VISIBLE if is_limited else 1
     rate = cpu.cache_rate if between <= 2 * cpu.cache_bytes else cpu.memory_rate
-    streamed = visible * ((work + elements) * fill + corrections)
-    return Price(streamed, parts + elements + between * cpu.clock / rate)
+    launch = cpu.launch * cpu.clock
+    streamed = launch + visible * ((work + elements) * fill + corrections)
+    kernels = (len(dots) + 1) * launch  # what is between the products is one
+    return Price(streamed, kernels + parts + elements + between * cpu.clock / rate)
 
 
 def _is_short(dot: Node) -> bool:

@@ -14,7 +14,16 @@ import numpy as np
 
 from stack.ir import ops
 from stack.ir.node import Node
-from stack.ir.traits import choice, divides, is_elementwise, is_reduction, multiplies, shows
+from stack.ir.traits import (
+    choice,
+    divides,
+    equates,
+    is_constant,
+    is_elementwise,
+    is_reduction,
+    multiplies,
+    shows,
+)
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.terms import Exp, Factor, Form, Power, Scaled, Shift, Stabilizer, Value
 from stack.rewrite.splat import splat
@@ -131,7 +140,7 @@ def _tests_finite(test: Node, value: Node) -> bool:
 
 def _tests_infinite(test: Node, value: Node) -> bool:
     """Whether a test fails for every finite value."""
-    if test.op != "eq":
+    if not equates(test):
         return False
     size = test.args[0]
     if size.op == "abs" and size.args[0] is value:
@@ -148,7 +157,7 @@ def may_be_infinite(node: Node, seen: set[Node]) -> bool:
     if node in seen:
         return False  # judged already
     seen.add(node)
-    if node.op == "const" and node.dtype.is_float:
+    if is_constant(node) and node.dtype.is_float:
         return not bool(np.isfinite(node.attrs["value"].array).all())
     facts = ops.algebra_of(node)
     if not node.dtype.is_float or facts.range[0] > -math.inf:

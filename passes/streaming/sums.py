@@ -9,7 +9,7 @@ from stack.ir import ops
 from stack.ir.algebra import ELEMENTWISE
 from stack.ir.builder import constant, make
 from stack.ir.node import Node
-from stack.ir.traits import choice, converts, extremum, shows
+from stack.ir.traits import choice, converts, equates, extremum, shows
 from stack.passes.streaming.region import Region
 from stack.passes.streaming.stabilizer import find_stabilizer, inside_guard
 from stack.passes.streaming.terms import (
@@ -140,7 +140,7 @@ class Sums:
 
     def _tie(self, test: Value) -> Tie | None:
         """Whether an element is the max or min of all, as a factor."""
-        if test.node.op != "eq":
+        if not equates(test.node):
             return None
         sides = self.region.operand_values(test)
         for value, other in (sides, sides[::-1]):

@@ -8,7 +8,7 @@ from stack.ir import ops
 from stack.ir.builder import make
 from stack.ir.node import Block, Node
 from stack.ir.tensor_ops import result_type
-from stack.ir.traits import axis_order, is_alias, is_item, items_of, place_of
+from stack.ir.traits import axis_order, is_alias, is_item, is_stream, items_of, place_of
 from stack.passes.streaming.graph import Graph
 from stack.rewrite.engine import Replacement, replace
 
@@ -21,7 +21,7 @@ def write_transposed(block: Block) -> Block:
     graph = Graph(block)
     changed: dict[Node, Replacement] = {}
     for stream in block.nodes:
-        if stream.op != "stream":
+        if not is_stream(stream):
             continue
         outs = items_of(stream, graph.users.get(stream, ())) or [stream]
         transposes = {out: found for out in outs if (found := _transpose(graph, out)) is not None}

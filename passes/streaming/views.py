@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from stack.errors import RuleError
-from stack.ir.builder import param
-from stack.ir.node import Block, Node, topological
+from stack.ir.builder import param, remade
+from stack.ir.node import Block, Node
 from stack.ir.ops import is_view
 from stack.ir.streaming import Tiled
-from stack.ir.traits import is_part, repeats
+from stack.ir.traits import is_part, is_stream, repeats
 from stack.rewrite.engine import Replacement, replace
 
 
@@ -17,7 +17,7 @@ def read_parts(block: Block) -> Block:
     """The block with streams that slice their arguments themselves."""
     changed: dict[Node, Replacement] = {}
     for node in block.nodes:
-        if node.op == "stream":
+        if is_stream(node):
             new = _reading(node)
             if new is not node:
                 changed[node] = Replacement(new)
@@ -81,11 +81,9 @@ def _rebuilt(
     for (old, chain), arg in zip(chains.items(), args, strict=True):
         made = own[arg]
         for view in reversed(chain):
-            made = Node(view.op, (made,), view.attrs, view.type)
+            made = view.rebuilt((made,))
         done[old] = made
-    for node in topological(block.results, lambda n: n not in done):
-        inner = [done[a] for a in node.args]
-        done[node] = Node(node.op, inner, node.attrs, node.type, node.blocks)
+    done = remade(block.results, done)
     names = {done[n]: name for n, name in block.names.items() if n in done}
     locs = {done[n]: lines for n, lines in block.locs.items() if n in done}
     return Block([*start, *own.values()], [done[r] for r in block.results], names, locs)

@@ -119,7 +119,7 @@ def _replaced(body: Block, by: Mapping[Node, Node]) -> dict[Node, Node]:
     for node in body.nodes:
         if node not in by and not known.keys().isdisjoint(node.args):
             args = [known.get(a, a) for a in node.args]
-            known[node] = Node(node.op, args, node.attrs, node.type, node.blocks)
+            known[node] = node.rebuilt(args)
     return known
 
 

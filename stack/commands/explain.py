@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+import stack.explore.tiles as tiles
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.diff import without_lines
@@ -44,6 +45,7 @@ EXPLAIN = """
       stackc explain r1 softmax --stage fused
       stackc explain r1 q k                  why they are, or are not, one kernel
       stackc explain r1 --kernel dot_add     what bounds its time, registers, vector width
+      stackc explain r1 --tile dot_add       the schedules considered, their times, why they lost
       stackc explain r1 --recompiles         what is taken for granted: else it is compiled again
       stackc explain net.py:net -i 'f32[8]' --breaks    where Dynamo leaves the graph, and why
       stackc explain r1 --sharding %h        where a value lies on a mesh, and from whom it has that
@@ -66,6 +68,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser.add_argument("what", nargs="?", metavar="WHAT")
     parser.add_argument("other", nargs="?", metavar="B", help="is it one kernel with WHAT, and why")
     parser.add_argument("--kernel", metavar="NAME", help="why this kernel takes its time")
+    parser.add_argument("--tile", metavar="KERNEL", help="the schedules considered for this kernel")
     parser.add_argument("--recompiles", action="store_true", help="what makes it compile again")
     parser.add_argument("--breaks", action="store_true", help="graph breaks of a program")
     parser.add_argument("-i", "--input", action="append", default=[], metavar="SPEC")
@@ -148,9 +151,23 @@ def run_explain(args: argparse.Namespace) -> int:
         else:
             print("\n".join(f"{what + ':':22}{value}" for what, value in rows))
         return 0
+    if args.tile:
+        return _print_tiles(run, args)
     if args.what is None:
-        raise UsageError("explain what? a source line, a node, two of them, or --kernel NAME")
+        raise UsageError("explain what? a source line, a node, two, --kernel NAME or --tile NAME")
     return _print_pairs(run, args) if args.other else _print_reasons(run, args)
+
+
+def _print_tiles(run: SavedRun, args: argparse.Namespace) -> int:
+    """The schedules that were considered for a kernel."""
+    choice = tiles.choice_of(run, args.tile)
+    if args.json:
+        common.print_json({"schema": "stack.explain/1", **choice})
+        return 0
+    print(f"{choice['group']}: {choice['domain'] or choice['by']}")
+    if choice["schedules"]:
+        print(table(tiles.HEADINGS, tiles.rows(choice)))
+    return 0
 
 
 def _breaks(args: argparse.Namespace) -> list[str]:

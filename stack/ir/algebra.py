@@ -37,6 +37,7 @@ class Algebra:
         exact: the result is an operand, or as short: nothing is rounded.
         chooses: operand 0 tells which of the others the result is.
         converts: the result is the operand's number, as near as another element type has it.
+        reinterprets: the result has the operand's bits, and means another number.
     """
 
     linear: tuple[tuple[int, ...], ...] = ()
@@ -55,6 +56,7 @@ class Algebra:
     exact: bool = False
     chooses: bool = False
     converts: bool = False
+    reinterprets: bool = False
 
     @property
     def is_order(self) -> bool:
@@ -140,7 +142,7 @@ ELEMENTWISE: dict[str, Algebra] = {
     "ge": Algebra(monotone=(RISING, FALLING), reflexive=True, negated="lt"),
     "select": Algebra(((1, 2),), (0, RISING, RISING), exact=True, chooses=True),
     "cast": Algebra(((0,),), exact=True, converts=True),
-    "bitcast": Algebra(exact=True),
+    "bitcast": Algebra(exact=True, reinterprets=True),
 }  # fmt: skip
 
 # the op that combines the elements of a reduction of a kind

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from stack.errors import RuleError
 from stack.ir.data import Data
-from stack.ir.node import Block, Func, Node, deps, substitute_attr, substitute_type
+from stack.ir.node import Block, Func, Node, deps, substitute_attr, substitute_type, topological
 from stack.ir.ops import OPS, infer_type
-from stack.ir.types import DTYPES, I64, DType, TensorType, Type, dtype_of
+from stack.ir.types import DTYPES, I64, DType, TensorType, TupleType, Type, dtype_of
 
 Operand = Node | int | float | bool
 
@@ -140,9 +140,7 @@ Visit = Callable[[Node, tuple[Node, ...], tuple[Block, ...]], Node]
 
 
 def _keep(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
-    if args == node.args and blocks == node.blocks:
-        return node
-    return Node(node.op, args, node.attrs, node.type, blocks)
+    return node.rebuilt(args, blocks=blocks)
 
 
 class _Carrier:
@@ -210,6 +208,37 @@ def rebuild_block(
 def rebuild(func: Func, visit: Visit = _keep, level: str | None = None) -> Func:
     """Map every node of a function; see `rebuild_block`."""
     return Func(func.name, rebuild_block(func.body, visit), level or func.level)
+
+
+def results_of(node: Node) -> list[Node]:
+    """Each result of a node as a value: itself, or the items of a tuple."""
+    if not isinstance(node.type, TupleType):
+        return [node]
+    return [Node("item", (node,), {"index": i}, t) for i, t in enumerate(node.types)]
+
+
+def block_of(node: Node) -> Block:
+    """A block that computes one node, on parameters of its own."""
+    params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
+    return Block(params, results_of(node.rebuilt(params)))
+
+
+def remade(roots: Iterable[Node], known: Mapping[Node, Node]) -> dict[Node, Node]:
+    """What stands for each node that the roots need, with other nodes for those that are `known`.
+
+    Open blocks see the new nodes; of closed ones nothing changes.
+    """
+    done = dict(known)
+    for node in topological(roots, lambda n: n not in known):
+        blocks = [_seeing(b, done) if b.is_open else b for b in node.blocks]
+        done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
+    return done
+
+
+def _seeing(block: Block, outer: Mapping[Node, Node]) -> Block:
+    """An open block among the nodes that stand for those outside of it."""
+    done = remade(block.results, {**outer, **{p: p for p in block.params}})
+    return Block(block.params, [done[r] for r in block.results])
 
 
 def substitute_sizes(func: Func, values: Mapping[str, int]) -> Func:

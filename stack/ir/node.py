@@ -138,6 +138,22 @@ class Node(_Interned):
             self.vars = _EMPTY.union(*used) if used else _EMPTY
         return _NODES.setdefault(key, self)
 
+    def rebuilt(
+        self,
+        args: Sequence[Node] | None = None,
+        attrs: Mapping[str, Attr] | None = None,
+        type_: Type | None = None,
+        blocks: Sequence[Block] | None = None,
+    ) -> Node:
+        """The op with what is given in place of its own; itself where nothing differs."""
+        return Node(
+            self.op,
+            self.args if args is None else args,
+            self.attrs if attrs is None else attrs,
+            self.type if type_ is None else type_,
+            self.blocks if blocks is None else blocks,
+        )
+
     @property
     def tensor(self) -> TensorType:
         """The type of a node with one result."""

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from stack.errors import RuleError
-from stack.ir.builder import constant, make, param
+from stack.ir.builder import constant, make, param, remade
 from stack.ir.interpreter import evaluate
-from stack.ir.node import Block, Node, topological
+from stack.ir.node import Block, Node
 from stack.ir.ops import rule_of
 from stack.ir.space import Array, NumpySpace, identity
 from stack.ir.stream_op import streamed_axes, streamed_extent
@@ -69,7 +69,7 @@ class Tiled:
             return self._views.setdefault((node, axis), made)
         if axis is None:
             args = [self.value(a, None) for a in node.args]
-            return Node(node.op, args, node.attrs, node.type, node.blocks)
+            return node.rebuilt(args)
         if node.op == "iota":
             made = make("iota", (), node.attrs, hint=type_)
             if node.attrs["axis"] != axis:
@@ -138,9 +138,7 @@ def _finished(stream: Node, states: Sequence[Node]) -> list[Node]:
 
 def _inlined(block: Block, values: Sequence[Node]) -> list[Node]:
     """The results of a block with values for its parameters."""
-    done = dict(zip(block.params, values, strict=True))
-    for node in topological(block.results, lambda n: n not in done):
-        done[node] = Node(node.op, [done[a] for a in node.args], node.attrs, node.type, node.blocks)
+    done = remade(block.results, dict(zip(block.params, values, strict=True)))
     return [done[r] for r in block.results]
 
 

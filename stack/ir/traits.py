@@ -25,6 +25,11 @@ def converts(node: Node) -> bool:
     return is_elementwise(node) and algebra_of(node).converts
 
 
+def reinterprets(node: Node) -> bool:
+    """Whether a node is its operand's bits, as another element type reads them."""
+    return is_elementwise(node) and algebra_of(node).reinterprets
+
+
 def unconverted(node: Node) -> Node:
     """What conversions read."""
     while converts(node):
@@ -69,6 +74,13 @@ def divides(node: Node) -> bool:
     return is_elementwise(node) and facts.linear == ((0,),) and facts.neutral.get(1) == 1
 
 
+def negative_of(node: Node) -> Node | None:
+    """The x of -x; None for other nodes."""
+    facts = algebra_of(node)
+    turns = facts.linear == ((0,),) and facts.inverse == node.op
+    return node.args[0] if turns else None
+
+
 def is_exponential(node: Node) -> bool:
     """Whether a node makes products of sums."""
     return ("add", "mul") in algebra_of(node).maps
@@ -77,6 +89,12 @@ def is_exponential(node: Node) -> bool:
 def negates(node: Node) -> bool:
     """Whether a condition holds where its operand does not."""
     return algebra_of(node).monotone == (FALLING,)
+
+
+def equates(node: Node) -> bool:
+    """Whether a condition holds where its two operands are equal, and there alone."""
+    facts = algebra_of(node)
+    return facts.reflexive is True and facts.commutative
 
 
 def connective(node: Node) -> int:
@@ -227,6 +245,11 @@ def is_array(node: Node) -> bool:
     return node.op == "const" and node.tensor.rank > 0
 
 
+def is_constant(node: Node) -> bool:
+    """Whether a node is a number or an array that is known now."""
+    return is_number(node) or is_array(node)
+
+
 def arrays_of(*blocks: Block) -> list[Node]:
     """The constant arrays of blocks, which a kernel takes like its operands."""
     return list(dict.fromkeys(n for block in blocks for n in block.nodes if is_array(n)))
@@ -235,6 +258,11 @@ def arrays_of(*blocks: Block) -> list[Node]:
 def is_known(node: Node) -> bool:
     """Whether a node is a leaf that holds what it is: a constant, a size, positions."""
     return lookup(node.op).kind == "leaf"
+
+
+def is_positions(node: Node) -> bool:
+    """Whether a leaf is the positions along an axis: 0, 1, 2 and so on."""
+    return is_known(node) and "axis" in node.attrs
 
 
 def is_formula(node: Node) -> bool:
@@ -273,6 +301,16 @@ def moved(node: Node) -> Node | None:
     return node.args[1] if node.op == "store" else None
 
 
+def is_load(node: Node) -> bool:
+    """Whether a node reads memory."""
+    return moved(node) is node
+
+
+def is_store(node: Node) -> bool:
+    """Whether a node writes memory."""
+    return moved(node) not in (None, node)
+
+
 # ---- steps, and what they give
 
 
@@ -284,6 +322,11 @@ def op_names(nodes: Iterable[Node]) -> tuple[str, ...]:
 def is_control(node: Node) -> bool:
     """Whether the blocks of a node run one step after the other: a call, a branch, a loop."""
     return lookup(node.op).kind == "control"
+
+
+def is_while(node: Node) -> bool:
+    """Whether a control op runs its last block again and again."""
+    return is_control(node) and "trip_count" in lookup(node.op).signature
 
 
 def is_group(node: Node) -> bool:
@@ -299,6 +342,17 @@ def runs_blocks(node: Node) -> bool:
 def is_fusion(node: Node) -> bool:
     """Whether a node is a group of ops; its attribute `kind` says what will run it."""
     return is_group(node) and "kind" in node.attrs
+
+
+def is_stream(node: Node) -> bool:
+    """Whether a node is a group of reductions along one axis: states, how to correct them, and
+    what is made of them."""
+    return is_group(node) and len(node.blocks) == 3
+
+
+def is_kernel(node: Node, level: str = "") -> bool:
+    """Whether a node is a kernel, of a level."""
+    return is_group(node) and "level" in node.attrs and level in ("", node.attrs["level"])
 
 
 def is_generated(node: Node) -> bool:

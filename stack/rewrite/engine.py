@@ -14,8 +14,8 @@ from functools import cached_property
 from typing import Protocol
 
 from stack.errors import RuleError, StackError, VerifyError
-from stack.ir.builder import Builder
-from stack.ir.node import Block, Func, Node, deps, topological
+from stack.ir.builder import Builder, remade
+from stack.ir.node import Block, Func, Node, deps
 from stack.ir.printer import print_node
 from stack.rewrite.log import Lines, Log
 from stack.rewrite.verdict import Why
@@ -233,8 +233,8 @@ class _Engine:
         for node in found:
             if any(not b.is_open for b in node.blocks) and self.enter(node):
                 blocks = [b if b.is_open else self.block(b) for b in node.blocks]
-                if any(new is not old for new, old in zip(blocks, node.blocks, strict=True)):
-                    new = Node(node.op, node.args, node.attrs, node.type, blocks)
+                new = node.rebuilt(blocks=blocks)
+                if new is not node:
                     changed[node] = Replacement(new)
         return replace(block, changed) if changed else block
 
@@ -411,12 +411,10 @@ def _resolve(block: Block, replaced: Mapping[Node, Replacement]) -> dict[Node, N
             stack.append((node, "build"))
             stack.extend((d, "enter") for d in reversed(_needs(node)) if d not in done)
             continue
-        args = tuple(done[a] for a in node.args)
-        blocks = tuple(
+        blocks = [
             Block(b.params, [done[r] for r in b.results]) if b.is_open else b for b in node.blocks
-        )
-        same = args == node.args and blocks == node.blocks
-        done[node] = node if same else Node(node.op, args, node.attrs, node.type, blocks)
+        ]
+        done[node] = node.rebuilt([done[a] for a in node.args], blocks=blocks)
     return done
 
 
@@ -435,25 +433,13 @@ def copied(
 
     Names and source lines of the block are noted in `builder`.
     """
-    done = dict(known)
-    for node in topological(results, lambda n: n not in known):
-        blocks = [_inline_open(b, done) if b.is_open else b for b in node.blocks]
-        operands = [done[a] for a in node.args]
-        new = Node(node.op, operands, node.attrs, node.type, blocks)
-        done[node] = new
+    done = remade(results, known)
+    for node, new in done.items():
+        if node in known:
+            continue
         if node in block.names:
             builder.names.setdefault(new, block.names[node])
         if node in block.locs:
             merged = (*builder.locs.get(new, ()), *block.locs[node])
             builder.locs[new] = tuple(dict.fromkeys(merged))
     return [done[r] for r in results]
-
-
-def _inline_open(block: Block, outer: Mapping[Node, Node]) -> Block:
-    done = dict(outer)
-    done.update((p, p) for p in block.params)
-    for node in block.nodes:
-        blocks = [_inline_open(b, done) if b.is_open else b for b in node.blocks]
-        operands = [done[a] for a in node.args]
-        done[node] = Node(node.op, operands, node.attrs, node.type, blocks)
-    return Block(block.params, [done[r] for r in block.results])

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from stack.ir.node import Block, Node
 from stack.ir.printer import print_node
 from stack.rewrite.verdict import Reason
+from stack.schedule import Choice
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 Lines = tuple[str, ...]
@@ -102,6 +103,7 @@ class Log:
     refused: list[Refused] = field(default_factory=list[Refused])
     notes: list[Note] = field(default_factory=list[Note])
     told: set[Note] = field(default_factory=set[Note], repr=False)
+    choices: list[Choice] = field(default_factory=list[Choice])  # of schedules
 
     @property
     def gpu(self) -> Gpu:
@@ -141,6 +143,7 @@ class Log:
         self.formed += other.formed
         self.refused += other.refused
         self.notes += other.notes
+        self.choices += other.choices
 
     @property
     def by_rule(self) -> Counter[str]:

@@ -74,7 +74,7 @@ class _Outliner:
             group = self.home.get(node)
             if group is None or self._is_bare(group):
                 args = [self.done[a] for a in node.args]
-                new = Node(node.op, args, node.attrs, node.type, node.blocks)
+                new = node.rebuilt(args)
                 self._settle(node, new)
             else:
                 self._fuse(group)

@@ -19,6 +19,7 @@ from stack.rewrite.blame import first_wrong
 from stack.rewrite.check import Checker, CheckError
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
 from stack.rewrite.passes import Pass, build
+from stack.schedule import Choice
 from stack.target import Target
 
 _TOKEN = re.compile(r"\s*(\"(?:[^\"\\]|\\.)*\"|[{}\[\],=]|[^\s{}\[\],=\"]+)")
@@ -37,6 +38,7 @@ class Record:
     formed: tuple[Formed, ...] = ()
     refused: tuple[Refused, ...] = ()
     remarks: tuple[Note, ...] = ()
+    choices: tuple[Choice, ...] = ()
     error: float | None = None  # largest relative error of the numerical check, None if not run
 
     @property
@@ -188,6 +190,7 @@ def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | 
         tuple(log.formed),
         tuple(log.refused),
         tuple(log.notes),
+        tuple(log.choices),
         error,
     )
 

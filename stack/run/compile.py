@@ -233,6 +233,7 @@ def walk_stages(
                 ms=ms,
                 rewrites=rewrites,
                 notes=notes,
+                choices=[choice for record in result.records for choice in record.choices],
             )
         )
         func = result.func
@@ -258,6 +259,7 @@ def _tuned(
             changed=chosen is not func,
             ms=(time.perf_counter() - start) * 1e3,
             notes=[str(trial) for trial in trials],
+            choices=[trial.choice for trial in trials if trial.choice is not None],
         )
     )
     return chosen

@@ -16,6 +16,7 @@ from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.frontend import Captured
 from stack.run.sources import lines_of, source_files
+from stack.schedule import Choice
 
 SCHEMA = "stack.run/1"
 PACKAGES = (
@@ -44,8 +45,8 @@ class Stage:
     """One state of the program: IR (with `func`) or another compiler's text.
 
     `passes` is the pipeline that led here, `changed` whether it changed anything, `ms` its time,
-    `rewrites` counts by rule, `notes` what passes said: derivations, decisions, refusals. A text
-    may be made only when it is asked for.
+    `rewrites` counts by rule, `notes` what passes said: derivations, decisions, refusals; `choices`
+    are the schedules that were considered. A text may be made only when it is asked for.
     """
 
     name: str
@@ -56,6 +57,7 @@ class Stage:
     ms: float = 0.0
     rewrites: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list[Choice])
 
     @property
     def text(self) -> str:
@@ -205,6 +207,7 @@ class Run:
                 "groups": s.groups,
                 "rewrites": s.rewrites,
                 "notes": s.notes,
+                **({"choices": [c.record() for c in s.choices]} if s.choices else {}),
             }
             for i, s in enumerate(self.records)
         ]

@@ -13,9 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from stack.errors import KernelRefused
-from stack.ir.builder import Builder, param
+from stack.ir.builder import block_of, param, results_of
 from stack.ir.node import Block, Func, Node, walk
-from stack.ir.types import TupleType
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
@@ -128,22 +127,13 @@ def _alone(node: Node) -> Func:
     """A function that only does what a node does."""
     params = {a: param(f"x{i}", a.type) for i, a in enumerate(dict.fromkeys(node.args))}
     args = [a if a.op == "const" else params[a] for a in node.args]
-    again = Node(node.op, args, node.attrs, node.type, node.blocks)
-    results = [again]
-    if isinstance(node.type, TupleType):
-        results = [Node("item", (again,), {"index": i}, t) for i, t in enumerate(node.type.items)]
     used = [p for a, p in params.items() if a.op != "const"]
-    return Func("group", Block(used, results))
+    return Func("group", Block(used, results_of(node.rebuilt(args))))
 
 
 def _marked(node: Node, why: str) -> Node:
     """The group with the reason on it; an op on its own becomes a group of one."""
     if node.op not in ("fusion", "stream"):
-        b = Builder()
-        params = [param(f"p{i}", a.type) for i, a in enumerate(node.args)]
-        inner = Node(node.op, params, node.attrs, node.type, node.blocks)
-        node = b.op(
-            "fusion", node.args, {"kind": "loop", "name": node.op}, (b.block(params, [inner]),)
-        )
-    attrs = {**node.attrs, "refused": " ".join(why.split())[:MOST_TEXT]}
-    return Node(node.op, node.args, attrs, node.type, node.blocks)
+        attrs = {"kind": "loop", "name": node.op}
+        node = Node("fusion", node.args, attrs, node.type, (block_of(node),))
+    return node.rebuilt(attrs={**node.attrs, "refused": " ".join(why.split())[:MOST_TEXT]})

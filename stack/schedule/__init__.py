@@ -1,6 +1,7 @@
 """Schedules as data: which block of each axis a program takes, and what runs it."""
 
 from stack.schedule.check import Need, Rules, why_illegal
+from stack.schedule.considered import Choice, Considered
 from stack.schedule.given import given_for, is_pattern, named_schedules, schedules_in
 from stack.schedule.group import first_schedule, schedules_of, with_schedules
 from stack.schedule.policy import Policy
@@ -8,6 +9,8 @@ from stack.schedule.record import Axis, Domain, Prediction, Schedule, Split
 
 __all__ = [
     "Axis",
+    "Choice",
+    "Considered",
     "Domain",
     "Need",
     "Policy",

@@ -27,6 +27,10 @@ class Policy(ABC):
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         """Legal schedules with the time that the model expects, if it knows one; best first."""
 
+    def misfits(self) -> Sequence[Schedule]:
+        """Schedules that were looked at and do not fit; `why_illegal` says why."""
+        return ()
+
     @abstractmethod
     def complete(self, given: Schedule) -> Schedule:
         """A schedule with what it leaves open."""

@@ -5,6 +5,8 @@ kind = "gpu"
 ...
 [numbers]
 launch = { value = 2e-6, source = "calibrated" }
+[tiles.half]
+"m=128 n=128 k=64 warps=4 stages=3" = 0.92
 """
 
 from __future__ import annotations
@@ -18,12 +20,23 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from stack.errors import UsageError, unknown_name
-from stack.target.record import KINDS, Cpu, Gpu, Target, kind_of, numbers_of
+from stack.target.record import (
+    KINDS,
+    PRODUCTS,
+    Cpu,
+    Gpu,
+    Reached,
+    Target,
+    kind_of,
+    numbers_of,
+)
 
 FOLDER = Path(__file__).parent / "data"
 WORDS = ("name", "title", "arch")
-KEYS = (*WORDS, "kind", "features", "numbers")
+KEYS = (*WORDS, "kind", "features", "numbers", "tiles")
+MOST_RATE = 2.0  # of a tile: clocks rise where little is computed
 REFERENCE = {Gpu: "sm_90", Cpu: "avx512"}  # where nobody names a target, as for a bare pipeline
+_TILE = re.compile(r"m=\d+ n=\d+ k=\d+ warps=\d+ stages=\d+( persistent)?")
 _SM = re.compile(r"sm_(\d+)[af]?")
 Kind = TypeVar("Kind", Gpu, Cpu)
 
@@ -116,7 +129,34 @@ def parse(table: Mapping[str, Any], where: str) -> Target:
             raise UsageError(f"{where} number {key!r} is missing ({_meaning(spec.metadata)})")
         values[key], sources[key] = _entry(key, entries[key], spec, where)
     words: dict[str, Any] = {key: table[key] for key in WORDS}
+    if KINDS[kind] is Gpu:
+        words["tiles"] = _tiles(_get(table, "tiles", where), where)
+    elif "tiles" in table:
+        raise UsageError(f"{where} tiles are of a gpu")
     return KINDS[kind](**words, features=tuple(features), sources=sources, **cast("Any", values))
+
+
+def _tiles(given: Any, where: str) -> tuple[Reached, ...]:
+    """The tiles of a GPU, and what they reach."""
+    if not isinstance(given, dict):
+        raise UsageError(f"{where} tiles is a table, not {given!r}")
+    tables = cast("dict[str, Any]", given)
+    _check_keys(tables, PRODUCTS, f"{where} no product of tiles is called")
+    found: list[Reached] = []
+    for product, meaning in PRODUCTS.items():
+        entries = cast("dict[str, Any]", tables.get(product) or {})
+        if not entries:
+            raise UsageError(f"{where} tiles.{product} is missing (of products {meaning})")
+        for schedule, rate in entries.items():
+            at = f"{where} tiles.{product} {schedule!r}"
+            if not _TILE.fullmatch(schedule):
+                raise UsageError(f"{at} is not as 'm=128 n=128 k=64 warps=4 stages=3'")
+            if isinstance(rate, bool) or not isinstance(rate, int | float):
+                raise UsageError(f"{at} is a number, not {rate!r}")
+            if not 0 < rate <= MOST_RATE:
+                raise UsageError(f"{at} = {rate} is not between 0 and {MOST_RATE:g}")
+            found.append(Reached(product, schedule, float(rate)))
+    return tuple(found)
 
 
 def _are_texts(value: Any) -> bool:
@@ -174,7 +214,18 @@ def text_of(target: Target) -> str:
         value, source = getattr(target, key), target.sources.get(key, "")
         lines.append(f"# {_meaning(spec.metadata)}")
         lines.append(f"{key} = {{ value = {value!r}, source = {_quoted(source)} }}")
+    if isinstance(target, Gpu):
+        lines += _tile_lines(target)
     return "\n".join(lines) + "\n"
+
+
+def _tile_lines(gpu: Gpu) -> list[str]:
+    """What tiles reach, a table for each product."""
+    lines: list[str] = []
+    for product, meaning in PRODUCTS.items():
+        held = [f"{_quoted(t.schedule)} = {t.rate!r}" for t in gpu.tiles if t.product == product]
+        lines += ["", f"# share of bf16_rate: products {meaning}", f"[tiles.{product}]", *held]
+    return lines
 
 
 def save(target: Target, path: Path) -> None:

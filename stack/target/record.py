@@ -45,14 +45,45 @@ class Target:
     sources: Mapping[str, str] = field(default_factory=lambda: NO_SOURCES, compare=False)
 
 
+# kinds of products, by the tiles that are measured for them
+PRODUCTS = {
+    "half": "of 16-bit floats",
+    "single": "of 32-bit floats, multiplied exactly",
+    "tf32": "of 32-bit floats that are rounded to TF32",
+    "reading": "of 16-bit floats, where what follows reads another array and holds many values",
+    "tail": "of 16-bit floats, behind the whole waves of a large tile",
+    "library": "of 16-bit floats, by a library, besides those of `half`",
+}
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a product reaches with a tile.
+
+    Attributes:
+        product: one of `PRODUCTS`.
+        schedule: the tile, as blocks of m, n and k, with warps and stages.
+        rate: of a full processor, relative to `Gpu.bf16_rate`.
+    """
+
+    product: str
+    schedule: str
+    rate: float
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gpu(Target):
-    """A GPU; its rates are those of all processors together."""
+    """A GPU; its rates are those of all processors together.
+
+    Attributes:
+        tiles: that compilers make fast code of, and what they reach; of each product some.
+    """
 
     processors: int = number("", 1, 1 << 14, "multiprocessors, each with its own shared memory")
     threads: int = number("", 32, 1 << 14, "threads of a block, at most")
     shared_bytes: int = number("B", 1 << 12, 1 << 24, "shared memory of a block, at most")
     latency: float = number("s", 1e-8, 1e-3, "a wait for memory that is busy")
+    tiles: tuple[Reached, ...] = ()
 
     @property
     def stream_rate(self) -> float:

@@ -21,7 +21,7 @@ from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
 from stack.run.cache import Cache, cache_folder
-from stack.schedule import schedules_of, with_schedules
+from stack.schedule import Choice, schedules_of, with_schedules
 from stack.target import Target
 from stack.tune.child import Child
 
@@ -35,6 +35,7 @@ class Trial:
     Attributes:
         program: a function that does nothing else.
         schedules: candidates, in the order that the model puts them.
+        choice: what was considered, with the times expected and, at the end, measured.
         seconds: by candidate; None where it failed.
         problems: why, by candidate.
         is_known: whether the cache had it.
@@ -43,6 +44,7 @@ class Trial:
     name: str
     program: Func
     schedules: tuple[str, ...]
+    choice: Choice | None = None
     seconds: dict[str, float | None] = field(default_factory=dict[str, "float | None"])
     problems: dict[str, str] = field(default_factory=dict[str, str])
     is_known: bool = False
@@ -82,15 +84,18 @@ def choose(
     proposal, identify = backend.lowering.proposal, backend.machine.identify
     if not proposal or identify is None:
         raise UsageError(f"backend {backend.name!r} has no schedules to choose from")
-    proposed = Pipeline(proposal).run(func, target=target, schedules=schedules).func
+    proposal_run = Pipeline(proposal).run(func, target=target, schedules=schedules)
+    proposed = proposal_run.func
+    choices = {c.group: c for record in proposal_run.records for c in record.choices}
     groups = [n for n in proposed.body.nodes if len(schedules_of(n)) > 1]
     trials: dict[str, Trial] = {}
     texts: dict[Node, str] = {}
     for node in groups:
         program = alone(node)
         texts[node] = text = str(program)
-        name = f"%{proposed.body.names.get(node, node.op)}"
-        trials.setdefault(text, Trial(name, program, schedules_of(node)))
+        name = proposed.body.names.get(node, node.op)
+        trial = Trial(f"%{name}", program, schedules_of(node), choices.get(name))
+        trials.setdefault(text, trial)
     here = cache if cache is not None else Cache(cache_folder() / "schedules")
     identity = identify(options)
     missing = [t for text, t in trials.items() if not _recall(t, here, _key(text, identity))]
@@ -99,6 +104,9 @@ def choose(
         for text, trial in trials.items():
             if trial in missing:
                 _keep(trial, here, _key(text, identity))
+    for trial in trials.values():
+        if trial.choice is not None:
+            trial.choice = trial.choice.measured(trial.seconds, trial.problems)
     changed = {n: Replacement(with_schedules(n, (trials[texts[n]].best,))) for n in groups}
     body: Block = replace(proposed.body, changed) if changed else proposed.body
     return Func(func.name, body, func.level), list(trials.values())

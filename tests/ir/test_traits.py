@@ -22,6 +22,9 @@ NAMES = sorted(TENSOR_OPS - set(LEAVES) - OUTSIDE)
 HOLDS: dict[Callable[[Node], object], set[str]] = {
     traits.is_elementwise: {n for n in TENSOR_OPS if OPS[n].kind == "elementwise"},
     traits.converts: {"cast"},
+    traits.reinterprets: {"bitcast"},
+    traits.negative_of: {"neg"},
+    traits.equates: {"eq"},
     traits.choice: {"select"},
     traits.signs: {"add", "sub"},
     traits.multiplies: {"mul"},
@@ -38,8 +41,10 @@ HOLDS: dict[Callable[[Node], object], set[str]] = {
     traits.reads_by_data: {"gather"},
     traits.writes_by_data: {"scatter"},
     traits.is_control: {"call", "cond", "while"},
+    traits.is_while: {"while"},
     traits.is_group: {"fusion", "stream"},
     traits.is_fusion: {"fusion"},
+    traits.is_stream: {"stream"},
 }
 
 
@@ -66,6 +71,8 @@ def test_leaves() -> None:
     assert [traits.is_input(n) for n in (x, row, number, places)] == [True, False, False, False]
     assert [traits.is_array(n) for n in (x, row, number, places)] == [False, True, False, False]
     assert [traits.is_formula(n) for n in (x, row, number, places)] == [False, False, True, True]
+    assert [traits.is_constant(n) for n in (x, row, number, places)] == [False, True, True, False]
+    assert [traits.is_positions(n) for n in (x, row, number, places)] == [False, False, False, True]
     assert traits.number(number) == 2.0
     assert traits.number(row) is None
 

@@ -22,7 +22,13 @@ from rule_cases import func
 from stack.ir import Builder, Func, Node, parse, verify
 from stack.ir.types import BF16
 from stack.passes.blocking.multi_gemm import products_of
-from stack.passes.blocking.tile_choice import HALF, Product, ranked, seconds, unfused_seconds
+from stack.passes.blocking.tile_choice import (
+    Product,
+    measured_tiles,
+    ranked,
+    seconds,
+    unfused_seconds,
+)
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Pipeline
@@ -257,7 +263,7 @@ BOTH = Product(2048, 14336, 4096, gemms=2)
 
 
 def test_two_products_share_the_registers_of_a_tile() -> None:
-    largest = max(t.rows * t.lanes // t.warps for t in HALF)
+    largest = max(t.rows * t.lanes // t.warps for t in measured_tiles(GPU, "half"))
     for tile in ranked(BOTH, BF16, GPU):
         assert 2 * tile.rows * tile.lanes // tile.warps <= largest
         assert tile.lanes >= 16

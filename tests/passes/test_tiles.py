@@ -12,17 +12,18 @@ from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.ir.types import BF16, F32
 from stack.passes.blocking.tile_choice import (
-    HALF,
     LIBRARY,
     Product,
     Tile,
     library_seconds,
+    measured_tiles,
     ranked,
     seconds,
 )
 from stack.rewrite import Pipeline
 from stack.schedule import Schedule, schedules_of
 from stack.target import Gpu, as_gpu
+from stack.target.record import PRODUCTS
 
 GPU = as_gpu(None)
 
@@ -33,9 +34,34 @@ def product(m: int, n: int, k: int, dtype: str = "bf16") -> Func:
     return b.func("main", [x, w], [b.dot(x, w, rule="m k, n k -> m n")])
 
 
-@pytest.mark.parametrize("tile", [*HALF, Tile(128, 256, 64, 8, 3, last=(64, 128))])
+@pytest.mark.parametrize(
+    "tile", [*measured_tiles(GPU, "half"), Tile(128, 256, 64, 8, 3, last=(64, 128))]
+)
 def test_a_tile_is_a_schedule(tile: Tile) -> None:
     assert Tile.of(Schedule.parse(str(tile.schedule))) == tile
+
+
+WHICH = {
+    "half": (Product(4096, 4096, 4096), BF16),
+    "single": (Product(4096, 4096, 4096), F32),
+    "tf32": (Product(4096, 4096, 4096, rounds=True), F32),
+    "reading": (Product(4096, 4096, 4096, reads=True, work=20), BF16),
+    "tail": (Product(4096, 9216, 4096), BF16),
+    "library": (Product(1408, 2304, 4096), BF16),
+}
+
+
+@pytest.mark.parametrize("kind", PRODUCTS)
+def test_what_tiles_reach_is_what_choices_go_by(kind: str) -> None:
+    """Of each kind of product: where its tiles are slower, the model tells other times."""
+    product, dtype = WHICH[kind]
+
+    def told(gpu: Gpu) -> tuple[list[float], float]:
+        times = [seconds(t, product, dtype, gpu) for t in ranked(product, dtype, gpu)]
+        return times, library_seconds(product, dtype, gpu)
+
+    slower = tuple(replace(t, rate=t.rate / 2) if t.product == kind else t for t in GPU.tiles)
+    assert told(GPU) != told(replace(GPU, tiles=slower))
 
 
 def test_few_rows_take_a_flat_tile_and_many_a_large_one() -> None:

@@ -398,11 +398,25 @@ def test_a_product_of_warps_follows_its_schedule() -> None:
         ("m=32 m=2@lane n=8", "axis m: 2@lane, and this kernel has 1"),
         ("m=128 m=4@unroll n=128", "axis m: 4@unroll, and this kernel has 8"),
         ("n=32 n=1@lane stages=2", "warps and stages are of products that are staged"),
+        ("m=1 n=32", "blocks of m=1, n=32, k=32 cannot be staged: its product goes through add"),
     ],
 )
 def test_a_schedule_that_does_not_fit_warps(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
         staged(text)
+
+
+def test_a_product_that_cannot_be_staged_has_the_schedule_of_blocks() -> None:
+    """What `tile_gpu` would refuse is asked before: nothing takes a schedule away."""
+    b, x, w = Builder(), param("x", tensor("f32", 1, 512)), param("w", tensor("f32", 1024, 512))
+    dot = b.dot(x, w, rule="m k, n k -> m n")
+    func = Pipeline("fuse").run(b.func("main", [x, w], [dot])).func
+    passes, name = "schedule{loops=warps},tile_gpu,blocks", name_of(func)
+    (made,) = Pipeline(passes).run(func, schedules={name: "n=16 k=64"}).func.nodes
+    loads = {tuple(n.shape) for _, n in walk(made.blocks[0]) if n.op == "load"}
+    assert (16, 64) in loads
+    with pytest.raises(UsageError, match="axis k: a block of 100 is no power of two"):
+        Pipeline(passes).run(func, schedules={name: "k=100"})
 
 
 @pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)

@@ -63,7 +63,20 @@ MISTAKES = [
     ('arch = "sm_90"', "", "'arch' is missing"),
     ("launch = { value", "launch = { vlaue", "number 'launch' has no 'vlaue'"),
     ("features = [", "features = [[", r"t\.toml: Unclosed array \(at line"),
+    ("[tiles.tf32]", "[tiles.tf23]", "no product of tiles is called 'tf23'; did you mean 'tf32'"),
+    ('stages=6" = 0.91', 'stages=6" = 91', r"tiles.half 'm=128 .*' = 91 is not between 0 and 2"),
+    ('"m=64 n=256 k=32', '"m=64 n=256', "tiles.tf32 'm=64 n=256 .*' is not as 'm=128"),
 ]
+
+
+def test_tiles_of_a_product_are_not_left_out() -> None:
+    table = tomllib.loads(text_of(load("sm_90")))
+    del table["tiles"]["reading"]
+    with pytest.raises(UsageError, match=r"tiles\.reading is missing \(of products of 16-bit"):
+        parse(table, "t.toml:")
+    table = tomllib.loads(text_of(load("avx512"))) | {"tiles": {}}
+    with pytest.raises(UsageError, match="tiles are of a gpu"):
+        parse(table, "t.toml:")
 
 
 @pytest.mark.parametrize(("right", "wrong", "message"), MISTAKES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,7 +11,8 @@ import numpy as np
 
 from stack.hosted import Op, declared, find
 
-RANGES = {"b": (-128, 128), "B": (0, 256)}
+# of bytes: with a sign, without, and codes of E4M3 up to 8 that are positive
+RANGES = {"b": (-128, 128, "b"), "B": (0, 256, "B"), "8": (0, 81, "B")}
 
 
 @dataclass(frozen=True)
@@ -23,9 +25,15 @@ class Case:
     attributes: dict[str, Any] = field(default_factory=dict)
     kinds: str = ""  # of operands that are bytes: b with a sign, B without
     draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] | None = None
+    integers: tuple[Any, ...] = ()  # the last operands, as they are
 
     def __str__(self) -> str:
         return f"{self.name}-{'x'.join(map(str, self.shapes[0]))}"
+
+    @property
+    def elements(self) -> int:
+        """Of the largest operand."""
+        return max(map(math.prod, self.shapes))
 
     @property
     def op(self) -> Op:
@@ -33,23 +41,35 @@ class Case:
 
     def arrays(self, dtype: str = "float64", seed: int = 0) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
-        shapes = self.shapes[:-1] if self.below else self.shapes
+        count = len(self.shapes) - len(self.integers) - bool(self.below)
+        shapes = self.shapes[:count]
         draw = self.draw or (lambda rng, shape: rng.standard_normal(shape))
         kinds = self.kinds.ljust(len(shapes))
         made = [
             np.asarray(draw(rng, s)).astype(dtype)
             if kind == " "
-            else rng.integers(*RANGES[kind], s, np.dtype(kind))
+            else rng.integers(*RANGES[kind][:2], s, np.dtype(RANGES[kind][2]))
             for s, kind in zip(shapes, kinds, strict=True)
         ]
         if self.below:
             made.append(np.asarray(rng.integers(0, self.below, self.shapes[-1]), np.int32))
-        return made
+        return made + [np.asarray(x, np.int32) for x in self.integers]
 
 
 CAUSAL = {"causal": True, "softcap": 2.0}
 DECODE = {"causal": True, "window": 4, "scale": 0.7}
+
+
+def often_hidden(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Normal numbers; of what has the shape of scores the last rows are -inf, but for one key."""
+    made = rng.standard_normal(shape)
+    if shape == (4, 5, 6):
+        made[:, 3:, 1:] = -np.inf
+    return made
+
+
 FLASH = ((1, 2, 100, 64), (1, 1, 100, 64), (1, 1, 100, 64))
+FLASH_GRADIENT = (*FLASH, (1, 2, 100, 64), (1, 2, 100), (1, 2, 100, 64), (1, 2, 100))
 CASES = (
     Case("norm.rms_norm", ((2, 3, 8), (8,)), attributes={"eps": 1e-3}),
     Case("norm.rms_norm", ((300,), (300,))),
@@ -67,6 +87,62 @@ CASES = (
     Case("attention.attention", FLASH, attributes={"causal": True}),
     Case("attention.with_sinks", ((4, 5, 3), (2, 5, 3), (2, 5, 3), (4,)), attributes={"window": 2}),
     Case("attention.with_alibi", ((4, 2, 3), (4, 6, 3), (4, 6, 3), (4,))),
+    Case("attention.with_bias", ((4, 5, 3), (2, 6, 3), (2, 6, 3), (4, 5, 6)), draw=often_hidden),
+    Case(
+        "attention.with_documents",
+        ((2, 2, 6, 3), (2, 1, 6, 3), (2, 1, 6, 3), (2, 6), (2, 6)),
+        integers=([[0, 0, 1, 1, 1, 2], [0, 1, 1, 1, 2, 2]], [[0, 0, 1, 1, 1, 3], [0] * 6]),
+    ),
+    Case(
+        "attention.with_prefix", ((2, 2, 5, 3), (2, 1, 6, 3), (2, 1, 6, 4), (2,)), integers=([3, 0],)
+    ),
+    Case(
+        "attention.with_tree",
+        ((2, 2, 4, 3), (2, 1, 7, 3), (2, 1, 7, 3), (2, 7)),
+        integers=([[7, 7, 7, 7, 6, 6, 7], [7, 7, 7, 6, 5, 6, 7]],),
+    ),
+    Case(
+        "attention.with_cache",
+        ((2, 2, 3, 3), (2, 1, 9, 3), (2, 1, 9, 3), (2,)),
+        attributes={"window": 4},
+        integers=([4, 9],),
+    ),
+    Case("attention.with_lse", ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 4)), attributes=CAUSAL),
+    Case("attention.with_lse", FLASH, attributes={"causal": True}),
+    Case("attention.with_lse", ((2, 3, 4), (1, 70, 4), (1, 70, 4)), attributes={"scale": 0.3}),
+    Case(
+        "attention.with_lse_gradient",
+        ((4, 5, 3), (2, 6, 3), (2, 6, 4), (4, 5, 4), (4, 5), (4, 5, 4), (4, 5)),
+        attributes=CAUSAL,
+    ),
+    Case("attention.with_lse_gradient", FLASH_GRADIENT, attributes={"causal": True}),
+    Case("attention.merge", ((2, 3, 4), (2, 3))),
+    Case(
+        "attention.paged",
+        ((2, 4, 2, 3), (5, 4, 2, 3), (5, 4, 2, 4), (2, 3), (2,)),
+        integers=([[4, 0, 3], [2, 1, 0]], [10, 5]),
+    ),
+    Case(
+        "attention.paged",
+        ((2, 4, 1, 64), (5, 16, 2, 64), (5, 16, 2, 64), (2, 3), (2,)),
+        integers=([[4, 0, 3], [2, 1, 9]], [33, 17]),
+    ),
+    Case(
+        "attention.mla", ((2, 3, 4, 4), (2, 3, 4, 2), (2, 5, 3), (2, 5, 2), (3, 3, 4), (3, 3, 5))
+    ),
+    Case(
+        "attention.mla_absorbed",
+        ((2, 3, 2, 6), (2, 3, 2, 2), (2, 5, 6), (2, 5, 2)),
+        attributes={"scale": 0.4},
+    ),
+    Case("attention.rope", ((2, 3, 4, 6), (2, 4, 3), (2, 4, 3))),
+    Case("attention.rope", ((3, 4, 8), (4, 2), (4, 2)), attributes={"interleaved": True}),
+    Case(
+        "attention.fp8",
+        ((2, 4, 5, 4), (2, 2, 5, 4), (2, 2, 5, 4), (2, 4), (2, 2), (2, 2)),
+        kinds="888",
+        attributes={"causal": True},
+    ),
     Case("qgemm.w8a8", ((2, 3, 6), (5, 6), (2, 3), (5,)), kinds="bb"),
     Case("qgemm.w4a16", ((3, 8), (5, 4), (5, 2)), kinds=" B"),
     Case("qgemm.w4a16", ((20, 320), (70, 160), (70, 5)), kinds=" B"),
@@ -80,7 +156,7 @@ CASES = (
     Case("scan.gated", ((150, 3), (150, 3), (3,)), draw=lambda rng, s: rng.uniform(-1, 1, s)),
     Case("scan.gated_gradient", (*[(2, 5, 3)] * 2, (2, 3), *[(2, 5, 3)] * 2)),
 )
-SMALL = tuple(c for c in CASES if max(map(max, c.shapes)) < 100)
+SMALL = tuple(c for c in CASES if max(map(max, c.shapes)) < 100 and c.elements < 1000)
 
 
 def own() -> set[str]:

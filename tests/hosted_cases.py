@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import pytest
 
 from stack.hosted import Op, declared, find
 
@@ -68,6 +69,21 @@ def often_hidden(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray
     return made
 
 
+def decaying(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Numbers below 0 of which a recurrence forgets: as decays, keys and what is added."""
+    return -rng.uniform(0.1, 0.9, shape)
+
+
+def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Keys shorter than 1, and rates below it."""
+    return rng.uniform(0.1, 0.45, shape)
+
+
+LINEAR = ((4, 7, 4), (2, 7, 4), (2, 7, 3), (2, 7, 1), (2, 7), (2, 4, 3))
+HEADS = ((2, 7, 4), (2, 7, 4), (2, 7, 3), (2, 7, 4), (2, 4, 3))
+RWKV = (*[(2, 7, 4)] * 3, (2, 7, 3), *[(2, 7, 4)] * 2, (2, 4, 3))
+SSD = ((2, 7, 3), (2, 7), (2,), (7, 4), (7, 4), (2,), (2, 4, 3))
+SELECTIVE = ((2, 7, 3), (2, 7, 3), (3, 4), (2, 7, 4), (2, 7, 4), (3,), (2, 3, 4))
 FLASH = ((1, 2, 100, 64), (1, 1, 100, 64), (1, 1, 100, 64))
 FLASH_GRADIENT = (*FLASH, (1, 2, 100, 64), (1, 2, 100), (1, 2, 100, 64), (1, 2, 100))
 CASES = (
@@ -106,6 +122,11 @@ CASES = (
         ((2, 2, 3, 3), (2, 1, 9, 3), (2, 1, 9, 3), (2,)),
         attributes={"window": 4},
         integers=([4, 9],),
+    ),
+    Case(
+        "attention.with_cache",
+        ((2, 8, 1, 64), (2, 2, 700, 64), (2, 2, 700, 64), (2,)),
+        integers=([1, 600],),
     ),
     Case("attention.with_lse", ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 4)), attributes=CAUSAL),
     Case("attention.with_lse", FLASH, attributes={"causal": True}),
@@ -154,9 +175,38 @@ CASES = (
     Case("scan.segmented", ((150,), (150,)), 2),
     Case("scan.gated", ((2, 5, 3), (2, 5, 3), (2, 3))),
     Case("scan.gated", ((150, 3), (150, 3), (3,)), draw=lambda rng, s: rng.uniform(-1, 1, s)),
+    Case("scan.linear_attention", LINEAR, draw=decaying, attributes={"scale": 0.5}),
+    Case("scan.linear_attention", LINEAR, draw=decaying, attributes={"delta": False, "chunk": 2}),
+    Case("scan.gla", HEADS, draw=decaying, attributes={"chunk": 4}),
+    Case("scan.retention", ((2, 7, 4), (2, 7, 4), (2, 7, 3), (2,), (2, 4, 3)), draw=decaying),
+    Case("scan.delta", ((2, 7, 4), (2, 7, 4), (2, 7, 3), (2, 7), (2, 4, 3)), draw=positive),
+    Case(
+        "scan.delta",
+        ((1, 70, 4), (1, 70, 4), (1, 70, 3), (1, 70), (1, 4, 3)),
+        draw=positive,
+        attributes={"chunk": 64},
+    ),
+    Case("scan.rwkv7", RWKV, draw=decaying, attributes={"chunk": 4}),
+    Case("scan.ssd", SSD, draw=decaying, attributes={"chunk": 4}),
+    Case("scan.selective", SELECTIVE, draw=decaying),
     Case("scan.gated_gradient", (*[(2, 5, 3)] * 2, (2, 3), *[(2, 5, 3)] * 2)),
 )
-SMALL = tuple(c for c in CASES if max(map(max, c.shapes)) < 100 and c.elements < 1000)
+_SMALL = [c for c in CASES if max(map(max, c.shapes)) < 100 and c.elements < 1000]
+
+
+def _swept() -> list[Any]:
+    """Small cases for checks that take seconds: one of each family, the others are a sweep."""
+    families: set[str] = set()
+    made: list[Any] = []
+    for case in _SMALL:
+        family = case.name.partition(".")[0]
+        marks = pytest.mark.slow if family in families else ()
+        families.add(family)
+        made.append(pytest.param(case, marks=marks, id=str(case)))
+    return made
+
+
+SMALL = _swept()
 
 
 def own() -> set[str]:

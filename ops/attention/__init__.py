@@ -37,6 +37,23 @@ def _flash(run: str) -> tuple[Kernel, ...]:
     return (Kernel("cuda", f"stack.ops.attention.{run}", "flash", _HALVES, _not_flash),)
 
 
+def _not_decode(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
+    """What the kernels in `decode_triton` have no code for."""
+    if q.rank != 4 or q.shape[-2] != 1:
+        return "it takes one query [b, h, 1, d] of each sequence"
+    if q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
+        return "it takes heads of 64 or 128"
+    if q.dtype is not k.dtype or q.dtype is not v.dtype:
+        return "it takes one element type"
+    odd = [n for n in ("window", "softcap") if at[n]]
+    return f"it has no {', '.join(odd)}" if odd else ""
+
+
+def _decode(name: str) -> tuple[Kernel, ...]:
+    run = f"stack.ops.attention.decode_triton:{name}"
+    return (Kernel("cuda", run, name, _HALVES, _not_decode, capturable=True),)
+
+
 attention = variant(
     "attention.attention",
     PLAIN,
@@ -115,6 +132,7 @@ with_cache = variant(
     `lengths [...]`: keys that it holds; queries are the last of them.
     """,
     causal=True,
+    kernels=_decode("cached"),
     values=check_lengths,
 )
 
@@ -195,23 +213,11 @@ def merge(np, outs, lses):
     return out.astype(outs.dtype), (top + np.log(total))[..., 0].astype(lses.dtype)
 
 
-def _not_paged(q: TensorType, pool_k: TensorType, pool_v: TensorType, *_: Any, **at: Any) -> str:
-    """What the kernel in `paged_triton` has no code for."""
-    if q.rank != 4 or q.shape[-2] != 1:
-        return "it takes one query [b, h, 1, d] of each sequence"
-    if q.shape[-1] not in (64, 128) or pool_v.shape[-1] != q.shape[-1]:
-        return "it takes heads of 64 or 128"
-    if pool_k.shape[1] not in (16, 32, 64, 128):
-        return "it takes pages of 16 to 128 keys, a power of two"
-    odd = [n for n in ("window", "softcap") if at[n]]
-    return f"it has no {', '.join(odd)}" if odd else ""
-
-
 @op(
     "attention.paged",
     rule="... h s d, p! n g d, p! n g e, ... m!, ... -> ... h s e",
     reference=partial(reference.paged, PLAIN),
-    kernels=(Kernel("cuda", "stack.ops.attention.paged_triton:launched", "paged", _HALVES, _not_paged),),
+    kernels=_decode("paged"),
     autocast="low",
     values=check_pages,
 )

@@ -5,21 +5,37 @@ from __future__ import annotations
 from stack.hosted import Kernel, op
 from stack.ops.scan import reference
 from stack.ops.scan.associative import associative, doubled, gate_combine, segment_combine
+from stack.ops.scan.family import delta, gla, linear_attention, retention, rwkv7, ssd
+from stack.ops.scan.selective import selective
 
-__all__ = ["associative", "exclusive", "gated", "gated_gradient", "inclusive", "segmented"]
+__all__ = [
+    "associative",
+    "delta",
+    "exclusive",
+    "gated",
+    "gated_gradient",
+    "gla",
+    "inclusive",
+    "linear_attention",
+    "retention",
+    "rwkv7",
+    "segmented",
+    "selective",
+    "ssd",
+]
 _DTYPES = ("bf16", "f16", "f32")
 
 
-def _triton(name: str) -> tuple[Kernel, ...]:
-    run = f"stack.ops.scan.carried_triton:{name}"
-    return (Kernel("cuda", run, "triton", _DTYPES, capturable=True),)
+def _triton(run: str) -> tuple[Kernel, ...]:
+    name = run.partition("_")[0]
+    return (Kernel("cuda", f"stack.ops.scan.{run}", name, _DTYPES, capturable=True),)
 
 
 @op(
     "scan.inclusive",
     rule="... n~ -> ... n~",
     reference=reference.inclusive,
-    kernels=_triton("inclusive"),
+    kernels=_triton("lookback_triton:inclusive"),
     autocast="f32",
 )
 def inclusive(np, x):
@@ -56,6 +72,7 @@ def segmented(np, x, starts):
     "scan.gated_gradient",
     rule="... n~ d, ... n~ d, ... d, ... n~ d, ... n~ d -> ... n~ d, ... n~ d, ... d",
     reference=reference.gated_gradient,
+    kernels=_triton("carried_triton:gated_gradient"),
 )
 def gated_gradient(np, gate, x, first, out, told):
     """The gradients of `gated`: the same recurrence backwards, with the gate of the next step."""
@@ -74,7 +91,7 @@ def gated_gradient(np, gate, x, first, out, told):
     "scan.gated",
     rule="... n~ d, ... n~ d, ... d -> ... n~ d",
     reference=reference.gated,
-    kernels=_triton("gated"),
+    kernels=_triton("carried_triton:gated"),
     gradient=gated_gradient,
     autocast="f32",
 )

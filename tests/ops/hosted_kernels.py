@@ -61,7 +61,17 @@ def compiled(case: Case, args: list[Any]) -> Any:
     return out
 
 
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+def error(found: Any, expected: Any) -> float:
+    """The largest of all results, relative to the largest element."""
+    pairs = zip(_tuple(found), _tuple(expected), strict=True)
+    return max(_error(a, b) for a, b in pairs)
+
+
+def _tuple(made: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
     assert found.shape == expected.shape
     return float((found.double() - expected).abs().max() / expected.abs().max().clamp(min=1))
 

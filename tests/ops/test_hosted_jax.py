@@ -43,7 +43,7 @@ def test_values_inside_of_jit(case: Case) -> None:
         close(run(*arrays(case)), expected)
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_derivatives(case: Case) -> None:
     held = arrays(case)
     floats = [i for i, a in enumerate(held) if a.dtype == jnp.float32]
@@ -58,7 +58,7 @@ def test_derivatives(case: Case) -> None:
     check_grads(of_floats, [held[i] for i in floats], order, modes, atol=3e-2, rtol=3e-2)
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_vmap(case: Case) -> None:
     held = arrays(case)
     stacked = [jnp.stack([a, a[::-1]], 1) for a in held]
@@ -75,7 +75,7 @@ def test_vmap_along_leading_axes_keeps_the_operator() -> None:
     assert "stack_norm_rms_norm" in str(made)
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_our_compiler_takes_it_whole(case: Case) -> None:
     held = arrays(case)
     compiled = stack.compile(lambda *xs: call(case)(*xs), *held, strict=True)

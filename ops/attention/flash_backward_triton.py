@@ -63,7 +63,8 @@ def keys_kernel(
     dk = tl.zeros([KEPT, WIDTH], tl.float32)
     dv = tl.zeros([KEPT, WIDTH], tl.float32)
     begin = first // WALKED * WALKED if CAUSAL else 0
-    for head in range(group * SHARE, (group + 1) * SHARE):
+    for shared in range(SHARE):
+        head = group * SHARE + shared
         rows_of_head = head.to(tl.int64) * length
         for start in tl.range(begin, length, WALKED):
             row = start + tl.arange(0, WALKED)

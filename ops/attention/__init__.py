@@ -261,10 +261,8 @@ def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: 
     keys = np.einsum("btc,hcd->bhtd", held, w_k)
     values = np.einsum("btc,hce->bhte", held, w_v)
     shared = np.broadcast_to(k_rope.reshape(-1, 1, t, r), (*keys.shape[:-1], r))
-    full = np.concatenate([keys, shared], axis=-1)
     at = {"causal": causal, "window": 0, "softcap": 0.0, "scale": scale or (d + r) ** -0.5}
-    queries = np.concatenate([q, q_rope], axis=-1)
-    return attend(np, PLAIN, queries, full, values, (), at)[0]
+    return attend(np, PLAIN, q, keys, values, (), at, [(q_rope, shared)])[0]
 
 
 @op(
@@ -281,11 +279,9 @@ def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: f
     """
     if not scale:
         raise RuleError("'scale' is needed: the width that heads had before is not in 'q'")
-    queries = np.concatenate([q, q_rope], axis=-1)
-    keys = np.concatenate([latent, k_rope], axis=-1)
     at = {"causal": causal, "window": 0, "softcap": 0.0, "scale": scale}
-    values = latent[..., None, :, :]
-    return attend(np, PLAIN, queries, keys[..., None, :, :], values, (), at)[0]
+    keys, shared = latent[..., None, :, :], k_rope[..., None, :, :]
+    return attend(np, PLAIN, q, keys, keys, (), at, [(q_rope, shared)])[0]
 
 
 @op("attention.rope", rule="... h s d, ... s f, ... s f -> ... h s d")

@@ -10,7 +10,7 @@ from stack.ops.attention.programs import Place, Program, scored, spread
 from stack.ops.attention.rule import check
 
 LOWEST = -1e30  # stands for the maximum of no scores: exp(-inf - LOWEST) is 0
-LEAST = 1e-30  # stands for the sum of no exponentials
+LEAST = 0.5  # stands for the sum of no exponentials; one of some is at least exp(0)
 
 
 def attend(
@@ -21,12 +21,14 @@ def attend(
     v: Any,
     operands: Sequence[Any],
     attributes: dict[str, Any],
+    more: Sequence[tuple[Any, Any]] = (),
 ) -> tuple[Any, Any]:
     """The result [..., h, s, e], and log(sum(exp(scores))) [..., h, s].
 
     `q [..., h, s, d]`, `k [..., g, t, d]`, `v [..., g, t, e]`; h / g heads of queries share keys.
+    `more` are pairs of further features of queries and keys.
     """
-    scores, spreads = scores_of(np, program, q, k, operands, attributes)
+    scores, spreads = scores_of(np, program, q, k, operands, attributes, more)
     top = np.max(scores, axis=-1, keepdims=True)
     sink = None
     if program.sink is not None:
@@ -53,14 +55,23 @@ def scores_of(
     k: Any,
     operands: Sequence[Any],
     attributes: dict[str, Any],
+    more: Sequence[tuple[Any, Any]] = (),
 ) -> tuple[Any, list[Any]]:
     """Scores [b, g, r, s, t] after the program, and its operands as they come to it."""
     (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
     check(h, g, s, t, attributes["causal"], attributes["window"])
     wide = np.result_type(q, np.float32)
-    by_group = q.reshape(-1, g, h // g, s, d)
     scale = attributes["scale"] or d**-0.5
-    scores = np.einsum("bgrsd,bgtd->bgrst", by_group, grouped(k), dtype=wide) * scale
+    products = [
+        np.einsum(
+            "bgrsd,bgtd->bgrst",
+            x.reshape(-1, g, h // g, s, x.shape[-1]),
+            grouped(y),
+            dtype=wide,
+        )
+        for x, y in ((q, k), *more)
+    ]
+    scores = sum(products[1:], start=products[0]) * scale
     spreads = [
         spread(np, axes, x, g, h // g, wide)
         for axes, x in zip(program.operands.values(), operands, strict=True)

@@ -60,12 +60,13 @@ class Steps:
 
 
 def chunkwise(np: Any, steps: Steps, chunk: int) -> tuple[Any, Any]:
-    """Results [b, r, n, e], and the last state [b, d, e]. Raises RuleError for a chunk of no steps."""
+    """Results [b, r, n, e], and the last state [b, d, e]; there is a step at least.
+
+    Raises RuleError for a chunk that is no power of two, or a length that is not known.
+    """
     n = steps.v.shape[1]
     if chunk < 1 or chunk & (chunk - 1):
         raise RuleError(f"'chunk' is a power of two, not {chunk}")
-    if n == 0:
-        raise RuleError("'q' has no steps: a recurrence needs at least one")
     if not isinstance(n, int):
         raise RuleError(f"the length of a recurrence is a number, not {n}")
     while chunk >= 2 * n:

@@ -29,8 +29,13 @@ def member(name: str, rule: str, chunk: int, after: Callable[..., Any] | None = 
     """
 
     def declare(form: Form) -> Op:
+        known = inspect.signature(form, eval_str=True)
+        names = list(known.parameters)
+
         def run(np: Any, solve: Callable[..., Any], operands: Any, attributes: Any) -> Any:
             size = attributes.pop("chunk")
+            if operands[0].shape[-2] == 0:
+                raise RuleError(f"{names[1]!r} has no steps: a recurrence needs at least one")
             steps = form(np, *operands, **attributes)
             out, last = solve(np, steps, size)
             *lead, d, e = operands[-1].shape
@@ -47,7 +52,6 @@ def member(name: str, rule: str, chunk: int, after: Callable[..., Any] | None = 
             solve = lambda np, steps, _: recurrent(np, steps)
             return run(numpy, solve, operands, dict(attributes))
 
-        known = inspect.signature(form, eval_str=True)
         size = inspect.Parameter(
             "chunk", inspect.Parameter.KEYWORD_ONLY, default=chunk, annotation=int
         )

@@ -185,8 +185,10 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Callable[[Drawing], tuple[Tensor, ...]
 }
 
 
-def program(op: str, device: str = "cpu", frontend: str = "torch") -> Target:
+def program(op: str = "attention.attention", device: str = "cpu", frontend: str = "torch") -> Target:
     """A call of an operator, with operands."""
     torch.manual_seed(0)
     attributes, draw = PROGRAMS[op]
-    return partial(find(op), **attributes), draw(Drawing(device))
+    made = find(op)
+    made.on("torch")  # so that Dynamo meets an operator of torch
+    return partial(made, **attributes), draw(Drawing(device))

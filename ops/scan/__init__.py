@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stack.hosted import Kernel, op
 from stack.ops.scan import reference
-from stack.ops.scan.associative import associative, doubled, gate_combine, segment_combine
+from stack.ops.scan.associative import associative, blocked, gate_combine, segment_combine
 from stack.ops.scan.family import delta, gla, linear_attention, retention, rwkv7, ssd
-from stack.ops.scan.selective import selective
+from stack.ops.scan.mamba import selective
 
 __all__ = [
     "associative",
@@ -65,7 +65,7 @@ def segmented(np, x, starts):
     Source: Blelloch, "Prefix sums and their applications", 1990.
     """
     wide = x.astype(np.result_type(x, np.float32))
-    return doubled(np, segment_combine, (starts != 0, wide))[1].astype(x.dtype)
+    return blocked(np, segment_combine, (starts != 0, wide))[1].astype(x.dtype)
 
 
 @op(
@@ -81,7 +81,7 @@ def gated_gradient(np, gate, x, first, out, told):
     nothing = np.full((*gate.shape[:-2], 1, gate.shape[-1]), 0.0, wide)
     following = np.concatenate([held, nothing], axis=-2)[..., 1:, :]
     back = (np.flip(following, axis=-2), np.flip(given, axis=-2))
-    to_x = np.flip(doubled(np, gate_combine, back, axis=-2)[1], axis=-2)
+    to_x = np.flip(blocked(np, gate_combine, back, axis=-2)[1], axis=-2)
     before = np.concatenate([first[..., None, :], out], axis=-2)[..., :-1, :].astype(wide)
     to_first = np.sum((held * to_x)[..., :1, :], axis=-2)
     return (to_x * before).astype(gate.dtype), to_x.astype(x.dtype), to_first.astype(first.dtype)
@@ -102,5 +102,5 @@ def gated(np, gate, x, first):
     it is carried. Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
     """
     wide = np.result_type(gate, np.float32)
-    gates, values = doubled(np, gate_combine, (gate.astype(wide), x.astype(wide)), axis=-2)
+    gates, values = blocked(np, gate_combine, (gate.astype(wide), x.astype(wide)), axis=-2)
     return (gates * first.astype(wide)[..., None, :] + values).astype(x.dtype)

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stack.errors import RuleError
-from stack.ops.scan.associative import Values, doubled, gate_combine
+from stack.ops.scan.associative import Values, blocked, gate_combine
 
 BASE = 16  # rows of a triangle whose inverse is a product of few terms: they stay small
 
@@ -148,7 +148,7 @@ def _pairs(np: Any, x: Any, y: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
 
 def _states(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any]:
     """The states [b, n, d, e] at the start of each chunk, and the last one."""
-    transitions, inputs = doubled(np, combine, maps, axis=-3)
+    transitions, inputs = blocked(np, combine, maps, axis=-3)
     start = first[:, None]
     if combine is gate_combine:
         ends = transitions * start + inputs

@@ -9,7 +9,7 @@ import numpy
 from stack.errors import RuleError
 from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
-from stack.ops.scan.associative import doubled, gate_combine
+from stack.ops.scan.associative import blocked, gate_combine
 
 Array = numpy.ndarray
 LARGEST = 64  # states of a channel that a program of the kernel holds
@@ -66,7 +66,7 @@ def selective(np, x, dt, a, b, c, skip, first):
     held, step = x.astype(wide), dt.astype(wide)
     gates = np.exp(step[..., None] * a.astype(wide))
     inputs = (step * held)[..., None] * b.astype(wide)[..., None, :]
-    gates, values = doubled(np, gate_combine, (gates, inputs), axis=-3)
+    gates, values = blocked(np, gate_combine, (gates, inputs), axis=-3)
     states = gates * first.astype(wide)[..., None, :, :] + values
     out = np.sum(states * c.astype(wide)[..., None, :], axis=-1) + skip.astype(wide) * held
     return out.astype(x.dtype), states[..., -1, :, :].astype(first.dtype)

@@ -156,6 +156,11 @@ CASES = (
         ((2, 3, 2, 6), (2, 3, 2, 2), (2, 5, 6), (2, 5, 2)),
         attributes={"scale": 0.4},
     ),
+    Case(
+        "attention.mla_absorbed",
+        ((1, 20, 1, 64), (1, 20, 1, 16), (1, 300, 64), (1, 300, 16)),
+        attributes={"scale": 0.1},
+    ),
     Case("attention.rope", ((2, 3, 4, 6), (2, 4, 3), (2, 4, 3))),
     Case("attention.rope", ((3, 4, 8), (4, 2), (4, 2)), attributes={"interleaved": True}),
     Case(

@@ -265,9 +265,29 @@ def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: 
     return attend(np, PLAIN, q, keys, values, (), at, [(q_rope, shared)])[0]
 
 
+def _not_latent(q: TensorType, q_rope: TensorType, *rest: TensorType, **_: Any) -> str:
+    """What the kernel in `mla_triton` has no code for."""
+    if q.rank != 4 or q.shape[-2] != 1:
+        return "it takes one query [b, h, 1, c] of each sequence"
+    widths = q.shape[-1], q_rope.shape[-1]
+    if any(w not in (16, 32, 64, 128, 256, 512) for w in widths):
+        return f"it takes powers of two of features, not {widths[0]} and {widths[1]}"
+    return "" if len({t.dtype for t in (q, q_rope, *rest)}) == 1 else "it takes one element type"
+
+
 @op(
     "attention.mla_absorbed",
     rule="... h s c, ... h s r, ... t c, ... t r -> ... h s c",
+    kernels=(
+        Kernel(
+            "cuda",
+            "stack.ops.attention.mla_triton:absorbed",
+            "absorbed",
+            _HALVES,
+            _not_latent,
+            capturable=True,
+        ),
+    ),
     autocast="low",
 )
 def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: float = 0.0):

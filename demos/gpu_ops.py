@@ -139,9 +139,7 @@ def _full(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
 
 
 def _gathered(q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
-    keys, values = (
-        pool[table].flatten(1, 2).transpose(1, 2) for pool in (k, v)
-    )
+    keys, values = (pool[table].flatten(1, 2).transpose(1, 2) for pool in (k, v))
     return F.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
 
 

@@ -1,7 +1,7 @@
 """Calls of hosted operators at sizes for a laptop or a GPU, as `stackc bench ops` runs them.
 
-    program("scan.gla")                     -> (function, arguments), in torch
-    program("scan.gla", device="cuda")      larger, in bf16
+program("scan.gla")                     -> (function, arguments), in torch
+program("scan.gla", device="cuda")      larger, in bf16
 """
 
 from __future__ import annotations
@@ -185,7 +185,9 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Callable[[Drawing], tuple[Tensor, ...]
 }
 
 
-def program(op: str = "attention.attention", device: str = "cpu", frontend: str = "torch") -> Target:
+def program(
+    op: str = "attention.attention", device: str = "cpu", frontend: str = "torch"
+) -> Target:
     """A call of an operator, with operands."""
     torch.manual_seed(0)
     attributes, draw = PROGRAMS[op]

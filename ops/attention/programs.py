@@ -61,7 +61,9 @@ def spread(np: Any, axes: str, operand: Any, groups: Any, share: Any, wide: Any)
 
 
 def _is_integer(array: Any) -> bool:
-    return not array.dtype.is_float if hasattr(array.dtype, "is_float") else array.dtype.kind in "iu"
+    return (
+        not array.dtype.is_float if hasattr(array.dtype, "is_float") else array.dtype.kind in "iu"
+    )
 
 
 def scored(

@@ -78,7 +78,13 @@ def merge(outs: Array, lses: Array) -> tuple[Array, Array]:
 
 
 def paged(
-    program: Program, q: Array, pool_k: Array, pool_v: Array, table: Array, lengths: Array, **at: Any
+    program: Program,
+    q: Array,
+    pool_k: Array,
+    pool_v: Array,
+    table: Array,
+    lengths: Array,
+    **at: Any,
 ) -> Array:
     """Each sequence by itself: its pages one after the other, as many keys of them as it has."""
     out = np.empty((*q.shape[:-1], pool_v.shape[-1]), q.dtype)

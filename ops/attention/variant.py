@@ -43,7 +43,9 @@ def variant(
     """
     for operand, axes in program.operands.items():
         if [n for n in NAMES if n in axes.split()] != axes.split():
-            raise UsageError(f"{name}: {operand!r} has axes {axes!r}; scores have {NAMES}, in order")
+            raise UsageError(
+                f"{name}: {operand!r} has axes {axes!r}; scores have {NAMES}, in order"
+            )
 
     def decomposition(np: Any, q: Any, k: Any, v: Any, *operands: Any, **attributes: Any) -> Any:
         return attend(np, program, q, k, v, operands, attributes)[0]

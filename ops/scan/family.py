@@ -94,7 +94,9 @@ _MADE = "-> ... h n~ e, ... h d e"
     "... h n~ d, ... g n~ d, ... g n~ e, ... g n~ c, ... g n~, ... g d e -> ... h n~ e, ... g d e",
     chunk=16,
 )
-def linear_attention(np, q, k, v, log_decay, beta, first, *, delta: bool = True, scale: float = 0.0):
+def linear_attention(
+    np, q, k, v, log_decay, beta, first, *, delta: bool = True, scale: float = 0.0
+):
     """Linear attention with decay and the delta rule: Yang et al., "Gated DeltaNet", 2024.
 
     S <- (I - beta k k^T) diag(exp(log_decay)) S + beta k v^T, and scale q^T S is the result;
@@ -115,9 +117,7 @@ def linear_attention(np, q, k, v, log_decay, beta, first, *, delta: bool = True,
     if not delta:
         return Steps(queries, keys, values, decay, state)
     rate = _flat(np, beta, 1)[..., None]
-    return Steps(
-        queries, keys * rate, values, decay, state, -(keys * rate), keys * np.exp(decay)
-    )
+    return Steps(queries, keys * rate, values, decay, state, -(keys * rate), keys * np.exp(decay))
 
 
 @member("scan.gla", f"{_QKV}, ... h n~ d, {_STATE} {_MADE}", chunk=16)
@@ -165,7 +165,9 @@ def rwkv7(np, r, log_decay, k, v, a, b, first):
     Gives r^T S, and the last state.
     """
     plain = _plain(np, r, k, v, log_decay, first, 1.0)
-    return Steps(plain.q, plain.k, plain.v, plain.decay, plain.first, _flat(np, b, 2), _flat(np, a, 2))
+    return Steps(
+        plain.q, plain.k, plain.v, plain.decay, plain.first, _flat(np, b, 2), _flat(np, a, 2)
+    )
 
 
 def _plain(np: Any, q: Any, k: Any, v: Any, decay: Any, first: Any, scale: float) -> Steps:

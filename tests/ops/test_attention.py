@@ -131,9 +131,7 @@ def test_absorbed_weights_give_what_keys_and_values_give() -> None:
     latent, k_rope = draw(t, c), draw(t, r)
     expected = find("attention.mla")(q, q_rope, latent, k_rope, w_k, w_v)
     absorbed = np.einsum("hsd,hcd->hsc", q, w_k)
-    out = find("attention.mla_absorbed")(
-        absorbed, q_rope, latent, k_rope, scale=(d + r) ** -0.5
-    )
+    out = find("attention.mla_absorbed")(absorbed, q_rope, latent, k_rope, scale=(d + r) ** -0.5)
     np.testing.assert_allclose(np.einsum("hsc,hce->hse", out, w_v), expected)
 
 
@@ -211,7 +209,11 @@ def test_frequencies_are_those_of_transformers(kind: str) -> None:
     )
     expected, magnitude = utils.ROPE_INIT_FUNCTIONS[theirs](config, "cpu")
     rope = Rope(
-        64, kind=kind, factor=parameters["factor"], trained=4096, fast=4.0 if kind == "llama3" else 32.0
+        64,
+        kind=kind,
+        factor=parameters["factor"],
+        trained=4096,
+        fast=4.0 if kind == "llama3" else 32.0,
     )  # pyright: ignore
     np.testing.assert_allclose(rope.frequencies(), expected.numpy(), rtol=1e-5)
     assert rope.magnitude == pytest.approx(magnitude)
@@ -228,9 +230,7 @@ def test_scores_of_turned_vectors_depend_on_distance_alone() -> None:
     q, k = draw(1, 1, width), draw(1, 1, width, seed=1)
 
     def score(row: int, column: int) -> float:
-        turned = (
-            rope(x, *Rope(width).tables(np.array([p]))) for x, p in ((q, row), (k, column))
-        )
+        turned = (rope(x, *Rope(width).tables(np.array([p]))) for x, p in ((q, row), (k, column)))
         return float(np.vdot(*turned))
 
     assert score(9, 4) == pytest.approx(score(105, 100), rel=1e-4)

@@ -107,7 +107,9 @@ def of_recurrence(
     out, last = call(linear_attention)
     chunked = call(lambda *xs, **at: linear_attention.decomposition(np, *xs, chunk=2, **at))
     for found, expected in zip(chunked, (out, last), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-2, atol=1e-2 if q.itemsize < 4 else 1e-5)
+        np.testing.assert_allclose(
+            found, expected, rtol=1e-2, atol=1e-2 if q.itemsize < 4 else 1e-5
+        )
     return as_packed(out), last
 
 

@@ -117,7 +117,9 @@ def test_chunks_give_what_steps_give(chunk: int) -> None:
         expected = op(*arrays, **attributes)
         found = op.decomposition(np, *arrays, **{**op.read(attributes), "chunk": chunk})
         for a, b in zip(found, expected, strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-8 * np.abs(b).max(), err_msg=op.name)
+            np.testing.assert_allclose(
+                a, b, rtol=1e-8, atol=1e-8 * np.abs(b).max(), err_msg=op.name
+            )
 
 
 def test_a_sequence_may_be_cut_anywhere() -> None:

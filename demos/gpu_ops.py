@@ -13,11 +13,11 @@ import torch.nn.functional as F
 from stack.demos.gpu_rows import by_hand
 from stack.demos.ops_programs import PROGRAMS, program
 from stack.errors import StackError
-from stack.hosted import find
-from stack.ir.cost import cost
-from stack.ir.builder import Builder, param
 from stack.frontends.torch_arrays import dtype_of
+from stack.hosted import find
 from stack.hosted.nodes import custom
+from stack.ir.builder import Builder, param
+from stack.ir.cost import cost
 from stack.ir.types import TensorType
 from stack.measure.gpu_program import GpuProgram, Rival
 

@@ -282,9 +282,9 @@ def tell_loss(t: Teller) -> None:
         "a tile": 4 * rows * TILE / 1e6,
     }
     t.say(
-        f"{rows} rows, {classes} classes: logits are {held['logits']:.1f} MB; compiled for this CPU,"
-        f" by what it prices, {held['compiled']:.1f} MB; a tile of {TILE} classes, as the reference"
-        f" and the kernel for GPUs go, {held['a tile']:.1f} MB; error {error:.1e}"
+        f"{rows} rows, {classes} classes: logits are {held['logits']:.1f} MB; compiled for this"
+        f" CPU, by what it prices, {held['compiled']:.1f} MB; a tile of {TILE} classes, as the"
+        f" reference and the kernel for GPUs go, {held['a tile']:.1f} MB; error {error:.1e}"
     )
     t.draw("loss", bars, held, y="MB")
 

@@ -14,7 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src.core import ShapedArray, Tracer
 from jax.experimental.buffer_callback import buffer_callback
-from jax.core import Tracer
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 

@@ -104,7 +104,7 @@ class _Torch:
         return _only(_own(made, tensors))
 
     def _refuse(self, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
-        """Raise RuleError for values that are wrong. While a CUDA graph is captured there are none."""
+        """Raise RuleError for wrong values. While a CUDA graph is captured there are none."""
         if self.made.values is None:
             return
         if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():

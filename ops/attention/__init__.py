@@ -256,7 +256,7 @@ def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: 
     `w_k [h, c, d]` and `w_v [h, c, e]` make keys and values of it. `scale` of 0 is
     1 / sqrt(d + r).
     """
-    (h, _, d), (t, c), r = q.shape[-3:], latent.shape[-2:], k_rope.shape[-1]
+    d, (t, c), r = q.shape[-1], latent.shape[-2:], k_rope.shape[-1]
     held = latent.reshape(-1, t, c)
     keys = np.einsum("btc,hcd->bhtd", held, w_k)
     values = np.einsum("btc,hce->bhte", held, w_v)
@@ -322,9 +322,9 @@ def fp8(np, q, k, v, q_scale, k_scale, v_scale, *, causal: bool = False, scale: 
     its code's value times the scale of its head.
     """
     wide = np.result_type(q_scale, np.float32)
-    held = (
+    q, k, v = (
         e4m3(np, x).astype(wide) * by.astype(wide)[..., None, None]
         for x, by in ((q, q_scale), (k, k_scale), (v, v_scale))
     )
     at = {"causal": causal, "window": 0, "softcap": 0.0, "scale": scale}
-    return attend(np, PLAIN, *held, (), at)[0]
+    return attend(np, PLAIN, q, k, v, (), at)[0]

@@ -85,7 +85,7 @@ def _launch(
     q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor, scale: float, keys: int,
     room: int, strides: tuple[int, int, int],
 ) -> Tensor:  # fmt: skip
-    batch, heads, _, width = q.shape
+    batch, heads, width = q.shape[0], q.shape[1], q.shape[-1]
     groups = k.shape[2] if room else k.shape[1]
     share = heads // groups
     most = max(1, min(PROGRAMS // (batch * groups), keys // LEAST, 64))
@@ -108,11 +108,11 @@ def _launch(
 
 
 def paged(
-    q: Tensor, pool_k: Tensor, pool_v: Tensor, table: Tensor, lengths: Tensor, *, scale: float = 0.0,
-    **_: Any,
+    q: Tensor, pool_k: Tensor, pool_v: Tensor, table: Tensor, lengths: Tensor, *,
+    scale: float = 0.0, **_: Any,
 ) -> Tensor:  # fmt: skip
     """`q [b, h, 1, d]`, pools `[p, n, g, d]`, `table [b, m]`, `lengths [b]`, all dense."""
-    _, room, groups, width = pool_k.shape
+    room, groups, width = pool_k.shape[1:]
     keys = table.shape[-1] * room
     strides = (room * groups * width, groups * width, width)
     return _launch(q, pool_k, pool_v, table, lengths, scale, keys, room, strides)
@@ -122,6 +122,6 @@ def cached(
     q: Tensor, k: Tensor, v: Tensor, lengths: Tensor, *, scale: float = 0.0, **_: Any
 ) -> Tensor:
     """`q [b, h, 1, d]`, `k` and `v` `[b, g, t, d]`, `lengths [b]`, all dense."""
-    _, groups, keys, width = k.shape
+    groups, keys, width = k.shape[1:]
     strides = (groups * keys * width, width, keys * width)
     return _launch(q, k, v, lengths[:, None], lengths, scale, keys, 0, strides)

@@ -93,7 +93,7 @@ def gradient(
     With P the weights and D = sum(told * out) of a row, the gradient of a score is
     P (told v^T - D + told_lse).
     """
-    (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
+    (h, s, d), g = q.shape[-3:], k.shape[-3]
     wide = np.result_type(q, np.float32)
     scale, cap = attributes["scale"] or d**-0.5, attributes["softcap"]
 

@@ -66,7 +66,7 @@ def keys_kernel(
     for shared in range(SHARE):
         head = group * SHARE + shared
         rows_of_head = head.to(tl.int64) * length
-        for start in tl.range(begin, length, WALKED):
+        for start in tl.range(begin, length, WALKED):  # pyright: ignore
             row = start + tl.arange(0, WALKED)
             inside = row < length
             q = q_desc.load([head, start, 0]).reshape(WALKED, WIDTH)
@@ -132,9 +132,10 @@ def gradients(
     """
     batch, heads, length, width = q.shape
     groups = k.shape[1]
-    found = tuple(torch.empty_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
+    dense = torch.contiguous_format
+    dq, dk, dv = (torch.empty_like(x, memory_format=dense) for x in (q, k, v))
     if not q.numel():
-        return found
+        return dq, dk, dv
     rows = torch.empty(lse.shape, dtype=torch.float32, device=q.device)
     launch: Any = row_kernel[(triton.cdiv(rows.numel(), 32),)]
     launch(out, told.to(q.dtype).contiguous(), told_lse, rows, rows.numel(), 32, width)
@@ -153,7 +154,7 @@ def gradients(
         kept, walked = config.kept, config.walked
         of_keys = kernel is keys_kernel
         sizes = (walked, kept, kept, walked) if of_keys else (kept, walked, walked, kept)
-        made = found[1:] if of_keys else found[:1]
+        made = (dk, dv) if of_keys else (dq,)
         launch = kernel[(triton.cdiv(length, kept), count)]
         launch(
             *(tiles(x, size) for x, size in zip((q, k, v, told), sizes, strict=True)),
@@ -161,7 +162,7 @@ def gradients(
             share, kept, walked, width, causal,
             num_warps=config.warps, num_stages=config.stages,
         )  # fmt: skip
-    return found
+    return dq, dk, dv
 
 
 def launched(*tensors: Tensor, causal: bool, **_: Any) -> tuple[Tensor, Tensor, Tensor]:

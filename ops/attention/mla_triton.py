@@ -66,10 +66,10 @@ def absorbed(
     q: Tensor, q_rope: Tensor, latent: Tensor, k_rope: Tensor, *, scale: float, **_: Any
 ) -> Tensor:
     """`q [b, h, 1, c]`, `q_rope [b, h, 1, r]`, `latent [b, t, c]`, `k_rope [b, t, r]`, dense."""
-    batch, heads, _, width = q.shape
+    batch, heads, width = q.shape[0], q.shape[1], q.shape[-1]
     keys, rope = k_rope.shape[1:]
-    rows = min(HEADS, max(16, triton.next_power_of_2(heads)))
-    tiles = -(-heads // rows)
+    rows = min(HEADS, max(16, 1 << (heads - 1).bit_length()))
+    tiles: int = -(-heads // rows)
     made = torch.empty_like(q)
     if not made.numel():
         return made

@@ -2,8 +2,8 @@
 
 A program is elementwise over batch, head, query and key. Its operands say which of these they have
 (`"... h"`, `"... s"`, `"t"`), and come to it with axes [b, g, r, s, t]: g heads of keys, each of
-which serves r heads of queries. It is traced into the IR with the rest of the decomposition, so that
-a mask of one's own becomes part of the kernel. Source: Dong et al., "FlexAttention", 2024.
+which serves r heads of queries. It is traced into the IR with the rest of the decomposition, so
+that a mask of one's own becomes part of the kernel. Source: Dong et al., "FlexAttention", 2024.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def in_cache(np: Any, place: Place, lengths: Any) -> Any:
 
 
 def at_end_of_cache(np: Any, place: Place, lengths: Any) -> Place:
-    """Queries end with the last key that the cache holds, not with the last that it has room for."""
+    """Queries end with the last key that the cache holds, not with the last place in it."""
     return Place(place.row + (lengths - place.keys), place.column, place.keys)
 
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy
 
+from stack.errors import UsageError
 from stack.hosted import Kernel, Op, op
 from stack.ops.attention import reference
 from stack.ops.attention.decomposition import attend
 from stack.ops.attention.programs import NAMES, Program
-
-from stack.errors import UsageError
 
 QUERIES_AND_KEYS = "... h s d, ... g t d, ... g t e"
 

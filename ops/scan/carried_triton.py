@@ -32,7 +32,7 @@ def gated_kernel(
     inside = channel < channels
     step = tl.arange(0, STEPS)
     state = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
-    for start in tl.range(0, steps, STEPS, num_stages=3):
+    for start in tl.range(0, steps, STEPS, num_stages=3):  # pyright: ignore
         at = start + step
         seen = (at < steps)[:, None] & inside[None, :]
         place = (row * steps + at)[:, None] * channels + channel[None, :]

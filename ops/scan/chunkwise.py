@@ -46,8 +46,8 @@ BASE = 16  # rows of a triangle whose inverse is a product of few terms: they st
 class Steps:
     """Operands of a recurrence, [b, n, ...] with n steps.
 
-    `q [b, r, n, d]`: r heads read one state. `k [b, n, d]`, `v [b, n, e]`, `decay [b, n, d or 1]` its
-    logarithm, `erase [b, n, d]` and `read [b, n, d]` (a and b) or None, `first [b, d, e]`.
+    `q [b, r, n, d]`: r heads read one state. `k [b, n, d]`, `v [b, n, e]`, `decay [b, n, d or 1]`
+    the logarithm of w, `erase [b, n, d]` and `read [b, n, d]` (a and b) or None, `first [b, d, e]`.
     """
 
     q: Any
@@ -137,7 +137,7 @@ def inverted(np: Any, lower: Any) -> Any:
 
 
 def _pairs(np: Any, x: Any, y: Any, at_x: Any, at_y: Any, kept: Any) -> Any:
-    """sum_d x[t] y[s] exp(at_x[t] - at_y[s]) of `x [b, r, n, t, d]`, `y [b, n, s, d]`, where kept."""
+    """sum_d x[t] y[s] exp(at_x[t] - at_y[s]) of `x [b, r, n, t, d]` and `y [b, n, s, d]`, or 0."""
     apart = at_x[..., :, None, :] - at_y[..., None, :, :]
     factors = np.exp(np.where(kept[:, :, None], apart, -np.inf))
     if apart.shape[-1] == 1:  # one decay for all features: a product of matrices
@@ -158,7 +158,7 @@ def _states(np: Any, combine: Any, maps: Values, first: Any) -> tuple[Any, Any]:
 
 
 def _chunked(np: Any, x: Any, chunk: int) -> Any:
-    """[..., n, d] as [..., n / chunk, chunk, d], with zeros at the end: steps that change nothing."""
+    """[..., n, d] as [..., n / chunk, chunk, d]; zeros at the end are steps that change nothing."""
     *lead, n, width = x.shape
     rest = -n % chunk
     if rest:

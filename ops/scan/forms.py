@@ -5,7 +5,7 @@ are made in all. On arrays of NumPy, along the last axis; `combine` as in `assoc
 
     sequential   n steps, n combinations
     doubled      log n steps, n log n combinations           Hillis and Steele, 1986
-    blelloch     2 log n steps, 2 n combinations             Blelloch, 1990; no identity is asked for
+    blelloch     2 log n steps, 2 n combinations             Blelloch, 1990; without an identity
     chunked      chunk + log(n / chunk) steps, 2 n combinations
     look_back    one pass over memory: a tile waits for those before it, but not for all of them
                                                              Merrill and Garland, 2016

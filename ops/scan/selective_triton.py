@@ -31,7 +31,7 @@ def selective_kernel(
     h = tl.load(first_ptr + row * channels * STATES + at, inside[:, None], 0.0).to(tl.float32)
     place = row * steps * channels + channel
     shared = row * steps * STATES + state
-    for _ in tl.range(0, steps, num_stages=4):
+    for _ in tl.range(0, steps, num_stages=4):  # pyright: ignore
         x = tl.load(x_ptr + place, inside, 0.0).to(tl.float32)
         dt = tl.load(dt_ptr + place, inside, 0.0).to(tl.float32)
         b = tl.load(b_ptr + shared).to(tl.float32)

@@ -295,7 +295,7 @@ REFUSED = {
     ),
     "a cache that is too short": (
         "attention.with_cache",
-        (ONE, np.zeros((2, 2, 6, 8), np.float32), np.zeros((2, 2, 6, 8), np.float32), np.array([7, 1])),
+        (ONE, *[np.zeros((2, 2, 6, 8), np.float32)] * 2, np.array([7, 1])),
         {},
         "'lengths' has 7: 'k' has room for 1 to 6 keys",
     ),

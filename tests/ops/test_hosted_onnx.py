@@ -242,7 +242,7 @@ def check(case: Any, found: Any, outputs: list[Array]) -> None:
 
 
 def test_sums_that_the_recurrent_scan_of_onnx_expects() -> None:
-    """Cases of `Scan` whose body is a sum: what it carries is the running sum from a first value."""
+    """Cases of `Scan` whose body is a sum: it carries the running sum from a first value."""
     count = 0
     for case in collect_testcases(None):
         if case.name not in ("test_scan9_sum", "test_scan9_scalar"):

@@ -95,6 +95,7 @@ CASES = (
     Case("activation.swiglu", ((3, 4), (3, 4))),
     Case("loss.cross_entropy", ((6, 7), (6,)), 7, {"ignore_index": 3}),
     Case("loss.cross_entropy", ((2, 3, 300), (2, 3)), 300),
+    Case("loss.linear_cross_entropy", ((300, 72), (300, 72), (300,)), 300),
     Case("loss.linear_cross_entropy", ((5, 4), (300, 4), (5,)), 300, {"ignore_index": 7}),
     Case("loss.linear_cross_entropy", ((2, 3, 4), (6, 4), (2, 3)), 6, {"ignore_index": 1}),
     Case("attention.attention", ((2, 4, 5, 3), (2, 2, 5, 3), (2, 2, 5, 4)), attributes=CAUSAL),

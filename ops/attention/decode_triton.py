@@ -43,9 +43,14 @@ def split_kernel(
     acc = tl.zeros([ROWS, WIDTH], tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     top = tl.full([ROWS], -1e30, tl.float32)  # finite: a share may have no key
-    for start in tl.range(part * share, tl.minimum((part + 1) * share, length), COLUMNS):
-        key = start + tl.arange(0, COLUMNS)
-        seen = key < length
+    end = tl.minimum((part + 1) * share, length)
+    tiles = tl.cdiv(tl.maximum(end - part * share, 0), COLUMNS)
+    for turn in tl.range(0, tiles):
+        # heads begin at different keys: their caches lie a power of two apart, and would all ask
+        # the same memory channel
+        tile = (turn + group + sequence) % tiles
+        key = part * share + tile * COLUMNS + tl.arange(0, COLUMNS)
+        seen = key < end
         if ROOM:
             block = tl.load(table_ptr + sequence * pages + key // ROOM, seen, 0).to(tl.int64)
             first = block * of_block + (key % ROOM) * of_key

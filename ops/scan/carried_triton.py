@@ -1,6 +1,7 @@
 """Scans in Triton that carry a state from tile to tile: one pass over memory, which is the limit.
 
-A program has some channels of one sequence, and scans tiles of steps by an associative function.
+A program has some channels of one sequence, and scans tiles of steps by an associative function;
+the next tile is under way meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +24,15 @@ def _after(gate1, x1, gate2, x2):
 
 
 @triton.jit
+def _tile(g_ptr, x_ptr, row, start, channel, steps, channels, STEPS: tl.constexpr):
+    """Gates and values of some steps; past the end gates are 1 and values 0."""
+    at = start + tl.arange(0, STEPS)
+    seen = (at < steps)[:, None] & (channel < channels)[None, :]
+    place = (row * steps + at)[:, None] * channels + channel[None, :]
+    return tl.load(g_ptr + place, seen, 1.0), tl.load(x_ptr + place, seen, 0.0)
+
+
+@triton.jit
 def gated_kernel(
     g_ptr, x_ptr, first_ptr, y_ptr, steps, channels, STEPS: tl.constexpr, CHANNELS: tl.constexpr
 ):
@@ -32,16 +42,28 @@ def gated_kernel(
     inside = channel < channels
     step = tl.arange(0, STEPS)
     state = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
-    for start in tl.range(0, steps, STEPS, num_stages=3):  # pyright: ignore
-        at = start + step
-        seen = (at < steps)[:, None] & inside[None, :]
-        place = (row * steps + at)[:, None] * channels + channel[None, :]
-        gate = tl.load(g_ptr + place, seen, 1.0).to(tl.float32)
-        x = tl.load(x_ptr + place, seen, 0.0).to(tl.float32)
-        gates, values = tl.associative_scan((gate, x), 0, _after)
+    gate, x = _tile(g_ptr, x_ptr, row, 0, channel, steps, channels, STEPS)
+    for start in range(0, steps, STEPS):
+        ahead = _tile(g_ptr, x_ptr, row, start + STEPS, channel, steps, channels, STEPS)
+        pair = gate.to(tl.float32), x.to(tl.float32)
+        gates, values = tl.associative_scan(pair, 0, _after)
         y = gates * state[None, :] + values
-        tl.store(y_ptr + place, y, seen)
+        at = start + step
+        place = (row * steps + at)[:, None] * channels + channel[None, :]
+        tl.store(y_ptr + place, y, (at < steps)[:, None] & inside[None, :])
         state = tl.sum(tl.where(step[:, None] == STEPS - 1, y, 0.0), 0)
+        gate, x = ahead
+
+
+@triton.jit
+def _tile_back(g_ptr, h_ptr, told_ptr, row, start, channel, steps, channels, STEPS: tl.constexpr):
+    """The gates of the next steps, the states before, and what is told, of some steps."""
+    at = start + tl.arange(0, STEPS)
+    seen = ((at >= 0) & (at < steps))[:, None] & (channel < channels)[None, :]
+    place = (row * steps + at)[:, None] * channels + channel[None, :]
+    following = tl.load(g_ptr + place + channels, seen & (at + 1 < steps)[:, None], 0.0)
+    before = tl.load(h_ptr + place - channels, seen & (at > 0)[:, None], 0.0)
+    return following, before, tl.load(told_ptr + place, seen, 0.0)
 
 
 @triton.jit
@@ -56,22 +78,26 @@ def gated_gradient_kernel(
     step = tl.arange(0, STEPS)
     first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
     worth = tl.zeros([CHANNELS], tl.float32)
-    tiles = tl.cdiv(steps, STEPS)
-    for tile in tl.range(0, tiles, num_stages=3):
-        at = (tiles - 1 - tile) * STEPS + step
+    last = (steps - 1) // STEPS * STEPS
+    following, before, told = _tile_back(
+        g_ptr, h_ptr, told_ptr, row, last, channel, steps, channels, STEPS
+    )
+    for back in range(0, steps, STEPS):
+        start = last - back
+        ahead = _tile_back(
+            g_ptr, h_ptr, told_ptr, row, start - STEPS, channel, steps, channels, STEPS
+        )
+        pair = following.to(tl.float32), told.to(tl.float32)
+        gates, values = tl.associative_scan(pair, 0, _after, reverse=True)
+        dx = gates * worth[None, :] + values
+        at = start + step
         seen = (at < steps)[:, None] & inside[None, :]
         place = (row * steps + at)[:, None] * channels + channel[None, :]
-        has_next = seen & (at + 1 < steps)[:, None]
-        following = tl.load(g_ptr + place + channels, has_next, 0.0).to(tl.float32)
-        told = tl.load(told_ptr + place, seen, 0.0).to(tl.float32)
-        gates, values = tl.associative_scan((following, told), 0, _after, reverse=True)
-        dx = gates * worth[None, :] + values
-        has_last = seen & (at > 0)[:, None]
-        before = tl.load(h_ptr + place - channels, has_last, 0.0).to(tl.float32)
-        before = tl.where((at == 0)[:, None], first[None, :], before)
+        before = tl.where((at == 0)[:, None], first[None, :], before.to(tl.float32))
         tl.store(dx_ptr + place, dx, seen)
         tl.store(dg_ptr + place, dx * before, seen)
         worth = tl.sum(tl.where(step[:, None] == 0, dx, 0.0), 0)
+        following, before, told = ahead
     gate = tl.load(g_ptr + row * steps * channels + channel, inside, 0.0).to(tl.float32)
     tl.store(dfirst_ptr + row * channels + channel, gate * worth, inside)
 

@@ -101,8 +101,9 @@ def linear_attention(
 
     S <- (I - beta k k^T) diag(exp(log_decay)) S + beta k v^T, and scale q^T S is the result;
     without `delta` nothing is erased, and `beta` is not used. `q [..., h, n, d]`,
-    `k [..., g, n, d]`, `v [..., g, n, e]`, `log_decay [..., g, n, d or 1]`, `beta [..., g, n]`,
-    `first [..., g, d, e]`: h / g heads read one state. `scale` of 0 is 1 / sqrt(d). Gives results and the last state.
+    `k [..., g, n, d]`, `v [..., g, n, e]`, `log_decay [..., g, n, d or 1]`,
+    `beta [..., g, n]`, `first [..., g, d, e]`: h / g heads read one state. `scale` of 0 is
+    1 / sqrt(d). Gives results and the last state.
     """
     (h, n, d), g = q.shape[-3:], k.shape[-3]
     if equal(mod(h, g), 0) is False:

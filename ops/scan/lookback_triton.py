@@ -56,17 +56,17 @@ def inclusive_kernel(
     tl.store(y_ptr + row * size + columns, tl.cumsum(x, 0) + before, columns < size)
 
 
-def inclusive(x: Tensor) -> Tensor:
-    """`x [..., n]`, dense."""
+def inclusive(x: Tensor, most: int = COLUMNS, warps: int = 8) -> Tensor:
+    """`x [..., n]`, dense; tiles have `most` elements."""
     y, size = torch.empty_like(x), x.shape[-1]
     if y.numel():
         rows = x.numel() // size
-        columns = min(max(1 << (size - 1).bit_length(), 16), COLUMNS)
+        columns = min(max(1 << (size - 1).bit_length(), 16), most)
         tiles = -(-size // columns)
         words = torch.zeros(rows * tiles + 1, dtype=torch.int64, device=x.device)
         launch: Any = inclusive_kernel[(rows * tiles,)]
         launch(
             x, y, words[1:].view(torch.uint64), words[:1].view(torch.int32), size, tiles,
-            columns, WINDOW, num_warps=max(1, min(8, columns // 512)),
+            columns, WINDOW, num_warps=max(1, min(warps, columns // 512)),
         )  # fmt: skip
     return y

@@ -42,7 +42,7 @@ def gated_kernel(
     inside = channel < channels
     step = tl.arange(0, STEPS)
     state = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
-    gate, x = _tile(g_ptr, x_ptr, row, 0, channel, steps, channels, STEPS)
+    gate, x = _tile(g_ptr, x_ptr, row, 0, channel, steps, channels, STEPS)  # pyright: ignore
     for start in range(0, steps, STEPS):
         ahead = _tile(g_ptr, x_ptr, row, start + STEPS, channel, steps, channels, STEPS)
         pair = gate.to(tl.float32), x.to(tl.float32)

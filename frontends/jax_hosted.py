@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax._src.core import ShapedArray
+from jax._src.core import ShapedArray, Tracer
 from jax.experimental.buffer_callback import buffer_callback
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -66,6 +66,8 @@ class _Rules:
         """One array, or a tuple."""
         held = self.made.read(attributes)
         self.made.shapes([np.shape(a) for a in arrays])
+        if self.made.values is not None and not any(isinstance(a, Tracer) for a in arrays):
+            self.made.values(*map(np.asarray, arrays), **held)
         out = self.primitive.bind(*map(jnp.asarray, arrays), **held)
         return out[0] if self.made.results == 1 else tuple(out)
 

@@ -95,12 +95,21 @@ class _Torch:
             raise ValueError(f"{self.made.name}: arguments on {', '.join(map(str, devices))}")
         types = _types(tensors)
         decomposed(self.made, types, tuple(sorted(attributes.items())))  # refuses what is wrong
+        self._refuse(tensors, attributes)
         kernel = self.made.kernel_for(tensors[0].device.type, types, attributes)
         if kernel is not None:
             return launched(kernel, tensors, attributes)
         with torch.autocast(tensors[0].device.type, enabled=False):
             made = self._replay(types, attributes, tensors[0].device)(*tensors)
         return _only(_own(made, tensors))
+
+    def _refuse(self, tensors: Sequence[Tensor], attributes: Mapping[str, Any]) -> None:
+        """Raise RuleError for wrong values. While a CUDA graph is captured there are none."""
+        if self.made.values is None:
+            return
+        if tensors[0].is_cuda and torch.cuda.is_current_stream_capturing():
+            return
+        self.made.values(*map(_values, tensors), **attributes)
 
     def _filled(self, args: Sequence[Any]) -> list[Any]:
         defaults = [a.default for a in self.made.attributes.values()]
@@ -208,6 +217,13 @@ class _Torch:
                 return self.operator(*(_cast(a, target, device) for a in args))
 
         return run
+
+
+def _values(tensor: Tensor) -> np.ndarray:
+    """Integers as an array; of others the shape alone."""
+    if tensor.is_floating_point():
+        return np.broadcast_to(np.float32(0), tuple(tensor.shape))
+    return tensor.detach().cpu().numpy()
 
 
 def _cast(value: Any, dtype: torch.dtype, device: str) -> Any:

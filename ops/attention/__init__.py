@@ -2,44 +2,183 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+from stack.errors import RuleError
 from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
-from stack.ops.attention import reference
-from stack.ops.attention.rule import check
+from stack.ops.attention import decomposition, programs, reference
+from stack.ops.attention.decomposition import attend, gathered, rotated
+from stack.ops.attention.fp8 import e4m3
+from stack.ops.attention.frequencies import Rope
+from stack.ops.attention.programs import CACHED, PLAIN, Place, Program
+from stack.ops.attention.rule import check_lengths, check_pages, check_tree
+from stack.ops.attention.variant import QUERIES_AND_KEYS, subtree_ends, variant
 
-_RULE = "... h s d, ... g t d, ... g t e"
+__all__ = ["Place", "Program", "Rope", "attention", "subtree_ends", "variant"]
+
+_HALVES = ("bf16", "f16")
 
 
-def _not_flash(q: TensorType, k: TensorType, v: TensorType, **attributes: Any) -> str:
-    """What the kernel in `flash_triton` has no code for."""
+def _not_flash(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
+    """What the kernels in `flash_triton` and `flash_backward_triton` have no code for."""
     if q.rank != 4 or q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
         return "it takes [b, h, s, d] with heads of 64 or 128"
     if q.shape[-2] != k.shape[-2]:
         return "it takes as many keys as queries"
     if q.dtype is not k.dtype or q.dtype is not v.dtype:
         return "it takes one element type"
-    odd = [n for n in ("window", "softcap", "scale") if attributes[n]]
+    odd = [n for n in ("window", "softcap", "scale") if at[n]]
     return f"it has no {', '.join(odd)}" if odd else ""
 
 
-@op(
+def _flash(run: str) -> tuple[Kernel, ...]:
+    return (Kernel("cuda", f"stack.ops.attention.{run}", "flash", _HALVES, _not_flash),)
+
+
+def _not_decode(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
+    """What the kernels in `decode_triton` have no code for."""
+    if q.rank != 4 or q.shape[-2] != 1:
+        return "it takes one query [b, h, 1, d] of each sequence"
+    if q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
+        return "it takes heads of 64 or 128"
+    if q.dtype is not k.dtype or q.dtype is not v.dtype:
+        return "it takes one element type"
+    odd = [n for n in ("window", "softcap") if at[n]]
+    return f"it has no {', '.join(odd)}" if odd else ""
+
+
+def _decode(name: str) -> tuple[Kernel, ...]:
+    run = f"stack.ops.attention.decode_triton:{name}"
+    return (Kernel("cuda", run, name, _HALVES, _not_decode, capturable=True),)
+
+
+attention = variant(
     "attention.attention",
-    rule=f"{_RULE} -> ... h s e",
-    reference=reference.attention,
-    kernels=(
-        Kernel(
-            "cuda",
-            "stack.ops.attention.flash_triton:launched",
-            "flash",
-            ("bf16", "f16"),
-            _not_flash,
-        ),
-    ),
+    PLAIN,
+    """softmax(scale q k^T) v for each head: Vaswani et al., "Attention is all you need", 2017.
+
+    `q [..., h, s, d]`, `k [..., g, t, d]`, `v [..., g, t, e]` of one float type; each of the g
+    heads of keys serves h / g heads of queries. Scores, and their sums, are f32 at least.
+
+    Attributes: `causal` hides keys after the query, where the last query stands at the last key;
+    `window` all but the last that many up to it; `softcap` c makes a score x c tanh(x / c); `scale`
+    of 0 is 1 / sqrt(d).
+    """,
+    kernels=_flash("flash_triton:launched"),
+)
+with_sinks = variant(
+    "attention.with_sinks",
+    programs.SINKS,
+    """Attention in which each head has one more score, of nothing: Xiao et al., 2023.
+
+    `sinks [h]`; the rest as for `attention`.
+    """,
+    causal=True,
+)
+with_alibi = variant(
+    "attention.with_alibi",
+    programs.ALIBI,
+    """Attention whose scores fall with the distance: Press, Smith and Lewis, 2021.
+
+    `slopes [h]`: a score loses the slope times the distance of its key; the rest as for
+    `attention`.
+    """,
+    causal=True,
+)
+with_bias = variant(
+    "attention.with_bias",
+    programs.BIAS,
+    """Attention with a number added to each score: Raffel et al., 2019.
+
+    `bias [..., h, s, t]`; -inf hides a key. A query that sees none gives 0.
+    """,
+)
+with_documents = variant(
+    "attention.with_documents",
+    programs.DOCUMENTS,
+    """Attention within documents that are packed into one sequence: Krell et al., 2021.
+
+    `of_queries [..., s]` and `of_keys [..., t]` are numbers of documents. A query that sees no key
+    gives 0.
+    """,
+    causal=True,
+)
+with_prefix = variant(
+    "attention.with_prefix",
+    programs.PREFIX,
+    """Causal attention, but for a prefix that all queries see: Raffel et al., 2019.
+
+    `prefix [...]`: how many keys it has.
+    """,
+)
+with_tree = variant(
+    "attention.with_tree",
+    programs.TREE,
+    """Attention of a tree of drafted tokens to their ancestors: Miao et al., "SpecInfer", 2023.
+
+    The last s keys are the queries' own, in depth-first order. `ends [..., t]`: the first key after
+    the subtree of each, as `subtree_ends` makes it of parents; t for keys that all queries see. A
+    mask of one number for each key is of Wang et al., "FlashMask", 2024.
+    """,
+    values=check_tree,
+)
+with_cache = variant(
+    "attention.with_cache",
+    CACHED,
+    """Attention to a cache that is filled in part: decoding.
+
+    `lengths [...]`: keys that it holds; queries are the last of them.
+    """,
+    causal=True,
+    kernels=_decode("cached"),
+    values=check_lengths,
+)
+
+
+@op(
+    "attention.with_lse_gradient",
+    rule=f"{QUERIES_AND_KEYS}, ... h s e, ... h s, ... h s e, ... h s"
+    " -> ... h s d, ... g t d, ... g t e",
+    kernels=_flash("flash_backward_triton:launched"),
+)
+def with_lse_gradient(
+    np,
+    q,
+    k,
+    v,
+    out,
+    lse,
+    told,
+    told_lse,
+    *,
+    causal: bool = False,
+    window: int = 0,
+    softcap: float = 0.0,
+    scale: float = 0.0,
+):
+    """The gradients of `with_lse`: weights are made again of the log of their sum.
+
+    `told [..., h, s, e]` and `told_lse [..., h, s]` are the gradients of its results.
+    """
+    at = {"causal": causal, "window": window, "softcap": softcap, "scale": scale}
+    return decomposition.gradient(np, q, k, v, out, lse, told, told_lse, at)
+
+
+def _with_lse(q: Any, k: Any, v: Any, **attributes: Any) -> Any:
+    return reference.attend(PLAIN, q, k, v, (), attributes)
+
+
+@op(
+    "attention.with_lse",
+    rule=f"{QUERIES_AND_KEYS} -> ... h s e, ... h s",
+    reference=_with_lse,
+    kernels=_flash("flash_triton:launched_with_lse"),
+    gradient=with_lse_gradient,
     autocast="low",
 )
-def attention(
+def with_lse(
     np,
     q,
     k,
@@ -50,72 +189,142 @@ def attention(
     softcap: float = 0.0,
     scale: float = 0.0,
 ):
-    """softmax(scale q k^T) v for each head: Vaswani et al., "Attention is all you need", 2017.
+    """Attention, and log(sum(exp(scores))) of each query, which backward and `merge` go by.
 
-    `q [..., h, s, d]`, `k [..., g, t, d]`, `v [..., g, t, e]` of one float type; each of the g
-    heads of keys serves h / g heads of queries. Scores, and their sums, are f32 at least.
-
-    Attributes: `causal` hides keys after the query, where the last query stands at the last key;
-    `window` all but the last that many up to it; `softcap` c makes a score x c tanh(x / c); `scale`
-    of 0 is 1 / sqrt(d).
+    Operands as for `attention`; the second result is f32 at least.
     """
-    return _attention(np, q, k, v, causal, window, softcap, scale)
+    at = {"causal": causal, "window": window, "softcap": softcap, "scale": scale}
+    return attend(np, PLAIN, q, k, v, (), at)
 
 
-@op(
-    "attention.with_sinks",
-    rule=f"{_RULE}, h -> ... h s e",
-    reference=reference.with_sinks,
-    autocast="low",
-)
-def with_sinks(np, q, k, v, sinks, *, causal: bool = True, window: int = 0, scale: float = 0.0):
-    """Attention in which each head has one more score, of nothing: Xiao et al., 2023.
+@op("attention.merge", rule="... n d, ... n -> ... d, ...", reference=reference.merge)
+def merge(np, outs, lses):
+    """Results over n shares of the keys as one: Dao et al., "Flash-Decoding", 2023.
 
-    `sinks [h]`; the rest as for `attention`.
+    `outs [..., n, d]`, `lses [..., n]` as `with_lse` gives them; (out, lse) are an associative
+    pair, so that shares may be merged in any order: split keys, ring attention.
     """
-    return _attention(np, q, k, v, causal, window, 0.0, scale, sinks=sinks)
-
-
-@op(
-    "attention.with_alibi",
-    rule=f"{_RULE}, h -> ... h s e",
-    reference=reference.with_alibi,
-    autocast="low",
-)
-def with_alibi(np, q, k, v, slopes, *, causal: bool = True, window: int = 0, scale: float = 0.0):
-    """Attention whose scores fall with the distance: Press, Smith and Lewis, 2021.
-
-    `slopes [h]`: a score loses the slope times the distance of its key; the rest as for
-    `attention`.
-    """
-    return _attention(np, q, k, v, causal, window, 0.0, scale, slopes=slopes)
-
-
-def _attention(np, q, k, v, causal, window, softcap, scale, slopes=None, sinks=None):
-    (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
-    check(h, g, s, t, causal, window)
-    wide = np.result_type(q, np.float32)
-    grouped = q.reshape(-1, g, h // g, s, d)
-    keys, values = k.reshape(-1, g, t, d), v.reshape(-1, g, t, v.shape[-1])
-    scores = np.einsum("bgrsd,bgtd->bgrst", grouped, keys, dtype=wide) * (scale or d**-0.5)
-    if softcap:
-        scores = np.tanh(scores / softcap) * softcap
-    row, column = np.arange(s)[:, None] + (t - s), np.arange(t)[None, :]
-    if slopes is not None:
-        distance = (column - row).astype(wide)
-        scores = scores + slopes.astype(wide).reshape(g, h // g, 1, 1) * distance
-    if causal:
-        scores = np.where(column <= row, scores, -np.inf)
-    if window:
-        scores = np.where(row - column < window, scores, -np.inf)
-    top = np.max(scores, axis=-1, keepdims=True)
-    if sinks is not None:
-        sink = sinks.astype(wide).reshape(1, g, h // g, 1, 1)
-        top = np.maximum(top, sink)
-    weights = np.exp(scores - top)
+    wide = np.result_type(outs, np.float32)
+    held = lses.astype(wide)
+    top = np.max(held, axis=-1, keepdims=True)
+    weights = np.exp(held - top)
     total = np.sum(weights, axis=-1, keepdims=True)
-    if sinks is not None:
-        total = total + np.exp(sink - top)
-    shares = (weights / total).astype(v.dtype)
-    out = np.einsum("bgrst,bgte->bgrse", shares, values, dtype=wide)
-    return out.reshape(*q.shape[:-1], v.shape[-1]).astype(q.dtype)
+    out = np.sum(outs.astype(wide) * (weights / total)[..., None], axis=-2)
+    return out.astype(outs.dtype), (top + np.log(total))[..., 0].astype(lses.dtype)
+
+
+@op(
+    "attention.paged",
+    rule="... h s d, p! n g d, p! n g e, ... m!, ... -> ... h s e",
+    reference=partial(reference.paged, PLAIN),
+    kernels=_decode("paged"),
+    autocast="low",
+    values=check_pages,
+)
+def paged(
+    np,
+    q,
+    pool_k,
+    pool_v,
+    table,
+    lengths,
+    *,
+    causal: bool = True,
+    window: int = 0,
+    softcap: float = 0.0,
+    scale: float = 0.0,
+):
+    """Attention to keys that lie in pages: Kwon et al., "PagedAttention", 2023.
+
+    `pool_k [p, n, g, d]`, `pool_v [p, n, g, e]`: p pages of n keys; `table [..., m]`: the pages of
+    each sequence, in order; `lengths [...]`: its keys. The queries are the last of them.
+    """
+    keys, values = (gathered(np, x, table, lengths) for x in (pool_k, pool_v))
+    at = {"causal": causal, "window": window, "softcap": softcap, "scale": scale}
+    return attend(np, CACHED, q, keys, values, (lengths,), at)[0]
+
+
+@op(
+    "attention.mla",
+    rule="... h s d, ... h s r, ... t c, ... t r, h c d, h c e -> ... h s e",
+    autocast="low",
+)
+def mla(np, q, q_rope, latent, k_rope, w_k, w_v, *, causal: bool = True, scale: float = 0.0):
+    """Latent attention: keys and values of all heads come from one vector. DeepSeek-V2, 2024.
+
+    `latent [..., t, c]` is what a cache holds, with `k_rope [..., t, r]`, which all heads share;
+    `w_k [h, c, d]` and `w_v [h, c, e]` make keys and values of it. `scale` of 0 is
+    1 / sqrt(d + r).
+    """
+    d, (t, c), r = q.shape[-1], latent.shape[-2:], k_rope.shape[-1]
+    held = latent.reshape(-1, t, c)
+    keys = np.einsum("btc,hcd->bhtd", held, w_k)
+    values = np.einsum("btc,hce->bhte", held, w_v)
+    shared = np.broadcast_to(k_rope.reshape(-1, 1, t, r), (*keys.shape[:-1], r))
+    at = {"causal": causal, "window": 0, "softcap": 0.0, "scale": scale or (d + r) ** -0.5}
+    return attend(np, PLAIN, q, keys, values, (), at, [(q_rope, shared)])[0]
+
+
+def _not_latent(q: TensorType, q_rope: TensorType, *rest: TensorType, **_: Any) -> str:
+    """What the kernel in `mla_triton` has no code for."""
+    if q.rank != 4 or q.shape[-2] != 1:
+        return "it takes one query [b, h, 1, c] of each sequence"
+    widths = q.shape[-1], q_rope.shape[-1]
+    if any(w not in (16, 32, 64, 128, 256, 512) for w in widths):
+        return f"it takes powers of two of features, not {widths[0]} and {widths[1]}"
+    return "" if len({t.dtype for t in (q, q_rope, *rest)}) == 1 else "it takes one element type"
+
+
+@op(
+    "attention.mla_absorbed",
+    rule="... h s c, ... h s r, ... t c, ... t r -> ... h s c",
+    kernels=(
+        Kernel(
+            "cuda",
+            "stack.ops.attention.mla_triton:absorbed",
+            "absorbed",
+            _HALVES,
+            _not_latent,
+            capturable=True,
+        ),
+    ),
+    autocast="low",
+)
+def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: float = 0.0):
+    """Latent attention where queries meet the latent vector itself: decoding. DeepSeek-V2, 2024.
+
+    (q w_k^T) c = q (w_k^T c): `q [..., h, s, c]` has w_k in it already, and w_v is for the result.
+    One head of keys, of width c + r (512 + 64), and values of width c; `scale` is that of the
+    widths before, and has to be given.
+    """
+    if not scale:
+        raise RuleError("'scale' is needed: the width that heads had before is not in 'q'")
+    at = {"causal": causal, "window": 0, "softcap": 0.0, "scale": scale}
+    keys, shared = latent[..., None, :, :], k_rope[..., None, :, :]
+    return attend(np, PLAIN, q, keys, keys, (), at, [(q_rope, shared)])[0]
+
+
+@op("attention.rope", rule="... h s d, ... s f, ... s f -> ... h s d")
+def rope(np, x, cos, sin, *, interleaved: bool = False):
+    """Pairs of features turned by the angle of their position: Su et al., "RoFormer", 2021.
+
+    `x [..., h, s, d]`; `cos [..., s, f]`, `sin [..., s, f]` as `Rope` makes them, of f <= d / 2
+    pairs. A pair is (i, i + f), or (2i, 2i + 1) where `interleaved`; the rest stays as it is.
+    """
+    return rotated(np, x, cos, sin, interleaved)
+
+
+@op("attention.fp8", rule=f"{QUERIES_AND_KEYS}, ... h, ... g, ... g -> ... h s e")
+def fp8(np, q, k, v, q_scale, k_scale, v_scale, *, causal: bool = False, scale: float = 0.0):
+    """Attention on bytes of E4M3 with a scale for each head: Shah et al., "FlashAttention-3", 2024.
+
+    `q`, `k`, `v` are uint8 (`tensor.view(torch.uint8)`), scales f32, as the result is: a number is
+    its code's value times the scale of its head.
+    """
+    wide = np.result_type(q_scale, np.float32)
+    q, k, v = (
+        e4m3(np, x).astype(wide) * by.astype(wide)[..., None, None]
+        for x, by in ((q, q_scale), (k, k_scale), (v, v_scale))
+    )
+    at = {"causal": causal, "window": 0, "softcap": 0.0, "scale": scale}
+    return attend(np, PLAIN, q, k, v, (), at)[0]

@@ -64,7 +64,7 @@ def _walk(
 
 @triton.jit
 def attention_kernel(
-    q_desc, k_desc, v_desc, o_desc, length, scale, SHARE: tl.constexpr,
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, length, scale, SHARE: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """One tile of queries of one head. `scale` has the factor log2(e) of exp2 in it."""
@@ -94,12 +94,22 @@ def attention_kernel(
     )  # fmt: skip
     out = (acc / total[:, None]).to(q.dtype)
     o_desc.store([head, first_row, 0], out.reshape(1, ROWS, WIDTH))
+    rows = first_row + tl.arange(0, ROWS)
+    lse = (top + tl.log2(total)) * 0.6931471805599453  # ln(2)
+    tl.store(lse_ptr + head.to(tl.int64) * length + rows, lse, rows < length)
 
 
 def attention(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, config: Config = CONFIGS[0]
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v, with the upper triangle left out where `causal`.
+    """softmax(q k^T / sqrt(D)) v, with the upper triangle left out where `causal`."""
+    return attention_with_lse(q, k, v, causal, config)[0]
+
+
+def attention_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, config: Config = CONFIGS[0]
+) -> tuple[Tensor, Tensor]:
+    """The same, and log(sum(exp(scores))) [B, H, S] in f32.
 
     Args:
         q: bf16 or f16, [B, H, S, D] with D 64 or 128.
@@ -115,8 +125,9 @@ def attention(
     if width not in (64, 128) or q.dtype not in (torch.float16, torch.bfloat16):
         raise UsageError(f"only heads of 64 or 128 in f16 or bf16, not {width} in {q.dtype}")
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
     if not out.numel():
-        return out
+        return out, lse
     tiles = [
         TensorDescriptor.from_tensor(x.contiguous().view(-1, length, width), [1, size, width])
         for x, size in ((q, config.rows), (k, config.columns), (v, config.columns))
@@ -125,16 +136,23 @@ def attention(
     grid = (triton.cdiv(length, config.rows), batch * heads)
     launch: Any = attention_kernel[grid]
     launch(
-        *tiles, target, length, math.log2(math.e) / math.sqrt(width), heads // groups,
+        *tiles, target, lse, length, math.log2(math.e) / math.sqrt(width), heads // groups,
         config.rows, config.columns, width, causal,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
-    return out
+    return out, lse
 
 
 def launched(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any) -> Tensor:
     """As operator `attention.attention` calls it."""
     return attention(q, k, v, causal)
+
+
+def launched_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """As operator `attention.with_lse` calls it."""
+    return attention_with_lse(q, k, v, causal)
 
 
 def reference(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:

@@ -6,8 +6,12 @@ Gimelshein, 2018.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import numpy as np
 
+from stack.ops.attention.programs import Place, Program, scored, spread
 from stack.ops.attention.rule import check
 from stack.ops.tiled import tiles
 
@@ -15,63 +19,80 @@ Array = np.ndarray
 TILE = 64  # keys that are held at once
 
 
-def attention(
-    q: Array, k: Array, v: Array, *, causal: bool, window: int, softcap: float, scale: float
-) -> Array:
-    return _attention(q, k, v, causal, window, softcap, scale)
-
-
-def with_sinks(
-    q: Array, k: Array, v: Array, sinks: Array, *, causal: bool, window: int, scale: float
-) -> Array:
-    return _attention(q, k, v, causal, window, 0.0, scale, sinks=sinks)
-
-
-def with_alibi(
-    q: Array, k: Array, v: Array, slopes: Array, *, causal: bool, window: int, scale: float
-) -> Array:
-    return _attention(q, k, v, causal, window, 0.0, scale, slopes=slopes)
-
-
-def _attention(
+def attend(
+    program: Program,
     q: Array,
     k: Array,
     v: Array,
-    causal: bool,
-    window: int,
-    softcap: float,
-    scale: float,
-    slopes: Array | None = None,
-    sinks: Array | None = None,
-) -> Array:
-    heads, queries, width = q.shape[-3:]
-    groups, keys = k.shape[-3:-1]
-    check(heads, groups, queries, keys, causal, window)
-    dtype = np.result_type(q.dtype, np.float32)
-    k, v = (np.repeat(x, heads // groups, axis=-3).astype(dtype) for x in (k, v))
-    row = np.arange(queries)[:, None] + keys - queries
-    # one more score, of a key without a value, comes first
-    top = np.full((*q.shape[:-1], 1), -np.inf, dtype)
+    operands: Sequence[Array],
+    attributes: dict[str, Any],
+) -> tuple[Array, Array]:
+    """The result [..., h, s, e], and log(sum(exp(scores))) [..., h, s]."""
+    (h, s, d), (g, t) = q.shape[-3:], k.shape[-3:-1]
+    check(h, g, s, t, attributes["causal"], attributes["window"])
+    wide = np.result_type(q.dtype, np.float32)
+    queries = q.astype(wide).reshape(-1, g, h // g, s, d)
+    keys, values = (x.astype(wide).reshape(-1, g, 1, t, x.shape[-1]) for x in (k, v))
+    held = [
+        spread(np, axes, x, g, h // g, wide)
+        for axes, x in zip(program.operands.values(), operands, strict=True)
+    ]
+    row = np.arange(s)[:, None] + t - s
+
+    top = np.full((*queries.shape[:-1], 1), -np.inf, wide)
     total = np.zeros_like(top)
-    if sinks is not None:
-        top[...] = sinks[:, None, None]
+    out = np.zeros((*queries.shape[:-1], v.shape[-1]), wide)
+    if program.sink is not None:  # one more score, of a key without a value, comes first
+        top[...] = program.sink(np, *held)
         total[...] = 1
-    out = np.zeros((*q.shape[:-1], v.shape[-1]), dtype)
-    for tile in tiles(keys, TILE):
-        column = np.arange(tile.start, tile.stop)[None, :]
-        scores = q.astype(dtype) @ k[..., tile, :].swapaxes(-1, -2) * (scale or width**-0.5)
-        if softcap:
-            scores = softcap * np.tanh(scores / softcap)
-        if slopes is not None:
-            scores = scores - slopes[:, None, None] * (row - column)
-        seen = (column <= row) | (not causal)
-        seen = seen & ((row - column < window) | (not window))
-        scores = np.where(seen, scores, -np.inf)
+    for tile in tiles(t, TILE):
+        place = Place(row, np.arange(tile.start, tile.stop)[None, :], t)
+        mine = [x[..., tile] if x.shape[-1] == t else x for x in held]
+        scores = queries @ keys[..., tile, :].swapaxes(-1, -2) * (attributes["scale"] or d**-0.5)
+        scores = scored(np, program, scores, place, mine, attributes)
         newest = np.maximum(top, scores.max(-1, keepdims=True))
         safe = np.where(newest == -np.inf, 0, newest)  # nothing seen so far
         correction = np.exp(top - safe)
         weights = np.exp(scores - safe)
         total = total * correction + weights.sum(-1, keepdims=True)
-        out = out * correction + weights @ v[..., tile, :]
+        out = out * correction + weights @ values[..., tile, :]
         top = newest
-    return (out / total).astype(q.dtype)
+    seen = total > 0
+    out = np.where(seen, out / np.where(seen, total, 1), 0)
+    lse = np.where(seen, top + np.log(np.where(seen, total, 1)), -np.inf)
+    return (
+        out.reshape(*q.shape[:-1], v.shape[-1]).astype(q.dtype),
+        lse.reshape(q.shape[:-1]),
+    )
+
+
+def merge(outs: Array, lses: Array) -> tuple[Array, Array]:
+    """Results over shares of the keys, one after the other: each corrects what was there."""
+    out, lse = outs[..., 0, :], lses[..., 0]
+    for part in range(1, lses.shape[-1]):
+        newest = np.logaddexp(lse, lses[..., part])
+        out = out * np.exp(lse - newest)[..., None]
+        out = out + outs[..., part, :] * np.exp(lses[..., part] - newest)[..., None]
+        lse = newest
+    return out.astype(outs.dtype), lse.astype(lses.dtype)
+
+
+def paged(
+    program: Program,
+    q: Array,
+    pool_k: Array,
+    pool_v: Array,
+    table: Array,
+    lengths: Array,
+    **at: Any,
+) -> Array:
+    """Each sequence by itself: its pages one after the other, as many keys of them as it has."""
+    out = np.empty((*q.shape[:-1], pool_v.shape[-1]), q.dtype)
+    for place in np.ndindex(*lengths.shape):
+        length = int(lengths[place])
+        used = table[place][: -(-length // pool_k.shape[1])]
+        keys, values = (
+            np.concatenate(pool[used])[:length].swapaxes(0, 1) for pool in (pool_k, pool_v)
+        )
+        out[place] = attend(program, q[place], keys, values, (), at)[0]
+    return out

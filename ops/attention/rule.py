@@ -1,6 +1,10 @@
-"""What sizes of attention have to fit, besides its axis rule."""
+"""What sizes and values of attention have to fit, besides its axis rule."""
 
 from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
 
 from stack.errors import RuleError
 from stack.ir.dim import Dim, equal, less_equal, mod
@@ -8,9 +12,61 @@ from stack.ir.dim import Dim, equal, less_equal, mod
 
 def check(h: Dim, g: Dim, s: Dim, t: Dim, causal: bool, window: int) -> None:
     """Raise RuleError where heads are not shared evenly, or a query would see no key."""
+    for name, size, what in (("q", s, "queries"), ("k", t, "keys"), ("k", g, "heads")):
+        if size == 0:
+            raise RuleError(f"{name!r} has no {what}: attention needs at least one")
     if equal(mod(h, g), 0) is False:
-        raise RuleError(f"{h} heads of queries are not shared evenly by {g} heads of keys")
+        raise RuleError(
+            f"{h} heads of queries in 'q' are not shared evenly by {g} heads of keys in 'k'"
+        )
     if window < 0:
-        raise RuleError(f"a window holds a number of keys, not {window}")
-    if t == 0 or ((causal or window) and less_equal(s, t) is False):
+        raise RuleError(f"'window' holds a number of keys, not {window}")
+    if (causal or window) and less_equal(s, t) is False:
         raise RuleError(f"a query of {s} sees none of {t} keys")
+
+
+def check_pages(
+    q: Any, pool_k: Any, pool_v: Any, table: Any, lengths: Any, **attributes: Any
+) -> None:
+    """Raise RuleError where a block table points outside of its pool, or holds too few pages.
+
+    Arrays of NumPy, as operator `attention.paged` takes them.
+    """
+    pages, room = pool_k.shape[:2]
+    most = room * table.shape[-1]
+    wrong = lengths[(lengths < 1) | (lengths > most)]
+    if wrong.size:
+        raise RuleError(
+            f"'lengths' has {wrong[0]}: a sequence has from 1 key to the {most} of its pages"
+        )
+    used = table[np.arange(table.shape[-1]) * room < lengths[..., None]]
+    wrong = used[(used < 0) | (used >= pages)]
+    if wrong.size:
+        raise RuleError(f"'table' names page {wrong[0]}: its pool has pages 0 to {pages - 1}")
+    if attributes["causal"] and (lengths < q.shape[-2]).any():
+        raise RuleError(
+            f"'lengths' has {lengths.min()}: 'q' has {q.shape[-2]} queries, the last of the keys"
+        )
+
+
+def check_lengths(q: Any, k: Any, v: Any, lengths: Any, **attributes: Any) -> None:
+    """Raise RuleError where a cache would hold no key, or more than it has room for."""
+    room = k.shape[-2]
+    wrong = lengths[(lengths < 1) | (lengths > room)]
+    if wrong.size:
+        raise RuleError(f"'lengths' has {wrong[0]}: 'k' has room for 1 to {room} keys")
+
+
+def check_tree(q: Any, k: Any, v: Any, ends: Any, **attributes: Any) -> None:
+    """Raise RuleError where a key stands outside of its own subtree, or subtrees overlap."""
+    keys = np.arange(ends.shape[-1])
+    wrong = ends[(ends <= keys) | (ends > ends.shape[-1])]
+    if wrong.size:
+        raise RuleError(
+            f"'ends' has {wrong[0]}: the subtree of a key ends after it, by {ends.shape[-1]}"
+        )
+    inside = (keys[:, None] < keys) & (keys < ends[..., :, None])
+    crossing = inside & (ends[..., None, :] > ends[..., :, None])
+    if crossing.any():
+        place = np.argwhere(crossing)[0]
+        raise RuleError(f"'ends': the subtrees of keys {place[-2]} and {place[-1]} cross")

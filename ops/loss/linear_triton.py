@@ -3,7 +3,8 @@
 A program takes a tile of rows and a share of the classes; it walks over tiles of classes, makes
 their logits with tensor cores, and keeps a maximum, a sum of exponentials and the target's logit of
 each row. Shares are merged after. What limits it are the products; logits would be `n v` elements
-in memory, here they are three numbers for each row and share.
+in memory, here they are three numbers for each row and share. Programs that run together have few
+tiles of rows, so that these stay in the L2 cache while classes stream by.
 Source: the streaming softmax of Milakov and Gimelshein, 2018; Wijmans et al., 2024.
 """
 
@@ -15,36 +16,45 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
 class Config:
-    """A tile of `rows` rows, `classes` classes and `depth` of what they sum over."""
+    """A tile of `rows` rows, `classes` classes and `depth` of what they sum over.
+
+    `group` tiles of rows are together in the L2 cache.
+    """
 
     rows: int = 128
-    classes: int = 128
+    classes: int = 256
     depth: int = 64
     warps: int = 8
     stages: int = 3
+    group: int = 16
 
 
 CONFIG = Config()
-PROGRAMS = 264  # two for each processor of an H200: enough to fill it
+PROGRAMS = 132  # processors of an H200: what one group should fill
 
 
 @triton.jit
 def linear_cross_entropy_kernel(
-    x_ptr, w_ptr, target_ptr, top_ptr, total_ptr, picked_ptr, rows, classes, depth, share,
-    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr,
+    x_desc, w_desc, target_ptr, top_ptr, total_ptr, picked_ptr, rows, classes, depth, share, parts,
+    ROWS: tl.constexpr, CLASSES: tl.constexpr, DEPTH: tl.constexpr, GROUP: tl.constexpr,
 ):  # fmt: skip
     """One tile of rows, one share of the classes."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    part = tl.program_id(1)
+    together = GROUP * parts
+    number = tl.program_id(0)
+    first = number // together * GROUP
+    wide = tl.minimum(tl.cdiv(rows, ROWS) - first, GROUP)
+    first_row = (first + number % together % wide) * ROWS
+    part = number % together // wide
+    row = first_row + tl.arange(0, ROWS)
     inside = row < rows
     target = tl.load(target_ptr + row, inside, -1)
-    x_rows = x_ptr + row[:, None].to(tl.int64) * depth
     top = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     picked = tl.zeros([ROWS], tl.float32)
@@ -52,13 +62,10 @@ def linear_cross_entropy_kernel(
     for start in range(part * share, end, CLASSES):
         column = start + tl.arange(0, CLASSES)
         known = column < end
-        w_rows = w_ptr + column[None, :].to(tl.int64) * depth
         logits = tl.zeros([ROWS, CLASSES], tl.float32)
         for k in range(0, depth, DEPTH):
-            at = k + tl.arange(0, DEPTH)
-            x = tl.load(x_rows + at[None, :], inside[:, None] & (at < depth)[None, :], 0.0)
-            w = tl.load(w_rows + at[:, None], known[None, :] & (at < depth)[:, None], 0.0)
-            logits = tl.dot(x, w, logits)
+            x, w = x_desc.load([first_row, k]), w_desc.load([start, k])  # 0 past the ends
+            logits = tl.dot(x, w.T, logits)
         picked += tl.sum(tl.where(column[None, :] == target[:, None], logits, 0.0), 1)
         logits = tl.where(known[None, :], logits, float("-inf"))
         newest = tl.maximum(top, tl.max(logits, 1))
@@ -73,21 +80,26 @@ def linear_cross_entropy_kernel(
 def linear_cross_entropy(
     x: Tensor, weight: Tensor, target: Tensor, *, ignore_index: int, config: Config = CONFIG
 ) -> Tensor:
-    """`x [..., k]`, `weight [v, k]`, `target [...]`, dense."""
+    """`x [..., k]`, `weight [v, k]`, `target [...]`, dense; k is a multiple of 8."""
     rows, (classes, depth) = target.numel(), weight.shape
     if not rows or not classes:
         return torch.zeros(target.shape, dtype=torch.float32, device=x.device)
     tiles: int = -(-rows // config.rows)
     walks = -(-classes // config.classes)  # tiles of classes, which parts share
-    share = -(-walks // min(-(-PROGRAMS // tiles), walks)) * config.classes
+    beside = min(tiles, config.group)
+    share = -(-walks // min(-(-PROGRAMS // beside), walks)) * config.classes
     parts = -(-classes // share)
     top, total, picked = (
         torch.empty(parts, rows, dtype=torch.float32, device=x.device) for _ in range(3)
     )
-    launch: Any = linear_cross_entropy_kernel[(tiles, parts)]
+    described = (
+        TensorDescriptor.from_tensor(x.reshape(rows, depth), [config.rows, config.depth]),
+        TensorDescriptor.from_tensor(weight, [config.classes, config.depth]),
+    )
+    launch: Any = linear_cross_entropy_kernel[(tiles * parts,)]
     launch(
-        x, weight, target, top, total, picked, rows, classes, depth, share,
-        config.rows, config.classes, config.depth,
+        *described, target, top, total, picked, rows, classes, depth, share, parts,
+        config.rows, config.classes, config.depth, config.group,
         num_warps=config.warps, num_stages=config.stages,
     )  # fmt: skip
     highest = top.amax(0)

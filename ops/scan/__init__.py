@@ -4,22 +4,38 @@ from __future__ import annotations
 
 from stack.hosted import Kernel, op
 from stack.ops.scan import reference
-from stack.ops.scan.associative import associative, doubled, gate_combine, segment_combine
+from stack.ops.scan.associative import associative, blocked, gate_combine, segment_combine
+from stack.ops.scan.family import delta, gla, linear_attention, retention, rwkv7, ssd
+from stack.ops.scan.mamba import selective
 
-__all__ = ["associative", "exclusive", "gated", "gated_gradient", "inclusive", "segmented"]
+__all__ = [
+    "associative",
+    "delta",
+    "exclusive",
+    "gated",
+    "gated_gradient",
+    "gla",
+    "inclusive",
+    "linear_attention",
+    "retention",
+    "rwkv7",
+    "segmented",
+    "selective",
+    "ssd",
+]
 _DTYPES = ("bf16", "f16", "f32")
 
 
-def _triton(name: str) -> tuple[Kernel, ...]:
-    run = f"stack.ops.scan.carried_triton:{name}"
-    return (Kernel("cuda", run, "triton", _DTYPES, capturable=True),)
+def _triton(run: str) -> tuple[Kernel, ...]:
+    name = run.partition("_")[0]
+    return (Kernel("cuda", f"stack.ops.scan.{run}", name, _DTYPES, capturable=True),)
 
 
 @op(
     "scan.inclusive",
     rule="... n~ -> ... n~",
     reference=reference.inclusive,
-    kernels=_triton("inclusive"),
+    kernels=_triton("lookback_triton:inclusive"),
     autocast="f32",
 )
 def inclusive(np, x):
@@ -49,13 +65,14 @@ def segmented(np, x, starts):
     Source: Blelloch, "Prefix sums and their applications", 1990.
     """
     wide = x.astype(np.result_type(x, np.float32))
-    return doubled(np, segment_combine, (starts != 0, wide))[1].astype(x.dtype)
+    return blocked(np, segment_combine, (starts != 0, wide))[1].astype(x.dtype)
 
 
 @op(
     "scan.gated_gradient",
     rule="... n~ d, ... n~ d, ... d, ... n~ d, ... n~ d -> ... n~ d, ... n~ d, ... d",
     reference=reference.gated_gradient,
+    kernels=_triton("carried_triton:gated_gradient"),
 )
 def gated_gradient(np, gate, x, first, out, told):
     """The gradients of `gated`: the same recurrence backwards, with the gate of the next step."""
@@ -64,7 +81,7 @@ def gated_gradient(np, gate, x, first, out, told):
     nothing = np.full((*gate.shape[:-2], 1, gate.shape[-1]), 0.0, wide)
     following = np.concatenate([held, nothing], axis=-2)[..., 1:, :]
     back = (np.flip(following, axis=-2), np.flip(given, axis=-2))
-    to_x = np.flip(doubled(np, gate_combine, back, axis=-2)[1], axis=-2)
+    to_x = np.flip(blocked(np, gate_combine, back, axis=-2)[1], axis=-2)
     before = np.concatenate([first[..., None, :], out], axis=-2)[..., :-1, :].astype(wide)
     to_first = np.sum((held * to_x)[..., :1, :], axis=-2)
     return (to_x * before).astype(gate.dtype), to_x.astype(x.dtype), to_first.astype(first.dtype)
@@ -74,7 +91,7 @@ def gated_gradient(np, gate, x, first, out, told):
     "scan.gated",
     rule="... n~ d, ... n~ d, ... d -> ... n~ d",
     reference=reference.gated,
-    kernels=_triton("gated"),
+    kernels=_triton("carried_triton:gated"),
     gradient=gated_gradient,
     autocast="f32",
 )
@@ -85,5 +102,5 @@ def gated(np, gate, x, first):
     it is carried. Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
     """
     wide = np.result_type(gate, np.float32)
-    gates, values = doubled(np, gate_combine, (gate.astype(wide), x.astype(wide)), axis=-2)
+    gates, values = blocked(np, gate_combine, (gate.astype(wide), x.astype(wide)), axis=-2)
     return (gates * first.astype(wide)[..., None, :] + values).astype(x.dtype)

@@ -1,9 +1,9 @@
-"""Scans of an associative function: by doubling, and as an operator of one's own."""
+"""Scans of an associative function: by blocks, and as an operator of one's own."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy
@@ -11,6 +11,7 @@ import numpy
 from stack.errors import RuleError, UsageError
 from stack.hosted import Op, op
 
+BLOCK = 8  # elements that are combined one after the other
 Values = tuple[Any, ...]
 Combine = Callable[..., Values]  # (numpy, earlier values, later values) -> values
 
@@ -27,25 +28,69 @@ def segment_combine(np: Any, earlier: Values, later: Values) -> Values:
     return start1 | start2, np.where(start2, sum2, sum1 + sum2)
 
 
-def doubled(np: Any, combine: Combine, values: Values, axis: int = -1) -> Values:
-    """Running combinations along an axis, the last or the last but one.
+def blocked(np: Any, combine: Combine, values: Values, axis: int = -1) -> Values:
+    """Running combinations along an axis, counted from the last.
 
-    Step k combines each element with what stands 2^k before it, so that log2(n) steps do: Hillis
-    and Steele, "Data parallel algorithms", 1986. Raises RuleError where the length is not known.
+    Blocks of a few elements are combined one after the other, all blocks at once; then their totals
+    in the same way, which every block takes in: 2 n combinations, and few levels, so that each is
+    a kernel of its own. Raises RuleError where the length is not known.
     """
     length = values[0].shape[axis]
     if not isinstance(length, int):
         raise RuleError(f"the length of a scan is a number, not {length}")
-    rest = (slice(None),) * (-1 - axis)
-    distance = 1
-    while distance < length:
-        earlier = tuple(v[(..., slice(None, -distance), *rest)] for v in values)
-        later = tuple(v[(..., slice(distance, None), *rest)] for v in values)
-        heads = (v[(..., slice(None, distance), *rest)] for v in values)
-        made = combine(np, earlier, later)
-        values = tuple(np.concatenate([h, m], axis=axis) for h, m in zip(heads, made, strict=True))
-        distance *= 2
-    return values
+    if length <= BLOCK:
+        return _in_turn(np, combine, values, axis)
+    whole = length - length % BLOCK
+    head = _by_blocks(np, combine, _cut(values, axis, 0, whole), axis)
+    if whole == length:
+        return head
+    tail = _in_turn(np, combine, _cut(values, axis, whole, length), axis)
+    last = _spread(np, _cut(head, axis, whole - 1, whole), tail)
+    return _joined(np, [head, combine(np, last, tail)], axis)
+
+
+def _in_turn(np: Any, combine: Combine, values: Values, axis: int) -> Values:
+    """One element after the other."""
+    length = values[0].shape[axis]
+    made = [_cut(values, axis, 0, 1)]
+    for t in range(1, length):
+        made.append(combine(np, made[-1], _cut(values, axis, t, t + 1)))
+    return _joined(np, made, axis) if length > 1 else values
+
+
+def _by_blocks(np: Any, combine: Combine, values: Values, axis: int) -> Values:
+    """Of a length that blocks divide."""
+    own = tuple(_reshaped(v, axis, (v.shape[axis] // BLOCK, BLOCK)) for v in values)
+    own = _in_turn(np, combine, own, axis)
+    totals = tuple(v[(..., BLOCK - 1, *_after(axis))] for v in own)
+    upto = blocked(np, combine, totals, axis)
+    count = upto[0].shape[axis]
+    first, later = (_cut(own, axis - 1, *part) for part in ((0, 1), (1, count)))
+    past = tuple(v[(..., None, *_after(axis))] for v in _cut(upto, axis, 0, count - 1))
+    joined = _joined(np, [first, combine(np, _spread(np, past, later), later)], axis - 1)
+    return tuple(v.reshape(*w.shape) for v, w in zip(joined, values, strict=True))
+
+
+def _after(axis: int) -> tuple[slice, ...]:
+    """An index of the axes that come after one."""
+    return (slice(None),) * (-1 - axis)
+
+
+def _cut(values: Values, axis: int, start: int, stop: int) -> Values:
+    return tuple(v[(..., slice(start, stop), *_after(axis))] for v in values)
+
+
+def _joined(np: Any, parts: Sequence[Values], axis: int) -> Values:
+    return tuple(np.concatenate(list(p), axis=axis) for p in zip(*parts, strict=True))
+
+
+def _spread(np: Any, values: Values, like: Values) -> Values:
+    return tuple(np.broadcast_to(v, tuple(w.shape)) for v, w in zip(values, like, strict=True))
+
+
+def _reshaped(x: Any, axis: int, sizes: tuple[int, int]) -> Any:
+    place = x.ndim + axis
+    return x.reshape(*x.shape[:place], *sizes, *x.shape[place + 1 :])
 
 
 def sequential(combine: Combine, values: Values) -> Values:
@@ -93,7 +138,7 @@ def associative(name: str, combine: Combine, operands: tuple[str, ...] = ("x",))
     rule = f"{', '.join(['... n~'] * len(operands))} -> {', '.join(['... n~'] * len(operands))}"
 
     def scan(np: Any, *values: Any) -> Any:
-        out: Any = doubled(np, combine, values)
+        out: Any = blocked(np, combine, values)
         return out if len(out) > 1 else out[0]
 
     def reference(*values: Any) -> Any:

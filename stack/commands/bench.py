@@ -15,6 +15,8 @@ from stack.measure.gpu import gpu_cases
 from stack.measure.gpu_bench import gpu_bench, listing
 from stack.measure.model_bench import model_bench
 from stack.measure.models import model_cases
+from stack.measure.ops import OWN as OPS_OWN
+from stack.measure.ops import ops_cases
 from stack.measure.plots import plot_all
 from stack.measure.reproduce import write_reproducers
 from stack.measure.sharding_suite import CASES, sharding_bench
@@ -25,6 +27,7 @@ from stack.run.record import versions
 SUITES = {"cpu": cpu_cases, "gpu": gpu_cases}
 MODELS = "models"
 SHARDING = "sharding"
+OPS = "ops"
 DEVICES = {"cpu": "cpu", "gpu": "cuda"}
 TEXT = f"""
     Time a suite, or one program, against other compilers, and print ratios: every system in the
@@ -54,7 +57,10 @@ TEXT = f"""
                 JAX programs with scan, vmap and while
       M2        their training steps (with --train)
       M3        first results in fresh processes
-    Each program runs in a process of its own with a limit of time and memory; results are printed
+    suite ops, on the CPU or (`ops gpu`) on a GPU, by the rows of the others: hosted operators, what
+    is generated of them beside code by hand, libraries and other projects' kernels.
+
+    Each model runs in a process of its own with a limit of time and memory; results are printed
     as they come. --jobs 8 compiles eight at once, and times them one after another.
 
     suite sharding: programs on a mesh of 8 ranks, by the bytes that a rank sends, beside XLA,
@@ -74,6 +80,7 @@ TEXT = f"""
       stackc bench cpu --json > bench.json            everything; hours where TVM is tuned
       stackc bench cpu --rows C3 --csv c3.csv --plot c3.png
       stackc bench models --only family=text
+      stackc bench ops --quick                        a minute or two
       stackc bench models gpu --quick --train --json > train.json
       stackc bench model.py:net -i 'f32[8,128]' --with inductor,xla,eager
 """
@@ -84,7 +91,7 @@ def add(subparsers: common.Subparsers) -> None:
     parser = common.command(subparsers, "bench", run, "ratios to other compilers", TEXT)
     common.add_target(parser)
     parser.add_argument(
-        "device", nargs="?", choices=DEVICES, help="suite models: where to run (default: cpu)"
+        "device", nargs="?", choices=DEVICES, help="suites models, ops: where (default: cpu)"
     )
     parser.add_argument("--train", action="store_true", help="suite models: training steps")
     parser.add_argument(
@@ -125,9 +132,10 @@ def run(args: argparse.Namespace) -> int:
     if args.target == SHARDING:
         return _run_sharding(args)
     cases = cases_of(args)
-    if args.budget is not None and args.target not in ("gpu", MODELS):
+    on_gpu = args.target == "gpu" or (args.target == OPS and args.device == "gpu")
+    if args.budget is not None and not on_gpu and args.target != MODELS:
         raise UsageError("--budget is for the suites gpu and models")
-    if args.target in ("gpu", MODELS):
+    if on_gpu or args.target == MODELS:
         # whoever sets a time limit gets the rows that there are, as with an interrupt
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.target == MODELS:
@@ -142,11 +150,11 @@ def run(args: argparse.Namespace) -> int:
             say=common.progress,
             show=common.progress if args.json else _show,
         )
-    elif args.target == "gpu":
+    elif on_gpu:
         found = gpu_bench(
             cases,
             peers=args.peers,
-            own=args.backend,
+            own=args.backend or (OPS_OWN if args.target == OPS else None),
             rounds=args.rounds,
             budget=args.budget,
             say=common.progress,
@@ -172,7 +180,7 @@ def run(args: argparse.Namespace) -> int:
         for problem in found.problems:
             common.progress(problem)
     else:
-        if args.target == "gpu":
+        if on_gpu:
             print(listing(found) + "\n")
         print(describe(found))
     return found.exit_code
@@ -197,15 +205,17 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
     if args.target == MODELS:
         cases = model_cases(DEVICES[args.device or "cpu"], args.train, args.quick)
         return select(cases, args.rows, args.only, args.quick)
+    if args.target == OPS and not args.train and args.jobs == 1:
+        return select(ops_cases(DEVICES[args.device or "cpu"]), args.rows, args.only, args.quick)
     if args.device or args.train or args.jobs != 1:
         raise UsageError(f"a device, --train and --jobs are for the suite {MODELS}")
     if args.target in SUITES:
         return select(SUITES[args.target](args.quick), args.rows, args.only, args.quick)
     if args.rows or args.only:
-        raise UsageError(f"--rows and --only are for suites: {', '.join((*SUITES, MODELS))}")
+        raise UsageError(f"--rows and --only are for suites: {', '.join((*SUITES, MODELS, OPS))}")
     if ":" not in args.target:
         raise UsageError(
-            f"{args.target!r} is no suite ({', '.join((*SUITES, MODELS))}) and no program"
+            f"{args.target!r} is no suite ({', '.join((*SUITES, MODELS, OPS))}) and no program"
             " (`file.py:name`)"
         )
     common.check_frontend(args.frontend)

@@ -131,7 +131,7 @@ class Namespace:
     float16, bfloat16, float32, float64 = (DTYPES[n] for n in ("f16", "bf16", "f32", "f64"))
     int8, int16, int32, int64 = (DTYPES[n] for n in ("i8", "i16", "i32", "i64"))
     uint8, uint16, uint32, bool_ = (DTYPES[n] for n in ("u8", "u16", "u32", "bool"))
-    inf = float("inf")
+    inf, nan = float("inf"), float("nan")
 
     def __init__(self, b: Builder) -> None:
         self.b = b

@@ -117,6 +117,9 @@ class Op:
         gradient: the operator `(*operands, *results, *gradients) -> gradients of float operands`;
             by default the derivative of the decomposition.
         autocast: under torch.autocast, floats become "f32", the "low" type of autocast, or stay.
+        values: `(*arrays, **attributes)` of NumPy, raises RuleError for values that the operator
+            does not take, before an eager call launches anything. It sees integers only; other
+            arrays have their shapes.
     """
 
     name: str
@@ -127,6 +130,7 @@ class Op:
     kernels: tuple[Kernel, ...] = ()
     gradient: Op | None = None
     autocast: str = ""
+    values: Callable[..., None] | None = None
     callables: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Any], repr=False)
 
     def __post_init__(self) -> None:
@@ -269,6 +273,8 @@ class Op:
         read = self.read(attributes)
         types = tuple(TensorType(dtype_of(a), a.shape) for a in held)
         decomposed(self, types, tuple(sorted(read.items())))  # refuses what is wrong
+        if self.values is not None:
+            self.values(*held, **read)
         if self.reference is not None:
             return self.reference(*held, **read)
         return self.decomposition(np, *held, **read)

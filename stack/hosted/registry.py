@@ -28,12 +28,13 @@ def op(
     kernels: tuple[Kernel, ...] = (),
     gradient: Op | None = None,
     autocast: str = "",
+    values: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an operator whose decomposition is the decorated function; see `Op`."""
 
     def declare(decomposition: Callable[..., Any]) -> Op:
         return register(
-            Op(name, rule, decomposition, language, reference, kernels, gradient, autocast)
+            Op(name, rule, decomposition, language, reference, kernels, gradient, autocast, values)
         )
 
     return declare

@@ -22,8 +22,9 @@ import stack
 from stack.frontends.torch_arrays import dtype_of
 from stack.ir.types import TensorType
 from stack.ops.loss import linear_triton
+from stack.ops.scan import lookback_triton
 
-SMALL = linear_triton.Config(16, 32, 16, 4, 1)
+SMALL = linear_triton.Config(16, 32, 16, 4, 1, group=4)
 DTYPES = (torch.float32, torch.float16)
 
 
@@ -48,6 +49,9 @@ def main() -> None:
     exact = case.op(*map(torch.from_numpy, case.arrays()), **case.attributes)
     parts = linear_triton.linear_cross_entropy(*args, **case.op.read(case.attributes), config=SMALL)
     found["linear in parts, float16"] = error(parts, exact)
+    x = torch.randn(3, 150)
+    sums = torch.cumsum(x.double(), -1)
+    found["inclusive in tiles"] = error(lookback_triton.inclusive(x, most=16), sums)
     print(json.dumps(found))
 
 
@@ -61,7 +65,17 @@ def compiled(case: Case, args: list[Any]) -> Any:
     return out
 
 
-def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+def error(found: Any, expected: Any) -> float:
+    """The largest of all results, relative to the largest element."""
+    pairs = zip(_tuple(found), _tuple(expected), strict=True)
+    return max(_error(a, b) for a, b in pairs)
+
+
+def _tuple(made: Any) -> tuple[torch.Tensor, ...]:
+    return tuple(made) if isinstance(made, tuple | list) else (made,)
+
+
+def _error(found: torch.Tensor, expected: torch.Tensor) -> float:
     assert found.shape == expected.shape
     return float((found.double() - expected).abs().max() / expected.abs().max().clamp(min=1))
 

@@ -54,7 +54,7 @@ def test_attention_compiles_to_tensor_cores(config: flash_triton.Config, width: 
     tiles |= {n: f"tensordesc<bf16[1, {config.columns}, {width}]>" for n in ("k_desc", "v_desc")}
     made = compiled(
         flash_triton.attention_kernel,
-        {**tiles, "length": "i32", "scale": "fp32"},
+        {**tiles, "lse_ptr": "*fp32", "length": "i32", "scale": "fp32"},
         {
             "SHARE": 1,
             "ROWS": config.rows,

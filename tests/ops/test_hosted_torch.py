@@ -61,7 +61,7 @@ def test_values_are_those_of_the_reference(case: Case) -> None:
     close(found, tuple(torch.from_numpy(np.asarray(e)) for e in expected), 1e-12)
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_torch_finds_no_fault_in_the_operator(case: Case) -> None:
     case.op.on("torch")
     overload = getattr(torch.ops.stack, case.name.replace(".", "_")).default
@@ -69,20 +69,20 @@ def test_torch_finds_no_fault_in_the_operator(case: Case) -> None:
     assert set(told.values()) == {"SUCCESS"}
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_derivatives(case: Case) -> None:
     held = tensors(case, grad=True)
     torch.autograd.gradcheck(lambda *ts: case.op(*ts, **case.attributes), held)
     torch.autograd.gradgradcheck(lambda *ts: case.op(*ts, **case.attributes), held)
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_inductor_keeps_one_graph(case: Case) -> None:
     held, run = tensors(case, "float32"), program(case)
     close(torch.compile(run, fullgraph=True)(*held), run(*held))
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_our_compiler_takes_it_whole(case: Case) -> None:
     held, run = tensors(case, "float32"), program(case)
     compiled = stack.compile(run, *held, strict=True)
@@ -91,7 +91,7 @@ def test_our_compiler_takes_it_whole(case: Case) -> None:
     assert coverage["hosted"] == 1 and coverage["fallback"] == 0
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_training_through_our_backend(case: Case) -> None:
     held, run = tensors(case, "float32", grad=True), program(case)
     floats = [t for t in held if t.requires_grad]
@@ -100,7 +100,7 @@ def test_training_through_our_backend(case: Case) -> None:
     close(torch.autograd.grad(total(step(*held)), floats), expected, 1e-4)
 
 
-@pytest.mark.parametrize("case", SMALL, ids=str)
+@pytest.mark.parametrize("case", SMALL)
 def test_vmap(case: Case) -> None:
     """Along the leading axes, and of an operand that has none."""
     held = tensors(case)

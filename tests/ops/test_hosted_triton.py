@@ -20,10 +20,11 @@ from triton.compiler import ASTSource
 from triton.compiler import compile as compile_kernel
 
 from stack.hosted import find
+from stack.ops.attention import decode_triton, flash_backward_triton, mla_triton
 from stack.ops.loss import linear_triton, rows_triton
 from stack.ops.norm import rows_triton as norms
 from stack.ops.qgemm import w4a16_triton
-from stack.ops.scan import carried_triton
+from stack.ops.scan import carried_triton, lookback_triton, selective_triton
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 232448  # bytes that one program may have
@@ -43,13 +44,20 @@ def test_values_in_the_interpreter() -> None:
     assert not {k: v for k, v in found.items() if not v < (5e-3 if "float16" in k else 1e-5)}
 
 
-def compiled(kernel: Any, pointers: str, constants: dict[str, int], **options: int) -> Any:
+def compiled(
+    kernel: Any,
+    pointers: str,
+    constants: dict[str, int],
+    tiles: dict[str, str] | None = None,
+    **options: int,
+) -> Any:
     """`pointers`: the element type of each parameter whose name ends in `_ptr`, in order."""
     types = iter(pointers.split())
     signature = {
         name: f"*{next(types)}" if name.endswith("_ptr")
+        else tiles[name] if tiles and name in tiles
         else "constexpr" if name in constants
-        else "fp32" if name == "eps"
+        else "fp32" if name in ("eps", "scale")
         else "i32"
         for name in kernel.arg_names
     }  # fmt: skip
@@ -71,9 +79,8 @@ def test_weights_of_4_bits_run_on_tensor_cores() -> None:
         (norms.layer_norm_kernel, "bf16 bf16 bf16 bf16"),
         (norms.softmax_kernel, "bf16 bf16"),
         (rows_triton.cross_entropy_kernel, "bf16 i64 fp32"),
-        (carried_triton.inclusive_kernel, "bf16 bf16"),
     ],
-    ids=["rms_norm", "layer_norm", "softmax", "cross_entropy", "inclusive"],
+    ids=["rms_norm", "layer_norm", "softmax", "cross_entropy"],
 )
 def test_rows_stay_in_registers(kernel: Any, pointers: str) -> None:
     made = compiled(kernel, pointers, {"COLUMNS": 4096}, num_warps=8)
@@ -83,13 +90,100 @@ def test_rows_stay_in_registers(kernel: Any, pointers: str) -> None:
 
 def test_a_linear_loss_runs_on_tensor_cores() -> None:
     config = linear_triton.CONFIG
-    tile = {"ROWS": config.rows, "CLASSES": config.classes, "DEPTH": config.depth}
+    tile = {
+        "ROWS": config.rows, "CLASSES": config.classes, "DEPTH": config.depth,
+        "GROUP": config.group,
+    }  # fmt: skip
+    tiles = {
+        "x_desc": f"tensordesc<bf16[{config.rows}, {config.depth}]>",
+        "w_desc": f"tensordesc<bf16[{config.classes}, {config.depth}]>",
+    }
     made = compiled(
         linear_triton.linear_cross_entropy_kernel,
-        "bf16 bf16 i64 fp32 fp32 fp32",
+        "i64 fp32 fp32 fp32",
         tile,
+        tiles,
         num_warps=config.warps,
         num_stages=config.stages,
     )
     assert "wgmma.mma_async" in made.asm["ptx"]
     assert made.metadata.shared <= SHARED
+
+
+@pytest.mark.parametrize("width", [64, 128])
+@pytest.mark.parametrize("which", ["keys", "queries"])
+def test_the_gradient_of_attention_runs_on_tensor_cores(which: str, width: int) -> None:
+    configs = {"keys": flash_backward_triton.KEYS, "queries": flash_backward_triton.QUERIES}
+    config = configs[which][width]
+    kernel: Any = getattr(flash_backward_triton, f"{which}_kernel")
+    kept = ("k_desc", "v_desc", "dk_desc", "dv_desc") if which == "keys" else (
+        "q_desc", "told_desc", "dq_desc"
+    )  # fmt: skip
+    tiles = {
+        n: f"tensordesc<bf16[1, {config.kept if n in kept else config.walked}, {width}]>"
+        for n in kernel.arg_names
+        if n.endswith("_desc")
+    }
+    constants = {
+        "SHARE": 1, "KEPT": config.kept, "WALKED": config.walked, "WIDTH": width, "CAUSAL": True,
+    }  # fmt: skip
+    made = compiled(
+        kernel, "fp32 fp32", constants, tiles, num_warps=config.warps, num_stages=config.stages
+    )
+    assert "wgmma.mma_async" in made.asm["ptx"]
+    assert made.metadata.shared <= SHARED
+    assert "ld.local" not in made.asm["ptx"]
+
+
+@pytest.mark.parametrize("room", [0, 16])
+def test_decoding_runs_on_tensor_cores(room: int) -> None:
+    constants = {
+        "SHARE": 4, "ROWS": 16, "COLUMNS": decode_triton.COLUMNS, "ROOM": room, "WIDTH": 128,
+        "SPLITS": 16,
+    }  # fmt: skip
+    types = "bf16 bf16 bf16 i32 i32 fp32 fp32"
+    made = compiled(decode_triton.split_kernel, types, constants, num_warps=4, num_stages=3)
+    assert "mma.sync" in made.asm["ptx"]
+    assert "ld.local" not in made.asm["ptx"]
+
+
+def test_latent_keys_are_keys_and_values_on_tensor_cores() -> None:
+    constants = {
+        "ROWS": mla_triton.HEADS, "COLUMNS": mla_triton.COLUMNS, "WIDTH": 512, "ROPE": 64,
+        "SPLITS": 8,
+    }  # fmt: skip
+    types = "bf16 bf16 bf16 bf16 fp32 fp32"
+    made = compiled(mla_triton.split_kernel, types, constants, num_warps=8, num_stages=2)
+    assert "wgmma.mma_async" in made.asm["ptx"]
+    assert made.metadata.shared <= SHARED
+    assert "ld.local" not in made.asm["ptx"]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "pointers", "constants"),
+    [
+        (
+            carried_triton.gated_kernel,
+            "bf16 bf16 bf16 bf16",
+            {"STEPS": carried_triton.STEPS, "CHANNELS": carried_triton.CHANNELS},
+        ),
+        (
+            carried_triton.gated_gradient_kernel,
+            "bf16 " * 7,
+            {"STEPS": carried_triton.STEPS, "CHANNELS": carried_triton.CHANNELS},
+        ),
+        (
+            lookback_triton.inclusive_kernel,
+            "fp32 fp32 u64 i32",
+            {"COLUMNS": lookback_triton.COLUMNS, "WINDOW": lookback_triton.WINDOW},
+        ),
+        (selective_triton.selective_kernel, "bf16 " * 9, {"CHANNELS": 16, "STATES": 16}),
+    ],
+    ids=["gated", "gated_gradient", "look_back", "selective"],
+)
+def test_what_scans_carry_stays_in_registers(
+    kernel: Any, pointers: str, constants: dict[str, int]
+) -> None:
+    made = compiled(kernel, pointers, constants, num_warps=4)
+    assert made.asm["cubin"]
+    assert "ld.local" not in made.asm["ptx"]

@@ -1,0 +1,204 @@
+"""Hosted operators for `stackc bench ops gpu`: what is generated of them, and who else does it."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from stack.demos.gpu_rows import by_hand
+from stack.demos.ops_programs import PROGRAMS, program
+from stack.errors import StackError
+from stack.frontends.torch_arrays import dtype_of
+from stack.hosted import find
+from stack.hosted.nodes import custom
+from stack.ir.builder import Builder, param
+from stack.ir.cost import cost
+from stack.ir.types import TensorType
+from stack.measure.gpu_program import GpuProgram, Rival
+
+Tensor = torch.Tensor
+
+
+def operator(op: str, mode: str = "forward", device: str = "cuda") -> GpuProgram:
+    """An operator with its rivals; `mode` "backward" times its gradients."""
+    run, args = program(op, device)
+    attributes = PROGRAMS[op][0]
+    first = (lambda *xs: run(*xs)[0]) if find(op).results > 1 else run
+    rivals = dict(_rivals(op, args))
+    if any(k.device == "cuda" for k in find(op).kernels) and mode == "forward":
+        rivals["hand"] = _first(by_hand(op, args, **attributes))
+    elif _has_hand_gradient(op):
+        rivals["hand"] = Rival("hand", lambda: first)
+    flops, moved = _least(op, args, attributes)
+    return GpuProgram(
+        first,
+        args,
+        flops=flops * (2.5 if mode == "backward" else 1),
+        bytes=moved,
+        mode=mode,
+        wanted=tuple(i for i, a in enumerate(args) if a.is_floating_point())
+        if mode != "forward"
+        else (),
+        rivals=rivals,
+    )
+
+
+def _has_hand_gradient(op: str) -> bool:
+    gradient = find(op).gradient
+    return gradient is not None and any(k.device == "cuda" for k in gradient.kernels)
+
+
+def _first(rival: Rival) -> Rival:
+    """Its first result."""
+
+    def make() -> Callable[..., Any]:
+        run = rival.make()
+
+        def call(*args: Tensor) -> Tensor:
+            out = run(*args)
+            return out[0] if isinstance(out, tuple) else out
+
+        return call
+
+    return Rival(rival.kind, make)
+
+
+def _least(op: str, args: tuple[Tensor, ...], attributes: dict[str, Any]) -> tuple[float, float]:
+    """FLOPs of matrix products of its decomposition, and bytes of operands and results."""
+    made, b = find(op), Builder()
+    types = [TensorType(dtype_of(a.dtype), tuple(a.shape)) for a in args]
+    params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
+    found = cost(custom(b, made, params, attributes)[0])
+    share = 0.5 if attributes.get("causal") and args[0].shape[-2] > 1 else 1.0
+    return float(found.flops) * share, float(found.bytes)
+
+
+# ---- who else does it
+
+
+def _rivals(op: str, args: tuple[Tensor, ...]) -> dict[str, Rival]:
+    if op in ("attention.attention", "attention.with_lse"):
+        return {
+            "sdpa-cudnn": Rival("library", lambda: _sdpa("CUDNN_ATTENTION")),
+            "sdpa-flash2": Rival("library", lambda: _sdpa("FLASH_ATTENTION")),
+            "flex": Rival("peer", _flex),
+        }
+    if op == "attention.with_cache":
+        return {"sdpa": Rival("library", lambda: _full)}
+    if op == "attention.paged":
+        return {"gather + sdpa": Rival("library", lambda: _gathered)}
+    if op == "loss.linear_cross_entropy":
+        return {"torch": Rival("library", lambda: _linear_loss)}
+    if op == "norm.rms_norm":
+        return {"torch": Rival("library", lambda: _rms)}
+    if op == "scan.inclusive":
+        return {"torch.cumsum": Rival("library", lambda: lambda x: torch.cumsum(x, -1))}
+    if op == "scan.gated":
+        return {"associative_scan": Rival("peer", _associative)}
+    if op in ("scan.gla", "scan.retention", "scan.delta"):
+        return {"fla": Rival("peer", lambda: _fla(op))}
+    if op == "scan.ssd":
+        return {"mamba-ssm": Rival("peer", _mamba)}
+    return {}
+
+
+def _sdpa(backend: str) -> Callable[..., Tensor]:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        with sdpa_kernel(getattr(SDPBackend, backend)):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    return run
+
+
+def _flex() -> Callable[..., Tensor]:
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    compiled: Any = torch.compile(flex_attention, dynamic=False)
+    masks: dict[int, Any] = {}
+
+    def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        length = q.shape[2]
+        if length not in masks:
+            rule = lambda b, h, row, column: row >= column
+            masks[length] = create_block_mask(rule, None, None, length, length, str(q.device))
+        return compiled(q, k, v, block_mask=masks[length])
+
+    return run
+
+
+def _full(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> Tensor:
+    """All caches are full here."""
+    return F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+
+
+def _gathered(q: Tensor, k: Tensor, v: Tensor, table: Tensor, lengths: Tensor) -> Tensor:
+    keys, values = (pool[table].flatten(1, 2).transpose(1, 2) for pool in (k, v))
+    return F.scaled_dot_product_attention(q, keys, values, enable_gqa=True)
+
+
+def _linear_loss(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
+    return F.cross_entropy((x @ weight.T).float(), target.long(), reduction="none")
+
+
+def _rms(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, weight.shape, weight, 1e-6)
+
+
+def _associative() -> Callable[..., Tensor]:
+    from torch._higher_order_ops.associative_scan import associative_scan
+
+    def combine(earlier: Any, later: Any) -> Any:
+        return earlier[0] * later[0], later[0] * earlier[1] + later[1]
+
+    def run(gate: Tensor, x: Tensor, first: Tensor) -> Tensor:
+        gates, values = associative_scan(combine, (gate, x), 1)
+        return gates * first[:, None] + values
+
+    return torch.compile(run, dynamic=False)
+
+
+def _module(package: str, name: str) -> Any:
+    """A module of a peer. Raises StackError where it is not installed."""
+    if importlib.util.find_spec(package) is None:
+        raise StackError(f"{package} is not installed")
+    return importlib.import_module(name)
+
+
+def _fla(op: str) -> Callable[..., Tensor]:
+    """flash-linear-attention's Triton kernels, on [b, n, h, d]."""
+    ops = _module("fla", "fla.ops")
+
+    def run(q: Tensor, k: Tensor, v: Tensor, rate: Tensor, first: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        if op == "scan.gla":
+            out = ops.chunk_gla(q, k, v, rate.transpose(1, 2), initial_state=first)[0]
+        elif op == "scan.delta":
+            out = ops.chunk_delta_rule(q, k, v, rate.transpose(1, 2), initial_state=first)[0]
+        else:
+            gate = rate[None, None].expand(q.shape[:3])
+            out = ops.chunk_simple_gla(q, k, v, gate, initial_state=first)[0]
+        return out.transpose(1, 2)
+
+    return run
+
+
+def _mamba() -> Callable[..., Tensor]:
+    combined = _module("mamba_ssm", "mamba_ssm.ops.triton.ssd_combined")
+
+    def run(
+        x: Tensor, dt: Tensor, a: Tensor, b: Tensor, c: Tensor, skip: Tensor, first: Tensor
+    ) -> Tensor:
+        out = combined.mamba_chunk_scan_combined(
+            x.transpose(1, 2), dt.transpose(1, 2), a.float(), b[:, :, None], c[:, :, None],
+            chunk_size=256, D=skip,
+        )  # fmt: skip
+        return out.transpose(1, 2)
+
+    return run

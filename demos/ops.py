@@ -1,0 +1,319 @@
+"""Hosted operators, family by family: what each is, what the compiler makes of it, what it costs.
+
+    python -m stack.demos.ops                     all families, on a laptop
+    python -m stack.demos.ops scan -o pictures    one of them, with its picture
+
+Each ends in results that are checked. Times are medians of one run on this machine: only their
+ratios mean something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stack.demos.ops_pictures import bars, grids, lines
+from stack.explore.table import table
+from stack.hosted import find
+from stack.hosted.nodes import custom
+from stack.ir.builder import Builder, param
+from stack.ir.node import Func
+from stack.ir.types import TensorType, dtype_named, dtype_of
+from stack.ops.attention import Rope, attention, programs, subtree_ends
+from stack.ops.attention.programs import Place, Program, scored, spread
+from stack.ops.loss.reference import TILE
+from stack.ops.scan.associative import gate_combine
+from stack.ops.scan.forms import FORMS, Count
+from stack.rewrite.pipeline import Pipeline
+from stack.run.backend import Executable
+from stack.run.compile import compile_func, find_backend
+from stack.run.record import Run
+
+Array = np.ndarray
+LENGTHS = (4096, 16384, 65536, 262144)
+TOLERANCE = 1e-4
+
+
+@dataclass
+class Teller:
+    """Where a story's text and pictures go, and what it found wrong."""
+
+    folder: Path | None = None
+    wrong: list[str] = field(default_factory=list[str])
+
+    def say(self, text: str = "") -> None:
+        print(text, flush=True)
+
+    def check(self, what: str, found: Any, expected: Any) -> float:
+        """The largest difference, relative to the largest element."""
+        error = float(np.abs(found - expected).max() / max(1.0, float(np.abs(expected).max())))
+        if not error < TOLERANCE:
+            self.wrong.append(f"{what}: error {error:.1e}")
+        return error
+
+    def draw(self, name: str, picture: Callable[..., None], *args: Any, **options: Any) -> None:
+        """A picture in the folder, if there is one."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            path = self.folder / f"{name}.svg"
+            picture(path, *args, **options)
+            self.say(f"wrote {path}")
+
+
+def function(name: str, shapes: Sequence[tuple[int, ...]], dtypes: str, **attributes: Any) -> Func:
+    """A function of one call of an operator; `dtypes` has a word for each operand."""
+    made, b = find(name), Builder()
+    types = [TensorType(dtype_named(d), s) for d, s in zip(dtypes.split(), shapes, strict=True)]
+    params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
+    return b.func(name.replace(".", "_"), params, custom(b, made, params, attributes))
+
+
+def built(func: Func) -> Executable:
+    """What the compiler makes of it for this CPU."""
+    return compile_func(func, find_backend("mlir"), Run(), "default", {})
+
+
+def called(name: str, *arrays: Array, **attributes: Any) -> Executable:
+    """An operator compiled for some arrays."""
+    dtypes = " ".join(dtype_of(a).name for a in arrays)
+    return built(function(name, [a.shape for a in arrays], dtypes, **attributes))
+
+
+def held_by(func: Func, made: Executable) -> int:
+    """Bytes of intermediates and results, as the compiler plans them."""
+    results = sum(math.prod(map(int, r.shape)) * r.dtype.bits // 8 for r in func.results)
+    return (made.peak_bytes or 0) + results
+
+
+def median(call: Callable[[], object], count: int = 5) -> float:
+    """Seconds."""
+    times: list[float] = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - begin)
+    return sorted(times)[count // 2]
+
+
+def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
+    """Normal numbers in f32."""
+    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
+
+
+def bytes_of(arrays: Sequence[Array]) -> int:
+    """Of some arrays."""
+    return sum(a.nbytes for a in arrays)
+
+
+# ---- attention
+
+
+def tell_attention(t: Teller) -> None:
+    """Masks are programs; the compiler makes one loop of each; all forms agree."""
+    size = 12
+    documents = np.repeat([0, 1, 2], 4)
+    ends = subtree_ends([-1, 0, 1, 1, 0, 4, 4, -1], 4)
+    masks = {
+        "causal": seen(programs.PLAIN, size, causal=True),
+        "window 4": seen(programs.PLAIN, size, causal=True, window=4),
+        "documents": seen(programs.DOCUMENTS, size, documents, documents, causal=True),
+        "prefix 5": seen(programs.PREFIX, size, np.array(5)),
+        "tree": seen(programs.TREE, size, ends),
+    }
+    rows = [[n, f"{int(m.sum())} of {m.size}"] for n, m in masks.items()]
+    t.say(table(["mask", "scores seen"], rows))
+    t.draw("attention", grids, masks)
+
+    heads, n, width = 8, 1024, 64
+    q, k, v = (drawn(heads, n, width, seed=s) for s in range(3))
+    func = function("attention.attention", [q.shape] * 3, "f32 f32 f32", causal=True)
+    told = Pipeline("hosted,canonicalize,fold,decompose,canonicalize,stream").run(func)
+    notes = next(r for r in told.records if r.name == "stream").notes
+    t.say("\nhow the compiler derives the loop over keys, from plain products and a softmax:")
+    t.say("\n".join(str(note) for note in notes))
+    made = built(func)
+    expected = attention(q, k, v, causal=True)
+    error = t.check("attention", made.run([q, k, v])[0], expected)
+    held, scores = held_by(func, made), 4 * heads * n * n
+    t.say(
+        f"{len(made.kernels)} kernel; it holds {held / 1e6:.1f} MB, scores would be"
+        f" {scores / 1e6:.1f} MB; error {error:.1e}"
+    )
+    by_formula = median(lambda: written_out(q, k, v))
+    ours = median(lambda: made.run([q, k, v]))
+    t.say(f"NumPy's products and softmax take {by_formula / ours:.1f}x as long")
+
+    with_lse, merge = find("attention.with_lse"), find("attention.merge")
+    half = n // 2
+    parts = [with_lse(q[:, -1:], k[:, s], v[:, s]) for s in (slice(0, half), slice(half, n))]
+    outs, lses = (np.stack(x, -1) for x in zip(*parts))
+    merged = merge(outs.swapaxes(-1, -2), lses)[0]
+    t.check("split keys", merged, expected[:, -1:])
+    rope = Rope(width, kind="yarn", factor=4.0)
+    cos, sin = rope.tables(np.arange(n))
+    turned = find("attention.rope")(q, cos, sin)
+    t.check("rope", (turned**2).sum(-1), (q**2).sum(-1) * rope.magnitude**2)
+    t.say("keys that are split among two programs and merged give the same row")
+
+
+def seen(program: Program, size: int, *operands: Array, **attributes: Any) -> Array:
+    """Which scores a program leaves, of as many queries as keys."""
+    at = {"causal": False, "window": 0, "softcap": 0.0, **attributes}
+    place = Place(np.arange(size)[:, None], np.arange(size)[None, :], size)
+    held = [
+        spread(np, axes, x, 1, 1, np.dtype(np.float32))
+        for axes, x in zip(program.operands.values(), operands, strict=True)
+    ]
+    scores = scored(np, program, np.zeros((1, 1, 1, size, size)), place, held, at)
+    return scores[0, 0, 0] == 0
+
+
+def written_out(q: Array, k: Array, v: Array) -> Array:
+    """Causal attention by the formula: all scores in memory."""
+    scores = q @ k.swapaxes(-1, -2) / math.sqrt(q.shape[-1])
+    scores = np.where(np.tril(np.ones(scores.shape[-2:], bool)), scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True) @ v
+
+
+# ---- scans
+
+
+def tell_scan(t: Teller) -> None:
+    """Forms of one scan, chunks of a recurrence, and what each holds in memory."""
+    n = 4096
+    values = (np.random.default_rng(0).uniform(0.5, 1, n), drawn(n).astype(np.float64))
+    rows: list[list[object]] = []
+    expected = FORMS["sequential"](gate_combine, values, Count())[1]
+    for name, form in FORMS.items():
+        count = Count()
+        t.check(name, form(gate_combine, values, count)[1], expected)
+        rows.append([name, count.steps, count.combinations])
+    t.say(f"h[t] = a[t] h[t-1] + x[t], {n} steps, in five forms that give the same:")
+    t.say(table(["form", "steps in a row", "combinations"], rows))
+
+    steps, width = 2048, 64
+    q, k, v = (drawn(1, steps, width, seed=s, scale=width**-0.5) for s in range(3))
+    gate = -np.abs(drawn(1, steps, width, seed=3, scale=0.1))
+    first = np.zeros((1, width, width), np.float32)
+    arrays = [q, k, v, gate, first]
+    expected = find("scan.gla")(*arrays)[0]
+    made = called("scan.gla", *arrays)
+    error = t.check("chunks", made.run(arrays)[0], expected)
+    ratio = median(lambda: find("scan.gla")(*arrays), 3) / median(lambda: made.run(arrays))
+    t.say(
+        f"gated linear attention, {steps} steps: in chunks of 16, {len(made.kernels)} kernels,"
+        f" error {error:.1e}; step by step NumPy takes {ratio:.1f}x as long"
+    )
+    tell_memory(t)
+
+
+def tell_memory(t: Teller) -> None:
+    """Intermediates and results of one layer of 64 channels, as the compiler plans them."""
+    found: dict[str, list[float]] = {}
+    for n in LENGTHS:
+        channels, states = 64, 16
+        shapes = [(n, channels)] * 2 + [(channels, states)] + [(n, states)] * 2
+        scan = function("scan.selective", [*shapes, (channels,), (channels, states)], "f32 " * 7)
+        loop = function("attention.attention", [(1, n, channels)] * 3, "f32 f32 f32", causal=True)
+        results = 4.0 * (n * channels + channels * states)
+        for name, held in {
+            "attention, scores in memory": 4.0 * (n * n + n * channels),
+            "attention, one loop (compiled)": held_by(loop, built(loop)),
+            "selective scan, all states (compiled)": held_by(scan, built(scan)),
+            "selective scan, states in registers (kernel by hand)": results,
+        }.items():
+            found.setdefault(name, []).append(held / 1e6)
+    rows = [[name, *(f"{x:.4g}" for x in held)] for name, held in found.items()]
+    t.say("\nmegabytes besides the operands, by tokens:")
+    t.say(table(["", *map(str, LENGTHS)], rows))
+    t.draw("memory", lines, LENGTHS, found, x="tokens", y="MB besides operands")
+
+
+# ---- norms and losses
+
+
+def tell_norm(t: Teller) -> None:
+    """A norm is one pass over memory, and its sums are wide."""
+    x, weight = drawn(4096, 1024), drawn(1024, seed=1)
+    made = called("norm.rms_norm", x, weight)
+    error = t.check("rms_norm", made.run([x, weight])[0], find("norm.rms_norm")(x, weight))
+
+    def in_parts() -> Array:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + np.float32(1e-6)) * weight
+
+    ours, parts = median(lambda: made.run([x, weight])), median(in_parts)
+    moved = bytes_of([x, x, weight])
+    t.say(
+        f"{len(made.kernels)} kernel, {moved / 1e6:.0f} MB moved at {moved / ours / 1e9:.1f} GB/s;"
+        f" NumPy op by op takes {parts / ours:.1f}x as long; error {error:.1e}"
+    )
+    half = (x * 8).astype(np.float16)
+    exact = find("norm.rms_norm")(half.astype(np.float64), weight.astype(np.float64))
+    narrow = half / np.sqrt((half * half).mean(-1, keepdims=True)) * weight.astype(np.float16)
+    wide = find("norm.rms_norm")(half, weight.astype(np.float16))
+    errors = {
+        "sums in f32": float(np.abs(wide - exact).max()),
+        "squares in f16": float(np.abs(narrow - exact).max()),
+    }
+    t.say("f16 rows: " + ", ".join(f"{n} are off by {e:.1e}" for n, e in errors.items()))
+    t.draw("norm", bars, {"ours": ours * 1e3, "NumPy": parts * 1e3}, y="milliseconds")
+
+
+def tell_loss(t: Teller) -> None:
+    """The loss of a large vocabulary without its logits."""
+    rows, width, classes = 512, 256, 32000
+    x, weight = drawn(rows, width, scale=0.1), drawn(classes, width, seed=1, scale=0.1)
+    target = np.random.default_rng(2).integers(0, classes, rows).astype(np.int32)
+    arrays = [x, weight, target]
+    made = called("loss.linear_cross_entropy", *arrays)
+    expected = find("loss.linear_cross_entropy")(*arrays)  # a tile of classes at a time
+    error = t.check("loss", made.run(arrays)[0], expected)
+    held = {
+        "logits": 4 * rows * classes / 1e6,
+        "compiled": (made.peak_bytes or 0) / 1e6,
+        "a tile": 4 * rows * TILE / 1e6,
+    }
+    t.say(
+        f"{rows} rows, {classes} classes: logits are {held['logits']:.1f} MB; compiled for this"
+        f" CPU, by what it prices, {held['compiled']:.1f} MB; a tile of {TILE} classes, as the"
+        f" reference and the kernel for GPUs go, {held['a tile']:.1f} MB; error {error:.1e}"
+    )
+    t.draw("loss", bars, held, y="MB")
+
+
+STORIES = {
+    "attention": tell_attention,
+    "scan": tell_scan,
+    "norm": tell_norm,
+    "loss": tell_loss,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit code 1 where a check failed."""
+    parser = argparse.ArgumentParser(prog="python -m stack.demos.ops", description=__doc__)
+    parser.add_argument("family", nargs="*", help=f"of {', '.join(STORIES)} (default: all)")
+    parser.add_argument("-o", "--output", type=Path, help="folder of pictures")
+    args = parser.parse_args(argv)
+    if not set(args.family) <= set(STORIES):
+        parser.error(f"families are {', '.join(STORIES)}")
+    t = Teller(args.output)
+    for name in args.family or STORIES:
+        begin = time.perf_counter()
+        t.say(f"\n==== {name}: {STORIES[name].__doc__}\n")
+        STORIES[name](t)
+        t.say(f"({time.perf_counter() - begin:.0f} s)")
+    t.say("\n" + ("\n".join(t.wrong) or "all results agree"))
+    return 1 if t.wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,202 @@
+"""The recurrences of `chunkwise` as operators, by the names of their papers.
+
+Each has one function that brings its operands into the common form; the decomposition goes on with
+chunks, the reference step by step.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+
+from stack.errors import RuleError
+from stack.hosted import Op, op
+from stack.ir.dim import equal, mod
+from stack.ops.scan.chunkwise import Steps, chunkwise, recurrent
+
+Form = Callable[..., Steps]  # (numpy, *operands, **attributes)
+
+
+def member(name: str, rule: str, chunk: int, after: Callable[..., Any] | None = None):
+    """Declare an operator of a function that gives its `Steps`, in f32 at least.
+
+    `rule` is that of its operands; the operator gives results and the last state, of the shapes of
+    its first and its last operand, but for their values: see `Op`. `after(np, out, *operands)` is
+    done to the results.
+    """
+
+    def declare(form: Form) -> Op:
+        known = inspect.signature(form, eval_str=True)
+        names = list(known.parameters)
+
+        def run(np: Any, solve: Callable[..., Any], operands: Any, attributes: Any) -> Any:
+            size = attributes.pop("chunk")
+            if operands[0].shape[-2] == 0:
+                raise RuleError(f"{names[1]!r} has no steps: a recurrence needs at least one")
+            steps = form(np, *operands, **attributes)
+            out, last = solve(np, steps, size)
+            *lead, d, e = operands[-1].shape
+            out = out.reshape(*_lead(operands, lead, steps), *out.shape[2:])
+            if after is not None:
+                out = after(np, out, *operands)
+            kind = operands[0].dtype
+            return out.astype(kind), last.reshape(*lead, d, e).astype(operands[-1].dtype)
+
+        def decomposition(np: Any, *operands: Any, **attributes: Any) -> Any:
+            return run(np, chunkwise, operands, dict(attributes))
+
+        def reference(*operands: Any, **attributes: Any) -> Any:
+            solve = lambda np, steps, _: recurrent(np, steps)
+            return run(numpy, solve, operands, dict(attributes))
+
+        size = inspect.Parameter(
+            "chunk", inspect.Parameter.KEYWORD_ONLY, default=chunk, annotation=int
+        )
+        decomposition.__signature__ = known.replace(  # pyright: ignore
+            parameters=[*known.parameters.values(), size]
+        )
+        decomposition.__doc__ = inspect.getdoc(form)
+        return op(name, rule=rule, reference=reference, autocast="f32")(decomposition)
+
+    return declare
+
+
+def _lead(operands: Any, lead: list[Any], steps: Steps) -> list[Any]:
+    """Leading axes of the results: those of states, but with the heads that read them."""
+    share = steps.q.shape[1]
+    return list(lead) if share == 1 else [*lead[:-1], lead[-1] * share]
+
+
+def _flat(np: Any, x: Any, own: int) -> Any:
+    """The leading axes as one, before the last `own`; in f32 at least."""
+    wide = np.result_type(x, np.float32)
+    return x.astype(wide).reshape(-1, *x.shape[x.ndim - own :])
+
+
+def _heads(np: Any, x: Any, heads: Any) -> Any:
+    """What all heads share, [..., n, m], as [b, n, m] for each of them."""
+    flat = _flat(np, x, 2)
+    return np.broadcast_to(flat[:, None], (flat.shape[0], heads, *flat.shape[1:])).reshape(
+        -1, *flat.shape[1:]
+    )
+
+
+_STATE = "... h d e"
+_QKV = "... h n~ d, ... h n~ d, ... h n~ e"
+_MADE = "-> ... h n~ e, ... h d e"
+
+
+@member(
+    "scan.linear_attention",
+    "... h n~ d, ... g n~ d, ... g n~ e, ... g n~ c, ... g n~, ... g d e -> ... h n~ e, ... g d e",
+    chunk=16,
+)
+def linear_attention(
+    np, q, k, v, log_decay, beta, first, *, delta: bool = True, scale: float = 0.0
+):
+    """Linear attention with decay and the delta rule: Yang et al., "Gated DeltaNet", 2024.
+
+    S <- (I - beta k k^T) diag(exp(log_decay)) S + beta k v^T, and scale q^T S is the result;
+    without `delta` nothing is erased, and `beta` is not used. `q [..., h, n, d]`,
+    `k [..., g, n, d]`, `v [..., g, n, e]`, `log_decay [..., g, n, d or 1]`,
+    `beta [..., g, n]`, `first [..., g, d, e]`: h / g heads read one state. `scale` of 0 is
+    1 / sqrt(d). Gives results and the last state.
+    """
+    (h, n, d), g = q.shape[-3:], k.shape[-3]
+    if equal(mod(h, g), 0) is False:
+        raise RuleError(f"{h} heads of 'q' are not shared evenly by {g} heads of 'k'")
+    if log_decay.shape[-1] not in (1, d):
+        raise RuleError(f"'log_decay' has {log_decay.shape[-1]} features: 1, or {d} as 'k'")
+    wide = np.result_type(q, np.float32)
+    queries = q.astype(wide).reshape(-1, h // g, n, d) * (scale or d**-0.5)
+    keys, values, decay, state = (
+        _flat(np, x, own) for x, own in ((k, 2), (v, 2), (log_decay, 2), (first, 2))
+    )
+    if not delta:
+        return Steps(queries, keys, values, decay, state)
+    rate = _flat(np, beta, 1)[..., None]
+    return Steps(queries, keys * rate, values, decay, state, -(keys * rate), keys * np.exp(decay))
+
+
+@member("scan.gla", f"{_QKV}, ... h n~ d, {_STATE} {_MADE}", chunk=16)
+def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
+    """Gated linear attention: Yang et al., 2023. S <- diag(exp(log_gate)) S + k v^T.
+
+    `q`, `k` and `log_gate [..., h, n, d]`, `v [..., h, n, e]`, `first [..., h, d, e]`; `scale` of 0
+    is 1 / sqrt(d). Gives scale q^T S, and the last state.
+    """
+    return _plain(np, q, k, v, log_gate, first, scale)
+
+
+@member("scan.retention", f"{_QKV}, h, {_STATE} {_MADE}", chunk=64)
+def retention(np, q, k, v, log_decay, first, *, scale: float = 0.0):
+    """Retention: Sun et al., "Retentive network", 2023. S <- exp(log_decay) S + k v^T.
+
+    `log_decay [h]`: one for each head; the rest as for `gla`.
+    """
+    by_step = np.broadcast_to(log_decay[:, None, None], (*q.shape[:-1], 1))
+    return _plain(np, q, k, v, by_step, first, scale)
+
+
+@member("scan.delta", f"{_QKV}, ... h n~, {_STATE} {_MADE}", chunk=16)
+def delta(np, q, k, v, beta, first, *, scale: float = 0.0):
+    """The delta rule: Yang et al., "Parallelizing linear transformers", 2024.
+
+    S <- S + beta k (v - S^T k)^T: what the key maps to is moved towards v. `beta [..., h, n]`; keys
+    are to have length 1; the rest as for `gla`.
+    """
+    plain = _plain(np, q, k, v, np.full((*q.shape[:-1], 1), 0.0, q.dtype), first, scale)
+    rate = _flat(np, beta, 1)[..., None]
+    written = plain.k * rate
+    return Steps(plain.q, written, plain.v, plain.decay, plain.first, -written, plain.k)
+
+
+@member(
+    "scan.rwkv7",
+    f"... h n~ d, {_QKV}, ... h n~ d, ... h n~ d, {_STATE} {_MADE}",
+    chunk=16,
+)
+def rwkv7(np, r, log_decay, k, v, a, b, first):
+    """RWKV-7's state: Peng et al., 2025. S <- diag(exp(log_decay)) S + b (a^T S) + k v^T.
+
+    `r`, `log_decay`, `k`, `a`, `b` `[..., h, n, d]`, `v [..., h, n, e]`, `first [..., h, d, e]`.
+    Gives r^T S, and the last state.
+    """
+    plain = _plain(np, r, k, v, log_decay, first, 1.0)
+    return Steps(
+        plain.q, plain.k, plain.v, plain.decay, plain.first, _flat(np, b, 2), _flat(np, a, 2)
+    )
+
+
+def _plain(np: Any, q: Any, k: Any, v: Any, decay: Any, first: Any, scale: float) -> Steps:
+    """A recurrence without erasing, each head with a state of its own."""
+    queries = _flat(np, q, 2)[:, None] * (scale or q.shape[-1] ** -0.5)
+    return Steps(queries, *(_flat(np, x, 2) for x in (k, v, decay, first)))
+
+
+def _skipped(np: Any, out: Any, x: Any, *rest: Any) -> Any:
+    skip = rest[-2].astype(out.dtype)
+    return out + x.astype(out.dtype) * skip[:, None, None]
+
+
+@member(
+    "scan.ssd",
+    "... h n~ p, ... h n~, h, ... n~ m, ... n~ m, h, ... h m p -> ... h n~ p, ... h m p",
+    chunk=64,
+    after=_skipped,
+)
+def ssd(np, x, dt, a, b, c, skip, first):
+    """Mamba-2's state space duality: Dao and Gu, 2024. S <- exp(dt a) S + b (dt x)^T.
+
+    `x [..., h, n, p]`, `dt [..., h, n]` above 0, `a [h]` below 0, `b` and `c` `[..., n, m]` of all
+    heads, `skip [h]`, `first [..., h, m, p]`. Gives c^T S + skip x, and the last state.
+    """
+    h = x.shape[-3]
+    wide = np.result_type(x, np.float32)
+    steps = dt.astype(wide)
+    decay = (steps * a.astype(wide)[:, None]).reshape(-1, steps.shape[-1], 1)
+    values = _flat(np, x, 2) * steps.reshape(-1, steps.shape[-1], 1)
+    return Steps(_heads(np, c, h)[:, None], _heads(np, b, h), values, decay, _flat(np, first, 2))

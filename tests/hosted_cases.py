@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from quantized_cases import QUANTIZED
 
 from stack.hosted import Op, declared, find
 
@@ -23,6 +24,7 @@ class Case:
     attributes: dict[str, Any] = field(default_factory=dict)
     kinds: str = ""  # of operands that are bytes: b with a sign, B without
     draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] | None = None
+    given: Callable[[np.random.Generator], list[np.ndarray]] | None = None  # arguments, floats f64
 
     def __str__(self) -> str:
         return f"{self.name}-{'x'.join(map(str, self.shapes[0]))}"
@@ -33,6 +35,8 @@ class Case:
 
     def arrays(self, dtype: str = "float64", seed: int = 0) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
+        if self.given is not None:
+            return [a.astype(dtype) if a.dtype == float else a for a in self.given(rng)]
         shapes = self.shapes[:-1] if self.below else self.shapes
         draw = self.draw or (lambda rng, shape: rng.standard_normal(shape))
         kinds = self.kinds.ljust(len(shapes))
@@ -70,6 +74,7 @@ CASES = (
     Case("qgemm.w8a8", ((2, 3, 6), (5, 6), (2, 3), (5,)), kinds="bb"),
     Case("qgemm.w4a16", ((3, 8), (5, 4), (5, 2)), kinds=" B"),
     Case("qgemm.w4a16", ((20, 320), (70, 160), (70, 5)), kinds=" B"),
+    *(Case(*made[:2], given=made[2], attributes=made[3]) for made in QUANTIZED),
     Case("scan.inclusive", ((2, 3, 5),)),
     Case("scan.inclusive", ((2, 150),)),
     Case("scan.exclusive", ((2, 3, 5),)),
@@ -80,7 +85,7 @@ CASES = (
     Case("scan.gated", ((150, 3), (150, 3), (3,)), draw=lambda rng, s: rng.uniform(-1, 1, s)),
     Case("scan.gated_gradient", (*[(2, 5, 3)] * 2, (2, 3), *[(2, 5, 3)] * 2)),
 )
-SMALL = tuple(c for c in CASES if max(map(max, c.shapes)) < 100)
+SMALL = tuple(c for c in CASES if max(max(s, default=1) for s in c.shapes) < 100)
 
 
 def own() -> set[str]:

@@ -28,13 +28,15 @@ def op(
     kernels: tuple[Kernel, ...] = (),
     gradient: Op | None = None,
     autocast: str = "",
+    packs: Callable[..., Any] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an operator whose decomposition is the decorated function; see `Op`."""
 
     def declare(decomposition: Callable[..., Any]) -> Op:
-        return register(
-            Op(name, rule, decomposition, language, reference, kernels, gradient, autocast)
+        made = Op(
+            name, rule, decomposition, language, reference, kernels, gradient, autocast, packs
         )
+        return register(made)
 
     return declare
 

@@ -61,10 +61,12 @@ def test_derivatives(case: Case) -> None:
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_vmap(case: Case) -> None:
     held = arrays(case)
-    stacked = [jnp.stack([a, a[::-1]], 1) for a in held]
-    each = [results(call(case)(*held)), results(call(case)(*(a[::-1] for a in held)))]
+    others = [a[::-1] if a.ndim else a + 1 for a in held]
+    axes = tuple(min(1, a.ndim) for a in held)
+    stacked = [jnp.stack(pair, axis) for *pair, axis in zip(held, others, axes)]
+    each = [results(call(case)(*held)), results(call(case)(*others))]
     close(
-        jax.vmap(call(case), (1,) * len(held))(*stacked),
+        jax.vmap(call(case), axes)(*stacked),
         tuple(np.stack(pair) for pair in zip(*each, strict=True)),
     )
 

@@ -26,7 +26,21 @@ def _product(np: Any, x: Any, weight: Any) -> Any:
     return rows.reshape(*x.shape[:-1], weight.shape[0])
 
 
-@op("qgemm.fp8", rule="... k, n k, ..., n -> ... n", reference=reference.fp8)
+def _not_fp8(*types: TensorType, format: str, block: int = 128) -> str:
+    if format != "e4m3" or block != 128:
+        return "it has code for e4m3 in blocks of 128"
+    k, n = types[0].shape[-1], types[1].shape[0]
+    return "" if k % 16 == 0 and n % 4 == 0 else "rows are not whole lines of 16 bytes"  # pyright: ignore
+
+
+def _kernel(name: str) -> tuple[Kernel]:
+    run = f"stack.ops.qgemm.fp8_triton:{name}"
+    return (Kernel("cuda", run, "triton", ("f32",), _not_fp8, capturable=True),)
+
+
+@op(
+    "qgemm.fp8", rule="... k, n k, ..., n -> ... n", reference=reference.fp8, kernels=_kernel("fp8")
+)
 def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times a scale for each row and for each column.
 
@@ -37,7 +51,12 @@ def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     return _product(np, left, right) * x_scale[..., None] * weight_scale
 
 
-@op("qgemm.fp8_tensor", rule="... k, n k, , -> ... n", reference=reference.fp8_tensor)
+@op(
+    "qgemm.fp8_tensor",
+    rule="... k, n k, , -> ... n",
+    reference=reference.fp8_tensor,
+    kernels=_kernel("fp8_tensor"),
+)
 def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times one scale each: `x_scale []`, `weight_scale []`.
 
@@ -47,26 +66,11 @@ def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     return _product(np, left, right) * (x_scale * weight_scale)
 
 
-def _not_fp8_block(x: TensorType, *_: TensorType, format: str, block: int) -> str:
-    if format != "e4m3":
-        return f"it has code for e4m3, not for {format}"
-    return "" if block % 128 == 0 and x.shape[-1] % 16 == 0 else "blocks are not 128 wide"
-
-
 @op(
     "qgemm.fp8_block",
     rule="... k, n k, ... g, h g -> ... n",
     reference=reference.fp8_block,
-    kernels=(
-        Kernel(
-            "cuda",
-            "stack.ops.qgemm.fp8_triton:fp8_block",
-            "triton",
-            ("f32",),
-            _not_fp8_block,
-            capturable=True,
-        ),
-    ),
+    kernels=_kernel("fp8_block"),
 )
 def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", block: int = 128):
     """x @ weight.T of 8-bit floats; `block` neighbours of x share a scale, squares of weight do.

@@ -88,7 +88,7 @@ def w4a16_awq(weight: Array, group: int = 128) -> Arrays:
 
 
 def w4a16_gptq(weight: Array, group: int = 128) -> Arrays:
-    """Words of 8 rows; 8 has to divide n and k. Zero points are stored less 1, so they are not 0."""
+    """Words of 8 rows; 8 has to divide n and k. Zero points are stored less 1: they are not 0."""
     codes, zeros, scales = with_zeros(weight, group, lowest=1)
     qzeros = words_of(np.ascontiguousarray(zeros.T - 1), GPTQ_SHIFTS, 1)
     g_idx = (np.arange(weight.shape[1]) // group).astype(np.int32)

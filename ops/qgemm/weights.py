@@ -15,7 +15,10 @@ from stack.ops.qgemm import pack, reference, storage
 
 
 def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
-    return "" if x.dtype is scales.dtype else "two element types"
+    if x.dtype is not scales.dtype:
+        return "two element types"
+    size = int(packed.shape[1]) // int(scales.shape[1])
+    return "" if size % 16 == 0 else f"groups are {2 * size} weights, not multiples of 32"
 
 
 @op(
@@ -92,7 +95,7 @@ def nf4(np, x, packed, absmax):
     """x @ weight.T of weights in NF4: Dettmers et al., QLoRA, 2023.
 
     `x [..., k]` floats; `packed [n, k / 2]` uint8, an even place of k in the high half of a byte,
-    as bitsandbytes has them; `absmax [n, groups]` of the type of x, k / groups neighbours share one.
+    as bitsandbytes has them; `absmax [n, groups]` of the type of x, k / groups share one.
     """
     k = x.shape[-1]
     storage.check_weights("packed", 2 * packed.shape[-1], k)

@@ -17,9 +17,9 @@ from stack.ops.qgemm.formats import (
     mx_decode,
     mx_encode,
     nearest,
+    normal_float,
     nvfp4_decode,
     nvfp4_encode,
-    normal_float,
     round_mantissa,
 )
 

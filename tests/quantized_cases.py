@@ -69,7 +69,7 @@ def between_steps(rng: np.random.Generator) -> np.ndarray:
 
 def quantized(name: str, draw: Draw, **attributes: Any) -> tuple[str, Any, Draw, dict[str, Any]]:
     shapes = tuple(a.shape for a in draw(np.random.default_rng(0)))
-    return f"qgemm.{name}", shapes, draw, attributes
+    return (name if "." in name else f"qgemm.{name}"), shapes, draw, attributes
 
 
 def words(*shape: int) -> Any:
@@ -77,6 +77,11 @@ def words(*shape: int) -> Any:
 
 
 E5M2, E2M1, E3M2 = {"format": "e5m2"}, {"format": "e2m1"}, {"format": "e3m2"}
+gates = lambda rng: np.array([[0.7, 0, 0.3], [0, 0.4, 0.6], [0, 1.0, 0.2], [0, 0.5, 0.5]])
+rows = lambda rng: np.array([0, 1, 2, 3, 0, 1, 2, -1], np.int32)
+sizes = lambda rng: np.array([1, 3, 3], np.int32)
+uneven = lambda rng: np.array([0, 33, 5], np.int32)
+room = lambda count: lambda rng: np.full(count, -1, np.int32)
 step = lambda rng: np.float64(1 / 16)
 signed = integers((5, 6), np.int8)
 QUANTIZED = (
@@ -100,4 +105,24 @@ QUANTIZED = (
     quantized("mx", drawn((3, 64), integers((4, 32)), below((4, 2), 130, 124)), **E2M1),
     quantized("mx", drawn((3, 32), below((4, 32), 64), below((4, 1), 130, 124)), **E3M2),
     quantized("nvfp4", drawn((3, 32), integers((4, 16)), finite((4, 2)), above_zero(()))),
-)  # fmt: skip
+    quantized("moe.top_k", drawn((2, 5, 4)), top=2),
+    quantized("moe.top_k", drawn((5, 4)), top=3, normalize=False),
+    quantized("moe.plan", drawn(gates, room(8))),
+    quantized("moe.plan", drawn(gates, room(7)), capacity=2),
+    quantized("moe.plan", drawn(gates, room(5))),
+    quantized("moe.dispatch", drawn((4, 3), rows)),
+    quantized("moe.combine", drawn((8, 3), gates, rows, sizes)),
+    quantized("moe.grouped_gemm", drawn((8, 4), (3, 5, 4), sizes)),
+    quantized("moe.grouped_gemm", drawn((40, 32), (3, 24, 32), uneven)),
+    quantized(
+        "moe.grouped_gemm_fp8",
+        drawn(finite((8, 16)), finite((3, 8, 16)), (8,), (3, 8), sizes),
+    ),
+    quantized("lora.linear", drawn((2, 3, 4), (5, 4), (2, 4), (5, 2)), scale=0.5),
+    quantized(
+        "lora.multi",
+        drawn((4, 3), (5, 3), (3, 2, 3), (3, 5, 2), lambda _: np.array([2, -1, 0, 2], np.int32)),
+        scale=2.0,
+    ),
+    quantized("lora.qlora", drawn((2, 3, 8), integers((5, 4)), (5, 2), (2, 8), (5, 2))),
+)

@@ -45,6 +45,8 @@ def test_values_inside_of_jit(case: Case) -> None:
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_derivatives(case: Case) -> None:
+    if not case.has_derivative:
+        pytest.skip("its results are integers")
     held = arrays(case)
     floats = [i for i, a in enumerate(held) if a.dtype == jnp.float32]
 

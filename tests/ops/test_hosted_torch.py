@@ -71,6 +71,8 @@ def test_torch_finds_no_fault_in_the_operator(case: Case) -> None:
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_derivatives(case: Case) -> None:
+    if not case.has_derivative:
+        pytest.skip("its results are integers")
     held = tensors(case, grad=True)
     torch.autograd.gradcheck(lambda *ts: case.op(*ts, **case.attributes), held)
     torch.autograd.gradgradcheck(lambda *ts: case.op(*ts, **case.attributes), held)
@@ -93,6 +95,8 @@ def test_our_compiler_takes_it_whole(case: Case) -> None:
 
 @pytest.mark.parametrize("case", SMALL, ids=str)
 def test_training_through_our_backend(case: Case) -> None:
+    if not case.has_derivative:
+        pytest.skip("its results are integers")
     held, run = tensors(case, "float32", grad=True), program(case)
     floats = [t for t in held if t.requires_grad]
     expected = torch.autograd.grad(total(run(*held)), floats)

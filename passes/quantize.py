@@ -1,7 +1,7 @@
 """quantize: products with weights that are known become hosted operators on packed weights.
 
 A weight is known where it is a constant, as those of a model are for a pass that `takes_weights`.
-It is packed as the operator says (`Op.packs`), so any operator that packs is a scheme. What rounding
+It is packed as the operator says (`Op.packs`): any operator that packs is a scheme. What rounding
 costs is measured for each product on rows of normal numbers, and noted.
 """
 

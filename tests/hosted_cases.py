@@ -25,6 +25,7 @@ class Case:
     attributes: dict[str, Any] = field(default_factory=dict)
     kinds: str = ""  # of operands that are bytes: b with a sign, B without
     draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] | None = None
+    order: int = 2  # how often JAX differentiates what it is made of
     given: Callable[[np.random.Generator], list[np.ndarray]] | None = None  # arguments, floats f64
 
     def __str__(self) -> str:
@@ -87,7 +88,7 @@ CASES = (
     Case("qgemm.w8a8", ((2, 3, 6), (5, 6), (2, 3), (5,)), kinds="bb"),
     Case("qgemm.w4a16", ((3, 8), (5, 4), (5, 2)), kinds=" B"),
     Case("qgemm.w4a16", ((20, 320), (70, 160), (70, 5)), kinds=" B"),
-    *(Case(*made[:2], given=made[2], attributes=made[3]) for made in QUANTIZED),
+    *(Case(*made[:2], given=made[2], attributes=made[3], order=made[4]) for made in QUANTIZED),
     Case("scan.inclusive", ((2, 3, 5),)),
     Case("scan.inclusive", ((2, 150),)),
     Case("scan.exclusive", ((2, 3, 5),)),

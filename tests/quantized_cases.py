@@ -1,4 +1,4 @@
-"""Arguments of operators on packed weights: operator, shapes, what draws them, attributes."""
+"""Arguments of operators on packed weights, of mixtures of experts and low-rank additions."""
 
 from __future__ import annotations
 
@@ -67,9 +67,12 @@ def between_steps(rng: np.random.Generator) -> np.ndarray:
     return codes / 16
 
 
-def quantized(name: str, draw: Draw, **attributes: Any) -> tuple[str, Any, Draw, dict[str, Any]]:
+Row = tuple[str, Any, Draw, dict[str, Any], int]
+
+
+def quantized(name: str, draw: Draw, order: int = 2, **attributes: Any) -> Row:
     shapes = tuple(a.shape for a in draw(np.random.default_rng(0)))
-    return (name if "." in name else f"qgemm.{name}"), shapes, draw, attributes
+    return (name if "." in name else f"qgemm.{name}"), shapes, draw, attributes, order
 
 
 def words(*shape: int) -> Any:
@@ -112,11 +115,12 @@ QUANTIZED = (
     quantized("moe.plan", drawn(gates, room(5))),
     quantized("moe.dispatch", drawn((4, 3), rows)),
     quantized("moe.combine", drawn((8, 3), gates, rows, sizes)),
-    quantized("moe.grouped_gemm", drawn((8, 4), (3, 5, 4), sizes)),
+    quantized("moe.grouped_gemm", drawn((8, 4), (3, 5, 4), sizes), order=1),
     quantized("moe.grouped_gemm", drawn((40, 32), (3, 24, 32), uneven)),
     quantized(
         "moe.grouped_gemm_fp8",
         drawn(finite((8, 16)), finite((3, 8, 16)), (8,), (3, 8), sizes),
+        order=1,
     ),
     quantized("lora.linear", drawn((2, 3, 4), (5, 4), (2, 4), (5, 2)), scale=0.5),
     quantized(

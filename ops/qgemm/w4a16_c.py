@@ -22,13 +22,13 @@ SOURCE = """
 
 /* Rows `first` to `last` of weights. `even` and `odd` are x [rows, half], the places of k by turns;
    `unpacked` has room for 2 * half floats. */
-void w4a16(const float *even, const float *odd, const uint8_t *packed, const float *scales,
-           float *y, float *unpacked, int64_t rows, int64_t n, int64_t half, int64_t groups,
-           int64_t first, int64_t last) {
+void w4a16(const float *restrict even, const float *restrict odd, const uint8_t *restrict packed,
+           const float *restrict scales, float *restrict y, float *restrict unpacked, int64_t rows,
+           int64_t n, int64_t half, int64_t groups, int64_t first, int64_t last) {
   int64_t size = half / groups;
-  float *low = unpacked, *high = unpacked + half;
+  float *restrict low = unpacked, *restrict high = unpacked + half;
   for (int64_t column = first; column < last; column++) {
-    const uint8_t *bytes = packed + column * half;
+    const uint8_t *restrict bytes = packed + column * half;
     for (int64_t group = 0; group < groups; group++) {
       float scale = scales[column * groups + group];
       for (int64_t i = group * size; i < (group + 1) * size; i++) {
@@ -37,7 +37,7 @@ void w4a16(const float *even, const float *odd, const uint8_t *packed, const flo
       }
     }
     for (int64_t row = 0; row < rows; row++) {
-      const float *left = even + row * half, *right = odd + row * half;
+      const float *restrict left = even + row * half, *restrict right = odd + row * half;
       float sum = 0;
       for (int64_t i = 0; i < half; i++) sum += low[i] * left[i] + high[i] * right[i];
       y[row * n + column] = sum;

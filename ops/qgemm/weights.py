@@ -35,7 +35,7 @@ def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) 
             _not_w4a16,
             capturable=True,
         ),
-        Kernel("cpu", "stack.ops.qgemm.w4a16_c:w4a16", "c", ("f32",), _not_w4a16),
+        Kernel("cpu", "stack.ops.qgemm.w4a16_c:w4a16", "c", ("f32",), _not_w4a16, share=0.3),
     ),
 )
 def w4a16(np, x, packed, scales):

@@ -71,6 +71,7 @@ class _Packer:
     log: Log
 
     def product(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
+        """The operator in place of a product."""
         x, side = node.args
         source = _source(side)
         if source is None or not x.dtype.is_float or side.tensor.rank != 2:
@@ -87,7 +88,7 @@ class _Packer:
             error = self._error(weight, packed, x)
             if error > self.options.worst:
                 return Why(f"it would be off by {error:.1%}, more than {self.options.worst:.1%}")
-            new = custom(op, self.made, [x, *packed], {})[0]
+            (new,) = custom(op, self.made, [x, *packed], {})
         except (ValueError, RuleError) as refusal:
             return Why(str(refusal))
         name = scope.block.names.get(source, "weight")
@@ -96,7 +97,7 @@ class _Packer:
         text = f"{name} {list(weight.shape)} as {self.made.name}: {_sizes(source, packed)}"
         lines = scope.block.locs.get(node, ())
         self.log.notes.append(Note(f"{text}, products off by {error:.2%}", lines))
-        return new
+        return op.cast(new, type=node.tensor) if new.dtype is not node.dtype else new
 
     def _packed(self, weight: Array, x: Node) -> list[Node]:
         """Constants; floats among them have the type of x."""

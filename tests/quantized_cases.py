@@ -94,7 +94,9 @@ QUANTIZED = (
     quantized("fp8", drawn(finite((3, 6)), finite((5, 6)), (3,), (5,)), **E5M2),
     quantized("fp8_tensor", drawn(finite((2, 3, 6)), finite((5, 6)), (), ())),
     quantized("fp8_block", drawn(finite((2, 3, 9)), finite((6, 9)), (2, 3, 3), (2, 3)), block=4),
-    quantized("fp8_block", drawn(finite((20, 256)), finite((130, 256)), (20, 2), (2, 2))),
+    quantized("fp8_block", drawn(finite((20, 256)), finite((132, 256)), (20, 2), (2, 2))),
+    quantized("fp8", drawn(finite((20, 144)), finite((132, 144)), (20,), (132,))),
+    quantized("fp8_tensor", drawn(finite((20, 144)), finite((132, 144)), (), ())),
     quantized("w4a16_awq", drawn((3, 8), words(8, 2), words(2, 2), (2, 16))),
     quantized(
         "w4a16_gptq",

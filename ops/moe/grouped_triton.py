@@ -34,8 +34,10 @@ class Config:
     group: int = 8
 
 
-LARGE = Config(128, 256, 128, 8, 3)
-SMALL = Config(64, 128, 256, 4, 3)  # few rows for each expert
+# by rows of an expert, as seen on an H200: few, some hundreds, thousands
+SMALL = Config(64, 128, 128, 4, 4)
+MEDIUM = Config(128, 256, 128, 8, 3)
+LARGE = Config(128, 128, 128, 8, 4)
 
 
 @triton.jit
@@ -77,6 +79,11 @@ def grouped_kernel(
     tl.store(out, sums.to(y_ptr.dtype.element_ty), is_own)
 
 
+def config_for(rows: int) -> Config:
+    """Tiles for so many rows of an expert."""
+    return SMALL if rows < 64 else MEDIUM if rows < 1024 else LARGE
+
+
 def _launched(
     x: Tensor, weight: Tensor, sizes: Tensor, scales: tuple[Tensor, Tensor] | None,
     config: Config | None, out: torch.dtype,
@@ -86,7 +93,7 @@ def _launched(
     y = torch.zeros((rows, columns), dtype=out, device=x.device)
     if not y.numel() or not depth:
         return y
-    tile = config or (LARGE if rows >= 64 * experts else SMALL)
+    tile = config or config_for(rows // experts)
     step = tile.depth // x.element_size()
     operands = [
         TensorDescriptor.from_tensor(x, [tile.rows, step]),

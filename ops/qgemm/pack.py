@@ -43,6 +43,12 @@ def bytes_of(codes: Array, low: int = 0) -> Array:
     return pair[..., low] | pair[..., 1 - low] << 4
 
 
+def halves_of(codes: Array) -> Array:
+    """Codes of 4 bits of groups `[n, groups, group]`: the first half of each in low halves."""
+    first, second = np.split(codes.astype(np.uint8), 2, axis=-1)
+    return (first | second << 4).reshape(len(codes), -1)
+
+
 def words_of(codes: Array, shifts: tuple[int, ...], axis: int) -> Array:
     """Eight codes of 4 bits to a word, along an axis."""
     moved = np.moveaxis(codes, axis, -1).astype(np.uint32)
@@ -65,8 +71,7 @@ def w4a16(weight: Array, group: int = 128) -> Arrays:
     """Codes of value + 8, of values from -7 to 7."""
     held = in_groups(weight, group)
     scales = steps(held, 7)
-    codes = np.rint(held / scales[..., None]).reshape(weight.shape)
-    return bytes_of(codes + 8), scales
+    return halves_of(np.rint(held / scales[..., None]) + 8), scales
 
 
 def with_zeros(weight: Array, group: int = 128, lowest: int = 0) -> Arrays:

@@ -89,8 +89,9 @@ def _by_group(x: Array, groups: int, codes: Array, scales: Array) -> Array:
 
 
 def w4a16(x: Array, packed: Array, scales: Array) -> Array:
-    """Codes of 4 bits, 8 of which are negative."""
-    codes = np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)
+    """Codes of 4 bits, 8 of which are negative; a byte has one of each half of its group."""
+    held = np.split(packed, scales.shape[1], axis=1)
+    codes = np.concatenate([half for b in held for half in (b & 15, b >> 4)], axis=1)
     return _by_group(x, scales.shape[1], codes.astype(np.int8) - 8, scales)
 
 

@@ -95,8 +95,12 @@ def repeated(np: Any, scales: Any, block: int, size: Any, axis: int) -> Any:
 
 
 def int4(np: Any, packed: Any, scales: Any) -> Any:
-    """Codes are value + 8, in groups along k."""
-    return grouped(np, nibbles(np, packed).astype(scales.dtype) - 8, scales)
+    """Codes are value + 8, in groups along k: the first half of one lies in low halves of bytes."""
+    n, groups = scales.shape
+    held = packed.reshape(n, groups, packed.shape[1] // groups)
+    codes = np.concatenate([held & 15, held >> 4], axis=-1)
+    values = (codes.astype(scales.dtype) - 8) * scales[..., None]
+    return values.reshape(n, 2 * packed.shape[1])
 
 
 def awq(np: Any, qweight: Any, qzeros: Any, scales: Any) -> Any:

@@ -1,8 +1,8 @@
 """Weights of 4 bits in Triton: bytes are taken apart in registers and meet x on tensor cores.
 
 Weights are the left operand, y^T = weight x^T: tensor cores take that side from registers, 64 rows
-or more of it, and as few as 16 rows of x on the other. Even and odd places of k are two products,
-so that no code moves between threads. A step stays inside of a group, whose scale multiplies sums
+or more of it, and as few as 16 rows of x on the other. Low and high halves of bytes are two
+products, with neighbours of x each, so that no code moves between threads. A step stays inside of a group, whose scale multiplies sums
 and not weights: a number of 4 bits is exact in 16.
 
 What limits it: up to about 64 rows of x the bytes of weights, a quarter of what 16 bits would take,
@@ -68,43 +68,46 @@ def _unpacked(codes, dtype: tl.constexpr, PTX: tl.constexpr):
 
 @triton.jit
 def w4a16_kernel(
-    x_ptr, packed_ptr, scales_ptr, y_ptr, parts_ptr, arrived_ptr, rows, columns, half, size,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr, PARTS: tl.constexpr,
-    PTX: tl.constexpr,
+    x_ptr, packed_ptr, scales_ptr, y_ptr, parts_ptr, arrived_ptr, rows, columns, half,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr,
+    PARTS: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """One part of a tile of results; `half` bytes of a column, `size` of a group."""
+    """One part of a tile of results; `half` bytes of a column, `SIZE` of a group."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_row, is_column = row < rows, column < columns
-    inside, place = tl.arange(0, HALF), tl.arange(0, 2 * HALF)
+    inside = tl.arange(0, HALF)
     packed_at = packed_ptr + column[:, None].to(tl.int64) * half + inside[None, :]
-    x_at = x_ptr + row[:, None].to(tl.int64) * (2 * half) + place[None, :]
-    scales_at = scales_ptr + column.to(tl.int64) * (half // size)
+    x_at = x_ptr + row[:, None].to(tl.int64) * (2 * half) + inside[None, :]
+    scales_at = scales_ptr + column.to(tl.int64) * (half // SIZE)
     sums = tl.zeros([COLUMNS, ROWS], tl.float32)
     steps = tl.cdiv(half // HALF, PARTS)
     first = tl.program_id(2) * steps
     for start in range(first * HALF, tl.minimum((first + steps) * HALF, half), HALF):
         codes = tl.load(packed_at + start, is_column[:, None], 0)
-        x = tl.load(x_at + 2 * start, is_row[:, None], 0.0)
-        scale = tl.load(scales_at + start // size, is_column, 0.0).to(tl.float32)
-        low, high = _unpacked(codes, x.dtype, PTX)
-        even, odd = tl.split(tl.reshape(x, (ROWS, HALF, 2)))
-        part = tl.dot(low, tl.trans(even))
-        part = tl.dot(high, tl.trans(odd), part)
+        group = start // SIZE
+        place = x_at + start + group * SIZE
+        scale = tl.load(scales_at + group, is_column, 0.0).to(tl.float32)
+        low, high = _unpacked(codes, x_ptr.dtype.element_ty, PTX)
+        part = tl.dot(low, tl.trans(tl.load(place, is_row[:, None], 0.0)))
+        part = tl.dot(high, tl.trans(tl.load(place + SIZE, is_row[:, None], 0.0)), part)
         sums += part * scale[:, None]
     if PARTS > 1:
         # who arrives last adds what the others left
         tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
         own = tl.arange(0, COLUMNS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
         parts_at = parts_ptr + tile.to(tl.int64) * (PARTS * ROWS * COLUMNS) + own
-        tl.store(parts_at + tl.program_id(2) * (ROWS * COLUMNS), sums)
+        tl.store(parts_at + tl.program_id(2) * (ROWS * COLUMNS), sums, is_row[None, :])
         tl.debug_barrier()
         if tl.atomic_add(arrived_ptr + tile, 1) != PARTS - 1:
             return
         tl.store(arrived_ptr + tile, 0)
         sums = tl.zeros([COLUMNS, ROWS], tl.float32)
         for i in tl.static_range(PARTS):
-            sums += tl.load(parts_at + i * (ROWS * COLUMNS), cache_modifier=".cg")
+            left = tl.load(
+                parts_at + i * (ROWS * COLUMNS), is_row[None, :], 0.0, cache_modifier=".cg"
+            )
+            sums += left
     out = y_ptr + row[:, None].to(tl.int64) * columns + column[None, :]
     tl.store(out, tl.trans(sums).to(y_ptr.dtype.element_ty), is_row[:, None] & is_column[None, :])
 
@@ -116,12 +119,13 @@ def step(size: int) -> int:
 
 
 def config_for(rows: int, columns: int, processors: int) -> Config:
-    """As few rows as x has, and parts until every processor has four programs."""
-    if rows > 32:
-        return Config(64, 128, 4, 4)
-    tile = Config(16 if rows <= 16 else 32, 64, 4, 4)
-    programs = -(-columns // tile.columns)
-    return replace(tile, parts=min(max(4 * processors // programs, 1), 8))
+    """As few rows as x has, and parts of sums until every processor has some programs."""
+    if rows <= 16:
+        tile, each = Config(16, 64, 4, 3), 4
+    else:
+        tile, each = Config(32 if rows <= 32 else 64 if rows <= 64 else 128, 128, 8, 3), 2
+    programs = -(-columns // tile.columns) * -(-rows // tile.rows)
+    return replace(tile, parts=min(max(each * processors // programs, 1), 8))
 
 
 def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
@@ -140,8 +144,8 @@ def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = Non
         arrived = torch.zeros(count, dtype=torch.int32, device=y.device)
     launch: Any = w4a16_kernel[grid]
     launch(
-        x, packed, scales, y, parts, arrived, rows, columns, half, half // groups,
-        tile.rows, tile.columns, step(half // groups), tile.parts,
+        x, packed, scales, y, parts, arrived, rows, columns, half,
+        tile.rows, tile.columns, step(half // groups), half // groups, tile.parts,
         x.is_cuda and x.dtype is torch.bfloat16, num_warps=tile.warps, num_stages=tile.stages,
     )  # fmt: skip
     return y

@@ -41,9 +41,9 @@ def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) 
 def w4a16(np, x, packed, scales):
     """x @ weight.T of weights of 4 bits, which share a scale in groups: Frantar et al., GPTQ, 2022.
 
-    `x [..., k]` floats; `packed [n, k / 2]` uint8: an even place of k in the low half of a byte,
-    the next in the high one, as code = value + 8; `scales [n, groups]` of the type of x, k / groups
-    neighbours share one.
+    `x [..., k]` floats; `packed [n, k / 2]` uint8, codes of value + 8; `scales [n, groups]` of the
+    type of x, k / groups neighbours share one. The first half of a group lies in the low halves of
+    its bytes and the second in the high ones, so that both meet neighbours of x.
     """
     k = x.shape[-1]
     storage.check_weights("packed", 2 * packed.shape[-1], k)

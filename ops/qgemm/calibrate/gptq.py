@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from stack.ops.qgemm.pack import bytes_of, steps
+from stack.ops.qgemm.pack import halves_of, steps
 
 Array = np.ndarray
 LARGEST = 7  # of codes of 4 bits with a sign
@@ -23,7 +23,7 @@ def inverse_factor(x: Array, damp: float = 0.01) -> Array:
 
 
 def quantize(x: Array, weight: Array, group: int = 128, damp: float = 0.01) -> tuple[Array, Array]:
-    """Codes of value + 8, two to a byte, and a scale for each group: operands of `qgemm.w4a16`.
+    """Codes and a scale for each group: operands of `qgemm.w4a16`.
 
     A group's scale is chosen when its first column comes, of weights as they are by then. Raises
     ValueError where groups do not divide k.
@@ -40,4 +40,4 @@ def quantize(x: Array, weight: Array, group: int = 128, damp: float = 0.01) -> t
         codes[:, i] = np.clip(np.rint(left[:, i] / scale), -LARGEST - 1, LARGEST)
         error = (left[:, i] - codes[:, i] * scale) / factor[i, i]
         left[:, i:] -= error[:, None] * factor[i, i:]
-    return bytes_of(codes + 8), scales.astype(weight.dtype)
+    return halves_of(codes.reshape(n, -1, group) + 8), scales.astype(weight.dtype)

@@ -44,6 +44,8 @@ def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[C
     result = Pipeline(passes).run(frozen)
     func, held = _thawed(result.func)
     bound = [frontend.from_numpy(encode(n.attrs["value"].array, n.dtype), n.dtype) for n in held]
+    if captured.device != "cpu":
+        bound = frontend.to_device(bound, [n.dtype for n in held], captured.device)
     rewrites = [rewrite.rule for record in result.records for rewrite in record.rewrites]
     stage = Stage(
         STAGE,

@@ -114,7 +114,7 @@ def normal_float(bits: int = 4) -> Array:
     return values / values.max()
 
 
-NF4 = tuple(np.float32(normal_float()).tolist())
+NF4: tuple[float, ...] = tuple(normal_float().astype(np.float32).tolist())
 
 
 def round_mantissa(x: Array, bits: int) -> Array:
@@ -152,7 +152,7 @@ def mx_decode(codes: Array, scales: Array, element: Minifloat) -> Array:
     return np.ldexp(blocks, scales.astype(np.int32)[..., None] - 127).reshape(codes.shape)
 
 
-def nvfp4_encode(x: Array) -> tuple[Array, Array, Array]:
+def nvfp4_encode(x: Array) -> tuple[Array, Array, np.float32]:
     """Codes of E2M1, scales in E4M3 of blocks of 16, and one f32 scale of all of `x [n, k]`.
 
     The scale of all lets the largest block scale be the largest of E4M3. Raises ValueError where 16
@@ -169,7 +169,7 @@ def nvfp4_encode(x: Array) -> tuple[Array, Array, Array]:
     return codes.reshape(x.shape), scales, scale
 
 
-def nvfp4_decode(codes: Array, scales: Array, scale: Array) -> Array:
+def nvfp4_decode(codes: Array, scales: Array, scale: np.float32) -> Array:
     """The numbers that codes and both scales stand for, as f32."""
     blocks = E2M1.decode(codes).reshape(*scales.shape, NV_BLOCK)
     return (blocks * (E4M3.decode(scales) * scale)[..., None]).reshape(codes.shape)

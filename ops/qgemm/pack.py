@@ -149,4 +149,4 @@ def mx(weight: Array, group: int = 0) -> Arrays:
 def nvfp4(weight: Array, group: int = 0) -> Arrays:
     """Blocks of 16 that share a scale in E4M3."""
     codes, scales, scale = nvfp4_encode(weight)
-    return bytes_of(codes), scales, scale.astype(weight.dtype)
+    return bytes_of(codes), scales, np.asarray(scale, weight.dtype)

@@ -151,12 +151,11 @@ def sparse24(np: Any, values: Any, places: Any) -> Any:
     n, quads = places.shape
     at = np.arange(4, dtype=np.int32)
     kept = values.reshape(n, quads, 2)
-    dense = None
-    for i in range(2):
-        is_here = ((places >> (2 * i)) & 3).astype(np.int32)[..., None] == at
-        part = is_here.astype(values.dtype) * kept[..., i : i + 1]
-        dense = part if dense is None else dense + part
-    return dense.reshape(n, 4 * quads)
+    first, second = (
+        (((places >> shift) & 3).astype(np.int32)[..., None] == at).astype(values.dtype)
+        for shift in (0, 2)
+    )
+    return (first * kept[..., :1] + second * kept[..., 1:]).reshape(n, 4 * quads)
 
 
 def q8_0(np: Any, blocks: Any) -> Any:

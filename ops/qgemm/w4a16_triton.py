@@ -2,8 +2,8 @@
 
 Weights are the left operand, y^T = weight x^T: tensor cores take that side from registers, 64 rows
 or more of it, and as few as 16 rows of x on the other. Low and high halves of bytes are two
-products, with neighbours of x each, so that no code moves between threads. A step stays inside of a group, whose scale multiplies sums
-and not weights: a number of 4 bits is exact in 16.
+products, with neighbours of x each, so that no code moves between threads. A step stays inside of a
+group, whose scale multiplies sums and not weights: a number of 4 bits is exact in 16.
 
 What limits it: up to about 64 rows of x the bytes of weights, a quarter of what 16 bits would take,
 if enough of them are under way (`stages`); beyond, unpacking, 1.5 instructions for each weight and
@@ -58,7 +58,12 @@ def _unpacked(codes, dtype: tl.constexpr, PTX: tl.constexpr):
     """Numbers of the low and of the high halves of bytes."""
     if PTX:
         low, high = tl.inline_asm_elementwise(
-            _TO_BF16, "=r,=r,=r,=r,r", [codes], (tl.bfloat16, tl.bfloat16), True, 4
+            _TO_BF16,  # pyright: ignore
+            "=r,=r,=r,=r,r",
+            [codes],
+            (tl.bfloat16, tl.bfloat16),
+            True,
+            4,
         )
     else:
         low = ((codes & 15).to(tl.float32) - 8).to(dtype)

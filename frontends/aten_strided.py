@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from stack.frontends.aten import Context, NotLowered
 from stack.ir.dim import Dim, add, equal, less_equal, mul
 from stack.ir.node import Node
@@ -27,10 +29,42 @@ def read_strided(
 def write_strided(
     cx: Context, flat: Node, source: Node, stride: Sequence[Dim], offset: Dim
 ) -> Node:
-    """A flat storage with a value written over the elements that `read_strided` gives."""
+    """A flat storage with a value written over the elements that `read_strided` gives.
+
+    Where elements lie on each other, the last one stays, in the order of a row-major loop.
+    """
+    kept = _last_of_each(source.shape, stride)
+    if kept is not None:
+        numbers, places = kept
+        source = cx.b.gather(
+            cx.reshape(source, (source.tensor.size,)), cx.b.const(numbers), rule="n!, i -> i"
+        )
+        index = cx.elementwise("add", cx.b.const(places), offset)
+        return cx.b.scatter(flat, index, source, rule="n!, i, i -> n!", kind="set")
     place = _places(cx, flat.tensor.size, source.shape, stride, offset)
     axes = " ".join(f"i{i}" for i in range(source.tensor.rank))
     return cx.b.scatter(flat, place, source, rule=f"n!, {axes}, {axes} -> n!", kind="set")
+
+
+def _last_of_each(
+    size: Sequence[Dim], stride: Sequence[Dim]
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """Numbers of the elements that stay and their places; None where none lie on each other.
+
+    A scatter may store them in any order. Symbolic strides are those of memory without overlap.
+    """
+    axes = [
+        np.arange(n) * step
+        for n, step in zip(size, stride, strict=True)
+        if isinstance(n, int) and isinstance(step, int)
+    ]
+    if len(axes) < len(size):
+        return None
+    places = np.asarray(sum(np.ix_(*axes), np.int64(0))).reshape(-1).astype(np.int64)
+    where, first_from_the_end = np.unique(places[::-1], return_index=True)
+    if where.size == places.size:
+        return None
+    return places.size - 1 - first_from_the_end, where
 
 
 def _places(

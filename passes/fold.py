@@ -24,11 +24,12 @@ from stack.rewrite.verdict import Why
 # These make a value larger, or are as cheap to compute as to load.
 _STEPS = ("control", "group", "item")
 _KEPT = frozenset({"const", "param", "var", "iota", "size", "broadcast", "opaque", "custom"})
+_EMPTY_KEPT = _KEPT - {"iota", "broadcast"}
 
 
 @dataclass(frozen=True)
 class Fold(Pass):
-    """Evaluate ops on constants in the interpreter.
+    """Evaluate ops on constants in the interpreter; an array without elements is a constant.
 
     A result larger than `max_elements` is kept as an op, unless it is no larger than the constant
     arrays that it is computed from (then folding saves memory too, up to `max_work` elements
@@ -41,12 +42,11 @@ class Fold(Pass):
     max_work: int = 1 << 22
 
     def run(self, func: Func, log: Log) -> Func:
-        roots = tuple(
-            name
-            for name, op in ops.OPS.items()
-            if name not in _KEPT and "tensor" in op.levels and op.kind not in _STEPS
+        rules = (
+            Simple("empty", _pure_ops(_EMPTY_KEPT), _empty),
+            Simple("fold", _pure_ops(_KEPT), self._fold),
         )
-        return rewrite(func, (Simple("fold", roots, self._fold),), log)
+        return rewrite(func, rules, log)
 
     def _fold(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         if not node.args or any(_source(a) is None for a in node.args):
@@ -62,6 +62,21 @@ class Fold(Pass):
         except (StackError, ValueError, TypeError, ZeroDivisionError, IndexError) as error:
             return Why(f"the interpreter refuses: {error}")
         return constant(np.asarray(value), node.dtype)
+
+
+def _pure_ops(kept: frozenset[str]) -> tuple[str, ...]:
+    return tuple(
+        name
+        for name, op in ops.OPS.items()
+        if name not in kept and "tensor" in op.levels and op.kind not in _STEPS
+    )
+
+
+def _empty(node: Node, op: Builder, scope: Scope) -> Node | None:
+    """What has no elements needs no code."""
+    if not isinstance(node.type, TensorType) or node.type.size != 0:
+        return None
+    return constant(np.empty(node.shape, node.dtype.numpy), node.dtype)
 
 
 def _source(node: Node) -> Node | None:

@@ -163,8 +163,8 @@ template <int n, class T> __device__ inline void load_run(T* to, const T* __rest
   const P piece = *reinterpret_cast<const P*>(from);
   memcpy(to, &piece, sizeof piece);
 }
-template <int n, class T>
-__device__ inline void load_run(T* to, const T* __restrict__ from, bool is_there, T other) {
+template <int n, class T, class U>
+__device__ inline void load_run(T* to, const T* __restrict__ from, bool is_there, U other) {
   if (is_there)
     load_run<n>(to, from);
   else

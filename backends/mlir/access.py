@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
 from stack.ir.traits import is_number
-from stack.ir.types import I64, DType
+from stack.ir.types import BF16, I64, DType
 
 from .elementwise import Unprintable, cast
 from .statements import Statements, lanes_of, memory_element
+
+
+def memory_type(dtype: DType, lanes: int) -> str:
+    """What loads and stores of so many elements move."""
+    kind = "i16" if _in_bits(dtype, lanes) else memory_element(dtype)
+    return f"vector<{lanes}x{kind}>" if lanes else kind
+
+
+def _in_bits(dtype: DType, lanes: int) -> bool:
+    """LLVM aborts where it moves 9, 17 or 33 bf16 on CPUs that convert to them: their bits move."""
+    return dtype is BF16 and lanes % 2 == 1
 
 
 class Accesses(Statements):
@@ -52,7 +63,7 @@ class Accesses(Statements):
     def _load(self, node: Node) -> str:
         memory, lanes = node.args[0], lanes_of(node.tensor)
         index, mask, other = access_parts(node)
-        t = f"vector<{lanes}x{memory_element(node.dtype)}>" if lanes else memory_element(node.dtype)
+        t = memory_type(node.dtype, lanes)
         scattered = any(i.tensor.rank for i in index)
         hint, self.hint = self.hint, ""
         if not lanes:
@@ -101,30 +112,36 @@ class Accesses(Statements):
 
     def _fill(self, other: Node | None, dtype: DType, lanes: int, t: str) -> str:
         if other is None:
-            zero = "0.0" if dtype.is_float else "0"
+            zero = "0.0" if dtype.is_float and not _in_bits(dtype, lanes) else "0"
             return self.constant(f"dense<{zero}> : {t}" if lanes else f"{zero} : {t}")
-        return self._to_memory(self.on_lanes(other, lanes), dtype, lanes)
+        return self.to_memory(self.on_lanes(other, lanes), dtype, lanes)
 
     def _from_memory(self, value: str, dtype: DType, lanes: int) -> str:
+        t = memory_type(dtype, lanes)
+        if _in_bits(dtype, lanes):
+            return self.do(f"arith.bitcast {value} : {t} to vector<{lanes}xbf16>")
         if dtype.kind != "b":
             return value
-        t = f"vector<{lanes}xi8>" if lanes else "i8"
         zero = self.constant(f"dense<0> : {t}" if lanes else "0 : i8")
         return self.do(f"arith.cmpi ne, {value}, {zero} : {t}")
 
-    def _to_memory(self, value: str, dtype: DType, lanes: int) -> str:
+    def to_memory(self, value: str, dtype: DType, lanes: int) -> str:
+        """A value as memory holds it, of `memory_type`."""
+        t = memory_type(dtype, lanes)
+        if _in_bits(dtype, lanes):
+            return self.do(f"arith.bitcast {value} : vector<{lanes}xbf16> to {t}")
         if dtype.kind != "b":
             return value
-        f, t = (f"vector<{lanes}xi1>", f"vector<{lanes}xi8>") if lanes else ("i1", "i8")
-        return self.do(f"arith.extui {value} : {f} to {t}")
+        return self.do(f"arith.extui {value} : {f'vector<{lanes}xi1>' if lanes else 'i1'} to {t}")
 
     def _store(self, node: Node) -> str:
         memory, value = node.args[:2]
         lanes = lanes_of(value.tensor)
         index, mask, _ = access_parts(node)
-        stored = self._to_memory(self.value(value), value.dtype, lanes)
-        kind = memory_element(value.dtype)
-        t = f"vector<{lanes}x{kind}>" if lanes else kind
+        stored, t = (
+            self.to_memory(self.value(value), value.dtype, lanes),
+            memory_type(value.dtype, lanes),
+        )
         scattered = any(i.tensor.rank for i in index)
         address = self.address(memory, index, lanes if scattered else 0)
         size = value.dtype.bytes

@@ -16,6 +16,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_alias, is_contraction, is_elementwise, is_loop, moved, spread
 from stack.ir.types import TupleType
 
+from .access import memory_type
 from .elementwise import Unprintable, emit, shaped
 from .views import View, at, copy, each_row, in_memory, is_view, sizes, step, strides, view
 
@@ -101,10 +102,11 @@ def _store(p: Printer, node: Node) -> str:
     if is_view(value):
         copy(p, view(p, value), target)
     else:
-        t = shaped(value.dtype, _lanes(value))
+        t = memory_type(value.dtype, _lanes(value))
         align = f"{{alignment = {value.dtype.bytes} : i64}}"
         for row, address in zip(made, each_row(p, target)):
-            p.put(f"llvm.store {row}, {address} {align} : {t}, !llvm.ptr")
+            stored = p.to_memory(row, value.dtype, _lanes(value))
+            p.put(f"llvm.store {stored}, {address} {align} : {t}, !llvm.ptr")
     return p.values[memory]
 
 

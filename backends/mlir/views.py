@@ -18,6 +18,7 @@ from stack.ir.node import Node
 from stack.ir.traits import converts
 from stack.ir.types import DType
 
+from .access import memory_type
 from .elementwise import Unprintable, cast, element, shaped
 
 if TYPE_CHECKING:
@@ -157,7 +158,8 @@ Body = Callable[[str, str], None]
 
 def _write(p: Printer, target: View, value: str, address: str, lanes: int) -> None:
     align = f"{{alignment = {target.dtype.bytes} : i64}}"
-    p.put(f"llvm.store {value}, {address} {align} : {shaped(target.dtype, lanes)}, !llvm.ptr")
+    value = p.to_memory(value, target.dtype, lanes)
+    p.put(f"llvm.store {value}, {address} {align} : {memory_type(target.dtype, lanes)}, !llvm.ptr")
 
 
 def _nest(p: Printer, source: View, target: View, axes: Sequence[Axis], body: Body) -> None:

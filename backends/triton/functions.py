@@ -113,6 +113,16 @@ def round_tf32(x):
 
 
 """,
+    # of a left operand. Not pure, or Triton 3.6 reads what it rounds straight into the layout of
+    # the product: ahead of a loop, it then multiplies other elements.
+    "round_tf32_left": """@triton.jit
+def round_tf32_left(x):
+    return tl.inline_asm_elementwise(
+        "cvt.rna.tf32.f32 $0, $1;", "=r,r", [x], dtype=tl.float32, is_pure=False, pack=1
+    )
+
+
+""",
 }
 # the interpreter has no instructions of the machine
 INTERPRETED = {
@@ -121,6 +131,12 @@ def round_tf32(x):
     bits = x.to(tl.int32, bitcast=True)
     rounded = ((bits + 4096) & -8192).to(tl.float32, bitcast=True)
     return tl.where(x == x, rounded, x)
+
+
+""",
+    "round_tf32_left": """@triton.jit
+def round_tf32_left(x):
+    return round_tf32(x)
 
 
 """,

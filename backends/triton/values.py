@@ -274,7 +274,7 @@ class Values:
             b = f"tl.trans({b})"
         precision = node.attrs.get("precision", SPLIT)
         if precision == "tf32":
-            a, b = f"round_tf32({a})", f"round_tf32({b})"
+            a, b = f"round_tf32_left({a})", f"round_tf32({b})"
         exact = f', input_precision="{precision}"' if left.dtype.name == "f32" else ""
         kind = "" if node.dtype.name == "f32" else f", out_dtype={TYPES[node.dtype.name]}"
         return f"tl.dot({a}, {b}{', ' + acc if acc else ''}{exact}{kind})"

@@ -35,6 +35,16 @@ REWRITES: Rewrites = {
         "%i = iota() {axis=0} : i64[4]\n%z = mul(%i, 2:i64) : i64[4]",
         "%z = const() {value=data<i64[4], [0, 2, 4, 6]>} : i64[4]",
     ),
+    "no elements": (
+        "%p: f32[0, 3]",
+        "%z = add(%p, %p) : f32[0, 3]",
+        "%z = const() {value=data<f32[0, 3], []>} : f32[0, 3]",
+    ),
+    "an iota of none": (
+        P,
+        "%z = iota() {axis=0} : i32[0]",
+        "%z = const() {value=data<i32[0], []>} : i32[0]",
+    ),
 }
 KEPT: Kept = {
     "a parameter": (P, C + "%z = add(%x, %c) : f32[2]"),

@@ -40,3 +40,17 @@ def test_sort_of_many_elements_compiles() -> None:
     assert [k.kind for k in kernels] == ["generated", "library"]
     text = artifacts["cuda"]
     assert "store_run" in (text if isinstance(text, str) else text())
+
+
+def test_masked_vectors_of_integers_compile() -> None:
+    torch = pytest.importorskip("torch")
+    func = stack.trace(
+        lambda x: torch.nn.functional.pad(x, (1024, 1024)), torch.zeros(8192, dtype=torch.int64)
+    )
+    lowered = Pipeline(",".join(spec for _, spec in BACKEND.lowering.stages)).run(func).func
+    assert BACKEND.inspect is not None
+    _, artifacts = BACKEND.inspect(lowered, {"target": "sm_90", "cache": False})
+    text = artifacts["cuda"]
+    source = text if isinstance(text, str) else text()
+    assert "load_run<2>" in source
+    assert nvrtc.compile_cubin(source, "kernel", "sm_90").cubin

@@ -48,6 +48,20 @@ def test_cases(
     check(func_of(build, specs), arrays, 2e-2 if specs[0][0] in ("bf16", "f16") else 1e-5)
 
 
+@pytest.mark.parametrize("width", [9, 17, 33, 113])
+def test_odd_rows_of_bf16(width: int, rng: np.random.Generator) -> None:
+    """LLVM aborts where it moves such a vector, where the CPU converts to bf16."""
+    spec: Spec = ("bf16", 7, width)
+
+    def moves(b: Builder, x: Node) -> tuple[Node, ...]:
+        return (
+            b.broadcast(x, axes=(0, 2), type=tensor("bf16", 7, 3, width)),
+            b.pad(x, 0.0, low=(0, 0), high=(1, 0), interior=(0, 0)),
+        )
+
+    check(func_of(moves, [spec]), [random_array(spec, rng)])
+
+
 def test_results_that_are_inputs_constants_or_twice_the_same(rng: np.random.Generator) -> None:
     b = Builder()
     x = param("x", tensor("f32", 3, 4))

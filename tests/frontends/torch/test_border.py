@@ -158,6 +158,21 @@ WRITTEN: dict[str, Callable[..., tuple[torch.Tensor, ...]]] = {
 }
 
 
+def test_no_two_elements_are_stored_in_one_place() -> None:
+    """Elements that lie on each other are stored in an order: the last one stays."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        x.as_strided((2, 2), (1, 1))[1].sin_()
+        return x
+
+    x = torch.randn(2, 2)
+    compiled = stack.compile(fn, x)
+    (scatter,) = [n for n in compiled.run["imported"].func.body.nodes if n.op == "scatter"]
+    assert scatter.args[1].shape == (3,)
+    mine, eager = x.clone(), x.clone()
+    torch.testing.assert_close(compiled(mine), fn(eager))
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("name", ENTRIES)
 @pytest.mark.parametrize("program", WRITTEN)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from copy import copy
+from typing import Any
 
 from stack.ir.builder import Builder, constant, param
 from stack.ir.data import INLINE_ELEMENTS
@@ -23,14 +24,14 @@ from stack.run.record import Stage
 STAGE = "weights"
 
 
-def split(passes: str) -> tuple[str, str]:
-    """The passes up to the last that takes weights, and those after it: "default" where none is.
+def split(passes: Any) -> tuple[str, Any]:
+    """The passes up to the last that takes weights, as text, and those after it.
 
-    Both as text; the first is "" where no pass takes weights.
+    The first is "" where no pass takes weights; the others are "default" where none is named.
     """
-    if passes == "default":
+    if isinstance(passes, str) and passes.partition(",")[0].strip() == "default":
         return "", passes
-    items = Pipeline(passes).passes
+    items = Pipeline(passes).passes if isinstance(passes, str) else passes.passes
     count = max((i for i, item in enumerate(items, 1) if item.takes_weights), default=0)
     if not count:
         return "", passes

@@ -9,6 +9,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def model(width: int, layers: int) -> Any:
     class Layers(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            made = [models.torch_llama_block(config) for _ in range(layers)]
+            made = [models.torch_llama_block(replace(config, seed=i)) for i in range(layers)]
             self.blocks = torch.nn.ModuleList(block for block, _ in made)
             (self.example,) = made[0][1]
 

@@ -115,8 +115,7 @@ class _Rules:
         takes = self.made.batched()
         fits = all(take or d is None for take, d in zip(takes, dims))
         if not fits or "..." not in self.made.rule.partition("->")[2]:
-            call = jax.vmap(lambda *xs: tuple(self._decomposed(*xs, **attributes)), tuple(dims))
-            return call(*arrays), (0,) * self.made.results
+            return self._each(arrays, dims, attributes), (0,) * self.made.results
         (size,) = {a.shape[d] for a, d in zip(arrays, dims) if d is not None}
         moved = [
             (jnp.broadcast_to(a, (size, *a.shape)) if d is None else jnp.moveaxis(a, d, 0))
@@ -125,6 +124,22 @@ class _Rules:
             for a, d, take in zip(arrays, dims, takes, strict=True)
         ]
         return self.primitive.bind(*moved, **attributes), (0,) * self.made.results
+
+    def _each(
+        self, arrays: Sequence[Array], dims: Sequence[int | None], attributes: Mapping[str, Any]
+    ) -> Any:
+        """The decomposition for each of a batch: at once, where JAX has rules for its ops."""
+        run = lambda *xs: tuple(self._decomposed(*xs, **attributes))
+        try:
+            return jax.vmap(run, tuple(dims))(*arrays)
+        except NotImplementedError:  # ragged products whose sizes differ
+            moving = [i for i, d in enumerate(dims) if d is not None]
+            rows = [jnp.moveaxis(arrays[i], dims[i] or 0, 0) for i in moving]
+            place = {i: n for n, i in enumerate(moving)}
+            return jax.lax.map(
+                lambda xs: run(*(xs[place[i]] if i in place else a for i, a in enumerate(arrays))),
+                rows,
+            )
 
 
 @cache

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quantized_cases import QUANTIZED
 
 from stack.hosted import Op, declared, find
 
@@ -27,6 +28,8 @@ class Case:
     kinds: str = ""  # of operands that are bytes: b with a sign, B without
     draw: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] | None = None
     integers: tuple[Any, ...] = ()  # the last operands, as they are
+    order: int = 2  # how often JAX differentiates what it is made of
+    given: Callable[[np.random.Generator], list[np.ndarray]] | None = None  # arguments, floats f64
 
     def __str__(self) -> str:
         return f"{self.name}-{'x'.join(map(str, self.shapes[0]))}"
@@ -37,11 +40,20 @@ class Case:
         return max(map(math.prod, self.shapes))
 
     @property
+    def has_derivative(self) -> bool:
+        """Whether a result is a float."""
+        made = self.op(*self.arrays(), **self.attributes)
+        results = made if isinstance(made, tuple) else (made,)
+        return any(r.dtype.kind == "f" for r in results)
+
+    @property
     def op(self) -> Op:
         return find(self.name)
 
     def arrays(self, dtype: str = "float64", seed: int = 0) -> list[np.ndarray]:
         rng = np.random.default_rng(seed)
+        if self.given is not None:
+            return [a.astype(dtype) if a.dtype == float else a for a in self.given(rng)]
         count = len(self.shapes) - len(self.integers) - bool(self.below)
         shapes = self.shapes[:count]
         draw = self.draw or (lambda rng, shape: rng.standard_normal(shape))
@@ -174,6 +186,7 @@ CASES = (
     Case("qgemm.w8a8", ((2, 3, 6), (5, 6), (2, 3), (5,)), kinds="bb"),
     Case("qgemm.w4a16", ((3, 8), (5, 4), (5, 2)), kinds=" B"),
     Case("qgemm.w4a16", ((20, 320), (70, 160), (70, 5)), kinds=" B"),
+    *(Case(*made[:2], given=made[2], attributes=made[3], order=made[4]) for made in QUANTIZED),
     Case("scan.inclusive", ((2, 3, 5),)),
     Case("scan.inclusive", ((2, 150),)),
     Case("scan.exclusive", ((2, 3, 5),)),
@@ -198,7 +211,7 @@ CASES = (
     Case("scan.selective", SELECTIVE, draw=decaying),
     Case("scan.gated_gradient", (*[(2, 5, 3)] * 2, (2, 3), *[(2, 5, 3)] * 2)),
 )
-_SMALL = [c for c in CASES if max(map(max, c.shapes)) < 100 and c.elements < 1000]
+_SMALL = [c for c in CASES if max(max(s, default=1) for s in c.shapes) < 100 and c.elements < 1000]
 
 
 def _swept() -> list[Any]:

@@ -53,6 +53,11 @@ class Minifloat:
     def largest(self) -> float:
         return float(self.values[self.finite - 1])
 
+    @cached_property
+    def table(self) -> tuple[float, ...]:
+        """The number of each code."""
+        return tuple(self.decode(np.arange(1 << self.bits)).tolist())
+
     def encode(self, x: Array, saturate: bool = False) -> Array:
         """Codes of numbers, as uint8. `saturate`: the largest stands for all that lies beyond."""
         size = np.abs(np.asarray(x, np.float64))
@@ -88,7 +93,15 @@ def nearest(x: Array, values: Array) -> Array:
 
 E4M3 = Minifloat("e4m3", 4, 3, bias=7, finite=127, overflow=127, nan=127)
 E5M2 = Minifloat("e5m2", 5, 2, bias=15, finite=124, overflow=124, nan=126)
+E3M2 = Minifloat("e3m2", 3, 2, bias=3, finite=32)
+E2M3 = Minifloat("e2m3", 2, 3, bias=1, finite=32)
 E2M1 = Minifloat("e2m1", 2, 1, bias=1, finite=8)
+FORMATS = {f.name: f for f in (E4M3, E5M2, E3M2, E2M3, E2M1)}
+
+
+def exponents() -> tuple[float, ...]:
+    """E8M0: the powers of two that scale blocks, by code; the last one is nan."""
+    return (*(2.0**e for e in range(-127, 128)), float("nan"))
 
 
 def normal_float(bits: int = 4) -> Array:
@@ -101,6 +114,9 @@ def normal_float(bits: int = 4) -> Array:
     return values / values.max()
 
 
+NF4: tuple[float, ...] = tuple(normal_float().astype(np.float32).tolist())
+
+
 def round_mantissa(x: Array, bits: int) -> Array:
     """f32 with a mantissa of so many bits, to nearest even: 7 of bf16, 10 of TF32."""
     drop = 23 - bits
@@ -111,6 +127,7 @@ def round_mantissa(x: Array, bits: int) -> Array:
 
 
 MX_BLOCK = 32  # elements that share a scale
+NV_BLOCK = 16
 
 
 def mx_encode(x: Array, element: Minifloat) -> tuple[Array, Array]:
@@ -133,3 +150,26 @@ def mx_decode(codes: Array, scales: Array, element: Minifloat) -> Array:
     """The numbers that codes and scales stand for, as f32."""
     blocks = element.decode(codes).reshape(*scales.shape, MX_BLOCK)
     return np.ldexp(blocks, scales.astype(np.int32)[..., None] - 127).reshape(codes.shape)
+
+
+def nvfp4_encode(x: Array) -> tuple[Array, Array, np.float32]:
+    """Codes of E2M1, scales in E4M3 of blocks of 16, and one f32 scale of all of `x [n, k]`.
+
+    The scale of all lets the largest block scale be the largest of E4M3. Raises ValueError where 16
+    does not divide the last axis. Source: NVIDIA, "Pretraining LLMs with NVFP4", 2025.
+    """
+    if x.shape[-1] % NV_BLOCK:
+        raise ValueError(f"an axis of {x.shape[-1]} has no blocks of {NV_BLOCK}")
+    blocks = x.reshape(*x.shape[:-1], -1, NV_BLOCK).astype(np.float64)
+    top = np.abs(blocks).max(-1)
+    scale = np.float32(max(top.max(), np.finfo(np.float32).tiny) / (E2M1.largest * E4M3.largest))
+    scales = E4M3.encode(top / E2M1.largest / scale, saturate=True)
+    step = E4M3.decode(scales).astype(np.float64) * scale
+    codes = E2M1.encode(blocks / np.where(step > 0, step, 1)[..., None], saturate=True)
+    return codes.reshape(x.shape), scales, scale
+
+
+def nvfp4_decode(codes: Array, scales: Array, scale: np.float32) -> Array:
+    """The numbers that codes and both scales stand for, as f32."""
+    blocks = E2M1.decode(codes).reshape(*scales.shape, NV_BLOCK)
+    return (blocks * (E4M3.decode(scales) * scale)[..., None]).reshape(codes.shape)

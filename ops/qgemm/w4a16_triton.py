@@ -1,11 +1,18 @@
 """Weights of 4 bits in Triton: bytes are taken apart in registers and meet x on tensor cores.
 
-Even and odd places of k are two products, so that no byte is shuffled. With few rows, bytes of
-weights are the limit: a quarter of what 16 bits would take.
+Weights are the left operand, y^T = weight x^T: tensor cores take that side from registers, 64 rows
+or more of it, and as few as 16 rows of x on the other. Low and high halves of bytes are two
+products, with neighbours of x each, so that no code moves between threads. A step stays inside of a
+group, whose scale multiplies sums and not weights: a number of 4 bits is exact in 16.
+
+What limits it: up to about 64 rows of x the bytes of weights, a quarter of what 16 bits would take,
+if enough of them are under way (`stages`); beyond, unpacking, 1.5 instructions for each weight and
+tile of x, which bf16 products do not have.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,47 +20,143 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-COLUMNS, HALF = 64, 64  # results of a program, and bytes that it walks over at once
+MOST = 64  # bytes of a column that a step may take
+
+# Four bytes to four bf16 of low halves and four of high ones. A half of a byte in the last bits of
+# 128 is 128 + code; what is subtracted is 136.
+_TO_BF16 = tl.constexpr("""{
+.reg .b32 a, b, c, d, e;
+mov.b32 e, 0x43084308;
+prmt.b32 a, $4, 0, 0x4140;
+prmt.b32 b, $4, 0, 0x4342;
+shr.u32 c, a, 4;
+shr.u32 d, b, 4;
+lop3.b32 a, a, 0x000f000f, 0x43004300, 0xea;
+lop3.b32 b, b, 0x000f000f, 0x43004300, 0xea;
+lop3.b32 c, c, 0x000f000f, 0x43004300, 0xea;
+lop3.b32 d, d, 0x000f000f, 0x43004300, 0xea;
+sub.rn.bf16x2 $0, a, e;
+sub.rn.bf16x2 $1, b, e;
+sub.rn.bf16x2 $2, c, e;
+sub.rn.bf16x2 $3, d, e;
+}""")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Tiles of `rows` of x against `columns` rows of weights; `parts` share the sum of a tile."""
+
+    rows: int
+    columns: int
+    warps: int
+    stages: int
+    parts: int = 1
+
+
+@triton.jit
+def _unpacked(codes, dtype: tl.constexpr, PTX: tl.constexpr):
+    """Numbers of the low and of the high halves of bytes."""
+    if PTX:
+        low, high = tl.inline_asm_elementwise(
+            _TO_BF16,  # pyright: ignore
+            "=r,=r,=r,=r,r",
+            [codes],
+            (tl.bfloat16, tl.bfloat16),
+            True,
+            4,
+        )
+    else:
+        low = ((codes & 15).to(tl.float32) - 8).to(dtype)
+        high = ((codes >> 4).to(tl.float32) - 8).to(dtype)
+    return low, high
 
 
 @triton.jit
 def w4a16_kernel(
-    x_ptr, packed_ptr, scales_ptr, y_ptr, rows, columns, depth, groups,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr,
+    x_ptr, packed_ptr, scales_ptr, y_ptr, parts_ptr, arrived_ptr, rows, columns, half,
+    ROWS: tl.constexpr, COLUMNS: tl.constexpr, HALF: tl.constexpr, SIZE: tl.constexpr,
+    PARTS: tl.constexpr, PTX: tl.constexpr,
 ):  # fmt: skip
-    """One tile of results."""
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    """One part of a tile of results; `half` bytes of a column, `SIZE` of a group."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(1) * ROWS + tl.arange(0, ROWS)
     is_row, is_column = row < rows, column < columns
-    sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for start in range(0, depth // 2, HALF):
-        byte = start + tl.arange(0, HALF)
-        inside = byte < depth // 2
-        known = inside[:, None] & is_column[None, :]
-        at = column[None, :].to(tl.int64) * (depth // 2) + byte[:, None]
-        codes = tl.load(packed_ptr + at, known, 0).to(tl.int32)
-        group = 2 * byte // (depth // groups)
-        scale = tl.load(scales_ptr + column[None, :] * groups + group[:, None], known, 0.0)
-        low = ((codes & 15) - 8).to(scale.dtype) * scale
-        high = ((codes >> 4) - 8).to(scale.dtype) * scale
-        place = x_ptr + row[:, None].to(tl.int64) * depth + 2 * byte[None, :]
-        read = is_row[:, None] & inside[None, :]
-        sums = tl.dot(tl.load(place, read, 0.0), low, sums)
-        sums = tl.dot(tl.load(place + 1, read, 0.0), high, sums)
+    inside = tl.arange(0, HALF)
+    packed_at = packed_ptr + column[:, None].to(tl.int64) * half + inside[None, :]
+    x_at = x_ptr + row[:, None].to(tl.int64) * (2 * half) + inside[None, :]
+    scales_at = scales_ptr + column.to(tl.int64) * (half // SIZE)
+    sums = tl.zeros([COLUMNS, ROWS], tl.float32)
+    steps = tl.cdiv(half // HALF, PARTS)
+    first = tl.program_id(2) * steps
+    for start in range(first * HALF, tl.minimum((first + steps) * HALF, half), HALF):
+        codes = tl.load(packed_at + start, is_column[:, None], 0)
+        group = start // SIZE
+        place = x_at + start + group * SIZE
+        scale = tl.load(scales_at + group, is_column, 0.0).to(tl.float32)
+        low, high = _unpacked(codes, x_ptr.dtype.element_ty, PTX)
+        part = tl.dot(low, tl.trans(tl.load(place, is_row[:, None], 0.0)))
+        part = tl.dot(high, tl.trans(tl.load(place + SIZE, is_row[:, None], 0.0)), part)
+        sums += part * scale[:, None]
+    if PARTS > 1:
+        # who arrives last adds what the others left
+        tile = tl.program_id(1) * tl.num_programs(0) + tl.program_id(0)
+        own = tl.arange(0, COLUMNS)[:, None] * ROWS + tl.arange(0, ROWS)[None, :]
+        parts_at = parts_ptr + tile.to(tl.int64) * (PARTS * ROWS * COLUMNS) + own
+        tl.store(parts_at + tl.program_id(2) * (ROWS * COLUMNS), sums, is_row[None, :])
+        tl.debug_barrier()
+        if tl.atomic_add(arrived_ptr + tile, 1) != PARTS - 1:
+            return
+        tl.store(arrived_ptr + tile, 0)
+        sums = tl.zeros([COLUMNS, ROWS], tl.float32)
+        for i in tl.static_range(PARTS):
+            left = tl.load(
+                parts_at + i * (ROWS * COLUMNS), is_row[None, :], 0.0, cache_modifier=".cg"
+            )
+            sums += left
     out = y_ptr + row[:, None].to(tl.int64) * columns + column[None, :]
-    tl.store(out, sums, is_row[:, None] & is_column[None, :])
+    tl.store(out, tl.trans(sums).to(y_ptr.dtype.element_ty), is_row[:, None] & is_column[None, :])
 
 
-def w4a16(x: Tensor, packed: Tensor, scales: Tensor) -> Tensor:
-    """`x [..., k]`, `packed [n, k / 2]`, `scales [n, groups]`, dense."""
+def step(size: int) -> int:
+    """Bytes of a step: the power of two that divides a group's; 0 below what products take."""
+    found = min(size & -size, MOST)
+    return found if found >= 16 else 0
+
+
+def config_for(rows: int, columns: int, processors: int) -> Config:
+    """As few rows as x has, and parts of sums until every processor has some programs."""
+    if rows <= 16:
+        tile, each = Config(16, 64, 4, 3), 4
+    else:
+        tile, each = Config(32 if rows <= 32 else 64 if rows <= 64 else 128, 128, 8, 3), 2
+    programs = -(-columns // tile.columns) * -(-rows // tile.rows)
+    return replace(tile, parts=min(max(each * processors // programs, 1), 8))
+
+
+def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
+    """`x [..., k]`, `packed [n, k / 2]`, `scales [n, groups]`, dense; groups of 32 at least."""
     (columns, groups), depth = scales.shape, x.shape[-1]
     y = x.new_empty((*x.shape[:-1], columns))
-    rows = x.numel() // depth
-    if y.numel():
-        tile = 16 if rows <= 16 else 64
-        launch: Any = w4a16_kernel[(-(-rows // tile), -(-columns // COLUMNS))]
-        launch(
-            x, packed, scales, y, rows, columns, depth, groups, tile, COLUMNS, HALF,
-            num_warps=4, num_stages=4,
-        )  # fmt: skip
+    rows, half = x.numel() // depth, depth // 2
+    if not y.numel():
+        return y
+    tile = config or config_for(rows, columns, _processors(x.device))
+    grid = -(-columns // tile.columns), -(-rows // tile.rows), tile.parts
+    parts, arrived = y, y
+    if tile.parts > 1:
+        count = grid[0] * grid[1]
+        parts = y.new_empty((count, tile.parts, tile.rows * tile.columns), dtype=torch.float32)
+        arrived = torch.zeros(count, dtype=torch.int32, device=y.device)
+    launch: Any = w4a16_kernel[grid]
+    launch(
+        x, packed, scales, y, parts, arrived, rows, columns, half,
+        tile.rows, tile.columns, step(half // groups), half // groups, tile.parts,
+        x.is_cuda and x.dtype is torch.bfloat16, num_warps=tile.warps, num_stages=tile.stages,
+    )  # fmt: skip
     return y
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1  # Triton's interpreter
+    return torch.cuda.get_device_properties(device).multi_processor_count

@@ -31,6 +31,8 @@ from stack.run.frontend import Captured, Frontend
 from stack.run.ir_frontend import IRFrontend, captured_of
 from stack.run.record import Run, Stage
 from stack.run.targets import target_of
+from stack.run.weights import STAGE as WEIGHTS
+from stack.run.weights import split, with_weights
 from stack.schedule import schedules_in
 from stack.target import Gpu
 
@@ -128,9 +130,11 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
 def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     """The stages up to one of them, without the backend's compiler; it need not be installed."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    forming, lowering = stages_of(backend, settings.passes, settings.rounds)
+    leading, passes = split(settings.passes)
+    forming, lowering = stages_of(backend, passes, settings.rounds)
     stages = [*forming, *lowering]
-    names = ["captured", "imported", *(name for name, _ in stages)]
+    before = ["captured", "imported", *([WEIGHTS] if leading else [])]
+    names = [*before, *(name for name, _ in stages)]
     if stage in backend.lowering.artifacts:
         raise UsageError(
             f"stage {stage!r} comes from the {backend.name} backend's own compiler: leave out"
@@ -145,11 +149,14 @@ def lower_to(target: Target, settings: Settings, stage: str) -> Run:
     run.add(Stage("captured", make_text=lambda: captured.text))
     if stage != "captured":
         run.add(Stage("imported", func=captured.func))
+    if leading and stage not in ("captured", "imported"):
+        captured, made = with_weights(captured, frontend, leading)
+        run.add(made)
     run.coverage = coverage_of(captured.func)
-    if stage in ("captured", "imported"):
+    if stage in before:
         return run
-    first = operator_stage(captured.func, backend, settings.passes, settings.prefer)
-    kept = [*first, *stages[: names.index(stage) - 1]]
+    first = operator_stage(captured.func, backend, passes, settings.prefer)
+    kept = [*first, *stages[: names.index(stage) - len(before) + 1]]
     machine, given = target_of(backend, settings.options), schedules_in(settings.options)
     walk_stages(captured.func, kept, run, machine, given)
     return run
@@ -165,8 +172,9 @@ def is_printed(backend: Backend, settings: Settings) -> bool:
 def inspect_target(target: Target, settings: Settings) -> Run:
     """All stages for a machine that need not be here; nothing is run."""
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
-    run = lower_to(target, settings, "imported")
-    return _inspect(run, backend, settings)
+    leading, passes = split(settings.passes)
+    run = lower_to(target, settings, WEIGHTS if leading else "imported")
+    return _inspect(run, backend, replace(settings, passes=passes))
 
 
 def inspect_again(run: Run, settings: Settings) -> Run:
@@ -181,7 +189,7 @@ def inspect_again(run: Run, settings: Settings) -> Run:
 
 
 def _inspect(run: Run, backend: Backend, settings: Settings) -> Run:
-    imported, inspect = run["imported"].func, backend.inspect
+    imported, inspect = run[run.stages[-1]].func, backend.inspect
     assert imported is not None
     assert inspect is not None
     options = settings.options

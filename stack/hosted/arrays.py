@@ -57,6 +57,10 @@ class Array:
             return self
         return self.space.made("cast", self, type=self.node.tensor.with_dtype(dtype))
 
+    def view(self, dtype: DType) -> Array:
+        """The same bits as another element type of that width."""
+        return self.space.made("bitcast", self, type=self.node.tensor.with_dtype(dtype))
+
     def reshape(self, *shape: Any) -> Array:
         """Another shape; one size may be -1."""
         sizes: list[Dim] = list(shape if isinstance(shape[0], int | Expr) else shape[0])
@@ -153,6 +157,10 @@ class Namespace:
     def full(self, shape: Shape, value: Number, dtype: DType = F32) -> Array:
         """One value everywhere."""
         return self.broadcast_to(Array(self, constant(value, dtype)), shape)
+
+    def asarray(self, values: Sequence[Number], dtype: DType) -> Array:
+        """A table of numbers."""
+        return Array(self, constant(values, dtype))
 
     def arange(self, stop: Dim, dtype: DType = DTYPES["i32"]) -> Array:
         """0, 1, ... below `stop`."""

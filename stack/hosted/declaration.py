@@ -117,6 +117,8 @@ class Op:
         gradient: the operator `(*operands, *results, *gradients) -> gradients of float operands`;
             by default the derivative of the decomposition.
         autocast: under torch.autocast, floats become "f32", the "low" type of autocast, or stay.
+        packs: `(weight [n, k], group) -> operands after the first`, of NumPy, where the operator is
+            a product with weights that are stored in another way: pass `quantize` goes by it.
         values: `(*arrays, **attributes)` of NumPy, raises RuleError for values that the operator
             does not take, before an eager call launches anything. It sees integers only; other
             arrays have their shapes.
@@ -130,6 +132,7 @@ class Op:
     kernels: tuple[Kernel, ...] = ()
     gradient: Op | None = None
     autocast: str = ""
+    packs: Callable[..., tuple[np.ndarray[Any, Any], ...]] | None = None
     values: Callable[..., None] | None = None
     callables: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Any], repr=False)
 

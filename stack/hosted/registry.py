@@ -28,14 +28,25 @@ def op(
     kernels: tuple[Kernel, ...] = (),
     gradient: Op | None = None,
     autocast: str = "",
+    packs: Callable[..., Any] | None = None,
     values: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
     """Declare an operator whose decomposition is the decorated function; see `Op`."""
 
     def declare(decomposition: Callable[..., Any]) -> Op:
-        return register(
-            Op(name, rule, decomposition, language, reference, kernels, gradient, autocast, values)
+        made = Op(
+            name,
+            rule,
+            decomposition,
+            language,
+            reference,
+            kernels,
+            gradient,
+            autocast,
+            packs,
+            values,
         )
+        return register(made)
 
     return declare
 

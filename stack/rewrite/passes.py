@@ -34,6 +34,7 @@ class Pass(ABC):
     """
 
     name: ClassVar[str]
+    takes_weights: ClassVar[bool] = False  # whether it goes by values of weights: as constants
 
     @abstractmethod
     def run(self, func: Func, log: Log) -> Func:

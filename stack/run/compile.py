@@ -24,6 +24,7 @@ from stack.run.retreat import compile_or_retreat
 from stack.run.steer import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.targets import target_of
 from stack.run.watch import announce
+from stack.run.weights import split, with_weights
 from stack.schedule import schedules_in
 from stack.target import Target
 
@@ -335,6 +336,12 @@ class CompiledGraph:
     ) -> None:
         if strict:
             check_native(captured.func)
+        leading, passes = split(passes)
+        self.prepared: tuple[Stage, ...] = ()
+        if leading:
+            imported = Stage("imported", func=captured.func)
+            captured, stage = with_weights(captured, frontend, leading)
+            self.prepared = (imported, stage)
         self.captured = captured
         self.frontend = frontend
         self.on_device = captured.device != "cpu"
@@ -368,7 +375,8 @@ class CompiledGraph:
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
         text = self.captured.text
         run.add(Stage("captured", make_text=lambda: text))
-        run.add(Stage("imported", func=self.func))
+        for stage in self.prepared or (Stage("imported", func=self.func),):
+            run.add(stage)
         bound = self.func.bind(dict(key)) if key else self.func
         options = {**self.options, "call_opaque": self.frontend.call_opaque}
         if self.on_device:

@@ -8,12 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from stack.errors import StackError
+from stack.errors import StackError, UsageError
 from stack.ir.node import Func, Node
-from stack.run.compile import DEVICE_BACKEND, CompiledGraph, find_frontend, warm
-from stack.run.frontend import Calls
+from stack.run.compile import (
+    DEVICE_BACKEND,
+    CompiledGraph,
+    compile_captured,
+    find_frontend,
+    warm,
+)
+from stack.run.frontend import Calls, Frontend
+from stack.run.options import of_graph
 from stack.run.record import Run
 from stack.run.steer import DEFAULT, Passes
+from stack.run.weights import split
 
 MANY_CHANGES = 8  # captures that something besides the arguments made necessary: worth a warning
 
@@ -86,8 +94,41 @@ class Compiled:
             frontend = find_frontend(self.fn, args, self.frontend_name)
             on_gpu = any(str(getattr(a, "device", "")).startswith("cuda") for a in args)
             warm(self.options.get("backend") or (DEVICE_BACKEND if on_gpu else None))
-            self._calls = frontend.calls(self.fn, self.dynamic, self.options)
+            if split(self.options.get("passes", "default"))[0]:
+                self._calls = WholeCalls(frontend, self.fn, self.options)
+            else:
+                self._calls = frontend.calls(self.fn, self.dynamic, self.options)
         return self._calls
+
+
+class WholeCalls:
+    """A callable whose weights are taken as they are, for passes that go by their values.
+
+    It is captured once for the shapes of its arguments, without guards, and has no gradients.
+    """
+
+    gradients: Sequence[CompiledGraph] = ()
+
+    def __init__(self, frontend: Frontend, fn: Any, options: Mapping[str, Any]) -> None:
+        self.frontend, self.fn, self.options = frontend, fn, of_graph(options)
+        self.graphs: list[CompiledGraph] = []
+
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Compile for these arguments; nothing runs."""
+        self._graph(args, kwargs)
+
+    def _graph(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> CompiledGraph:
+        if kwargs:
+            raise UsageError("where weights are taken as they are, arguments go by position")
+        found = next((g for g in self.graphs if g.match(args) is not None), None)
+        if found is None:
+            captured = self.frontend.capture(self.fn, args)
+            found = compile_captured(captured, self.frontend, **self.options)
+            self.graphs.append(found)
+        return found
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._graph(args, kwargs)(*args)
 
 
 def raise_as_eager(

@@ -9,6 +9,8 @@ import pytest
 
 from stack.ops.qgemm.formats import (
     E2M1,
+    E2M3,
+    E3M2,
     E4M3,
     E5M2,
     Minifloat,
@@ -16,12 +18,21 @@ from stack.ops.qgemm.formats import (
     mx_encode,
     nearest,
     normal_float,
+    nvfp4_decode,
+    nvfp4_encode,
     round_mantissa,
 )
 
 types: Any = pytest.importorskip("ml_dtypes")
 
-PAIRS = [(E4M3, "float8_e4m3fn"), (E5M2, "float8_e5m2"), (E2M1, "float4_e2m1fn")]
+PAIRS = [
+    (E4M3, "float8_e4m3fn"),
+    (E5M2, "float8_e5m2"),
+    (E3M2, "float6_e3m2fn"),
+    (E2M3, "float6_e2m3fn"),
+    (E2M1, "float4_e2m1fn"),
+]
+PATTERNS = np.arange(1 << 16, dtype=np.uint16)
 
 
 def samples(element: Minifloat) -> np.ndarray:
@@ -49,6 +60,40 @@ def test_numbers_round_to_the_same(element: Minifloat, name: str) -> None:
     finite = np.isfinite(element.round(x))
     codes = expected.view(np.uint8) & ((1 << element.bits) - 1)
     np.testing.assert_array_equal(element.encode(x)[finite], codes[finite])
+
+
+@pytest.mark.parametrize("source", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("element", "name"), PAIRS, ids=[n for _, n in PAIRS])
+def test_every_number_of_16_bits_rounds_to_the_same(
+    element: Minifloat, name: str, source: str
+) -> None:
+    """All bit patterns; nan and infinity where the format has them."""
+    x = PATTERNS.view(getattr(types, source, np.float16)).astype(np.float32)
+    x = x if element.nan is not None else x[np.isfinite(x)]
+    with np.errstate(all="ignore"):
+        expected = x.astype(getattr(types, name)).astype(np.float32)
+    np.testing.assert_array_equal(element.round(x), expected)
+
+
+@pytest.mark.parametrize("low", [0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF])
+def test_bf16_of_every_upper_half(low: int) -> None:
+    """All signs, exponents and kept bits, with what is cut off below, at and above a half."""
+    x = (PATTERNS.astype(np.uint32) << 16 | np.uint32(low)).view(np.float32)
+    with np.errstate(all="ignore"):
+        expected = x.astype(types.bfloat16).astype(np.float32)
+    np.testing.assert_array_equal(round_mantissa(x, 7), expected)
+
+
+@pytest.mark.parametrize("low", [0, 1, 0xFFF, 0x1000, 0x1001, 0x1FFF])
+def test_tf32_is_the_nearest_number_of_10_bits(low: int) -> None:
+    """Of all 2 ** 16 patterns of sign, exponent and the first 7 bits, in double precision."""
+    x = (PATTERNS.astype(np.uint32) << 16 | np.uint32(0x2000 + low)).view(np.float32)
+    x = x[np.isfinite(x)]
+    _, power = np.frexp(x.astype(np.float64))
+    step = np.ldexp(1.0, np.maximum(power - 1, -126) - 10)
+    expected = np.rint(x / step) * step
+    expected = np.where(np.abs(expected) < 2.0**128, expected, np.sign(x) * np.inf)
+    np.testing.assert_array_equal(round_mantissa(x, 10), expected.astype(np.float32))
 
 
 def test_overflow() -> None:
@@ -94,3 +139,15 @@ def test_blocks_share_a_scale(element: Minifloat) -> None:
     assert error.max() < (0.07 if element is E4M3 else 0.26)
     with pytest.raises(ValueError, match="no blocks of 32"):
         mx_encode(x[:, :33], element)
+
+
+def test_blocks_of_16_share_a_scale_of_8_bits() -> None:
+    x = np.random.default_rng(0).standard_normal((3, 64)) * np.array([[1e-3], [1.0], [1e2]])
+    codes, scales, scale = nvfp4_encode(x)
+    found = nvfp4_decode(codes, scales, scale)
+    top = np.abs(x.reshape(3, 4, 16)).max(-1, keepdims=True)
+    # of the largest: half a step of E2M1 between 4 and 6, and what E4M3 is off by
+    assert (np.abs(found - x).reshape(3, 4, 16)[1:] <= top[1:] * (1 / 6 + 1 / 16)).all()
+    assert E4M3.decode(scales).max() == 448
+    with pytest.raises(ValueError, match="no blocks of 16"):
+        nvfp4_encode(x[:, :40])

@@ -23,7 +23,6 @@ from stack.hosted import find
 from stack.ops.attention import decode_triton, flash_backward_triton, mla_triton
 from stack.ops.loss import linear_triton, rows_triton
 from stack.ops.norm import rows_triton as norms
-from stack.ops.qgemm import w4a16_triton
 from stack.ops.scan import carried_triton, lookback_triton, selective_triton
 
 HOPPER = GPUTarget("cuda", 90, 32)
@@ -63,13 +62,6 @@ def compiled(
     }  # fmt: skip
     source = ASTSource(kernel, signature, constexprs=constants)
     return compile_kernel(source, target=HOPPER, options=options)
-
-
-def test_weights_of_4_bits_run_on_tensor_cores() -> None:
-    tile = {"ROWS": 64, "COLUMNS": w4a16_triton.COLUMNS, "HALF": w4a16_triton.HALF}
-    made = compiled(w4a16_triton.w4a16_kernel, "bf16 u8 bf16 bf16", tile, num_warps=4)
-    assert "wgmma.mma_async" in made.asm["ptx"] or "mma.sync" in made.asm["ptx"]
-    assert made.metadata.shared <= SHARED
 
 
 @pytest.mark.parametrize(

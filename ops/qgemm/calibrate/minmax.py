@@ -1,0 +1,44 @@
+"""Min-max calibration: the scale of what a layer is given, from the extremes of a sample.
+
+Jacob et al., "Quantization and training of neural networks for efficient integer-arithmetic-only
+inference", 2018, section 3.1. A share of the sample may be cut off at both ends.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Array = np.ndarray
+
+
+@dataclass
+class MinMax:
+    """Sees samples, and then says the scale.
+
+    Attributes:
+        bits: of the integers.
+        share: of the numbers of each sample that count, the rest are outliers.
+    """
+
+    bits: int = 8
+    share: float = 1.0
+    low: float = field(default=0.0, init=False)
+    high: float = field(default=0.0, init=False)
+
+    def see(self, x: Array) -> None:
+        """Widen the range to that of a sample."""
+        cut = (1 - self.share) / 2
+        low, high = np.quantile(x, [cut, 1 - cut])
+        self.low, self.high = min(self.low, float(low)), max(self.high, float(high))
+
+    def symmetric(self) -> float:
+        """The scale of integers from -(2 ** (bits - 1) - 1), where 0 is 0."""
+        largest = (1 << (self.bits - 1)) - 1
+        return max(-self.low, self.high) / largest or 1.0
+
+    def affine(self) -> tuple[float, int]:
+        """The scale of integers from 0 to 2 ** bits - 1, and the one that is 0."""
+        scale = (self.high - self.low) / ((1 << self.bits) - 1) or 1.0
+        return scale, round(-self.low / scale)

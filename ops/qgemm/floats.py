@@ -1,0 +1,116 @@
+"""Products of narrow floats: 8 bits on both sides, and blocks of 4 to 8 bits that share scales.
+
+Codes are bytes: `tensor.view(torch.uint8)` of a tensor of torch's float8. Sources: Micikevicius et
+al., "FP8 formats for deep learning", 2022; DeepSeek-V3, 2024, section 3.3 (blocks of 128); OCP
+Microscaling Formats 1.0, 2023; NVIDIA, "Pretraining LLMs with NVFP4", 2025.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.hosted import Kernel, op
+from stack.ir.types import TensorType
+from stack.ops.qgemm import pack, reference, storage
+from stack.ops.qgemm.formats import MX_BLOCK, NV_BLOCK
+
+
+def _decoded(np: Any, codes: Any, format: str, dtype: Any) -> Any:
+    made = storage.format_named(format)
+    storage.check("format", made.bits, 8, "codes are whole bytes here")
+    return storage.minifloat(np, codes, format, dtype)
+
+
+def _product(np: Any, x: Any, weight: Any) -> Any:
+    rows = np.matmul(x.reshape(-1, x.shape[-1]), weight.swapaxes(0, 1))
+    return rows.reshape(*x.shape[:-1], weight.shape[0])
+
+
+def _not_fp8(*types: TensorType, format: str, block: int = 128) -> str:
+    if format != "e4m3" or block != 128:
+        return "it has code for e4m3 in blocks of 128"
+    k, n = types[0].shape[-1], types[1].shape[0]
+    return "" if k % 16 == 0 and n % 4 == 0 else "rows are not whole lines of 16 bytes"  # pyright: ignore
+
+
+def _kernel(name: str) -> tuple[Kernel]:
+    run = f"stack.ops.qgemm.fp8_triton:{name}"
+    return (Kernel("cuda", run, "triton", ("f32",), _not_fp8, capturable=True),)
+
+
+@op(
+    "qgemm.fp8", rule="... k, n k, ..., n -> ... n", reference=reference.fp8, kernels=_kernel("fp8")
+)
+def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
+    """x @ weight.T of 8-bit floats, times a scale for each row and for each column.
+
+    `x [..., k]`, `weight [n, k]` uint8, codes of `format`, "e4m3" or "e5m2"; `x_scale [...]`,
+    `weight_scale [n]` of one float type, in which products are summed and which the result has.
+    """
+    left, right = (_decoded(np, codes, format, x_scale.dtype) for codes in (x, weight))
+    return _product(np, left, right) * x_scale[..., None] * weight_scale
+
+
+@op(
+    "qgemm.fp8_tensor",
+    rule="... k, n k, , -> ... n",
+    reference=reference.fp8_tensor,
+    kernels=_kernel("fp8_tensor"),
+)
+def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
+    """x @ weight.T of 8-bit floats, times one scale each: `x_scale []`, `weight_scale []`.
+
+    Otherwise as `fp8`.
+    """
+    left, right = (_decoded(np, codes, format, x_scale.dtype) for codes in (x, weight))
+    return _product(np, left, right) * (x_scale * weight_scale)
+
+
+@op(
+    "qgemm.fp8_block",
+    rule="... k, n k, ... g, h g -> ... n",
+    reference=reference.fp8_block,
+    kernels=_kernel("fp8_block"),
+)
+def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", block: int = 128):
+    """x @ weight.T of 8-bit floats; `block` neighbours of x share a scale, squares of weight do.
+
+    `x [..., k]`, `weight [n, k]` uint8, codes of `format`; `x_scale [..., k / block]` and
+    `weight_scale [n / block, k / block]`, rounded up, of one float type, which the result has.
+    """
+    (n, k), (down, across) = weight.shape, weight_scale.shape
+    storage.check("x_scale", across, -(-k // block), f"a scale for each {block} of {k}")
+    storage.check("weight_scale", down, -(-n // block), f"a scale for each {block} of {n}")
+    left, right = (_decoded(np, codes, format, x_scale.dtype) for codes in (x, weight))
+    squares = storage.repeated(np, storage.repeated(np, weight_scale, block, n, 0), block, k, 1)
+    return _product(np, left * storage.repeated(np, x_scale, block, k, -1), right * squares)
+
+
+@op("qgemm.mx", rule="... k, n b, n g -> ... n", reference=reference.mx, packs=pack.mx)
+def mx(np, x, codes, scales, *, format: str = "e2m1"):
+    """x @ weight.T of a microscaling format: 32 neighbours of weight share a power of two.
+
+    `x [..., k]` floats; `codes [n, k]` uint8 of `format` ("e4m3", "e5m2", "e3m2", "e2m3") or
+    `[n, k / 2]`, two to a byte, of "e2m1"; `scales [n, k / 32]` uint8, E8M0. Weights are rounded to
+    the type of x; products sum in f32 at least.
+    """
+    k = x.shape[-1]
+    each = 2 if storage.format_named(format).bits == 4 else 1
+    storage.check_weights("codes", each * codes.shape[-1], k)
+    storage.check_weights("scales", MX_BLOCK * scales.shape[-1], k)
+    wide = np.result_type(x, np.float32)
+    return storage.product(np, x, storage.mx(np, codes, scales, format, wide))
+
+
+@op("qgemm.nvfp4", rule="... k, n b, n g, -> ... n", reference=reference.nvfp4, packs=pack.nvfp4)
+def nvfp4(np, x, packed, scales, scale):
+    """x @ weight.T of NVFP4: 16 neighbours of weight share a scale in E4M3, all share a float.
+
+    `x [..., k]` floats; `packed [n, k / 2]` uint8, E2M1, the low half of a byte first;
+    `scales [n, k / 16]` uint8, E4M3; `scale []` of the type of x.
+    """
+    k = x.shape[-1]
+    storage.check_weights("packed", 2 * packed.shape[-1], k)
+    storage.check_weights("scales", NV_BLOCK * scales.shape[-1], k)
+    wide = np.result_type(x, np.float32)
+    return storage.product(np, x, storage.nvfp4(np, packed, scales, scale.astype(wide)))

@@ -1,0 +1,206 @@
+"""How quantized weights lie in memory, and what their codes stand for: a function for each layout.
+
+Written as decompositions are, for NumPy and for values of the IR alike. What each gives are the
+numbers of `weight [n, k]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stack.errors import RuleError
+from stack.ops.qgemm.formats import FORMATS, NF4, Minifloat, exponents
+
+AWQ_SHIFTS = (0, 16, 4, 20, 8, 24, 12, 28)  # of columns 0, 1, ... in a word of 32 bits
+GPTQ_SHIFTS = tuple(range(0, 32, 4))
+SCALES = exponents()
+
+
+def check(name: str, found: Any, expected: Any, why: str) -> None:
+    """Raise RuleError by the name of the argument where a size is not what the layout asks for."""
+    if found != expected:
+        raise RuleError(f"{name!r} has a size of {found}, not {expected}: {why}")
+
+
+def check_weights(name: str, held: Any, k: Any) -> None:
+    """Raise RuleError where rows of an argument do not hold a weight for each place of x."""
+    if held != k:
+        raise RuleError(f"{name!r} holds {held} weights in a row, 'x' has {k}")
+
+
+def check_groups(name: str, groups: Any, k: Any, multiple: int = 1) -> None:
+    """Raise RuleError where so many groups do not share k neighbours evenly."""
+    if groups == 0 or k % groups or k // groups % multiple:
+        each = f", in multiples of {multiple}" if multiple > 1 else ""
+        raise RuleError(
+            f"{name!r} has {groups} groups, which do not share {k} weights evenly{each}"
+        )
+
+
+def format_named(name: str) -> Minifloat:
+    """A format of `FORMATS`. Raises RuleError with those that there are."""
+    if name not in FORMATS:
+        raise RuleError(f"'format' is one of {', '.join(FORMATS)}, not {name!r}")
+    return FORMATS[name]
+
+
+# ---- bits
+
+
+def fields(np: Any, words: Any, shifts: Sequence[int], bits: int, axis: int = -1) -> Any:
+    """Codes of some bits, in the order of their shifts, in place of each word along an axis."""
+    at = axis % words.ndim
+    around = (slice(None),) * (at + 1)
+    parts = [((words >> s) & ((1 << bits) - 1))[*around, None] for s in shifts]
+    shape = [s * len(shifts) if i == at else s for i, s in enumerate(words.shape)]
+    return np.concatenate(parts, axis=at + 1).reshape(shape)
+
+
+def nibbles(np: Any, packed: Any) -> Any:
+    """Codes of 4 bits, the low half of each byte first."""
+    return fields(np, packed, (0, 4), 4)
+
+
+def half(np: Any, pair: Any) -> Any:
+    """float16 of two bytes, the low one first: `[..., 2]` to `[...]`."""
+    low, high = pair[..., 0].astype(np.uint16), pair[..., 1].astype(np.uint16)
+    return (low | (high << 8)).view(np.float16)
+
+
+def looked_up(np: Any, values: Sequence[float], codes: Any, dtype: Any) -> Any:
+    """The numbers that codes stand for."""
+    return np.take(np.asarray(values, dtype), codes.astype(np.int32))
+
+
+# ---- groups
+
+
+def grouped(np: Any, numbers: Any, scales: Any) -> Any:
+    """`numbers [n, k]` times `scales [n, groups]`, each for k / groups neighbours."""
+    n, groups = scales.shape
+    k = numbers.shape[1]
+    return (numbers.reshape(n, groups, k // groups) * scales[..., None]).reshape(n, k)
+
+
+def repeated(np: Any, scales: Any, block: int, size: Any, axis: int) -> Any:
+    """Scales of blocks along an axis, for each of `size` places; the last block may be short."""
+    at = axis % scales.ndim
+    before, own, after = scales.shape[:at], scales.shape[at], scales.shape[at + 1 :]
+    wide = np.broadcast_to(scales.reshape(*before, own, 1, *after), (*before, own, block, *after))
+    return wide.reshape(*before, own * block, *after)[(slice(None),) * at + (slice(0, size),)]
+
+
+# ---- layouts
+
+
+def int4(np: Any, packed: Any, scales: Any) -> Any:
+    """Codes are value + 8, in groups along k: the first half of one lies in low halves of bytes."""
+    n, groups = scales.shape
+    held = packed.reshape(n, groups, packed.shape[1] // groups)
+    codes = np.concatenate([held & 15, held >> 4], axis=-1)
+    values = (codes.astype(scales.dtype) - 8) * scales[..., None]
+    return values.reshape(n, 2 * packed.shape[1])
+
+
+def awq(np: Any, qweight: Any, qzeros: Any, scales: Any) -> Any:
+    """AutoAWQ's GEMM layout: words of 8 columns, `[k, n / 8]`; zero points for each group."""
+    k, n = qweight.shape[0], scales.shape[1]
+    codes = fields(np, qweight, AWQ_SHIFTS, 4).astype(scales.dtype)
+    zeros = fields(np, qzeros, AWQ_SHIFTS, 4).astype(scales.dtype)
+    groups = scales.shape[0]
+    centred = codes.reshape(groups, k // groups, n) - zeros[:, None]
+    return (centred * scales[:, None]).reshape(k, n).swapaxes(0, 1)
+
+
+def gptq(np: Any, qweight: Any, qzeros: Any, scales: Any, g_idx: Any) -> Any:
+    """AutoGPTQ's layout: words of 8 rows, `[k / 8, n]`; zero points less 1; a group for each k."""
+    codes = fields(np, qweight, GPTQ_SHIFTS, 4, axis=0).astype(scales.dtype)
+    zeros = fields(np, qzeros, GPTQ_SHIFTS, 4).astype(scales.dtype) + 1
+    centred = codes - np.take(zeros, g_idx, axis=0)
+    return (centred * np.take(scales, g_idx, axis=0)).swapaxes(0, 1)
+
+
+def nf4(np: Any, packed: Any, absmax: Any) -> Any:
+    """bitsandbytes' NF4: 16 quantiles of a normal distribution, the high half of a byte first."""
+    codes = fields(np, packed, (4, 0), 4)
+    return grouped(np, looked_up(np, NF4, codes, absmax.dtype), absmax)
+
+
+def minifloat(np: Any, codes: Any, format: str, dtype: Any) -> Any:
+    """Numbers of a format, by its codes; of 4 bits two to a byte."""
+    made = format_named(format)
+    codes = nibbles(np, codes) if made.bits == 4 else codes
+    return looked_up(np, made.table, codes, dtype)
+
+
+def mx(np: Any, codes: Any, scales: Any, format: str, dtype: Any) -> Any:
+    """OCP microscaling: blocks of 32 share a power of two."""
+    powers = looked_up(np, SCALES, scales, dtype)
+    return grouped(np, minifloat(np, codes, format, dtype), powers)
+
+
+def nvfp4(np: Any, packed: Any, scales: Any, scale: Any) -> Any:
+    """Blocks of 16 share a scale in E4M3, and all of them one float."""
+    shared = looked_up(np, FORMATS["e4m3"].table, scales, scale.dtype) * scale
+    return grouped(np, minifloat(np, packed, "e2m1", scale.dtype), shared)
+
+
+def sparse24(np: Any, values: Any, places: Any) -> Any:
+    """Two of four neighbours are there: `places` has both their places, 2 bits each."""
+    n, quads = places.shape
+    at = np.arange(4, dtype=np.int32)
+    kept = values.reshape(n, quads, 2)
+    first, second = (
+        (((places >> shift) & 3).astype(np.int32)[..., None] == at).astype(values.dtype)
+        for shift in (0, 2)
+    )
+    return (first * kept[..., :1] + second * kept[..., 1:]).reshape(n, 4 * quads)
+
+
+def q8_0(np: Any, blocks: Any) -> Any:
+    """GGUF Q8_0: 34 bytes are a scale and 32 signed bytes."""
+    held = blocks.reshape(blocks.shape[0], -1, 34)
+    scale = half(np, held[..., :2]).astype(np.float32)
+    codes = held[..., 2:].view(np.int8).astype(np.float32)
+    return (codes * scale[..., None]).reshape(blocks.shape[0], -1)
+
+
+def q4_k(np: Any, blocks: Any) -> Any:
+    """GGUF Q4_K: 144 bytes are 256 weights in 8 groups, with scales and minima of 6 bits."""
+    n = blocks.shape[0]
+    held = blocks.reshape(n, -1, 144)
+    top = half(np, held[..., :2]).astype(np.float32)
+    lowest = half(np, held[..., 2:4]).astype(np.float32)
+    scales, minima, rest = held[..., 4:8], held[..., 8:12], held[..., 12:16]
+    scales = np.concatenate([scales & 63, (rest & 15) | ((scales >> 2) & 48)], axis=-1)
+    minima = np.concatenate([minima & 63, (rest >> 4) | ((minima >> 2) & 48)], axis=-1)
+    bytes_ = held[..., 16:].reshape(n, -1, 4, 32)
+    codes = np.concatenate([bytes_ & 15, bytes_ >> 4], axis=-1).reshape(n, -1, 8, 32)
+    step = top[..., None] * scales.astype(np.float32)
+    least = lowest[..., None] * minima.astype(np.float32)
+    return (step[..., None] * codes.astype(np.float32) - least[..., None]).reshape(n, -1)
+
+
+def q6_k(np: Any, blocks: Any) -> Any:
+    """GGUF Q6_K: 210 bytes are 256 weights in 16 groups, with scales of 8 bits."""
+    n = blocks.shape[0]
+    held = blocks.reshape(n, -1, 210)
+    low = held[..., :128].reshape(n, -1, 2, 64)
+    high = held[..., 128:192].reshape(n, -1, 2, 32)
+    low = np.concatenate([low & 15, low >> 4], axis=-1)
+    high = np.concatenate([(high >> s) & 3 for s in (0, 2, 4, 6)], axis=-1)
+    codes = (low | (high << 4)).astype(np.float32) - 32
+    scales = held[..., 192:208].view(np.int8).astype(np.float32)
+    step = half(np, held[..., 208:]).astype(np.float32)[..., None] * scales
+    return (codes.reshape(n, -1, 16, 16) * step[..., None]).reshape(n, -1)
+
+
+# ---- what a product does with them
+
+
+def product(np: Any, x: Any, weight: Any) -> Any:
+    """x @ weight.T: weights rounded to the type of x, sums in f32 at least."""
+    rows, wide = x.reshape(-1, x.shape[-1]), np.result_type(x, np.float32)
+    made = np.matmul(rows, weight.astype(x.dtype).swapaxes(0, 1), dtype=wide)
+    return made.astype(x.dtype).reshape(*x.shape[:-1], weight.shape[0])

@@ -1,0 +1,149 @@
+"""Products with weights of few bits: groups of 4, NF4, blocks of GGUF, two of four neighbours.
+
+All are `x [..., k] @ weight.T` with weights rounded to the type of x and sums in f32 at least; the
+declarations say how `weight [n, k]` is stored. A derivative flows to x and to float scales.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from stack.errors import RuleError
+from stack.hosted import Kernel, op
+from stack.ir.types import TensorType
+from stack.ops.qgemm import pack, reference, storage
+
+
+def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
+    if x.dtype is not scales.dtype:
+        return "two element types"
+    size = int(packed.shape[1]) // int(scales.shape[1])
+    return "" if size % 16 == 0 else f"groups are {2 * size} weights, not multiples of 32"
+
+
+@op(
+    "qgemm.w4a16",
+    rule="... k, n b, n g -> ... n",
+    reference=reference.w4a16,
+    packs=pack.w4a16,
+    kernels=(
+        Kernel(
+            "cuda",
+            "stack.ops.qgemm.w4a16_triton:w4a16",
+            "triton",
+            ("bf16", "f16"),
+            _not_w4a16,
+            capturable=True,
+        ),
+        Kernel("cpu", "stack.ops.qgemm.w4a16_c:w4a16", "c", ("f32",), _not_w4a16, share=0.3),
+    ),
+)
+def w4a16(np, x, packed, scales):
+    """x @ weight.T of weights of 4 bits, which share a scale in groups: Frantar et al., GPTQ, 2022.
+
+    `x [..., k]` floats; `packed [n, k / 2]` uint8, codes of value + 8; `scales [n, groups]` of the
+    type of x, k / groups neighbours share one. The first half of a group lies in the low halves of
+    its bytes and the second in the high ones, so that both meet neighbours of x.
+    """
+    k = x.shape[-1]
+    storage.check_weights("packed", 2 * packed.shape[-1], k)
+    storage.check_groups("scales", scales.shape[-1], k, multiple=2)
+    return storage.product(np, x, storage.int4(np, packed, scales))
+
+
+@op(
+    "qgemm.w4a16_awq",
+    rule="... k, k w, g w, g n -> ... n",
+    reference=reference.w4a16_awq,
+    packs=pack.w4a16_awq,
+)
+def w4a16_awq(np, x, qweight, qzeros, scales):
+    """x @ weight.T of weights as AutoAWQ's GEMM layout has them: Lin et al., AWQ, 2023.
+
+    `x [..., k]` floats; `qweight [k, n / 8]`, `qzeros [groups, n / 8]` int32: columns 0, 2, 4, 6,
+    1, 3, 5, 7 of 8 in a word, from its low end; `scales [groups, n]` of the type of x.
+    """
+    groups, n = scales.shape
+    storage.check(
+        "qweight", qweight.shape[1] * 8, n, "8 columns to a word, one for each of 'scales'"
+    )
+    storage.check_groups("scales", groups, x.shape[-1])
+    return storage.product(np, x, storage.awq(np, qweight, qzeros, scales))
+
+
+@op(
+    "qgemm.w4a16_gptq",
+    rule="... k, w n, g v, g n, k -> ... n",
+    reference=reference.w4a16_gptq,
+    packs=pack.w4a16_gptq,
+)
+def w4a16_gptq(np, x, qweight, qzeros, scales, g_idx):
+    """x @ weight.T of weights as AutoGPTQ has them: Frantar et al., GPTQ, 2022.
+
+    `x [..., k]` floats; `qweight [k / 8, n]` int32, 8 rows to a word from its low end;
+    `qzeros [groups, n / 8]` int32, zero points less 1; `scales [groups, n]` of the type of x;
+    `g_idx [k]` int32, the group of each k.
+    """
+    n = scales.shape[1]
+    storage.check_weights("qweight", 8 * qweight.shape[0], x.shape[-1])
+    storage.check("qzeros", qzeros.shape[1] * 8, n, "8 columns to a word, one for each of 'scales'")
+    return storage.product(np, x, storage.gptq(np, qweight, qzeros, scales, g_idx))
+
+
+@op("qgemm.nf4", rule="... k, n b, n g -> ... n", reference=reference.nf4, packs=pack.nf4)
+def nf4(np, x, packed, absmax):
+    """x @ weight.T of weights in NF4: Dettmers et al., QLoRA, 2023.
+
+    `x [..., k]` floats; `packed [n, k / 2]` uint8, an even place of k in the high half of a byte,
+    as bitsandbytes has them; `absmax [n, groups]` of the type of x, k / groups share one.
+    """
+    k = x.shape[-1]
+    storage.check_weights("packed", 2 * packed.shape[-1], k)
+    storage.check_groups("absmax", absmax.shape[-1], k, multiple=2)
+    return storage.product(np, x, storage.nf4(np, packed, absmax))
+
+
+@op(
+    "qgemm.sparse24",
+    rule="... k, n h, n q -> ... n",
+    reference=reference.sparse24,
+    packs=pack.sparse24,
+)
+def sparse24(np, x, values, places):
+    """x @ weight.T where two of four neighbours of weight are 0: Mishra et al., 2021.
+
+    `x [..., k]` floats; `values [n, k / 2]` of the type of x, two for each four neighbours;
+    `places [n, k / 4]` uint8: where the first stands, 0 to 3, plus 4 times where the second does.
+    """
+    k = x.shape[-1]
+    storage.check_weights("values", 2 * values.shape[-1], k)
+    storage.check_weights("places", 4 * places.shape[-1], k)
+    return storage.product(np, x, storage.sparse24(np, values, places))
+
+
+def _check_blocks(blocks: Any, k: Any, size: int, count: int) -> None:
+    """Whether rows of blocks of so many bytes hold k weights."""
+    if blocks.shape[-1] % size:
+        raise RuleError(f"'blocks' has {blocks.shape[-1]} bytes in a row, blocks have {size}")
+    storage.check_weights("blocks", blocks.shape[-1] // size * count, k)
+
+
+@op("qgemm.q8_0", rule="... k, n b -> ... n", reference=reference.q8_0, packs=pack.q8_0)
+def q8_0(np, x, blocks):
+    """x @ weight.T of GGUF's Q8_0: `blocks [n, k / 32 * 34]` uint8, as its files have them."""
+    _check_blocks(blocks, x.shape[-1], 34, 32)
+    return storage.product(np, x, storage.q8_0(np, blocks))
+
+
+@op("qgemm.q4_k", rule="... k, n b -> ... n", reference=reference.q4_k)
+def q4_k(np, x, blocks):
+    """x @ weight.T of GGUF's Q4_K: `blocks [n, k / 256 * 144]` uint8, as its files have them."""
+    _check_blocks(blocks, x.shape[-1], 144, 256)
+    return storage.product(np, x, storage.q4_k(np, blocks))
+
+
+@op("qgemm.q6_k", rule="... k, n b -> ... n", reference=reference.q6_k)
+def q6_k(np, x, blocks):
+    """x @ weight.T of GGUF's Q6_K: `blocks [n, k / 256 * 210]` uint8, as its files have them."""
+    _check_blocks(blocks, x.shape[-1], 210, 256)
+    return storage.product(np, x, storage.q6_k(np, blocks))

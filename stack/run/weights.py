@@ -1,0 +1,89 @@
+"""Weights of a captured program as constants, for passes that go by their values.
+
+A model's weights are parameters of its function. Passes that `takes_weights` see them as constants;
+what they make of them becomes parameters again, so that a program is compiled for arrays and not
+for numbers. Weights that change after that are not seen.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Any
+
+from stack.ir.builder import Builder, constant, param
+from stack.ir.data import INLINE_ELEMENTS
+from stack.ir.node import Func, Node, unique_name
+from stack.ir.storage import decode, encode
+from stack.rewrite.engine import copied
+from stack.rewrite.pipeline import Pipeline
+from stack.run.frontend import Captured, Frontend
+from stack.run.record import Stage
+
+STAGE = "weights"
+
+
+def split(passes: Any) -> tuple[str, Any]:
+    """The passes up to the last that takes weights, as text, and those after it.
+
+    The first is "" where no pass takes weights; the others are "default" where none is named.
+    """
+    if isinstance(passes, str) and passes.partition(",")[0].strip() == "default":
+        return "", passes
+    items = Pipeline(passes).passes if isinstance(passes, str) else passes.passes
+    count = max((i for i, item in enumerate(items, 1) if item.takes_weights), default=0)
+    if not count:
+        return "", passes
+    return str(Pipeline(items[:count])), str(Pipeline(items[count:])) or "default"
+
+
+def with_weights(captured: Captured, frontend: Frontend, passes: str) -> tuple[Captured, Stage]:
+    """A captured program after passes that see its bound arrays, and the record of that."""
+    start = time.perf_counter()
+    frozen = _frozen(captured, frontend)
+    result = Pipeline(passes).run(frozen)
+    func, held = _thawed(result.func)
+    bound = [frontend.from_numpy(encode(n.attrs["value"].array, n.dtype), n.dtype) for n in held]
+    if captured.device != "cpu":
+        bound = frontend.to_device(bound, [n.dtype for n in held], captured.device)
+    rewrites = [rewrite.rule for record in result.records for rewrite in record.rewrites]
+    stage = Stage(
+        STAGE,
+        func=func,
+        passes=passes,
+        changed=result.func is not frozen,
+        ms=(time.perf_counter() - start) * 1e3,
+        rewrites={rule: rewrites.count(rule) for rule in rewrites},
+        notes=[note for record in result.records for note in record.notes],  # pyright: ignore
+    )
+    made = copy(captured)
+    made.func, made.bound = func, bound
+    return made, stage
+
+
+def _frozen(captured: Captured, frontend: Frontend) -> Func:
+    """Constants in place of the parameters that are bound."""
+    b, params = Builder(), captured.func.params
+    known: dict[Node, Node] = {p: p for p in params}
+    for array, p in zip(captured.bound, params):
+        known[p] = constant(decode(frontend.to_numpy(array, p.dtype), p.dtype), p.dtype)
+        b.names[known[p]] = str(p.attrs["name"])
+    return _copied(captured.func, params[len(captured.bound) :], known, b)
+
+
+def _thawed(func: Func) -> tuple[Func, list[Node]]:
+    """Parameters in place of large constants, which are the first ones, and these constants."""
+    taken = {str(p.attrs["name"]) for p in func.params}
+    counts: dict[str, int] = {}
+    known: dict[Node, Node] = {}
+    for node in func.nodes:
+        if node.op == "const" and node.attrs["value"].size > INLINE_ELEMENTS:
+            name = unique_name(func.body.names.get(node, "weight"), taken, counts)
+            known[node] = param(name, node.type)
+    made = _copied(func, (*known.values(), *func.params), known, Builder())
+    return made, list(known)
+
+
+def _copied(func: Func, params: Sequence[Node], known: Mapping[Node, Node], b: Builder) -> Func:
+    return b.func(func.name, params, copied(func.body, func.results, known, b), func.level)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from stack.demos.llama import Llama, Sizes, data
 from stack.demos.train_mesh import TIDY, planned, strategies
-from stack.frontends.torch_mesh import rank_program
+from stack.frontends.torch_steps import rank_program
 from stack.ir.node import Func
 from stack.ir.sharding import replicated
 from stack.ops.collectives.network import bus_bandwidth, fitted

@@ -142,7 +142,8 @@ def train(
     rank: int, ranks: int, store: str, sent: Any, parts: list[Array], inputs: list[Any]
 ) -> tuple[list[float], int]:
     """What one rank does: the losses, and the most bytes that it held."""
-    from stack.frontends.torch_mesh import join, rank_program
+    from stack.frontends.torch_mesh import join
+    from stack.frontends.torch_steps import rank_program
 
     join(rank, ranks, store)
     mesh, text, constants, back = sent

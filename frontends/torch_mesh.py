@@ -8,11 +8,10 @@ run on all others when the time limit is over.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,12 +22,9 @@ from stack.frontends.torch_space import TorchSpace
 from stack.ir.array_space import ArraySpace
 from stack.ir.mesh import Axes, Mesh
 from stack.ir.mesh_ops import group_of
-from stack.ir.node import Func, Node
+from stack.ir.node import Node
 from stack.ir.sharding import part_held, part_start
 from stack.ir.space import Run
-
-if TYPE_CHECKING:
-    from stack.frontends.torch_steps import RankProgram
 
 OPERATORS = {
     "sum": dist.ReduceOp.SUM,
@@ -206,40 +202,6 @@ def _bytes(x: Tensor) -> Tensor:
 
 def _unbytes(held: Tensor, like: Tensor) -> Tensor:
     return held.view(like.dtype).reshape(like.shape)
-
-
-def rank_program(
-    mesh: Mesh,
-    local: Func,
-    device: str = "cpu",
-    bucket: int = 1 << 25,
-    backend: str = "",
-    limit: float = LIMIT,
-) -> RankProgram:
-    """The program of this rank: from its parts of the parameters to its parts of the results.
-
-    `bucket`: bytes of collectives that start together; `backend` compiles what lies between them;
-    `limit`: seconds after which a rank that does not answer is an error on those that wait.
-    Raises UsageError on all ranks where one was given another program or mesh.
-    """
-    from stack.frontends.torch_steps import RankProgram
-
-    space = RankSpace(mesh, device, limit)
-    digest = hashlib.sha256(f"{mesh}\n{local}".encode()).hexdigest()
-    told: list[Any] = [None] * mesh.ranks
-    dist.all_gather_object(told, digest)
-    others = [rank for rank, found in enumerate(told) if found != told[0]]
-    if others:
-        raise UsageError(f"ranks {others} were given another program than rank 0")
-    space.prepare([node for block in _blocks(local) for node in block])
-    return RankProgram(mesh, local, space, bucket, backend)
-
-
-def _blocks(local: Func) -> list[tuple[Node, ...]]:
-    found = [local.body]
-    for block in found:
-        found.extend(inner for node in block.nodes for inner in node.blocks)
-    return [block.nodes for block in found]
 
 
 def join(rank: int, ranks: int, store: str, limit: float = LIMIT) -> None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from stack.errors import StackError
+from stack.errors import StackError, UsageError
 from stack.frontends.torch_elementwise import Tensor
-from stack.frontends.torch_mesh import RankSpace
+from stack.frontends.torch_mesh import LIMIT, RankSpace
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Mesh
 from stack.ir.node import Func, Node
@@ -112,3 +114,35 @@ def _bytes(held: dict[Node, Any]) -> int:
     stores = [v.untyped_storage() for v in held.values() if isinstance(v, torch.Tensor)]
     coming = sum(int(str(n.tensor.bytes)) for n, v in held.items() if callable(v))
     return coming + sum({store.data_ptr(): store.nbytes() for store in stores}.values())
+
+
+def rank_program(
+    mesh: Mesh,
+    local: Func,
+    device: str = "cpu",
+    bucket: int = 1 << 25,
+    backend: str = "",
+    limit: float = LIMIT,
+) -> RankProgram:
+    """The program of this rank: from its parts of the parameters to its parts of the results.
+
+    `bucket`: bytes of collectives that start together; `backend` compiles what lies between them;
+    `limit`: seconds after which a rank that does not answer is an error on those that wait.
+    Raises UsageError on all ranks where one was given another program or mesh.
+    """
+    space = RankSpace(mesh, device, limit)
+    digest = hashlib.sha256(f"{mesh}\n{local}".encode()).hexdigest()
+    told: list[Any] = [None] * mesh.ranks
+    dist.all_gather_object(told, digest)
+    others = [rank for rank, found in enumerate(told) if found != told[0]]
+    if others:
+        raise UsageError(f"ranks {others} were given another program than rank 0")
+    space.prepare([node for block in _blocks(local) for node in block])
+    return RankProgram(mesh, local, space, bucket, backend)
+
+
+def _blocks(local: Func) -> list[tuple[Node, ...]]:
+    found = [local.body]
+    for block in found:
+        found.extend(inner for node in block.nodes for inner in node.blocks)
+    return [block.nodes for block in found]

@@ -12,7 +12,8 @@ import torch
 import stack
 from stack.explore.table import table
 from stack.ops.scan import associative, gated
-from stack.ops.scan.associative import doubled, gate_combine, sequential
+from stack.ops.scan.associative import gate_combine
+from stack.ops.scan.forms import Count, blelloch, doubled, sequential
 
 rng = np.random.default_rng(0)
 a, x = rng.uniform(0.5, 1, 16), rng.standard_normal(16)
@@ -34,19 +35,25 @@ print(left, right)
 
 # %% [markdown]
 # So log n rounds do: in round k, every element is combined with the one 2^k before it. More work
-# in all, n log n, and far fewer steps one after the other.
+# in all, n log n, and far fewer steps one after the other. Blelloch's goes up a tree of pairs and
+# down again: twice the rounds, and 2 n combinations.
 
 # %%
-_, parallel = doubled(np, gate_combine, (a, x))
-_, again = sequential(gate_combine, (a, x))
-print("error of doubling:", abs(parallel - serial).max(), "of the loop:", abs(again - serial).max())
-rows = [[n, n, n, int(np.log2(n)), int(n * np.log2(n))] for n in (64, 1024, 65536)]
-print(table(["length", "loop: steps", "work", "doubling: steps", "work"], rows))
+rows = []
+for form in (sequential, doubled, blelloch):
+    for length in (16, 1024):
+        gates, values = rng.uniform(0.5, 1, length), rng.standard_normal(length)
+        count = Count()
+        _, found = form(gate_combine, (gates, values), count)
+        _, wanted = sequential(gate_combine, (gates, values), Count())
+        error = f"{abs(found - wanted).max():.0e}"
+        rows.append([form.__name__, length, count.steps, count.combinations, error])
+print(table(["form", "length", "steps", "combinations", "error"], rows))
 
 # %% [markdown]
 # Which one is right for a machine? On a GPU a tile is scanned in registers and carries its state
-# to the next: n / tile steps. All three are in `ops/scan`. As an operator it goes through the
-# compiler:
+# to the next: n / tile steps; `ops/scan/forms.py` has these ways and more. As an operator it goes
+# through the compiler:
 
 
 # %%

@@ -19,7 +19,8 @@ from stack.measure.roofline import measure_ceilings
 from stack.measure.systems import Program, capture_program
 from stack.measure.timing import NOISY
 from stack.run.backend import Executable
-from stack.run.compile import compile_captured, find_frontend
+from stack.run.compile import find_frontend
+from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import parse_backends
 
@@ -73,7 +74,7 @@ def walk(name: str, frontend: str, fn: Any, example: tuple[Any, ...], output: Pa
     """Dump one program, print its tables, check its stages. Returns how many checks failed."""
     source = find_frontend(fn, example, frontend)
     captured = source.capture(fn, example)
-    graph = compile_captured(captured, source, label=f"{name} ({frontend})")
+    graph = CompiledGraph(captured, source, label=f"{name} ({frontend})")
     folder = graph.run.save(output / f"{name}-{frontend}")
     storage = graph.ready(captured.flatten(*example))
     eager = source.to_numpy(fn(*example), graph.func.results[0].dtype)

@@ -45,8 +45,9 @@ from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
 from stack.run.collector import held_back
-from stack.run.compile import compile_captured, default_backend, warm
+from stack.run.compile import default_backend, warm
 from stack.run.frontend import RECORD
+from stack.run.graph import CompiledGraph
 from stack.run.record import recorded
 from stack.run.targets import target_of
 from stack.target import as_gpu
@@ -395,7 +396,7 @@ class _Graph:
             rest = {k: v for k, v in self.options.items() if k not in (*_OWN, _CUT_FOR)}
             # torch traces around us with tensors without memory: a backend makes real ones
             with _disable_current_modes():
-                graph = compile_captured(captured, FRONTEND, options=rest, label=self.target, **own)
+                graph = CompiledGraph(captured, FRONTEND, options=rest, label=self.target, **own)
         self.made.append(graph)
         return graph
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from stack.errors import UnsupportedOp
 from stack.frontends.jaxpr import FRONTEND
-from stack.run.compile import CompiledGraph, compile_captured
 from stack.run.compiled import mismatch, raise_as_eager
+from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 
 
@@ -46,7 +46,7 @@ class JaxCalls:
         except Exception as error:
             raise_as_eager(self.fn, args, {}, error, mismatch(self.graphs, args))
             raise
-        graph = compile_captured(captured, FRONTEND, **of_graph(self.options))
+        graph = CompiledGraph(captured, FRONTEND, **of_graph(self.options))
         graph.prepare(captured.flatten(*args))
         self.graphs.append(graph)
         return graph

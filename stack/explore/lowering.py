@@ -16,10 +16,8 @@ from stack.rewrite.check import random_inputs
 from stack.run.backend import Backend
 from stack.run.compile import (
     DEFAULT_BACKEND,
-    CompiledGraph,
     build,
     check_native,
-    compile_captured,
     find_frontend,
     operator_stage,
     stages_of,
@@ -28,6 +26,7 @@ from stack.run.compile import (
 from stack.run.compiled import Compiled
 from stack.run.coverage import coverage_of
 from stack.run.frontend import Captured, Frontend
+from stack.run.graph import CompiledGraph
 from stack.run.ir_frontend import IRFrontend, captured_of
 from stack.run.record import Run, Stage
 from stack.run.targets import target_of
@@ -116,7 +115,7 @@ def compile_target(target: Target, settings: Settings) -> CompiledGraph:
         compiled.prepare(*target.args)
         return compiled.graph
     captured, frontend = capture(target, settings)
-    return compile_captured(
+    return CompiledGraph(
         captured,
         frontend,
         settings.backend,

@@ -15,9 +15,10 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError
 from stack.measure.caches import fresh_caches
 from stack.run.backend import Backend, Executable, Kernel
-from stack.run.compile import CompiledGraph, find_frontend, lower
+from stack.run.compile import find_frontend, lower
 from stack.run.compiled import jit
 from stack.run.frontend import Captured
+from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import BackendSpec, parse_backends
 from stack.run.targets import target_of

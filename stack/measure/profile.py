@@ -15,7 +15,7 @@ from stack.measure.roofline import Ceilings, measure_ceilings
 from stack.measure.systems import Say, program_of
 from stack.measure.timing import Timing
 from stack.run.backend import Executable
-from stack.run.compile import compile_captured
+from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 
 
@@ -43,7 +43,7 @@ def profile(target: Target, settings: Settings, say: Say) -> Profile:
     if not isinstance(target, Program):
         captured = with_random_inputs(captured)
     program = program_of(captured, frontend)
-    graph = compile_captured(
+    graph = CompiledGraph(
         captured,
         frontend,
         settings.backend,

@@ -16,9 +16,10 @@ from stack.ir.node import Func
 from stack.measure.caches import fresh_caches
 from stack.measure.runners import LocalRunner, Runner, UserRunner, WorkerDied, WorkerRunner
 from stack.run.backend import Backend, Executable
-from stack.run.compile import CompiledGraph, compile_captured, lower
+from stack.run.compile import lower
 from stack.run.compiled import compile
 from stack.run.frontend import Captured, Frontend
+from stack.run.graph import CompiledGraph
 from stack.run.record import Run
 from stack.run.specs import BackendSpec
 from stack.run.targets import target_of
@@ -121,7 +122,7 @@ def _own_text(
     with fresh_caches():
         start = time.perf_counter()
         captured, frontend = program.captured, program.frontend
-        graph = compile_captured(
+        graph = CompiledGraph(
             captured, frontend, backend, passes, options=dict(options), label=target
         )
         runner = LocalRunner(graph.executable_for(program.storage), program.storage)

@@ -10,14 +10,9 @@ from typing import Any
 
 from stack.errors import StackError, UsageError
 from stack.ir.node import Func, Node
-from stack.run.compile import (
-    DEVICE_BACKEND,
-    CompiledGraph,
-    compile_captured,
-    find_frontend,
-    warm,
-)
+from stack.run.compile import DEVICE_BACKEND, find_frontend, warm
 from stack.run.frontend import Calls, Frontend
+from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 from stack.run.record import Run
 from stack.run.steer import DEFAULT, Passes
@@ -123,7 +118,7 @@ class WholeCalls:
         found = next((g for g in self.graphs if g.match(args) is not None), None)
         if found is None:
             captured = self.frontend.capture(self.fn, args)
-            found = compile_captured(captured, self.frontend, **self.options)
+            found = CompiledGraph(captured, self.frontend, **self.options)
             self.graphs.append(found)
         return found
 

@@ -13,8 +13,8 @@ from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace, NumpySpace
 from stack.ir.types import BF16, DType, TensorType
-from stack.run.compile import CompiledGraph, compile_captured
 from stack.run.frontend import Calls, Captured, Frontend
+from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 
 
@@ -24,7 +24,7 @@ class IRCalls:
     gradients: Sequence[CompiledGraph] = ()
 
     def __init__(self, func: Func, options: Mapping[str, Any]) -> None:
-        graph = compile_captured(captured_of(func), IRFrontend(), **of_graph(options))
+        graph = CompiledGraph(captured_of(func), IRFrontend(), **of_graph(options))
         self.graphs = [graph]
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:

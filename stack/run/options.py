@@ -14,7 +14,7 @@ INTERNAL = ("bound", "call_opaque")  # what compiled programs give to backends
 
 
 def of_graph(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options as `stack.compile` takes them, as `compile_captured` takes them."""
+    """Options as `stack.compile` takes them, as `CompiledGraph` takes them."""
     own = {k: v for k, v in options.items() if k in GRAPH}
     return {**own, "options": {k: v for k, v in options.items() if k not in GRAPH}}
 

@@ -22,7 +22,8 @@ from stack.ir import Builder, Func, param, tensor
 from stack.ir.node import Node
 from stack.rewrite.pipeline import Pipeline
 from stack.run import compile as run_compile
-from stack.run.compile import compile_captured, compile_func
+from stack.run.compile import compile_func
+from stack.run.graph import CompiledGraph
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -200,7 +201,7 @@ def test_a_module_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     module = module.cuda()
     captured = FRONTEND.capture(module, (torch.randn(8, 16, device="cuda"),))
     assert captured.device == "cuda:0"
-    graph = compile_captured(captured, FRONTEND)
+    graph = CompiledGraph(captured, FRONTEND)
     for _ in range(5):
         x = torch.randn(8, 16, device="cuda")
         torch.testing.assert_close(graph(x), module(x), rtol=1e-4, atol=1e-4)
@@ -237,7 +238,7 @@ def test_jax_arrays_on_the_gpu() -> None:
     args = (jax.numpy.ones((64, 32)) / 3, jax.numpy.ones((32, 16)))
     captured = JAX.capture(fn, args)
     assert captured.device == "cuda:0"
-    graph = compile_captured(captured, JAX)
+    graph = CompiledGraph(captured, JAX)
     for _ in range(5):
         for want, got in zip(fn(*args), graph(*args), strict=True):
             assert got.devices() == want.devices()

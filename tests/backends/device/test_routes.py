@@ -13,8 +13,8 @@ from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.jaxpr import FRONTEND as JAX
 from stack.run import compile as run_compile
-from stack.run.compile import compile_captured
 from stack.run.compiled import Compiled
+from stack.run.graph import CompiledGraph
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def test_torch_tensors_pass_straight_through(monkeypatch: pytest.MonkeyPatch) ->
     captured = FRONTEND.capture(module, (torch.randn(3, 6),))
     assert captured.device == "cpu"
     captured.device = "cpu:0"
-    graph = compile_captured(captured, FRONTEND)
+    graph = CompiledGraph(captured, FRONTEND)
     assert graph.backend is BACKEND
     monkeypatch.setattr(FRONTEND, "to_numpy", no_host, raising=False)
     monkeypatch.setattr(FRONTEND, "from_numpy", no_host, raising=False)
@@ -67,7 +67,7 @@ def test_a_backend_of_the_cpu_refuses_arrays_of_a_device() -> None:
     captured = FRONTEND.capture(torch.exp, (torch.randn(3),))
     captured.device = "cuda:0"
     with pytest.raises(StackError, match=r"arrays are on cuda:0.*backend 'mlir' works on cpu"):
-        compile_captured(captured, FRONTEND, "mlir")
+        CompiledGraph(captured, FRONTEND, "mlir")
 
 
 def test_training_goes_through_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_jax_arrays_pass_straight_through(monkeypatch: pytest.MonkeyPatch) -> No
     captured.device = "cpu"
     expected = fn(*args)
     captured.device = "cpu:0"
-    graph = compile_captured(captured, JAX)
+    graph = CompiledGraph(captured, JAX)
     monkeypatch.setattr(JAX, "to_numpy", no_host, raising=False)
     monkeypatch.setattr(JAX, "from_numpy", no_host, raising=False)
     monkeypatch.setattr("stack.frontends.jax_device.device_of", lambda _: "cpu:0")

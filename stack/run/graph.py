@@ -1,0 +1,187 @@
+"""A captured program: compiled for each binding of its sizes, called with a framework's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from stack.errors import StackError
+from stack.ir.interpreter import bind_shapes
+from stack.ir.node import Func
+from stack.ir.types import DType
+from stack.ir.verifier import verify
+from stack.run.backend import Executable
+from stack.run.collector import held_back
+from stack.run.compile import (
+    DEVICE_BACKEND,
+    check_native,
+    compile_func,
+    default_backend,
+    find_backend,
+)
+from stack.run.frontend import Captured, Frontend
+from stack.run.options import check_options
+from stack.run.record import Run, Stage
+from stack.run.steer import DEFAULT, Passes
+from stack.run.watch import announce
+from stack.run.weights import split, with_weights
+
+
+class CompiledGraph:
+    """One captured program, compiled once for each binding of its size symbols.
+
+    Call it with framework arrays for the parameters past `captured.bound`.
+    """
+
+    def __repr__(self) -> str:
+        return f"<CompiledGraph {self.func.name} by {self.backend.name}: {len(self.runs)} run(s)>"
+
+    def __init__(
+        self,
+        captured: Captured,
+        frontend: Frontend,
+        backend: str | None = None,
+        passes: Passes = DEFAULT,
+        strict: bool = False,
+        options: dict[str, Any] | None = None,
+        label: str = "",
+    ) -> None:
+        if strict:
+            check_native(captured.func)
+        leading, passes = split(passes)
+        self.prepared: tuple[Stage, ...] = ()
+        if leading:
+            imported = Stage("imported", func=captured.func)
+            captured, stage = with_weights(captured, frontend, leading)
+            self.prepared = (imported, stage)
+        self.captured = captured
+        self.frontend = frontend
+        self.on_device = captured.device != "cpu"
+        self.backend = find_backend(backend or default_backend(captured.device))
+        self.passes = passes
+        self.options = options or {}
+        check_options(self.backend, self.options)
+        self.executables: dict[tuple[tuple[str, int], ...], Executable] = {}
+        self.runs: dict[tuple[tuple[str, int], ...], Run] = {}
+        self.target = label
+        verify(captured.func)
+        self.dtypes = [p.dtype for p in captured.func.params]
+        self.fixed: list[tuple[int, ...]] | None = None  # shapes of a program without symbols
+        if not captured.func.symbols:
+            self.fixed = [tuple(map(int, p.shape)) for p in captured.func.params]  # pyright: ignore[reportArgumentType]
+            self._compile(())
+
+    @property
+    def func(self) -> Func:
+        return self.captured.func
+
+    @property
+    def run(self) -> Run:
+        """Record of the newest compilation."""
+        if not self.runs:
+            raise StackError("not compiled yet: its sizes are symbolic, call it once")
+        return next(reversed(self.runs.values()))
+
+    @held_back()
+    def _compile(self, key: tuple[tuple[str, int], ...]) -> Executable:
+        run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
+        text = self.captured.text
+        run.add(Stage("captured", make_text=lambda: text))
+        for stage in self.prepared or (Stage("imported", func=self.func),):
+            run.add(stage)
+        bound = self.func.bind(dict(key)) if key else self.func
+        options = {**self.options, "call_opaque": self.frontend.call_opaque}
+        if self.on_device:
+            options.setdefault("device", self.captured.device)
+        executable = compile_func(bound, self.backend, run, self.passes, options)
+        self._check_device(executable)
+        run.cover(self.func)
+        self.executables[key] = executable
+        self.runs[key] = run
+        announce(run)
+        return executable
+
+    def _check_device(self, executable: Executable) -> None:
+        if not self.on_device:
+            return
+        kind = self.captured.device.partition(":")[0]
+        if executable.accept is None or executable.device.partition(":")[0] != kind:
+            raise StackError(
+                f"the arrays are on {self.captured.device}, and backend {self.backend.name!r} works"
+                f" on {executable.device}: take backend={DEVICE_BACKEND!r}, or move the module and"
+                " its inputs to the CPU"
+            )
+
+    def ready(self, arrays: Sequence[Any]) -> list[Any]:
+        """What `execute` takes, for all parameters, bound ones first. Raises TypeError by name.
+
+        Storage arrays; where the captured arrays are on a device, framework arrays there.
+        """
+        everything = [*self.captured.bound, *arrays]
+        if len(everything) != len(self.dtypes):
+            raise TypeError(f"expected {len(self.dtypes)} arrays, got {len(everything)}")
+        try:
+            return self._ready(everything, self.dtypes)
+        except TypeError:
+            self._name_wrong(everything)
+            raise
+
+    def _ready(self, arrays: Sequence[Any], dtypes: Sequence[DType]) -> list[Any]:
+        if self.on_device:
+            return self.frontend.to_device(arrays, dtypes, self.captured.device)
+        return [self.frontend.to_numpy(a, d) for a, d in zip(arrays, dtypes, strict=True)]
+
+    def _name_wrong(self, arrays: Sequence[Any]) -> None:
+        """Raise the TypeError of the first array that is not ready, with its name."""
+        for p, array in zip(self.func.params, arrays, strict=True):
+            try:
+                self._ready([array], [p.dtype])
+            except TypeError as error:
+                raise TypeError(f"argument {p.attrs['name']!r} is {p.type}: {error}") from error
+
+    def executable_for(self, ready: Sequence[Any]) -> Executable:
+        """The executable for these shapes; compiles when a size symbol has a new value."""
+        if self._is_fixed(ready):
+            return self.executables[()]
+        values = bind_shapes(self.func, [a.shape for a in ready])
+        key = tuple(sorted(values.items()))
+        return self.executables.get(key) or self._compile(key)
+
+    def _is_fixed(self, ready: Sequence[Any]) -> bool:
+        """Whether shapes are those of a program without symbols: solving sizes takes longer."""
+        return self.fixed is not None and [tuple(a.shape) for a in ready] == self.fixed
+
+    def prepare(self, arrays: Sequence[Any]) -> None:
+        """Compile for the sizes of framework arrays; nothing runs."""
+        self.executable_for(self.ready(arrays))
+
+    def match(self, args: Sequence[Any]) -> list[Any] | None:
+        """What `execute` takes, None where arguments are not what was captured."""
+        try:
+            ready = self.ready(self.captured.flatten(*args))
+            if not self._is_fixed(ready):
+                bind_shapes(self.func, [a.shape for a in ready])
+        except (TypeError, ValueError):
+            return None
+        return ready
+
+    def execute(self, ready: Sequence[Any]) -> list[Any]:
+        """What `ready` gave in, framework arrays out."""
+        executable = self.executable_for(ready)
+        if self.on_device:
+            assert executable.accept is not None
+            assert executable.call is not None
+            found = executable.call(executable.accept(ready))
+            if executable.arrays != self.frontend.name and executable.wait is not None:
+                executable.wait()
+            return self.frontend.from_device(found)
+        back = self.frontend.from_numpy
+        found = executable.run(ready)
+        return [back(r, node.dtype) for r, node in zip(found, self.func.results, strict=True)]
+
+    def call_flat(self, arrays: Sequence[Any]) -> list[Any]:
+        """Framework arrays in, framework arrays out."""
+        return self.execute(self.ready(arrays))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.captured.unflatten(self.call_flat(self.captured.flatten(*args, **kwargs)))

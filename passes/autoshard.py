@@ -116,7 +116,13 @@ class _Search:
                 found += self._tried(stages)
         if not found:
             raise UsageError(f"no strategy places @{self.func.name} on {options.ranks} ranks")
-        return self._kept(found)[0]
+        best = self._kept(found)[0]
+        if best.over:
+            raise UsageError(
+                f"no strategy that was tried keeps @{self.func.name} within the memory of a rank; "
+                f"nearest is {best}: more ranks, a larger beam, or recomputation"
+            )
+        return best
 
     def _on_mesh(self, start: Strategy) -> list[Trial]:
         """The best strategies on one mesh, decided kind after kind."""

@@ -158,5 +158,7 @@ def test_autoshard_takes_less_time_where_memory_allows() -> None:
     told = [str(note) for note in result.records[0].notes]
     assert told[-1].startswith("taken: ")
     assert result.func.meshes
-    small = Pipeline([Autoshard(4, most=2, batch=("x",), memory=12e3)]).run(func)
+    small = Pipeline([Autoshard(4, most=2, batch=("x",), memory=20e3)]).run(func)
     assert str(small.records[0].notes[-1]) != told[-1]
+    with pytest.raises(UsageError, match="MiB too many: more ranks"):
+        Pipeline([Autoshard(4, most=2, batch=("x",), memory=100.0)]).run(func)

@@ -1,7 +1,6 @@
 """Training on a mesh: one small Llama under every strategy, its losses beside one process's.
 
 python -m stack.demos.train_mesh [--steps 10] [--only NAME ...]
-torchrun --nproc-per-node 8 -m stack.demos.train_mesh --only "DP2 x TP4"
 """
 
 from __future__ import annotations

@@ -43,10 +43,10 @@ class TileGpu(BlockPass):
             group = alone(node) if is_contraction(node) else node
             if not is_fusion(group) or group.attrs["kind"] == "library" or not _is_product(group):
                 continue
-            if not is_staged(group, log.gpu):
-                continue
             name, lines = block.names.get(node, node.op), block.locs.get(node, ())
             try:
+                if not is_staged(group, log.gpu):
+                    continue
                 check_code(group, self.refuse)
                 check_staging(with_schedules(group, ()), log.gpu)
                 kernel = tile_gpu_group(group, target=log.gpu)

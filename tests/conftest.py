@@ -9,6 +9,8 @@ import zlib
 import numpy as np
 import pytest
 
+os.environ.pop("COLUMNS", None)  # tables are as wide as they are, whatever the terminal
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests marked `gpu` where no CUDA device is."""

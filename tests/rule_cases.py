@@ -6,10 +6,12 @@ Values are kept on ties, signed zeros, infinities and nan too.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from stack.explore.check import Truth
 from stack.ir import Func, parse
 from stack.rewrite import Pipeline
+from stack.rewrite.edges import KINDS
 
 Rewrites = dict[str, tuple[str, str, str]]  # parameters, lines before, lines after
 Kept = dict[str, tuple[str, str]]
@@ -28,12 +30,15 @@ def func(params: str, lines: str) -> Func:
     return parse(f"func @main({params}) -> ({kind}) at tensor {{\n{text}  return {name}\n}}\n")
 
 
-def check_rewrite(pipeline: str, case: tuple[str, str, str]) -> None:
-    """The pass makes the expected nodes, keeps the values, and does nothing the second time."""
+def check_rewrite(pipeline: str, case: tuple[str, str, str], kinds: Sequence[str] = KINDS) -> None:
+    """The pass makes the expected nodes, keeps the values, and does nothing the second time.
+
+    `kinds`: of inputs that the values are kept on.
+    """
     params, before, after = case
     program = func(params, before)
     result = Pipeline(pipeline).run(program, check=True)
-    assert Truth(program).problem(result.func) == ""
+    assert Truth(program).problem(result.func, kinds) == ""
     want = func(params, after)
     assert result.func.results == want.results, f"{result.func}\n{want}"
     assert Pipeline(pipeline).run(result.func).func is result.func

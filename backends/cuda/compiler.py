@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Func, Node, walk
+from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
@@ -31,7 +32,7 @@ class Compiler:
 
     def __init__(self, func: Func, target: str, store: Cache | None) -> None:
         self.func = func
-        kernels = [(block, n) for block, n in walk(func.body) if n.op == "kernel"]
+        kernels = [(block, n) for block, n in walk(func.body) if is_kernel(n)]
         self.lines = {n: block.locs.get(n, ()) for block, n in kernels}
         self.arguments = {n: argument_names(block, n) for block, n in kernels}
         self.target = nvrtc.check_target(target)
@@ -54,7 +55,7 @@ class Compiler:
         """
         texts: dict[Node, str] = {}
         refused: dict[Node, str] = {}
-        for node in (n for _, n in walk(self.func.body) if n.op == "kernel"):
+        for node in (n for _, n in walk(self.func.body) if is_kernel(n)):
             try:
                 texts[node] = self.source(node).text
             except Unprintable as why:

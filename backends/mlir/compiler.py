@@ -8,6 +8,7 @@ from typing import Any
 from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
+from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
@@ -40,7 +41,7 @@ class Compiler:
 
     def look(self, func: Func) -> list[Node]:
         """The kernels of a function; learns what it calls their operands and results."""
-        found = [(block, node) for block, node in walk(func.body) if node.op == "kernel"]
+        found = [(block, node) for block, node in walk(func.body) if is_kernel(node)]
         self.arguments.update((node, argument_names(block, node)) for block, node in found)
         return [node for _, node in found]
 

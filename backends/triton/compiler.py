@@ -10,6 +10,7 @@ import torch
 from stack.errors import KernelRefused
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
+from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 
@@ -34,7 +35,7 @@ class Compiler:
 
     def __init__(self, func: Func, target: str) -> None:
         self.func = func
-        kernels = [(block, n) for block, n in walk(func.body) if n.op == "kernel"]
+        kernels = [(block, n) for block, n in walk(func.body) if is_kernel(n)]
         self.lines = {n: block.locs.get(n, ()) for block, n in kernels}
         self.arguments = {n: argument_names(block, n) for block, n in kernels}
         self.target = target
@@ -67,7 +68,7 @@ class Compiler:
 
         Raises KernelRefused with all that cannot be compiled.
         """
-        nodes = [node for _, node in walk(self.func.body) if node.op == "kernel"]
+        nodes = [node for _, node in walk(self.func.body) if is_kernel(node)]
         wanted = {s.code: s for s in map(self.source, nodes) if s.code not in self.binaries}
         left = list(wanted.values())
         replies = build.build_all(left, self.target, limit, store)

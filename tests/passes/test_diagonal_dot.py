@@ -77,7 +77,8 @@ KEPT: Kept = {
 @pytest.mark.parametrize("name", REWRITES)
 def test_scales(name: str) -> None:
     params, before, after = REWRITES[name]
-    check_rewrite("decompose,canonicalize", (params, before, after))
+    # what is off the diagonal counts as nothing, of infinities and nan too
+    check_rewrite("decompose,canonicalize", (params, before, after), ("plain", "ties"))
 
 
 @pytest.mark.parametrize("name", KEPT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from rule_cases import check_kept, check_rewrite
 
+FINITE = ("plain", "ties")  # another order of a sum: infinities meet where they did not
 P = "%p: f32[3, 5, 7], %b: f32[3, 5, 4], %c: f32[3, 7, 4]"
 SUM = '{axes=[2], kind="sum"} : f32[3, 5]'
 TABLE = '%t = dot(%b, %c) {rule="a m n, a k n -> a m k"} : f32[3, 5, 7]\n'
@@ -156,7 +157,7 @@ NO_MULTIPLES = {
 
 @pytest.mark.parametrize("name", EXCHANGED)
 def test_a_sum_of_a_table_is_one_of_rows(name: str) -> None:
-    check_rewrite("exchange", EXCHANGED[name])
+    check_rewrite("exchange", EXCHANGED[name], FINITE)
 
 
 @pytest.mark.parametrize("name", STAYS)
@@ -166,7 +167,7 @@ def test_a_sum_that_has_no_other_order_stays(name: str) -> None:
 
 @pytest.mark.parametrize("name", MULTIPLES)
 def test_multiples_of_a_sum(name: str) -> None:
-    check_rewrite("exchange", MULTIPLES[name])
+    check_rewrite("exchange", MULTIPLES[name], FINITE)
 
 
 @pytest.mark.parametrize("name", NO_MULTIPLES)

@@ -63,7 +63,7 @@ def test_large_offsets_infinities_and_nan(rng: np.random.Generator) -> None:
 def test_sums_of_one_product_are_the_operand_of_the_next(
     target: str, rng: np.random.Generator
 ) -> None:
-    """Queries, keys and values go through shared memory, what the softmax makes does not."""
+    """Operands and the result go through shared memory, what the softmax makes does not."""
 
     def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         return torch.softmax(q @ k.mT / 8, -1) @ v
@@ -78,7 +78,7 @@ def test_sums_of_one_product_are_the_operand_of_the_next(
         products = [n for n in nodes if n.op == "warpgroup_mma"]
         assert [len(group_operands(n)[0]) for n in products] == [3, 1]
         assert group_operands(products[1])[0][0].op == "cast"
-    assert sum(n.op == "alloc" for n in nodes) == 3
+    assert sum(n.op == "alloc" for n in nodes) == 4  # the result leaves through the fourth
     assert {n.attrs["by"] for n in nodes if n.op == "shuffle"} == {1, 2}  # four lanes have a row
     # keys and values: of two turns before the loop, and in each turn those of the one after next
     assert sum(n.op == "async_copy" for n in nodes) == 6

@@ -32,7 +32,7 @@ def check_pack(student: Any) -> None:
     codes, scales = student.quantize(weight, 8)
     x = np.random.default_rng(4).standard_normal((3, 32)).astype(np.float32)
     wanted = x.astype(np.float64) @ (codes * np.repeat(scales, 8, axis=1)).astype(np.float64).T
-    packed = student.pack(codes)
+    packed = student.pack(codes, 8)
     assert packed.dtype == np.uint8
     assert np.allclose(w4a16(x, packed, scales), wanted, atol=1e-4)
 

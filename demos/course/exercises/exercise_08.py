@@ -14,9 +14,13 @@ def quantize(weight, group):
     raise Gap("reshape to [n, k / group, group]; round to the nearest")
 
 
-def pack(codes):
-    """uint8 [n, k / 2]: codes + 8, an even place of k in the low half of a byte, the next above."""
-    raise Gap("codes[:, 0::2] and codes[:, 1::2]")
+def pack(codes, group):
+    """uint8 [n, k / 2]: codes + 8, two in a byte.
+
+    A byte holds one place of the first half of a group in its low half, and above it the place as
+    far into the second half: both halves of a group come out of its bytes without a shuffle.
+    """
+    raise Gap("reshape to [n, k / group, group] and split the last axis in two")
 
 
 def smooth(x, weight, alpha=0.5):

@@ -13,10 +13,12 @@ def quantize(weight, group):
     return codes.reshape(n, k).astype(np.int8), scales
 
 
-def pack(codes):
-    """Two codes in a byte."""
-    held = (codes.astype(np.int16) + 8).astype(np.uint8)
-    return held[:, 0::2] | held[:, 1::2] << 4
+def pack(codes, group):
+    """Two codes in a byte, of the two halves of a group."""
+    n, k = codes.shape
+    held = (codes.astype(np.int16) + 8).astype(np.uint8).reshape(n, k // group, group)
+    first, second = np.split(held, 2, axis=2)
+    return (first | second << 4).reshape(n, k // 2)
 
 
 def smooth(x, weight, alpha=0.5):

@@ -168,7 +168,7 @@ def test_modes(mode: Callable[[], Any]) -> None:
     with mode():
         found, want = compiled(x), fn(x)
     assert found.dtype == want.dtype
-    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(found, want, rtol=1e-5, atol=1e-5)  # the product is of f32
     torch.testing.assert_close(compiled(x), fn(x))
     assert len(compiled.graphs) == 2
 

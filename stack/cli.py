@@ -33,7 +33,7 @@ what other compilers make of it.
   stackc show r1 fused                                   read a stage
   stackc diff r1:canonical r1:fused                      what a stage changed
   stackc where r1 models.py:250                          where a source line went
-  stackc explain r1 q k                                  why they are, or are not, one kernel
+  stackc explain r1 y out                                why they are, or are not, one kernel
   stackc opt r1:imported --pass-pipeline=canonicalize    run passes over IR text
   stackc new pass mine --kind fusion                     a pass of your own, with its tests
   stackc bisect demos/transformer.py:llama_block         the first wrong pass, rewrite or kernel

@@ -43,7 +43,7 @@ EXPLAIN = """
     examples:
       stackc explain r1 transformer.py:42
       stackc explain r1 softmax --stage fused
-      stackc explain r1 q k                  why they are, or are not, one kernel
+      stackc explain r1 y out                why they are, or are not, one kernel
       stackc explain r1 --kernel dot_add     what bounds its time, registers, vector width
       stackc explain r1 --tile dot_add       the schedules considered, their times, why they lost
       stackc explain r1 --recompiles         what is taken for granted: else it is compiled again

@@ -260,12 +260,20 @@ def _given(
     return random_inputs(pair[0], inputs, frontend, spec)
 
 
+def _imported(fn: Callable[..., Any]) -> set[str]:
+    """Packages that the module of a function has names for."""
+    held = getattr(fn, "__globals__", {}).values()
+    return {v.__name__.partition(".")[0] for v in held if isinstance(v, types.ModuleType)}
+
+
 def random_inputs(
     fn: Callable[..., Any], inputs: Sequence[str], frontend: str, spec: str
 ) -> tuple[Any, ...]:
     """Arrays of the frontend that a callable belongs to."""
     if frontend == "auto":
         loaded = [n for n in plugins.names("stack.frontends") if n in sys.modules]
+        named = [n for n in loaded if n in _imported(fn)]
+        loaded = named or loaded
         try:
             return find_frontend(fn, (), "auto").random_inputs(inputs)
         except UsageError:

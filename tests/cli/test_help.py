@@ -25,6 +25,8 @@ HERE = {
 }
 # minutes, a machine that may not be here, a server, or what a later example is about
 NOT_RUN = ("bench", "calibrate", "live", "compare", "here.toml", "--frontend jax", "--sharding")
+NOT_RUN += ("watch", "~/", "bisect", "repro", "reduce")  # endless, elsewhere, or long
+NOT_RUN += ("dot_add", "net.py:net -i 'f32[8]'", "edited.stack")  # of other programs
 NOT_RUN += ("r3/joint", "--schedule", "--backend cuda", "--backend triton", "--backend 'triton")
 
 

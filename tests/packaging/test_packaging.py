@@ -73,10 +73,11 @@ def git_files() -> list[Path]:
 
 
 FILES = files_in_tree()
+LESSONS = "demos/course/lessons/lesson_"  # scripts: to import one is to run it
 MODULES = sorted(
     ".".join(["stack", *Path(p).with_suffix("").parts]).removesuffix(".__init__")
     for p in FILES
-    if p.endswith(".py")
+    if p.endswith(".py") and not str(p).startswith(LESSONS)
 )
 CORE = [m for m in MODULES if m.split(".")[1:2] not in [[f] for f in LINKED if f != "passes"]]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy
 
+import stack.ops.attention.reference as reference
 from stack.errors import UsageError
 from stack.hosted import Kernel, Op, op
-from stack.ops.attention import reference
 from stack.ops.attention.decomposition import attend
 from stack.ops.attention.programs import NAMES, Program
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import stack.ops.qgemm.pack as pack
+import stack.ops.qgemm.reference as reference
+import stack.ops.qgemm.storage as storage
 from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
-from stack.ops.qgemm import pack, reference, storage
 from stack.ops.qgemm.formats import MX_BLOCK, NV_BLOCK
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import stack.ops.qgemm.pack as pack
+import stack.ops.qgemm.reference as reference
 from stack.errors import RuleError
 from stack.hosted import op
-from stack.ops.qgemm import pack, reference
 
 LARGEST = 127
 LONGEST = (1 << 31) // LARGEST**2  # a longer sum of products may leave 32 bits

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import stack.ops.qgemm.pack as pack
+import stack.ops.qgemm.reference as reference
+import stack.ops.qgemm.storage as storage
 from stack.errors import RuleError
 from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
-from stack.ops.qgemm import pack, reference, storage
 
 
 def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:

@@ -13,14 +13,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from installed import PLUGINS, installed_package
 
 import stack
-import stack.plugins as plugins
 from stack.errors import StackError
 from stack.hosted import find, registry
 from stack.hosted.native import CFunction
 
-PLUGINS = Path(__file__).parents[1] / "plugins"
 INFO = {
     "METADATA": "Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n",
     "entry_points.txt": "[stack.ops]\nacme = acme\n",
@@ -38,19 +37,9 @@ def f(x):
 def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     """The package as pip would have installed it."""
     pytest.importorskip("torch")
-    info = tmp_path / "acme-1.0.dist-info"
-    info.mkdir()
-    for name, text in INFO.items():
-        (info / name).write_text(text)
-    for folder in (tmp_path, PLUGINS):
-        monkeypatch.syspath_prepend(str(folder))
-    caches = (plugins._points, plugins.load)
-    for cached in caches:
-        cached.cache_clear()
-    find("acme.clamp")
-    yield sys.modules["acme"]
-    for cached in caches:
-        cached.cache_clear()
+    with installed_package(INFO, tmp_path, monkeypatch):
+        find("acme.clamp")
+        yield sys.modules["acme"]
 
 
 def program(acme: ModuleType) -> Any:

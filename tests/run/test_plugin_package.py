@@ -7,16 +7,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from installed import installed_package
 
 import stack
-import stack.plugins as plugins
 from stack.cli import main
 from stack.errors import UsageError
 from stack.rewrite import Pipeline
 from stack.target import load
 from stack.testing import check_pass
 
-PLUGINS = Path(__file__).parents[1] / "plugins"
 INFO = {
     "METADATA": "Metadata-Version: 2.1\nName: acme-compiler\nVersion: 1.0\n",
     "entry_points.txt": (
@@ -42,18 +41,8 @@ PRODUCT = """func @g(%x: bf16[512, 512], %w: bf16[512, 512]) -> (bf16[512, 512])
 @pytest.fixture(autouse=True)
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package as pip would have installed it."""
-    info = tmp_path / "acme_compiler-1.0.dist-info"
-    info.mkdir()
-    for name, text in INFO.items():
-        (info / name).write_text(text)
-    for folder in (tmp_path, PLUGINS):
-        monkeypatch.syspath_prepend(str(folder))
-    caches = (plugins._points, plugins.load)
-    for cached in caches:
-        cached.cache_clear()
-    yield
-    for cached in caches:
-        cached.cache_clear()
+    with installed_package(INFO, tmp_path, monkeypatch):
+        yield
 
 
 @pytest.mark.parametrize(

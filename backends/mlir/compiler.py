@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from stack.errors import KernelRefused
@@ -15,7 +15,7 @@ from stack.target import Cpu
 
 from ..runtime.names import argument_names
 from ..runtime.program import Program
-from ..runtime.records import describe_kernel, described, steps_of
+from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import jit
 from .host import Host
 from .instructions import check_runs_here, cpu_of, is_assembled_here
@@ -36,13 +36,16 @@ class Compiler:
         self.texts: dict[Block, str] = {}
         self.names: dict[str, str] = {}
         self.readable: dict[str, str] = {}
+        self.located: dict[str, Callable[[], str]] = {}
         self.taken: set[str] = set()
         self.arguments: dict[Node, tuple[str, ...]] = {}
+        self.origins: dict[Node, tuple[str, ...]] = {}
 
     def look(self, func: Func) -> list[Node]:
         """The kernels of a function; learns what it calls their operands and results."""
         found = [(block, node) for block, node in walk(func.body) if is_kernel(node)]
         self.arguments.update((node, argument_names(block, node)) for block, node in found)
+        self.origins.update((n, kernel_lines(n, b.locs.get(n, ()))) for b, n in found)
         return [node for _, node in found]
 
     def load_all(self, func: Func) -> None:
@@ -71,10 +74,14 @@ class Compiler:
         text = self.text(node)
         if text not in self.names:
             name = self.names[text] = unique_name(str(node.attrs["name"]), self.taken, {})
-            symbol = "".join(c if c.isalnum() else "_" for c in name)
-            arguments = self.arguments.get(node, ())
-            self.readable[text] = print_kernel(node, symbol, True, self.cpu, arguments)
+            self.readable[text] = self._readable(node, name)
+            self.located[text] = lambda: self._readable(node, name, self.origins.get(node, ()))
         return self.names[text]
+
+    def _readable(self, node: Node, name: str, origin: Sequence[str] | None = None) -> str:
+        symbol = "".join(c if c.isalnum() else "_" for c in name)
+        arguments = self.arguments.get(node, ())
+        return print_kernel(node, symbol, True, self.cpu, arguments, origin)
 
     def text(self, node: Node) -> str:
         """What is compiled: the kernel without names and source lines."""
@@ -91,8 +98,8 @@ class Compiler:
     def stage(self, lower: Callable[[str], str]) -> str:
         """A stage of every distinct kernel, one after another."""
         return "".join(
-            f"// ---- {self.names[text]}\n{lower(readable)}\n"
-            for text, readable in self.readable.items()
+            f"// ---- {self.names[text]}\n{lower(located())}\n"
+            for text, located in self.located.items()
         )
 
     def artifacts(self) -> Artifacts:

@@ -28,7 +28,7 @@ from stack.run.cache import Cache
 
 from ..runtime.device import Bound
 from ..runtime.values import Value
-from . import bindings, elf, pool, threads
+from . import bindings, elf, locations, pool, threads
 
 PIPELINE = "builtin.module(convert-scf-to-cf,convert-to-llvm,reconcile-unrealized-casts)"
 OPT_LEVEL = 2
@@ -89,11 +89,13 @@ def table(slots: Sequence[int]) -> ctypes.Array[ctypes.c_int64]:
 
 
 def lower(text: str) -> str:
-    """The module in the llvm dialect, as text: the `llvm` stage."""
-    return str(_lowered(text))
+    """The module in the llvm dialect with its locations, as text: the `llvm` stage."""
+    module = _lowered(text, located=True)
+    return module.operation.get_asm(enable_debug_info=True)
 
 
-def _lowered(text: str) -> Any:
+def _lowered(text: str, located: bool = False) -> Any:
+    """The module in the llvm dialect; with debug information where it is `located`."""
     mlir, context = bindings.bindings(), bindings.context()
     try:
         module = mlir.ir.Module.parse(text, context)
@@ -101,6 +103,8 @@ def _lowered(text: str) -> Any:
         # The parser verified the text; llvm-dialect ops are verified once more on translation.
         passes.enable_verifier(False)
         passes.run(module.operation)
+        if located:
+            locations.add_debug_info(mlir, module, context)
     except (mlir.ir.MLIRError, ValueError) as error:
         raise CompileError(_with_lines(str(error), text)) from error
     return module
@@ -134,8 +138,8 @@ def _defines(op: Any) -> bool:
 
 
 def compile_object(text: str) -> bytes:
-    """The object file of a module in any mixture of the dialects above."""
-    module = _lowered(text)
+    """The object file of a module in any mixture of the dialects above, with DWARF lines."""
+    module = _lowered(text, located=True)
     return _object(_engine(module), _public(module))
 
 
@@ -273,9 +277,10 @@ def disassemble(code: bytes) -> str:
     with tempfile.TemporaryDirectory(prefix="stack-mlir-") as folder:
         path = os.path.join(folder, "kernel.o")
         Path(path).write_bytes(code)
-        command = [tool, "-d", "--no-show-raw-insn", path]
+        command = [tool, "-d", "-l", "--no-show-raw-insn", path]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         return f"; no disassembly: {tool} failed: {done.stderr.strip()}\n"
     # The first lines name the temporary file.
-    return done.stdout[done.stdout.find("Disassembly") :]
+    text = done.stdout[done.stdout.find("Disassembly") :]
+    return "\n".join(locations.listing(text.splitlines())) + "\n"

@@ -23,6 +23,7 @@ from . import math as functions
 from .access import Accesses
 from .elementwise import Unprintable, element, emit, shaped
 from .instructions import with_instructions
+from .locations import location
 from .statements import lanes_of, memory_element
 
 _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
@@ -34,6 +35,7 @@ def print_kernel(
     readable: bool = False,
     target: Target | None = None,
     arguments: Sequence[str] = (),
+    origin: Sequence[str] | None = None,
 ) -> str:
     """The module of one kernel node.
 
@@ -43,12 +45,14 @@ def print_kernel(
             text, which is what the cache is keyed by.
         target: the CPU that it is for; the one at hand.
         arguments: what operands and results are called where the kernel is used, for readers.
+        origin: the kernel's own source lines; with them, statements have theirs as locations,
+            which become debug information.
 
     Raises:
         Unprintable: naming the op that has no statement.
     """
     cpu = as_cpu(target or cpu_at_hand())
-    return Printer(kernel.blocks[0], name, readable, cpu, arguments).module()
+    return Printer(kernel.blocks[0], name, readable, cpu, arguments, origin).module()
 
 
 class Printer(Accesses):
@@ -138,12 +142,14 @@ class Printer(Accesses):
     def statement(self, node: Node) -> None:
         if is_number(node):
             return
+        outer, lines = self.location, self.block.locs.get(node, ())
         if self.readable:
-            lines = self.block.locs.get(node)
             if lines:
-                self.put(f"// {', '.join(lines)}")
+                self.lines.append(f"{'  ' * self.depth}// {', '.join(lines)}")
             if not _is_memory(node) and not is_loop(node):
                 self.hint = value_name(self.block, node, self.memories)
+        if self.is_located and lines:
+            self.location = location(lines)
         special = getattr(self, f"_{node.op}", None)
         if contract.is_block(node):
             self.values[node] = contract.block(self, node)
@@ -153,6 +159,7 @@ class Printer(Accesses):
             self.values[node] = self._elementwise(node)
         else:
             raise Unprintable(f"no statement for {node.op}")
+        self.location = outer
 
     def _elementwise(self, node: Node) -> str:
         lanes = lanes_of(node.tensor)

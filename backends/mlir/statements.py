@@ -15,6 +15,7 @@ from stack.ir.types import DType, TensorType
 from stack.target import Cpu
 
 from .elementwise import element, shaped
+from .locations import location
 from .writer import Function
 
 
@@ -35,11 +36,18 @@ _OWN = re.compile(r"lo|hi|step|table|(?:t|k|k_|i|loop|slot|sum|carry\d+_|part\d+
 class Statements:
     """Lines under way, and the text of every value so far.
 
-    `readable` text has names and source lines of the IR, and `arguments` for its memory.
+    `readable` text has names and source lines of the IR, and `arguments` for its memory. With an
+    `origin`, the kernel's own source lines, statements have theirs as MLIR's locations, too.
     """
 
     def __init__(
-        self, block: Block, name: str, readable: bool, cpu: Cpu, arguments: Sequence[str] = ()
+        self,
+        block: Block,
+        name: str,
+        readable: bool,
+        cpu: Cpu,
+        arguments: Sequence[str] = (),
+        origin: Sequence[str] | None = None,
     ) -> None:
         self.block = block
         self.memories = dict(zip(block.params, arguments))
@@ -47,6 +55,9 @@ class Statements:
         self.counts: dict[str, int] = {}
         self.name = name
         self.readable = readable
+        self.is_located = origin is not None
+        # of the statement that is being printed; all of a kernel of one line are of that line
+        self.location = location(origin) if origin and len(origin) == 1 else ""
         self.cpu = cpu
         self.uses: set[Function] = set()
         self.top: list[str] = []  # constants and stack memory, before everything
@@ -77,7 +88,9 @@ class Statements:
         return name
 
     def put(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
+        # an operation with a region has its location after it
+        after = f" {self.location}" if self.location and not text.endswith("{") else ""
+        self.lines.append("  " * self.depth + text + after)
 
     def number(self, value: float, dtype: DType, lanes: int) -> str:
         inner = _literal(value, dtype)

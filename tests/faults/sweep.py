@@ -1,6 +1,8 @@
-"""Plants faults one after the other: `python tests/faults/sweep.py [PART OF A NAME] [-o FILE]`.
+"""Plants faults one after the other: `python tests/faults/sweep.py [PART OF A NAME] -o FOLDER`.
 
 Each is planted in a copy of the checkout; then the tests of its folder run, and `stackc bisect`.
+Before that, tests and bisect are held against the checkout as it is, where both must find nothing.
+Seconds are those of processors, so that they hold on a busy machine.
 """
 
 from __future__ import annotations
@@ -8,30 +10,47 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import resource
 import shutil
 import subprocess
 import sys
-import time
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from planted import FAULTS, Fault
 from programs import JAX, TEXTS, TORCH
 
+from stack.explore.table import table
+
 ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 60  # that the tests of a folder may take to find what is planted in it
+SECONDS = 60  # of processors, that tests of a folder may take to find what is planted in it
+PATIENCE = 20 * SECONDS  # by the clock, after which a command hangs
+HEADS = ("fault", "test that fails", "CPU s", "named", "bisect says")
+RIGHT = "every step is what the program was"
 LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".gpu", "__pycache__", "runs", "*.egg-info")
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found of one fault."""
+    """What was found of one fault.
+
+    Attributes:
+        test: that failed first; empty where all of them passed.
+        seconds: of processors, that the tests took.
+        said: what bisect printed.
+    """
 
     name: str
-    caught: bool
+    test: str
     seconds: float
     named: bool
     said: str
+
+    @property
+    def caught(self) -> bool:
+        return bool(self.test) and self.seconds < SECONDS
 
 
 def copy_of_checkout(folder: Path) -> Path:
@@ -65,10 +84,11 @@ def target_of(fault: Fault, folder: Path) -> str:
     return f"{path}:{fault.program}"
 
 
-def run(checkout: Path, *command: str, seconds: float) -> tuple[int, str]:
-    """Exit code and output of a command of the copy; 124 where it takes too long."""
+def run(checkout: Path, *command: str) -> tuple[int, str, float]:
+    """Exit code, output and seconds of processors of a command of the copy; 124 where it hangs."""
     paths = os.pathsep.join([str(checkout), str(checkout / "tests")])
     env = {**os.environ, "PYTHONPATH": paths, "STACK_CACHE_DIR": str(checkout / "cache")}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     try:
         done = subprocess.run(
             [sys.executable, "-m", *command],
@@ -76,44 +96,79 @@ def run(checkout: Path, *command: str, seconds: float) -> tuple[int, str]:
             env=env,
             capture_output=True,
             text=True,
-            timeout=seconds,
+            timeout=PATIENCE,
             check=False,
         )
+        code, said = done.returncode, done.stdout + done.stderr
     except subprocess.TimeoutExpired:
-        return 124, f"more than {seconds:g} s"
-    return done.returncode, done.stdout + done.stderr
+        code, said = 124, f"more than {PATIENCE} s"
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return code, said, round(spent, 1)
+
+
+def run_tests(checkout: Path, tests: Iterable[str]) -> tuple[str, float]:
+    """The first test that fails, and the seconds that this took."""
+    options = ("-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
+    code, said, seconds = run(checkout, "pytest", *options, *(f"tests/{t}" for t in tests))
+    failed = re.search(r"^FAILED (\S+)", said, re.MULTILINE)
+    if code not in (0, 1) or (code == 1) != (failed is not None):
+        raise RuntimeError(f"pytest ended with {code}: {said[-2000:]}")
+    return failed.group(1) if failed else "", seconds
+
+
+def run_bisect(checkout: Path, fault: Fault, folder: Path) -> str:
+    """What bisect says of a fault's program."""
+    machine = ["--backend", fault.backend]
+    machine += ["--target", "sm_90"] if fault.backend != "mlir" else []
+    return run(checkout, "stack", "bisect", target_of(fault, folder), *machine)[1].strip()
 
 
 def try_fault(checkout: Path, fault: Fault, folder: Path) -> Outcome:
     """Plant, test, bisect, and take it out again."""
     before = plant(checkout, fault)
     try:
-        start = time.perf_counter()
-        tests = [f"tests/{test}" for test in fault.tests]
-        options = ("-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
-        code, _ = run(checkout, "pytest", *options, *tests, seconds=SECONDS)
-        seconds = time.perf_counter() - start
-        said = "nothing here runs its code"
-        if fault.expected:
-            machine = ["--backend", fault.backend]
-            machine += ["--target", "sm_90"] if fault.backend != "mlir" else []
-            argv = ("stack", "bisect", target_of(fault, folder), *machine)
-            said = run(checkout, *argv, seconds=3 * SECONDS)[1].strip()
+        test, seconds = run_tests(checkout, fault.tests)
+        said = run_bisect(checkout, fault, folder) if fault.expected else "not run here"
     finally:
         (checkout / fault.file).write_text(before, encoding="utf-8")
-    named = bool(fault.expected) and fault.expected in said and "every step is" not in said
-    return Outcome(fault.name, code == 1, round(seconds, 1), named, said[:400])
+    named = bool(fault.expected) and fault.expected in said and RIGHT not in said
+    return Outcome(fault.name, test, seconds, named, said)
+
+
+def control(checkout: Path, faults: Sequence[Fault], folder: Path) -> None:
+    """Without a fault no test fails and bisect finds nothing. Raises AssertionError."""
+    tests = dict.fromkeys(test for fault in faults for test in fault.tests)
+    failed, _ = run_tests(checkout, tests)
+    assert not failed, f"without a fault {failed} fails"
+    shown = {(f.program, f.backend): f for f in faults if f.expected}
+    for fault in shown.values():
+        said = run_bisect(checkout, fault, folder)
+        assert said.endswith(RIGHT), f"without a fault, of {fault.program}: {said}"
 
 
 def sweep(folder: Path, part: str = "") -> list[Outcome]:
     """All faults, those whose name has `part`."""
     checkout = copy_of_checkout(folder)
+    faults = [fault for fault in FAULTS if part in fault.name]
+    control(checkout, faults, folder)
     found: list[Outcome] = []
-    for fault in FAULTS:
-        if part in fault.name:
-            found.append(try_fault(checkout, fault, folder))
-            print(json.dumps(asdict(found[-1])), flush=True)
+    for fault in faults:
+        found.append(try_fault(checkout, fault, folder))
+        print(json.dumps(asdict(found[-1])), flush=True)
     return found
+
+
+def report(found: Sequence[Outcome]) -> str:
+    """A line for each fault: the test that fails, its seconds, what bisect says; then the sums."""
+    rows = [
+        (o.name, o.test.rpartition("/")[2] or "-", str(o.seconds), "yes" if o.named else "no",
+         " ".join(o.said.split()))
+        for o in found
+    ]  # fmt: skip
+    caught, named = sum(o.caught for o in found), sum(o.named for o in found)
+    sums = f"{len(found)} faults: {caught} caught by their folder's tests in {SECONDS} s of CPU,"
+    return f"{table(HEADS, rows)}\n{sums} {named} named by bisect"
 
 
 def main() -> int:
@@ -123,9 +178,7 @@ def main() -> int:
     parser.add_argument("-o", "--folder", type=Path, required=True)
     args = parser.parse_args()
     args.folder.mkdir(parents=True, exist_ok=True)
-    found = sweep(args.folder, args.part)
-    caught, named = sum(o.caught for o in found), sum(o.named for o in found)
-    print(f"{len(found)} faults: {caught} caught by their folder's tests, {named} named by bisect")
+    print(report(sweep(args.folder, args.part)))
     return 0
 
 

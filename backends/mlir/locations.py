@@ -1,0 +1,68 @@
+"""Source lines on their way to machine code: MLIR's locations, LLVM's debug information, listings.
+
+Kernels that run are compiled without them, so that equal kernels have equal text; those that are
+looked at have the same instructions with lines.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+OWN = "-"  # the file of what has no source line: MLIR's name for the text that it was given
+SCOPES = "builtin.module(ensure-debug-info-scope-on-llvm-func{emission-kind=LineTablesOnly})"
+_LINE = re.compile(r"(?:; )?(?:\./)?(\S+:\d+)(?: \(discriminator \d+\))?")
+_SCOPE = re.compile(r"(?:; )?[\w.$]+\(\):")
+
+
+def location(lines: Sequence[str]) -> str:
+    """`loc("block.py":42:0)` of `block.py:42 Attn.wq`; of several lines, all of them fused."""
+    places = dict.fromkeys(_place(line) for line in lines)
+    return f"loc({next(iter(places))})" if len(places) == 1 else f"loc(fused[{', '.join(places)}])"
+
+
+def _place(line: str) -> str:
+    file, _, number = line.split(" ")[0].rpartition(":")
+    escaped = (file or line).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}":{int(number) if number.isdigit() else 0}:0'
+
+
+def add_debug_info(mlir: Any, module: Any, context: Any) -> None:
+    """Give a module in the llvm dialect what DWARF lines are made of.
+
+    Functions without a source line have none, so that what is inlined of them has the line that
+    calls them.
+    """
+    mlir.passmanager.PassManager.parse(SCOPES, context).run(module.operation)
+    nowhere = mlir.ir.Location.unknown(context)
+    for function in module.body.operations:
+        inside = list(_operations(function.operation))
+        if not any(_is_source(op.location) for op in inside):
+            for op in (function.operation, *inside):
+                op.location = nowhere
+
+
+def _operations(op: Any) -> Iterator[Any]:
+    for region in op.regions:
+        for block in region.blocks:
+            for inner in block.operations:
+                yield inner.operation
+                yield from _operations(inner.operation)
+
+
+def _is_source(found: Any) -> bool:
+    return re.search(r'"(?!-")[^"]+":\d+:\d+', str(found)) is not None
+
+
+def listing(lines: Iterable[str]) -> Iterator[str]:
+    """A disassembly with lines, as `objdump -l` prints it, with each source line as a comment."""
+    for line in lines:
+        found = _LINE.fullmatch(line)
+        if found is None:
+            if not _SCOPE.fullmatch(line):
+                yield line
+        elif found[1].startswith(f"{OWN}:"):
+            yield "; no source line"
+        else:
+            yield f"; {found[1]}"

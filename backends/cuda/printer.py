@@ -19,7 +19,9 @@ from stack.ir.node import Block, Node, walk
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
+from ..runtime.lines import place_of, quoted
 from ..runtime.names import value_name
+from ..runtime.records import kernel_lines
 from .access import Access
 from .expressions import FUNCTIONS, Unprintable, c_type, convert, expression, literal
 from .fragments import Fragments
@@ -44,6 +46,7 @@ def print_kernel(
     readable: bool = False,
     lines: Sequence[str] = (),
     arguments: Sequence[str] = (),
+    located: bool = False,
 ) -> Source:
     """The CUDA C++ of one kernel node at the loop level.
 
@@ -54,6 +57,8 @@ def print_kernel(
             text, which is what the cache is keyed by.
         lines: where the kernel as a whole comes from.
         arguments: what operands and results are called where the kernel is used, for readers.
+        located: with source lines as `#line`, which machine code then has too; statements that have
+            none are of the kernel's line where it has one alone.
 
     Raises:
         Unprintable: naming the op that has no statement.
@@ -61,6 +66,8 @@ def print_kernel(
     safe = f"{name}_kernel" if name in RESERVED else name
     warps = int(kernel.attrs.get("warps") or 1)
     printer = Printer(kernel.blocks[0], safe, readable, warps, arguments)
+    if located:
+        printer.locate(kernel_lines(kernel, lines))
     return printer.source(len(kernel.args), lines)
 
 
@@ -88,6 +95,8 @@ class Printer:
         self.since = Touched()  # since the last wait, at this place
         self.under_way = 0.0  # groups of copies, at most
         self.shown: tuple[str, ...] = ()
+        self.location = ""  # `#line` of the statement that is being printed
+        self.is_located = False
         outer = {p: str(p.attrs["name"]) for p in block.params}
         self.roots = roots_of(block, outer)
         nodes = [node for _, node in walk(block)]
@@ -124,7 +133,12 @@ class Printer:
     # ---- statements
 
     def put(self, text: str) -> None:
-        self.lines.append("  " * self.depth + text)
+        self.lines.append(f"{self.location}{'  ' * self.depth}{text}")
+
+    def locate(self, origin: Sequence[str]) -> None:
+        """Print statements with `#line`; `origin` are the lines of the whole kernel."""
+        self.is_located = True
+        self.location = _line(origin if len(origin) == 1 else ())
 
     def fresh(self, hint: str) -> str:
         hint = _NUMBER.sub("", hint)
@@ -239,7 +253,14 @@ class Printer:
         if node.op == "item":
             self.values[node] = self.parts[node.args[0]][int(node.attrs["index"])]
             return
-        self._comment(node)
+        outer, lines = self.location, self.block.locs.get(node, ())
+        self._comment(lines)
+        if self.is_located and lines:
+            self.location = _line(lines)
+        self._print(node)
+        self.location = outer
+
+    def _print(self, node: Node) -> None:
         if node.op == "loop":
             self.loops.print(node)
             return
@@ -260,8 +281,7 @@ class Printer:
         else:
             raise Unprintable(f"no statement for {node.op}")
 
-    def _comment(self, node: Node) -> None:
-        lines = self.block.locs.get(node, ())
+    def _comment(self, lines: tuple[str, ...]) -> None:
         if self.readable and lines and lines != self.shown:
             self.shown = lines
             self.put(f"// {', '.join(lines)}")
@@ -406,6 +426,12 @@ def _subject(node: Node) -> Node:
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:
     return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
+
+
+def _line(lines: Sequence[str]) -> str:
+    """`#line 42 "block.py"` for the next line: of several source lines the first."""
+    file, number = place_of(lines[0]) if lines else ("", 0)
+    return f"#line {max(number, 1)} {quoted(file)}\n"
 
 
 def _power_of_two(size: int) -> int:

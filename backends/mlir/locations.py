@@ -10,6 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from ..runtime.lines import NOWHERE, place_of, quoted
+
 OWN = "-"  # the file of what has no source line: MLIR's name for the text that it was given
 SCOPES = "builtin.module(ensure-debug-info-scope-on-llvm-func{emission-kind=LineTablesOnly})"
 _LINE = re.compile(r"(?:; )?(?:\./)?(\S+:\d+)(?: \(discriminator \d+\))?")
@@ -23,9 +25,8 @@ def location(lines: Sequence[str]) -> str:
 
 
 def _place(line: str) -> str:
-    file, _, number = line.split(" ")[0].rpartition(":")
-    escaped = (file or line).replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}":{int(number) if number.isdigit() else 0}:0'
+    file, number = place_of(line)
+    return f"{quoted(file)}:{number}:0"
 
 
 def add_debug_info(mlir: Any, module: Any, context: Any) -> None:
@@ -63,6 +64,6 @@ def listing(lines: Iterable[str]) -> Iterator[str]:
             if not _SCOPE.fullmatch(line):
                 yield line
         elif found[1].startswith(f"{OWN}:"):
-            yield "; no source line"
+            yield NOWHERE
         else:
             yield f"; {found[1]}"

@@ -88,9 +88,12 @@ def _match(site: Site, block: str, given: Sequence[Type], expected: Sequence[Typ
 def _evaluate(
     space: Any, node: Node, run: Callable[..., tuple[Any, ...]], *args: Any
 ) -> tuple[Any, ...] | Any:
-    from stack.ir.streaming import expanded
+    from stack.ir.streaming import InTiles, expanded
 
-    results = run(expanded(node), args)
+    if isinstance(space, InTiles) and "part" not in node.attrs:
+        results = space.stream(node, args)
+    else:
+        results = run(expanded(node), args)
     return results if isinstance(node.type, TupleType) else results[0]
 
 

@@ -34,6 +34,12 @@ TEXTS = {
   return %z
 }
 """,
+    "turned": """func @f(%x: f32[4, 4, 4]) -> (f32[4, 4, 2, 4]) at tensor {
+  %a = transpose(%x) {perm=[1, 2, 0]} : f32[4, 4, 4] from "m.py:1"
+  %b = broadcast(%a) {axes=[0, 1, 3]} : f32[4, 4, 2, 4] from "m.py:2"
+  return %b
+}
+""",
     "folds": """func @f(%x: f32[8]) -> (f32[8], f32[8]) at tensor {
   %i = iota() {axis=0} : f32[8] from "m.py:1"
   %e = exp(%i) : f32[8] from "m.py:2"
@@ -81,19 +87,23 @@ TEXTS = {
   return %y
 }
 """,
-    "biased": """func @f(%q: f32[96, 16], %k: f32[16, 96], %v: f32[96, 8], %bias: f32[96]) -> (f32[96, 8]) at tensor {
-  %s = dot(%q, %k) {rule="a k, k b -> a b"} : f32[96, 96] from "m.py:1"
-  %far = broadcast(%bias) {axes=[1]} : f32[96, 96] from "m.py:2"
-  %t = add(%s, %far) : f32[96, 96] from "m.py:2"
-  %m = reduce(%t) {axes=[1], kind="max"} : f32[96] from "m.py:3"
-  %wide = broadcast(%m) {axes=[0]} : f32[96, 96] from "m.py:3"
-  %d = sub(%t, %wide) : f32[96, 96] from "m.py:3"
-  %e = exp(%d) : f32[96, 96] from "m.py:4"
-  %l = reduce(%e) {axes=[1], kind="sum"} : f32[96] from "m.py:5"
-  %o = dot(%e, %v) {rule="a k, k b -> a b"} : f32[96, 8] from "m.py:6"
-  %below = broadcast(%l) {axes=[0]} : f32[96, 8] from "m.py:7"
-  %y = div(%o, %below) : f32[96, 8] from "m.py:7"
-  return %y
+    "centred": """func @f(%q: f32[64, 8], %k: f32[65, 8], %v: f32[65, 4], %g: f32[64, 4]) -> (f32[64, 8]) at tensor {
+  %x = dot(%q, %k) {rule="m d, k d -> m k"} : f32[64, 65] from "m.py:1"
+  %m = reduce(%x) {axes=[1], kind="max"} : f32[64] from "m.py:2"
+  %wide = broadcast(%m) {axes=[0]} : f32[64, 65] from "m.py:2"
+  %d = sub(%x, %wide) : f32[64, 65] from "m.py:2"
+  %e = exp(%d) : f32[64, 65] from "m.py:2"
+  %l = reduce(%e) {axes=[1], kind="sum"} : f32[64] from "m.py:3"
+  %below = broadcast(%l) {axes=[0]} : f32[64, 65] from "m.py:3"
+  %p = div(%e, %below) : f32[64, 65] from "m.py:3"
+  %h = dot(%g, %v) {rule="m n, k n -> m k"} : f32[64, 65] from "m.py:4"
+  %t = mul(%p, %h) : f32[64, 65] from "m.py:5"
+  %r = reduce(%t) {axes=[1], kind="sum"} : f32[64] from "m.py:5"
+  %o = broadcast(%r) {axes=[0]} : f32[64, 65] from "m.py:6"
+  %w = mul(%p, %o) : f32[64, 65] from "m.py:6"
+  %u = sub(%t, %w) : f32[64, 65] from "m.py:6"
+  %z = dot(%u, %k) {rule="m k, k d -> m d"} : f32[64, 8] from "m.py:7"
+  return %z
 }
 """,
     "held": """func @f(%x: f32[64, 64], %w: f32[64, 64]) -> (f32[8, 8, 64], f32[64, 64]) at tensor {

@@ -1,7 +1,7 @@
 """Plants faults one after the other: `python tests/faults/sweep.py [PART OF A NAME] -o FOLDER`.
 
 Each is planted in a copy of the checkout; then the tests of its folder run, and `stackc bisect`.
-Before that, tests and bisect are held against the checkout as it is, where both must find nothing.
+In the end both are held against the checkout as it is, where they must find nothing.
 Seconds are those of processors, so that they hold on a busy machine.
 """
 
@@ -37,7 +37,7 @@ class Outcome:
     """What was found of one fault.
 
     Attributes:
-        test: that failed first; empty where all of them passed.
+        test: the function that failed first; empty where all of them passed.
         seconds: of processors, that the tests took.
         said: what bisect printed.
     """
@@ -108,10 +108,10 @@ def run(checkout: Path, *command: str) -> tuple[int, str, float]:
 
 
 def run_tests(checkout: Path, tests: Iterable[str]) -> tuple[str, float]:
-    """The first test that fails, and the seconds that this took."""
+    """The first test function that fails, and the seconds that this took."""
     options = ("-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu")
-    code, said, seconds = run(checkout, "pytest", *options, *(f"tests/{t}" for t in tests))
-    failed = re.search(r"^FAILED (\S+)", said, re.MULTILINE)
+    code, said, seconds = run(checkout, "pytest", *options, *tests)
+    failed = re.search(r"^FAILED ([^\s\[]+)", said, re.MULTILINE)
     if code not in (0, 1) or (code == 1) != (failed is not None):
         raise RuntimeError(f"pytest ended with {code}: {said[-2000:]}")
     return failed.group(1) if failed else "", seconds
@@ -128,7 +128,7 @@ def try_fault(checkout: Path, fault: Fault, folder: Path) -> Outcome:
     """Plant, test, bisect, and take it out again."""
     before = plant(checkout, fault)
     try:
-        test, seconds = run_tests(checkout, fault.tests)
+        test, seconds = run_tests(checkout, [f"tests/{test}" for test in fault.tests])
         said = run_bisect(checkout, fault, folder) if fault.expected else "not run here"
     finally:
         (checkout / fault.file).write_text(before, encoding="utf-8")
@@ -136,10 +136,10 @@ def try_fault(checkout: Path, fault: Fault, folder: Path) -> Outcome:
     return Outcome(fault.name, test, seconds, named, said)
 
 
-def control(checkout: Path, faults: Sequence[Fault], folder: Path) -> None:
-    """Without a fault no test fails and bisect finds nothing. Raises AssertionError."""
-    tests = dict.fromkeys(test for fault in faults for test in fault.tests)
-    failed, _ = run_tests(checkout, tests)
+def control(checkout: Path, folder: Path, faults: Sequence[Fault], found: list[Outcome]) -> None:
+    """Without a fault these tests pass and bisect finds nothing. Raises AssertionError."""
+    tests = dict.fromkeys(outcome.test for outcome in found if outcome.test)
+    failed, _ = run_tests(checkout, tests) if tests else ("", 0.0)
     assert not failed, f"without a fault {failed} fails"
     shown = {(f.program, f.backend): f for f in faults if f.expected}
     for fault in shown.values():
@@ -151,11 +151,11 @@ def sweep(folder: Path, part: str = "") -> list[Outcome]:
     """All faults, those whose name has `part`."""
     checkout = copy_of_checkout(folder)
     faults = [fault for fault in FAULTS if part in fault.name]
-    control(checkout, faults, folder)
     found: list[Outcome] = []
     for fault in faults:
         found.append(try_fault(checkout, fault, folder))
         print(json.dumps(asdict(found[-1])), flush=True)
+    control(checkout, folder, faults, found)
     return found
 
 

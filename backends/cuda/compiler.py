@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,8 @@ from stack.run.cache import Cache, cache_folder
 
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
+from ..device.tools import disassemble
+from ..runtime.lines import in_full, origin
 from ..runtime.names import argument_names
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import nvrtc
@@ -25,6 +28,7 @@ if TYPE_CHECKING:
     from ..device.launch import Loaded
 
 Artifacts = dict[str, str | Callable[[], str]]
+_LOC = re.compile(r"^\s*\.loc\s+1 (\d+).*$", re.MULTILINE)
 
 
 class Compiler:
@@ -40,6 +44,7 @@ class Compiler:
         self.sources: dict[Node, Source] = {}
         self.binaries: dict[str, nvrtc.Binary] = {}
         self.readable: dict[str, Source] = {}
+        self.origins: dict[str, tuple[str, ...]] = {}
         self.taken: set[str] = set()
 
     def source(self, node: Node) -> Source:
@@ -79,6 +84,7 @@ class Compiler:
             symbol = "".join(c if c.isalnum() else "_" for c in name)
             lines, arguments = self.lines.get(node, ()), self.arguments.get(node, ())
             self.readable[text] = print_kernel(node, symbol, True, lines, arguments)
+            self.origins[text] = in_full(self.source(node).origins, kernel_lines(node, lines))
         return self.binaries[text]
 
     def describe(self, node: Node) -> Kernel:
@@ -116,9 +122,20 @@ class Compiler:
 
         return {
             "cuda": stage(lambda text: self.readable[text].text),
-            "ptx": stage(lambda text: nvrtc.compile_ptx(text, self.target)),
-            "sass": stage(lambda text: nvrtc.disassemble(self.binaries[text])),
+            "ptx": stage(self._ptx),
+            "sass": stage(self._sass),
         }
+
+    def _ptx(self, text: str) -> str:
+        lines = self.origins[text]
+        return _LOC.sub(
+            lambda m: f"{m[0]} // {origin(lines, int(m[1])) or 'no source line'}",
+            nvrtc.compile_ptx(text, self.target),
+        )
+
+    def _sass(self, text: str) -> str:
+        cubin, lines = nvrtc.cubin_with_lines(text, self.target), self.origins[text]
+        return disassemble(cubin, lambda number: origin(lines, number))
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:

@@ -6,14 +6,10 @@ import hashlib
 import importlib.util
 import json
 import re
-import shutil
-import subprocess
-import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from stack.errors import StackError, UsageError
@@ -92,7 +88,12 @@ def answer(asked: Reply) -> Reply:
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportAttributeAccessIssue]
 
     log = _Log()
-    options = ProgramOptions(arch=_specific(asked["target"]), std=STANDARD, ptxas_options=["-v"])
+    options = ProgramOptions(
+        arch=_specific(asked["target"]),
+        std=STANDARD,
+        ptxas_options=["-v"],
+        lineinfo=bool(asked.get("lines")),
+    )
     try:
         code = Program(asked["text"], "c++", options).compile("cubin", logs=log).code
     except Exception as error:
@@ -148,8 +149,19 @@ def _stored(store: Cache | None, key: str) -> Reply | None:
     return None if held is None else json.loads(held)
 
 
+def cubin_with_lines(text: str, target: str) -> bytes:
+    """The same machine code with line numbers of the text. Raises StackError."""
+    (reply,) = worker_pool().compile([{"text": text, "target": target, "lines": True}])
+    if "error" in reply:
+        raise StackError(str(reply["error"]))
+    return b64decode(reply["cubin"])
+
+
 def compile_ptx(text: str, target: str) -> str:
-    """A kernel as PTX text. Without cuda.core, which asks the driver what PTX it would load."""
+    """A kernel as PTX text with line numbers.
+
+    Without cuda.core, which asks the driver what PTX it would load.
+    """
     from cuda.bindings import nvrtc  # pyright: ignore[reportAttributeAccessIssue]
 
     def check(result: tuple[Any, ...]) -> Any:
@@ -157,7 +169,7 @@ def compile_ptx(text: str, target: str) -> str:
             raise StackError(f"NVRTC refused a kernel for {target}: {result[0]}")
         return result[1] if len(result) == 2 else None
 
-    options = [f"-arch={_specific(check_target(target))}", f"-std={STANDARD}"]
+    options = [f"-arch={_specific(check_target(target))}", f"-std={STANDARD}", "-lineinfo"]
     program = check(nvrtc.nvrtcCreateProgram(text.encode(), b"kernel.cu", 0, [], []))
     check(nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options]))
     size = check(nvrtc.nvrtcGetPTXSize(program))
@@ -186,35 +198,3 @@ def _usage(log: str) -> dict[str, int]:
     """What a kernel takes, by the assembler's report."""
     found = {name: re.search(pattern, log) for name, pattern in USAGE.items()}
     return {name: int(number[1]) if number else 0 for name, number in found.items()}
-
-
-# ---- disassembly
-
-
-def find_tool(name: str) -> str | None:
-    """A tool of CUDA's on the path, or in the triton wheel."""
-    found = shutil.which(name)
-    if found:
-        return found
-    spec = importlib.util.find_spec("triton")
-    for folder in (spec.submodule_search_locations or []) if spec else []:
-        path = Path(folder) / "backends" / "nvidia" / "bin" / name
-        if path.is_file():
-            return str(path)
-    return None
-
-
-def disassemble(binary: Binary) -> str:
-    """SASS text, or a note on what is missing."""
-    tool = find_tool("cuobjdump")
-    if tool is None:
-        return "// no cuobjdump: install triton or the CUDA toolkit to see machine code\n"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(binary.cubin)
-        file.flush()
-        done = subprocess.run(
-            [tool, "-sass", file.name], capture_output=True, text=True, check=False, timeout=60
-        )
-    if done.returncode:
-        return f"// {tool} failed: {done.stderr.strip()}\n"
-    return done.stdout

@@ -19,9 +19,7 @@ from stack.ir.node import Block, Node, walk
 from stack.ir.types import TensorType
 from stack.ir.warp_ops import WARP
 
-from ..runtime.lines import place_of, quoted
 from ..runtime.names import value_name
-from ..runtime.records import kernel_lines
 from .access import Access
 from .expressions import FUNCTIONS, Unprintable, c_type, convert, expression, literal
 from .fragments import Fragments
@@ -46,7 +44,6 @@ def print_kernel(
     readable: bool = False,
     lines: Sequence[str] = (),
     arguments: Sequence[str] = (),
-    located: bool = False,
 ) -> Source:
     """The CUDA C++ of one kernel node at the loop level.
 
@@ -57,8 +54,6 @@ def print_kernel(
             text, which is what the cache is keyed by.
         lines: where the kernel as a whole comes from.
         arguments: what operands and results are called where the kernel is used, for readers.
-        located: with source lines as `#line`, which machine code then has too; statements that have
-            none are of the kernel's line where it has one alone.
 
     Raises:
         Unprintable: naming the op that has no statement.
@@ -66,8 +61,6 @@ def print_kernel(
     safe = f"{name}_kernel" if name in RESERVED else name
     warps = int(kernel.attrs.get("warps") or 1)
     printer = Printer(kernel.blocks[0], safe, readable, warps, arguments)
-    if located:
-        printer.locate(kernel_lines(kernel, lines))
     return printer.source(len(kernel.args), lines)
 
 
@@ -95,8 +88,8 @@ class Printer:
         self.since = Touched()  # since the last wait, at this place
         self.under_way = 0.0  # groups of copies, at most
         self.shown: tuple[str, ...] = ()
-        self.location = ""  # `#line` of the statement that is being printed
-        self.is_located = False
+        self.origin = ""  # the source line of the statement that is being printed
+        self.origins: list[str] = []
         outer = {p: str(p.attrs["name"]) for p in block.params}
         self.roots = roots_of(block, outer)
         nodes = [node for _, node in walk(block)]
@@ -133,12 +126,8 @@ class Printer:
     # ---- statements
 
     def put(self, text: str) -> None:
-        self.lines.append(f"{self.location}{'  ' * self.depth}{text}")
-
-    def locate(self, origin: Sequence[str]) -> None:
-        """Print statements with `#line`; `origin` are the lines of the whole kernel."""
-        self.is_located = True
-        self.location = _line(origin if len(origin) == 1 else ())
+        self.lines.append("  " * self.depth + text)
+        self.origins += [self.origin] * (1 + text.count("\n"))
 
     def fresh(self, hint: str) -> str:
         hint = _NUMBER.sub("", hint)
@@ -200,11 +189,14 @@ class Printer:
             self.statement(node)
         head = f"// {', '.join(origin)}\n" if origin else ""
         head += f'extern "C" __global__ void __launch_bounds__({WARP * self.warps})\n'
-        body = "\n".join([f"{head}{self.name}({', '.join(arguments)}) {{", *self.lines, "}\n"])
+        head += f"{self.name}({', '.join(arguments)}) {{"
+        body = "\n".join([head, *self.lines, "}\n"])
+        before = prelude(body)
+        origins = ("",) * f"{before}{head}\n".count("\n") + tuple(self.origins)
         dynamic = self.shared if self.is_placed else 0
         return Source(
-            self.name, prelude(body) + body, max(blocks, 1), self.warps, dynamic,
-            self.shared - dynamic,
+            self.name, before + body, max(blocks, 1), self.warps, dynamic,
+            self.shared - dynamic, origins,
         )  # fmt: skip
 
     def _grid_indices(self, loops: Sequence[Node]) -> None:
@@ -253,12 +245,11 @@ class Printer:
         if node.op == "item":
             self.values[node] = self.parts[node.args[0]][int(node.attrs["index"])]
             return
-        outer, lines = self.location, self.block.locs.get(node, ())
+        outer, lines = self.origin, self.block.locs.get(node, ())
         self._comment(lines)
-        if self.is_located and lines:
-            self.location = _line(lines)
+        self.origin = lines[0] if lines else outer
         self._print(node)
-        self.location = outer
+        self.origin = outer
 
     def _print(self, node: Node) -> None:
         if node.op == "loop":
@@ -426,12 +417,6 @@ def _subject(node: Node) -> Node:
 
 def _sizes(type_: TensorType) -> tuple[int, ...]:
     return tuple(int(s) for s in type_.shape)  # pyright: ignore[reportArgumentType]
-
-
-def _line(lines: Sequence[str]) -> str:
-    """`#line 42 "block.py"` for the next line: of several source lines the first."""
-    file, number = place_of(lines[0]) if lines else ("", 0)
-    return f"#line {max(number, 1)} {quoted(file)}\n"
 
 
 def _power_of_two(size: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from stack.ir.warp_ops import WARP
 
@@ -17,6 +17,7 @@ class Source:
         warps: warps of a block.
         shared: bytes of shared memory that are asked for at launch.
         static_shared: bytes that the text declares.
+        origins: the source line of each line of the text; "" where it has none.
     """
 
     name: str
@@ -25,6 +26,7 @@ class Source:
     warps: int
     shared: int
     static_shared: int
+    origins: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def threads(self) -> int:

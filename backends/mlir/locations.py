@@ -10,9 +10,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from ..runtime.lines import NOWHERE, place_of, quoted
+from ..runtime.lines import OWN, place_of
 
-OWN = "-"  # the file of what has no source line: MLIR's name for the text that it was given
 SCOPES = "builtin.module(ensure-debug-info-scope-on-llvm-func{emission-kind=LineTablesOnly})"
 _LINE = re.compile(r"(?:; )?(?:\./)?(\S+:\d+)(?: \(discriminator \d+\))?")
 _SCOPE = re.compile(r"(?:; )?[\w.$]+\(\):")
@@ -26,7 +25,8 @@ def location(lines: Sequence[str]) -> str:
 
 def _place(line: str) -> str:
     file, number = place_of(line)
-    return f"{quoted(file)}:{number}:0"
+    escaped = file.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}":{number}:0'
 
 
 def add_debug_info(mlir: Any, module: Any, context: Any) -> None:
@@ -64,6 +64,6 @@ def listing(lines: Iterable[str]) -> Iterator[str]:
             if not _SCOPE.fullmatch(line):
                 yield line
         elif found[1].startswith(f"{OWN}:"):
-            yield NOWHERE
+            yield "; no source line"
         else:
             yield f"; {found[1]}"

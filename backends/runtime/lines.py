@@ -1,8 +1,10 @@
-"""Source lines in the text that compilers take, and in what they print of machine code."""
+"""Source lines of printed kernels, which compilers carry on to machine code by number."""
 
 from __future__ import annotations
 
-NOWHERE = "; no source line"
+from collections.abc import Sequence
+
+OWN = "-"  # the file of what has no source line, which is how MLIR calls the text that it is given
 
 
 def place_of(line: str) -> tuple[str, int]:
@@ -11,7 +13,16 @@ def place_of(line: str) -> tuple[str, int]:
     return (file, int(number)) if number.isdigit() else (line, 0)
 
 
-def quoted(text: str) -> str:
-    """A file's name between quotes."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+def in_full(origins: Sequence[str], whole: Sequence[str]) -> tuple[str, ...]:
+    """Source lines of a kernel's text: all of it is of the kernel's line where that is one alone.
+
+    Args:
+        origins: of each line of the text; "" where a statement has none.
+        whole: those of the kernel.
+    """
+    return (whole[0],) * len(origins) if len(whole) == 1 else tuple(origins)
+
+
+def origin(origins: Sequence[str], number: int) -> str:
+    """`block.py:42` of a line of the text, from 1; "" where it has none."""
+    return origins[number - 1].split(" ")[0] if 0 < number <= len(origins) else ""

@@ -7,20 +7,17 @@ import json
 import linecache
 import os
 import re
-import shutil
-import subprocess
-import tempfile
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from stack.errors import StackError, UsageError
 from stack.run.cache import Cache
 
+from ..device.tools import run_tool
 from ..device.worker_pool import WorkerPool, worker_pool_for
 from .expressions import TYPES
 
@@ -215,28 +212,9 @@ def _get(store: Cache | None, key: str) -> dict[str, Any] | None:
     return None if held is None else json.loads(held)
 
 
-def tool(name: str) -> str | None:
-    """A CUDA binary tool: the one that comes with Triton, or one on the path."""
-    import triton
-
-    own = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / name
-    return str(own) if own.exists() else shutil.which(name)
-
-
-def _run(name: str, code: bytes, *options: str) -> str:
-    path = tool(name)
-    if path is None:
-        return ""
-    with tempfile.NamedTemporaryFile(suffix=".ptx" if name == "ptxas" else ".cubin") as file:
-        file.write(code)
-        file.flush()
-        done = subprocess.run([path, *options, file.name], capture_output=True, text=True)
-    return done.stdout + done.stderr
-
-
 def usage(cubin: bytes) -> dict[str, int]:
     """Registers and stack (spills) of machine code, where cuobjdump is found."""
-    text = _run("cuobjdump", cubin, "--dump-resource-usage")
+    text = run_tool("cuobjdump", cubin, "--dump-resource-usage")
     found = re.search(r"REG:(\d+) STACK:(\d+)", text)
     return {"registers": int(found[1]), "stack": int(found[2])} if found else {}
 
@@ -249,13 +227,8 @@ def serialized(ptx: str) -> str:
     target = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)
     if target is None or "wgmma" not in ptx:
         return ""
-    text = _run("ptxas", ptx.encode(), "-v", f"-arch={target[1]}", "-o", os.devnull)
+    text = run_tool("ptxas", ptx.encode(), "-v", f"-arch={target[1]}", "-o", os.devnull)
     found = re.search(
         r"wgmma\S* instructions are serialized due to (.+?) (?:in|for) the func", text
     )
     return f"products are serialized: {found[1]}" if found else ""
-
-
-def disassemble(cubin: bytes) -> str:
-    """SASS."""
-    return _run("cuobjdump", cubin, "--dump-sass") or "cuobjdump was not found\n"

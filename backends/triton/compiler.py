@@ -18,13 +18,16 @@ from ..device.executable import default_device, executable
 from ..device.launch import refused_on_load
 from ..device.machine import arch_of
 from ..device.symbols import ENTRY, symbol_of
+from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
 from ..runtime.device import Kernel as Runnable
+from ..runtime.lines import in_full, origin
 from ..runtime.names import argument_names
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build
 from .launch import interpreted, loaded
+from .lines import with_lines
 from .printer import Code, Source, print_kernel
 
 Artifacts = dict[str, str | Callable[[], str]]
@@ -41,6 +44,7 @@ class Compiler:
         self.target = target
         self.sources: dict[tuple[Block, object, object, object], Source] = {}
         self.readable: dict[Code, tuple[str, Source]] = {}
+        self.whole: dict[Code, tuple[str, ...]] = {}  # source lines of kernels
         self.binaries: dict[Code, build.Binary] = {}
         self.taken: set[str] = set()
 
@@ -55,6 +59,7 @@ class Compiler:
                 symbol = "".join(c if c.isalnum() else "_" for c in name)
                 shown = print_kernel(node, symbol, True, self.arguments.get(node, ()))
                 self.readable[made.code] = (name, shown)
+                self.whole[made.code] = kernel_lines(node, self.lines.get(node, ()))
         return self.sources[key]
 
     def binary(self, source: Source) -> build.Binary:
@@ -118,13 +123,20 @@ class Compiler:
             )
 
         def at(name: str) -> Callable[[], str]:
-            return stage(lambda source: self.binary(source).stages[name])
+            return stage(lambda s: with_lines(self.binary(s).stages[name], self._origins(s)))
 
         return {
             "triton": stage(lambda source: self.readable[source.code][1].text),
             **{name: at(name) for name in build.STAGES},
-            "sass": stage(lambda source: build.disassemble(self.binary(source).cubin)),
+            "sass": stage(self._disassembled),
         }
+
+    def _disassembled(self, source: Source) -> str:
+        lines = self._origins(source)
+        return disassemble(self.binary(source).cubin, lambda number: origin(lines, number))
+
+    def _origins(self, source: Source) -> tuple[str, ...]:
+        return in_full(source.origins, self.whole[source.code])
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from stack.errors import StackError
 from stack.ir import ops
@@ -86,6 +86,7 @@ class Source:
         parameters: arrays in memory, by name.
         kinds: their element types.
         descriptors: tensor descriptors that follow the pointers as arguments.
+        origins: the source line of each line of the text; "" where it has none.
     """
 
     text: str
@@ -97,6 +98,7 @@ class Source:
     parameters: tuple[str, ...]
     kinds: tuple[str, ...]
     descriptors: tuple[Descriptor, ...]
+    origins: tuple[str, ...] = field(default=(), compare=False)
 
     @property
     def code(self) -> Code:
@@ -161,9 +163,10 @@ class _Printer(Values):
         arguments = [*parameters, *self.descriptors.values()]
         head = f"@triton.jit\ndef {self.name}({', '.join(arguments)}):\n"
         body = "\n".join(self.lines) or "    pass"
+        head = f"{HEAD}{used(body)}{head}"
         attrs = self.node.attrs
         return Source(
-            f"{HEAD}{used(body)}{head}{body}\n",
+            f"{head}{body}\n",
             self.name,
             programs,
             int(attrs.get("warps") or 4),
@@ -172,6 +175,7 @@ class _Printer(Values):
             tuple(parameters),
             tuple(p.dtype.name for p in self.body.params),
             tuple(self.descriptors),
+            ("",) * head.count("\n") + tuple(self.origins),
         )
 
     def _parameter(self, node: Node) -> str:

@@ -57,6 +57,7 @@ class Values:
         self.body = node.blocks[0]
         self.memories = dict(zip(self.body.params, arguments))
         self.lines: list[str] = []
+        self.origins: list[str] = []  # of each of them the source line
         self.text: dict[Node, str] = {}
         self.actual: dict[Node, tuple[int, ...]] = {}  # shapes before broadcasting
         self.taken = set(RESERVED)
@@ -106,10 +107,10 @@ class Values:
         return name
 
     def _line(self, text: str, node: Node | None = None) -> None:
-        comment = ""
-        if self.readable and node is not None and self.body.locs.get(node):
-            comment = f"  # {self.body.locs[node][0]}"
+        found = self.body.locs.get(node) if node is not None else None
+        comment = f"  # {found[0]}" if self.readable and found else ""
         self.lines.append("    " * self.depth + text + comment)
+        self.origins += [found[0] if found else ""] * (1 + text.count("\n"))
 
     def _assign(self, node: Node, text: str, actual: tuple[int, ...] | None = None) -> None:
         # what is compiled has no names of the program: where they differ, code is still equal

@@ -1,0 +1,61 @@
+"""CUDA's binary tools, from the path or the triton wheel, and machine code as text."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+LONGEST = 60  # seconds
+_LINE = re.compile(r'\s*//## File ".*?", line (\d+)')
+
+Origin = Callable[[int], str]  # the source line of a line of a kernel's text, "" where it has none
+
+
+def find_tool(name: str) -> str | None:
+    """A tool of CUDA's: the one that comes with triton, or one on the path."""
+    spec = importlib.util.find_spec("triton")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "backends" / "nvidia" / "bin" / name
+        if path.is_file():
+            return str(path)
+    return shutil.which(name)
+
+
+def run_tool(name: str, code: bytes, *options: str) -> str:
+    """What a tool says of code, errors included; "" where it was not found."""
+    path = find_tool(name)
+    if path is None:
+        return ""
+    with tempfile.NamedTemporaryFile(suffix=".ptx" if name == "ptxas" else ".cubin") as file:
+        file.write(code)
+        file.flush()
+        command = [path, *options, file.name]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST)
+    return done.stdout + done.stderr
+
+
+def disassemble(cubin: bytes, origin: Origin) -> str:
+    """SASS with source lines, or a note on what is missing."""
+    text = run_tool("nvdisasm", cubin, "-c", "-gi")
+    if "/*0000*/" not in text:
+        return f"// no disassembly: {text.strip() or 'nvdisasm was not found'}\n"
+    return "\n".join(_listing(text, origin)) + "\n"
+
+
+def _listing(text: str, origin: Origin) -> Iterator[str]:
+    """The lines of nvdisasm; code that is inlined is of the line that calls it."""
+    found = shown = ""
+    for line in text.splitlines():
+        match = _LINE.match(line)
+        if match:
+            found = origin(int(match[1])) or "no source line"
+        elif line.strip() and not line.startswith("nvdisasm warning"):
+            if found != shown:
+                shown = found
+                yield f"// {found}"
+            yield line

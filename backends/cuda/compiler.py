@@ -135,7 +135,7 @@ class Compiler:
 
     def _sass(self, text: str) -> str:
         cubin, lines = nvrtc.cubin_with_lines(text, self.target), self.origins[text]
-        return disassemble(cubin, lambda number: origin(lines, number))
+        return disassemble(cubin, lambda _, number: origin(lines, number))
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:

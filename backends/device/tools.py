@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 LONGEST = 60  # seconds
-_LINE = re.compile(r'\s*//## File ".*?", line (\d+)')
+_LINE = re.compile(r'\s*//## File "(.*?)", line (\d+)')
 
-Origin = Callable[[int], str]  # the source line of a line of a kernel's text, "" where it has none
+# of a file that a compiler was told and a line there: the source line, "" where it has none
+Origin = Callable[[str, int], str]
 
 
 def find_tool(name: str) -> str | None:
@@ -53,7 +54,7 @@ def _listing(text: str, origin: Origin) -> Iterator[str]:
     for line in text.splitlines():
         match = _LINE.match(line)
         if match:
-            found = origin(int(match[1])) or "no source line"
+            found = origin(match[1], int(match[2])) or "no source line"
         elif line.strip() and not line.startswith("nvdisasm warning"):
             if found != shown:
                 shown = found

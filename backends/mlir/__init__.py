@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 
-from stack.run.backend import Backend, Lowering, Machine
+from stack.run.backend import Backend, Lowering, Machine, Resume
 from stack.target import cpu_at_hand
 
-from .compiler import compile_program, inspect_program
+from .compiler import compile_program, inspect_program, resume_program
 
 # no code for these yet: their groups run through NumPy and are labelled library
 REFUSED = "erfinv,digamma"
@@ -23,6 +23,7 @@ BACKEND = Backend(
     name="mlir",
     compile=compile_program,
     inspect=inspect_program,
+    resume=Resume(("mlir", "llvm"), resume_program),
     missing=_missing,
     lowering=Lowering(
         level="loop",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from stack.errors import KernelRefused
+from stack.errors import KernelRefused, ParseError, StackError
 from stack.ir.names import unique_name
 from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_kernel
@@ -22,6 +23,7 @@ from .instructions import check_runs_here, cpu_of, is_assembled_here
 from .printer import print_kernel
 
 ENTRY = "kernel"
+_PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
 # bytes of a kernel's text: LLVM compiles in this process, where nothing else bounds its time
 MOST_TEXT = 1 << 20
@@ -30,8 +32,11 @@ MOST_TEXT = 1 << 20
 class Compiler:
     """Native kernels by text: equal bodies are compiled once, and have one name."""
 
-    def __init__(self, cache: Cache | None, cpu: Cpu) -> None:
+    def __init__(
+        self, cache: Cache | None, cpu: Cpu, given: Mapping[str, str] | None = None
+    ) -> None:
         self.cache, self.cpu = cache, cpu
+        self.given = given or {}  # by name, in the place of what is printed
         self.kernels: dict[str, jit.Kernel] = {}
         self.texts: dict[Block, str] = {}
         self.names: dict[str, str] = {}
@@ -65,9 +70,25 @@ class Compiler:
         if text not in self.kernels:
             if len(text) > MOST_TEXT:
                 raise jit.CompileError(f"{len(text)} bytes of text, at most {MOST_TEXT} are taken")
-            self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
-            self.name(node)
+            given = self.given.get(self.name(node))
+            if given is None:
+                self.kernels[text] = jit.build(text, [ENTRY], self.cache)[ENTRY]
+            else:
+                self.kernels[text] = self._build_given(text, given)
         return self.kernels[text]
+
+    def _build_given(self, text: str, given: str) -> jit.Kernel:
+        """A kernel of which a person has written the text. Raises ParseError, StackError."""
+        self.readable[text] = given
+        self.located[text] = lambda: given
+        symbol = symbol_of(self.names[text])
+        try:
+            return jit.build(given, [symbol], self.cache)[symbol]
+        except jit.CompileError as error:
+            place = _PLACE.search(str(error))
+            if place is None:
+                raise StackError(f"kernel {self.names[text]}: {error}") from error
+            raise ParseError(place[3], int(place[1]), int(place[2])) from error
 
     def name(self, node: Node) -> str:
         """What a kernel is called; the first of equal ones is printed for readers."""
@@ -79,9 +100,8 @@ class Compiler:
         return self.names[text]
 
     def _readable(self, node: Node, name: str, origin: Sequence[str] | None = None) -> str:
-        symbol = "".join(c if c.isalnum() else "_" for c in name)
         arguments = self.arguments.get(node, ())
-        return print_kernel(node, symbol, True, self.cpu, arguments, origin)
+        return print_kernel(node, symbol_of(name), True, self.cpu, arguments, origin)
 
     def text(self, node: Node) -> str:
         """What is compiled: the kernel without names and source lines."""
@@ -116,6 +136,17 @@ class Compiler:
         return f"; the LLVM of this machine has no code for {self.cpu.name}\n"
 
 
+def symbol_of(name: str) -> str:
+    """The function of a kernel in the text that people read."""
+    return "".join(c if c.isalnum() else "_" for c in name)
+
+
+def resume_program(func: Func, texts: Mapping[str, str], options: dict[str, Any]) -> Executable:
+    """A program some of whose kernels are given as MLIR text, by name."""
+    compiler = Compiler(Cache(cache_folder() / "mlir"), cpu_of(options), texts)
+    return _executable(func, compiler, options)
+
+
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     """Vectorized, multi-threaded CPU code through MLIR and LLVM, in process.
 
@@ -128,6 +159,10 @@ def compile_program(func: Func, options: dict[str, Any]) -> Executable:
     use_cache, cpu = options.get("cache", True), cpu_of(options)
     check_runs_here(cpu)
     compiler = Compiler(Cache(cache_folder() / "mlir") if use_cache else None, cpu)
+    return _executable(func, compiler, options)
+
+
+def _executable(func: Func, compiler: Compiler, options: dict[str, Any]) -> Executable:
     compiler.load_all(func)
     device = Host(compiler.cache)
     program = Program(func.body, device, compiler.load, options.get("call_opaque"))

@@ -21,13 +21,13 @@ from ..device.symbols import ENTRY, symbol_of
 from ..device.tools import disassemble
 from ..device.torch_device import TorchDevice
 from ..runtime.device import Kernel as Runnable
-from ..runtime.lines import in_full, origin
+from ..runtime.lines import in_full
 from ..runtime.names import argument_names
 from ..runtime.program import Program
 from ..runtime.records import describe_kernel, described, kernel_lines, steps_of
 from . import build
 from .launch import interpreted, loaded
-from .lines import with_lines
+from .lines import line_of, with_functions, with_lines
 from .printer import Code, Source, print_kernel
 
 Artifacts = dict[str, str | Callable[[], str]]
@@ -133,10 +133,11 @@ class Compiler:
 
     def _disassembled(self, source: Source) -> str:
         lines = self._origins(source)
-        return disassemble(self.binary(source).cubin, lambda number: origin(lines, number))
+        return disassemble(self.binary(source).cubin, lambda *place: line_of(lines, *place))
 
     def _origins(self, source: Source) -> tuple[str, ...]:
-        return in_full(source.origins, self.whole[source.code])
+        lines = in_full(source.origins, self.whole[source.code])
+        return with_functions(source.text, lines)
 
 
 def compile_program(func: Func, options: dict[str, Any]) -> Executable:

@@ -18,6 +18,28 @@ def with_lines(text: str, lines: Sequence[str]) -> str:
     return _LLVM.sub(lambda m: f"{m[1]} ; {origin(lines, int(m[2])) or 'no source line'}", text)
 
 
+def line_of(lines: Sequence[str], file: str, number: int) -> str:
+    """The source line of a line in a file that Triton names; only the module has some."""
+    return origin(lines, number) if re.fullmatch(_MODULE, file) else ""
+
+
+def with_functions(text: str, lines: Sequence[str]) -> tuple[str, ...]:
+    """Source lines of a module: a function is of the line that calls it, where one alone does.
+
+    Machine code that is inlined has the function's lines: Triton drops who called it.
+    """
+    found, held = list(lines), text.splitlines()
+    starts = [i for i, line in enumerate(held) if line.startswith("def ")]
+    for start in reversed(starts[:-1]):  # who calls comes after what is called
+        name = held[start].removeprefix("def ").partition("(")[0]
+        after = range(start + 1, len(held))
+        callers = {found[i] for i in after if re.search(rf"\b{name}\b", held[i])}
+        end = held.index("", start)
+        if len(callers) == 1:
+            found[start:end] = [*callers] * (end - start)
+    return tuple(found)
+
+
 def _file(lines: Sequence[str], number: int, quote: str) -> tuple[str, str, int]:
     file, at = place_of(origin(lines, number) or f"{OWN}:{number}")
     return file, quote, at

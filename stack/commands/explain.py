@@ -9,6 +9,7 @@ from typing import Any
 import stack.explore.tiles as tiles
 from stack.commands import common
 from stack.errors import UsageError
+from stack.explore.assembly import assembly, beside_source
 from stack.explore.diff import without_lines
 from stack.explore.dump import source_text
 from stack.explore.fate import fates
@@ -44,7 +45,7 @@ EXPLAIN = """
       stackc explain r1 transformer.py:42
       stackc explain r1 softmax --stage fused
       stackc explain r1 y out                why they are, or are not, one kernel
-      stackc explain r1 --kernel dot_add     what bounds its time, registers, vector width
+      stackc explain r1 --kernel dot_add     what bounds its time, registers, assembly by line
       stackc explain r1 --tile dot_add       the schedules considered, their times, why they lost
       stackc explain r1 --recompiles         what is taken for granted: else it is compiled again
       stackc explain net.py:net -i 'f32[8]' --breaks    where Dynamo leaves the graph, and why
@@ -145,17 +146,26 @@ def run_explain(args: argparse.Namespace) -> int:
     if args.recompiles:
         return _print_lines(args, run.note("guards").splitlines() or ["nothing but its inputs"])
     if args.kernel:
-        rows = slow(run, args.kernel)
-        if args.json:
-            common.print_json({"schema": "stack.explain/1", "kernel": dict(rows)})
-        else:
-            print("\n".join(f"{what + ':':22}{value}" for what, value in rows))
-        return 0
+        return _print_kernel(run, args)
     if args.tile:
         return _print_tiles(run, args)
     if args.what is None:
         raise UsageError("explain what? a source line, a node, two, --kernel NAME or --tile NAME")
     return _print_pairs(run, args) if args.other else _print_reasons(run, args)
+
+
+def _print_kernel(run: SavedRun, args: argparse.Namespace) -> int:
+    """What a kernel's time goes into, then its assembly beside the source."""
+    rows = slow(run, args.kernel)
+    code = beside_source(assembly(run, args.kernel)[1], run.sources)
+    if args.json:
+        document = {"schema": "stack.explain/1", "kernel": dict(rows), "assembly": code}
+        common.print_json(document)
+        return 0
+    print("\n".join(f"{what + ':':22}{value}" for what, value in rows))
+    if code:
+        print(f"\n{code}")
+    return 0
 
 
 def _print_tiles(run: SavedRun, args: argparse.Namespace) -> int:

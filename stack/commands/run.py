@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+import stack.plugins as plugins
 from stack.commands import common
 from stack.commands.opt import read
 from stack.errors import UsageError
+from stack.explore.kernel_text import resume, run_of
 from stack.explore.lowering import Settings, compile_target
 from stack.explore.resume import executable_from, results_of, step_seconds, swap
 from stack.explore.saved import load_run
@@ -19,6 +21,7 @@ from stack.explore.target import IRText
 from stack.ir.node import Func
 from stack.ir.storage import decode, encode
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
+from stack.run.backend import Backend
 from stack.run.compile import DEFAULT_BACKEND
 
 RUN = """
@@ -32,6 +35,7 @@ RUN = """
       stackc run r1:fused --backend mlir
       stackc run r1:imported --seed 7 --save out.npz
       stackc run edited.stack --stage fused --backend mlir    what follows that stage, and no more
+      stackc run --from r1/09-mlir.mlir --stage mlir    kernels as they are in a file, edited
       stackc run edited.stack --against r1:imported    does it compute what the program was?
       stackc run r1 --kernel dot_add=hand.py:mine    by hand: checked, and timed beside ours
 """
@@ -67,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
     file = args.file or args.source
     if args.kernel:
         return _run_swapped(args, file)
+    if _is_kernel_text(args):
+        return _run_text(args, file)
     func = read(file)
     if args.stage and not args.backend:
         raise UsageError("--stage says where a backend goes on: add --backend")
@@ -126,6 +132,23 @@ def _report(
     if not agrees:
         common.progress(f"{who[0]} and {who[1]} disagree")
     return 0 if agrees else 1
+
+
+def _is_kernel_text(args: argparse.Namespace) -> bool:
+    """Whether FILE is text of a backend's own, and no function."""
+    backend: Backend = plugins.load("stack.backends", args.backend or DEFAULT_BACKEND)
+    return args.stage in backend.lowering.artifacts
+
+
+def _run_text(args: argparse.Namespace, file: str) -> int:
+    """A run with the kernels of a file in the place of those that were printed for it."""
+    saved = run_of(file, args.against)
+    func, made = resume(saved, file, args.stage, args.backend or DEFAULT_BACKEND)
+    truth = read(args.against) if args.against else func
+    inputs = random_inputs(truth, args.seed)
+    expected = as_list(truth.interpret(*inputs))
+    found = results_of(made, func, inputs)
+    return _report(args, truth, expected, found, (file, args.against or "the interpreter"))
 
 
 def _run_swapped(args: argparse.Namespace, folder: str) -> int:

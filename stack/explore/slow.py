@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from stack.errors import unknown_name
+from stack.explore.assembly import NOWHERE, assembly, instructions
 from stack.explore.dump import source_text
 from stack.explore.saved import SavedRun, machine_of
 from stack.explore.table import number, scaled
@@ -31,7 +32,6 @@ _WIDTHS = (
     (re.compile(r"wgmma|HGMMA"), "warpgroup products"),
     (re.compile(r"\bmma\.sync|HMMA"), "warp products"),
 )
-_ASSEMBLY = ("sass", "ptx", "asm")
 _WARP = 32
 
 
@@ -139,22 +139,11 @@ def _registers(entry: dict[str, Any], machine: Target | None) -> Iterator[tuple[
 
 
 def _code(run: SavedRun, name: str) -> Iterator[tuple[str, str]]:
-    """Vector width and special instructions, counted in the assembly of the kernel."""
-    stage = next((s for s in _ASSEMBLY if s in run.stages), None)
-    if stage is None:
-        return
-    text = _function(run.text(stage), name)
+    """Vector width and special instructions, and instructions by source line."""
+    stage, text = assembly(run, name)
     counts = [(len(found), what) for p, what in _WIDTHS if (found := p.findall(text))]
     if counts:
         yield f"code ({stage})", ", ".join(f"{what} x{n}" for n, what in counts)
-
-
-def _function(text: str, name: str) -> str:
-    """The part of an assembly that belongs to a kernel; all of it where none is named."""
-    label = re.compile(rf"^(?:\S.*\b)?{re.escape(name)}(?:_body)?\b.*$", re.MULTILINE)
-    found = [m.start() for m in label.finditer(text)]
-    if not found:
-        return text
-    after = re.compile(r"^(?:\.visible \.entry|\s*\.globl|\s*Function :)", re.MULTILINE)
-    end = after.search(text, found[-1] + 1)
-    return text[found[0] : end.start() if end else len(text)]
+    by_line = {line: len(held) for line, held in sorted(instructions(text).items())}
+    if by_line.keys() - {NOWHERE}:
+        yield "instructions", ", ".join(f"{line} x{n}" for line, n in by_line.items())

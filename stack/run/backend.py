@@ -151,6 +151,20 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class Resume:
+    """Going on from kernels that a person has edited.
+
+    Attributes:
+        stages: names of the artifacts whose text is taken back.
+        compile: `(lowered function, text by kernel, options) -> Executable`; kernels without text
+            are printed. Raises ParseError with the line and column in a text.
+    """
+
+    stages: tuple[str, ...]
+    compile: Callable[[Func, Mapping[str, str], dict[str, Any]], Executable]
+
+
+@dataclass(frozen=True)
 class Peer:
     """Another compiler, which takes the tensor level.
 
@@ -178,6 +192,7 @@ class Backend:
         options: names of the options that `compile` takes from a user; None lets any pass.
         machine: what runs its code.
         peer: for another compiler; None for code generators of our own.
+        resume: for kernels that a person has edited; None where their text is not taken back.
     """
 
     name: str
@@ -188,6 +203,7 @@ class Backend:
     options: tuple[str, ...] | None = None
     machine: Machine = Machine()
     peer: Peer | None = None
+    resume: Resume | None = None
 
     @property
     def doc(self) -> str:

@@ -79,6 +79,48 @@ def test_an_edit_that_does_not_verify_is_told_by_line_and_column(
     assert not said.out
 
 
+@pytest.mark.parametrize("stage", ["mlir", "llvm"])
+def test_kernels_are_taken_from_an_edited_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], stage: str
+) -> None:
+    """As it was printed it computes what it did; edited, what is written there."""
+    file = stage_file(folder, stage)
+    argv = ["run", "--stage", stage, "--seed", "3", "--from"]
+    assert main([*argv, str(file)]) == 0
+    edited = folder / f"edited.{stage}"
+    text = file.read_text()
+    multiply = "arith.mulf %x, %wide" if stage == "mlir" else "llvm.fmul"
+    assert multiply in text
+    edited.write_text(text.replace(multiply, multiply.replace("mul", "sub"), 1))
+    assert main([*argv, str(edited)]) == 2
+    assert "add --against RUN:STAGE" in capsys.readouterr().err
+    assert main([*argv, str(edited), "--against", f"{folder / 'r'}:imported"]) == 1
+    said = capsys.readouterr()
+    assert "disagree" in said.err
+
+
+def test_kernel_text_that_is_wrong_is_told_by_line_and_column(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = stage_file(folder, "mlir").read_text()
+    argv = ["--stage", "mlir", "--against", f"{folder / 'r'}:imported"]
+    number, line = next((i, x) for i, x in enumerate(text.splitlines(), 1) if "arith.mulf" in x)
+    broken = folder / "broken.mlir"
+    broken.write_text(text.replace(line, line.replace("mulf %x", "mulf %nobody")))
+    assert main(["run", "--from", str(broken), *argv]) == 2
+    said = capsys.readouterr()
+    column = line.index("%x") + 1
+    assert f"line {number}, column {column}: use of undeclared SSA value name" in said.err
+    assert f"in {broken}" in said.err
+    assert not said.out
+    broken.write_text(text.replace("// ---- ", "// ---- un", 1))
+    assert main(["run", "--from", str(broken), *argv]) == 2
+    assert "has no kernel" in capsys.readouterr().err
+    asm = str(stage_file(folder, "asm"))
+    assert main(["run", "--from", asm, "--stage", "asm"]) == 2
+    assert "goes on from the text of no kernel at 'asm'" in capsys.readouterr().err
+
+
 def test_code_by_hand_is_checked_and_timed(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

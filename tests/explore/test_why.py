@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from stack.errors import UsageError
+from stack.explore.assembly import NOWHERE, assembly, beside_source, instructions
 from stack.explore.lowering import Settings, inspect_target, lower_to
 from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun, load_run
@@ -107,6 +108,21 @@ def test_why_a_kernel_is_slow(runs: dict[str, SavedRun]) -> None:
     assert rows["likely limit"] in ("arithmetic", "memory", "launch")
     with pytest.raises(UsageError, match="has no kernel 'k0'"):
         slow(runs["attention"], "k0")
+
+
+@pytest.mark.parametrize("line", ["m.py:1", "m.py:5"])
+def test_assembly_has_the_source_beside_it(runs: dict[str, SavedRun], line: str) -> None:
+    (kernel,) = [k for k in runs["chain"].kernels if k["source"] == [line]]
+    stage, code = assembly(runs["chain"], str(kernel["name"]))
+    if "no disassembly" in code:
+        pytest.skip("objdump is not installed")
+    assert stage == "asm"
+    found = instructions(code)
+    assert line in found and found.keys() <= {line, NOWHERE}
+    shown = beside_source(code, {"m.py": "\n".join(f"text of {i}" for i in range(1, 9))})
+    assert f"; {line}  text of {line[-1]}\n" in shown
+    rows = dict(slow(runs["chain"], str(kernel["name"])))
+    assert f"{line} x{len(found[line])}" in rows["instructions"]
 
 
 def test_where_of_stages_without_kernels(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_long_name_is_cut() -> None:
 
 def symbols(cubin: bytes, folder: Path) -> str:
     """What a tool of CUDA's reads in it."""
-    from stack.backends.cuda.nvrtc import find_tool
+    from stack.backends.device.tools import find_tool
 
     tool = find_tool("cuobjdump") or shutil.which("cuobjdump")
     if tool is None:

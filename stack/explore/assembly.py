@@ -1,0 +1,55 @@
+"""The assembly of a kernel, with the source lines that its instructions come from."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+
+from stack.explore.kernel_text import sections
+from stack.explore.saved import SavedRun
+
+STAGES = ("sass", "ptx", "asm")  # the last one of a run's
+NOWHERE = "no source line"
+_LINE = re.compile(rf"\s*(?:;|//|\.loc\s.*//) (\S+:\d+|{NOWHERE})(?::0)?\s*")
+_INSTRUCTION = re.compile(r"\s+(?:[0-9a-f]+:\s+\S|/\*[0-9a-f]{4,}\*/|[a-z@][\w.%@! ]*\s.*;)")
+
+
+def assembly(run: SavedRun, name: str) -> tuple[str, str]:
+    """The stage that is nearest to the machine, and a kernel's part of it; "" where there is none.
+
+    Equal kernels share one text, under the name of the first: for others, all of the stage.
+    """
+    stage = next((s for s in STAGES if s in run.stages), "")
+    text = run.text(stage) if stage else ""
+    return stage, sections(text).get(name, (0, text))[1]
+
+
+def instructions(text: str) -> dict[str, list[str]]:
+    """Instructions of an assembly by the source line that they come from."""
+    found: dict[str, list[str]] = {}
+    for line, instruction in _walk(text):
+        found.setdefault(line, []).append(instruction)
+    return found
+
+
+def _walk(text: str) -> Iterator[tuple[str, str]]:
+    here = NOWHERE
+    for line in text.splitlines():
+        match = _LINE.fullmatch(line)
+        if match:
+            here = match[1]
+        elif _INSTRUCTION.match(line):
+            yield here, line.strip()
+
+
+def beside_source(text: str, sources: Mapping[str, str]) -> str:
+    """The assembly with the text of each source line that it names, where the run has the file."""
+    return "\n".join(_with_text(line, sources) for line in text.splitlines())
+
+
+def _with_text(line: str, sources: Mapping[str, str]) -> str:
+    match = _LINE.fullmatch(line)
+    file, _, number = match[1].rpartition(":") if match else ("", "", "")
+    held = sources.get(file, "").splitlines()
+    at = int(number) - 1 if number.isdigit() else -1
+    return f"{line}  {held[at].strip()}" if 0 <= at < len(held) else line

@@ -1,0 +1,63 @@
+"""Text of kernels at a stage of a backend's own: what each kernel has of it, and going on there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import stack.plugins as plugins
+from stack.errors import ParseError, UsageError, unknown_name
+from stack.explore.saved import SavedRun, is_run, load_run
+from stack.ir.node import Func
+from stack.run.backend import Backend, Executable
+from stack.run.ir_frontend import IRFrontend
+
+_HEAD = re.compile(r"(?://|#|;) ---- (.*)")
+
+
+def sections(text: str) -> dict[str, tuple[int, str]]:
+    """Of each kernel of a stage the number of lines before its text, and the text."""
+    lines = text.splitlines()
+    heads = [(i, m[1]) for i, line in enumerate(lines) if (m := _HEAD.fullmatch(line))]
+    ends = [*(i for i, _ in heads[1:]), len(lines)]
+    return {
+        name: (start + 1, "\n".join(lines[start + 1 : end]) + "\n")
+        for (start, name), end in zip(heads, ends, strict=True)
+    }
+
+
+def run_of(file: str, against: str | None) -> SavedRun:
+    """The run whose kernels a file has: of `--against RUN:STAGE`, else the folder that it is in."""
+    folder = Path(against.rpartition(":")[0] if against else file)
+    folder = folder if against else folder.parent
+    if not is_run(folder):
+        raise UsageError(f"{file} lies in no run: add --against RUN:STAGE, whose kernels it has")
+    return load_run(folder)
+
+
+def resume(run: SavedRun, file: str, stage: str, name: str) -> tuple[Func, Executable]:
+    """The last function of a run, compiled with the kernels' text of a file.
+
+    Raises:
+        UsageError: of a backend or stage that cannot be gone on from, of unknown kernels.
+        ParseError: with the line and column in the file.
+    """
+    backend: Backend = plugins.load("stack.backends", name)
+    if backend.resume is None or stage not in backend.resume.stages:
+        taken = ", ".join(backend.resume.stages) if backend.resume else "none"
+        raise UsageError(f"{name} goes on from the text of no kernel at {stage!r}; from: {taken}")
+    text = Path(file).read_text(encoding="utf-8")
+    found = sections(text)
+    known = [str(k["name"]) for k in run.kernels if k["kind"] == "generated"]
+    for kernel in found:
+        if kernel not in known:
+            raise unknown_name(f"{file}: {run.folder} has no kernel", kernel, known)
+    func = run.func([s for s in run.stages if run.is_ir(s)][-1])
+    # lines before a kernel stay, as empty ones, so that messages count those of the file
+    texts = {kernel: "\n" * before + held for kernel, (before, held) in found.items()}
+    try:
+        made = backend.resume.compile(func, texts, {"call_opaque": IRFrontend().call_opaque})
+    except ParseError as error:
+        error.add_note(f"in {file}")
+        raise
+    return func, made

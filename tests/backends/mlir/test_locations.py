@@ -1,0 +1,90 @@
+"""Source lines through MLIR's locations and LLVM's debug information to machine code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from stack.backends.mlir import BACKEND, jit
+from stack.backends.mlir.compiler import Compiler
+from stack.backends.mlir.locations import listing, location
+from stack.ir import Func, parse
+from stack.rewrite import Pipeline
+from stack.target import Cpu, load
+
+pytest.importorskip("torch_mlir")
+
+CHAIN = """func @f(%x: f32[40, 96], %b: f32[96]) -> (f32[40]) at tensor {
+  %w = broadcast(%b) {axes=[1]} : f32[40, 96] from "m.py:10 net.add"
+  %a = add(%x, %w) : f32[40, 96] from "m.py:10 net.add"
+  %e = exp(%a) : f32[40, 96] from "m.py:11"
+  %s = reduce(%e) {axes=[1], kind="sum"} : f32[40] from "other.py:7"
+  return %s
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def compiler() -> Compiler:
+    func: Func = parse(CHAIN)
+    for _, passes in BACKEND.lowering.stages:
+        func = Pipeline(passes).run(func).func
+    cpu = load("avx512")
+    assert isinstance(cpu, Cpu)
+    made = Compiler(None, cpu)
+    for node in made.look(func):
+        made.name(node)
+    return made
+
+
+def test_locations_of_lines() -> None:
+    assert location(["m.py:3"]) == 'loc("m.py":3:0)'
+    assert location(["m.py:3 net.0", "m.py:3"]) == 'loc("m.py":3:0)'
+    assert location(["m.py:3", "b.py:4"]) == 'loc(fused["m.py":3:0, "b.py":4:0])'
+    assert location(["nowhere"]) == 'loc("nowhere":0:0)'
+
+
+def test_each_statement_has_its_own_location(compiler: Compiler) -> None:
+    (text,) = (located() for located in compiler.located.values())
+    (add,) = re.findall(r"arith\.addf .* (loc\(.*\))", text)[:1]
+    (exp,) = re.findall(r"llvm\.call @stack_exp.* (loc\(.*\))", text)
+    (total,) = re.findall(r"vector\.reduction .* (loc\(.*\))", text)
+    assert (add, exp, total) == (
+        'loc("m.py":10:0)',
+        'loc("m.py":11:0)',
+        'loc("other.py":7:0)',
+    )
+
+
+def test_what_is_compiled_and_what_people_read_have_none(compiler: Compiler) -> None:
+    (readable,) = compiler.readable.values()
+    assert "// m.py:11" in readable
+    assert not any("loc(" in text for text in (readable, *compiler.readable))
+
+
+def test_lowered_text_and_the_line_table(compiler: Compiler, tmp_path: Path) -> None:
+    """Functions that are inlined have the line that calls them, not one of their own text."""
+    (text,) = (located() for located in compiler.located.values())
+    assert 'loc("m.py":11:0)' in jit.lower(text)
+    tool = shutil.which("llvm-dwarfdump") or shutil.which("objdump")
+    if tool is None:
+        pytest.skip("neither llvm-dwarfdump nor objdump is installed")
+    path = tmp_path / "kernel.o"
+    path.write_bytes(jit.compile_object(text))
+    option = "--debug-line" if "dwarfdump" in tool else "--dwarf=decodedline"
+    done = subprocess.run([tool, option, str(path)], capture_output=True, text=True, check=True)
+    assert "m.py" in done.stdout and "other.py" in done.stdout
+    code = jit.disassemble(path.read_bytes())
+    if "no disassembly" not in code:
+        after = code.split("; m.py:11\n", 1)[1].split("; ", 1)[0]
+        assert len(after.splitlines()) > 20  # the polynomial of the exponential
+
+
+def test_a_listing_has_source_lines_as_comments() -> None:
+    text = "k():\nm.py:3 (discriminator 2)\n  0:\tmov\n./-:12\n  3:\tret\n; k():\n; m.py:4"
+    found = list(listing(text.splitlines()))
+    assert found == ["; m.py:3", "  0:\tmov", "; no source line", "  3:\tret", "; m.py:4"]

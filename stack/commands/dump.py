@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import stack.plugins as plugins
 from stack.commands import common
 from stack.errors import UsageError
-from stack.explore.check import check_stages
+from stack.explore.bisect import bisect
+from stack.explore.check import Verdict, check_stages
 from stack.explore.dump import describe
 from stack.explore.lowering import (
+    all_stages,
     compile_target,
     inspect_target,
     is_printed,
@@ -106,9 +110,12 @@ def run(args: argparse.Namespace) -> int:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")
     manifest = record.manifest()
+    verdicts = list(check_stages(record.records)) if args.check else []
+    is_wrong = any(v.problem for v in verdicts)
     if args.json:
-        common.print_json(manifest)
-        return 0
+        held = {"check": [asdict(v) for v in verdicts]} if args.check else {}
+        common.print_json({**manifest, **held})
+        return int(is_wrong)
     print(describe(manifest))
     if measured is not None:
         print(f"\n{measured}")
@@ -116,23 +123,25 @@ def run(args: argparse.Namespace) -> int:
         _print_stages(record)
     elif args.to:
         print(f"\n{record[args.to].text.rstrip()}")
-    return _check(record) if args.check else 0
+    if args.check:
+        _print_check(verdicts)
+    if is_wrong:
+        imported = record["imported"].func
+        assert imported is not None
+        print(bisect(imported, *all_stages(imported, settings)) or "no single pass is wrong")
+    return int(is_wrong)
 
 
-def _check(record: Run) -> int:
-    """Print how far every stage is from the program; 1 where one is too far."""
-    verdicts = list(check_stages(record.records))
+def _print_check(verdicts: Sequence[Verdict]) -> None:
+    """How far every stage is from the program, and what is wrong first."""
     kinds = list(dict.fromkeys(v.kind for v in verdicts if v.kind != "memory"))
     rows: list[list[object]] = []
     for stage in dict.fromkeys(v.stage for v in verdicts):
         cells = {v.kind: "wrong" if v.problem else v.error for v in verdicts if v.stage == stage}
         rows.append([stage, *(cells.get(kind) for kind in kinds)])
     print(f"\n{table(['largest error', *kinds], rows)}")
-    wrong = [v for v in verdicts if v.problem]
-    for verdict in wrong:
-        print(f"{verdict.stage} ({verdict.kind}): {verdict.problem}")
-    print("" if wrong else "every stage is what the program was; no overlap in memory")
-    return int(bool(wrong))
+    if all(not v.problem for v in verdicts):
+        print("every stage is what the program was; no overlap in memory")
 
 
 def _run_on_mesh(args: argparse.Namespace, target: Target) -> int:

@@ -15,7 +15,7 @@ from stack.commands.opt import read
 from stack.commands.run import run_backend
 from stack.errors import StackError, UsageError
 from stack.explore.bisect import Culprit, Runs, bisect, frontend_culprit
-from stack.explore.lowering import capture, report_failure
+from stack.explore.lowering import all_stages, capture, report_failure
 from stack.explore.reduce import reduce
 from stack.explore.resume import alone, results_of
 from stack.explore.saved import load_run
@@ -25,9 +25,8 @@ from stack.ir.node import Func
 from stack.rewrite.check import TOLERANCE, as_list, difference, random_inputs
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Backend
-from stack.run.compile import DEFAULT_BACKEND, operator_stage, stages_of
+from stack.run.compile import DEFAULT_BACKEND
 from stack.run.frontend import Captured, Frontend
-from stack.run.targets import target_of
 
 BISECT = """
     The first wrong step of a program's way to code: the frontend against eager, then every pass,
@@ -85,10 +84,7 @@ def run_bisect(args: argparse.Namespace) -> int:
     backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
     culprit = _of_frontend(captured, frontend) if isinstance(target, Program) else None
     if culprit is None:
-        forming, lowering = stages_of(backend, settings.passes, settings.rounds)
-        first = operator_stage(captured.func, backend, settings.passes, settings.prefer)
-        machine = target_of(backend, settings.options)
-        stages = [*first, *forming, *lowering]
+        stages, machine = all_stages(captured.func, settings)
         culprit = bisect(captured.func, stages, machine, _native(backend, settings.machine))
     print(culprit or "every step is what the program was")
     return int(culprit is not None)

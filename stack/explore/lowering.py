@@ -11,6 +11,7 @@ import stack.plugins as plugins
 from stack.errors import StackError, UsageError, unknown_name
 from stack.explore.saved import SavedRun
 from stack.explore.target import Program, Target
+from stack.ir.node import Func
 from stack.ir.storage import encode
 from stack.rewrite.check import random_inputs
 from stack.run.backend import Backend
@@ -29,11 +30,13 @@ from stack.run.frontend import Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.ir_frontend import IRFrontend, captured_of
 from stack.run.record import Run, Stage
+from stack.run.steer import Stages
 from stack.run.targets import target_of
 from stack.run.weights import STAGE as WEIGHTS
 from stack.run.weights import split, with_weights
 from stack.schedule import schedules_in
 from stack.target import Gpu
+from stack.target import Target as Machine
 
 
 def with_random_inputs(captured: Captured, seed: int = 0) -> Captured:
@@ -166,6 +169,15 @@ def is_printed(backend: Backend, settings: Settings) -> bool:
     if backend.inspect is None:
         return False
     return bool(settings.machine) or isinstance(target_of(backend, {}), Gpu)
+
+
+def all_stages(func: Func, settings: Settings) -> tuple[Stages, Machine | None]:
+    """The stages that take an imported function to a backend, and the machine that it is for."""
+    backend: Backend = plugins.load("stack.backends", settings.backend or DEFAULT_BACKEND)
+    _, passes = split(settings.passes)
+    first = operator_stage(func, backend, passes, settings.prefer)
+    forming, lowering = stages_of(backend, passes, settings.rounds)
+    return [*first, *forming, *lowering], target_of(backend, settings.options)
 
 
 def inspect_target(target: Target, settings: Settings) -> Run:

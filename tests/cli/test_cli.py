@@ -369,6 +369,19 @@ def test_opt_prints_ir_alone(text_file: str, capsys: pytest.CaptureFixture[str])
     assert "largest relative error" in err
 
 
+def test_only_passes_that_change_something_print(
+    text_file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And each prints once, what it made: `canonicalize` the second time has nothing to do."""
+    pipeline = "--pass-pipeline=inline,canonicalize,canonicalize,fuse"
+    code, out, err = run(capsys, "opt", text_file, pipeline, "--print-changed")
+    assert code == 0
+    printed = [line for line in err.splitlines() if line.startswith("//")]
+    assert len(printed) == err.count("func @") == 2, err
+    assert "canonicalize" in printed[0] and "fuse" in printed[1]
+    assert err.rstrip().endswith(out.rstrip())
+
+
 def test_opt_without_fuel_changes_nothing(
     text_file: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

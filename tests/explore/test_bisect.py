@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -153,6 +154,24 @@ def test_commands(wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
                  "-o", str(small)]) == 0  # fmt: skip
     assert [n.op for n in stack.parse(small.read_text()).nodes] == ["sub"]
     assert main(["reduce", str(file), "--error-regex", "no such error"]) == 2
+
+
+def test_a_dump_that_is_checked_names_the_rewrite(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "f.stack"
+    path.write_text(TEXT)
+    argv = ["dump", str(path), "--check"]
+    assert main(argv) == 0
+    assert "every stage is what the program was" in capsys.readouterr().out
+    argv += ["--passes", f"default,+{wrong}{{only=to_a_select}}@laid-out"]
+    assert main(argv) == 1
+    told = capsys.readouterr().out.splitlines()[-4:]
+    assert told[0].startswith("laid-out: wrong{only=to_a_select}: result 0 differs by inf")
+    assert told[1:] == ["  rewrite 1, by to_a_select", "  nodes: %top", "  from: m.py:3"]
+    assert main([*argv, "--json"]) == 1
+    verdicts = json.loads(capsys.readouterr().out)["check"]
+    assert {v["stage"] for v in verdicts if v["problem"]} >= {"laid-out", "loop"}
 
 
 def test_a_kernel_alone_in_one_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ import pytest
 from kernel_cases import group_of
 
 import stack
-from stack.backends.triton import BACKEND
 from stack.backends.device.tools import disassemble, find_tool
+from stack.backends.triton import BACKEND
 from stack.backends.triton.build import build, capability
 from stack.backends.triton.compiler import Compiler
 from stack.backends.triton.expressions import REFUSED

@@ -1,0 +1,32 @@
+"""Every level of a program: is it what its own text reads as?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import stack.plugins as plugins
+from stack.ir import Func, parse
+from stack.rewrite import Pipeline
+from stack.run.backend import Backend
+from stack.run.targets import target_of
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "mlir": {},
+    "triton": {"target": "sm_90"},
+    "cuda": {"target": "sm_90"},
+}
+
+
+def reads_back(func: Func, name: str) -> int:
+    """How many stages of a backend differ; each has to be the function that its text reads as."""
+    backend: Backend = plugins.load("stack.backends", name)
+    machine = target_of(backend, OPTIONS[name])
+    assert parse(str(func)) is func
+    levels = 1
+    for stage, passes in backend.lowering.stages:
+        after = Pipeline(passes).run(func, target=machine).func
+        if after is not func:
+            assert parse(str(after)) is after, stage
+            levels += 1
+        func = after
+    return levels

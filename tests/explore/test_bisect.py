@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 import stack
+import stack.plugins as plugins
 from stack.cli import main
 from stack.explore.bisect import bisect
 from stack.explore.check import Truth, check_stages
 from stack.explore.reduce import reduce
 from stack.ir import Func, parse
 from stack.rewrite import CheckError, Pipeline
+from stack.rewrite.check import random_inputs
 from stack.run.compile import walk_stages
 from stack.run.record import Run, Stage
 
@@ -65,6 +68,16 @@ TEXT = """func @f(%x: f32[16], %y: f32[16], %w: f32[16]) -> (f32[16]) at tensor 
 }
 """
 
+ROWS = """func @f(%x: f32[6, 32]) -> (f32[6]) at tensor {
+  %m = reduce(%x) {axes=[1], kind="max"} : f32[6]
+  %wide = broadcast(%m) {axes=[0]} : f32[6, 32]
+  %d = sub(%x, %wide) : f32[6, 32]
+  %e = exp(%d) : f32[6, 32]
+  %l = reduce(%e) {axes=[1], kind="sum"} : f32[6]
+  return %l
+}
+"""
+
 
 @pytest.fixture
 def wrong(tmp_path: Path) -> str:
@@ -103,6 +116,39 @@ def test_nothing_is_found_and_nothing_is_left_behind() -> None:
     assert bisect(func, [("canonical", "inline,canonicalize"), ("fused", "fuse")]) is None
     assert str(func) == before
     assert bisect(func, [("canonical", "inline,canonicalize"), ("fused", "fuse")]) is None
+
+
+def test_bisect_leaves_no_state(
+    wrong: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither random numbers, nor files, settings and passes of the process are others after it."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "f.stack"
+    path.write_text(TEXT)
+
+    def state() -> tuple[object, ...]:
+        files = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if p.suffix != ".pyc"}
+        drawn = np.random.get_state(legacy=False)
+        return str(drawn), np.geterr(), dict(os.environ), files, plugins.names("stack.passes")
+
+    before = state()
+    argv = ["bisect", str(path), "--passes", f"default,+{wrong}{{only=turn_around}}@laid-out"]
+    assert main(argv) == 1
+    assert main(["bisect", str(path)]) == 0
+    assert state() == before
+
+
+def test_a_wrong_correction_is_the_streams_fault() -> None:
+    """The plain meaning of a stream does not use it; kernels do, tile by tile."""
+    func = parse(ROWS)
+    streamed = Pipeline("stream{min_axis=2}").run(func).func
+    assert not Truth(func).problem(streamed)
+    text = str(streamed)
+    assert text.count("mul(%old1") == 1
+    wrong = parse(text.replace("mul(%old1", "div(%old1"))
+    inputs = random_inputs(func)
+    np.testing.assert_allclose(wrong.interpret(*inputs), func.interpret(*inputs), rtol=1e-5)
+    assert "differs" in Truth(func).problem(wrong)
 
 
 def test_a_wrong_kernel_is_named() -> None:

@@ -138,13 +138,18 @@ def try_fault(checkout: Path, fault: Fault, folder: Path) -> Outcome:
 
 def control(checkout: Path, folder: Path, faults: Sequence[Fault], found: list[Outcome]) -> None:
     """Without a fault these tests pass and bisect finds nothing. Raises AssertionError."""
-    tests = dict.fromkeys(outcome.test for outcome in found if outcome.test)
+    tests = dict.fromkeys(_shown(f, o) for f, o in zip(faults, found, strict=True) if o.test)
     failed, _ = run_tests(checkout, tests) if tests else ("", 0.0)
     assert not failed, f"without a fault {failed} fails"
     shown = {(f.program, f.backend): f for f in faults if f.expected}
     for fault in shown.values():
         said = run_bisect(checkout, fault, folder)
         assert said.endswith(RIGHT), f"without a fault, of {fault.program}: {said}"
+
+
+def _shown(fault: Fault, found: Outcome) -> str:
+    """What failed: the one test that the fault names, else the function."""
+    return next((f"tests/{test}" for test in fault.tests if "::" in test), found.test)
 
 
 def sweep(folder: Path, part: str = "") -> list[Outcome]:

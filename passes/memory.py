@@ -47,7 +47,7 @@ class Memory(Pass):
         where = dict(zip(keys, offsets, strict=True))
         plain = sum(life.size for life in lives.values())
         for node in block.nodes:
-            if is_group(node) and log.spend("place"):
+            if is_group(node) and log.spend("place", node=f"%{block.names[node]}"):
                 keys_of = () if "updates" in node.attrs else uses.results(node)
                 at = tuple(where.get(key, -1) for key in keys_of) or (-1,) * len(_types(node))
                 new = node.rebuilt(attrs={**node.attrs, "at": at})

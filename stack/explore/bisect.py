@@ -15,7 +15,7 @@ from stack.errors import StackError
 from stack.explore.check import Truth, interpreted
 from stack.explore.resume import step_alone
 from stack.explore.retrace import Marks, marked
-from stack.ir.node import Func
+from stack.ir.node import Func, walk
 from stack.ir.storage import decode, encode
 from stack.ir.verifier import verify
 from stack.rewrite.blame import first_wrong
@@ -86,7 +86,7 @@ def bisect(
                 if blame is None:
                     return Culprit(problem, stage, str(one))
                 rewrite = blame.rewrite
-                nodes, lines = _origins(marks, rewrite.source)
+                nodes, lines = _origins(marks, rewrite.source or _lines_of(before, rewrite.node))
                 found = (rewrite.rule, blame.number, nodes or (rewrite.node,), lines)
                 return Culprit(blame.problem, stage, str(one), *found)
     return _wrong_step(current, marks, native) if native is not None else None
@@ -116,6 +116,15 @@ def frontend_culprit(captured: Captured, frontend: Frontend, eager: Executable) 
                 lines = func.body.locs.get(result, ())
                 return Culprit(text, "frontend", "imported", "", 0, (name,), lines)
     return None
+
+
+def _lines_of(func: Func, name: str) -> tuple[str, ...]:
+    """The source lines of a value; of a group, those of its body."""
+    for block, node in walk(func.body):
+        if f"%{block.names.get(node)}" == name:
+            inside = (line for b in node.blocks for lines in b.locs.values() for line in lines)
+            return (*block.locs.get(node, ()), *inside)
+    return ()
 
 
 def _origins(marks: Marks, lines: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -12,11 +12,13 @@ import pytest
 
 import stack
 import stack.plugins as plugins
+from stack.backends.mlir import BACKEND
 from stack.cli import main
 from stack.explore.bisect import bisect
 from stack.explore.check import Truth, check_stages
 from stack.explore.reduce import reduce
 from stack.ir import Func, parse
+from stack.passes import memory
 from stack.rewrite import CheckError, Pipeline
 from stack.rewrite.check import random_inputs
 from stack.run.compile import walk_stages
@@ -77,6 +79,14 @@ ROWS = """func @f(%x: f32[6, 32]) -> (f32[6]) at tensor {
   return %l
 }
 """
+CHAIN_OF_DOTS = """func @f(%x: f32[64, 64]) -> (f32[64, 64]) at tensor {{
+  %a = dot(%x, %x) {}
+  %b = dot(%a, %x) {}
+  %c = dot(%b, %a) {}
+  %z = dot(%c, %b) {}
+  return %z
+}}
+"""
 
 
 @pytest.fixture
@@ -136,6 +146,19 @@ def test_bisect_leaves_no_state(
     assert main(argv) == 1
     assert main(["bisect", str(path)]) == 0
     assert state() == before
+
+
+def test_a_place_that_is_taken_too_early_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the value that is written there, and its source line."""
+    monkeypatch.setattr(memory, "place", lambda lives: ([0] * len(lives), 1 << 20))
+    text = CHAIN_OF_DOTS.format(*(f'{{rule="a k, k b -> a b"}} : f32[64, 64] from "m.py:{i}"'
+                                  for i in range(1, 5)))  # fmt: skip
+    stages = [*BACKEND.lowering.stages]
+    found = bisect(parse(text), stages)
+    assert found is not None
+    assert (found.stage, found.rule) == ("loop", "place")
+    assert "is written over %a, which is read later" in found.problem
+    assert (found.nodes, found.source) == (("%b",), ("m.py:2",))
 
 
 def test_a_wrong_correction_is_the_streams_fault() -> None:

@@ -61,7 +61,7 @@ class ContextParallel(Pass):
             if len(dims) > 1 and is_contraction(node) and node in forward:
                 places.split(node, self._dim(places, node, axis, sequence, rest), axis)
             elif len(dims) == 1 and self.by == "ring":
-                places.split(node, *dims, axis)
+                places.split(node, min(dims), axis)
         return places.func()
 
     def _dim(
@@ -71,11 +71,11 @@ class ContextParallel(Pass):
         if self.by == "ring":
             return max(sequence[node], key=lambda dim: first_reduction(func, node, dim))
         factors = factors_of(node)
-        both = set.intersection(*({f for d in dims for f in d} for dims in factors.operands))
+        left, right = ({f for d in dims for f in d} for dims in factors.operands)
         others = {dim for found in rest for dim in found.get(node, ())}
         for dim, names in enumerate(factors.results[0]):
             size = node.shape[dim]
-            is_apart = dim not in others and both.issuperset(names)
+            is_apart = dim not in others and (left & right).issuperset(names)
             if is_apart and isinstance(size, int) and size % axis.size == 0:
                 return dim
         raise UsageError(

@@ -33,9 +33,9 @@ def chained(func: Func, axis: str, log: Log) -> Func:
         few = Func("chain", Block(list(params.values()), [copy[n] for n in ends]), func.level)
         made = Pipeline([Stream(min_axis=1)]).run(few).func
         if sum(map(is_stream, made.nodes)) != 1:
-            log.note(f"{names} go around one by one: no stream computes them together")
+            log.note(f"{names} are in no one stream: each takes a ring of its own")
             continue
-        log.note(f"{names} go around together")
+        log.note(f"{names} are one stream")
         done = remade(leaves, done)
         known = {p: done[leaf] for leaf, p in params.items()}
         found = remade(made.results, known)

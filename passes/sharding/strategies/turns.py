@@ -35,9 +35,7 @@ class Turns:
     axis: str
     sources: set[Node] = field(default_factory=set[Node])
     ends: dict[Node, Sources] = field(default_factory=dict[Node, Sources])
-    reached: dict[Node, dict[int, Sources]] = field(
-        default_factory=dict[Node, dict[int, Sources]]
-    )
+    reached: dict[Node, dict[int, Sources]] = field(default_factory=dict[Node, dict[int, Sources]])
 
     def __post_init__(self) -> None:
         self.sources = {n for n in self.func.nodes if self.gathers(n)}

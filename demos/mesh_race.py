@@ -92,8 +92,7 @@ class Race:
         """A strategy of ours, its segments compiled."""
         model = self.model()
         known = strategies(self.ranks, self.ranks)
-        mesh, passes = known[name.replace("TP", f"DP1 x TP{self.ranks}")]
-        plan = planned(self.step, mesh, passes)
+        plan = planned(self.step, known[name.replace("TP", f"DP1 x TP{self.ranks}")])
         program = rank_program(
             plan.placed.meshes[0], plan.local, str(self.device), backend="triton"
         )

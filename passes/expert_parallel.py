@@ -32,7 +32,7 @@ class ExpertParallel(Pass):
     name: ClassVar[str] = "expert_parallel"
     mesh: str = ""
     axis: str = "ep"
-    experts: tuple[str, ...] = ("*.experts.*",)
+    experts: tuple[str, ...] = ()
     dim: int = 0
     batch: tuple[str, ...] = ("x",)
 

@@ -120,7 +120,7 @@ class Planned:
         return self.mesh, str(self.local), {n: c.array for n, c in constants.items()}, self.carried
 
 
-def step_of(model: torch.nn.Module, batch: tuple[torch.Tensor, ...], jax: bool = False) -> Func:
+def step_of(model: Llama, batch: tuple[torch.Tensor, ...], jax: bool = False) -> Func:
     """The training step of a model: loss, gradients, Adam; of the same model in JAX, if asked."""
     fn: Any = model
     args: Sequence[Any] = batch

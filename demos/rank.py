@@ -5,21 +5,26 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 
-def join() -> torch.device:
-    """Take part, by NCCL where each rank has a GPU, else by gloo; the device of this rank."""
+def join(limit: float = 600.0) -> torch.device:
+    """Take part, by NCCL where each rank has a GPU, else by gloo; the device of this rank.
+
+    `limit`: seconds that a rank waits for others.
+    """
+    waits = timedelta(seconds=limit)
     if torch.cuda.device_count() > int(os.environ["LOCAL_RANK"]):
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
         device = torch.device("cuda", torch.cuda.current_device())
-        dist.init_process_group("nccl", device_id=device)
+        dist.init_process_group("nccl", device_id=device, timeout=waits)
         return device
     torch.set_num_threads(1)
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=waits)
     return torch.device("cpu")
 
 

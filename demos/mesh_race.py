@@ -24,6 +24,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from stack.demos import rank
+from stack.demos.collectives import library
 from stack.demos.llama import Llama, Sizes, data
 from stack.demos.train_mesh import TIDY, planned, strategies
 from stack.frontends.torch_steps import rank_program
@@ -199,22 +200,6 @@ def line(row: dict[str, Any]) -> str:
 # ---- collectives
 
 
-def collective(name: str, size: int, device: torch.device) -> Callable[[], Any]:
-    """A call of torch's own for an input of `size` bytes on each rank."""
-    ranks = dist.get_world_size()
-    x = torch.randn(size // 2, device=device).bfloat16()
-    part = torch.empty(size // 2 // ranks, device=device, dtype=x.dtype)
-    if name == "all_reduce":
-        return lambda: dist.all_reduce(x)
-    if name == "reduce_scatter":
-        return lambda: dist.reduce_scatter_tensor(part, x)
-    if name == "all_gather":
-        whole = torch.empty(size // 2 * ranks, device=device, dtype=x.dtype)
-        return lambda: dist.all_gather_into_tensor(whole, x)
-    made = torch.empty_like(x)
-    return lambda: dist.all_to_all_single(made, x)
-
-
 def seconds(call: Callable[[], Any], size: int, device: torch.device) -> float:
     """Of a call on the slowest rank: the median of 5 rounds."""
     for _ in range(3):
@@ -231,7 +216,10 @@ def collectives(sizes: Iterable[int], device: torch.device) -> list[dict[str, An
     ranks = dist.get_world_size()
     rows: list[dict[str, Any]] = []
     for name in COLLECTIVES:
-        found = {size: seconds(collective(name, size, device), size, device) for size in sizes}
+        found: dict[int, float] = {}
+        for size in sizes:
+            x = torch.randn(size // 2, device=device).bfloat16()
+            found[size] = seconds(library(name, x, ranks), size, device)
         link = fitted(dict(list(found.items())[::2]))
         for number, (size, taken) in enumerate(found.items()):
             predicted = link.alpha + link.beta * size

@@ -1,6 +1,9 @@
 """Training on a mesh: one small Llama under every strategy, its losses beside one process's.
 
-python -m stack.demos.train_mesh [--steps 10] [--only NAME ...]
+    python -m stack.demos.train_mesh [--steps 10] [--only NAME ...] [--out FOLDER]
+
+Then what strategies cost, simulated and measured: memory of ZeRO by stage, bubbles of pipelines by
+schedule; and timelines of a step, as drawings and as Perfetto traces.
 """
 
 from __future__ import annotations
@@ -317,9 +320,14 @@ def _ends(losses: Sequence[float]) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="a small Llama under every strategy")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--only", nargs="*", default=(), metavar="NAME")
+    parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="these strategies")
+    parser.add_argument("--out", type=Path, help="folder for timelines of a step")
     args = parser.parse_args()
     story(args.steps, args.only)
+    if not args.only:
+        from stack.demos import sharding_measured
+
+        sharding_measured.story(args.out)
 
 
 if __name__ == "__main__":

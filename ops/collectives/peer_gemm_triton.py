@@ -118,7 +118,8 @@ def gemm_scatter(
     _meet(flags, pid, 0, turn + 1, RANK, WORLD, PEERS)
     own = _memory(data, RANK, kind) + begin
     for tile in range(pid, tl.cdiv(m, BM) * across, PROGRAMS):
-        place, inside = _place(m, n, tile // across * BM, tile % across * BN, BM, BN)
+        row, column = tile // across * BM, tile % across * BN
+        place, inside = _place(m, n, row, column, BM, BN)  # pyright: ignore
         total = tl.zeros((BM, BN), tl.float32)
         for source in tl.static_range(WORLD):  # pyright: ignore
             total += tl.load(own + source * size + place, mask=inside, other=0).to(tl.float32)
@@ -143,7 +144,7 @@ class PeerProducts:
         programs = min(MOST.value, triton.next_power_of_2(triton.cdiv(x.numel(), block)))
         publish[(programs,)](
             x, peers.tables[0], peers.turns, x.numel(), self._half(x), RANK=peers.rank,
-            BLOCK=block, PROGRAMS=programs, num_warps=WARPS,
+            BLOCK=block, PROGRAMS=programs, num_warps=WARPS,  # pyright: ignore
         )  # fmt: skip
         out = x.new_empty(m * peers.world, n)
         self._launch(gather_gemm, (w, out), m, n, k, self._half(x))

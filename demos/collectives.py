@@ -1,11 +1,12 @@
-"""Collectives: what a schedule is, what it should cost, and what it costs on the GPUs at hand.
+"""Collectives: what a schedule is, what it should cost, and what it costs on the ranks at hand.
 
     python -m stack.demos.collectives                    a laptop: proved, drawn, priced
-    torchrun --nproc-per-node 2 -m stack.demos.collectives OUT     GPUs: measured beside NCCL
+    torchrun --nproc-per-node 2 -m stack.demos.collectives OUT     measured beside NCCL, or gloo
 
-The second form writes OUT/collectives.json: for each size, our kernels over peer memory, our
-schedules as point-to-point messages, NCCL, and torch's symmetric memory (no multicast), with the
-alpha-beta fit and the algorithm that it would choose; `--plot` draws the file.
+The second form writes OUT/collectives.json: for each size our schedules as point-to-point messages
+beside the library, and on GPUs our kernels over peer memory and torch's symmetric memory (no
+multicast) too; with the alpha-beta fit of one message, what it predicts for each schedule, and the
+algorithm that it would choose. `--plot` draws the file.
 """
 
 from __future__ import annotations
@@ -15,19 +16,21 @@ import importlib
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from stack.demos import rank
 from stack.ops.collectives import Network, algorithms_of, build
 from stack.ops.collectives.draw import svg
 from stack.ops.collectives.execute import run, simulate
 from stack.ops.collectives.network import Link, bus_bandwidth, fitted, table
 from stack.ops.collectives.schedule import Schedule
 
-SIZES = tuple(1 << k for k in range(13, 31, 2))  # bytes: 8 KiB to 512 MiB
+SIZES = tuple(1 << k for k in range(13, 29, 3))  # bytes: 8 KiB to 256 MiB
 MEASURED = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 LAPTOP = Network(Link(3e-6, 1 / 400e9))  # about what one host's GPUs have
 
@@ -50,115 +53,118 @@ def story(out: Path | None = None, ranks: int = 4) -> None:
             print(f"wrote {path}")
 
 
-# ---- on GPUs
+# ---- on ranks
 
 
 def calls(
-    collective: str, size: int, peers: Any, world: int
+    collective: str, size: int, peers: Any, world: int, device: Any
 ) -> Iterable[tuple[str, str, Callable[[], Any]]]:
     """(kind, algorithm, call) of all that does a collective of `size` bytes of bf16 a rank."""
     import torch
+
+    x = torch.randn(size // 2, device=device).bfloat16()
+    yield "library", "nccl" if peers is not None else "gloo", library(collective, x, world)
+    if peers is not None:
+        yield from _on_peer_memory(collective, x, peers)
+    for algorithm in algorithms_of(collective):
+        yield "schedule", algorithm, _messages(build(collective, algorithm, world), x)
+
+
+def library(collective: str, x: Any, world: int) -> Callable[[], Any]:
+    """A call of torch's own for an input on each rank."""
+    import torch
     import torch.distributed as dist
 
-    x = torch.randn(size // 2, device="cuda").bfloat16()
-    name = dist.group.WORLD.group_name  # type: ignore[union-attr]
     if collective == "all_reduce":
         own = x.clone()
-        yield "library", "nccl", lambda: dist.all_reduce(own)
-        yield "hand", "one_shot", lambda: peers.one_shot_all_reduce(x)
-        yield "hand", "two_shot", lambda: peers.two_shot_all_reduce(x)
-        shared = peers.torchs_own(x)
-        symmetric = torch.ops.symm_mem
-        yield "peer", "one_shot", lambda: symmetric.one_shot_all_reduce(shared, "sum", name)
-        yield "peer", "two_shot", lambda: symmetric.two_shot_all_reduce_(shared, "sum", name)
-    elif collective == "reduce_scatter":
-        part = torch.empty(size // 2 // world, device="cuda", dtype=x.dtype)
-        yield "library", "nccl", lambda: dist.reduce_scatter_tensor(part, x)
-        yield "hand", "direct", lambda: peers.reduce_scatter(x)
-    elif collective == "all_gather":
-        whole = torch.empty(size // 2 * world, device="cuda", dtype=x.dtype)
-        yield "library", "nccl", lambda: dist.all_gather_into_tensor(whole, x)
-        yield "hand", "direct", lambda: peers.all_gather(x)
-    else:
-        made = torch.empty_like(x)
-        yield "library", "nccl", lambda: dist.all_to_all_single(made, x)
-        yield "hand", "direct", lambda: peers.all_to_all(x)
-    for algorithm in algorithms_of(collective):
-        schedule = build(collective, algorithm, world)
-        yield "schedule", algorithm, _messages(schedule, x)
+        return lambda: dist.all_reduce(own)
+    if collective == "reduce_scatter":
+        part = x.new_empty(x.numel() // world)
+        return lambda: dist.reduce_scatter_tensor(part, x)
+    if collective == "all_gather":
+        whole = x.new_empty(x.numel() * world)
+        return lambda: dist.all_gather_into_tensor(whole, x)
+    made = torch.empty_like(x)
+    return lambda: dist.all_to_all_single(made, x)
+
+
+def _on_peer_memory(
+    collective: str, x: Any, peers: Any
+) -> Iterable[tuple[str, str, Callable[[], Any]]]:
+    import torch
+    import torch.distributed as dist
+
+    if collective != "all_reduce":
+        yield "hand", "direct", partial(getattr(peers, collective), x)
+        return
+    yield "hand", "one_shot", lambda: peers.one_shot_all_reduce(x)
+    yield "hand", "two_shot", lambda: peers.two_shot_all_reduce(x)
+    name = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    shared, symmetric = peers.torchs_own(x), torch.ops.symm_mem
+    yield "peer", "one_shot", lambda: symmetric.one_shot_all_reduce(shared, "sum", name)
+    yield "peer", "two_shot", lambda: symmetric.two_shot_all_reduce_(shared, "sum", name)
 
 
 def _messages(schedule: Schedule, x: Any) -> Callable[[], Any]:
     return lambda: run(schedule, x, agrees=False)
 
 
-def seconds(call: Callable[[], Any], size: int, captured: bool) -> tuple[float, float]:
+def seconds(call: Callable[[], Any], size: int, captured: bool, device: Any) -> tuple[float, float]:
     """The median time of a call on the slowest rank, and its spread; from a graph's replays."""
     import torch
-    import torch.distributed as dist
 
+    is_gpu = device.type == "cuda"
     count = 20 if size < 1 << 24 else 4
-    for _ in range(3):
+    if not is_gpu:
+        count = max(1, min(count, (1 << 22) // size))
+    for _ in range(3 if size < 1 << 24 else 1):
         call()
-    torch.cuda.synchronize()
-    graph: Any = None
-    if captured:
+    rank.wait(device)
+    replay, calls_in_it = call, 1
+    if captured and is_gpu:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(count):
                 call()
-    times: list[float] = []
-    for _ in range(7):
-        dist.barrier()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        if graph is not None:
-            graph.replay()
-        else:
-            for _ in range(count):
-                call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / count / 1e3)
-    slowest = torch.tensor(times, device="cuda")
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    times = sorted(slowest.tolist())
+        replay, calls_in_it, count = graph.replay, count, 1
+    times = [rank.elapsed(replay, count, device) / calls_in_it for _ in range(7)]
+    times = rank.slowest(times, device)
     middle = statistics.median(times)
     return middle, (times[-2] - times[1]) / middle
 
 
-def measure(out: Path, sizes: Iterable[int] = SIZES) -> None:
-    """All collectives by all means, on the GPUs of one host; rank 0 writes the table."""
+def measure(out: Path, sizes: Sequence[int] = SIZES) -> None:
+    """All collectives by all means, on the ranks of one host; rank 0 writes the table."""
     import torch
     import torch.distributed as dist
 
-    rank = int(os.environ["RANK"])
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    world = dist.get_world_size()
-    peers = _with_torchs_own(max(sizes))
+    device = rank.join()
+    world, is_first = dist.get_world_size(), dist.get_rank() == 0
+    peers = _with_torchs_own(max(sizes)) if device.type == "cuda" else None
     rows: list[dict[str, Any]] = []
     for collective in MEASURED:
         for size in sizes:
-            for kind, algorithm, call in calls(collective, size, peers, world):
+            for kind, algorithm, call in calls(collective, size, peers, world, device):
                 row = {"collective": collective, "kind": kind, "algorithm": algorithm}
                 try:
-                    taken, spread = seconds(call, size, captured=kind != "schedule")
+                    taken, spread = seconds(call, size, kind != "schedule", device)
                 except (RuntimeError, TypeError) as error:  # a peer that refuses
                     rows.append({**row, "bytes": size, "note": str(error).split("\n")[0]})
                     continue
                 bus = bus_bandwidth(collective, world, size, taken) / 1e9
                 told = {"bytes": size, "us": taken * 1e6, "spread": spread, "bus_gb_per_s": bus}
                 rows.append({**row, **told})
-            if rank == 0:
+            if is_first:
                 print(_line(rows, collective, size), flush=True)
-    link = fitted(dict(_shifts(sizes, world)))
-    if rank == 0:
-        nccl = ".".join(map(str, importlib.import_module("torch.cuda.nccl").version()))
+    link = fitted(dict(_shifts(sizes, world, device)))
+    _predict(rows, Network(link), world)
+    if is_first:
+        print(f"one message: {link.alpha * 1e6:.1f} us + bytes / {1e-9 / link.beta:.3g} GB/s")
+        print(_errors(rows))
         made = {
             "schema": "stack.collectives/1",
-            "device": f"{world} x {torch.cuda.get_device_name()}",
-            "versions": {"torch": torch.__version__, "nccl": nccl},
+            "device": f"{world} x {rank.name_of(device)}",
+            "versions": {"torch": torch.__version__, **_nccl(device)},
             "fit": {"alpha_us": link.alpha * 1e6, "gb_per_s": 1e-9 / link.beta},
             "choices": _choices(rows, Network(link), world),
             "rows": rows,
@@ -166,6 +172,32 @@ def measure(out: Path, sizes: Iterable[int] = SIZES) -> None:
         out.mkdir(parents=True, exist_ok=True)
         (out / "collectives.json").write_text(json.dumps(made, indent=1))
     dist.destroy_process_group()
+
+
+def _nccl(device: Any) -> dict[str, str]:
+    if device.type != "cuda":
+        return {}
+    return {"nccl": ".".join(map(str, importlib.import_module("torch.cuda.nccl").version()))}
+
+
+def _predict(rows: list[dict[str, Any]], network: Network, world: int) -> None:
+    """What one message's alpha and beta say about each schedule, beside what it took."""
+    for row in rows:
+        if row["kind"] == "schedule":
+            schedule = build(row["collective"], row["algorithm"], world)
+            row["predicted_us"] = network.seconds(schedule, row["bytes"]) * 1e6
+
+
+def _errors(rows: list[dict[str, Any]]) -> str:
+    """How far predicted times of schedules are from measured ones, by collective."""
+    lines = ["predicted against measured, from the fit of one message:"]
+    for collective in MEASURED:
+        own = [r for r in rows if r["collective"] == collective and "predicted_us" in r]
+        errors = sorted(abs(r["predicted_us"] / r["us"] - 1) for r in own if "us" in r)
+        if errors:
+            told = f"median error {statistics.median(errors):.0%}, largest {errors[-1]:.0%}"
+            lines.append(f"  {collective:<14} {told} of {len(errors)}")
+    return "\n".join(lines)
 
 
 def _with_torchs_own(size: int) -> Any:
@@ -187,14 +219,14 @@ def _with_torchs_own(size: int) -> Any:
     return Both(size)
 
 
-def _shifts(sizes: Iterable[int], world: int) -> Iterable[tuple[int, float]]:
+def _shifts(sizes: Iterable[int], world: int, device: Any) -> Iterable[tuple[int, float]]:
     """The time of one message from every rank to the next, by bytes."""
     import torch
 
     schedule = build("permute", "shift", world)
     for size in sizes:
-        x = torch.zeros(size // 2, device="cuda", dtype=torch.bfloat16)
-        yield size, seconds(_messages(schedule, x), size, captured=False)[0]
+        x = torch.zeros(size // 2, device=device, dtype=torch.bfloat16)
+        yield size, seconds(_messages(schedule, x), size, False, device)[0]
 
 
 def _choices(rows: list[dict[str, Any]], network: Network, world: int) -> list[dict[str, Any]]:
@@ -248,13 +280,19 @@ def plot(path: Path) -> None:
             own = [r for r in rows if (r["kind"], r["algorithm"]) == (kind, algorithm)]
             style = {"hand": "-o", "library": "-k", "peer": "--s", "schedule": ":"}[kind]
             sizes, bus = [r["bytes"] for r in own], [r["bus_gb_per_s"] for r in own]
-            axis.loglog(sizes, bus, style, label=f"{kind}: {algorithm}")
+            (line,) = axis.loglog(sizes, bus, style, label=f"{kind}: {algorithm}")
+            if all("predicted_us" in r for r in own):
+                fit = [r["bus_gb_per_s"] * r["us"] / r["predicted_us"] for r in own]
+                axis.loglog(sizes, fit, color=line.get_color(), linewidth=0.5)
         axis.set_title(f"{collective}, {made['device']}")
         axis.set_ylabel("bus bandwidth, GB/s")
         axis.set_xlabel("bytes of a rank's input")
         axis.legend(fontsize=7)
     fit = made["fit"]
-    figure.suptitle(f"one message: {fit['alpha_us']:.1f} us + bytes / {fit['gb_per_s']:.0f} GB/s")
+    figure.suptitle(
+        f"one message: {fit['alpha_us']:.1f} us + bytes / {fit['gb_per_s']:.3g} GB/s"
+        " (thin lines: what it predicts)"
+    )
     figure.tight_layout()
     figure.savefig(path.with_suffix(".png"), dpi=110)
     print(f"wrote {path.with_suffix('.png')}")
@@ -264,12 +302,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("out", type=Path, nargs="?", help="folder for pictures or results")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw a measured table")
+    parser.add_argument("--most", type=int, default=SIZES[-1], help="bytes of the largest input")
     parser.add_argument("--ranks", type=int, default=4, help="of the story (default: 4)")
     args = parser.parse_args()
     if args.plot is not None:
         plot(args.plot)
     elif "RANK" in os.environ:
-        measure(args.out or Path())
+        measure(args.out or Path(), [size for size in SIZES if size <= args.most])
     else:
         story(args.out, args.ranks)
 

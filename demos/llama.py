@@ -12,15 +12,16 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True)
 class Sizes:
-    """Widths of a model; the smallest that 8 ranks can share."""
+    """Widths of a model; the smallest that 8 ranks can share. `experts`: of each layer."""
 
     layers: int = 4
     width: int = 64
     hidden: int = 128
     heads: int = 4
     words: int = 64
-    tokens: int = 8
+    tokens: int = 16
     batch: int = 8
+    experts: int = 0
 
 
 class Norm(nn.Module):
@@ -34,16 +35,55 @@ class Norm(nn.Module):
         return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * self.weight
 
 
+class Each(nn.Module):
+    """A linear map for each expert, of what it takes: [expert, batch, seat, width]."""
+
+    def __init__(self, count: int, width: int, out: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(count, out, width) / math.sqrt(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.einsum("ebcd,efd->ebcf", x, self.weight)
+
+
+class Experts(nn.Module):
+    """Perceptrons of which each token takes one (Fedus et al., "Switch Transformers", 2021).
+
+    Of a sequence each expert has room for some tokens; those that find none are left as they are.
+    """
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.count, self.room = sizes.experts, 2 * sizes.tokens // sizes.experts
+        self.router = nn.Linear(sizes.width, sizes.experts, bias=False)
+        self.up = Each(sizes.experts, sizes.width, sizes.hidden)
+        self.down = Each(sizes.experts, sizes.hidden, sizes.width)
+
+    def forward(self, h: Tensor) -> Tensor:
+        share, expert = self.router(h).softmax(-1).max(-1)
+        chosen = expert[..., None] == torch.arange(self.count)
+        place = (chosen.cumsum(1) * chosen).sum(-1) - 1
+        seat = place[..., None] == torch.arange(self.room)
+        sent = (chosen[..., None] & seat[..., None, :]).to(h.dtype)  # [batch, token, expert, seat]
+        made = self.down(F.silu(self.up(torch.einsum("bsec,bsd->ebcd", sent, h))))
+        return torch.einsum("bsec,ebcd->bsd", sent * share[..., None, None], made)
+
+
 class Layer(nn.Module):
-    """Attention with rotary positions, and a gated perceptron, each on top of what comes in."""
+    """Attention with rotary positions, and a gated perceptron, each on top of what comes in.
+
+    Where there are experts, they take the place of the perceptron.
+    """
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
         width, hidden = sizes.width, sizes.hidden
         self.head = width // sizes.heads
         self.wq, self.wk, self.wv, self.wo = (nn.Linear(width, width, bias=False) for _ in "qkvo")
-        self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
-        self.down = nn.Linear(hidden, width, bias=False)
+        self.experts = Experts(sizes) if sizes.experts else None
+        if self.experts is None:
+            self.gate, self.up = (nn.Linear(width, hidden, bias=False) for _ in range(2))
+            self.down = nn.Linear(hidden, width, bias=False)
         self.before, self.between = Norm(width), Norm(width)
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor) -> Tensor:
@@ -54,6 +94,8 @@ class Layer(nn.Module):
         weights = (scores / math.sqrt(shape[-1]) + mask).softmax(-1)
         x = x + self.wo((weights @ v).transpose(1, 2).flatten(2))
         h = self.between(x)
+        if self.experts is not None:
+            return x + self.experts(h)
         return x + self.down(F.silu(self.gate(h)) * self.up(h))
 
 
@@ -71,6 +113,7 @@ class Llama(nn.Module):
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
+        self.sizes = sizes
         self.embed = nn.Embedding(sizes.words, sizes.width)
         self.layers = nn.ModuleList(Layer(sizes) for _ in range(sizes.layers))
         self.norm = Norm(sizes.width)

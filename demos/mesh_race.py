@@ -5,13 +5,13 @@
 All systems train the same model on the same tokens in one run, as plain SGD in bf16. Ours waits
 for collectives where they are read, and once more at once, so that what overlaps is seen. Then
 the collectives alone: bus bandwidth by size, and how well the alpha-beta model predicts them.
+Without GPUs all of it runs on gloo processes, on a model of a few hundred words.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterable
@@ -23,6 +23,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from stack.demos import rank
+from stack.demos.collectives import library
 from stack.demos.llama import Llama, Sizes, data
 from stack.demos.train_mesh import TIDY, planned, strategies
 from stack.frontends.torch_steps import rank_program
@@ -36,16 +38,18 @@ from stack.run.step import Optimizer
 
 RATE = 1e-2
 SIZES = Sizes(layers=4, width=4096, hidden=8192, heads=32, words=8192, tokens=2048, batch=2)
+SMALL = Sizes(layers=2, width=128, hidden=256, heads=4, words=256, tokens=32, batch=4)
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 class Race:
     """The ranks of one host, and the model that they share."""
 
-    def __init__(self, sizes: Sizes, seconds: float) -> None:
-        self.sizes, self.end = sizes, time.monotonic() + seconds
+    def __init__(self, device: torch.device, seconds: float) -> None:
+        self.device, self.end = device, time.monotonic() + seconds
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self.device = torch.device("cuda", torch.cuda.current_device())
+        self.sizes = sizes = SIZES if device.type == "cuda" else SMALL
+        self.backend = "triton" if device.type == "cuda" else "mlir"
         self.batch = tuple(t.to(self.device) for t in data(sizes, 1)[0])
         self.rows: list[dict[str, Any]] = []
 
@@ -64,9 +68,7 @@ class Race:
     @property
     def is_late(self) -> bool:
         """Whether the time is over, on the slowest rank."""
-        late = torch.tensor(float(time.monotonic() > self.end), device=self.device)
-        dist.all_reduce(late, dist.ReduceOp.MAX)
-        return bool(late.item())
+        return bool(rank.slowest([time.monotonic() > self.end], self.device)[0])
 
     def enter(self, name: str, make: Callable[[], Callable[[], Tensor]]) -> None:
         """Measure one system; what it refuses is told."""
@@ -77,14 +79,19 @@ class Race:
         try:
             step = make()
             first = float(step())
-            row = {"first_s": time.perf_counter() - start, "first_loss": first, **timed(step)}
+            row = {
+                "first_s": time.perf_counter() - start,
+                "first_loss": first,
+                **timed(step, self.device),
+            }
             del step
         except Exception as error:
-            row = {"note": f"{type(error).__name__}: {str(error).splitlines()[0][:160]}"}
+            row = {"note": f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"}
         self.rows.append({"system": name, **row})
         if self.rank == 0:
             print(line(self.rows[-1]), flush=True)
-        torch.cuda.empty_cache()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     # ---- ours
 
@@ -92,10 +99,9 @@ class Race:
         """A strategy of ours, its segments compiled."""
         model = self.model()
         known = strategies(self.ranks, self.ranks)
-        mesh, passes = known[name.replace("TP", f"DP1 x TP{self.ranks}")]
-        plan = planned(self.step, mesh, passes)
+        plan = planned(self.step, known[name.replace("TP", f"DP1 x TP{self.ranks}")])
         program = rank_program(
-            plan.placed.meshes[0], plan.local, str(self.device), backend="triton"
+            plan.placed.meshes[0], plan.local, str(self.device), backend=self.backend
         )
         program.overlaps = overlaps
         held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
@@ -139,7 +145,7 @@ class Race:
         )
 
         model = self.model()
-        mesh = init_device_mesh("cuda", (self.ranks,))
+        mesh = init_device_mesh(self.device.type, (self.ranks,))
         columns = {name: ColwiseParallel() for name in ("wq", "wk", "wv", "gate", "up")}
         rows = {name: RowwiseParallel() for name in ("wo", "down")}
         for layer in model.layers:
@@ -167,26 +173,18 @@ class Race:
         return step
 
 
-def timed(call: Callable[[], Any], rounds: int = 7) -> dict[str, float]:
+def timed(call: Callable[[], Any], device: torch.device, rounds: int = 7) -> dict[str, float]:
     """Median milliseconds of a call on the slowest rank, its spread, and the most memory."""
     for _ in range(2):
         call()
-    torch.cuda.reset_peak_memory_stats()
-    times: list[float] = []
-    for _ in range(rounds):
-        dist.barrier()
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        call()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - start)
-    slowest = torch.tensor(times, device="cuda")
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    found = sorted(slowest.tolist())
+    rank.wait(device)
+    is_gpu = device.type == "cuda"
+    if is_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    found = rank.slowest([rank.elapsed(call, 1, device) for _ in range(rounds)], device)
     middle = statistics.median(found)
-    spread = (found[-2] - found[1]) / middle
-    peak = torch.cuda.max_memory_allocated() / 2**30
-    return {"ms": middle * 1e3, "spread": spread, "peak_gib": peak}
+    peak = torch.cuda.max_memory_allocated() / 2**30 if is_gpu else 0.0
+    return {"ms": middle * 1e3, "spread": (found[-2] - found[1]) / middle, "peak_gib": peak}
 
 
 def line(row: dict[str, Any]) -> str:
@@ -202,49 +200,26 @@ def line(row: dict[str, Any]) -> str:
 # ---- collectives
 
 
-def collective(name: str, size: int) -> Callable[[], Any]:
-    """A call of NCCL for an input of `size` bytes on each rank."""
-    ranks = dist.get_world_size()
-    x = torch.randn(size // 2, device="cuda").bfloat16()
-    part = torch.empty(size // 2 // ranks, device="cuda", dtype=x.dtype)
-    if name == "all_reduce":
-        return lambda: dist.all_reduce(x)
-    if name == "reduce_scatter":
-        return lambda: dist.reduce_scatter_tensor(part, x)
-    if name == "all_gather":
-        whole = torch.empty(size // 2 * ranks, device="cuda", dtype=x.dtype)
-        return lambda: dist.all_gather_into_tensor(whole, x)
-    made = torch.empty_like(x)
-    return lambda: dist.all_to_all_single(made, x)
-
-
-def seconds(call: Callable[[], Any], count: int) -> float:
-    """Of one of many calls one after the other, on the slowest rank: the median of 5 rounds."""
+def seconds(call: Callable[[], Any], size: int, device: torch.device) -> float:
+    """Of a call on the slowest rank: the median of 5 rounds."""
     for _ in range(3):
         call()
-    times: list[float] = []
-    for _ in range(5):
-        dist.barrier()
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        for _ in range(count):
-            call()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end) / count / 1e3)
-    slowest = torch.tensor(statistics.median(times), device="cuda")
-    dist.all_reduce(slowest, dist.ReduceOp.MAX)
-    return float(slowest)
+    count = 50 if size < 1 << 22 else 8
+    if device.type != "cuda":
+        count = max(2, min(count, (1 << 22) // size))
+    found = [rank.elapsed(call, count, device) for _ in range(5)]
+    return statistics.median(rank.slowest(found, device))
 
 
-def collectives(sizes: Iterable[int]) -> list[dict[str, Any]]:
+def collectives(sizes: Iterable[int], device: torch.device) -> list[dict[str, Any]]:
     """Bus bandwidth by size; every second size is predicted from a fit to the others."""
     ranks = dist.get_world_size()
     rows: list[dict[str, Any]] = []
     for name in COLLECTIVES:
-        found = {
-            size: seconds(collective(name, size), 50 if size < 1 << 22 else 8) for size in sizes
-        }
+        found: dict[int, float] = {}
+        for size in sizes:
+            x = torch.randn(size // 2, device=device).bfloat16()
+            found[size] = seconds(library(name, x, ranks), size, device)
         link = fitted(dict(list(found.items())[::2]))
         for number, (size, taken) in enumerate(found.items()):
             predicted = link.alpha + link.beta * size
@@ -279,10 +254,10 @@ def main() -> None:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--seconds", type=float, default=95.0)
     args = parser.parse_args()
-    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", torch.cuda.current_device()))
-    race = Race(SIZES, args.seconds)
-    moved = collectives([1 << k for k in range(13, 29, 3)])
+    device = rank.join()
+    race = Race(device, args.seconds)
+    top = 29 if device.type == "cuda" else 23
+    moved = collectives([1 << k for k in range(13, top, 3)], device)
     if race.rank == 0:
         print(collective_table(moved), flush=True)
     race.enter("ours DP", lambda: race.ours("DP"))
@@ -297,7 +272,7 @@ def main() -> None:
     race.enter("ours TP + SP", lambda: race.ours("TP + SP"))
     if race.rank == 0:
         print(collective_table(moved))
-        print(f"{race.ranks} x {torch.cuda.get_device_name()}, torch {torch.__version__}, {SIZES}")
+        print(f"{race.ranks} x {rank.name_of(device)}, torch {torch.__version__}, {race.sizes}")
         print("\n".join(map(line, race.rows)))
         if args.out is not None:
             made = {"systems": race.rows, "collectives": moved}

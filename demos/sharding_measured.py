@@ -62,7 +62,7 @@ def _memory(
     device, ranks = machine(machine_name), len(pool.pipes)
     count = sum(p.numel() for p in model.parameters())
     for name in STAGES:
-        plan = planned(step, *strategies(ranks, ranks)[name])
+        plan = planned(step, strategies(ranks, ranks)[name])
         found = simulate(plan.local, parse_mesh(plan.mesh), device, bucket=BUCKET)
         each = zip(split(plan, arrays), inputs_of(plan, batches), strict=True)
         measured = pool.run_each(train, [(store, plan.sent(), *own) for own in each])

@@ -1,6 +1,9 @@
 """Training on a mesh: one small Llama under every strategy, its losses beside one process's.
 
-python -m stack.demos.train_mesh [--steps 10] [--only NAME ...]
+    python -m stack.demos.train_mesh [--steps 10] [--only NAME ...] [--out FOLDER]
+
+Then what strategies cost, simulated and measured: memory of ZeRO by stage, bubbles of pipelines by
+schedule; and timelines of a step, as drawings and as Perfetto traces.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,7 @@ from stack.explore.table import table
 from stack.ir import parse
 from stack.ir.files import large_constants
 from stack.ir.mesh import parse_mesh
+from stack.ir.mesh_ops import traffic
 from stack.ir.node import Func
 from stack.ir.sharding import replicated
 from stack.rewrite import Pipeline
@@ -31,42 +35,71 @@ from stack.run.ranks import Ranks
 from stack.run.step import Optimizer, carried
 
 Array = np.ndarray[Any, Any]
-TIDY = "canonicalize,unmerge,canonicalize"
+TIDY = "canonicalize,unmerge,exchange,canonicalize"
 ADAM = Optimizer("adam", ("*.weight",), rate=1e-3, epsilon=1e-5)
 
 
-def strategies(ranks: int = 8, tensor: int = 4) -> dict[str, tuple[str, str]]:
-    """For each name the mesh and the passes that place a step on it."""
-    flat, pair = f"dp={ranks}", f"dp={ranks // tensor}, tp={tensor}"
-    context = f"dp={ranks // tensor}, cp={tensor}"
-    data_of = "data_parallel{{mesh={0}}}".format
+@dataclass(frozen=True)
+class Strategy:
+    """Where a step lies.
+
+    Attributes:
+        passes: what places it on the mesh.
+        local: what makes the program of a rank of it.
+        model: which model it is for: `llama`, `experts`, or `jax`, the first one written in JAX.
+    """
+
+    mesh: str
+    passes: str
+    local: str = "spmd"
+    model: str = "llama"
+
+
+def strategies(ranks: int = 8, inner: int = 4) -> dict[str, Strategy]:
+    """Strategies by name, on `ranks` ranks; where there are two axes the inner one has `inner`."""
+    outer, flat = ranks // inner, f"dp={ranks}"
+    tensor, context, mixed = (f"dp={outer}, {axis}={inner}" for axis in ("tp", "cp", "ep"))
+    both = f"cp={outer}, tp={inner}"
+    heads, experts = {"by": "heads"}, {"experts": ["*.experts.up.weight", "*.experts.down.weight"]}
+    weights = {"columns": COLUMNS, "rows": ROWS}
+    tensor_parallel = _placed(tensor, data_parallel={}, tensor_parallel=weights)
+    sequence = {**weights, "sequence": 1}
+    ring = _placed(context, data_parallel={}, context_parallel={})
     return {
-        "DP": (flat, data_of(json.dumps(flat))),
-        f"DP{ranks // tensor} x TP{tensor}": (pair, _passes(pair, -1)),
-        f"DP{ranks // tensor} x TP{tensor} + SP": (pair, _passes(pair, 1)),
-        "ZeRO-1": (flat, _zero(flat, 1)),
-        "ZeRO-2": (flat, _zero(flat, 2)),
-        "FSDP": (flat, _zero(flat, 3)),
-        f"DP{ranks // tensor} x CP{tensor}": (
-            context,
-            f"{data_of(json.dumps(context))},"
-            f"data_parallel{{mesh={json.dumps(context)}, axis=cp, dim=1}}",
+        "DP": Strategy(flat, _placed(flat, data_parallel={})),
+        f"DP{outer} x TP{inner}": Strategy(tensor, tensor_parallel),
+        f"DP{outer} x TP{inner} + SP": Strategy(
+            tensor, _placed(tensor, data_parallel={}, tensor_parallel=sequence)
         ),
+        **{
+            name: Strategy(flat, _placed(flat, data_parallel={}, zero={"stage": stage}))
+            for stage, name in enumerate(("ZeRO-1", "ZeRO-2", "FSDP"), start=1)
+        },
+        f"DP{outer} x CP{inner} ring": Strategy(context, ring, "spmd,ring"),
+        f"DP{outer} x CP{inner} heads": Strategy(
+            context, _placed(context, data_parallel={}, context_parallel=heads)
+        ),
+        f"CP{outer} ring x TP{inner}": Strategy(
+            both, _placed(both, context_parallel={}, tensor_parallel=weights), "spmd,ring"
+        ),
+        f"DP{outer} x EP{inner}": Strategy(
+            mixed,
+            f"{_placed(mixed, data_parallel={})},"
+            f"{_placed(mixed, data_parallel={'axis': 'ep'}, expert_parallel=experts)}",
+            model="experts",
+        ),
+        f"JAX DP{outer} x TP{inner}": Strategy(tensor, tensor_parallel, model="jax"),
+        f"JAX DP{outer} x CP{inner} ring": Strategy(context, ring, "spmd,ring", "jax"),
     }
 
 
-def _passes(mesh: str, sequence: int) -> str:
-    quoted = json.dumps(mesh)
-    columns, rows = (json.dumps(list(names)) for names in (COLUMNS, ROWS))
-    return (
-        f"data_parallel{{mesh={quoted}}},"
-        f"tensor_parallel{{mesh={quoted}, columns={columns}, rows={rows}, sequence={sequence}}}"
-    )
-
-
-def _zero(mesh: str, stage: int) -> str:
-    quoted = json.dumps(mesh)
-    return f"data_parallel{{mesh={quoted}}},zero{{mesh={quoted}, stage={stage}}}"
+def _placed(mesh: str, **passes: Mapping[str, Any]) -> str:
+    """Passes on a mesh, with their options."""
+    made: list[str] = []
+    for name, options in passes.items():
+        given = {"mesh": mesh, **options}
+        made.append(f"{name}{{{', '.join(f'{k}={json.dumps(v)}' for k, v in given.items())}}}")
+    return ",".join(made)
 
 
 @dataclass(frozen=True)
@@ -90,15 +123,24 @@ class Planned:
         return self.mesh, str(self.local), {n: c.array for n, c in constants.items()}, self.carried
 
 
-def step_of(model: torch.nn.Module, batch: tuple[torch.Tensor, ...]) -> Func:
-    """The training step of a model: loss, gradients, Adam."""
-    return ADAM.step(Pipeline(TIDY).run(gradients_of(model, batch)).func)
+def step_of(model: Llama, batch: tuple[torch.Tensor, ...], jax: bool = False) -> Func:
+    """The training step of a model: loss, gradients, Adam; of the same model in JAX, if asked."""
+    fn: Any = model
+    args: Sequence[Any] = batch
+    if jax:
+        from stack.demos.llama_jax import llama_of, weights_of
+
+        fn = llama_of(model.sizes)
+        tokens = (t.numpy().astype(np.int32) for t in batch)
+        args = (*weights_of(dict(model.named_parameters())), *tokens)
+    return ADAM.step(Pipeline(TIDY).run(gradients_of(fn, args)).func)
 
 
-def planned(step: Func, mesh: str, passes: str) -> Planned:
+def planned(step: Func, strategy: Strategy) -> Planned:
     """A step on a mesh."""
-    placed = Pipeline(f"{passes},propagate,reshard").run(step).func
-    return Planned(mesh, placed, Pipeline("spmd").run(placed).func, carried(step))
+    placed = Pipeline(f"{strategy.passes},propagate,reshard").run(step).func
+    local = Pipeline(strategy.local).run(placed).func
+    return Planned(strategy.mesh, placed, local, carried(step))
 
 
 def arrays_of(step: Func, model: torch.nn.Module, batch: Sequence[torch.Tensor]) -> list[Array]:
@@ -109,7 +151,7 @@ def arrays_of(step: Func, model: torch.nn.Module, batch: Sequence[torch.Tensor])
     for p in step.params:
         name = str(p.attrs["name"])
         zeros = np.zeros([int(str(n)) for n in p.shape], p.dtype.numpy)
-        found.append(held[name].detach().numpy().copy() if name in held else zeros)
+        found.append(held[name].detach().numpy().astype(zeros.dtype) if name in held else zeros)
     return found
 
 
@@ -128,10 +170,11 @@ def inputs_of(plan: Planned, batches: Sequence[Sequence[torch.Tensor]]) -> list[
     places = {str(p.attrs["name"]): i for i, p in enumerate(plan.placed.params)}
     found: list[list[Any]] = [[] for _ in range(plan.placed.meshes[0].ranks)]
     for batch in batches:
-        parts = {
-            places[name]: parts_of(value.numpy(), plan.placed.params[places[name]].tensor.sharding)  # pyright: ignore[reportArgumentType]
-            for name, value in zip("xy", batch)
-        }
+        parts: dict[int, list[Array]] = {}
+        for name, value in zip("xy", batch):
+            p = plan.placed.params[places[name]]
+            sharding = p.tensor.sharding or replicated(plan.placed.meshes[0], p.tensor.rank)
+            parts[places[name]] = parts_of(value.numpy().astype(p.dtype.numpy), sharding)
         for rank, own in enumerate(found):
             own.append({i: held[rank] for i, held in parts.items()})
     return found
@@ -180,7 +223,6 @@ def model_of(sizes: Sizes) -> Llama:
 
 def _pipelines(
     model: Llama,
-    sizes: Sizes,
     batches: Sequence[tuple[torch.Tensor, torch.Tensor]],
     wanted: Sequence[float],
     pool: Ranks,
@@ -198,7 +240,7 @@ def _pipelines(
         name = f"PP2 {kind} x DP{replicas}"
         if only and name not in only:
             continue
-        count = sizes.batch // replicas
+        count = model.sizes.batch // replicas
         steps = train_pipeline.shares(batches, replicas, count)
         plan = train_pipeline.cut(
             model,
@@ -214,38 +256,59 @@ def _pipelines(
         errors[name] = max(abs(a - b) for a, b in zip(losses, wanted, strict=True))
         peak = max(peak for _, peak, _, _ in found)
         shown = f"{errors[name]:.1e}"
-        rows.append([name, *_ends(losses), shown, f"{peak / 1024:.0f}", f"pp=2, dp={replicas}"])
+        rows.append([name, *_ends(losses), shown, f"{peak / 1024:.0f}", "", f"pp=2, dp={replicas}"])
         print(f"{name}: {shown}", flush=True)
     return rows
 
 
+@dataclass(frozen=True)
+class Reference:
+    """A model, the steps to take, and the losses of one process in PyTorch."""
+
+    model: Llama
+    step: Func
+    arrays: list[Array]
+    batches: list[tuple[torch.Tensor, torch.Tensor]]
+    losses: list[float]
+
+
+def reference(name: str, steps: int) -> Reference:
+    """A model by the name that strategies have for it."""
+    sizes = Sizes(experts=8 * (name == "experts"))
+    model, batches = model_of(sizes), data(sizes, steps)
+    step = step_of(model, batches[0], jax=name == "jax")
+    arrays = arrays_of(step, model, batches[0])
+    return Reference(model, step, arrays, batches, alone(model_of(sizes), batches))
+
+
 def story(steps: int = 10, only: Sequence[str] = (), ranks: int = 8) -> dict[str, float]:
     """Train under each strategy; the largest difference of a loss from that of one process."""
-    sizes = Sizes()
     torch.set_num_threads(1)
-    model, batches = model_of(sizes), data(sizes, steps)
-    step = step_of(model, batches[0])
-    arrays = arrays_of(step, model, batches[0])
-    wanted = alone(model, batches)
-    rows: list[list[str]] = [["one process", *_ends(wanted), "", "", ""]]
-    errors: dict[str, float] = {}
     known = strategies(ranks, min(4, ranks))
     chosen = {n: v for n, v in known.items() if not only or n in only}
+    made = {"llama": reference("llama", steps)}
+    rows: list[list[str]] = [["one process", *_ends(made["llama"].losses), "", "", "", ""]]
+    errors: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder, Ranks(ranks, ["torch"]) as pool:
-        for name, (mesh, passes) in chosen.items():
-            plan = planned(step, mesh, passes)
-            parts, inputs = split(plan, arrays), inputs_of(plan, batches)
+        for name, strategy in chosen.items():
+            if strategy.model not in made:
+                made[strategy.model] = reference(strategy.model, steps)
+            own = made[strategy.model]
+            plan = planned(own.step, strategy)
+            parts, inputs = split(plan, own.arrays), inputs_of(plan, own.batches)
             store = str(Path(folder, "store"))
-            each = [(store, plan.sent(), *own) for own in zip(parts, inputs, strict=True)]
+            each = [(store, plan.sent(), *given) for given in zip(parts, inputs, strict=True)]
             found = pool.run_each(train, each)
             losses = found[0][0]
-            errors[name] = max(abs(a - b) for a, b in zip(losses, wanted, strict=True))
-            peak = max(peak for _, peak in found)
-            rows.append([name, *_ends(losses), f"{errors[name]:.1e}", f"{peak / 1024:.0f}", mesh])
+            errors[name] = max(abs(a - b) for a, b in zip(losses, own.losses, strict=True))
+            sent = sum(map(traffic, plan.local.nodes))
+            shown = [f"{n / 1024:.0f}" for n in (max(peak for _, peak in found), sent)]
+            rows.append([name, *_ends(losses), f"{errors[name]:.1e}", *shown, strategy.mesh])
             print(f"{name}: {errors[name]:.1e}", flush=True)
-        rows += _pipelines(model_of(sizes), sizes, batches, wanted, pool, errors, only, folder)
-    head = ["strategy", "first loss", "last loss", "largest difference", "peak KiB", "mesh"]
-    print(f"\n{steps} steps on {ranks} gloo processes:\n")
+        llama = made["llama"]
+        rows += _pipelines(llama.model, llama.batches, llama.losses, pool, errors, only, folder)
+    head = ["strategy", "first loss", "last loss", "difference", "peak KiB", "sent KiB", "mesh"]
+    print(f"\n{steps} steps on {ranks} gloo processes, each against PyTorch in one:\n")
     print(table(head, rows))
     return errors
 
@@ -257,9 +320,14 @@ def _ends(losses: Sequence[float]) -> tuple[str, str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description="a small Llama under every strategy")
     parser.add_argument("--steps", type=int, default=10)
-    parser.add_argument("--only", nargs="*", default=(), metavar="NAME")
+    parser.add_argument("--only", nargs="*", default=(), metavar="NAME", help="these strategies")
+    parser.add_argument("--out", type=Path, help="folder for timelines of a step")
     args = parser.parse_args()
     story(args.steps, args.only)
+    if not args.only:
+        from stack.demos import sharding_measured
+
+        sharding_measured.story(args.out)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import jax
@@ -36,6 +38,8 @@ def train_runs(fn: Any, args: Sequence[Any], options: dict[str, Any]) -> list[An
         (_, results), gradients = jax.value_and_grad(total, has_aux=True)(chosen, held)
         return results, gradients
 
+    with suppress(TypeError, ValueError):  # of what has no signature
+        train_step.__signature__ = inspect.signature(fn)  # for the names of parameters
     if options["backend"] == RECORD:
         captured = FRONTEND.capture(train_step, args)
         if options.get("strict"):

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from stack.errors import StackError, UsageError
+from stack.frontends.torch_arrays import from_numpy, to_numpy
 from stack.frontends.torch_elementwise import Tensor
 from stack.frontends.torch_mesh import LIMIT, RankSpace
 from stack.ir.interpreter import evaluate
@@ -99,8 +100,11 @@ class RankProgram:
             return lambda args: evaluate(func.body, args, self.space)
         executable = compile_func(func, self.backend, options=self._options())
         call, accept = executable.call, executable.accept
-        assert call is not None
-        assert accept is not None
+        if call is None or accept is None:  # it takes storage arrays
+            dtypes = [p.dtype for p in func.params], [r.dtype for r in func.results]
+            return lambda args: list(
+                map(from_numpy, executable.run(list(map(to_numpy, args, dtypes[0]))), dtypes[1])
+            )
         return lambda args: call(accept([a.contiguous() for a in args]))
 
     def _options(self) -> dict[str, Any]:

@@ -14,9 +14,6 @@ from stack.rewrite import Log, Pass
 class DataParallel(Pass):
     """A dim of the inputs is split; what is summed over it, gradients too, is summed over ranks.
 
-    Along the sequence this is context parallelism, along experts' weights expert parallelism: see
-    `dim`.
-
     Attributes:
         mesh: its axes, as `dp=2, tp=4`.
         axis: the one that splits.

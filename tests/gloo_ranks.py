@@ -55,20 +55,37 @@ def torchs_own(collective: str, x: torch.Tensor, ranks: int, rank: int) -> torch
     return parts[(rank - 1) % ranks]
 
 
+def counted() -> list[int]:
+    """Bytes of every message that this process sends from now on."""
+    found: list[int] = []
+    plain = dist.batch_isend_irecv
+
+    def counting(messages: list[dist.P2POp]) -> list[dist.Work]:
+        found.extend(m.tensor.nbytes for m in messages if m.op is dist.isend)
+        return plain(messages)
+
+    dist.batch_isend_irecv = counting
+    return found
+
+
 def compare(rank: int, ranks: int, store: str, names: list[tuple[str, str]]) -> None:
-    """All algorithms against torch's own; raises where one differs."""
+    """All algorithms against torch's own, and bytes against formulas; raises where one differs."""
     join(rank, ranks, store)
+    sent = counted()
     for collective, algorithm in names:
         schedule = build(collective, algorithm, ranks)
         for elements in (ranks, 24 * ranks, 1000 * ranks):
             for dtype in (torch.float64, torch.bfloat16 if elements == ranks else torch.int32):
                 x = value(rank, elements, dtype)
                 before = x.clone()
+                sent.clear()
                 found = run(schedule, x)
                 wanted = torchs_own(collective, x, ranks, rank)
                 at = f"{collective} {algorithm} of {elements} on rank {rank}"
                 assert torch.equal(found.reshape(-1), wanted.reshape(-1)), at
                 assert torch.equal(x, before), at
+                part = -(-elements // schedule.chunks) * x.element_size()
+                assert sum(sent) == schedule.sent[rank] * part, at
     dist.destroy_process_group()
 
 

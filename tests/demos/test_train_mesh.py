@@ -10,7 +10,7 @@ from stack.demos.train_mesh import story
 
 
 def test_two_processes() -> None:
-    names = ["DP1 x TP2 + SP", "FSDP", "PP2 1f1b x DP1"]
+    names = ["DP1 x TP2 + SP", "FSDP", "JAX DP1 x CP2 ring", "PP2 1f1b x DP1"]
     errors = story(2, names, ranks=2)
     assert sorted(errors) == sorted(names)
     assert max(errors.values()) < 1e-4
@@ -18,7 +18,7 @@ def test_two_processes() -> None:
 
 @pytest.mark.slow
 def test_eight_processes() -> None:
-    """Ten steps: data, tensor, sequence and context parallel, ZeRO, pipelines."""
+    """Ten steps: data, tensor, sequence, context and expert parallel, ZeRO, JAX, pipelines."""
     errors = story(10)
-    assert len(errors) == 11
+    assert len(errors) == 16
     assert max(errors.values()) < 1e-4

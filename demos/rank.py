@@ -1,0 +1,63 @@
+"""A rank that torchrun started: its group, its device, and its clock."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+
+def join(limit: float = 600.0) -> torch.device:
+    """Take part, by NCCL where each rank has a GPU, else by gloo; the device of this rank.
+
+    `limit`: seconds that a rank waits for others.
+    """
+    waits = timedelta(seconds=limit)
+    if torch.cuda.device_count() > int(os.environ["LOCAL_RANK"]):
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        device = torch.device("cuda", torch.cuda.current_device())
+        dist.init_process_group("nccl", device_id=device, timeout=waits)
+        return device
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=waits)
+    return torch.device("cpu")
+
+
+def name_of(device: torch.device) -> str:
+    """What runs the ranks."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "gloo process"
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def elapsed(call: Callable[[], Any], count: int, device: torch.device) -> float:
+    """Seconds of one of many calls one after the other; all ranks start together."""
+    dist.barrier()
+    if device.type == "cuda":
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(count):
+            call()
+        end.record()
+        torch.cuda.synchronize(device)
+        return begin.elapsed_time(end) / count / 1e3
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return (time.perf_counter() - start) / count
+
+
+def slowest(times: Sequence[float], device: torch.device) -> list[float]:
+    """Each of some times on the rank where it was longest, the shortest first."""
+    found = torch.tensor(times, device=device, dtype=torch.float64)
+    dist.all_reduce(found, dist.ReduceOp.MAX)
+    return sorted(found.tolist())

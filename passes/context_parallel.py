@@ -1,0 +1,84 @@
+"""context_parallel: each rank has a part of the sequence, and products along it twice a part."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from stack.errors import UsageError
+from stack.ir.mesh import MeshAxis
+from stack.ir.node import Func, Node, topological
+from stack.ir.traits import is_contraction
+from stack.passes.sharding.factors import factors_of
+from stack.passes.sharding.strategies.axes import Dims, along, first_reduction
+from stack.passes.sharding.strategies.places import Places
+from stack.rewrite import Log, Pass
+
+
+@dataclass(frozen=True)
+class ContextParallel(Pass):
+    """A dim of the inputs is split, and so are products that have it twice, as scores do.
+
+    Of these, `ring` splits the dim that is reduced last: what has the other one is gathered, or
+    comes in turns by pass `ring` (Liu et al., "Ring Attention", 2023). `heads` splits another axis
+    of theirs, and moves there and back by all-to-alls (Jacobs et al., "DeepSpeed Ulysses", 2023).
+
+    Attributes:
+        mesh: its axes, as `dp=2, cp=4`.
+        axis: the one that splits.
+        batch: patterns of parameters that have the dim.
+        dim: its number.
+        by: `ring` or `heads`.
+    """
+
+    name: ClassVar[str] = "context_parallel"
+    mesh: str = ""
+    axis: str = "cp"
+    batch: tuple[str, ...] = ("x", "y")
+    dim: int = 1
+    by: str = "ring"
+
+    def run(self, func: Func, log: Log) -> Func:
+        if self.by not in ("ring", "heads"):
+            raise UsageError(f"products along the sequence are split by ring or heads: {self.by!r}")
+        places = Places(func, self.mesh)
+        axis = places.axis(self.axis)
+        if not log.spend(self.name):
+            return func
+        inputs = places.named(self.batch)
+        for name, node in inputs.items():
+            places.split(node, self.dim, axis, name)
+        sequence = along(func, dict.fromkeys(inputs.values(), self.dim))
+        rest = [
+            along(func, {node: dim})
+            for node in inputs.values()
+            for dim in range(node.tensor.rank)
+            if dim != self.dim
+        ]
+        forward = frozenset(topological(func.results[:1]))  # gradients follow
+        for node in func.nodes:
+            dims = sequence.get(node, frozenset[int]())
+            if len(dims) > 1 and is_contraction(node) and node in forward:
+                places.split(node, self._dim(places, node, axis, sequence, rest), axis)
+            elif len(dims) == 1 and self.by == "ring":
+                places.split(node, min(dims), axis)
+        return places.func()
+
+    def _dim(
+        self, places: Places, node: Node, axis: MeshAxis, sequence: Dims, rest: list[Dims]
+    ) -> int:
+        func = places.old
+        if self.by == "ring":
+            return max(sequence[node], key=lambda dim: first_reduction(func, node, dim))
+        factors = factors_of(node)
+        left, right = ({f for d in dims for f in d} for dims in factors.operands)
+        others = {dim for found in rest for dim in found.get(node, ())}
+        for dim, names in enumerate(factors.results[0]):
+            size = node.shape[dim]
+            is_apart = dim not in others and (left & right).issuperset(names)
+            if is_apart and isinstance(size, int) and size % axis.size == 0:
+                return dim
+        raise UsageError(
+            f"%{func.body.names.get(node, node.op)}: {node.type} has no axis of heads that"
+            f" {axis.size} ranks share evenly; by=ring needs none"
+        )

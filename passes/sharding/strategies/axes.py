@@ -1,0 +1,42 @@
+"""Axes of parameters followed through a program: which dims of other values they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from stack.ir.node import Func, Node
+from stack.passes.sharding.factors import factors_of
+
+Dims = Mapping[Node, frozenset[int]]
+
+
+def along(func: Func, starts: Mapping[Node, int]) -> Dims:
+    """For each value its dims that run along these dims of others, or along copies of them."""
+    found = {node: frozenset({dim}) for node, dim in starts.items()}
+    for node in func.nodes:
+        if node.blocks or len(node.types) > 1 or not any(a in found for a in node.args):
+            continue
+        factors = factors_of(node)
+        reached = {
+            factors.operands[i][dim][0]
+            for i, arg in enumerate(node.args)
+            for dim in found.get(arg, ())
+            if factors.operands[i][dim]
+        }
+        dims = [d for d, names in enumerate(factors.results[0]) if names and names[0] in reached]
+        if dims:
+            found[node] = found.get(node, frozenset[int]()) | frozenset(dims)
+    return found
+
+
+def first_reduction(func: Func, node: Node, dim: int) -> int:
+    """How soon something is summed (or maximized, ...) along a dim of a value, by node number."""
+    reached = along(func, {node: dim})
+    for number, user in enumerate(func.nodes):
+        if any(a in reached for a in user.args) and len(user.types) == 1 and not user.blocks:
+            factors = factors_of(user)
+            for i, arg in enumerate(user.args):
+                names = {f for d in reached.get(arg, ()) for f in factors.operands[i][d]}
+                if names & factors.reduced:
+                    return number
+    return len(func.nodes)

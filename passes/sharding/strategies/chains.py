@@ -1,0 +1,85 @@
+"""Sums over a gathered axis that depend on each other as one stream, so that one way around does.
+
+A softmax takes a maximum, a sum and a product, each of which needs the one before. The algebra of
+streams says how what was computed of a part is corrected; here it is told to look at no more than
+the sums, and at what lies between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from stack.ir.builder import param, remade
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node, topological
+from stack.ir.traits import is_stream
+from stack.passes.sharding.retype import mapped
+from stack.passes.sharding.strategies.turns import Turns, reduced_axes
+from stack.passes.stream import Stream
+from stack.rewrite import Log, Pipeline
+
+
+def chained(func: Func, axis: str, log: Log) -> Func:
+    """A rank's program with chains of sums over a gathered axis as streams."""
+    turns = Turns(func, axis)
+    done: dict[Node, Node] = {p: p for p in func.params}
+    for ends in _chains(turns):
+        names = ", ".join(f"%{func.body.names.get(n, n.op)}" for n in ends)
+        inner = _between(turns, ends)
+        leaves = [a for n in inner for a in n.args if a not in inner and not is_inline(a)]
+        leaves = list(dict.fromkeys(leaves))
+        params = {leaf: param(f"p{i}", leaf.type) for i, leaf in enumerate(leaves)}
+        copy = remade(ends, params)
+        few = Func("chain", Block(list(params.values()), [copy[n] for n in ends]), func.level)
+        made = Pipeline([Stream(min_axis=1)]).run(few).func
+        if sum(map(is_stream, made.nodes)) != 1:
+            log.note(f"{names} are in no one stream: each takes a ring of its own")
+            continue
+        log.note(f"{names} are one stream")
+        done = remade(leaves, done)
+        known = {p: done[leaf] for leaf, p in params.items()}
+        found = remade(made.results, known)
+        done.update((end, found[r]) for end, r in zip(ends, made.results, strict=True))
+    done = remade(func.results, done)
+    return Func(func.name, mapped(func.body, done), func.level)
+
+
+def _chains(turns: Turns) -> list[list[Node]]:
+    """Runs of reductions each of which needs one before it, through nothing but what they read."""
+    chains: list[list[Node]] = []
+    for end in turns.ends:
+        if not reduced_axes(end):
+            chains.append([])
+        elif chains and chains[-1] and _follows(turns, chains[-1], end):
+            chains[-1].append(end)
+        else:
+            chains.append([end])
+    return [chain for chain in chains if len(chain) > 1]
+
+
+def _follows(turns: Turns, chain: Sequence[Node], end: Node) -> bool:
+    """Whether a reduction depends on a chain, and on nothing else that does."""
+    inner = _between(turns, [*chain, end])
+    later = _after(turns.func, chain)
+    leaves = {a for n in inner for a in n.args if a not in inner}
+    reads = {a for n in inner if n is not end for a in n.args}
+    return leaves.isdisjoint(later) and not reads.isdisjoint(chain)
+
+
+def _between(turns: Turns, ends: Sequence[Node]) -> set[Node]:
+    """What a chain computes: its ends, what the gathered axis passes, what is made of ends."""
+    made = set(ends)
+    for node in turns.func.nodes:
+        args = [a for a in node.args if not is_inline(a)]
+        if args and made.issuperset(args):
+            made.add(node)
+    taken = made.union(turns.reached).difference(turns.sources)
+    return set(topological(ends, taken.__contains__))
+
+
+def _after(func: Func, nodes: Iterable[Node]) -> set[Node]:
+    found = set(nodes)
+    for node in func.nodes:
+        if not found.isdisjoint(node.args):
+            found.add(node)
+    return found

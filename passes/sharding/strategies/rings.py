@@ -1,0 +1,243 @@
+"""Gathered values in turns: each rank holds one part at a time, and passes it on around a ring.
+
+What is computed of a part is what the program computes of the whole, on the part. Sums over the
+gathered axis stay with the rank, and are merged turn by turn; where they depend on each other they
+are a stream, whose `correct` says how. Sums that end in a reduce-scatter travel: each rank adds
+what it has for the part that the sum is of, and passes it on. So a ring sends what the gather and
+the reduce-scatter would, and never holds more than two parts of what they make.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from stack.errors import RuleError
+from stack.ir.algebra import COMBINE
+from stack.ir.builder import Builder, make, remade
+from stack.ir.dim import Dim
+from stack.ir.mesh import size_of
+from stack.ir.mesh_ops import group_of
+from stack.ir.node import Block, Func, Node
+from stack.ir.ops import is_whole_view
+from stack.ir.stream_op import streamed_axes
+from stack.ir.streaming import operand_axes
+from stack.ir.traits import fold_of, is_elementwise, is_item, is_stream, place_of
+from stack.passes.sharding.retype import mapped
+from stack.passes.sharding.strategies.turns import Turns
+from stack.rewrite.engine import inline_block
+
+
+def ringed(func: Func, axis: str) -> Func:
+    """A rank's program with what was gathered along a mesh axis in turns, where that can be."""
+    turns = Turns(func, axis)
+    return _Writer(turns).written() if turns.sources else func
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """One way around: in turn t a rank has the part of the rank that is `way * t` after it."""
+
+    over: Mapping[str, str]
+    order: tuple[int, ...]
+    ranks: int
+    way: int
+
+    def passed(self, x: Node) -> Node:
+        """What comes when every rank passes on what it has."""
+        return make("permute", (x,), {"mesh": self.over["mesh"], "order": self.order})
+
+    def part(self, whole: Node, axis: int, turn: int) -> Node:
+        """The part of a value that all ranks have."""
+        size = int(str(whole.shape[axis]))
+        first = self.way * turn % self.ranks * (size // self.ranks)
+        if first:
+            parts = [_cut(whole, axis, first, size), _cut(whole, axis, 0, first)]
+            whole = make("concat", parts, {"axis": axis})
+        return make("shard", (whole,), {**self.over, "axis": axis})
+
+
+def _ring(gather: Node, way: int) -> _Ring:
+    mesh, over = group_of(gather.attrs)
+    order = {
+        rank: group[(i - way) % len(group)]
+        for group in mesh.groups(over)
+        for i, rank in enumerate(group)
+    }
+    attrs = {name: str(gather.attrs[name]) for name in ("mesh", "over")}
+    return _Ring(attrs, tuple(order[r] for r in range(mesh.ranks)), size_of(over), way)
+
+
+def _cut(x: Node, axis: int, start: int, stop: int) -> Node:
+    starts, limit = [0] * x.tensor.rank, list(x.shape)
+    starts[axis], limit[axis] = start, stop
+    attrs = {"start": tuple(starts), "limit": tuple(limit), "step": (1,) * x.tensor.rank}
+    return make("slice", (x,), attrs)
+
+
+@dataclass
+class _Writer:
+    """The program again, end after end.
+
+    Attributes:
+        done: what stands for each node.
+        level: how many ends lie one behind the other up to a node.
+        ways: for each gather which way it went at which level.
+    """
+
+    turns: Turns
+    done: dict[Node, Node] = field(default_factory=dict[Node, Node])
+    level: dict[Node, int] = field(default_factory=dict[Node, int])
+    ways: dict[Node, dict[int, int]] = field(default_factory=dict[Node, dict[int, int]])
+
+    def written(self) -> Func:
+        """The function."""
+        func = self.turns.func
+        self.done.update({p: p for p in func.params})
+        for node in func.nodes:
+            own = max((self.level.get(a, 0) for a in node.args), default=0)
+            self.level[node] = own + (node in self.turns.ends)
+            if node in self.turns.ends:
+                self._end(node)
+            elif not (is_item(node) and node.args[0] in self.turns.ends):
+                self.done[node] = node.rebuilt([self.done[a] for a in node.args])
+        return Func(func.name, mapped(func.body, self.done), func.level)
+
+    def _end(self, node: Node) -> None:
+        ring = self._way(node)
+        if self.turns.scatters(node):
+            self.done[node] = self._travelling(node, ring)
+        elif is_stream(node):
+            states = self._merged(node, ring)
+            made = inline_block(
+                node.blocks[2], [*states, *(self.done[a] for a in node.args)], Builder()
+            )
+            self.done[node] = made[0]
+            items = (n for n in self.turns.func.nodes if is_item(n) and n.args[0] is node)
+            self.done.update((item, made[place_of(item)]) for item in items)
+        else:
+            parts = [Part(self, ring, turn).state(node) for turn in range(ring.ranks)]
+            total = parts[0]
+            for part in parts[1:]:
+                total = _combined(node, total, part)
+            self.done[node] = total
+
+    def _way(self, node: Node) -> _Ring:
+        """The way that its gathers go; later the other way, so that no part is kept till then."""
+        sources, level = self.turns.ends[node], self.level[node]
+        found = [self.ways[s] for s in sources if s in self.ways]
+        together = [ways[level] for ways in found if level in ways]
+        before = {way for ways in found for way in ways.values()}
+        way = together[0] if together else -1 if 1 in before else 1
+        for source in sources:
+            self.ways.setdefault(source, {}).setdefault(level, way)
+        return _ring(next(iter(sources)), way)
+
+    def _merged(self, stream: Node, ring: _Ring) -> list[Node]:
+        """The states of a stream, those of each part merged with those before."""
+        states, correct = stream.blocks[0].results, stream.blocks[1]
+        held = Part(self, ring, 0).states(stream)
+        for turn in range(1, ring.ranks):
+            more, new = Part(self, ring, turn).states(stream), list[Node]()
+            for i, state in enumerate(states):
+                both = [_corrected(correct, i, old, new) for old in (held, more)]
+                new.append(_combined(state, *both))
+            held = new
+        return held
+
+    def _travelling(self, node: Node, ring: _Ring) -> Node:
+        """A sum that each rank adds its share to; its own rank is the last one."""
+        value, axis = node.args[0], int(node.attrs["axis"])
+        shares = [Part(self, ring, t).value(value, axis) for t in (*range(1, ring.ranks), 0)]
+        total = shares[0]
+        for share in shares[1:]:
+            total = make("add", (ring.passed(total), share))
+        return total
+
+
+def _combined(state: Node, first: Node, second: Node) -> Node:
+    return make(COMBINE[fold_of(state)], (first, second))
+
+
+def _corrected(correct: Block, index: int, old: Sequence[Node], new: Sequence[Node]) -> Node:
+    """State `index` of `old` as it would be with the new values of those before it."""
+    given = [*old, *new, *old[len(new) :]]
+    result = correct.results[index]
+    return remade([result], dict(zip(correct.params, given, strict=True)))[result]
+
+
+@dataclass
+class Part:
+    """The program on the part that a rank has in one turn."""
+
+    writer: _Writer
+    ring: _Ring
+    turn: int
+    made: dict[tuple[Node, int | None], Node] = field(
+        default_factory=dict[tuple[Node, int | None], Node]
+    )
+    given: dict[Node, Node] = field(default_factory=dict[Node, Node])
+
+    def states(self, stream: Node) -> list[Node]:
+        """The states of a stream of this part alone."""
+        block = stream.blocks[0]
+        self.given = dict(zip(block.params, stream.args, strict=True))
+        for state in block.results:
+            self.made[state, None] = self.state(state)
+        return [self.made[state, None] for state in block.results]
+
+    def state(self, node: Node) -> Node:
+        """A reduction over this part alone."""
+        args = [self.value(value, axis) for value, axis in streamed_axes(node)]
+        return make(node.op, args, node.attrs, hint=node.type)
+
+    def value(self, node: Node, axis: int | None) -> Node:
+        """A value on this part; its axis `axis` is the gathered one (None: it has none)."""
+        key = (node, axis)
+        if key not in self.made:
+            self.made[key] = self._value(node, axis)
+        return self.made[key]
+
+    def _value(self, node: Node, axis: int | None) -> Node:
+        if node in self.given:
+            return self.value(self.given[node], axis)
+        done = self.writer.done
+        if axis is None:
+            if node in done or not node.args:
+                return done.get(node, node)
+            return node.rebuilt([self.value(a, None) for a in node.args])
+        turns = self.writer.turns
+        if node in turns.sources and node.attrs["axis"] == axis:
+            return self._gathered(node)
+        is_reached = axis in turns.reached.get(node, {})
+        if is_reached or node not in done or is_elementwise(node) or is_whole_view(node):
+            made = self._passed(node, axis)
+            if made is not None:
+                return made
+        return self.ring.part(done.get(node, node), axis, self.turn)
+
+    def _gathered(self, gather: Node) -> Node:
+        held = self.writer.done[gather.args[0]]
+        for _ in range(self.turn):
+            held = self.ring.passed(held)
+        return held
+
+    def _passed(self, node: Node, axis: int) -> Node | None:
+        """A node on the part, by its axis rule; None where the axis does not pass through."""
+        try:
+            axes = operand_axes(node, axis) if node.args else None
+        except RuleError:
+            axes = None
+        if axes is None:
+            return None
+        args = [self.value(a, found) for a, found in zip(node.args, axes, strict=True)]
+        size = int(str(node.shape[axis])) // self.ring.ranks
+        attrs = dict(node.attrs)
+        if node.op == "slice":
+            attrs["limit"] = _with(attrs["limit"], axis, size)
+        type_ = node.tensor.with_shape(_with(node.shape, axis, size))
+        return make(node.op, args, attrs, node.blocks, type_)
+
+
+def _with(values: Sequence[Dim], place: int, value: Dim) -> tuple[Dim, ...]:
+    return (*values[:place], value, *values[place + 1 :])

@@ -163,7 +163,11 @@ class Chooser:
             axes = factors.axes_of(dims, split)
             if axes is None:
                 return None
-            need = sharded(self.mesh, axes, partial if number in group else ())
+            try:
+                overlaps = factors.overlaps(number, axes)
+            except LookupError:
+                return None
+            need = sharded(self.mesh, axes, partial if number in group else (), overlaps=overlaps)
             needs.append(need)
             type_ = self.node.args[number].tensor
             total += min(route(type_, version, need).bytes for version in versions)

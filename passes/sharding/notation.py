@@ -92,9 +92,11 @@ class _Placer:
             return WHOLE
         parser = ShardingParser(entry if entry.startswith("{") else f"{{{entry}}}")
         try:
-            axes, is_open, priority = parser.dim_sharding()
+            axes, is_open, priority, overlap = parser.dim_sharding()
             if parser.next.kind != "end":
                 parser.fail(f"expected the end, found {parser.next.text!r}")
+            if overlap is not None:
+                parser.fail(f"parts {overlap} that overlap are planned, not asked for")
             found = tuple(self.mesh.axis(axis) for axis, _ in axes)
         except StackError as error:
             raise UsageError(f"{text!r}: {entry!r}: {error}") from error

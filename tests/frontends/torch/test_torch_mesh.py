@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from op_instances import instance
 from random_programs import Program, random_program
 from sharded_blocks import TENSOR_PARALLEL, layers
-from sharded_cases import annotated, partition
+from sharded_cases import annotated, differences, function, partition
 from sharded_ranks import differ, misbehave, run
 
 from stack.errors import StackError
@@ -84,6 +85,29 @@ def check(seeds: range, pool: tuple[Ranks, str]) -> None:
     assert np.abs(first[0] - wanted).max() <= 1e-5 * np.abs(wanted).max()
     for (program, case), made in zip(found, results, strict=True):
         wrong = program.compare(made)
+        assert not wrong, f"{wrong}\n{case}"
+
+
+def windows() -> list[tuple[Func, Func, list[np.ndarray]]]:
+    """Nodes that read over borders of parts: functions, with places, and arrays."""
+    rng = random.Random("gloo windows")
+    found: list[tuple[Func, Func, list[np.ndarray]]] = []
+    while len(found) < 12:
+        made = instance(rng.choice(("slice", "pad", "conv", "reverse")), rng)
+        if made is None or made[0].dtype.name not in ("f32", "f64", "i32", "i64", "bool"):
+            continue
+        func = function(made[0])
+        case = annotated(func, rng.choice(MESHES), rng)
+        if case.meshes and any(node.op == "halo" for node in partition(case)[1].nodes):
+            found.append((func, case, list(made[1])))
+    return found
+
+
+def test_halos(pool: tuple[Ranks, str]) -> None:
+    cases = windows()
+    results = on_gloo([(case, arrays) for _, case, arrays in cases], pool)
+    for (func, case, arrays), made in zip(cases, results, strict=True):
+        wrong = differences(func.interpret(*arrays), made, [r.dtype.name for r in func.results])
         assert not wrong, f"{wrong}\n{case}"
 
 

@@ -126,6 +126,11 @@ class Program:
         self._enter(func.body, ())
         self._tie()
 
+    @cached_property
+    def waits(self) -> bool:
+        """Whether somebody gave priorities."""
+        return any(cell.waits for cell in self.cells.values())
+
     def reset(self) -> None:
         """Forget what propagation found."""
         for cell in self.cells.values():

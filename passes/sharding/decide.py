@@ -39,7 +39,8 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
             break
         conflict = next(iter(conflicts.values()))
         trials = {
-            factor: decider.tried(made.with_(conflict, factor)) for factor in conflict.factors
+            factor: decider.tried(made.with_(conflict, conflicts, factor))
+            for factor in conflict.factors
         }
         told = ", ".join(f"{factor} ({trial.bytes} bytes)" for factor, trial in trials.items())
         if strict:
@@ -67,9 +68,13 @@ class Made(NamedTuple):
     choices: Mapping[str, str]
     seeds: Mapping[Value, Mapping[MeshAxis, str]]
 
-    def with_(self, conflict: Conflict, factor: str) -> Made:
-        """With one more, and its first node."""
-        return Made({**self.choices, conflict.key: factor}, self.seeds).seeded(conflict, factor)
+    def with_(self, conflict: Conflict, conflicts: Conflicts, factor: str) -> Made:
+        """With one more, and the nodes that are known to need it."""
+        made = Made({**self.choices, conflict.key: factor}, self.seeds)
+        for other in conflicts.values():
+            if other.key == conflict.key:
+                made = made.seeded(other, factor)
+        return made
 
     def seeded(self, conflict: Conflict, factor: str) -> Made:
         """With one more node about which it was decided."""

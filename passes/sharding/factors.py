@@ -302,7 +302,7 @@ class _Finder:
         return tuple(found[d] for d in range(len(shape)))
 
     def _window(self, equation: Equation, shape: Shape) -> Window | None:
-        if not self.is_cut:
+        if not self.is_cut or 0 in self.sizes.values():  # an empty domain has no window
             return None
         extent = int(cast("int", shape[int(equation.dims[0][0])]))
         found = window_of(equation, self.sizes, extent)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stack.ir import Builder, Node, make, ops
+from stack.ir import Builder, Node, ops
 from stack.ir.array_space import identity
 from stack.ir.conv_op import as_stored
 from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
@@ -52,7 +52,7 @@ class Local:
         args = [self._operand(i, arg) for i, arg in enumerate(args)]
         if ops.lookup(node.op).beyond == "operand":
             args[0] = self._surrounded(args[0], args[-1])
-        new = make(node.op, args, self._attrs(args), node.blocks, local_types(node.type))
+        new = Node(node.op, args, self._attrs(args), local_types(node.type), node.blocks)
         self.b.note(new)
         if node.op == "iota":
             new = self._counted(new)

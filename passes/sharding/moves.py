@@ -17,9 +17,7 @@ from stack.ir.sharding import Sharding, replicated
 from stack.ir.traits import is_item
 from stack.passes.sharding.cells import Path, Program, Value
 from stack.passes.sharding.choose import best_choice
-from stack.passes.sharding.route import Route, places, route
-
-STAY = Route((), 0, 0)
+from stack.passes.sharding.route import STAY, Route, places, route
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,10 @@ class RankSpace(TorchSpace):
         self.limit = timedelta(seconds=limit)
         if mesh.ranks != dist.get_world_size():
             world = dist.get_world_size()
-            raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, the world {world}")
+            raise UsageError(
+                f"mesh {mesh} has {mesh.ranks} ranks, the world {world}: give it axes whose sizes"
+                f" multiply to {world}, or start {mesh.ranks} processes"
+            )
         self.mesh, self.rank = mesh, dist.get_rank()
         self.groups: dict[Axes, tuple[tuple[int, ...], Any]] = {}
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stack.errors import RuleError
+from stack.errors import UsageError
 from stack.ir.mesh import MeshAxis
 from stack.ir.node import Node
 from stack.passes.sharding.cells import Program, Value
@@ -29,7 +29,7 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
     Args:
         counts: of values that stand for several, for how many.
 
-    Raises RuleError, with the choices and their bytes, where strict and a node leaves a choice.
+    Raises UsageError, with the choices and their bytes, where strict and a node leaves a choice.
     """
     decider = _Decider(program, counts)
     made = Made({}, {})
@@ -44,7 +44,7 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
         }
         told = ", ".join(f"{factor} ({trial.bytes} bytes)" for factor, trial in trials.items())
         if strict:
-            raise RuleError(
+            raise UsageError(
                 f"{conflict.where} can be split along {conflict.axis} in several ways: {told};"
                 " annotate it to choose"
             )

@@ -129,7 +129,8 @@ class Moves:
     def _computed(self, node: Node) -> None:
         lie = [[version.sharding for version in self.versions[a]] for a in node.args]
         wanted = [self._cell(Value(self.path, node, i)) for i in range(len(node.types))]
-        choice = best_choice(self.program.mesh, node, lie, wanted)
+        program = self.program
+        choice = best_choice(program.mesh, program.balance, node, lie, wanted)
         needs = zip(node.args, choice.needs, strict=True)
         self.reads[node] = tuple(self.at(arg, need, node) for arg, need in needs)
         self._made(node, choice.makes)

@@ -126,7 +126,11 @@ class Sharding:
             if known.get(axis.name) != axis.whole:
                 raise RuleError(f"mesh {self.mesh} has no axis {str(axis)!r}")
             if any(axis.meets(other) for other in seen):
-                raise RuleError(f"axis {str(axis)!r} of mesh {self.mesh} is used twice")
+                free = [n for n in known if all(n != a.name for a in (*self.used, *self.partial))]
+                raise RuleError(
+                    f"axis {str(axis)!r} of mesh {self.mesh} is used twice;"
+                    f" axes that are free: {', '.join(free) or 'none'}"
+                )
             seen.append(axis)
         for number, (size, dim) in enumerate(zip(shape, self.dims, strict=True)):
             parts = size_of(dim.axes)

@@ -51,6 +51,49 @@ def test_json_lists_the_collectives(file: str, capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
+    ("mesh", "shard", "told"),
+    [
+        ("dp=2, tp", (), "a mesh is written as 'dp=2, tp=4', not 'dp=2, tp'"),
+        ("dp=2, dp=4", (), "mesh m(dp=2, dp=4) names an axis twice"),
+        ("dp=2", ("h: tp",), "'h: tp': %h (m.py:3): 'tp': mesh m(dp=2) has no axis 'tp'"),
+        (
+            "dp=2, tp=4",
+            ("h: dp, dp",),
+            "'h: dp, dp': %h (m.py:3): axis 'dp' of mesh m(dp=2, tp=4) is used twice;"
+            " axes that are free: tp",
+        ),
+        (
+            "dp=16, tp=4",
+            ("h: dp",),
+            "%h (m.py:3): dim 0 has 8 element(s) for 16 parts (dp); axes that fit: tp (4)",
+        ),
+        (
+            "dp=2",
+            ("h: dp", "h: -, dp"),
+            "%h (m.py:3) is told to lie in two ways, 'h: dp' and 'h: -, dp': keep one",
+        ),
+        ("dp=2", ("z: dp",), "@f has no value 'z'; there are: down, h, up, x, y"),
+    ],
+)
+def test_a_wrong_annotation_is_told_with_its_value_line_and_choices(
+    file: str, mesh: str, shard: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [word for text in shard for word in ("--shard", text)]
+    assert main(["dump", file, "--mesh", mesh, *texts]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_strict_run_lists_the_choices_with_their_bytes(
+    file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = ("--shard", "x: tp", "--shard", "up: -, tp")
+    assert main(["dump", file, "--mesh", "tp=4", *texts, "--strict"]) == 2
+    told = capsys.readouterr().err
+    assert "%h = dot (m.py:3) can be split along tp in several ways: n (" in told
+    assert "bytes); annotate it to choose" in told
+
+
+@pytest.mark.parametrize(
     "wrong",
     [
         ["--shard", "x: dp"],

@@ -40,8 +40,14 @@ def test_dump_has_the_stages_and_the_pieces(
     assert "  [2 of 4, :]  ranks 2 6" in drawn
     assert main(["explain", str(out), "--sharding", "%down"]) == 0
     told = capsys.readouterr().out
-    assert told == "propagated: %down: dim 0 on tp, from %h through factor k of dot, m.py:4\n"
+    first, head, *drawn = told.splitlines()
+    assert first == "propagated: %down: dim 0 on tp, from %h through factor k of dot, m.py:4"
+    assert head == "%down: f32[32{tp}, 16] @m, f32[8, 16] on each rank"
+    assert drawn[2] == "  [2 of 4, :]  ranks 2 6"
+    assert main(["explain", str(out), "--sharding", "%x"]) == 0
+    assert "%x lies as it was told to" in capsys.readouterr().out
     assert main(["explain", str(out), "--sharding", "nix"]) == 2
+    assert "@f has no value 'nix'; there are: down, h, up, x, y" in capsys.readouterr().err
 
 
 def test_json_lists_the_collectives(file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,5 +33,5 @@ def test_balance_is_that_of_a_machine() -> None:
 
 def test_a_machine_that_is_not_known() -> None:
     func = parse("func @f(%x: f32[8]) -> (f32[8]) at tensor {\n  return %x\n}")
-    with pytest.raises(UsageError, match="no machine 'h10'.*h100"):
+    with pytest.raises(UsageError, match=r"no machine 'h10'.*h100"):
         Pipeline('annotate{mesh="tp=4", shard=["x: tp"]},propagate{machine=h10}').run(func)

@@ -94,7 +94,7 @@ class Trial(NamedTuple):
 class _Decider:
     program: Program
     counts: Mapping[Node, int]
-    known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+    known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def spread(self, made: Made, tell: Tell | None = None) -> Conflicts:
         """Propagate; the conflicts that are met."""
@@ -118,7 +118,7 @@ class _Decider:
 
     def _bytes(self) -> int:
         """What a rank sends, as values lie now."""
-        lie = tuple([cell.axes for cell in self.program.cells.values()])
+        lie = tuple([cell.code for cell in self.program.cells.values()])
         if lie not in self.known:
             self.known[lie] = Moves(self.program).bytes(self.counts)
         return self.known[lie]

@@ -11,6 +11,7 @@ from op_instances import instance
 from sharded_cases import annotated, differences, function, partition
 
 import stack
+from stack import sim
 from stack.errors import VerifyError
 from stack.ir import Func, parse
 from stack.ir.mesh import parse_mesh
@@ -21,6 +22,7 @@ from stack.ir.types import tensor
 from stack.passes.sharding.route import route
 from stack.rewrite import Pipeline
 from stack.run.mesh import simulate
+from stack.sim import machine
 
 CONV = """func @f(%x: f32[2, 3, 64], %w: f32[5, 3, 3]) -> (f32[2, 5, 64]) at tensor {
   %y = conv(%x, %w) {groups=1, high=[1], lhs_dilation=[1], low=[1], rhs_dilation=[1], stride=[1]} : f32[2, 5, 64]
@@ -55,6 +57,14 @@ def test_a_convolution_split_in_space() -> None:
     assert sum(map(traffic, local.nodes)) == 2 * 2 * 3 * 4  # a column of two images for each side
     assert parse(str(func)) is func
     assert str(Pipeline("spmd").run(parse(str(func))).func) == PARTITIONED
+
+
+def test_a_machine_takes_a_message_for_each_neighbour() -> None:
+    h100 = machine("h100")
+    found = sim.simulate(parse(PARTITIONED), parse_mesh("tp=4"), h100)
+    (event,) = {(e.start, e.end) for e in found.events if e.name == "halo"}
+    link = h100.links[0]
+    assert event[1] - event[0] == pytest.approx(2 * (link.alpha + link.beta * 2 * 3 * 4))
 
 
 def test_the_gradient_of_its_weight_sums_over_space() -> None:

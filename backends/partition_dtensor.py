@@ -105,7 +105,5 @@ def dtensor(func: Func) -> Partition:
         ):
             evaluate(func.body, given, _Placed(mesh))
     except Exception as error:  # DTensor raises whatever its ops do
-        raise StackError(
-            f"dtensor: {type(error).__name__}: {str(error).splitlines()[0]}"
-        ) from error
+        raise StackError(f"{type(error).__name__}: {str(error).splitlines()[0]}") from error
     return Partition(tuple(counter.found), time.perf_counter() - start)

@@ -30,10 +30,15 @@ _PIPELINE = (
     "sdy-propagation-pipeline",
     "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
     "func.func(sdy-reshard-to-collectives)",
+    "func.func(sdy-populate-op-sharding-rules)",
 )
 _SDY = re.compile(
     r"sdy\.(all_reduce|all_gather|reduce_scatter|all_to_all|collective_permute) (.*?)%\S+"
     r".*?out_sharding=<@\w+, \[(.*)\].*?> : tensor<(.*?)>"
+)
+_WINDOW = re.compile(
+    r"= stablehlo\.(\w+).*sdy\.sharding_per_value<\[<@\w+, \[(.*?)\]>\]>"
+    r".*op_sharding_rule<.*\)->\(\[(.*?)\]\).*permutation=\{(.*?)\}"
 )
 _AXIS = re.compile(r'"(\w+)"(?::\(\d+\)(\d+))?')
 
@@ -125,7 +130,7 @@ def _group(line: str) -> int:
         return int(counted[2])
     named = re.search(r"replica_groups=mesh\[(.*?)\].*? \{(.*?)\}", line)
     if named is None:
-        raise StackError(f"xla: no groups in {line.strip()!r}")
+        raise StackError(f"no groups in {line.strip()!r}")
     sizes = dict(re.findall(r"'(\w+)'=(\d+)", named[1]))
     return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", named[2]))
 
@@ -140,9 +145,20 @@ def shardy(func: Func) -> Partition:
                 manager = passmanager.PassManager.parse(f"builtin.module({step})")
                 manager.run(module.operation)
     except Exception as error:  # the bindings raise several kinds
-        raise StackError(f"shardy: {str(error).splitlines()[0]}") from error
+        raise StackError(str(error).splitlines()[0]) from error
     seconds = time.perf_counter() - start
-    return Partition(sdy_collectives(str(module), dict(func.meshes[0].axes)), seconds)
+    text = str(module)
+    _check_windows(text)
+    return Partition(sdy_collectives(text, dict(func.meshes[0].axes)), seconds)
+
+
+def _check_windows(text: str) -> None:
+    """Raise StackError where a window over a split dim is left to the compiler after Shardy."""
+    for op, lies, made, windows in _WINDOW.findall(text):
+        split = re.findall(r"\{(.*?)\}", lies)
+        for axes, factors in zip(split, made.split(", "), strict=True):
+            if axes and any(name in factors for name in windows.split(", ")):
+                raise StackError(f"leaves the halo of {op} to the compiler after it")
 
 
 def sdy_collectives(text: str, sizes: dict[str, int]) -> tuple[Collective, ...]:

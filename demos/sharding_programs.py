@@ -1,7 +1,8 @@
 """Programs whose partition is compared: what is computed, and which values lie where.
 
 The sizes are those of the suite `stackc bench sharding`: a batch of 8, 64 positions, width 256,
-1024 hidden units, 8 heads and 8 experts, float32. Where values lie stands in the suite.
+1024 hidden units, 8 heads and 8 experts, images of 64 by 64 with 16 channels, float32. Where values
+lie stands in the suite.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 BATCH, LENGTH, WIDTH, HIDDEN, HEADS, EXPERTS, CAPACITY = 8, 64, 256, 1024, 8, 8, 32
+CHANNELS = 16
 Weights = dict[str, Any]
 Program = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -45,6 +47,17 @@ def experts(x: Any, router: Any, up: Any, down: Any) -> Any:
     held = jnp.einsum("bsec,bsd->ebcd", send, x)
     made = jnp.einsum("ebcf,efd->ebcd", jax.nn.gelu(jnp.einsum("ebcd,edf->ebcf", held, up)), down)
     return jnp.einsum("bsec,ebcd->bsd", combine, made)
+
+
+def convolutions(x: Any, first: Any, second: Any, third: Any) -> Any:
+    """Windows of 3 by 3 over images; the second one reads every other row and column."""
+
+    def conv(x: Any, weight: Any, stride: int = 1) -> Any:
+        return jax.lax.conv_general_dilated(x, weight, (stride, stride), ((1, 1), (1, 1)))
+
+    h = jax.nn.gelu(conv(x, first))
+    h = jax.nn.gelu(conv(h, second, 2))
+    return conv(h, third)
 
 
 def norm(x: Any) -> Any:
@@ -104,6 +117,11 @@ def attention_forward() -> Program:
 def experts_forward() -> Program:
     up, down = _array(EXPERTS, WIDTH, HIDDEN), _array(EXPERTS, HIDDEN, WIDTH)
     return experts, (_x(), _array(WIDTH, EXPERTS), up, down)
+
+
+def convolutions_forward() -> Program:
+    weights = [_array(CHANNELS, CHANNELS, 3, 3) * i for i in (1, 2, 3)]
+    return convolutions, (_array(BATCH, CHANNELS, LENGTH, LENGTH), *weights)
 
 
 def layers_forward(count: int = 8) -> Program:

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from stack.collector import held_back
 from stack.hosted import Op
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
-from stack.run.collector import held_back
 from stack.run.frontend import Calls, Captured
 
 

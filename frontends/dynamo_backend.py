@@ -20,6 +20,7 @@ from torch.fx import Node as FxNode
 from torch.utils._python_dispatch import _disable_current_modes
 
 import stack.plugins as plugins
+from stack.collector import held_back
 from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
@@ -44,7 +45,6 @@ from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
-from stack.run.collector import held_back
 from stack.run.compile import default_backend, warm
 from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from stack.collector import held_back
 from stack.errors import UsageError
 from stack.hosted import Op
 from stack.ir.types import BF16, DTYPES, DType, TensorType
-from stack.run.collector import held_back
 
 if TYPE_CHECKING:
     from stack.ir.node import Func

@@ -21,8 +21,9 @@ from stack.frontends.torch_elementwise import Tensor
 from stack.frontends.torch_space import TorchSpace
 from stack.ir.array_space import ArraySpace
 from stack.ir.mesh import Axes, Mesh
-from stack.ir.mesh_ops import group_of
+from stack.ir.mesh_ops import group_of, overlap_of
 from stack.ir.node import Node
+from stack.ir.overlap import Overlap, messages
 from stack.ir.sharding import part_held, part_start
 from stack.ir.space import Run
 
@@ -66,7 +67,10 @@ class RankSpace(TorchSpace):
         self.limit = timedelta(seconds=limit)
         if mesh.ranks != dist.get_world_size():
             world = dist.get_world_size()
-            raise UsageError(f"mesh {mesh} has {mesh.ranks} ranks, the world {world}")
+            raise UsageError(
+                f"mesh {mesh} has {mesh.ranks} ranks, the world {world}: give it axes whose sizes"
+                f" multiply to {world}, or start {mesh.ranks} processes"
+            )
         self.mesh, self.rank = mesh, dist.get_rank()
         self.groups: dict[Axes, tuple[tuple[int, ...], Any]] = {}
 
@@ -103,7 +107,7 @@ class RankSpace(TorchSpace):
     def op_all_reduce(self, node: Node, x: Tensor) -> Tensor:
         return self.start(node, x)()
 
-    op_all_gather = op_reduce_scatter = op_all_to_all = op_permute = op_all_reduce
+    op_all_gather = op_reduce_scatter = op_all_to_all = op_permute = op_halo = op_all_reduce
 
     def _start_all_reduce(self, node: Node, x: Tensor) -> Pending:
         kind = str(node.attrs["kind"])
@@ -156,11 +160,49 @@ class RankSpace(TorchSpace):
             return lambda: x
         sent = _bytes(x)
         made = torch.empty_like(sent)
-        messages = [dist.P2POp(dist.isend, sent, target), dist.P2POp(dist.irecv, made, source)]
-        return _after(dist.batch_isend_irecv(messages), lambda: _unbytes(made, x))
+        both = [dist.P2POp(dist.isend, sent, target), dist.P2POp(dist.irecv, made, source)]
+        return _after(dist.batch_isend_irecv(both), lambda: _unbytes(made, x))
+
+    def _start_halo(self, node: Node, x: Tensor) -> Pending:
+        at, size, overlap = node.attrs["axis"], node.attrs["size"], Overlap(*node.attrs["overlap"])
+        ranks, own = self._group(node)[0], self.mesh.number(self.rank, group_of(node.attrs)[1])
+        works: list[Any] = []
+        come: list[tuple[int, Tensor, Tensor]] = []  # where it stands, its bytes, and its shape
+        for message in messages(size, len(ranks), overlap):
+            if own not in (message.source, message.target):
+                continue
+            count = message.stop - message.start
+            part = x.narrow(at, message.start - message.source * x.shape[at], count)
+            place = message.start - overlap.first(message.target)
+            held = _bytes(part)
+            if message.source == message.target:
+                come.append((place, held, part))
+            elif message.source == own:
+                works.append(dist.P2POp(dist.isend, held, ranks[message.target]))
+            else:
+                held = torch.empty_like(held)
+                come.append((place, held, part))
+                works.append(dist.P2POp(dist.irecv, held, ranks[message.source]))
+        made = x.new_zeros([int(str(n)) for n in node.shape])
+
+        def joined() -> Tensor:
+            for place, held, part in come:
+                made.narrow(at, place, part.shape[at]).copy_(_unbytes(held, part))
+            return made
+
+        return _after(dist.batch_isend_irecv(works) if works else [], joined)
 
     def op_shard(self, node: Node, x: Tensor) -> Tensor:
         at, over = node.attrs["axis"], group_of(node.attrs)[1]
+        overlap = overlap_of(node.attrs)
+        if overlap is not None:
+            made = x.new_zeros([int(str(n)) for n in node.shape])
+            first = overlap.first(self.mesh.number(self.rank, over))
+            start, stop = max(first, 0), min(first + overlap.size, x.shape[at])
+            if start < stop:
+                held = x.narrow(at, start, stop - start)
+                made.narrow(at, start - first, stop - start).copy_(held)
+            return made
         start = part_start(x.shape[at], over, self.mesh.positions(self.rank, over))
         return x.narrow(at, start, int(node.shape[at]))
 

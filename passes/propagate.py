@@ -11,6 +11,7 @@ from stack.passes.sharding.cells import Program
 from stack.passes.sharding.decide import decide
 from stack.passes.sharding.retype import placed, without_streams
 from stack.rewrite import Log, Pass
+from stack.sim import machine
 
 
 @dataclass(frozen=True)
@@ -18,18 +19,20 @@ class Propagate(Pass):
     """Every value gets the places that follow from those of annotated ones, both ways.
 
     Attributes:
+        machine: whose links and products are weighed against each other; see `stack.sim`.
         strict: refuse where a node leaves a choice, instead of taking the one of fewest bytes.
     """
 
     name: ClassVar[str] = "propagate"
     strict: bool = False
+    machine: str = "h100"
 
     def run(self, func: Func, log: Log) -> Func:
         if not func.meshes or not log.spend(self.name):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
         few = folded(plain)
-        program = Program(few.func, func.meshes[0])
+        program = Program(few.func, func.meshes[0], machine(self.machine).balance)
         decide(program, few.counts, self.strict, log.note)
         for name, other in few.alike():
             log.note(f"%{name} is split like %{other}")

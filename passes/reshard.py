@@ -10,16 +10,23 @@ from stack.passes.sharding.cells import Program
 from stack.passes.sharding.plan import planned
 from stack.passes.sharding.retype import without_streams
 from stack.rewrite import Log, Pass
+from stack.sim import machine
 
 
 @dataclass(frozen=True)
 class Reshard(Pass):
-    """Every node runs where that sends fewest bytes; what has to move for it is a `reshard`."""
+    """Every node runs where that sends fewest bytes; what has to move for it is a `reshard`.
+
+    Attributes:
+        machine: whose links and products are weighed against each other; see `stack.sim`.
+    """
 
     name: ClassVar[str] = "reshard"
+    machine: str = "h100"
 
     def run(self, func: Func, log: Log) -> Func:
         if not func.meshes or not log.spend(self.name):
             return func
         plain = Func(func.name, without_streams(func.body), func.level)
-        return Func(func.name, planned(Program(plain, func.meshes[0]), log.note), func.level)
+        program = Program(plain, func.meshes[0], machine(self.machine).balance)
+        return Func(func.name, planned(program, log.note), func.level)

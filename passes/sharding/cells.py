@@ -111,10 +111,13 @@ class Tie(NamedTuple):
 
 
 class Program:
-    """All values of a function, their cells, and what ties them."""
+    """All values of a function, their cells, and what ties them.
 
-    def __init__(self, func: Func, mesh: Mesh) -> None:
-        self.func, self.mesh = func, mesh
+    `balance`: operations that a rank does in the time of a byte that it sends.
+    """
+
+    def __init__(self, func: Func, mesh: Mesh, balance: float) -> None:
+        self.func, self.mesh, self.balance = func, mesh, balance
         self.parents: dict[Value, Value] = {}
         self.cells: dict[Value, Cell] = {}
         self.ties: list[Tie] = []
@@ -125,6 +128,11 @@ class Program:
         ] = {}
         self._enter(func.body, ())
         self._tie()
+
+    @cached_property
+    def waits(self) -> bool:
+        """Whether somebody gave priorities."""
+        return any(cell.waits for cell in self.cells.values())
 
     def reset(self) -> None:
         """Forget what propagation found."""

@@ -21,7 +21,6 @@ from stack.passes.sharding.factors import Factors, Split, alone, factors_of
 from stack.passes.sharding.route import route
 
 MOST = 512  # ways that are weighed for one node
-BALANCE = 2048  # operations in the time of a byte sent: of an H100, whose links send 370 GB/s
 
 
 class Choice(NamedTuple):
@@ -40,6 +39,7 @@ class Choice(NamedTuple):
 
 def best_choice(
     mesh: Mesh,
+    balance: float,
     node: Node,
     operands: Sequence[Sequence[Sharding]],
     wanted: Sequence[Sharding],
@@ -47,21 +47,23 @@ def best_choice(
     """The cheapest way to compute a node.
 
     Args:
+        balance: operations in the time of a byte sent.
         operands: for each operand where it lies; in several ways where copies were made.
         wanted: where each result is to lie.
     """
     versions = tuple(tuple(dict.fromkeys(found)) for found in operands)
-    return _best(mesh, alone(node), versions, tuple(wanted))
+    return _best(mesh, balance, alone(node), versions, tuple(wanted))
 
 
 @lru_cache(maxsize=1 << 14)
 def _best(
     mesh: Mesh,
+    balance: float,
     node: Node,
     operands: tuple[tuple[Sharding, ...], ...],
     wanted: tuple[Sharding, ...],
 ) -> Choice:
-    return Chooser(mesh, node, operands, wanted).best()
+    return Chooser(mesh, balance, node, operands, wanted).best()
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,7 @@ class Chooser:
     """The ways to compute one node; see `best_choice`."""
 
     mesh: Mesh
+    balance: float
     node: Node
     operands: Sequence[Sequence[Sharding]]
     wanted: Sequence[Sharding]
@@ -81,7 +84,8 @@ class Chooser:
 
     def _share(self, choice: Choice, work: int) -> int:
         """What a rank computes, as the bytes that it could send meanwhile."""
-        return work // size_of([a for axes in choice.split.values() for a in axes]) // BALANCE
+        ranks = size_of([a for axes in choice.split.values() for a in axes])
+        return int(work / ranks / self.balance)
 
     def _less(self, choice: Choice) -> tuple[int, int]:
         """What decides between ways of equal bytes: nothing left open, most of the work split."""
@@ -163,7 +167,11 @@ class Chooser:
             axes = factors.axes_of(dims, split)
             if axes is None:
                 return None
-            need = sharded(self.mesh, axes, partial if number in group else ())
+            try:
+                overlaps = factors.overlaps(number, axes)
+            except LookupError:
+                return None
+            need = sharded(self.mesh, axes, partial if number in group else (), overlaps=overlaps)
             needs.append(need)
             type_ = self.node.args[number].tensor
             total += min(route(type_, version, need).bytes for version in versions)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from stack.errors import RuleError
+from stack.errors import UsageError
 from stack.ir.mesh import MeshAxis
 from stack.ir.node import Node
 from stack.passes.sharding.cells import Program, Value
@@ -29,7 +29,7 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
     Args:
         counts: of values that stand for several, for how many.
 
-    Raises RuleError, with the choices and their bytes, where strict and a node leaves a choice.
+    Raises UsageError, with the choices and their bytes, where strict and a node leaves a choice.
     """
     decider = _Decider(program, counts)
     made = Made({}, {})
@@ -39,11 +39,12 @@ def decide(program: Program, counts: Mapping[Node, int], strict: bool, tell: Tel
             break
         conflict = next(iter(conflicts.values()))
         trials = {
-            factor: decider.tried(made.with_(conflict, factor)) for factor in conflict.factors
+            factor: decider.tried(made.with_(conflict, conflicts, factor))
+            for factor in conflict.factors
         }
         told = ", ".join(f"{factor} ({trial.bytes} bytes)" for factor, trial in trials.items())
         if strict:
-            raise RuleError(
+            raise UsageError(
                 f"{conflict.where} can be split along {conflict.axis} in several ways: {told};"
                 " annotate it to choose"
             )
@@ -67,9 +68,13 @@ class Made(NamedTuple):
     choices: Mapping[str, str]
     seeds: Mapping[Value, Mapping[MeshAxis, str]]
 
-    def with_(self, conflict: Conflict, factor: str) -> Made:
-        """With one more, and its first node."""
-        return Made({**self.choices, conflict.key: factor}, self.seeds).seeded(conflict, factor)
+    def with_(self, conflict: Conflict, conflicts: Conflicts, factor: str) -> Made:
+        """With one more, and the nodes that are known to need it."""
+        made = Made({**self.choices, conflict.key: factor}, self.seeds)
+        for other in conflicts.values():
+            if other.key == conflict.key:
+                made = made.seeded(other, factor)
+        return made
 
     def seeded(self, conflict: Conflict, factor: str) -> Made:
         """With one more node about which it was decided."""
@@ -89,7 +94,7 @@ class Trial(NamedTuple):
 class _Decider:
     program: Program
     counts: Mapping[Node, int]
-    known: dict[tuple[object, ...], int] = field(default_factory=dict[tuple[object, ...], int])
+    known: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])
 
     def spread(self, made: Made, tell: Tell | None = None) -> Conflicts:
         """Propagate; the conflicts that are met."""
@@ -113,7 +118,7 @@ class _Decider:
 
     def _bytes(self) -> int:
         """What a rank sends, as values lie now."""
-        lie = tuple([cell.axes for cell in self.program.cells.values()])
+        lie = tuple([cell.code for cell in self.program.cells.values()])
         if lie not in self.known:
             self.known[lie] = Moves(self.program).bytes(self.counts)
         return self.known[lie]

@@ -7,7 +7,7 @@ or a convolution of groups has them, are written in factors, the major one first
     dot     "m k, k n -> m n"       x[m, k]  w[k, n]  y[m, n]      k is reduced: y is partial
     reshape 8, 6 -> 8, 2, 3         x[a, (b c)]       y[a, b, c]   splitting b splits x's dim
     sort    "a b! -> a b!"          b is fixed: every rank needs all of it
-    conv    "n c h^, o c k -> n o h"    h is read through a window: fixed, unless by a halo
+    conv    "n c h^, o c k -> n o h"    h is read through a window: parts of it overlap
 
 (Shardy's op sharding rules say the same; here nothing is said by op.)
 """
@@ -24,9 +24,11 @@ from typing import cast
 from stack.ir import ops, param
 from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
-from stack.ir.relation import Access, Linear, Shape
+from stack.ir.overlap import Overlap
+from stack.ir.relation import Access, Equation, Linear, Shape
 from stack.ir.traits import is_reduction
 from stack.ir.types import Type, unsharded
+from stack.passes.sharding.windows import Window, window_of
 
 Dims = tuple[tuple[str, ...], ...]  # of a value: for each dim its factors, the major one first
 Split = dict[str, Axes]  # for factors, the mesh axes that split them
@@ -41,6 +43,7 @@ class Factors:
         operands, results: for each value its dims.
         fixed: factors that every rank needs whole.
         reduced: factors that no result has; splitting them leaves partial results.
+        windows: of dims of operands, how they are read along their factor.
         kind: how what they leave is combined.
     """
 
@@ -49,6 +52,7 @@ class Factors:
     results: tuple[Dims, ...]
     fixed: frozenset[str]
     reduced: frozenset[str]
+    windows: Mapping[tuple[int, int], Window] = field(default_factory=dict[tuple[int, int], Window])
     kind: str = "sum"
     known: dict[tuple[Dims, tuple[Axes, ...]], Split] = field(
         default_factory=dict[tuple[Dims, tuple[Axes, ...]], Split], compare=False, repr=False
@@ -124,6 +128,20 @@ class Factors:
             found.append(tuple(axes))
         return tuple(found)
 
+    def overlaps(self, operand: int, axes: tuple[Axes, ...]) -> tuple[Overlap | None, ...]:
+        """Of each dim of an operand that is split so the parts that the node reads.
+
+        Raises LookupError where parts of ranks would not be alike.
+        """
+        found = [self.windows.get((operand, dim)) for dim in range(len(axes))]
+        if not any(found):
+            return ()
+        made = tuple(
+            window.overlap(own) if window and own else None
+            for window, own in zip(found, axes, strict=True)
+        )
+        return made if any(made) else ()
+
 
 def factors_of(node: Node) -> Factors:
     """The factors of a node; nodes that are alike share them. Sizes are numbers."""
@@ -150,9 +168,9 @@ def _factors(node: Node) -> Factors:
         relation = ops.relation_of(Node("neg", node.args, {}, node.tensor))
     if not isinstance(relation, Linear):
         return _unrelated(*shapes)
-    finder = _Finder(relation, _marked(node))
+    finder = _Finder(relation, _marked(node), _is_cut(node))
     operands = tuple(
-        finder.dims(s, access, f"{i}") for i, (s, access) in enumerate(relation.operands)
+        finder.dims(s, access, f"{i}", i) for i, (s, access) in enumerate(relation.operands)
     )
     results = tuple(
         finder.dims(s, access, f"r{i}") for i, (s, access) in enumerate(relation.results)
@@ -167,6 +185,7 @@ def _factors(node: Node) -> Factors:
         results,
         frozenset(fixed if kind else fixed | loose),
         frozenset(loose if kind else ()),
+        {at: window for at, window in finder.windows.items() if window.factor not in fixed},
         kind or "sum",
     )
 
@@ -178,11 +197,18 @@ def _kind(node: Node) -> str:
     return "sum" if ops.lookup(node.op).kind == "contraction" else ""
 
 
+def _is_cut(node: Node) -> bool:
+    """Whether a part of a dim that is read through a window may stand for the whole."""
+    return bool(ops.lookup(node.op).beyond)
+
+
 def _marked(node: Node) -> frozenset[str]:
-    """Axes that the rule of a node iteration variables."""
+    """Axes that the rule of a node marks, but for windows that have equations."""
     rule = ops.rule_of(node)
     sides = (*rule.inputs, *rule.outputs) if rule is not None else ()
-    return frozenset(n for side in sides for axis in side if axis.mark for n in axis.names)
+    kept = "^" if _is_cut(node) else ""
+    marked = (axis for side in sides for axis in side if axis.mark and axis.mark != kept)
+    return frozenset(name for axis in marked for name in axis.names)
 
 
 def _names(values: Iterable[Dims]) -> set[str]:
@@ -215,10 +241,12 @@ def _unrelated(operands: Sequence[Shape], results: Sequence[Shape]) -> Factors:
 class _Finder:
     """Reads factors off the equations of a relation."""
 
-    def __init__(self, relation: Linear, marked: frozenset[str]) -> None:
+    def __init__(self, relation: Linear, marked: frozenset[str], is_cut: bool) -> None:
         self.sizes: dict[str, int] = {n: int(cast("int", s)) for n, s in relation.sizes.items()}
         self.fixed: set[str] = {n for n in self.sizes if n in marked or n.endswith("!")}
         self.flat = self._flattened(relation)
+        self.is_cut = is_cut  # whether parts that windows read may stand for the whole
+        self.windows: dict[tuple[int, int], Window] = {}
 
     def _flattened(self, relation: Linear) -> dict[str, tuple[str, ...]]:
         """Axes that several dims number together, in the factors at whose borders dims meet."""
@@ -242,14 +270,19 @@ class _Finder:
             self.sizes.update(zip(made[name], parts))
         return made
 
-    def dims(self, shape: Shape, access: Access, value: str) -> Dims:
+    def dims(self, shape: Shape, access: Access, value: str, operand: int = -1) -> Dims:
         """The factors of each dim of a value."""
         found: dict[int, tuple[str, ...]] = {}
         for equation in access:
             names = [str(name) for name, _ in equation.axes]
             dims = [int(dim) for dim, _ in equation.dims]
             if not equation.is_exact:
-                self.fixed.update(names)
+                window = self._window(equation, shape)
+                self.fixed.update(n for n in names if window is None or n != window.factor)
+                if window is not None:
+                    self.windows[operand, dims[0]] = window
+                    found[dims[0]] = (window.factor,)
+                    continue
             elif len(dims) == 1 and not (len(names) == 1 and names[0] in self.flat):
                 found[dims[0]] = tuple(names)
                 continue
@@ -267,6 +300,13 @@ class _Finder:
                 self.fixed.add(own)
                 found[dim] = (own,)
         return tuple(found[d] for d in range(len(shape)))
+
+    def _window(self, equation: Equation, shape: Shape) -> Window | None:
+        if not self.is_cut or 0 in self.sizes.values():  # an empty domain has no window
+            return None
+        extent = int(cast("int", shape[int(equation.dims[0][0])]))
+        found = window_of(equation, self.sizes, extent)
+        return None if found is None or found.factor in self.flat else found
 
     def _shared(
         self, dims: Sequence[int], shape: Shape, factors: list[str]

@@ -2,6 +2,7 @@
 
 Parts that do not divide are longer than what they hold. What follows is never read, except where
 a node combines along the dim (it is masked by what changes nothing) or takes positions from it.
+Parts that a window reads begin and end where the rank's window does, and are 0 outside of the dim.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from stack.ir import Builder, Node, make
+from stack.ir import Builder, Node, ops
 from stack.ir.array_space import identity
+from stack.ir.conv_op import as_stored
 from stack.ir.mesh import Axes, Mesh, axes_text, joined, size_of
 from stack.ir.sharding import Sharding, is_padded
 from stack.ir.traits import is_reduction
@@ -48,7 +50,9 @@ class Local:
         """The node on parts of its operands."""
         node = self.node
         args = [self._operand(i, arg) for i, arg in enumerate(args)]
-        new = make(node.op, args, self._attrs(args), node.blocks, local_types(node.type))
+        if ops.lookup(node.op).beyond == "operand":
+            args[0] = self._surrounded(args[0], args[-1])
+        new = Node(node.op, args, self._attrs(args), local_types(node.type), node.blocks)
         self.b.note(new)
         if node.op == "iota":
             new = self._counted(new)
@@ -62,7 +66,7 @@ class Local:
             return x
         dims = self.factors.operands[number]
         for dim, (factors, axes) in enumerate(zip(dims, type_.sharding.axes, strict=True)):
-            if not axes or not is_padded(type_.shape[dim], axes):
+            if not axes or not is_padded(type_.shape[dim], axes) or type_.sharding.overlaps:
                 continue
             if any(factor in self.factors.reduced for factor in factors):
                 x = self._masked(x, dim, type_.sharding, type_, self._neutral())
@@ -80,6 +84,22 @@ class Local:
         place = self.b.iota(axis=dim, type=TensorType(I64, x.shape))
         return self.b.select(self.b.lt(place, held), x, self.b.const(value, x.dtype))
 
+    def _surrounded(self, x: Node, value: Node) -> Node:
+        """An operand with `value` outside of its dims, where its parts reach beyond them."""
+        type_, sharding = self.node.args[0].tensor, self.node.args[0].tensor.sharding
+        overlaps = enumerate(sharding.overlaps if sharding is not None else ())
+        for dim, overlap in overlaps:
+            if overlap is None or sharding is None:
+                continue
+            axes, index = sharding.axes[dim], TensorType(I64, x.shape)
+            size = size_of(axes) * overlap.step
+            start = self.b.part_start(size=size, **self._over(axes))
+            place = self.b.add(self.b.iota(axis=dim, type=index), start)
+            for test, end in (("ge", 0), ("lt", int(str(type_.shape[dim])))):
+                inside = self.b.op(test, [place, self.b.const(end - overlap.start, I64)])
+                x = self.b.select(inside, x, value)
+        return x
+
     def _over(self, axes: Axes) -> dict[str, str]:
         return {"mesh": self.mesh.sizes_text, "over": axes_text(axes)}
 
@@ -91,9 +111,21 @@ class Local:
             whole, part = self.node.args[0].shape, args[0].shape
             ends = zip(attrs["limit"], whole, part, strict=True)
             attrs["limit"] = tuple(end if n == own else own for end, n, own in ends)
+        for (_, dim), window in self.factors.windows.items():
+            if self.split.get(window.factor):
+                self._cut(attrs, dim, args[0], window.margins(self.split[window.factor]))
         if self.node.op == "conv":
             attrs["groups"] //= size_of(self.split.get("g", ()))
         return attrs
+
+    def _cut(self, attrs: dict[str, Any], dim: int, x: Node, margins: tuple[int, int]) -> None:
+        """Say of a dim that all of `x` is read, and so many places before and after it."""
+        at = dim
+        if self.node.op == "conv":
+            at = as_stored(range(x.tensor.rank), attrs)[dim] - 2
+        ends = {"start": 0, "limit": x.shape[dim], "low": margins[0], "high": margins[1]}
+        for name in ends.keys() & attrs.keys():
+            attrs[name] = (*attrs[name][:at], ends[name], *attrs[name][at + 1 :])
 
     def _counted(self, new: Node) -> Node:
         """Positions of the rank's part in the whole."""

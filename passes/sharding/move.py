@@ -42,6 +42,12 @@ class Mover:
         if step.op == "all_to_all":
             x = padded(self.b, x, step.to, ranks)
             return self._cut(self.b.all_to_all(x, split=step.to, concat=dim, **at), dim, step.after)
+        overlap = step.after.overlaps[dim] if step.after.overlaps and dim >= 0 else None
+        if step.op == "halo":
+            size = int(cast("int", self.type.shape[dim]))
+            return self.b.halo(x, axis=dim, size=size, overlap=overlap, **at)
+        if step.op == "shard" and overlap is not None:
+            return self.b.shard(x, axis=dim, overlap=overlap, **at)
         if step.op == "shard":
             return self.b.shard(padded(self.b, x, dim, ranks), axis=dim, **at)
         if step.op == "permute":

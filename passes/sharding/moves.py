@@ -17,9 +17,7 @@ from stack.ir.sharding import Sharding, replicated
 from stack.ir.traits import is_item
 from stack.passes.sharding.cells import Path, Program, Value
 from stack.passes.sharding.choose import best_choice
-from stack.passes.sharding.route import Route, places, route
-
-STAY = Route((), 0, 0)
+from stack.passes.sharding.route import STAY, Route, places, route
 
 
 @dataclass(frozen=True)
@@ -131,7 +129,8 @@ class Moves:
     def _computed(self, node: Node) -> None:
         lie = [[version.sharding for version in self.versions[a]] for a in node.args]
         wanted = [self._cell(Value(self.path, node, i)) for i in range(len(node.types))]
-        choice = best_choice(self.program.mesh, node, lie, wanted)
+        program = self.program
+        choice = best_choice(program.mesh, program.balance, node, lie, wanted)
         needs = zip(node.args, choice.needs, strict=True)
         self.reads[node] = tuple(self.at(arg, need, node) for arg, need in needs)
         self._made(node, choice.makes)

@@ -71,7 +71,7 @@ class _Placer:
         return f"{name} ({lines})" if lines else name
 
     def _type(self, type_: TensorType, what: str, entries: str, text: str) -> TensorType:
-        dims = [self._dim(entry, text) for entry in _entries(entries, text)]
+        dims = [self._dim(entry, what, text) for entry in _entries(entries, text)]
         if len(dims) > type_.rank:
             raise UsageError(f"{text!r} has {len(dims)} entries for {what} of type {type_}")
         dims += [WHOLE] * (type_.rank - len(dims))
@@ -87,17 +87,19 @@ class _Placer:
             )
         return type_.with_sharding(sharding)
 
-    def _dim(self, entry: str, text: str) -> DimSharding:
+    def _dim(self, entry: str, what: str, text: str) -> DimSharding:
         if entry == "-":
             return WHOLE
         parser = ShardingParser(entry if entry.startswith("{") else f"{{{entry}}}")
         try:
-            axes, is_open, priority = parser.dim_sharding()
+            axes, is_open, priority, overlap = parser.dim_sharding()
             if parser.next.kind != "end":
                 parser.fail(f"expected the end, found {parser.next.text!r}")
+            if overlap is not None:
+                parser.fail(f"parts {overlap} that overlap are planned, not asked for")
             found = tuple(self.mesh.axis(axis) for axis, _ in axes)
         except StackError as error:
-            raise UsageError(f"{text!r}: {entry!r}: {error}") from error
+            raise UsageError(f"{text!r}: {what}: {entry!r}: {error}") from error
         return DimSharding(found, is_open, priority)
 
     def func(self) -> Func:

@@ -3,7 +3,8 @@
 Places are states, collectives are edges, bytes sent by a rank are their lengths (steps of latency
 decide between equals), and Dijkstra finds the way. From a partial value there is an edge to a
 part of the sum, so an all-reduce of which a part is kept is never planned; from one dim to another
-there is an all-to-all; and so on.
+there is an all-to-all; and so on. To parts that overlap leads a halo from plain ones, or nothing
+but a cut from the whole; they are read where they are, and no way leads on.
 """
 
 from __future__ import annotations
@@ -17,15 +18,19 @@ from typing import NamedTuple, cast
 
 from stack.ir.mesh import Axes, MeshAxis, atoms, axes_text, joined, size_of
 from stack.ir.mesh_ops import sent_bytes
-from stack.ir.sharding import Sharding, is_padded, part_size
+from stack.ir.overlap import Overlap, sends
+from stack.ir.sharding import Sharding, is_padded, is_regular, part_size
 from stack.ir.types import TensorType
 
 
 class Places(NamedTuple):
-    """A state: for each dim its axes, and the axes along which the value is partial."""
+    """A state: for each dim its axes, the axes along which the value is partial, and for each dim
+    the parts that are no plain ones; nothing where all are.
+    """
 
     dims: tuple[Axes, ...]
     partial: Axes
+    overlaps: tuple[Overlap | None, ...] = ()
 
 
 class Step(NamedTuple):
@@ -52,10 +57,15 @@ class Route(NamedTuple):
     latency: int
 
 
+STAY = Route((), 0, 0)
+NOWHERE = Route((), 1 << 62, 0)  # longer than every way
+
+
 @lru_cache(maxsize=1 << 14)
 def places(sharding: Sharding) -> Places:
     """Where a sharding says that elements lie."""
-    return Places(tuple(joined(axes) for axes in sharding.axes), _ordered(sharding.partial))
+    dims = tuple(joined(axes) for axes in sharding.axes)
+    return Places(dims, _ordered(sharding.partial), sharding.overlaps)
 
 
 def _ordered(axes: Axes) -> Axes:
@@ -65,6 +75,8 @@ def _ordered(axes: Axes) -> Axes:
 
 def route(type_: TensorType, source: Sharding, target: Sharding) -> Route:
     """The cheapest way. Raises RuleError for sizes that are no numbers."""
+    if source is target:  # most often
+        return STAY
     shape = tuple(int(cast("int", n)) for n in type_.shape)
     return _route(shape, type_.dtype.bytes, places(source), places(target))
 
@@ -72,7 +84,9 @@ def route(type_: TensorType, source: Sharding, target: Sharding) -> Route:
 @lru_cache(maxsize=1 << 14)
 def _route(shape: tuple[int, ...], width: int, source: Places, target: Places) -> Route:
     if source == target:
-        return Route((), 0, 0)
+        return STAY
+    if source.overlaps:
+        return NOWHERE
     search = _Search(shape, width, target)
     start, goal = search.refined(source, target), search.refined(target, source)
     search.target = goal
@@ -139,18 +153,22 @@ class _Search:
             parts(mine, not is_padded(size, mine) and not is_padded(size, theirs))
             for mine, theirs, size in both
         )
-        return Places(dims, parts(own.partial, True))
+        return Places(dims, parts(own.partial, True), own.overlaps)
 
     def local(self, at: Places, dim: int = -1, parts: int = 1) -> int:
         """Bytes that a rank holds, with a dim padded to make so many parts."""
         both = zip(self.shape, at.dims, strict=True)
         sizes = [int(cast("int", part_size(n, axes))) for n, axes in both]
+        sizes = [o.size if o else n for n, o in zip(sizes, at.overlaps or (None,) * len(sizes))]
         if dim >= 0:
             sizes[dim] = -(-sizes[dim] // parts) * parts
         return self.width * prod(sizes)
 
     def steps(self, at: Places) -> Iterator[tuple[Step, int]]:
         """Every collective that leads on, and how many messages follow each other in it."""
+        yield from self._halos(at)
+        if at.overlaps:
+            return
         if len(at.partial) > 1:
             yield self._step(at, "all_reduce", at.partial, -1, Places(at.dims, ()))
         for axis in at.partial:
@@ -196,6 +214,27 @@ class _Search:
         if not any(axis.meets(a) for a in used):
             grown = self._with(at.dims, dim, (*axes, axis))
             yield Step("shard", (axis,), dim, -1, Places(grown, at.partial), 0), 0
+
+    def _halos(self, at: Places) -> Iterator[tuple[Step, int]]:
+        """To the overlapping parts of a dim."""
+        for dim, overlap in enumerate(self.target.overlaps):
+            have = at.overlaps or (None,) * len(at.dims)
+            if overlap is None or have[dim] is not None:
+                continue
+            axes, wanted = at.dims[dim], self.target.dims[dim]
+            grown = Places(
+                self._with(at.dims, dim, wanted),
+                at.partial,
+                (*have[:dim], overlap, *have[dim + 1 :]),
+            )
+            if axes == wanted and is_regular(self.shape[dim], axes):
+                size = self.shape[dim]
+                row = self.local(at) // int(cast("int", part_size(size, axes)))
+                sent = [row * count for count in sends(size, size_of(axes), overlap)]
+                yield Step("halo", joined(axes), dim, -1, grown, sum(sent)), len(sent)
+            used = [a for d, found in enumerate(at.dims) if d != dim for a in found]
+            if not axes and not any(a.meets(b) for a in wanted for b in (*used, *at.partial)):
+                yield Step("shard", joined(wanted), dim, -1, grown, 0), 0
 
     def _takers(self, at: Places, axis: MeshAxis) -> list[int]:
         """Dims whose next axis is to be this one."""

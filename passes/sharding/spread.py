@@ -149,12 +149,13 @@ class Spread:
 
     def _agreement(self, tie: Tie, priority: int, turn: Round) -> Agreement:
         """What follows at a tie; alike ones are asked once, unless some of a value is unheard."""
+        waits = self.program.waits and any([cell.waits for cell in tie.cells])
         key = turn.reduces, tuple([cell.code for cell in tie.cells])
-        found = tie.found.get(key)
-        if found is None or any([cell.waits for cell in tie.cells]):
+        found = None if waits else tie.found.get(key)
+        if found is None:
             told = tuple([_told(cell, priority) for cell in tie.cells])
             found = agreement(tie.factors, told, tie.sizes, turn.reduces)
-            if not any([cell.waits for cell in tie.cells]):
+            if not waits:
                 tie.found[key] = found
         return found
 
@@ -179,8 +180,10 @@ class Spread:
             return sorted(order, key=lambda h: h.value != last)
         factor = self.seeds.get(tie.values[-1], {}).get(axis)
         if factor is None:
-            conflict = self._conflict(tie, order, axis)
-            self.conflicts.setdefault((conflict.value, axis), conflict)
+            conflict = self.conflicts.get((tie.values[-1], axis))
+            if conflict is None:
+                conflict = self._conflict(tie, order, axis)
+                self.conflicts[conflict.value, axis] = conflict
             factor = self.decided.get(conflict.key, conflict.factors[0])
         kept = [h for h in order if h.factor == factor or not any(map(axis.meets, h.axes))]
         if any(h.factor == factor and any(map(axis.meets, h.axes)) for h in kept):

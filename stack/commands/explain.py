@@ -15,7 +15,7 @@ from stack.explore.dump import source_text
 from stack.explore.fate import fates
 from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun, load_run
-from stack.explore.sharding import notes_of
+from stack.explore.sharding import why
 from stack.explore.slow import slow
 from stack.explore.table import table
 from stack.explore.target import Program, resolve
@@ -142,7 +142,7 @@ def run_explain(args: argparse.Namespace) -> int:
         return _print_lines(args, _breaks(args))
     run = load_run(args.saved)
     if args.sharding:
-        return _print_lines(args, [f"{s}: {note}" for s, note in notes_of(run, args.sharding)])
+        return _print_lines(args, why(run, args.sharding))
     if args.recompiles:
         return _print_lines(args, run.note("guards").splitlines() or ["nothing but its inputs"])
     if args.kernel:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from stack.errors import UsageError
+from stack.errors import unknown_name
 from stack.explore.lowering import Settings, lower_to
 from stack.explore.saved import SavedRun
 from stack.explore.table import table
@@ -89,8 +89,24 @@ def table_of(local: Func) -> str:
     return f"{text}{len(rows)} collective(s), each rank sends {total} bytes (loops count once)"
 
 
+def why(run: SavedRun, value: str) -> list[str]:
+    """Where a value lies, what was decided about that by stage, and its pieces.
+
+    Raises UsageError, with those that there are, for a value that the program does not have.
+    """
+    func = run.func("propagated")
+    named = {str(p.attrs["name"]): p for p in func.params}
+    named |= {name: node for node, name in func.body.names.items()}
+    name = value.lstrip("%")
+    if name not in named:
+        raise unknown_name(f"@{func.name} has no value", name, named)
+    lines = [f"{stage}: {note}" for stage, note in notes_of(run, name)]
+    drawn = [pieces(f"%{name}", t) for t in named[name].types if t.sharding is not None]
+    return [*(lines or [f"%{name} lies as it was told to; nothing else was decided"]), *drawn]
+
+
 def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
-    """What was decided about where a value lies, by stage. Raises UsageError where nothing was."""
+    """What was decided about where a value lies, by stage."""
     name = "%" + value.lstrip("%")
     found = [
         (stage, note)
@@ -101,10 +117,7 @@ def notes_of(run: SavedRun, value: str) -> list[tuple[str, str]]:
     ]
     start = f"{name} is split like %"
     like = [note.removeprefix(start) for _, note in found if " is split like %" in note]
-    found += [more for other in like for more in notes_of(run, other)]
-    if not found:
-        raise UsageError(f"nothing was decided about {name}: it was annotated, or has no name")
-    return found
+    return found + [more for other in like for more in notes_of(run, other)]
 
 
 # ---- drawings

@@ -133,6 +133,7 @@ define(
         _infer,
         rule=conv_rule,
         windows=_windows,
+        beyond="zero",
         algebra=Algebra(((0,), (1,))),
         flops=2,
         attrs=(

@@ -62,6 +62,7 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     "reduce_scatter": lambda: _b.reduce_scatter(_q, kind="sum", axis=0, **_group),
     "all_to_all": lambda: _b.all_to_all(_q, split=0, concat=1, **_group),
     "permute": lambda: _b.permute(_x, mesh="r=4", order=(1, 2, 3, 0)),
+    "halo": lambda: _b.halo(_q, axis=0, size=32, overlap=(-1, 9, 8), **_group),
     "shard": lambda: _b.shard(_q, axis=0, **_group),
     "part_start": lambda: _b.part_start(size=6, **_group),
     "part_held": lambda: _b.part_held(size=6, **_group),

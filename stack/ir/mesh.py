@@ -116,6 +116,13 @@ class Mesh:
         at = self.coordinates(rank)
         return tuple(axis.coordinate(at[axis.name]) for axis in axes)
 
+    def number(self, rank: int, axes: Sequence[MeshAxis]) -> int:
+        """The position of a rank among those that differ along these axes only."""
+        found = 0
+        for axis, position in zip(axes, self.positions(rank, axes), strict=True):
+            found = found * axis.size + position
+        return found
+
     def groups(self, axes: Sequence[MeshAxis]) -> tuple[tuple[int, ...], ...]:
         """Ranks that differ along these axes only, in row-major order of them."""
         found: dict[tuple[tuple[str, int], ...], list[tuple[tuple[int, ...], int]]] = {}

@@ -9,6 +9,7 @@ meet. `mesh` and `over` say which: groups of ranks that differ along the axes `o
     reduce_scatter  the combination, of which each keeps a part of a dim
     all_to_all      each gives a part of a dim to every other, and joins what comes along another
     permute         what the rank before in `order` holds
+    halo            overlapping parts of a dim, of which all hold plain ones
     shard           its own part of a dim of what all hold; sends nothing
 """
 
@@ -23,6 +24,7 @@ from stack.ir.elementwise_ops import hinted
 from stack.ir.mesh import Axes, Mesh, parse_mesh, size_of
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
+from stack.ir.overlap import Overlap, sends
 from stack.ir.sharding import PARTIAL_KINDS
 from stack.ir.types import I64, TensorType, Type
 
@@ -74,6 +76,34 @@ def _permute(site: Site) -> Type:
     if sorted(order) != list(range(mesh.ranks)):
         raise site.fail(f"order {list(order)} is not one of {mesh.ranks} ranks")
     return site.args[0].tensor
+
+
+def overlap_of(attrs: Any) -> Overlap | None:
+    """The parts that a `halo` or a `shard` makes, where they are no plain ones."""
+    return Overlap(*attrs["overlap"]) if "overlap" in attrs else None
+
+
+def _overlapping(site: Site) -> TensorType:
+    group_of(site.attrs)
+    source, at, ends = site.args[0].tensor, site.attrs["axis"], site.attrs["overlap"]
+    if not 0 <= at < source.rank:
+        raise site.fail(f"has no dim {at}")
+    if len(ends) != 3 or ends[1] <= ends[0]:
+        raise site.fail(f"overlap {list(ends)} is no start, stop and step of parts")
+    return source.with_shape((*source.shape[:at], ends[1] - ends[0], *source.shape[at + 1 :]))
+
+
+def _shard(site: Site) -> TensorType:
+    return _overlapping(site) if "overlap" in site.attrs else _resized(site, ("axis", False))
+
+
+def _halo(site: Site) -> TensorType:
+    _, over = group_of(site.attrs)
+    made, at = _overlapping(site), int(site.attrs["axis"])
+    part = -(-site.attrs["size"] // size_of(over))
+    if equal(site.args[0].shape[at], part) is not True:
+        raise site.fail(f"dim {at} is not a part of {part}, of {site.attrs['size']} elements")
+    return made
 
 
 def _place(site: Site) -> Type:
@@ -135,11 +165,21 @@ _mesh_op(
 )
 _mesh_op("permute", "what rank i holds goes to rank order[i]", _permute, "order: ints")
 _mesh_op(
-    "shard",
-    "the rank's part of a dim",
-    lambda site: _resized(site, ("axis", False)),
+    "halo",
+    "parts of a dim of `size` that overlap, from plain ones: `start, stop, step`; outside is 0",
+    _halo,
     "over: str",
     "axis: int",
+    "size: int",
+    "overlap: ints",
+)
+_mesh_op(
+    "shard",
+    "the rank's part of a dim; of those that overlap, as those of a `halo`",
+    _shard,
+    "over: str",
+    "axis: int",
+    "overlap?: ints",
 )
 _mesh_op(
     "part_start",
@@ -176,7 +216,9 @@ def sent_bytes(op: str, ranks: int, size: int) -> int:
     }.get(op, 0)
 
 
-MEETINGS = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"})
+MEETINGS = frozenset(
+    {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "halo"}
+)
 
 
 def is_meeting(node: Node) -> bool:
@@ -188,8 +230,19 @@ def traffic(node: Node) -> int:
     """Bytes that a rank sends in a node; 0 for what is no collective."""
     if not is_meeting(node):
         return 0
+    if node.op == "halo":
+        return sum(halo_messages(node))
     ranks = 2 if node.op == "permute" else size_of(group_of(node.attrs)[1])
     size = node.args[0].tensor.bytes
     if not isinstance(size, int):
         raise RuleError(f"{node.op} of {node.args[0].type}: bytes of a symbolic size")
     return sent_bytes(node.op, ranks, size)
+
+
+def halo_messages(node: Node) -> list[int]:
+    """Bytes of each message of the rank that sends most in a `halo`."""
+    source, over = node.args[0].tensor, group_of(node.attrs)[1]
+    size, at = int(node.attrs["size"]), int(node.attrs["axis"])
+    row = int(str(source.bytes)) // int(str(source.shape[at]))
+    counts = sends(size, size_of(over), Overlap(*node.attrs["overlap"]))
+    return [row * count for count in counts]

@@ -16,8 +16,9 @@ from stack.errors import StackError
 from stack.ir.array_space import Run
 from stack.ir.data import Data
 from stack.ir.mesh import Axes, Mesh
-from stack.ir.mesh_ops import group_of, traffic
+from stack.ir.mesh_ops import group_of, overlap_of, traffic
 from stack.ir.node import Node
+from stack.ir.overlap import Overlap
 from stack.ir.sharding import part_held, part_start
 from stack.ir.space import NumpySpace
 from stack.ir.types import TensorType
@@ -31,6 +32,18 @@ COMBINE: dict[str, Callable[[Any, Any], Any]] = {
     "and": np.bitwise_and,
     "or": np.bitwise_or,
 }
+
+
+def overlapping(whole: Array, at: int, size: int, overlap: Overlap, number: int) -> Array:
+    """One of the overlapping parts of a dim that has `size` elements; what is outside is 0."""
+    first = overlap.first(number)
+    start, stop = max(first, 0), min(first + overlap.size, size)
+    if start >= stop:
+        start = stop = first = 0
+    held = np.take(whole, range(start, stop), at)
+    around = [(0, 0)] * whole.ndim
+    around[at] = (start - first, first + overlap.size - stop)
+    return np.pad(held, around)
 
 
 @dataclass(frozen=True)
@@ -146,12 +159,29 @@ class MeshSpace(NumpySpace):
 
     def op_shard(self, node: Node, x: Any) -> Held:
         at, over = node.attrs["axis"], group_of(node.attrs)[1]
+        overlap = overlap_of(node.attrs)
+        if overlap is not None:
+            return Held(
+                tuple(
+                    overlapping(part, at, part.shape[at], overlap, self.mesh.number(rank, over))
+                    for rank, part in enumerate(x.parts)
+                )
+            )
         made: list[Array] = []
         size = int(cast("int", node.shape[at]))
         for rank, part in enumerate(x.parts):
             start = part_start(part.shape[at], over, self.mesh.positions(rank, over))
             made.append(np.take(part, range(start, start + size), at))
         return Held(tuple(made))
+
+    def op_halo(self, node: Node, x: Any) -> Held:
+        at, size = node.attrs["axis"], node.attrs["size"]
+        overlap = Overlap(*node.attrs["overlap"])
+
+        def own(held: list[Array], place: int) -> Array:
+            return overlapping(np.concatenate(held, at), at, size, overlap, place)
+
+        return self._met(node, x, own, group_of(node.attrs)[1])
 
     def op_permute(self, node: Node, x: Any) -> Held:
         order: tuple[int, ...] = node.attrs["order"]

@@ -91,6 +91,8 @@ class OpDef:
         infer: type of the result from a `Site`; raises RuleError.
         rule: axis rule of a node, or None where the op has no axes (constants, calls).
         windows: how dims that the rule marks `^` or `~` are read.
+        beyond: what windows read outside of their dims, where a part of a dim, and what is beyond
+            it, may stand for the whole: "zero" (or nothing), or "operand", the last one.
         relation: access relation of a node, where no rule states it.
         restated: attributes with which a node would state another rule over its axes; None where
             it could not. Those of elementwise ops say nothing of axes.
@@ -121,6 +123,7 @@ class OpDef:
     evaluate: Callable[..., Any] | None = None
     rule: Callable[[Node], Rule | None] | None = None
     windows: Callable[[Node], Windows] | None = None
+    beyond: str = ""
     relation: Callable[[Node], Relation] | None = None
     restated: Callable[[Node, Rule], Mapping[str, Any]] | None = None
     algebra: Algebra | Callable[[Node], Algebra] = NOTHING

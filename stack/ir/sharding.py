@@ -7,6 +7,7 @@ value is partial along them: then its elements are the sum (or max, ...) of what
     f32[8{dp}, 64] @m                                   whole along tp: copies
     f32[8{dp}, 64] @m + partial(sum: tp)                what ranks along tp hold adds up to it
     f32[8{?}, 64{?}] @m + replicated(tp)                anything but tp may be added
+    f32[8{tp, -1:3:2}] @m                               parts that overlap, in a program that moves
 
 A split cuts a dim of n into k parts of ceil(n / k), the next axis cuts these in turn; the last
 parts may be shorter, or empty. This is how `torch.chunk`, and so DTensor, cuts.
@@ -21,6 +22,7 @@ from functools import cached_property, lru_cache
 from stack.errors import RuleError
 from stack.ir.dim import Dim, add, floordiv
 from stack.ir.mesh import Axes, Mesh, MeshAxis, axes_text, joined, size_of
+from stack.ir.overlap import Overlap
 
 PARTIAL_KINDS = ("sum", "prod", "max", "min", "and", "or")
 
@@ -32,14 +34,17 @@ class DimSharding:
     Attributes:
         is_open: whether propagation may add axes.
         priority: when propagation uses it, 0 first; None where nobody said.
+        overlap: what each rank holds, where that is no plain part.
     """
 
     axes: Axes = ()
     is_open: bool = False
     priority: int | None = None
+    overlap: Overlap | None = None
 
     def __str__(self) -> str:
         shown = [str(axis) for axis in self.axes] + ["?"] * self.is_open
+        shown += [str(self.overlap)] if self.overlap else []
         mark = "" if self.priority is None else f"p{self.priority}"
         return f"{{{', '.join(shown)}}}{mark}" if shown or mark else ""
 
@@ -75,6 +80,12 @@ class Sharding:
         """For each dim the axes that split it."""
         return tuple(dim.axes for dim in self.dims)
 
+    @cached_property
+    def overlaps(self) -> tuple[Overlap | None, ...]:
+        """Of each dim; nothing where no parts overlap."""
+        found = tuple(dim.overlap for dim in self.dims)
+        return found if any(found) else ()
+
     @property
     def used(self) -> Axes:
         """All axes that split a dim."""
@@ -92,7 +103,10 @@ class Sharding:
 
     def local_shape(self, shape: Sequence[Dim]) -> tuple[Dim, ...]:
         """The shape of what one rank holds: as long as the longest part."""
-        return tuple(part_size(n, dim.axes) for n, dim in zip(shape, self.dims, strict=True))
+        return tuple(
+            dim.overlap.size if dim.overlap else part_size(n, dim.axes)
+            for n, dim in zip(shape, self.dims, strict=True)
+        )
 
     def closed(self) -> Sharding:
         """The same places, with nothing left to say."""
@@ -112,11 +126,15 @@ class Sharding:
             if known.get(axis.name) != axis.whole:
                 raise RuleError(f"mesh {self.mesh} has no axis {str(axis)!r}")
             if any(axis.meets(other) for other in seen):
-                raise RuleError(f"axis {str(axis)!r} of mesh {self.mesh} is used twice")
+                free = [n for n in known if all(n != a.name for a in (*self.used, *self.partial))]
+                raise RuleError(
+                    f"axis {str(axis)!r} of mesh {self.mesh} is used twice;"
+                    f" axes that are free: {', '.join(free) or 'none'}"
+                )
             seen.append(axis)
         for number, (size, dim) in enumerate(zip(shape, self.dims, strict=True)):
             parts = size_of(dim.axes)
-            if isinstance(size, int) and size < parts > 1:
+            if isinstance(size, int) and size < parts > 1 and dim.overlap is None:
                 raise RuleError(
                     f"dim {number} has {size} element(s) for {parts} parts"
                     f" ({axes_text(dim.axes)}); axes that fit: {_fitting(self.mesh, size)}"
@@ -133,15 +151,27 @@ def replicated(mesh: Mesh, rank: int) -> Sharding:
 
 
 def sharded(
-    mesh: Mesh, axes: Sequence[Sequence[MeshAxis]], partial: Axes = (), kind: str = "sum"
+    mesh: Mesh,
+    axes: Sequence[Sequence[MeshAxis]],
+    partial: Axes = (),
+    kind: str = "sum",
+    overlaps: tuple[Overlap | None, ...] = (),
 ) -> Sharding:
-    """Dims split by these axes, and nothing open."""
-    return _sharded(mesh, tuple(map(tuple, axes)), partial, kind if partial else "sum")
+    """Dims split by these axes, some of them in parts that overlap, and nothing open."""
+    return _sharded(mesh, tuple(map(tuple, axes)), partial, kind if partial else "sum", overlaps)
 
 
 @lru_cache(maxsize=1 << 14)
-def _sharded(mesh: Mesh, axes: tuple[Axes, ...], partial: Axes, kind: str) -> Sharding:
-    return Sharding(mesh, tuple(DimSharding(joined(a)) for a in axes), (), joined(partial), kind)
+def _sharded(
+    mesh: Mesh,
+    axes: tuple[Axes, ...],
+    partial: Axes,
+    kind: str,
+    overlaps: tuple[Overlap | None, ...],
+) -> Sharding:
+    both = zip(axes, overlaps or (None,) * len(axes), strict=True)
+    dims = tuple(DimSharding(joined(own), overlap=overlap) for own, overlap in both)
+    return Sharding(mesh, dims, (), joined(partial), kind)
 
 
 def part_size(size: Dim, axes: Sequence[MeshAxis]) -> Dim:
@@ -167,6 +197,11 @@ def part_held(size: int, axes: Sequence[MeshAxis], place: Sequence[int]) -> int:
         size = -(-size // axis.size)
         held = min(max(held - position * size, 0), size)
     return held
+
+
+def is_regular(size: Dim, axes: Sequence[MeshAxis]) -> bool:
+    """Whether the parts of a dim start at multiples of the longest."""
+    return len(joined(axes)) == 1 or not is_padded(size, axes)
 
 
 def is_padded(size: Dim, axes: Sequence[MeshAxis]) -> bool:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from stack.errors import RuleError
 from stack.ir.lexer import Cursor
 from stack.ir.mesh import Axes, Mesh, MeshAxis
+from stack.ir.overlap import Overlap
 from stack.ir.sharding import PARTIAL_KINDS, DimSharding, Sharding
 
 # a dim between its braces, before the name of the mesh was read: words and numbers with positions
-Held = tuple[list[tuple[str, int]], bool, int | None]
+Held = tuple[list[tuple[str, int]], bool, int | None, Overlap | None]
 
 
 class ShardingParser(Cursor):
@@ -36,24 +37,36 @@ class ShardingParser(Cursor):
             self.fail(f"expected a mesh: {error}", token.position)
 
     def dim_sharding(self) -> Held:
-        """`{dp, tp:(1)2, ?}p1`; nothing is a whole dim."""
+        """`{dp, tp:(1)2, ?}p1`, or `{tp, -1:17:16}`; nothing is a whole dim."""
         axes: list[tuple[str, int]] = []
         is_open = False
+        overlap: Overlap | None = None
         if not self.accept("{"):
-            return axes, False, None
+            return axes, False, None, None
         items: list[str] = []
         while self.more("}", items):
             if self.accept("?"):
                 is_open = True
                 items.append("?")
                 continue
+            if self.next.kind == "number":
+                overlap = self._overlap()
+                items.append(str(overlap))
+                continue
             axes.append(self._axis())
             items.append(axes[-1][0])
         token = self.next
         if token.kind == "word" and token.text[0] == "p" and token.text[1:].isdecimal():
             self.take()
-            return axes, is_open, int(token.text[1:])
-        return axes, is_open, None
+            return axes, is_open, int(token.text[1:]), overlap
+        return axes, is_open, None, overlap
+
+    def _overlap(self) -> Overlap:
+        start = self.integer()
+        self.expect(":")
+        stop = self.integer()
+        self.expect(":")
+        return Overlap(start, stop, self.integer())
 
     def _axis(self) -> tuple[str, int]:
         token = self.expect_kind("word", "an axis of the mesh, or ?")
@@ -69,7 +82,7 @@ class ShardingParser(Cursor):
         """`@m + replicated(tp) + partial(sum: tp)` after the shape; None where no mesh is named."""
         token = self.next
         if token.kind != "name" or token.text[0] != "@":
-            if any(axes or is_open for axes, is_open, _ in held):
+            if any(axes or is_open for axes, is_open, *_ in held):
                 self.fail("expected the mesh of the axes, such as @m")
             return None
         mesh = self.meshes.get(self.take().text[1:])
@@ -77,8 +90,10 @@ class ShardingParser(Cursor):
             known = ", ".join(f"@{name}" for name in self.meshes) or "none"
             self.fail(f"expected a mesh ({known}), found {token.text}", token.position)
         dims = tuple(
-            DimSharding(tuple(self._known(mesh, *axis) for axis in axes), is_open, priority)
-            for axes, is_open, priority in held
+            DimSharding(
+                tuple(self._known(mesh, *axis) for axis in axes), is_open, priority, overlap
+            )
+            for axes, is_open, priority, overlap in held
         )
         found: dict[str, Axes] = {"replicated": (), "partial": ()}
         kind = "sum"

@@ -101,6 +101,8 @@ class _Verifier:
         """Check where the results of a node lie."""
         for type_ in node.types if node.type.sharding else ():
             if type_.sharding is not None:
+                if type_.sharding.overlaps and node.op != "reshard":
+                    raise self.fail(f"only a reshard makes parts that overlap, not {node.op}", node)
                 try:
                     type_.sharding.check(type_.shape)
                 except RuleError as error:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import stack.plugins as plugins
 from stack.explore.table import table
 from stack.ir.mesh import size_of
-from stack.ir.mesh_ops import group_of, traffic
+from stack.ir.mesh_ops import group_of, halo_messages, traffic
 from stack.ir.node import Func, Node, walk
 from stack.rewrite import Pipeline
 from stack.run.partitioner import COLLECTIVES, Collective, Partition, Partitioner, partition_of
@@ -53,13 +53,15 @@ def ours(annotated: Func) -> tuple[Partition, Func, Func]:
     records = Pipeline(PASSES).run(annotated).records
     seconds = time.perf_counter() - start
     placed, local = records[1].after, records[2].after
-    found = tuple(_collective(node) for _, node in walk(local.body) if traffic(node))
-    return Partition(found, seconds, peak_bytes(local)), placed, local
+    found = [c for _, node in walk(local.body) if traffic(node) for c in _collectives(node)]
+    return Partition(tuple(found), seconds, peak_bytes(local)), placed, local
 
 
-def _collective(node: Node) -> Collective:
+def _collectives(node: Node) -> list[Collective]:
+    if node.op == "halo":  # others have no word for it: a permute for each neighbour
+        return [Collective("permute", 2, size) for size in halo_messages(node)]
     ranks = 2 if node.op == "permute" else size_of(group_of(node.attrs)[1])
-    return Collective(node.op, ranks, int(cast("int", node.args[0].tensor.bytes)))
+    return [Collective(node.op, ranks, int(cast("int", node.args[0].tensor.bytes)))]
 
 
 def peak_bytes(local: Func) -> int:

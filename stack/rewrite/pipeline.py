@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import stack.plugins as plugins
+from stack.collector import held_back
 from stack.errors import StackError, UsageError, VerifyError
 from stack.imports import import_named
 from stack.ir.node import Func
@@ -101,6 +102,7 @@ class Pipeline:
         """Whether a pass writes schedules on groups, those that somebody gives among them."""
         return any(item.name == "schedule" for item in self.passes)
 
+    @held_back()
     def run(
         self,
         func: Func,

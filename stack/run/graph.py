@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from stack.collector import held_back
 from stack.errors import StackError
 from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
 from stack.run.backend import Executable
-from stack.run.collector import held_back
 from stack.run.compile import (
     DEVICE_BACKEND,
     check_native,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stack.ir.cost import cost
 from stack.ir.mesh import Mesh
-from stack.ir.mesh_ops import group_of, sent_bytes
+from stack.ir.mesh_ops import group_of, halo_messages, sent_bytes
 from stack.ir.names import is_inline
 from stack.ir.node import Func, Node
 from stack.ir.traits import is_contraction, is_reduction
@@ -65,6 +65,9 @@ def collective_seconds(node: Node, mesh: Mesh, machine: Machine) -> float:
         return link.alpha + link.beta * _bytes(node)
     over = group_of(node.attrs)[1]
     group = mesh.groups(over)[0]
+    if node.op == "halo":  # with neighbours; those of the first rank are as far as those of others
+        link = link_between(group[:2], machine.links)
+        return sum(link.alpha + link.beta * size for size in halo_messages(node))
     size = _bytes(node.args[0])
     near = machine.links[0]
     inside = [r for r in group if near.ranks and r // near.ranks == group[0] // near.ranks]

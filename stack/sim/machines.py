@@ -69,6 +69,11 @@ class Machine:
         """Products in a second that a good kernel does of such elements."""
         return self.share * (self.bf16_rate if dtype in ("bf16", "f16") else self.f32_rate)
 
+    @property
+    def balance(self) -> float:
+        """Products of 16-bit floats in the time of a byte that goes to a neighbour."""
+        return self.rate("bf16") * self.links[0].beta
+
     def calibrated(self, times: Mapping[int, float], tier: int = 0) -> Machine:
         """The same machine, with a link fitted to measured seconds of messages by bytes."""
         found = fitted(times)

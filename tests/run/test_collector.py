@@ -11,9 +11,9 @@ import pytest
 
 import stack
 import stack.plugins as plugins
+from stack.collector import held_back
 from stack.errors import StackError
 from stack.run.backend import Backend, Executable
-from stack.run.collector import held_back
 
 
 @pytest.fixture(autouse=True)

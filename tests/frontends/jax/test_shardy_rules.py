@@ -50,7 +50,7 @@ def theirs(node: Node, arrays: list[np.ndarray]) -> tuple[Shape, frozenset[int]]
     sizes = dict(re.findall(r"(\w+)=(\d+)", found[3]))
     stopped = {
         name
-        for kind in ("need_replication", "permutation", "blocked_propagation")
+        for kind in ("need_replication", "blocked_propagation")
         for names in re.findall(kind + r"=\{(.*?)\}", found[3])
         for name in names.split(", ")
     }

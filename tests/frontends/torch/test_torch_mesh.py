@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from op_instances import instance
 from random_programs import Program, random_program
 from sharded_blocks import TENSOR_PARALLEL, layers
-from sharded_cases import annotated, partition
+from sharded_cases import annotated, differences, function, partition
 from sharded_ranks import differ, misbehave, run
 
 from stack.errors import StackError
@@ -87,6 +88,29 @@ def check(seeds: range, pool: tuple[Ranks, str]) -> None:
         assert not wrong, f"{wrong}\n{case}"
 
 
+def windows() -> list[tuple[Func, Func, list[np.ndarray]]]:
+    """Nodes that read over borders of parts: functions, with places, and arrays."""
+    rng = random.Random("gloo windows")
+    found: list[tuple[Func, Func, list[np.ndarray]]] = []
+    while len(found) < 12:
+        made = instance(rng.choice(("slice", "pad", "conv", "reverse")), rng)
+        if made is None or made[0].dtype.name not in ("f32", "f64", "i32", "i64", "bool"):
+            continue
+        func = function(made[0])
+        case = annotated(func, rng.choice(MESHES), rng)
+        if case.meshes and any(node.op == "halo" for node in partition(case)[1].nodes):
+            found.append((func, case, list(made[1])))
+    return found
+
+
+def test_halos(pool: tuple[Ranks, str]) -> None:
+    cases = windows()
+    results = on_gloo([(case, arrays) for _, case, arrays in cases], pool)
+    for (func, case, arrays), made in zip(cases, results, strict=True):
+        wrong = differences(func.interpret(*arrays), made, [r.dtype.name for r in func.results])
+        assert not wrong, f"{wrong}\n{case}"
+
+
 def transformer() -> tuple[Func, np.ndarray, list[np.ndarray]]:
     """Two layers, data and tensor parallel, with what they compute."""
     func = layers(2)
@@ -108,7 +132,7 @@ def test_many_programs(pool: tuple[Ranks, str]) -> None:
 def test_ranks_that_differ_are_told(pool: tuple[Ranks, str]) -> None:
     for program, world in pool[0].run(differ, pool[1]):
         assert program == "ranks [3] were given another program than rank 0"
-        assert world == "mesh m(tp=3) has 3 ranks, the world 4"
+        assert world.startswith("mesh m(tp=3) has 3 ranks, the world 4: give it axes whose")
 
 
 @pytest.mark.parametrize(("kind", "said"), [("dies", "rank [01]"), ("late", "rank 0.*in vain")])

@@ -24,6 +24,7 @@ from stack.commands import (
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 from stack.hosted import add_file
+from stack.run.refused import own_error
 
 TEXT = """\
 Watch a PyTorch module or a JAX function become machine code, stage by stage, and set it beside
@@ -81,6 +82,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stackc: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        said = own_error(error)
+        if not said:
+            raise
+        print(f"stackc: error: {said}", file=sys.stderr)
+        return 1
 
 
 def _unrecognized(command: argparse.ArgumentParser, left: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from stack.explore.lowering import (
     is_printed,
     lower_to,
 )
+from stack.explore.repeatable import check_draws
 from stack.explore.saved import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.table import table
@@ -121,6 +122,8 @@ def run(args: argparse.Namespace) -> int:
 
 def _check(record: Run) -> int:
     """Print how far every stage is from the program; 1 where one is too far."""
+    first = next(s.func for s in record.records if s.func is not None)
+    check_draws(first)
     verdicts = list(check_stages(record.records))
     kinds = list(dict.fromkeys(v.kind for v in verdicts if v.kind != "memory"))
     rows: list[list[object]] = []

@@ -15,6 +15,7 @@ from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
 from stack.run.frontend import Frontend
 from stack.run.record import Run, Stage
+from stack.run.refused import capture_as_eager
 from stack.run.retreat import compile_or_retreat
 from stack.run.steer import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.targets import target_of
@@ -76,7 +77,8 @@ def warm(name: str | None) -> None:
 
 def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:
     """The imported function of a torch module or function, or of a JAX function."""
-    return find_frontend(fn, args, frontend).capture(fn, args, dynamic=dynamic).func
+    found = find_frontend(fn, args, frontend)
+    return capture_as_eager(found, fn, args, dynamic=dynamic).func
 
 
 def check_native(func: Func) -> None:

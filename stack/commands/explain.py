@@ -19,7 +19,7 @@ from stack.explore.slow import slow
 from stack.explore.table import table
 from stack.explore.target import Program, resolve
 from stack.explore.where import Place, explain, where
-from stack.explore.why import explain_pairs
+from stack.explore.why import alike, explain_pairs
 from stack.run.compile import find_frontend
 
 WHERE = """
@@ -199,9 +199,9 @@ def _print_pairs(run: SavedRun, args: argparse.Namespace) -> int:
         ]  # fmt: skip
         common.print_json({"schema": "stack.explain/1", "pairs": rows})
         return 0
-    for pair in pairs:
+    for a, b, pair in alike(pairs):
         state = "one kernel" if pair.is_together else "apart"
-        print(f"{pair.a.origin.mark} and {pair.b.origin.mark}: {state}")
+        print(f"{', '.join(a)} and {', '.join(b)}: {state}")
         for reason in pair.answers:
             by = f" ({reason.by})" if reason.by else ""
             print(f"  {reason.word}: {reason.text}{by}")

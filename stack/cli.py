@@ -59,12 +59,18 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS:
         module.add(subparsers)
+    parser.set_defaults(commands=tuple(subparsers.choices))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; usage errors of argparse exit with 2."""
     parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    known = parser.get_default("commands")
+    if words and not words[0].startswith("-") and words[0] not in known:
+        print(f"stackc: error: {unknown_name('no command', words[0], known)}", file=sys.stderr)
+        return 2
     args, left = parser.parse_known_args(argv)
     if left:
         args.command.error(_unrecognized(args.command, left))

@@ -16,7 +16,7 @@ from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun, load_run
 from stack.explore.sharding import notes_of
 from stack.explore.slow import slow
-from stack.explore.table import table
+from stack.explore.table import listing, table
 from stack.explore.target import Program, resolve
 from stack.explore.where import Place, explain, where
 from stack.explore.why import alike, explain_pairs
@@ -149,7 +149,7 @@ def run_explain(args: argparse.Namespace) -> int:
         if args.json:
             common.print_json({"schema": "stack.explain/1", "kernel": dict(rows)})
         else:
-            print("\n".join(f"{what + ':':22}{value}" for what, value in rows))
+            print(listing(rows))
         return 0
     if args.tile:
         return _print_tiles(run, args)

@@ -54,7 +54,7 @@ def test_a_value_is_marked_in_every_view(path: Path, tmp_path: Path) -> None:
     assert re.search(r'<i[^>]*data-l="\d+"[^>]*aria-current', text), "not in the source"
     assert re.search(r'<i[^>]*data-n="hidden"[^>]*aria-current', text), "not in the stage"
     assert {"i", "tr", "g"} <= set(marked(text)), "not in the kernels or the graph"
-    assert "values in view a" in text
+    assert "1 value of view a" in text
 
 
 def test_nothing_is_marked_without_a_choice(path: Path, tmp_path: Path) -> None:

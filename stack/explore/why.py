@@ -56,9 +56,9 @@ def explain_pairs(run: Retraced, a: str, b: str) -> list[Pair]:
     A and B are nodes, source lines or module paths. Raises UsageError with the nearest names, and
     where both name one node.
     """
-    told = {fate.origin.mark: fate for fate in fates(run)}
+    ends = {fate.origin.mark: fate for fate in fates(run)}
     found = [
-        Pair(told[x], told[y], tuple(_answers(run, told, x, y)))
+        Pair(ends[x], ends[y], tuple(_answers(run, ends, x, y)))
         for x in _marks(run, a)
         for y in _marks(run, b)
         if x != y
@@ -78,6 +78,18 @@ def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
         found.setdefault((tuple(names), answers), []).append(a)
     shown = {pair.answers: pair for pair in pairs}
     return [(a, list(b), shown[answers]) for (b, answers), a in found.items()]
+
+
+def told(pairs: Sequence[Pair]) -> str:
+    """Pairs as text: who, whether one kernel computes them, and the reasons."""
+    lines: list[str] = []
+    for a, b, pair in alike(pairs):
+        state = "one kernel" if pair.is_together else "apart"
+        lines.append(f"{', '.join(a)} and {', '.join(b)}: {state}")
+        for reason in pair.answers:
+            by = f" ({reason.by})" if reason.by else ""
+            lines.append(f"  {reason.word}: {reason.text}{by}")
+    return "\n".join(lines)
 
 
 def _marks(run: Retraced, what: str) -> list[str]:

@@ -74,7 +74,8 @@ VISIT = """
 <script>
 const seen = [];
 const marks = (q) => document.querySelectorAll(q + " [aria-current]").length;
-const see = (what) => seen.push([what, marks("#pane-s"), marks("#kernels"), marks("#graph")].join());
+const views = ["#pane-s", "#kernels", "#graph"];
+const see = (what) => seen.push([what, ...views.map(marks)].join());
 const press = (key, at = document.body) => {
   at.focus();
   at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));

@@ -69,8 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else argv
     known = parser.get_default("commands")
     if words and not words[0].startswith("-") and words[0] not in known:
-        print(f"stackc: error: {unknown_name('no command', words[0], known)}", file=sys.stderr)
-        return 2
+        parser.error(str(unknown_name("no command", words[0], known)))
     args, left = parser.parse_known_args(argv)
     if left:
         args.command.error(_unrecognized(args.command, left))

@@ -38,7 +38,6 @@ def file(tmp_path: Path) -> str:
         (["run", "FILE", "--backend", "mlri"], "mlir"),
         (["ops", "expp"], "exp"),
         (["passes", "fsue"], "fuse"),
-        (["dmup", "FILE"], "dump"),
         (["dump", "FILE", "--frontend", "troch"], "torch"),
         (["new", "pass", "mine", "--kind", "patern"], "pattern"),
         (["bisect", "FILE", "--passes", "default,+fold@laid-oot"], "laid-out"),
@@ -51,6 +50,12 @@ def test_the_nearest_name_is_told(
     said = capsys.readouterr().err
     assert f"{near!r}" in said or f"there is: {near}" in said
     assert len(said.splitlines()) <= 10
+
+
+def test_the_nearest_command_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["dmup", "net.py:net"])
+    assert "no command 'dmup'; did you mean 'dump'" in capsys.readouterr().err
 
 
 def test_a_stage_of_a_run_that_is_not_there(

@@ -19,10 +19,11 @@ from torch._dynamo import exc
 
 from stack.errors import StackError
 from stack.frontends.dynamo_backend import Prepared, compile_graph, preparing
-from stack.frontends.dynamo_capture import one_at_a_time
-from stack.frontends.torch_errors import break_text
+from stack.frontends.dynamo_capture import one_at_a_time, quiet
+from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
-from stack.run.compiled import MANY_CHANGES, mismatch, raise_as_eager
+from stack.run.compiled import MANY_CHANGES, mismatch
+from stack.run.refused import raise_as_eager
 
 # How Dynamo captures for us: hooks of modules are guarded and recurrent modules traced, which it
 # leaves out by default, and a program has as many graphs as its calls need.
@@ -79,7 +80,11 @@ class TorchCalls:
             try:
                 return self._call(*args, **kwargs)
             except exc.TorchDynamoException as error:
-                self._explain(error, args, kwargs)
+                more = mismatch(self.graphs, args)
+                raise_explained(error, self.fn, args, kwargs, more)
+            except TypeError as error:  # of Python's: another number of arguments
+                if captures:
+                    raise_as_eager(self.fn, args, kwargs, error)
                 raise
             finally:
                 self._here.until_return = None
@@ -90,6 +95,7 @@ class TorchCalls:
         rest.enter_context(one_at_a_time())  # settings of Dynamo's are shared by all threads
         rest.enter_context(torch._dynamo.config.patch(_SETTINGS))
         rest.enter_context(in_scans())
+        rest.enter_context(quiet("torch._subclasses.fake_tensor"))
 
     # ---- what Dynamo calls
 
@@ -118,20 +124,6 @@ class TorchCalls:
                 f" the last time: {self.reason}; pass it as an argument",
                 stacklevel=2,
             )
-
-    # ---- errors
-
-    def _explain(self, error: Exception, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        """Raise what the user can do something about, in place of Dynamo's own exception."""
-        inner = getattr(error, "inner_exception", None)
-        if isinstance(inner, StackError):
-            raise inner from None
-        refused = isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error)
-        if refused or inner is not None:
-            raise_as_eager(self.fn, args, kwargs, error, mismatch(self.graphs, args))
-        if inner is not None:
-            raise StackError(f"torch could not trace {self.fn!r}: {inner}") from inner
-        raise StackError(break_text(error)) from error
 
 
 def traceable(fn: Any) -> Any:

@@ -16,7 +16,7 @@ import torch
 import torch._dynamo
 from torch._decomp import global_decomposition_table
 from torch._dynamo.convert_frame import CaptureOutput, fullgraph_capture
-from torch._dynamo.exc import Unsupported
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.utils import dynamo_timed, get_metrics_context
 from torch._export.utils import _compiling_state_context
 from torch._functorch._aot_autograd.schemas import GraphSignature
@@ -47,7 +47,7 @@ from stack.frontends.torch_calls import (
     program_name,
 )
 from stack.frontends.torch_draws import draws_as_eager
-from stack.frontends.torch_errors import break_text
+from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
 from stack.frontends.torch_sizes import lone_symbol
 from stack.frontends.torch_written import WrittenOut
@@ -113,7 +113,7 @@ def one_at_a_time() -> Any:
 
 
 @contextmanager
-def _quiet(name: str) -> Iterator[None]:
+def quiet(name: str) -> Iterator[None]:
     """What fails is raised: no stack trace of torch's own beside it."""
     logger = logging.getLogger(name)
     level = logger.level
@@ -137,7 +137,7 @@ def _capturing(dynamic: bool) -> Iterator[None]:
     }
     known = {k: v for k, v in patches.items() if hasattr(torch._dynamo.config, k)}
     with (
-        _quiet("torch._subclasses.fake_tensor"),
+        quiet("torch._subclasses.fake_tensor"),
         torch.no_grad(),
         _compiling_state_context(),
         torch._dynamo.config.patch(known),
@@ -220,8 +220,8 @@ def capture(fn: Any, args: Sequence[Any], dynamic: bool = False) -> Captured:
     arguments = Arguments(fn, args)
     try:
         traced = Traced(_traceable(fn), args, dynamic)
-    except Unsupported as error:
-        raise StackError(break_text(error)) from error
+    except TorchDynamoException as error:
+        raise_explained(error, fn, args, {})
     graph, signature = functional_graph(traced)
     return _Assembly(fn, args, arguments, traced, graph, signature).captured()
 
@@ -391,6 +391,11 @@ class _Assembly:
             notes["fallbacks"] = "\n".join(rows)
         if imported.promises:
             notes["checked after a run"] = "\n".join(p.text for p in imported.promises)
+        arguments = {self.holders[i].name for i in self.leaf_of}
+        changed = [n for n in self.signature.user_inputs_to_mutate.values() if n not in arguments]
+        written = [*self.signature.buffers_to_mutate.values(), *map(self.param_names.get, changed)]
+        if written:
+            notes["written buffers"] = "\n".join(map(str, written))
         if imported.checks:
             notes["checked indices"] = "\n".join(map(check_text, imported.checks))
         return notes

@@ -48,14 +48,18 @@ def breaks_of(fn: Callable[..., Any], args: Sequence[Any]) -> list[str]:
     """Why Dynamo ends a graph before the program ends, each with the line that it is about."""
     import torch
 
-    found = torch._dynamo.explain(fn)(*args)
+    from stack.frontends.dynamo_capture import quiet
+    from stack.frontends.torch_errors import place_of
+
+    with quiet("torch._dynamo"):
+        found = torch._dynamo.explain(fn)(*args)
     torch._dynamo.reset()
-    told: list[str] = []
+    told: dict[str, None] = {}
     for each in found.break_reasons:
-        frames = getattr(each, "user_stack", ())
-        place = f"{frames[-1].filename}:{frames[-1].lineno}: " if frames else ""
-        told.append(f"{place}{str(each.reason).strip().splitlines()[0]}")
-    return told
+        why = str(each.reason).strip().splitlines()[0]
+        place = place_of(getattr(each, "user_stack", ()))
+        told[f"{place}: {why}" if place else why] = None
+    return list(told)
 
 
 def _later(make: Callable[[], str]) -> Callable[[], str]:

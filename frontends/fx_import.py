@@ -62,7 +62,8 @@ _ = (
 
 # Ops that check or hint and give nothing.
 _SILENT = ("_assert_scalar", "_assert_tensor_metadata", "sym_constrain_range", "_print")
-_NOT_THE_USERS = tuple(map(os.path.dirname, (torch.__file__, __file__, hosted.__file__)))
+_OURS = tuple(map(os.path.dirname, (__file__, hosted.__file__)))
+_TORCHS = os.path.dirname(torch.__file__)
 _LARGE_CONSTANT = 64
 _STRIDED_WRITES = frozenset({
     torch.ops.aten.as_strided_scatter.default, torch.ops.prims.as_strided_scatter.default,
@@ -511,8 +512,8 @@ def source_line(node: FxNode) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def _innermost(trace: str) -> str:
-    frames = _FRAME.findall(trace)
-    own = [f for f in frames if not f[0].startswith(_NOT_THE_USERS)]
+    frames = [f for f in _FRAME.findall(trace) if not f[0].startswith(_OURS)]
+    own = [f for f in frames if not f[0].startswith(_TORCHS)]
     if not frames:
         return ""
     file, line = (own or frames)[-1]

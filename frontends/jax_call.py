@@ -11,9 +11,10 @@ from typing import Any
 
 from stack.errors import UnsupportedOp
 from stack.frontends.jaxpr import FRONTEND
-from stack.run.compiled import mismatch, raise_as_eager
+from stack.run.compiled import mismatch
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
+from stack.run.refused import raise_as_eager
 
 
 class JaxCalls:

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
+from torch._dynamo import exc
 from torch.fx import GraphModule
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from stack.errors import StackError, UnsupportedOp
+from stack.run.refused import raise_as_eager
 
 PARTS = "torch.compile(fn, backend='stack') compiles the parts around it"
 _ITEM = "aten._local_scalar_dense.default"  # of `.item()`, `int(x)`, `float(x)`
 # of Dynamo's messages: what is for those who work on Dynamo
-_INTERNAL = ("Developer debug context", "For more details about", "Set TORCHDYNAMO_VERBOSE")
+_INTERNAL = (
+    *("Developer debug context", "For more details about", "Set TORCHDYNAMO_VERBOSE"),
+    *("For C++ stack trace", "User Stack", "from user code"),
+)
+_ADVICE = ("For ", "If you suspect", "Caused by: ")
+_MOST = 6  # lines of a message of Dynamo's
 
 
 @contextmanager
@@ -61,17 +68,38 @@ def _unknown(value: Any) -> set[Any]:
     return found
 
 
+def raise_explained(
+    error: exc.TorchDynamoException,
+    fn: Any,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    more: str = "",
+) -> NoReturn:
+    """Raise what the user can do something about, in place of Dynamo's own exception."""
+    inner = getattr(error, "inner_exception", None)
+    if isinstance(inner, StackError):
+        raise inner from None
+    refused = isinstance(error, exc.TorchRuntimeError) or "Observed exception" in str(error)
+    if refused or inner is not None:
+        raise_as_eager(fn, args, kwargs, error, more)
+    if inner is not None:
+        raise StackError(f"torch could not trace {fn!r}: {inner}") from inner
+    raise StackError(break_text(error)) from error
+
+
 def break_text(error: Exception) -> str:
     """Why a function does not make one graph, where, and what to do instead."""
     said = [part for part in str(error).split("\n\n") if part.strip()]
-    kept = [p.rstrip() for p in said if not p.strip().startswith((*_INTERNAL, "from user code"))]
-    return f"the function does not make one graph{_place(error)}; {PARTS}.\n" + "\n".join(kept)
+    kept = [p.rstrip() for p in said if not p.strip().startswith(_INTERNAL)]
+    lines = [line for p in kept for line in p.splitlines() if not line.startswith(_ADVICE)]
+    place = place_of(getattr(error, "real_stack", None) or ())
+    head = f"the function does not make one graph{place and f', at {place}'}; {PARTS}."
+    return "\n".join([head, *lines[:_MOST]])
 
 
-def _place(error: Exception) -> str:
-    """Where the user's code stands that cannot be traced."""
-    frames = list(getattr(error, "real_stack", None) or ())
+def place_of(frames: Sequence[Any]) -> str:
+    """The innermost of the user's frames, as "net.py:31: `y.item()`"; "" where there is none."""
     if not frames:
         return ""
-    frame = frames[-1]
-    return f", at {os.path.basename(frame.filename)}:{frame.lineno}: `{(frame.line or '').strip()}`"
+    last = frames[-1]
+    return f"{os.path.basename(last.filename)}:{last.lineno}: `{(last.line or '').strip()}`"

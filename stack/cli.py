@@ -24,6 +24,7 @@ from stack.commands import (
 from stack.errors import StackError, unknown_name
 from stack.explore.lowering import report_failure
 from stack.hosted import add_file
+from stack.run.refused import own_error
 
 TEXT = """\
 Watch a PyTorch module or a JAX function become machine code, stage by stage, and set it beside
@@ -58,12 +59,17 @@ def build_parser() -> argparse.ArgumentParser:
     subparsers = parser.add_subparsers(metavar="COMMAND", required=True)
     for module in COMMANDS:
         module.add(subparsers)
+    parser.set_defaults(commands=tuple(subparsers.choices))
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Returns the exit code; usage errors of argparse exit with 2."""
     parser = build_parser()
+    words = sys.argv[1:] if argv is None else argv
+    known = parser.get_default("commands")
+    if words and not words[0].startswith("-") and words[0] not in known:
+        parser.error(str(unknown_name("no command", words[0], known)))
     args, left = parser.parse_known_args(argv)
     if left:
         args.command.error(_unrecognized(args.command, left))
@@ -81,6 +87,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stackc: interrupted", file=sys.stderr)
         return 130
+    except Exception as error:
+        said = own_error(error)
+        if not said:
+            raise
+        print(f"stackc: error: {said}", file=sys.stderr)
+        return 1
 
 
 def _unrecognized(command: argparse.ArgumentParser, left: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import stack.plugins as plugins
-from stack.errors import UsageError
+from stack.errors import UsageError, unknown_name
 from stack.explore.lowering import Settings
 from stack.explore.target import Target, resolve
 from stack.run.compile import DEFAULT_BACKEND
@@ -146,7 +146,7 @@ def check_frontend(name: str | None) -> None:
     """Refuse a frontend that is not installed, with those that are."""
     known = plugins.names("stack.frontends")
     if name is not None and name not in known:
-        raise UsageError(f"no frontend {name!r}; there are: {', '.join(known) or 'none'}")
+        raise unknown_name("no frontend", name, known)
 
 
 def settings_of(args: argparse.Namespace) -> Settings:

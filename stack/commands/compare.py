@@ -8,6 +8,7 @@ from pathlib import Path
 from stack.commands import common
 from stack.errors import UsageError
 from stack.explore.lowering import capture, label, with_random_inputs
+from stack.explore.repeatable import check_repeatable
 from stack.explore.target import Program
 from stack.measure.compare import SCHEMA, compare, describe
 from stack.measure.partitions import SCHEMA as SHARDING_SCHEMA
@@ -85,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
     captured, frontend = capture(target, settings)
     if not isinstance(target, Program):
         captured = with_random_inputs(captured)
+    check_repeatable(captured)
     program = program_of(captured, frontend)
     found = compare(
         [program],

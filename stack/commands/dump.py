@@ -20,6 +20,7 @@ from stack.explore.lowering import (
     is_printed,
     lower_to,
 )
+from stack.explore.repeatable import check_draws
 from stack.explore.saved import SavedRun
 from stack.explore.sharding import collectives, shard_target, summary
 from stack.explore.table import table
@@ -110,6 +111,8 @@ def run(args: argparse.Namespace) -> int:
         folder = record.save(_folder(args.output))
         common.progress(f"wrote {folder}")
     manifest = record.manifest()
+    if args.check:
+        check_draws(next(s.func for s in record.records if s.func is not None))
     verdicts = list(check_stages(record.records)) if args.check else []
     is_wrong = any(v.problem for v in verdicts)
     if args.json:

@@ -17,10 +17,10 @@ from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun, load_run
 from stack.explore.sharding import why
 from stack.explore.slow import slow
-from stack.explore.table import table
+from stack.explore.table import listing, table
 from stack.explore.target import Program, resolve
 from stack.explore.where import Place, explain, where
-from stack.explore.why import explain_pairs
+from stack.explore.why import explain_pairs, told
 from stack.run.compile import find_frontend
 
 WHERE = """
@@ -162,7 +162,7 @@ def _print_kernel(run: SavedRun, args: argparse.Namespace) -> int:
         document = {"schema": "stack.explain/1", "kernel": dict(rows), "assembly": code}
         common.print_json(document)
         return 0
-    print("\n".join(f"{what + ':':22}{value}" for what, value in rows))
+    print(listing(rows))
     if code:
         print(f"\n{code}")
     return 0
@@ -209,12 +209,7 @@ def _print_pairs(run: SavedRun, args: argparse.Namespace) -> int:
         ]  # fmt: skip
         common.print_json({"schema": "stack.explain/1", "pairs": rows})
         return 0
-    for pair in pairs:
-        state = "one kernel" if pair.is_together else "apart"
-        print(f"{pair.a.origin.mark} and {pair.b.origin.mark}: {state}")
-        for reason in pair.answers:
-            by = f" ({reason.by})" if reason.by else ""
-            print(f"  {reason.word}: {reason.text}{by}")
+    print(told(pairs))
     return 0
 
 
@@ -222,8 +217,8 @@ def _print_reasons(run: SavedRun, args: argparse.Namespace) -> int:
     """What each pass did to a line."""
     reasons = [r for r in explain(run, args.what) if args.stage in (None, r.stage)]
     if args.json:
-        told = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]
-        common.print_json({"schema": "stack.explain/1", "what": args.what, "reasons": told})
+        rows = [{"stage": r.stage, "pass": r.pass_name, "text": r.text} for r in reasons]
+        common.print_json({"schema": "stack.explain/1", "what": args.what, "reasons": rows})
         return 0
     last: tuple[str, str] | None = None
     for reason in reasons:

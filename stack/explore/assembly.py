@@ -17,11 +17,12 @@ _INSTRUCTION = re.compile(r"\s+(?:[0-9a-f]+:\s+\S|/\*[0-9a-f]{4,}\*/|[a-z@][\w.%
 def assembly(run: SavedRun, name: str) -> tuple[str, str]:
     """The stage that is nearest to the machine, and a kernel's part of it; "" where there is none.
 
-    Equal kernels share one text, under the name of the first: for others, all of the stage.
+    Equal kernels share one text, under the name of the first: others have none of their own.
     """
     stage = next((s for s in STAGES if s in run.stages), "")
     text = run.text(stage) if stage else ""
-    return stage, sections(text).get(name, (0, text))[1]
+    parts = sections(text)
+    return stage, parts.get(name, (0, ""))[1] if parts else text
 
 
 def instructions(text: str) -> dict[str, list[str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 
-from stack.errors import UsageError
+from stack.errors import unknown_name
 from stack.explore.saved import SavedRun
 
 _FROM = re.compile(r' from "(?:[^"\\]|\\.)*"(?:, "(?:[^"\\]|\\.)*")*')
@@ -64,5 +64,5 @@ def summary(text: str) -> str:
 def one_stage(run: SavedRun, stage: str) -> str:
     """A stage's text; raises UsageError where the run has no such stage."""
     if stage not in run.stages:
-        raise UsageError(f"{run.folder} has no stage {stage!r}; it has: {', '.join(run.stages)}")
+        raise unknown_name(f"{run.folder} has no stage", stage, run.stages)
     return run.text(stage)

@@ -10,8 +10,10 @@ from typing import Any
 import stack.plugins as plugins
 from stack.errors import UsageError, unknown_name
 from stack.explore.diff import diff_texts, one_stage, without_lines
+from stack.explore.retrace import retrace
 from stack.explore.saved import SavedRun
 from stack.explore.where import explain, where
+from stack.explore.why import explain_pairs, told
 from stack.ir.node import Func
 from stack.ir.parser import parse
 from stack.ir.verifier import verify
@@ -78,10 +80,12 @@ def where_text(run: Run, what: str) -> Text:
     return Text("\n".join([*lines, f"kernels: {', '.join(found.kernels) or 'none'}"]))
 
 
-def explain_text(run: Run, what: str) -> Text:
-    """What passes did, and refused to do, at a source line, a value or a kernel."""
-    told = [f"{r.stage}, {r.pass_name}: {r.text}" for r in explain(held(run), what)]
-    return Text("\n".join(told) or f"no pass touched {what}")
+def explain_text(run: Run, what: str, other: str = "") -> Text:
+    """What passes did at a line, a value or a kernel; with two, why one kernel or not."""
+    if other:
+        return Text(told(explain_pairs(retrace(held(run)), what, other)))
+    reasons = [f"{r.stage}, {r.pass_name}: {r.text}" for r in explain(held(run), what)]
+    return Text("\n".join(reasons) or f"no pass touched {what}")
 
 
 @dataclass
@@ -90,6 +94,9 @@ class Resumed:
 
     run: Run
     executable: Executable
+
+    def __repr__(self) -> str:
+        return f"<Resumed {self.run}>"
 
     def __call__(self, *arrays: Any) -> Any:
         found = self.executable.run(list(arrays))

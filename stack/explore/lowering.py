@@ -30,6 +30,7 @@ from stack.run.frontend import Captured, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.ir_frontend import IRFrontend, captured_of
 from stack.run.record import Run, Stage
+from stack.run.refused import capture_as_eager
 from stack.run.steer import Stages
 from stack.run.targets import target_of
 from stack.run.weights import STAGE as WEIGHTS
@@ -81,8 +82,8 @@ def capture(target: Target, settings: Settings) -> tuple[Captured, Frontend]:
     """The imported program of a target, and the frontend that it came through."""
     if isinstance(target, Program):
         frontend = find_frontend(target.fn, target.args, target.frontend)
-        captured = frontend.capture(target.fn, target.args, dynamic=settings.dynamic)
-        return captured, frontend
+        dynamic = settings.dynamic
+        return capture_as_eager(frontend, target.fn, target.args, dynamic=dynamic), frontend
     if isinstance(target, SavedRun):
         names = [s for s in target.stages if target.is_ir(s)]
         if not names:

@@ -16,9 +16,10 @@ from stack.explore.assembly import NOWHERE, assembly, instructions
 from stack.explore.dump import source_text
 from stack.explore.saved import SavedRun, machine_of
 from stack.explore.table import number, scaled
-from stack.ir.cost import cost
-from stack.ir.node import Node
+from stack.ir.cost import cost, group_reads
+from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_control
+from stack.ir.types import TensorType
 from stack.target import Cpu, Gpu, Target
 
 _WIDTHS = (
@@ -33,6 +34,7 @@ _WIDTHS = (
     (re.compile(r"\bmma\.sync|HMMA"), "warp products"),
 )
 _WARP = 32
+MOST = 6  # ops and values that are named
 
 
 def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
@@ -42,16 +44,24 @@ def slow(run: SavedRun, name: str) -> list[tuple[str, str]]:
         raise unknown_name(f"{run.folder} has no kernel", name, entries)
     entry = entries[name]
     machine = machine_of(run)
+    group = _group(run, str(entry["stage_node"]))
+    flops = _by_op(group[1]) if group is not None else Counter[str]()
+    if flops:
+        # the program's operations: a backend's code may do them in other ways
+        entry = {**entry, "flops": sum(flops.values())}
+    work = f"{scaled(entry['flops'])} operations, {scaled(entry['bytes'], 'B')}"
+    lines = dict.fromkeys(s for k in run.kernels if k["name"] == name for s in k["source"])
     rows = [
         ("kernel", f"{name} ({entry['kind']})"),
-        ("source", source_text(entry["source"], 12)),
-        ("work", f"{scaled(entry['flops'])} operations, {scaled(entry['bytes'], 'B')}"),
-        *_by_op(run, entry),
+        ("source", source_text(list(lines), 12)),
+        ("work", work),
     ]
+    if group is not None:
+        rows += [("operations", _shares(flops)), *_traffic(*group)]
     limits = bounds(entry, machine) if machine is not None else {}
     rows += [(f"bound by {what}", f"{number(s * 1e6)} us") for what, s in limits.items()]
     rows += list(_registers(entry, machine))
-    rows += list(_code(run, name))
+    rows += list(_code(run, name)) if entry["file"] else []
     if entry.get("warning"):
         rows.append(("warning", str(entry["warning"])))
     if limits:
@@ -86,34 +96,46 @@ def _limit(entry: dict[str, Any], limits: dict[str, float]) -> str:
     return max(limits, key=limits.__getitem__)
 
 
-def _by_op(run: SavedRun, entry: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Operations by op, of the group that the kernel was made of."""
-    group = _group(run, str(entry["stage_node"]))
-    if group is None:
-        return
+def _by_op(node: Node) -> Counter[str]:
+    """Operations of a step of the program, by op; bodies of loops count once for each turn."""
     flops: Counter[str] = Counter()
-    pending = [group]
-    while pending:
-        node = pending.pop()
-        inner = [n for b in node.blocks[:1] for n in b.nodes]
-        pending += inner
-        counted = cost(node).flops if not inner else 0
-        flops[node.op] += counted if isinstance(counted, int) else 0
+    # of a stream, the first block does the work and the others correct it
+    inner = node.blocks[:1] if node.op == "stream" else node.blocks
+    for each in (n for block in inner for n in block.nodes):
+        flops.update(_by_op(each))
+    counted = 0 if inner else cost(node).flops
+    flops[node.op] += counted if isinstance(counted, int) else 0
+    return flops
+
+
+def _shares(flops: Counter[str]) -> str:
     whole = sum(flops.values()) or 1
-    shown = [f"{op} {100 * n / whole:.0f} %" for op, n in flops.most_common(6) if n]
-    yield "operations", ", ".join(shown) or "none"
+    shown = [f"{op} {100 * n / whole:.0f} %" for op, n in flops.most_common(MOST) if n]
+    return ", ".join(shown) or "none"
 
 
-def _group(run: SavedRun, name: str) -> Node | None:
-    """The step of this name in the last stage that is of tensors."""
+def _traffic(block: Block, node: Node) -> Iterator[tuple[str, str]]:
+    """Bytes that a step reads and writes, by value."""
+    if not node.blocks or is_control(node):
+        read = {a: a.tensor.bytes for a in node.args if isinstance(a.type, TensorType)}
+    else:
+        inside = group_reads(node.blocks[0], node.args)
+        read = {a: inside.get(p, 0) for p, a in zip(node.blocks[0].params, node.args, strict=False)}
+    names = {a: block.names.get(a) or a.attrs.get("name") for a in read}
+    sizes = {names[a]: n for a, n in read.items() if names[a] and isinstance(n, int)}
+    largest = sorted(sizes.items(), key=lambda each: -each[1])[:MOST]
+    if largest:
+        yield "reads", ", ".join(f"%{name} {scaled(n, 'B')}" for name, n in largest)
+    written = [t.bytes for t in node.types if isinstance(t.bytes, int)]
+    yield "writes", f"%{block.names[node]} {scaled(sum(written), 'B')}"
+
+
+def _group(run: SavedRun, name: str) -> tuple[Block, Node] | None:
+    """The step of this name in the last stage that is of tensors, and the block that holds it."""
     for stage in reversed([s for s in run.stages if run.is_ir(s)]):
-        pending = [run.func(stage).body]
-        while pending:
-            block = pending.pop()
-            for node in block.nodes:
-                if block.names.get(node) == name and node.op != "kernel":
-                    return node
-                pending.extend(node.blocks if is_control(node) else ())
+        for block, node in walk(run.func(stage).body):
+            if block.names.get(node) == name and node.op != "kernel":
+                return block, node
     return None
 
 

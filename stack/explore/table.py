@@ -25,6 +25,16 @@ def table(head: Sequence[str], rows: Iterable[Sequence[object]], widest: int = 6
     return _stacked(head, cells, width) if too_wide and width and cells else made
 
 
+def listing(rows: Iterable[tuple[str, str]], column: int = 22) -> str:
+    """`what: value` in lines, values in one column; each wraps where a terminal is narrow."""
+    width = terminal_width()
+    lines = [f"{what + ':':{column}}{value}" for what, value in rows]
+    if width is None or max(map(len, lines), default=0) <= width:
+        return "\n".join(lines)
+    filled = (textwrap.fill(f"{w}: {v}", width, subsequent_indent="  ") for w, v in rows)
+    return "\n".join(filled)
+
+
 def terminal_width() -> int | None:
     """Columns of the terminal that is printed to, or as COLUMNS says; None for a file or a pipe."""
     asked = os.environ.get("COLUMNS", "")

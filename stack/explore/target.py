@@ -18,7 +18,7 @@ from stack.errors import StackError, UsageError
 from stack.explore.saved import SavedRun, is_run, load_run
 from stack.ir import files
 from stack.ir.node import Func
-from stack.run.compile import find_frontend
+from stack.run.compile import find_frontend, how_to_install
 
 FORMS = (
     "a target is `file.py:name` or `pkg.mod:name`, where name is a module instance, a function"
@@ -143,7 +143,10 @@ def _import_failed(what: str, error: Exception) -> UsageError:
     while last is not None:
         where = f" at {Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno}"
         last = last.tb_next
-    return UsageError(f"importing {what} failed{where}: {type(error).__name__}: {error}")
+    lacks = error.name if isinstance(error, ModuleNotFoundError) else None
+    known = lacks in plugins.names("stack.frontends")
+    hint = f"; {how_to_install(lacks)}" if lacks and known else ""
+    return UsageError(f"importing {what} failed{where}: {type(error).__name__}: {error}{hint}")
 
 
 def candidates(module: types.ModuleType) -> list[str]:

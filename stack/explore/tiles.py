@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from stack.errors import UsageError
+from stack.errors import UsageError, unknown_name
 from stack.explore.saved import SavedRun
 
 Row = dict[str, Any]
@@ -23,8 +23,10 @@ def choice_of(run: SavedRun, kernel: str) -> Row:
     for name in names:
         if name in found:
             return found[name]
-    known = ", ".join(found) or "none"
-    raise UsageError(f"{run.folder} has no schedules for {kernel!r}; there are: {known}")
+    if any(k["name"] == kernel for k in run.kernels):
+        had = ", ".join(f"%{name}" for name in found) or "none"
+        raise UsageError(f"{kernel} had one schedule, by rule; a choice of several had: {had}")
+    raise unknown_name(f"{run.folder} has no schedules for", kernel, found)
 
 
 def rows(choice: Row) -> list[list[str]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError
@@ -75,7 +76,7 @@ def where(run: SavedRun, what: str) -> Found:
     held = {name: tuple(places(run.func(name))) for name in run.stages if run.is_ir(name)}
     own = {str(k["stage_node"]) for k in run.kernels if k["name"] == what} or {what.lstrip("%")}
     named = [p for found in held.values() for p in found if p.name in own]
-    lines = _lines_of(named) if named else _asked(run, held.values(), what)
+    lines = _lines_of(named) if named else _asked(run, held, what)
     found = Found(what, tuple(lines))
     for stage, everything in held.items():
         hits = _outermost(p for p in everything if p.name in own) if named else []
@@ -105,17 +106,20 @@ def _lines_of(found: Iterable[Place]) -> list[str]:
     return list(dict.fromkeys(line for place in found for line in place.source))
 
 
-def _asked(run: SavedRun, held: Iterable[Iterable[Place]], what: str) -> list[str]:
+def _asked(run: SavedRun, held: Mapping[str, Sequence[Place]], what: str) -> list[str]:
     """The source lines that `what` names."""
-    everything = _lines_of(place for found in held for place in found)
+    everything = _lines_of(place for found in held.values() for place in found)
     hits = [line for line in everything if matches(line, what)]
     if not hits:
         files = sorted({line.split(" ")[0] for line in everything})
-        kernels = ", ".join(str(k["name"]) for k in run.kernels)
+        kernels = list(dict.fromkeys(str(k["name"]) for k in run.kernels))
+        names = {place.name for found in held.values() for place in found}
+        near = difflib.get_close_matches(what.lstrip("%"), [*files, *kernels, *sorted(names)], 1)
         raise UsageError(
             f"{run.folder} has no source line, module, node or kernel {what!r};"
-            f" its source lines: {', '.join(files) or 'none'}"
-            + (f"; its kernels: {kernels}" if kernels else "")
+            + (f" did you mean {near[0]!r}?" if near else "")
+            + f" its source lines: {', '.join(files) or 'none'}"
+            + (f"; its kernels: {', '.join(kernels)}" if kernels else "")
         )
     return hits
 

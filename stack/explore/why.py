@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.errors import UsageError, unknown_name
 from stack.explore.fate import KINDS, Fate, fates
 from stack.explore.retrace import Retraced, Step, holders
 from stack.explore.where import matches
-from stack.ir.node import Block, Func, Node, deps
-from stack.ir.traits import is_group
+from stack.ir.node import Block, Func, Node, deps, walk
+from stack.ir.traits import is_contraction, is_control, is_group
 from stack.rewrite.verdict import REASONS
 
 # the fixed vocabulary of answers: what fusion says, what becomes of a node, and what stands between
@@ -20,6 +20,8 @@ WORDS: dict[str, str] = {
     **{kind: KINDS[kind] for kind in ("library", "hosted", "fallback", "view", "fold")},
     "stream": "no pass over the axis was derived that holds both",
     "split": "one group held both, and a pass cut it",
+    "body": "one is computed inside of a loop or a branch, which is a step of its own",
+    "alone": "an op that no rule of fusion takes: it is a kernel by itself",
     "between": "a step between them is neither's",
     "unrelated": "neither is computed from the other, and no rule joins such pairs",
 }
@@ -54,9 +56,9 @@ def explain_pairs(run: Retraced, a: str, b: str) -> list[Pair]:
     A and B are nodes, source lines or module paths. Raises UsageError with the nearest names, and
     where both name one node.
     """
-    told = {fate.origin.mark: fate for fate in fates(run)}
+    ends = {fate.origin.mark: fate for fate in fates(run)}
     found = [
-        Pair(told[x], told[y], tuple(_answers(run, told, x, y)))
+        Pair(ends[x], ends[y], tuple(_answers(run, ends, x, y)))
         for x in _marks(run, a)
         for y in _marks(run, b)
         if x != y
@@ -66,18 +68,45 @@ def explain_pairs(run: Retraced, a: str, b: str) -> list[Pair]:
     return found
 
 
+def alike(pairs: Sequence[Pair]) -> list[tuple[list[str], list[str], Pair]]:
+    """Pairs with the same answers as one: the names of either side, and one of the pairs."""
+    rows: dict[tuple[str, tuple[Answer, ...]], list[str]] = {}
+    for pair in pairs:
+        rows.setdefault((pair.a.origin.mark, pair.answers), []).append(pair.b.origin.mark)
+    found: dict[tuple[tuple[str, ...], tuple[Answer, ...]], list[str]] = {}
+    for (a, answers), names in rows.items():
+        found.setdefault((tuple(names), answers), []).append(a)
+    shown = {pair.answers: pair for pair in pairs}
+    return [(a, list(b), shown[answers]) for (b, answers), a in found.items()]
+
+
+def told(pairs: Sequence[Pair]) -> str:
+    """Pairs as text: who, whether one kernel computes them, and the reasons."""
+    lines: list[str] = []
+    for a, b, pair in alike(pairs):
+        state = "one kernel" if pair.is_together else "apart"
+        lines.append(f"{', '.join(a)} and {', '.join(b)}: {state}")
+        for reason in pair.answers:
+            by = f" ({reason.by})" if reason.by else ""
+            lines.append(f"  {reason.word}: {reason.text}{by}")
+    return "\n".join(lines)
+
+
 def _marks(run: Retraced, what: str) -> list[str]:
-    name = f"%{what.lstrip('%')}"
-    if name in run.origins:
-        return [name]
-    found = [m for m, o in run.origins.items() if any(matches(line, what) for line in o.source)]
+    name = what.lstrip("%")
+    if f"%{name}" in run.origins:
+        return [f"%{name}"]
+    found = [mark for mark in run.origins if mark.endswith(f"/{name}")]
+    if not found:
+        named = run.origins.items()
+        found = [m for m, o in named if any(matches(line, what) for line in o.source)]
     if not found:
         known = {line.split(" ")[0] for o in run.origins.values() for line in o.source}
         raise unknown_name("no node or source line", what, [*run.origins, *sorted(known)])
     return found
 
 
-def _answers(run: Retraced, told: dict[str, Fate], a: str, b: str) -> Iterator[Answer]:
+def _answers(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
     both = (told[a], told[b])
     shared = [step for step in both[0].steps if step in both[1].steps]
     if shared and all(f.kind in ("kernel", "recomputation") for f in both):
@@ -92,8 +121,25 @@ def _answers(run: Retraced, told: dict[str, Fate], a: str, b: str) -> Iterator[A
         yield Answer(fate.kind, f"{fate.origin.mark} is {KINDS[fate.kind]}", notes)
     if apart:
         return
-    found = [*_refusals(run.steps, a, b), *_streams(run.steps, a, b), *_split(run.steps, a, b)]
+    outer = _outside(a, b)
+    if outer:
+        yield outer
+        return
+    found = [
+        *_refusals(run.steps, {a}, {b}),
+        *_streams(run.steps, a, b),
+        *_split(run.steps, a, b),
+    ]
     yield from found or _between(run, told, a, b)
+
+
+def _outside(a: str, b: str) -> Answer | None:
+    """Where one of them lies in a body that the other is not in."""
+    for x, y in ((a, b), (b, a)):
+        body = x.rpartition("/")[0]
+        if body and not y.startswith(f"{body}/"):
+            return Answer("body", f"what {body} repeats or chooses is computed inside of it")
+    return None
 
 
 def _joined(steps: Iterable[Step], a: str, b: str, where: str) -> Answer:
@@ -118,12 +164,12 @@ def _notes(steps: Iterable[Step], mark: str) -> Iterator[str]:
                 yield note.text.partition("\n")[0]
 
 
-def _refusals(steps: Iterable[Step], a: str, b: str) -> Iterator[Answer]:
-    """What fusion said of the groups that held them."""
+def _refusals(steps: Iterable[Step], a: set[str], b: set[str]) -> Iterator[Answer]:
+    """What fusion said of groups that held one of each."""
     for step in steps:
         for refused in step.record.refused:
-            first, second = refused.between
-            if (a in first and b in second) or (b in first and a in second):
+            first, second = map(set, refused.between)
+            if (a & first and b & second) or (b & first and a & second):
                 text = f"{refused.producer} and {refused.consumer}: {refused.reason}"
                 yield Answer(refused.kind, text, _by(step))
 
@@ -153,30 +199,63 @@ def _is_held(func: Func, a: str, b: str) -> bool:
     return any(node in first for _, node in held.get(b, ()))
 
 
-def _between(run: Retraced, told: dict[str, Fate], a: str, b: str) -> Iterator[Answer]:
+def _between(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
     """The steps on the way from one to the other, or that there is no way."""
-    block = run.func.body
+    by_name = _steps(run.func.body)
     for x, y in ((a, b), (b, a)):
-        way = _way(block, told[x].steps, told[y].steps)
+        way = _way(by_name, told[x].steps, told[y].steps)
         if len(way) > 2:
             names = ", ".join(way[1:-1])
             yield Answer("between", f"{names}: on the way from {way[0]} to {way[-1]}")
             return
         if way:
-            yield Answer("rule", f"no rule was asked about {way[0]} and {way[-1]}")
+            yield from _of_steps(run, told, way[0], way[-1])
             return
-    yield Answer("unrelated", f"{', '.join(told[a].steps)} and {', '.join(told[b].steps)}")
+    first, second = (", ".join(told[x].steps) for x in (a, b))
+    yield Answer("unrelated", f"neither of {first} and {second} is computed from the other")
 
 
-def _way(block: Block, start: Iterable[str], end: Iterable[str]) -> list[str]:
+def _steps(block: Block) -> dict[str, Node]:
+    """The steps of a lowered block by name, and those in the bodies of its loops and branches."""
+    found = {f"%{name}": node for node, name in block.names.items()}
+    for body in (b for node in block.nodes if is_control(node) for b in node.blocks):
+        found = _steps(body) | found
+    return found
+
+
+def _of_steps(run: Retraced, told: Mapping[str, Fate], a: str, b: str) -> Iterator[Answer]:
+    """Why two steps, of which one reads the other, are two."""
+    held = [{mark for mark, fate in told.items() if step in fate.steps} for step in (a, b)]
+    refused = list(dict.fromkeys(_refusals(run.steps, *held)))
+    alone = [
+        Answer("alone", f"no rule of fusion takes {step}, which is a {op}")
+        for step in (a, b)
+        if (op := _lone_op(run.steps, step))
+    ]
+    yield from refused or alone or [Answer("rule", f"no rule was asked about {a} and {b}")]
+
+
+def _lone_op(steps: Iterable[Step], name: str) -> str:
+    """The op of a step that no group could have held when groups were formed; "" for others."""
+    formed = [step for step in steps if step.record.formed]
+    func = formed[-1].record.after if formed else None
+    for block, node in walk(func.body) if func is not None else ():
+        if f"%{block.names.get(node)}" == name:
+            # a product alone needs no group, and may be in one
+            can_be_held = is_group(node) or node.op == "stream" or is_contraction(node)
+            return "" if can_be_held else node.op
+    return ""
+
+
+def _way(by_name: Mapping[str, Node], start: Iterable[str], end: Iterable[str]) -> list[str]:
     """The steps of a shortest way along values, ends included; empty where there is none."""
-    by_name = {f"%{name}": node for node, name in block.names.items()}
+    names = {node: name for name, node in by_name.items()}
     goal = {by_name[s] for s in start if s in by_name}
     ways: list[tuple[Node, ...]] = [(by_name[s],) for s in end if s in by_name]
     seen = {way[0] for way in ways}
     for way in ways:  # grows as it is walked
         if way[0] in goal:
-            return [f"%{block.names[n]}" for n in way if n.op not in ("item", "reshape")]
+            return [names[n] for n in way if n in names and n.op not in ("item", "reshape")]
         for dep in deps(way[0]):
             if dep not in seen:
                 seen.add(dep)

@@ -106,6 +106,13 @@ def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:
 
     An input that is only sliced or gathered from counts what is read of it.
     """
+    read = _add_all(group_reads(block, args).values())
+    written = _add_all(r.tensor.bytes for r in block.results)
+    return Cost(total(block.nodes).flops, read, written)
+
+
+def group_reads(block: Block, args: Sequence[Node] = ()) -> dict[Node, Dim]:
+    """Bytes that a block which runs as one kernel reads, by what it reads them of."""
     inputs = block.params[: len(args)] if args else block.params
     amounts: dict[Node, list[Dim]] = {}
     for node in _with_open_blocks(block):
@@ -115,12 +122,12 @@ def group_cost(block: Block, args: Sequence[Node] = ()) -> Cost:
     for result in block.results:
         if result in inputs:
             amounts.setdefault(result, []).append(result.tensor.bytes)
-    read = _add_all(
-        n.tensor.bytes if n.tensor.space == "global" else minimum(_add_all(found), n.tensor.bytes)
+    return {
+        n: n.tensor.bytes
+        if n.tensor.space == "global"
+        else minimum(_add_all(found), n.tensor.bytes)
         for n, found in amounts.items()
-    )
-    written = _add_all(r.tensor.bytes for r in block.results)
-    return Cost(total(block.nodes).flops, read, written)
+    }
 
 
 def _stream_cost(node: Node) -> Cost:

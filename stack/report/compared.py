@@ -9,10 +9,12 @@ from stack.measure.compare import legend, ratio_text
 from stack.measure.groups import source_lines
 from stack.measure.timing import NOISY, is_noisy
 from stack.report.cells import code_link, spread_text
-from stack.report.content import Report
+from stack.report.content import KernelView, Report
 from stack.report.drawing import Bar, draw_bars
 from stack.report.lines import Index, joined_numbers
-from stack.report.markup import Html, escaped, figure, joined, table, tag
+from stack.report.markup import Html, figure, joined, table, tag
+
+MOST = 3  # library calls of a line that are named
 
 
 def comparison_section(report: Report, index: Index) -> Html:
@@ -81,14 +83,7 @@ def _by_line(report: Report, index: Index) -> Html:
     for line, ops in source_lines(report.comparison.func).items():
         number_ = index.lines.get(line)
         cells = [
-            joined(
-                (
-                    code_link(n, i, k) if k.kind != "library" else escaped(f"{k.name} (library)")
-                    for i, k in enumerate(system.kernels)
-                    if line in k.source
-                ),
-                ", ",
-            )
+            _of_line(n, [(i, k) for i, k in enumerate(system.kernels) if line in k.source])
             for n, system in enumerate(report.systems)
         ]
         rows.append([line, *cells, ", ".join(ops)])
@@ -96,3 +91,18 @@ def _by_line(report: Report, index: Index) -> Html:
         marks.append({"class_": "pick", "data_s": number_, "data_k": joined_numbers(kernels)})
     caption = "what each compiler runs for a source line; a name leads to its code"
     return table(["source line", *names, "ops"], rows, caption, marks)
+
+
+def _of_line(system: int, kernels: Sequence[tuple[int, KernelView]]) -> Html:
+    """Links to the kernels of a line, then its library calls in one text."""
+    calls = [k.name.removeprefix("torch.ops.") for _, k in kernels if k.kind == "library"]
+    links = [code_link(system, i, k) for i, k in kernels if k.kind != "library"]
+    return joined([*links, library_calls(calls)] if calls else links, ", ")
+
+
+def library_calls(names: Sequence[str]) -> str:
+    """How many, and the first names: `5 library calls: aten.mm, aten.add`."""
+    known = list(dict.fromkeys(names))
+    more = f" and {len(known) - MOST} more" if len(known) > MOST else ""
+    noun = "library call" if len(names) == 1 else "library calls"
+    return f"{len(names)} {noun}: {', '.join(known[:MOST])}{more}"

@@ -82,13 +82,15 @@ function choose(what, tell = true) {
   mark(document);
   follow();
   for (const box of all("#explore pre")) reach(box);
-  const counts = [["[data-l]", "source lines"], ["#pane-a [data-n]", "values in view a"],
-    ["#kernels tr", "kernels"]].map(([q, n]) => `${all(q + ".on").length} ${n}`);
+  const counts = [["[data-l]", "source lines"], ["#pane-a [data-n]", "values of view a"],
+    ["#kernels tr", "kernels"]].map(([q, n]) => amount(all(q + ".on").length, n));
   const name = what.startsWith("line:") ? title(what.slice(5))
     : what.startsWith("kernel:") ? "kernel " + (1 + Number(what.slice(7))) : "%" + what.slice(6);
   if (tell) said.textContent = what ? `${name}: ${counts.join(", ")}` : "";
   remember();
 }
+
+const amount = (n, what) => `${n} ${n === 1 ? what.replace(/s( |$)/, "$1") : what}`;
 
 function title(line) {
   const row = document.querySelector(`tr[data-s="${line}"] td`);

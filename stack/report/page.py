@@ -12,7 +12,7 @@ from stack.measure.kernels import floor_of
 from stack.report.cells import code_link, seconds, spread_text
 from stack.report.compared import bar_table, comparison_section
 from stack.report.content import KernelView, Report, StageView
-from stack.report.drawing import Bar, draw_bars, draw_graph, draw_roofline
+from stack.report.drawing import Bar, draw_bars, draw_graph
 from stack.report.graph import Graph, Placed, collapsed, graph_of, layout
 from stack.report.lines import (
     Index,
@@ -23,6 +23,7 @@ from stack.report.lines import (
     stage_lines,
 )
 from stack.report.markup import Html, escaped, figure, folded, joined, table, tag, text_box
+from stack.report.roofline import draw_roofline
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 
@@ -202,8 +203,8 @@ def _kernels(report: Report, index: Index) -> Html:
         roof = draw_roofline(report.kernels, report.ceilings, report.dtype)
         caption = (
             "Roofline of this run, with the numbers of the table: circles are generated kernels,"
-            " squares calls. A point above the line had its data in a cache. What the machine can"
-            f" do: {report.ceilings.how}"
+            " squares calls; whiskers are quartiles, and one without an end goes on. What the"
+            f" machine can do: {report.ceilings.how}"
         )
         ceilings = [[k, v] for k, v in report.ceilings.as_dict().items() if not isinstance(v, dict)]
         parts.append(figure(roof, caption, table(["what", "value"], ceilings, "ceilings")))

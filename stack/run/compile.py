@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from stack.run.backend import Backend, Executable
 from stack.run.coverage import walk
 from stack.run.frontend import Frontend
 from stack.run.record import Run, Stage
+from stack.run.refused import capture_as_eager
 from stack.run.retreat import compile_or_retreat
 from stack.run.steer import DEFAULT, Passes, Stages, is_default, steer
 from stack.run.targets import target_of
@@ -37,17 +39,35 @@ def find_frontend(fn: Any, args: Sequence[Any], name: str = "auto") -> Frontend:
         from stack.run.ir_frontend import IRFrontend
 
         return IRFrontend()
+    known = plugins.names("stack.frontends")
     if name != "auto":
+        if name in known and not is_installed(name):
+            raise UsageError(f"{name} is not installed: {how_to_install(name)}")
         return plugins.load("stack.frontends", name)
-    loaded = [n for n in plugins.names("stack.frontends") if n in sys.modules]
+    loaded = [n for n in known if n in sys.modules]
     for candidate in loaded:
         frontend: Frontend = plugins.load("stack.frontends", candidate)
         if frontend.accepts(fn, args):
             return frontend
+    absent = [f"{n} ({how_to_install(n)})" for n in known if not is_installed(n)]
+    more = f"; not installed: {', '.join(absent)}" if absent else ""
     raise UsageError(
         f"cannot tell which framework {fn!r} belongs to (loaded: {', '.join(loaded) or 'none'});"
-        f" pass frontend= one of {', '.join(plugins.names('stack.frontends'))}"
+        f" pass frontend= one of {', '.join(known)}{more}"
     )
+
+
+def is_installed(framework: str) -> bool:
+    """Whether the module that a frontend is named after is there; it is not imported."""
+    try:
+        return importlib.util.find_spec(framework) is not None
+    except ValueError:  # loaded, by hand: it does not say where from
+        return True
+
+
+def how_to_install(framework: str) -> str:
+    """What a person does about a framework that is missing."""
+    return f"pip install 'stack-compiler[{framework}]'"
 
 
 def default_backend(device: str) -> str:
@@ -76,7 +96,8 @@ def warm(name: str | None) -> None:
 
 def trace(fn: Any, *args: Any, frontend: str = "auto", dynamic: bool = False) -> Func:
     """The imported function of a torch module or function, or of a JAX function."""
-    return find_frontend(fn, args, frontend).capture(fn, args, dynamic=dynamic).func
+    found = find_frontend(fn, args, frontend)
+    return capture_as_eager(found, fn, args, dynamic=dynamic).func
 
 
 def check_native(func: Func) -> None:

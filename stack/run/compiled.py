@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import html
-import traceback
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from stack.errors import StackError, UsageError
@@ -15,6 +13,7 @@ from stack.run.frontend import Calls, Frontend
 from stack.run.graph import CompiledGraph
 from stack.run.options import of_graph
 from stack.run.record import Run
+from stack.run.refused import capture_as_eager
 from stack.run.steer import DEFAULT, Passes
 from stack.run.weights import split
 
@@ -117,47 +116,13 @@ class WholeCalls:
             raise UsageError("where weights are taken as they are, arguments go by position")
         found = next((g for g in self.graphs if g.match(args) is not None), None)
         if found is None:
-            captured = self.frontend.capture(self.fn, args)
+            captured = capture_as_eager(self.frontend, self.fn, args)
             found = CompiledGraph(captured, self.frontend, **self.options)
             self.graphs.append(found)
         return found
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self._graph(args, kwargs)(*args)
-
-
-def raise_as_eager(
-    fn: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    error: Exception,
-    more: str,
-) -> None:
-    """Where eager refuses the arguments too, raise its type and say what was compiled for."""
-    try:
-        fn(*args, **kwargs)
-    except Exception as eager:
-        try:
-            same = type(eager)(f"{eager}{more}{_own_line(eager)}")
-        except Exception:
-            raise eager from error
-        raise same from eager
-
-
-def _own_line(error: Exception) -> str:
-    """The innermost line of a traceback that is neither a library's nor ours."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
-    if not frames:
-        return ""
-    last = frames[-1]
-    return f"\n(at {Path(last.filename).name}:{last.lineno}: `{last.line}`)"
-
-
-def _is_users(file: str) -> bool:
-    own = Path(__file__).resolve().parents[1]
-    path = Path(file)
-    is_demo = "demos" in path.parts  # they are programs, and lie in the package
-    return "site-packages" not in path.parts and (is_demo or own not in path.resolve().parents)
 
 
 def mismatch(graphs: Sequence[CompiledGraph], args: Sequence[Any]) -> str:

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from stack.errors import unknown_name
 from stack.ir.node import Func
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
@@ -128,7 +129,7 @@ class Run:
         for stage in self.records:
             if stage.name == name:
                 return stage
-        raise KeyError(f"no stage {name!r}; there are: {', '.join(self.stages)}")
+        raise KeyError(str(unknown_name("no stage", name, self.stages)))
 
     def cover(self, imported: Func) -> None:
         """Count what became of the ops of the imported function; see `coverage_of`."""
@@ -154,11 +155,11 @@ class Run:
 
         return where_text(self, what)
 
-    def explain(self, what: str) -> str:
-        """What passes did, and refused to do, at a source line, a value or a kernel."""
+    def explain(self, what: str, other: str = "") -> str:
+        """What passes did at a line, a value or a kernel; with two, why one kernel or not."""
         from stack.explore.held import explain_text
 
-        return explain_text(self, what)
+        return explain_text(self, what, other)
 
     def resume(self, stage: str, func: Func | str | None = None) -> Any:
         """Go on from a stage, with another function or text for it; gives something to call."""

@@ -14,7 +14,7 @@ from stack.explore.saved import SavedRun, load_run
 from stack.explore.slow import slow
 from stack.explore.target import IRText
 from stack.explore.where import explain, where
-from stack.explore.why import WORDS, explain_pairs
+from stack.explore.why import WORDS, alike, explain_pairs
 from stack.ir import parse
 
 ATTENTION = """\
@@ -46,10 +46,29 @@ func @g(%x: f32[64, 64], %w: f32[64, 64], %u: f32[8]) -> (f32[64, 64], f32[8], f
 """  # fmt: skip
 
 
+STEPS = """\
+func @h(%x: f32[8, 64]) -> (f32[8, 64], f32[8, 64]) at tensor {
+  %a = exp(%x) : f32[8, 64] from "m.py:1"
+  %c = scan(%a) {axis=1, kind="sum", reverse=false} : f32[8, 64] from "m.py:2"
+  %d = neg(%c) : f32[8, 64] from "m.py:3"
+  %w = while(%c) : f32[8, 64] from "m.py:4" {(%h: f32[8, 64])
+    %l = reduce(%h) {axes=[0, 1], kind="max"} : f32[] from "m.py:5"
+    %ok = lt(%l, 9.0:f32) : bool[] from "m.py:5"
+    return %ok
+  } {(%h: f32[8, 64])
+    %two = mul(%h, 2.0:f32) : f32[8, 64] from "m.py:6"
+    %more = exp(%two) : f32[8, 64] from "m.py:6"
+    return %more
+  }
+  return %d, %w
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, SavedRun]:
     found: dict[str, SavedRun] = {}
-    for name, text in (("attention", ATTENTION), ("chain", CHAIN)):
+    for name, text in (("attention", ATTENTION), ("chain", CHAIN), ("steps", STEPS)):
         target = IRText(name, parse(text))
         run = inspect_target(target, Settings("mlir", machine="avx512"))
         found[name] = load_run(run.save(tmp_path_factory.mktemp(name)))
@@ -83,6 +102,11 @@ def test_a_kernel_is_its_own_node_and_not_what_shares_its_lines(runs: dict[str, 
         ("chain", "b", "t", "rule", "fuse in fused"),
         ("chain", "a", "n", "unrelated", ""),
         ("chain", "a", "d", "between", ""),
+        ("steps", "a", "c", "alone", ""),
+        ("steps", "c", "w", "alone", ""),
+        ("steps", "m.py:6", "m.py:3", "body", ""),
+        ("steps", "two", "more", "together", "fuse in fused"),
+        ("steps", "a", "d", "between", ""),
     ],
 )
 def test_reasons(runs: dict[str, SavedRun], name: str, a: str, b: str, word: str, by: str) -> None:
@@ -91,6 +115,14 @@ def test_reasons(runs: dict[str, SavedRun], name: str, a: str, b: str, word: str
     assert pair.answers[0].by.startswith(by)
     assert pair.is_together == (word == "together")
     assert {answer.word for answer in pair.answers} <= set(WORDS)
+
+
+def test_equal_answers_of_two_lines_are_told_once(runs: dict[str, SavedRun]) -> None:
+    pairs = explain_pairs(retrace(runs["attention"]), "m.py:3", "m.py:7")
+    told = alike(pairs)
+    assert len(told) < len(pairs)
+    shown = [(a, b) for first, second, _ in told for a in first for b in second]
+    assert sorted(shown) == sorted((p.a.origin.mark, p.b.origin.mark) for p in pairs)
 
 
 def test_unknown_names_and_one_node(runs: dict[str, SavedRun]) -> None:
@@ -104,6 +136,8 @@ def test_why_a_kernel_is_slow(runs: dict[str, SavedRun]) -> None:
     (kernel,) = [k for k in runs["attention"].kernels if "dot" in k["ops"]]
     rows = dict(slow(runs["attention"], str(kernel["name"])))
     assert rows["operations"].startswith("dot ")
+    assert rows["reads"] == "%q 32.8 kB, %k 32.8 kB, %v 4.1 kB"
+    assert rows["writes"].endswith(" 4.61 kB")
     assert "512-bit vectors" in rows["code (asm)"]
     assert rows["likely limit"] in ("arithmetic", "memory", "launch")
     with pytest.raises(UsageError, match="has no kernel 'k0'"):
@@ -123,6 +157,17 @@ def test_assembly_has_the_source_beside_it(runs: dict[str, SavedRun], line: str)
     assert f"; {line}  text of {line[-1]}\n" in shown
     rows = dict(slow(runs["chain"], str(kernel["name"])))
     assert f"{line} x{len(found[line])}" in rows["instructions"]
+
+
+def test_code_of_one_kernel_is_not_that_of_its_neighbours(runs: dict[str, SavedRun]) -> None:
+    run = runs["chain"]
+    whole = run.text("asm").count("zmm")
+    names = dict.fromkeys(str(k["name"]) for k in run.kernels)
+    widths = [dict(slow(run, name)).get("code (asm)", "") for name in names]
+    counted = [int(w.partition(" x")[2].partition(",")[0]) for w in widths if w.startswith("512")]
+    assert len(counted) > 1
+    assert 0 < max(counted) < whole
+    assert sum(counted) <= whole
 
 
 def test_where_of_stages_without_kernels(tmp_path: Path) -> None:

@@ -38,8 +38,8 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return run.report(tmp_path_factory.mktemp("page") / "r.html")
 
 
-def dom(path: Path, choice: str, profile: Path) -> str:
-    command = [BROWSER, *FLAGS, f"--user-data-dir={profile}", f"file://{path}#{choice}"]
+def dom(path: Path, choice: str, profile: Path, *flags: str) -> str:
+    command = [BROWSER, *FLAGS, *flags, f"--user-data-dir={profile}", f"file://{path}#{choice}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-800:]
     return done.stdout
@@ -54,7 +54,7 @@ def test_a_value_is_marked_in_every_view(path: Path, tmp_path: Path) -> None:
     assert re.search(r'<i[^>]*data-l="\d+"[^>]*aria-current', text), "not in the source"
     assert re.search(r'<i[^>]*data-n="hidden"[^>]*aria-current', text), "not in the stage"
     assert {"i", "tr", "g"} <= set(marked(text)), "not in the kernels or the graph"
-    assert "values in view a" in text
+    assert "1 value of view a" in text
 
 
 def test_nothing_is_marked_without_a_choice(path: Path, tmp_path: Path) -> None:
@@ -67,3 +67,58 @@ def test_packed_texts_unfold(path: Path, tmp_path: Path) -> None:
     view = text[text.index('id="pane-a"') : text.index('id="pane-b"')]
     assert "\tret" in view
     assert "shown where scripts run" not in view
+
+
+# what a person does, in steps; each leaves a line of what is seen then
+VISIT = """
+<script>
+const seen = [];
+const marks = (q) => document.querySelectorAll(q + " [aria-current]").length;
+const views = ["#pane-s", "#kernels", "#graph"];
+const see = (what) => seen.push([what, ...views.map(marks)].join());
+const press = (key, at = document.body) => {
+  at.focus();
+  at.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true, cancelable: true }));
+};
+addEventListener("load", () => setTimeout(() => {
+  const source = document.querySelector("#pane-s pre");
+  press("ArrowDown", source);
+  press("Enter", document.activeElement);
+  see("line");
+  press("Escape");
+  see("nothing");
+  document.querySelector("#kernels tr.pick").click();
+  see("kernel");
+  document.querySelector("#graph .box").dispatchEvent(new Event("click", { bubbles: true }));
+  see("box");
+  const select = document.querySelector("#pane-a select");
+  const before = select.value;
+  press("]");
+  seen.push(before + " then " + select.value);
+  seen.push(decodeURIComponent(location.hash));
+  const page = document.documentElement;
+  seen.push("too wide by " + Math.max(0, page.scrollWidth - innerWidth));
+  document.title = seen.join("; ");
+}, 300));
+</script>
+"""
+
+
+@pytest.mark.parametrize("width", [1400, 420])
+def test_keys_and_clicks_lead_from_line_to_kernel_to_box(
+    path: Path, tmp_path: Path, width: int
+) -> None:
+    visited = tmp_path / "visited.html"
+    visited.write_text(path.read_text(encoding="utf-8").replace("</body>", f"{VISIT}</body>"))
+    text = dom(visited, "a=stage-canonical", tmp_path / "profile", f"--window-size={width},900")
+    seen = text[text.index("<title>") + 7 : text.index("</title>")].split("; ")
+    counts = {k: list(map(int, v)) for k, *v in (line.split(",") for line in seen[:4])}
+    for what in ("line", "kernel", "box"):
+        assert min(counts[what]) >= 1, f"{what} does not reach source, kernels and graph"
+    assert counts["nothing"] == [0, 0, 0]
+    before, after = seen[4].split(" then ")
+    assert before == "stage-canonical"
+    assert after != before
+    assert f"a={after}" in seen[5], "the address does not hold the view"
+    assert "choice=value:" in seen[5]
+    assert seen[6] == "too wide by 0"

@@ -54,6 +54,7 @@ def test_questions(compiled: stack.run.compiled.Compiled) -> None:
         run.func("asm")
     assert "%hidden = tanh" in run.where(line)
     assert "formed" in run.explain("softmax")
+    assert "%hidden and %softmax: " in run.explain("hidden", "softmax")
     for ask in (lambda: run.diff("fused", "fuzed"), lambda: run.where("elsewhere.py:1")):
         with pytest.raises(UsageError):
             ask()

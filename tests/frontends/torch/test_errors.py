@@ -48,7 +48,9 @@ SIZED: list[tuple[Program, str]] = [
 
 @pytest.mark.parametrize(("program", "op"), SIZED)
 def test_the_op_and_its_line_are_named(program: Program, op: str) -> None:
-    with pytest.raises(UnsupportedOp, match=rf"{op}.*  \(\w+\.py:\d+\)") as raised:
+    # torch's own function has no line of a user's, and none of ours stands for it
+    place = r"test_errors\.py:\d+" if program is not torch.nonzero else "no source line"
+    with pytest.raises(UnsupportedOp, match=rf"{op}.*  \({place}\)") as raised:
         stack.compile(program, X)
     assert "<built-in" not in str(raised.value)
     assert "torch.compile(fn, backend='stack')" in str(raised.value)

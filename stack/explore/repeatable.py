@@ -1,0 +1,38 @@
+"""Programs that two runs of give two results: there is nothing to hold a compiler against."""
+
+from __future__ import annotations
+
+from stack.errors import UsageError
+from stack.ir.node import Func, Node, deps
+from stack.run.coverage import walk
+from stack.run.frontend import Captured
+
+_WAY_OUT = "a module in training mode is fixed by `.eval()`"
+
+
+def check_draws(func: Func) -> None:
+    """Raise UsageError where results come from ops that a second run does not repeat."""
+    found = [f"{n.attrs['target']} at {_line(func, n)}" for n in _drawn(func)]
+    if found:
+        named = ", ".join(dict.fromkeys(found))
+        raise UsageError(f"the program draws: {named}. Two runs of it differ; {_WAY_OUT}")
+
+
+def check_repeatable(captured: Captured) -> None:
+    """Raise UsageError where a run of a program leaves less than it found for the next."""
+    check_draws(captured.func)
+    written = captured.notes.get("written buffers", "").split("\n")
+    if any(written):
+        named = ", ".join(written)
+        raise UsageError(f"the program writes to its buffers {named} at each run; {_WAY_OUT}")
+
+
+def _drawn(func: Func) -> list[Node]:
+    """Ops that happen in the program's order and give what others read."""
+    nodes = walk(func)
+    read = {d for n in nodes if "effect" not in n.attrs for d in deps(n)}
+    return [n for n in nodes if "effect" in n.attrs and (n in read or n in func.results)]
+
+
+def _line(func: Func, node: Node) -> str:
+    return ", ".join(func.body.locs.get(node, ())) or "no source line"

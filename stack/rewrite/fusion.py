@@ -347,8 +347,8 @@ class Grouping(Units):
                 continue
             if any(n in self.needed for n in producer.outputs):
                 continue
-            readers = {r for n in producer.outputs for r in self.readers.get(n, ())}
-            readers -= producer.held
+            outside = (r for n in producer.outputs for r in self.readers.get(n, ()))
+            readers = list(dict.fromkeys(r for r in outside if r not in producer.held))
             if any(not self.groups.get(r) or is_contraction(r) for r in readers):
                 continue
             holders = (g for r in readers for g in self.groups[r])

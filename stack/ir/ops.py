@@ -87,6 +87,9 @@ class Site:
 class OpDef:
     """One op: signature, axis rule, meaning and cost.
 
+    Rules and relations follow from what a node is, see `stack.ir.alike`, and look at no operand but
+    for its type.
+
     Attributes:
         infer: type of the result from a `Site`; raises RuleError.
         rule: axis rule of a node, or None where the op has no axes (constants, calls).

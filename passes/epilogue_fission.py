@@ -78,8 +78,7 @@ def _split(grouping: Grouping, group: Group, part: list[Node]) -> bool:
     rest = [n for n in group.members if n not in part]
     if any(len(grouping.groups[n]) != 1 for n in group.members):
         return False
-    for node in group.members:
-        grouping.groups[node] = []
+    grouping.drop(group)
     first = grouping.regroup(part)
     second = grouping.regroup(rest)
     if not isinstance(first, Group) or not isinstance(second, Group):

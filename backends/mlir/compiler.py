@@ -8,7 +8,7 @@ from typing import Any
 
 from stack.errors import KernelRefused, ParseError, StackError
 from stack.ir.names import unique_name
-from stack.ir.node import Block, Func, Node, walk
+from stack.ir.node import Func, Node, walk
 from stack.ir.traits import is_kernel
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
@@ -25,6 +25,7 @@ from .printer import print_kernel
 ENTRY = "kernel"
 _PLACE = re.compile(r'"-":(\d+):(\d+): (?:error: )?(.*)')
 Artifacts = dict[str, str | Callable[[], str]]
+Bare = tuple[tuple[Node, ...], tuple[Node, ...]]  # a body without names and source lines
 # bytes of a kernel's text: LLVM compiles in this process, where nothing else bounds its time
 MOST_TEXT = 1 << 20
 
@@ -38,7 +39,7 @@ class Compiler:
         self.cache, self.cpu = cache, cpu
         self.given = given or {}  # by name, in the place of what is printed
         self.kernels: dict[str, jit.Kernel] = {}
-        self.texts: dict[Block, str] = {}
+        self.texts: dict[Bare, str] = {}
         self.names: dict[str, str] = {}
         self.readable: dict[str, str] = {}
         self.located: dict[str, Callable[[], str]] = {}
@@ -105,7 +106,8 @@ class Compiler:
 
     def text(self, node: Node) -> str:
         """What is compiled: the kernel without names and source lines."""
-        body = node.blocks[0]
+        block = node.blocks[0]
+        body = block.params, block.results
         if body not in self.texts:
             self.texts[body] = print_kernel(node, ENTRY, target=self.cpu)
         return self.texts[body]

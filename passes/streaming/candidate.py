@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import Protocol
 
-from stack.ir import ops
 from stack.ir.builder import make
 from stack.ir.dim import Dim, add, less_equal, product
 from stack.ir.node import Node, deps
@@ -13,7 +13,7 @@ from stack.ir.traits import contractions, is_alias, reads_by_data, repeats
 from stack.ir.types import TupleType
 from stack.passes.streaming.action import describe
 from stack.passes.streaming.build import Build
-from stack.passes.streaming.graph import Graph, finishes, keeps_its_value, reduced_value
+from stack.passes.streaming.graph import Graph, finishes, moves, reduced_value
 from stack.passes.streaming.multi_output import multi_outputs
 from stack.passes.streaming.normal import Normal
 from stack.passes.streaming.price import choose
@@ -90,7 +90,7 @@ class Candidate:
             if member is self.sink:
                 continue
             after = self.graph.after((member,))
-            foreign = [n for n in after if n not in inside and not _moves(n)]
+            foreign = [n for n in after if n not in inside and not moves(n)]
             if not (operands.isdisjoint(after) and reads.isdisjoint(self.graph.after(foreign))):
                 late.add(member)
         return frozenset(late)
@@ -212,42 +212,56 @@ class Candidate:
         after = graph.after(region.members)
         virtual = self._virtual(region)
         inside = {v.node for v in region.visited if region.depends(v)}
-        finishing: set[Node] = set()
-        for node in graph.nodes:
-            if node not in after or node in region.members or not finishes(node):
-                continue
-            if all(
-                a in finishing or a in region.members or (a not in after and a not in virtual)
-                for a in node.args
-            ):
-                finishing.add(node)
+        finishing = self._finishing(after, virtual)
         while True:
-            own = finishing | set(region.members)
-            needed, reached = self._demand(own)
+            own = finishing.union(region.members)
+            needed = [n for n in own if self._is_read(n, own)]
             views = {n for n in needed if repeats(n) or is_alias(n)}
             if not views:
                 break
             finishing -= views
-        lost = [n for n in graph.nodes if n in inside and n in reached]
+        needed.sort(key=graph.place.__getitem__)
+        lost = [n for n in inside - own if self._is_read(n, own)]
         if lost:
-            name = graph.name(lost[-1])
+            name = graph.name(max(lost, key=graph.place.__getitem__))
             raise Refusal(f"{name}, which is as long as the axis, is needed elsewhere")
         rows = [] if region.dots else multi_outputs(graph, region, finishing, needed)
         return finishing.union(rows), sorted({*needed, *rows}, key=graph.place.__getitem__)
 
-    def _demand(self, own: set[Node]) -> tuple[list[Node], set[Node]]:
-        """Which of `own` the rest of the block reads, and that rest."""
-        needed: set[Node] = set()
-        reached: set[Node] = set()
-        pending = list(self.graph.results)
+    def _finishing(self, after: frozenset[Node], virtual: frozenset[Node]) -> set[Node]:
+        """What may be computed from the states after the pass."""
+        graph, members = self.graph, self.region.members
+        finishing: set[Node] = set()
+        pending = [graph.place[u] for m in members for u in graph.users.get(m, ())]
+        heapify(pending)
         while pending:
-            node = pending.pop()
-            if node in own:
-                needed.add(node)
-            elif node not in reached:
-                reached.add(node)
-                pending.extend(deps(node))
-        return sorted(needed, key=lambda n: self.graph.place[n]), reached
+            node = graph.order[heappop(pending)]
+            if node in finishing or node in members or not finishes(node):
+                continue
+            if all(
+                a in finishing or a in members or (a not in after and a not in virtual)
+                for a in node.args
+            ):
+                finishing.add(node)
+                for user in graph.users.get(node, ()):
+                    heappush(pending, graph.place[user])
+        return finishing
+
+    def _is_read(self, node: Node, own: set[Node]) -> bool:
+        """Whether the rest of the block reads a value, by way of none of `own`."""
+        graph = self.graph
+        last = max(map(graph.place.__getitem__, own))
+        pending, seen = [node], {node}
+        while pending:
+            found = pending.pop()
+            if found in graph.results:
+                return True
+            fresh = [u for u in graph.users.get(found, ()) if u not in own and u not in seen]
+            if any(graph.place[u] > last for u in fresh):
+                return True  # a block has no node that no result needs
+            seen.update(fresh)
+            pending.extend(fresh)
+        return False
 
     def _is_worth_it(self) -> bool:
         region = self.region
@@ -350,10 +364,6 @@ class Candidate:
         return "\n".join(lines)
 
 
-def _moves(node: Node) -> bool:
-    return keeps_its_value(node) or ops.is_whole_view(node)
-
-
 def dots_of(graph: Graph, sink: Node) -> frozenset[Node]:
     """The dots that a reduction could compute tile by tile."""
     found = reduced_value(sink)
@@ -381,7 +391,7 @@ def ends(graph: Graph, dots: Iterable[Node]) -> list[Node] | None:
             seen.add(user)
             if reduced_value(user) is not None and not reads_by_data(user):
                 found.add(user)
-            elif _moves(user):
+            elif moves(user):
                 pending.append(user)
             else:
                 return None

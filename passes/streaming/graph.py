@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from stack.ir import ops
-from stack.ir.axes import Axis, Rule
+from stack.ir.alike import once_alike
+from stack.ir.axes import Axis
 from stack.ir.dim import Dim
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import (
@@ -22,10 +23,12 @@ from stack.ir.traits import (
     shows,
 )
 from stack.ir.types import TensorType
-from stack.passes.streaming.terms import K, Names
+from stack.passes.streaming.terms import K, Names, Value
 
 # for each axis of each operand the axis of the result that it is, or its name where it is none
 Sources = tuple[tuple[int | str, ...], ...]
+# the operands of a value, and the sizes of all axes that they and it name
+Operands = tuple[list[Value], dict[str, Dim]]
 
 
 class Graph:
@@ -34,7 +37,8 @@ class Graph:
     def __init__(self, block: Block) -> None:
         self.block = block
         self.nodes = block.nodes
-        self.place = {n: i for i, n in enumerate((*block.params, *block.nodes))}
+        self.order = (*block.params, *block.nodes)
+        self.place = {n: i for i, n in enumerate(self.order)}
         self.results = frozenset(block.results)
         self.users: dict[Node, list[Node]] = {}
         for node in self.nodes:
@@ -42,21 +46,29 @@ class Graph:
                 self.users.setdefault(arg, []).append(node)
         self._generated: dict[Node, bool] = {}
         self._after: dict[frozenset[Node], frozenset[Node]] = {}
-        self._rules: dict[Node, Rule | None] = {}
-        self._sources: dict[Node, Sources | None] = {}
+        self._operands: dict[Value, Operands] = {}
 
-    def rule(self, node: Node) -> Rule | None:
-        """The axis rule of a node."""
-        if node not in self._rules:
-            self._rules[node] = ops.rule_of(node)
-        return self._rules[node]
+    def plain_operands(self, value: Value) -> Operands | None:
+        """What a value is computed from, by element; None unless every axis is a plain, whole one.
 
-    def sources(self, node: Node) -> Sources | None:
-        """Where the operands' axes come from; None unless every axis is a plain, whole one."""
-        if node not in self._sources:
-            rule = self.rule(node)
-            self._sources[node] = None if rule is None else _plain_sources(rule)
-        return self._sources[node]
+        An axis that does not come from the result gets a name of its own.
+        """
+        found = self._operands.get(value)
+        if found is not None:
+            return found
+        node, names = value
+        sources = _plain_sources(node)
+        if sources is None:
+            return None
+        place = self.place.get(node, -1)
+        sizes = dict(zip(names, node.shape))
+        values: list[Value] = []
+        for arg, axes in zip(node.args, sources):
+            own = tuple([names[a] if isinstance(a, int) else f"{place}:{a}" for a in axes])
+            sizes.update(zip(own, arg.shape))
+            values.append(Value(arg, own))
+        self._operands[value] = values, sizes
+        return values, sizes
 
     def name(self, node: Node) -> str:
         """A node as messages call it."""
@@ -86,13 +98,16 @@ class Graph:
         if node not in self._generated:
             for n in topological((node,), lambda n: n not in self._generated):
                 leaf = is_formula(n)
-                simple = keeps_its_value(n) or ops.is_whole_view(n)
-                inner = bool(n.args) and simple and all(self._generated[a] for a in n.args)
+                inner = bool(n.args) and moves(n) and all(self._generated[a] for a in n.args)
                 self._generated[n] = leaf or inner
         return self._generated[node]
 
 
-def _plain_sources(rule: Rule) -> Sources | None:
+@once_alike
+def _plain_sources(node: Node) -> Sources | None:
+    rule = ops.rule_of(node)
+    if rule is None:
+        return None
     axes = [a for operand in (rule.outputs[0], *rule.inputs) for a in operand]
     if any(a.mark or len(a.names) != 1 for a in axes):
         return None
@@ -100,9 +115,16 @@ def _plain_sources(rule: Rule) -> Sources | None:
     return tuple(tuple(places.get(a.names[0], a.names[0]) for a in o) for o in rule.inputs)
 
 
+@once_alike
 def keeps_its_value(node: Node) -> bool:
     """Whether a node is elementwise, with a value that a wider element type does not change."""
     return is_elementwise(node) and not reinterprets(node)
+
+
+@once_alike
+def moves(node: Node) -> bool:
+    """Whether a node is computed or shown element by element."""
+    return keeps_its_value(node) or ops.is_whole_view(node)
 
 
 def read_through(node: Node) -> bool:
@@ -122,7 +144,7 @@ def finishes(node: Node) -> bool:
         return False
     if is_alias(node):
         return _lengths(node) == _lengths(node.args[0])
-    return keeps_its_value(node) or ops.is_whole_view(node)
+    return moves(node)
 
 
 def _lengths(node: Node) -> list[Dim]:
@@ -130,6 +152,7 @@ def _lengths(node: Node) -> list[Dim]:
     return [size for size in node.shape if size != 1]
 
 
+@once_alike
 def reduced_value(node: Node) -> tuple[Dim, tuple[Names, ...], Names] | None:
     """Size of the one axis that a node reduces, names of the operands' axes and of the result's.
 

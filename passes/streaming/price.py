@@ -12,8 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from stack.errors import RuleError, UsageError
+from stack.ir.alike import alone
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
 from stack.ir.traits import contractions
@@ -24,7 +26,7 @@ from stack.passes.streaming.chain_price import check_chain
 from stack.passes.streaming.terms import Refusal
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.log import Log
-from stack.target import Cpu
+from stack.target import Cpu, Target, as_cpu, as_gpu
 
 ELEMENT = 13  # cycles for a vector of what lies between the products
 VISIBLE = 0.55  # of all panels, where positions limit them: a triangle and its border
@@ -53,16 +55,26 @@ def choose(stream: Node, loops: str, log: Log) -> str:
     Raises:
         Refusal: there is no such loop, or it costs more than the parts.
     """
-    if loops == "blocks":
-        gpu = log.gpu
-        _fits(lambda: BlockStream(stream, target=gpu).kernel())
-        return check_chain(stream, gpu)
-    if loops != "cpu":
-        raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
-    price = cpu_price(stream, log.cpu)
-    if price.streamed >= price.unfused:
-        raise Refusal(f"it costs {price}")
-    return str(price)
+    text, refused = _choose(alone(stream), loops, log.target)
+    if refused:
+        raise Refusal(refused)
+    return text
+
+
+@lru_cache(maxsize=256)  # of equal layers one is priced
+def _choose(stream: Node, loops: str, target: Target | None) -> tuple[str, str]:
+    """What `choose` says, or why it refuses."""
+    try:
+        if loops == "blocks":
+            gpu = as_gpu(target)
+            _fits(lambda: BlockStream(stream, target=gpu).kernel())
+            return check_chain(stream, gpu), ""
+        if loops != "cpu":
+            raise UsageError(f"no loops {loops!r} for streams; there are: blocks, cpu")
+        price = cpu_price(stream, as_cpu(target))
+    except Refusal as why:
+        return "", str(why)
+    return (str(price), "") if price.streamed < price.unfused else ("", f"it costs {price}")
 
 
 def _fits(kernel: Callable[[], Node]) -> Node:

@@ -15,7 +15,7 @@ from stack.ir.dim import Dim
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction, is_formula, reads_by_data, repeats, shows
 from stack.ir.types import TensorType
-from stack.passes.streaming.graph import Graph, keeps_its_value, read_through, reduced_value
+from stack.passes.streaming.graph import Graph, moves, read_through, reduced_value
 from stack.passes.streaming.terms import K, Names, Refusal, Value
 
 MAX_MEMBERS = 10  # reductions that come back along one axis; more are layers of a model
@@ -65,19 +65,14 @@ class Region:
         return found
 
     def _operand_values(self, value: Value) -> list[Value] | None:
-        node, rule = value.node, self.graph.rule(value.node)
+        plain = self.graph.plain_operands(value)
+        if plain is not None:
+            self.sizes.update(plain[1])
+            return plain[0]
+        node, rule = value.node, ops.rule_of(value.node)
         if rule is None:
             return []
         place = self.graph.place.get(node, -1)
-        sources = self.graph.sources(node)
-        if sources is not None:
-            self.sizes.update(zip(value.names, node.shape))
-            plain: list[Value] = []
-            for arg, axes in zip(node.args, sources):
-                own = tuple(value.names[a] if isinstance(a, int) else f"{place}:{a}" for a in axes)
-                self.sizes.update(zip(own, arg.shape))
-                plain.append(Value(arg, own))
-            return plain
         bound: dict[str, str] = {}
         made = list(zip(rule.outputs[0], value.names, strict=True))
         if any(name == K and (axis.mark or len(axis.names) != 1) for axis, name in made):
@@ -138,7 +133,7 @@ class Region:
             return False
         if is_formula(node):
             return True
-        simple = keeps_its_value(node) or ops.is_whole_view(node)
+        simple = moves(node)
         if not value.streams:
             # rows are read where no state is in them, as long as it takes reading to make them
             return simple and (shows(node) or self.graph.is_generated(node) or self.depends(value))
@@ -162,9 +157,7 @@ class Region:
         node = value.node
         if node in self.members and not value.streams:
             answer = True
-        elif node in self.held or not (
-            keeps_its_value(node) or ops.is_whole_view(node) or reads_by_data(node)
-        ):
+        elif node in self.held or not (moves(node) or reads_by_data(node)):
             answer = False
         else:
             try:
@@ -343,7 +336,7 @@ class Region:
         found = reduced_value(node) if node not in self.outside else None
         if found is not None and not reads_by_data(node) and found[0] == self.extent:
             self._rows[value] = None
-        elif keeps_its_value(node) or ops.is_whole_view(node):
+        elif moves(node):
             pending.extend(self.operand_values(value))
 
     def _is_outer(self, value: Value) -> bool:

@@ -98,7 +98,7 @@ class _Interned:
 class Node(_Interned):
     """One operation with its operands. Make nodes with a `Builder`, which infers the type."""
 
-    __slots__ = ("__weakref__", "args", "attrs", "blocks", "op", "type", "vars")
+    __slots__ = ("__weakref__", "args", "attrs", "blocks", "facts", "key", "op", "type", "vars")
 
     op: str
     args: tuple[Node, ...]
@@ -106,6 +106,8 @@ class Node(_Interned):
     type: Type
     blocks: tuple[Block, ...]
     vars: frozenset[Node]  # loop variables that the value depends on
+    key: tuple[Any, ...]  # op and attributes, as equality takes them
+    facts: dict[Any, Any] | None  # what was asked of it and of all alike, see `stack.ir.alike`
 
     def __new__(
         cls,
@@ -115,21 +117,33 @@ class Node(_Interned):
         type_: Type,
         blocks: Sequence[Block] = (),
     ) -> Node:
-        args, blocks = tuple(args), tuple(blocks)
         held = {k: plain_attr(k, attrs[k]) for k in sorted(attrs)} if attrs else {}
         if op in ("param", "var"):
             held["name"] = legal_name(str(held["name"]))
-        own = ((k, _attr_key(v)) for k, v in held.items())
-        key = (op, args, *own, type_, type_.sharding, blocks)
+        own = (op, *((k, _attr_key(v)) for k, v in held.items()))
+        return cls._interned(own, tuple(args), held, type_, tuple(blocks))
+
+    @classmethod
+    def _interned(
+        cls,
+        own: tuple[Any, ...],
+        args: tuple[Node, ...],
+        attrs: Mapping[str, Attr],
+        type_: Type,
+        blocks: tuple[Block, ...],
+    ) -> Node:
+        key = (own, args, type_, type_.sharding, blocks)
         found = _NODES.get(key)
         if found is not None:
             return found
         self = object.__new__(cls)
-        self.op = op
+        self.op = op = own[0]
+        self.key = own
         self.args = args
-        self.attrs = held
+        self.attrs = attrs
         self.type = type_
         self.blocks = blocks
+        self.facts = None
         used = [a.vars for a in args if a.vars]
         used.extend(b.free for b in blocks)
         if op == "var":
@@ -146,13 +160,12 @@ class Node(_Interned):
         blocks: Sequence[Block] | None = None,
     ) -> Node:
         """The op with what is given in place of its own; itself where nothing differs."""
-        return Node(
-            self.op,
-            self.args if args is None else args,
-            self.attrs if attrs is None else attrs,
-            self.type if type_ is None else type_,
-            self.blocks if blocks is None else blocks,
-        )
+        args = self.args if args is None else tuple(args)
+        type_ = self.type if type_ is None else type_
+        blocks = self.blocks if blocks is None else tuple(blocks)
+        if attrs is not None:
+            return Node(self.op, args, attrs, type_, blocks)
+        return self._interned(self.key, args, self.attrs, type_, blocks)
 
     @property
     def tensor(self) -> TensorType:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Protocol, cast
-from weakref import WeakKeyDictionary
 
 from stack.errors import RuleError
 from stack.ir.algebra import NOTHING, Algebra
+from stack.ir.alike import once_alike
 from stack.ir.axes import Index, Rule
 from stack.ir.data import Data
 from stack.ir.dim import Dim, Expr
@@ -86,6 +86,9 @@ class Site:
 @dataclass(frozen=True)
 class OpDef:
     """One op: signature, axis rule, meaning and cost.
+
+    Rules and relations follow from what a node is, see `stack.ir.alike`, and look at no operand but
+    for its type.
 
     Attributes:
         infer: type of the result from a `Site`; raises RuleError.
@@ -230,6 +233,7 @@ def is_view(node: Node) -> bool:
     return lookup(node.op).is_view
 
 
+@once_alike
 def is_whole_view(node: Node) -> bool:
     """Whether a node is a view that leaves no element out: broadcast, reshape, transpose."""
     rule = rule_of(node) if lookup(node.op).is_whole_view else None
@@ -239,6 +243,7 @@ def is_whole_view(node: Node) -> bool:
     return len(set(read)) == len(read)
 
 
+@once_alike
 def rule_of(node: Node) -> Rule | None:
     """The axis rule of a node."""
     op = lookup(node.op)
@@ -257,18 +262,16 @@ def restated(node: Node, rule: Rule) -> dict[str, Any] | None:
     return dict(node.attrs) if op.kind == "elementwise" else None
 
 
-_LINEAR: WeakKeyDictionary[Node, Linear] = WeakKeyDictionary()  # those that hold no nodes
-
-
 def relation_of(node: Node) -> Relation:
     """The access relation of a node: its own, that of its axis rule, or everything."""
-    found = _LINEAR.get(node)
-    if found is not None:
-        return found
+    return _linear(node) or _relation(node)
+
+
+@once_alike
+def _linear(node: Node) -> Linear | None:
+    """The relation of a node, unless it is of another kind: those hold nodes."""
     made = _relation(node)
-    if isinstance(made, Linear):
-        _LINEAR[node] = made
-    return made
+    return made if isinstance(made, Linear) else None
 
 
 def _relation(node: Node) -> Relation:

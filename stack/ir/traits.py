@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from stack.ir.algebra import FALLING, RISING
+from stack.ir.alike import once_alike
 from stack.ir.node import Block, Node
 from stack.ir.ops import algebra_of, is_view, is_whole_view, lookup, rule_of
 
@@ -20,6 +21,7 @@ def is_elementwise(node: Node) -> bool:
     return lookup(node.op).kind == "elementwise"
 
 
+@once_alike
 def converts(node: Node) -> bool:
     """Whether a node is its operand's numbers in another element type."""
     return is_elementwise(node) and algebra_of(node).converts
@@ -37,6 +39,7 @@ def unconverted(node: Node) -> Node:
     return node
 
 
+@once_alike
 def shows(node: Node) -> bool:
     """Whether a node gives the elements of its operand, in other places or in another type."""
     return is_whole_view(node) or converts(node)
@@ -155,6 +158,7 @@ def behind(node: Node) -> Node:
     return node
 
 
+@once_alike
 def spread(node: Node) -> tuple[int, ...] | None:
     """Where the axes of the operand stand in a view that has more; None for other nodes."""
     sides = _axes_of(node)
@@ -168,6 +172,7 @@ def repeats(node: Node) -> bool:
     return spread(node) is not None
 
 
+@once_alike
 def axis_order(node: Node) -> tuple[int, ...] | None:
     """The axes of the operand in the order of a view that has the same; None for other nodes."""
     sides = _axes_of(node)
@@ -186,12 +191,14 @@ def _axes_of(node: Node) -> tuple[list[str], list[str]] | None:
     return read, made
 
 
+@once_alike
 def is_part(node: Node) -> bool:
     """Whether a node is a view that leaves elements of its operand out."""
     shown = is_view(node) and not repeats(node)
     return shown and node.tensor.size != node.args[0].tensor.size
 
 
+@once_alike
 def mixes(node: Node) -> bool:
     """Whether an element of a result depends on more than its own place along an axis that the
     operands have too: of what scans, sorts or scatters."""
@@ -199,6 +206,7 @@ def mixes(node: Node) -> bool:
     return rule is not None and any(a.mark for made in rule.outputs for a in made)
 
 
+@once_alike
 def is_running(node: Node) -> bool:
     """Whether a node carries something along an axis, from one place to the next."""
     rule = rule_of(node) if lookup(node.op).kind == "reduction" else None
@@ -215,6 +223,7 @@ def writes_by_data(node: Node) -> bool:
     return _picks(node) and mixes(node)
 
 
+@once_alike
 def _picks(node: Node) -> bool:
     """Whether a node moves elements as data says."""
     op = lookup(node.op)
@@ -265,6 +274,7 @@ def is_positions(node: Node) -> bool:
     return is_known(node) and "axis" in node.attrs
 
 
+@once_alike
 def is_formula(node: Node) -> bool:
     """Whether a leaf is known without data: a number, a size, positions along an axis."""
     return is_number(node) or (is_known(node) and rule_of(node) is not None)

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from stack.errors import RuleError, VerifyError
+from stack.ir.alike import facts_of, once_alike
 from stack.ir.bounds import LARGEST_LOCAL, Bounds
 from stack.ir.lexer import MAX_NESTING
 from stack.ir.node import Block, Func, Node, deps, topological
 from stack.ir.ops import LEVELS, OPS, infer_type
 from stack.ir.printer import print_node
 from stack.ir.tile_contract import breaches
-from stack.ir.types import TupleType
+from stack.ir.types import TupleType, Type
 
 # ops whose blocks are at the tensor level wherever the op itself stands
 _TENSOR_BLOCKS = ("fusion", "stream", "call", "while", "cond")
+
+
+# kinds of ops whose type follows from those of their operands
+_BY_TYPES = ("elementwise", "movement", "reduction", "contraction")
+
+
+def _type(node: Node) -> Type:
+    """The type that the op gives a node; raises RuleError."""
+    return infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
+
+
+_type_by_types = once_alike(_type)
 
 
 def verify(func: Func) -> None:
@@ -115,6 +128,16 @@ class _Verifier:
             raise VerifyError(found.rule, text, body.locs.get(found.node, ()))
 
     def node(self, node: Node) -> None:
+        """Check a node; what sees nothing outside, once for all that are alike."""
+        if not node.blocks or any(b.is_open for b in node.blocks):
+            self._node(node)
+            return
+        facts, asked = facts_of(node), (_Verifier, self.level, self.depth, self.is_certain)
+        if asked not in facts:
+            self._node(node)
+            facts[asked] = True
+
+    def _node(self, node: Node) -> None:
         """Check a node against its op, then the blocks inside it."""
         op = OPS.get(node.op)
         if op is None:
@@ -123,7 +146,7 @@ class _Verifier:
             levels = ", ".join(level for level in LEVELS if level in op.levels)
             raise self.fail(f"{node.op!r} is no op of level {self.level!r}, but of {levels}", node)
         try:
-            inferred = infer_type(node.op, node.args, node.attrs, node.blocks, node.type)
+            inferred = _type_by_types(node) if op.kind in _BY_TYPES else _type(node)
         except RuleError as error:
             raise self.fail(str(error), node) from error
         if inferred != node.type:

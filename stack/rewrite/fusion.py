@@ -115,6 +115,7 @@ class Grouping(Units):
         self.limits = limits
         # node to the groups that hold it
         self.groups = {n: [self._alone(n)] for n in self.units if self.is_grouped(n)}
+        self.spans = [0] * (len(self.place) + 1)  # for each place how many groups go on after it
         self.verdicts: dict[tuple[Group, Group], Why | Group] = {}
         self.reasons: dict[tuple[Group, Group], Why] = {}
 
@@ -178,12 +179,18 @@ class Grouping(Units):
 
     def put(self, merged: Group, *parts: Group) -> None:
         """Replace groups by one."""
+        self._span(merged, 1)
         for part in parts:
+            self._span(part, -1)
             for node in part.members:
                 held = [g for g in self.groups.get(node, ()) if g is not part]
                 self.groups[node] = held
         for node in merged.members:
             self.groups[node] = [*self.groups.get(node, ()), merged]
+
+    def _span(self, group: Group, count: int) -> None:
+        for place in range(group.first, group.last):
+            self.spans[place] += count
 
     def try_pair(self, producer: Group, consumer: Group, copy: bool = False) -> Group | Why:
         """The merged group, or why not. With `copy` the producer also stays where it is."""
@@ -276,6 +283,8 @@ class Grouping(Units):
     def _has_detour(self, producer: Group, consumer: Group) -> bool:
         """Whether a path from producer to consumer leaves both: fusing would make a cycle."""
         own = producer.held | consumer.held
+        # after a place that no group goes on over, nothing leads back
+        end = self.spans.index(0, consumer.last)
         first = [r for n in producer.members for r in self.readers.get(n, ())]
         pending = [r for r in first if r not in own]
         for reader in first:
@@ -286,12 +295,11 @@ class Grouping(Units):
         seen: set[Node] = set()
         while pending:
             node = pending.pop()
-            if node in seen:
+            if node in seen or self.place[node] > end:
                 continue
             seen.add(node)
             if node in consumer.held:
                 return True
-            # positions do not prune: a group spans early and late nodes, and may lead back
             holders = self.groups.get(node)
             if not holders:
                 pending.extend(self.readers.get(node, ()))
@@ -339,8 +347,8 @@ class Grouping(Units):
                 continue
             if any(n in self.needed for n in producer.outputs):
                 continue
-            readers = {r for n in producer.outputs for r in self.readers.get(n, ())}
-            readers -= producer.held
+            outside = (r for n in producer.outputs for r in self.readers.get(n, ()))
+            readers = list(dict.fromkeys(r for r in outside if r not in producer.held))
             if any(not self.groups.get(r) or is_contraction(r) for r in readers):
                 continue
             holders = (g for r in readers for g in self.groups[r])
@@ -355,7 +363,7 @@ class Grouping(Units):
                 if new is not done[0]:
                     self.put(new, old)
                 else:
-                    self._drop(old)
+                    self.drop(old)
             return True
         return False
 
@@ -366,7 +374,9 @@ class Grouping(Units):
         whole = len(done) == len(merged) > 0 and self._spend(rule, producer, done[0])
         return done if whole else []
 
-    def _drop(self, old: Group) -> None:
+    def drop(self, old: Group) -> None:
+        """Take a group away."""
+        self._span(old, -1)
         for node in old.members:
             self.groups[node] = [g for g in self.groups[node] if g is not old]
 

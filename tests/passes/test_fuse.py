@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from rule_cases import func
 
-from stack.ir import Func, Node, parse
+from stack.ir import Builder, Func, Node, param, parse, tensor
 from stack.rewrite import Pipeline
 from stack.rewrite.pipeline import Record
 
@@ -285,3 +285,16 @@ def test_deviations_are_computed_again_where_they_are_read() -> None:
 
 def test_what_takes_many_operations_is_written_once() -> None:
     assert wide_arrays(NORM.replace("sub(%c, %b)", "pow(%c, %b)")) == 1
+
+
+def test_copies_are_made_in_program_order() -> None:
+    """Whatever the order in which nodes were made, and so lie in memory."""
+    b, x = Builder(), param("x", tensor("f32", 64))
+    row = b.add(b.mul(x, x), x, named="row")
+    tables = [param(f"w{i}", tensor("f32", 8 + i, 64)) for i in range(8)]
+    made = [
+        b.exp(b.mul(b.broadcast(row, axes=(1,), type=w.type), w), named=f"m{i}")
+        for i, w in reversed([*enumerate(tables)])
+    ]
+    (record,) = Pipeline("fuse").run(b.func("f", [x, *tables], made[::-1])).records
+    assert [r.node for r in record.rewrites if r.rule == "copy_producer"] == ["%m0"]

@@ -8,10 +8,13 @@ from random_programs import random_program
 from rule_cases import Kept, Rewrites, check_kept, func
 from stream_harness import check_tiles, run_in_tiles, streamed, streams
 
-from stack.ir import parse, verify
+from stack.ir import Builder, Node, param, parse, tensor, verify
+from stack.ir.node import topological
 from stack.passes.stream import Stream
+from stack.passes.streaming import price
 from stack.rewrite import Fuel, Pipeline
 from stack.rewrite.log import Log
+from stack.target import Cpu
 
 ALL = "stream{min_axis=2}"
 X, SV = "%x: f32[3, 9]", "%s: f32[3, 9], %v: f32[9, 4]"
@@ -412,3 +415,35 @@ def test_a_row_that_follows_nothing_is_not_multiplied_in() -> None:
     assert any("is no running max, min or mean" in n for n in notes), notes
     assert all("exp(x - s0) k" not in n for n in notes)
     verify(made)
+
+
+def test_streams_of_equal_layers_are_priced_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Node] = []
+
+    def priced(stream: Node, cpu: Cpu) -> price.Price:
+        asked.append(stream)
+        return price.Price(1, 2)
+
+    monkeypatch.setattr(price, "cpu_price", priced)
+    price._choose.cache_clear()
+    try:
+        b, v = Builder(), param("v", tensor("f32", 65, 4))
+        pools: list[Node] = []
+        for layer in range(3):
+            q, k = (
+                param(f"q{layer}", tensor("f32", 64, 8)),
+                param(f"k{layer}", tensor("f32", 65, 8)),
+            )
+            scores = b.dot(q, k, rule="m d, k d -> m k", named=f"scores{layer}")
+            top = b.reduce(scores, kind="max", axes=(1,))
+            away = b.exp(b.sub(scores, b.broadcast(top, axes=(0,), type=scores.type)))
+            total = b.reduce(away, kind="sum", axes=(1,), named=f"total{layer}")
+            weights = b.div(away, b.broadcast(total, axes=(0,), type=scores.type))
+            pools.append(b.dot(weights, v, rule="m k, k n -> m n", named=f"pool{layer}"))
+        params = [n for n in topological(pools) if n.op == "param"]
+        made, notes = streamed(b.func("f", params, pools), "loops=cpu")
+    finally:
+        price._choose.cache_clear()  # of what was no price
+    assert len(streams(made)) == 3
+    assert len(asked) == 1
+    assert [f"%pool{i} is streamed" in " ".join(notes) for i in range(3)] == [True] * 3

@@ -52,7 +52,7 @@ TEXT = f"""
       G21       cold compile in fresh processes with empty caches
 
     suite models, on the CPU or (`models gpu`) on a GPU, rows:
-      M1        46 models as people write them, forward: Hugging Face's with their default
+      M1        models as people write them, forward: Hugging Face's with their default
                 attention, torch's own modules, networks of convolutions, speech, recommendation,
                 JAX programs with scan, vmap and while
       M2        their training steps (with --train)

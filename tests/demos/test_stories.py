@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import re
+from pathlib import Path
 
+import numpy as np
 import pytest
 
-from stack.demos import memory, numerics
+from stack.cli import main
+from stack.demos import experts, memory, numerics
 from stack.run.memory import Lifetime, place
 
 
@@ -21,6 +25,24 @@ def test_a_story_ends_well(name: str, capsys: pytest.CaptureFixture[str]) -> Non
 def test_numerics(capsys: pytest.CaptureFixture[str]) -> None:
     assert numerics.main() == 0
     assert "all of it holds" in capsys.readouterr().out
+
+
+def test_experts(capsys: pytest.CaptureFixture[str]) -> None:
+    assert experts.main() == 0
+    assert "is the dense sum" in capsys.readouterr().out
+    assert experts.usage(np.array([16, 17]), 0) == (
+        experts.TOKENS * experts.TOP - 33,
+        33 / 48,
+    )
+
+
+def test_operators_of_the_table_are_there(capsys: pytest.CaptureFixture[str]) -> None:
+    table = (Path(experts.__file__).parent / "README.md").read_text(encoding="utf-8")
+    names = re.findall(r"`stackc ops ([\w.]+)`", table)
+    assert names
+    for name in names:
+        assert main(["ops", name]) == 0
+    assert "Zhang and Sennrich" in capsys.readouterr().out
 
 
 def test_products_are_2_n_d_and_attention() -> None:

@@ -27,7 +27,7 @@ from stack.run.specs import parse_backends
 SCHEMA = "stack.bench/1"
 COLUMNS = (
     *("row", "case", "system", "kind", "ms", "spread", "ratio_to_best_peer", "share_of_limit"),
-    *("compile_s", "error", "note"),
+    *("compile_s", "error", "kernels", "note"),
 )
 OURS = ("generated", "hand")
 Row = dict[str, Any]
@@ -170,6 +170,7 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         entry = entry_of(case.row, case.case, name, kind)
         entry.update(ms=row["run_ms"], spread=row["run_ms_spread"], compile_s=row["compile_s"])
         entry.update(error=row["max_error"] if row["ok"] else None, note=row["note"])
+        entry.update(kernels=row["kernels"])
         entry["limit_ms"] = limit
         entry["is_ours"] = system.via == "own"
         if not row["ok"]:
@@ -290,7 +291,10 @@ def _ceiling_text(ceilings: Ceilings) -> str:
 
 
 def _row_table(name: str, rows: Sequence[Row]) -> str:
-    """A line for each case and system of ours; where there are several, they are columns too."""
+    """A line for each case and system of ours; where there are several, they are columns too.
+
+    Times may be noisy, the number of kernels is not.
+    """
     systems = list(dict.fromkeys(r["system"] for r in rows))
     ours = [s for s in systems if s.startswith("stack-")]
     peers = [s for s in systems if s not in ours]
@@ -316,6 +320,7 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
                     *([title] if len(ours) == 1 else [title, own]),
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
+                    row["kernels"],
                     *(_times(ratio) for ratio in found.values()),
                     "-" if shares is None else f"{100 * shares:.0f} %",
                 ]
@@ -323,9 +328,10 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
     for own in ours:
         means = [_times(geomean(ratios.get((own, s), []))) for s in (*columns, "best")]
         label = ["geometric mean"] if len(ours) == 1 else ["geometric mean", own]
-        lines.append([*label, "", "", *means, ""])
+        lines.append([*label, "", "", "", *means, ""])
     head = ["case"] if len(ours) == 1 else ["case", "ours"]
-    text = table([*head, "ours ms", "spread", *columns, "best other", "of limit"], lines)
+    head += ["ours ms", "spread", "kernels"]
+    text = table([*head, *columns, "best other", "of limit"], lines)
     return (
         f"{name}: how many times as long as ours each takes (above 1.00x: ours is faster)\n{text}"
     )

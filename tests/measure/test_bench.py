@@ -181,6 +181,7 @@ def test_pipelines_of_ours_are_systems_of_one_run(
     assert main([*argv, *(word for passes in both for word in ("--passes", passes))]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert [r["system"] for r in rows] == [f"stack-mlir {passes}" for passes in both]
+    assert [r["kernels"] for r in rows] == [1, 2]
     assert main(["bench", "gpu", "--passes", "default"]) == 2
 
 

@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")  # operators that are declared after it are torch's for all tests
+
 from stack.cli import main
 from stack.demos import experts, memory, numerics
 from stack.run.memory import Lifetime, place
@@ -17,7 +19,6 @@ from stack.run.memory import Lifetime, place
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["capture", "cost", "fusion", "memory"])
 def test_a_story_ends_well(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("torch")
     assert importlib.import_module(f"stack.demos.{name}").main() == 0
     assert capsys.readouterr().out.strip()
 
@@ -46,7 +47,6 @@ def test_operators_of_the_table_are_there(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_products_are_2_n_d_and_attention() -> None:
-    pytest.importorskip("torch")
     from stack.demos import cost
 
     text, wrong = cost.forward_and_training((16,))
@@ -55,7 +55,6 @@ def test_products_are_2_n_d_and_attention() -> None:
 
 
 def test_kinds_of_fusion_save_bytes() -> None:
-    pytest.importorskip("torch")
     from stack.demos import fusion
 
     row, why, error = fusion.tell(fusion.PATTERNS[0])

@@ -12,6 +12,8 @@ from typing import Any
 
 from stack.errors import UsageError, unknown_name
 
+_FROM_FILE = "plugin_"
+
 
 def import_named(name: str) -> types.ModuleType:
     """A module, or a file, which is run once and then kept. Raises UsageError with what failed."""
@@ -27,7 +29,7 @@ def import_named(name: str) -> types.ModuleType:
     for module in list(sys.modules.values()):
         if getattr(module, "__file__", None) == str(path):
             return module
-    known = f"plugin_{path.stem}"
+    known = f"{_FROM_FILE}{path.stem}"
     spec = importlib.util.spec_from_file_location(known, path)
     assert spec is not None
     assert spec.loader is not None
@@ -39,6 +41,12 @@ def import_named(name: str) -> types.ModuleType:
         del sys.modules[known]
         raise
     return module
+
+
+def importable(module: str) -> str:
+    """What `import_named` finds a loaded module by in any process: its file's path, or its name."""
+    path = getattr(sys.modules.get(module), "__file__", None)
+    return str(path) if path and module.startswith(_FROM_FILE) else module
 
 
 def function_of(name: str) -> Callable[..., Any]:

@@ -52,7 +52,7 @@ TEXT = f"""
       G21       cold compile in fresh processes with empty caches
 
     suite models, on the CPU or (`models gpu`) on a GPU, rows:
-      M1        46 models as people write them, forward: Hugging Face's with their default
+      M1        models as people write them, forward: Hugging Face's with their default
                 attention, torch's own modules, networks of convolutions, speech, recommendation,
                 JAX programs with scan, vmap and while
       M2        their training steps (with --train)
@@ -83,6 +83,7 @@ TEXT = f"""
       stackc bench ops --quick                        a minute or two
       stackc bench models gpu --quick --train --json > train.json
       stackc bench model.py:net -i 'f32[8,128]' --with inductor,xla,eager
+      stackc bench model.py:net -i 'f32[8,128]' --passes default --passes default,-fuse --with xla
 """
 
 
@@ -109,6 +110,7 @@ def add(subparsers: common.Subparsers) -> None:
         "--with", dest="peers", metavar="PEERS", help="in place of the suite's peers"
     )
     parser.add_argument("--backend", metavar="NAME", help="see `stackc backends`")
+    common.add_passes(parser, several=True)
     parser.add_argument(
         "--rounds", type=int, default=ROUNDS, metavar="N", help="of timing (default: %(default)s)"
     )
@@ -135,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
     on_gpu = args.target == "gpu" or (args.target == OPS and args.device == "gpu")
     if args.budget is not None and not on_gpu and args.target != MODELS:
         raise UsageError("--budget is for the suites gpu and models")
+    if args.passes and (on_gpu or args.target == MODELS):
+        raise UsageError("--passes is for programs and suites on the CPU")
     if on_gpu or args.target == MODELS:
         # whoever sets a time limit gets the rows that there are, as with an interrupt
         signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -164,6 +168,7 @@ def run(args: argparse.Namespace) -> int:
             cases,
             peers=args.peers,
             backend=args.backend,
+            passes=args.passes or ["default"],
             rounds=args.rounds,
             quick=args.quick,
             say=common.progress,

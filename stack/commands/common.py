@@ -81,14 +81,7 @@ def add_compile(parser: argparse.ArgumentParser, several_passes: bool = False) -
         help="the machine to compile for, as sm_80 or avx2, see `stackc targets`; or a file that"
         " `stackc calibrate` wrote (default: the machine at hand)",
     )
-    parser.add_argument(
-        "--passes",
-        action="append" if several_passes else "store",
-        default=None if several_passes else "default",
-        metavar="PIPELINE",
-        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline; or"
-        " what to change of that, as 'default,+file.py:Mine@fused,-layout'",
-    )
+    add_passes(parser, several_passes)
     add_schedule(parser)
     parser.add_argument(
         "--strict",
@@ -114,6 +107,18 @@ def add_mesh(parser: argparse.ArgumentParser) -> None:
         metavar="'NAME: AXES'",
         help="where a value lies, an entry for each dim: an axis, - for none, ? for what follows,"
         " {dp, tp}; NAME may have *, or be `return 0`; --strict refuses to choose",
+    )
+
+
+def add_passes(parser: argparse.ArgumentParser, several: bool) -> None:
+    """--passes; with `several`, a system for each."""
+    parser.add_argument(
+        "--passes",
+        action="append" if several else "store",
+        default=None if several else "default",
+        metavar="PIPELINE",
+        help="such as 'canonicalize,fuse{max_inputs=8}', in place of the backend's own pipeline; or"
+        " what to change of that, as 'default,+file.py:Mine@fused,-layout'",
     )
 
 

@@ -27,7 +27,7 @@ from stack.run.specs import parse_backends
 SCHEMA = "stack.bench/1"
 COLUMNS = (
     *("row", "case", "system", "kind", "ms", "spread", "ratio_to_best_peer", "share_of_limit"),
-    *("compile_s", "error", "note"),
+    *("compile_s", "error", "kernels", "note"),
 )
 OURS = ("generated", "hand")
 Row = dict[str, Any]
@@ -90,11 +90,12 @@ def bench(
     *,
     peers: str | None = None,
     backend: str | None = None,
+    passes: Sequence[str] = ("default",),
     rounds: int = ROUNDS,
     quick: bool = False,
     say: Say = lambda _: None,
 ) -> Bench:
-    """Run every case. `peers` replaces those of the cases."""
+    """Run every case. `peers` replaces those of the cases; of several `passes` each is a system."""
     say("measuring what this machine can do")
     found = Bench(device_text(), measure_ceilings(quick))
     for i, case in enumerate(cases, 1):
@@ -104,7 +105,7 @@ def bench(
         if case.kind == "cold":
             _cold_rows(found, case, chosen, say)
         else:
-            _run_rows(found, case, chosen, backend, rounds, say)
+            _run_rows(found, case, chosen, backend, passes, rounds, say)
     say("measuring the ceilings again")
     found.ceilings = found.ceilings.or_better(measure_ceilings(quick))
     finish_rows(found)
@@ -128,11 +129,22 @@ def programs_of(case: Case) -> list[Program]:
 
 
 def _run_rows(
-    found: Bench, case: Case, peers: str, backend: str | None, rounds: int, say: Say
+    found: Bench,
+    case: Case,
+    peers: str,
+    backend: str | None,
+    passes: Sequence[str],
+    rounds: int,
+    say: Say,
 ) -> None:
-    programs = programs_of(case)
     comparison = compare(
-        programs, parse_backends(peers), backend=backend, target=case.spec, rounds=rounds, say=say
+        programs_of(case),
+        parse_backends(peers),
+        backend=backend,
+        passes=passes,
+        target=case.spec,
+        rounds=rounds,
+        say=say,
     )
     try:
         _take(found, case, comparison)
@@ -158,6 +170,7 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         entry = entry_of(case.row, case.case, name, kind)
         entry.update(ms=row["run_ms"], spread=row["run_ms_spread"], compile_s=row["compile_s"])
         entry.update(error=row["max_error"] if row["ok"] else None, note=row["note"])
+        entry.update(kernels=row["kernels"])
         entry["limit_ms"] = limit
         entry["is_ours"] = system.via == "own"
         if not row["ok"]:
@@ -278,11 +291,16 @@ def _ceiling_text(ceilings: Ceilings) -> str:
 
 
 def _row_table(name: str, rows: Sequence[Row]) -> str:
+    """A line for each case and system of ours; where there are several, they are columns too.
+
+    Times may be noisy, the number of kernels is not.
+    """
     systems = list(dict.fromkeys(r["system"] for r in rows))
     ours = [s for s in systems if s.startswith("stack-")]
-    others = [s for s in systems if s not in ours]
+    peers = [s for s in systems if s not in ours]
+    columns = peers if len(ours) == 1 else systems
     lines: list[list[object]] = []
-    ratios: dict[str, list[float]] = {}
+    ratios: dict[tuple[str, str], list[float]] = {}
     for case in by_case(rows):
         held = {r["system"]: r for r in case}
         title = " ".join(str(v) for v in case[0]["case"].values())
@@ -290,29 +308,30 @@ def _row_table(name: str, rows: Sequence[Row]) -> str:
             if own not in held:
                 continue
             row = held[own]
-            cells = [_ratio(held.get(s), row) for s in others]
-            for system, cell in zip(
-                (*others, "best"), (*cells, row["ratio_to_best_peer"]), strict=True
-            ):
-                if isinstance(cell, float):
-                    ratios.setdefault(system, []).append(cell)
-            label = [title] if len(ours) == 1 else [title, own]
+            found = {s: _ratio(held.get(s), row) for s in columns}
+            noisy = any(found[s] == "noisy" for s in peers)
+            found["best"] = "noisy" if noisy else row["ratio_to_best_peer"]
+            for system, ratio in found.items():
+                if isinstance(ratio, float):
+                    ratios.setdefault((own, system), []).append(ratio)
             shares = row["share_of_limit"]
             lines.append(
                 [
-                    *label,
+                    *([title] if len(ours) == 1 else [title, own]),
                     None if row["ms"] is None else number(row["ms"]),
                     None if row["spread"] is None else number(row["spread"]),
-                    *(_times(c) for c in cells),
-                    "noisy" if "noisy" in cells else _times(row["ratio_to_best_peer"]),
+                    row["kernels"],
+                    *(_times(ratio) for ratio in found.values()),
                     "-" if shares is None else f"{100 * shares:.0f} %",
                 ]
             )
-    means = [_times(geomean(ratios.get(s, []))) for s in (*others, "best")]
-    blank = ["geometric mean"] if len(ours) == 1 else ["geometric mean", ""]
-    lines.append([*blank, "", "", *means, ""])
+    for own in ours:
+        means = [_times(geomean(ratios.get((own, s), []))) for s in (*columns, "best")]
+        label = ["geometric mean"] if len(ours) == 1 else ["geometric mean", own]
+        lines.append([*label, "", "", "", *means, ""])
     head = ["case"] if len(ours) == 1 else ["case", "ours"]
-    text = table([*head, "ours ms", "spread", *others, "best other", "of limit"], lines)
+    head += ["ours ms", "spread", "kernels"]
+    text = table([*head, *columns, "best other", "of limit"], lines)
     return (
         f"{name}: how many times as long as ours each takes (above 1.00x: ours is faster)\n{text}"
     )

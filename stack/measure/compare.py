@@ -238,11 +238,10 @@ def comparison_table(comparison: Comparison, ratios: bool = True) -> str:
                 scaled(row["peak_bytes"], "B"),
                 _error_text(row["max_error"]),
                 _error_text(row["error_vs_eager"]),
-                row["note"],
             ]
         )
     head = ["system", "via", "ok", "kernels", "library", "compile s", "run ms", "spread", "vs ours"]
-    return table([*head, "peak", "error", "vs eager", "note"], rows)
+    return table([*head, "peak", "error", "vs eager"], rows)
 
 
 def ratio_text(own: dict[str, Any] | None, row: dict[str, Any]) -> str:
@@ -277,10 +276,12 @@ def legend(comparison: Comparison) -> str:
 
 def describe(comparison: Comparison) -> str:
     """The tables of a comparison, with what their columns mean."""
+    notes = [f"{r['system']}/{r['via']}: {r['note']}" for r in comparison.rows if r["note"]]
     return "\n\n".join(
         [
             comparison.device,
             comparison_table(comparison),
+            *(["\n".join(notes)] if notes else []),
             legend(comparison),
             "fusion groups by source line (numbers of kernels; L: a library call)",
             alignment_table(comparison.func, comparison.groups),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from stack.imports import import_named
 from stack.measure.suite import Case
 
 SPEC = "stack.demos.suite:program"
@@ -13,20 +14,12 @@ TUNED = {
     "cpu": "inductor{mode=max-autotune-no-cudagraphs}",
     "cuda": "inductor{mode=max-autotune}",
 }
-# by family; the programs are those of `stack.demos.suite`
-MODELS: dict[str, tuple[str, ...]] = {
-    "text": (
-        *("llama", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "gemma3", "gpt2", "neox", "opt"),
-        *("falcon", "bloom", "t5", "bert", "roberta", "distilbert", "olmoe", "mamba", "mamba2"),
-        *("llama_written", "gemma3_written"),
-    ),
-    "vision": ("vit", "deit", "swin", "convnext", "clip"),
-    "conv": ("resnet18", "resnet50", "mobilenet", "vgg", "unet"),
-    "speech": ("whisper_encoder", "wav2vec2", "conformer"),
-    "torch": ("transformer", "encoder", "lstm", "gru", "mixer", "dlrm"),
-    "jax": ("rnn_scan", "vmap_attention", "gpt2_jax", "ode_while", "ssm_scan", "mlp_vmap"),
-}
 COLD = ("llama", "gpt2", "resnet50", "rnn_scan")
+
+
+def families() -> dict[str, tuple[str, ...]]:
+    """Names of programs by family, from where the programs are."""
+    return import_named(SPEC.partition(":")[0]).FAMILIES
 
 
 def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -> list[Case]:
@@ -44,7 +37,7 @@ def model_cases(device: str = "cpu", train: bool = False, quick: bool = False) -
             peers=peers,
             quick=True,
         )
-        for family, names in MODELS.items()
+        for family, names in families().items()
         for name in names
     ]
     return cases if train else [*cases, *_cold(device, kind)]

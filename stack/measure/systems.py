@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -150,8 +149,8 @@ def peer_systems(
     native = backend.peer and backend.peer.native
     if "native" in ways and native and not died:
         say(f"{peer.label}: compiling the user's program")
-        with contextlib.suppress(_NotForThisFramework):
-            found.append(_native(program, peer, native))
+        own = _native(program, peer, native)
+        found.extend([] if own is None else [own])
     return found
 
 
@@ -187,18 +186,17 @@ def _through_ir(program: Program, peer: BackendSpec, backend: Backend) -> System
         return _running(peer, "ir", executable, program, start)
 
 
-class _NotForThisFramework(Exception):
-    """The peer has no way of its own for programs of this framework."""
-
-
-def _native(program: Program, peer: BackendSpec, native: Callable[..., Executable]) -> System:
+def _native(
+    program: Program, peer: BackendSpec, native: Callable[..., Executable]
+) -> System | None:
+    """The peer's own way; None where it has none for programs of this framework."""
     with fresh_caches():
         start = time.perf_counter()
         try:
             executable = native(program.captured, dict(peer.options))
         except StackError as error:
             if "natively" in str(error):
-                raise _NotForThisFramework from error
+                return None
             return System(peer.label, "native", problem=first_line(error))
         except Exception as error:
             return System(peer.label, "native", problem=first_line(error))

@@ -12,7 +12,7 @@ from pathlib import Path
 import stack.plugins as plugins
 from stack.collector import held_back
 from stack.errors import StackError, UsageError, VerifyError
-from stack.imports import import_named
+from stack.imports import import_named, importable
 from stack.ir.node import Func
 from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
@@ -166,7 +166,7 @@ def _spelled(cls: type[Pass]) -> str:
     known = cls.name in plugins.names("stack.passes")
     if known and plugins.load("stack.passes", cls.name) is cls:
         return cls.name
-    return f"{cls.__module__}:{cls.__qualname__}"
+    return f"{importable(cls.__module__)}:{cls.__qualname__}"
 
 
 def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | None) -> Record:

@@ -15,6 +15,9 @@ KINDS = {
     "horizontal": "a fusion rule for neighbours that read one value",
     "rewrite": "a pass over whole blocks",
 }
+# where a pass goes in a pipeline: one that fuses takes the place of the built-in one, which leaves
+# nothing apart that another could join
+PLACES = {"fusion": "default,-fuse,+{}@fused", "horizontal": "default,-fuse,+{}@fused"}
 
 
 def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
@@ -29,10 +32,11 @@ def new_pass(name: str, kind: str, folder: str | Path = ".") -> Path:
     root = Path(folder) / name
     if root.exists():
         raise UsageError(f"{root} is there already")
+    cls = "".join(part.capitalize() for part in name.split("_"))
     words = {
         "name": name,
-        "cls": "".join(part.capitalize() for part in name.split("_")),
-        "kind": kind,
+        "cls": cls,
+        "passes": PLACES.get(kind, "default,+{}@canonical").format(f"{name}.py:{cls}"),
         "what": KINDS[kind],
     }
     templates = files("stack.testing").joinpath("templates")

@@ -86,6 +86,24 @@ def test_no_ratio_where_a_time_moves(who: int) -> None:
     assert ("4.00x" in line) == (who == 1)  # against eager, which holds still
 
 
+def test_several_of_ours_stand_beside_each_other() -> None:
+    found = Bench("here", CEILINGS)
+    found.rows = [
+        entry("stack-mlir default", 2.0, True),
+        entry("stack-mlir mine", 5.0, True),
+        entry("xla", 4.0),
+    ]
+    finish_rows(found)
+    first, second, *means = [
+        [cell for cell in line.split() if cell.endswith("x")]
+        for line in describe(found).splitlines()
+        if line.startswith(("1 ", "geometric"))
+    ]
+    assert first == ["1.00x", "2.50x", "2.00x", "2.00x"]  # ours twice, xla, best of the others
+    assert second == ["0.40x", "1.00x", "0.80x", "0.80x"]
+    assert means == [first, second]
+
+
 def test_geomean() -> None:
     assert geomean([2.0, 8.0]) == pytest.approx(4.0)
 
@@ -152,6 +170,19 @@ def test_bench_of_a_program(
     assert [r["kind"] for r in document["rows"]] == ["generated", "peer"]
     assert table.read_text().startswith("row,target,system,kind,ms")
     assert "<svg" in picture.read_text()
+
+
+def test_pipelines_of_ours_are_systems_of_one_run(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("stack.measure.bench.measure_ceilings", lambda quick: CEILINGS)
+    both = ("default", "default,-fuse")
+    argv = ["bench", program, "--with", "", "--quick", "--rounds", "5", "--json"]
+    assert main([*argv, *(word for passes in both for word in ("--passes", passes))]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [r["system"] for r in rows] == [f"stack-mlir {passes}" for passes in both]
+    assert [r["kernels"] for r in rows] == [1, 2]
+    assert main(["bench", "gpu", "--passes", "default"]) == 2
 
 
 @pytest.mark.usefixtures("third_party")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import stack
 import stack.mini as mini
 from stack.demos.mini import attention, main, total
+from stack.ir.ops import OPS
 
 Arrays = list[np.ndarray]
 
@@ -200,6 +202,14 @@ def test_without_a_c_compiler_numpy_runs_it(monkeypatch: pytest.MonkeyPatch) -> 
     compiled = mini.compile(fn, *args)
     assert compiled.backend == "numpy"
     close(compiled(*args), mini.trace(fn, *args).interpret(*(a.astype(np.float64) for a in args)))
+
+
+def test_it_is_read_in_an_hour_in_the_words_of_the_real_one() -> None:
+    assert len(Path(mini.__file__).read_text(encoding="utf-8").splitlines()) < 1500
+    assert set(mini.OPS) <= set(OPS)
+    for name in ("trace", "compile", "verify", "Func"):
+        assert hasattr(stack, name) or hasattr(stack.ir, name)
+        assert hasattr(mini, name)
 
 
 def test_the_demo_checks_itself(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,29 @@ def test_its_tests_pass_as_they_are_written(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout  # the file with CHECK lines is one
+
+
+TWO = stack.parse("""func @two(%x: f32[8]) -> (f32[8], f32[8]) at tensor {
+  %a = exp(%x) : f32[8]
+  %b = neg(%x) : f32[8]
+  return %a, %b
+}
+""")
+
+
+def test_a_fusion_pass_is_put_where_it_can_fuse(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the README of a new package has one type makes one kernel of two."""
+    monkeypatch.chdir(new_pass("joined", "horizontal", tmp_path))
+    (passes,) = set(re.findall("--passes '(.+?)'", Path("README.md").read_text(encoding="utf-8")))
+    run = stack.compile(TWO, passes=passes).run
+    assert [k.ops for k in run.kernels] == [("exp", "neg")]
+    found = run["fused"].passes
+    assert found == f"{tmp_path / 'joined' / 'joined.py'}:Joined"
+    monkeypatch.delitem(sys.modules, "plugin_joined")  # as in another process
+    (again,) = Pipeline(found).passes
+    assert again.name == "joined"
 
 
 def test_bad_names(tmp_path: Path) -> None:

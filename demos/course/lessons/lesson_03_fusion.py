@@ -112,8 +112,7 @@ print(table(["fusion", "kernels", "bytes", "time", "spread"], rows))
 
 # %% [markdown]
 # Fewer bytes, less time: the count in the third column predicts the order in the fourth. Where
-# two times are closer than their spreads, they say nothing. On the command line the same race
-# against other compilers is `stackc bench FILE:NAME --with inductor,xla`.
+# two times are closer than their spreads, they say nothing.
 #
 # When is fusion *not* worth it? When the producer is expensive and would be computed again for
 # each reader; when a tile of the consumer cannot hold what the producer needs; when registers run
@@ -124,6 +123,92 @@ two = stack.compile(
     lambda x, w: torch.softmax(x @ w, -1), torch.randn(64, 64), torch.randn(64, 4096)
 )
 print(two.run.explain("softmax"))
+
+# %% [markdown]
+# ## A pass of your own, outside of this repository
+#
+# In a terminal, in any folder. This writes a package: a pass, its tests, a page of commands.
+#
+# ```sh
+# stackc new pass wide --kind horizontal
+# cd wide
+# python -m pytest -q
+# ```
+#
+# Its rule joins *siblings*: two loops that read one value, neither of which reads the other. The
+# built-in pass leaves them apart. Something to try it on goes into `two.py`, beside `wide.py`:
+#
+# ```python
+# # two.py
+# import torch
+#
+#
+# def two(x):
+#     return torch.relu(x), x * x
+# ```
+#
+# `--passes` says what to change of the default pipeline: here the built-in pass leaves, and yours
+# (class `Wide` of `wide.py`) runs at the end of stage `fused`, in its place. Beside it, built in:
+#
+# ```sh
+# stackc dump two.py:two -i 'f32[2048,2048]' --passes 'default' -o apart
+# stackc dump two.py:two -i 'f32[2048,2048]' --passes 'default,-fuse,+wide.py:Wide@fused' -o joined
+# stackc explain apart relu mul
+# stackc explain joined relu mul
+# ```
+#
+# Two kernels were `apart`, one is `joined`: x is read once, 50 MB travel and not 67. Now change
+# the rule. `legal` in `wide.py` gets two groups, and may ask each for its `members` (nodes),
+# `inputs`, `outputs`, `flops` of an element, `reduces`, and `kind` ("loop", "reduction", "gemm").
+# A kernel with many results needs many registers; have yours write no more than two:
+#
+# ```python
+# # wide.py
+# from dataclasses import dataclass, replace
+# from typing import ClassVar
+#
+# import stack
+# from stack.passes.fuse import Fuse
+# from stack.rewrite.fusion import FusionRule
+# from stack.rewrite.verdict import NOT_MINE, Ok, Why
+#
+#
+# class Siblings(FusionRule):
+#     """Two loops that read one value, where no more than two results are written."""
+#
+#     siblings = True
+#     stage = 1
+#
+#     def legal(self, producer, consumer, maps):
+#         if producer.kind != "loop" or consumer.kind != "loop":
+#             return NOT_MINE
+#         written = len(producer.outputs) + len(consumer.outputs)
+#         return Ok if written <= 2 else Why(f"{written} results, at most 2 are wanted")
+#
+#
+# @dataclass(frozen=True)
+# class Wide(stack.Pass):
+#     """Fuse, with siblings too."""
+#
+#     name: ClassVar[str] = "wide"
+#
+#     def run(self, func, log):
+#         return replace(Fuse(), rules=(f"{Siblings.__module__}:Siblings",)).run(func, log)
+# ```
+#
+# Run the tests again (`stackc watch .` does at every save), then race: both pipelines of ours, and
+# PyTorch op by op, in interleaved rounds of one run.
+#
+# ```sh
+# python -m pytest -q
+# stackc bench two.py:two -i 'f32[2048,2048]' --with eager --quick \
+#     --passes 'default' --passes 'default,-fuse,+wide.py:Wide@fused'
+# ```
+#
+# In the row of `stack-mlir default` the column of your pass stands below 1.00x: it takes less time.
+# `noisy` in place of a ratio means that the machine was busy. Two kernels and one are told on any
+# machine, and their bytes by `stackc show apart` and `stackc show joined`. `--with inductor,xla`
+# sets other compilers beside both; the README that was written into `wide` has more commands.
 
 # %% [markdown]
 # ## Exercise

@@ -47,7 +47,7 @@ print(describe(first))
 #   program that is wrong is no faster program.
 #
 # The last table is fusion, by source line: numbers of kernels, L for a library call. Who puts
-# line 20 and line 21 in one kernel?
+# both lines of `block` in one kernel?
 #
 # Now one that compiles C++ (Inductor takes some seconds), and one that searches (TVM; the seconds
 # given are for the search). Both get our function alone here, to save time.

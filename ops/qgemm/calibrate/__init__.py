@@ -2,4 +2,9 @@
 
 NumPy, for weights that fit a laptop; each file is one paper's algorithm. `weight [n, k]` meets
 `x [rows, k]`, a sample of what a layer is given; `rounded(weight) -> weight` stands for any format.
+What is decorated is what pass `quantize` calls, by name: `quantize{calibrate=hadamard+gptq}`.
 """
+
+from stack.ops.qgemm.calibrate import awq, gptq, hadamard, minmax, smoothquant
+
+__all__ = ["awq", "gptq", "hadamard", "minmax", "smoothquant"]

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from stack.hosted.calibration import Product, calibrator
+
 Array = np.ndarray
 
 
@@ -28,3 +30,9 @@ def search(
         if error < least:
             best, least = scale, error
     return best, least
+
+
+@calibrator("qgemm.awq")
+def awq(product: Product) -> Product:
+    """Weights that meet large inputs are made larger before they are rounded."""
+    return product.scaled(search(product.x, product.weight, product.rounded)[0])

@@ -77,7 +77,7 @@ def test_alpha_says_who_has_the_outliers() -> None:
 
 def test_awq_finds_scales_that_are_nearer() -> None:
     x, weight = sample()
-    scale, error = awq.search(x, weight, rounded)
+    scale, error = awq.search(x, weight, lambda x, weight: x @ rounded(weight).T)
     exact = x @ weight.T
     made = (x / scale) @ rounded(weight * scale).T
     assert float(np.mean((made - exact) ** 2)) == pytest.approx(error)

@@ -1,4 +1,4 @@
-"""READMEs of the families: examples run, operators and files are what there is, sources are named."""
+"""READMEs of operators: examples run, names and files are what there is, sources are named."""
 
 from __future__ import annotations
 

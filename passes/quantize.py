@@ -36,6 +36,7 @@ Array = np.ndarray[Any, Any]
 MOVES = ("transpose", "reshape", "cast")  # between a weight and the product that takes it
 ROWS = 16  # on which an error is measured
 SAMPLED = 512  # rows of a product that calibrators are to see
+AGAIN = 16  # calls that are made of what is packed
 
 
 @dataclass(frozen=True)
@@ -183,13 +184,14 @@ class _Sample:
     def drift(self, func: Func, made_of: dict[tuple[Node, Node], str]) -> list[Note]:
         """How far each product is off where those before it are packed too."""
         calls = [n for n in func.nodes if n.op == "custom"]
-        after = seen(func, self.arguments, calls)
+        after = seen(func, self.arguments[:AGAIN], calls)
         notes: list[Note] = []
         for (packed, side), name in made_of.items():
             new = [after[n] for n in calls if packed in n.args]
             old = [self.values[n] for n in self.products if n.args[1] is side]
-            if len(new) == len(old) and new:
-                error = _off(np.concatenate(new), np.concatenate(old))
+            if new and len(new) == len(old):
+                first = [o[: len(n)] for o, n in zip(old, new, strict=True)]
+                error = _off(np.concatenate(new), np.concatenate(first))
                 notes.append(Note(f"{name}: off by {error:.2%} after all before it"))
         return notes
 

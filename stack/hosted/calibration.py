@@ -56,16 +56,10 @@ class Product:
         assert self.scheme.packs is not None
         return tuple(np.asarray(a) for a in self.scheme.packs(weight, self.group))
 
-    def rounded(self, weight: Array) -> Array:
-        """Some weights as the operator has them, each rounded to the nearest."""
-        return self._run(np.eye(weight.shape[1], dtype=weight.dtype), self._packed(weight)).T
-
-    def result(self) -> Array:
-        """What the operator gives for the sample."""
-        return self._run(self.x, self.packed())
-
-    def _run(self, x: Array, operands: tuple[Array, ...]) -> Array:
-        return self.scheme.decomposition(np, x, *operands, **self.scheme.read({}))
+    def run(self, x: Array, weight: Array) -> Array:
+        """What the operator gives for some rows and a weight, rounded to the nearest."""
+        packed = self._packed(weight)
+        return self.scheme.decomposition(np, x, *packed, **self.scheme.read({}))
 
     def turned(self, turn: Turn, weight: Array) -> Product:
         """Both sides turned: `turn` for x, and the weight that meets what it gives."""

@@ -38,6 +38,9 @@ from stack.run.record import Run
 
 Array = np.ndarray
 LENGTHS = (4096, 16384, 65536, 262144)
+MEASURED = 16384  # tokens of the longest that is run
+ATTENTION = "attention, one loop (compiled)"
+SCAN = "selective scan, all states (compiled)"
 TOLERANCE = 1e-4
 
 
@@ -90,6 +93,22 @@ def held_by(func: Func, made: Executable) -> int:
     """Bytes of intermediates and results, as the compiler plans them."""
     results = sum(math.prod(map(int, r.shape)) * r.dtype.bits // 8 for r in func.results)
     return (made.peak_bytes or 0) + results
+
+
+def measured(made: Executable, arrays: Sequence[Array]) -> int | None:
+    """Bytes that the first call adds to this process; None where the system does not say."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is held
+        before = _resident("VmRSS")
+        made.run(arrays)
+        return _resident("VmHWM") - before
+    except OSError:
+        return None
+
+
+def _resident(what: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    return int(next(line for line in text.splitlines() if line.startswith(what)).split()[1]) << 10
 
 
 def median(call: Callable[[], object], count: int = 5) -> float:
@@ -216,25 +235,36 @@ def tell_scan(t: Teller) -> None:
 
 
 def tell_memory(t: Teller) -> None:
-    """Intermediates and results of one layer of 64 channels, as the compiler plans them."""
+    """Intermediates and results of one layer of 64 channels, as planned and as measured."""
     found: dict[str, list[float]] = {}
+    seen: list[list[object]] = []
     for n in LENGTHS:
         channels, states = 64, 16
         shapes = [(n, channels)] * 2 + [(channels, states)] + [(n, states)] * 2
         scan = function("scan.selective", [*shapes, (channels,), (channels, states)], "f32 " * 7)
         loop = function("attention.attention", [(1, n, channels)] * 3, "f32 f32 f32", causal=True)
         results = 4.0 * (n * channels + channels * states)
+        planned = {ATTENTION: (loop, built(loop)), SCAN: (scan, built(scan))}
         for name, held in {
             "attention, scores in memory": 4.0 * (n * n + n * channels),
-            "attention, one loop (compiled)": held_by(loop, built(loop)),
-            "selective scan, all states (compiled)": held_by(scan, built(scan)),
+            **{name: held_by(*pair) for name, pair in planned.items()},
             "selective scan, states in registers (kernel by hand)": results,
         }.items():
             found.setdefault(name, []).append(held / 1e6)
+        if n <= MEASURED:
+            seen += [[n, name, *_against_plan(*pair)] for name, pair in planned.items()]
     rows = [[name, *(f"{x:.4g}" for x in held)] for name, held in found.items()]
-    t.say("\nmegabytes besides the operands, by tokens:")
+    t.say("\nmegabytes besides the operands, by tokens, as the compiler plans them:")
     t.say(table(["", *map(str, LENGTHS)], rows))
+    t.say("and what a call adds to the process:")
+    t.say(table(["tokens", "", "planned MB", "measured MB"], seen))
     t.draw("memory", lines, LENGTHS, found, x="tokens", y="MB besides operands")
+
+
+def _against_plan(func: Func, made: Executable) -> tuple[str, str]:
+    arrays = [drawn(*map(int, p.shape), scale=0.1) for p in func.params]
+    held = measured(made, arrays)
+    return f"{held_by(func, made) / 1e6:.4g}", "-" if held is None else f"{held / 1e6:.4g}"
 
 
 # ---- norms and losses

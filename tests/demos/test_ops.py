@@ -9,6 +9,7 @@ import pytest
 
 import stack
 from stack.demos import ops
+from stack.demos.ops_teller import Teller
 from stack.errors import UsageError
 from stack.explore.target import Program, resolve
 from stack.hosted import declared, find
@@ -22,20 +23,23 @@ from stack.run.compile import find_frontend
 
 
 def test_stories_that_take_seconds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ops.main(["norm", "-o", str(tmp_path)]) == 0
+    assert ops.main(["norm", "moe", "lora", "-o", str(tmp_path)]) == 0
     told = capsys.readouterr().out
     assert "1 kernel" in told and "all results agree" in told
-    assert (tmp_path / "norm.svg").read_text().startswith("<?xml")
+    for family in ("norm", "moe", "lora"):
+        assert (tmp_path / f"{family}.svg").read_text().startswith("<?xml")
 
 
 @pytest.mark.slow
 def test_all_stories(tmp_path: Path) -> None:
     assert ops.main(["-o", str(tmp_path)]) == 0
-    assert {p.stem for p in tmp_path.iterdir()} == {"attention", "memory", "norm", "loss"}
+    assert {p.stem for p in tmp_path.iterdir()} == {
+        *("attention", "memory", "norm", "loss", "qgemm", "moe", "lora")
+    }
 
 
 def test_a_story_whose_results_differ_fails() -> None:
-    teller = ops.Teller()
+    teller = Teller()
     teller.check("same", np.ones(3), np.ones(3))
     assert not teller.wrong
     teller.check("other", np.ones(3), np.ones(3) * 1.01)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from stack.ir.node import Func
 from stack.run.backend import Backend, Executable, Kernel, Peer, source_lines
@@ -32,7 +35,7 @@ def compile_eager(func: Func, options: dict[str, Any]) -> Executable:
             if n.op == "call_function" and _works(n.target)
         ]
 
-    return _torch_executable(func, graph, kernels, device)
+    return _torch_executable(func, graph, kernels, device, zeros(func))
 
 
 def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
@@ -55,13 +58,15 @@ def native_eager(captured: Any, options: dict[str, Any]) -> Executable:
         inputs = pt.prepare_for([p.tensor for p in captured.func.params], device)
         return [
             Kernel(name, "library", source=source_lines(filter(None, [line])), ops=(name[5:],))
-            for name, line in _dispatched(pt.without_autograd(call), inputs(zeros(captured.func)))
+            for name, line in _dispatched(pt.without_autograd(call), inputs(pt.examples(captured)))
         ]
 
-    return _torch_executable(captured.func, call, kernels, device)
+    return _torch_executable(captured.func, call, kernels, device, pt.examples(captured))
 
 
-def _torch_executable(func: Func, run: Any, kernels: Any, device: str) -> Executable:
+def _torch_executable(
+    func: Func, run: Any, kernels: Any, device: str, arrays: Sequence[np.ndarray]
+) -> Executable:
     from . import peer_torch as pt
 
     prepare = pt.prepare_for([p.tensor for p in func.params], device)
@@ -70,7 +75,7 @@ def _torch_executable(func: Func, run: Any, kernels: Any, device: str) -> Execut
     return PeerExecutable(
         run=lambda arrays: finish(call(prepare(arrays))),
         find_kernels=kernels,
-        find_peak=lambda: pt.peak_of(func, prepare, call, device),
+        find_peak=lambda: pt.peak_of(prepare(arrays), call, device),
         counts_what="torch ops that do work (views left out)",
         prepare=prepare,
         call=call,

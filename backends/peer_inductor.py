@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import torch
 from torch._guards import TracingContext, tracing
 
@@ -147,7 +148,7 @@ def _note(options: dict[str, Any], what: str) -> str:
 
 def _executable(
     func: Func, run: Callable[..., Any], watch: Watch, kernels: Any, options: dict[str, Any],
-    what: str,
+    what: str, arrays: Sequence[np.ndarray],
 ) -> Executable:  # fmt: skip
     device = str(options.get("device", "cpu"))
     prepare = pt.prepare_for([p.tensor for p in func.params], device)
@@ -157,7 +158,7 @@ def _executable(
     return PeerExecutable(
         run=lambda arrays: finish(call(prepare(arrays))),
         find_kernels=kernels,
-        find_peak=lambda: pt.peak_of(func, prepare, call, device),
+        find_peak=lambda: pt.peak_of(prepare(arrays), call, device),
         artifacts={"inductor": text},
         counts_what="calls in Inductor's wrapper: generated kernels (each may hold several"
         " loop nests) and library calls",
@@ -191,7 +192,7 @@ def compile_replay(func: Func, options: dict[str, Any]) -> Executable:
         return found
 
     what = "graph of the IR's replay, weights are arguments"
-    return _executable(func, run, watch, kernels, options, what)
+    return _executable(func, run, watch, kernels, options, what, zeros(func))
 
 
 def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
@@ -215,7 +216,7 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
     compiled = torch.compile(captured.original, backend=compiler)
     run = pt.rebuilt(captured, compiled)
     with compiling(options, watch), dynamo_config.patch(known):
-        run(*prepare(zeros(func)))
+        run(*prepare(pt.examples(captured)))
     if not watch.code:
         raise StackError("inductor compiled nothing: torch.compile left the program to eager")
 
@@ -233,7 +234,8 @@ def compile_native(captured: Any, options: dict[str, Any]) -> Executable:
             for name, kind, nodes in watch.steps
         ]
 
-    return _executable(func, run, watch, kernels, options, "torch.compile of the original")
+    what, arrays = "torch.compile of the original", pt.examples(captured)
+    return _executable(func, run, watch, kernels, options, what, arrays)
 
 
 def _line(node: Any) -> str:

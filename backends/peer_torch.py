@@ -212,19 +212,16 @@ def wait_for(device: str) -> Callable[[], None] | None:
     return torch.cuda.synchronize if torch.device(device).type == "cuda" else None
 
 
-def peak_of(
-    func: Func, prepare: Callable[..., Tensors], call: Callable[..., Any], device: str = "cpu"
-) -> int:
+def peak_of(inputs: Tensors, call: Callable[..., Any], device: str = "cpu") -> int:
     """The most memory that one call holds at a time beyond its inputs.
 
     From torch's profiler on the CPU, from its allocator on a GPU.
     """
     if torch.device(device).type == "cuda":
-        return _gpu_peak(prepare(zeros(func)), call)
+        return _gpu_peak(inputs, call)
     os.environ.setdefault("KINETO_LOG_LEVEL", "9")  # it announces itself otherwise
     from torch.profiler import ProfilerActivity, profile
 
-    inputs = prepare(zeros(func))
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
         held = call(inputs)
     del held
@@ -255,6 +252,13 @@ def user_call(captured: Any) -> Callable[..., Tensors]:
     Weights are the callable's own: what stands for them among the parameters is not looked at.
     """
     return rebuilt(captured, captured.original)
+
+
+def examples(captured: Any) -> list[np.ndarray]:
+    """Storage arrays to try a user's callable on: its own arguments, for it may refuse zeros."""
+    func, first = captured.func, len(captured.bound)
+    given = zip(captured.flatten(*captured.args), func.params[first:], strict=True)
+    return zeros(func)[:first] + [to_numpy(a, p.dtype) for a, p in given]
 
 
 def rebuilt(captured: Any, fn: Callable[..., Any]) -> Callable[..., Tensors]:

@@ -24,9 +24,9 @@ from stack.measure.gpu_program import GpuProgram, Rival
 Tensor = torch.Tensor
 
 
-def operator(op: str, mode: str = "forward", device: str = "cuda") -> GpuProgram:
+def operator(op: str, mode: str = "forward", device: str = "cuda", width: int = 0) -> GpuProgram:
     """An operator with its rivals; `mode` "backward" times its gradients."""
-    run, args = program(op, device)
+    run, args = program(op, device, width=width)
     attributes = PROGRAMS[op][0]
     first = (lambda *xs: run(*xs)[0]) if find(op).results > 1 else run
     rivals = dict(_rivals(op, args))
@@ -102,6 +102,10 @@ def _rivals(op: str, args: tuple[Tensor, ...]) -> dict[str, Rival]:
         return {"associative_scan": Rival("peer", _associative)}
     if op in ("scan.gla", "scan.retention", "scan.delta"):
         return {"fla": Rival("peer", lambda: _fla(op))}
+    if op in ("qgemm.fp8_tensor", "qgemm.fp8"):
+        return {"_scaled_mm": Rival("library", lambda: _scaled)}
+    if op.startswith("qgemm.") and args[0].is_floating_point():
+        return {"bf16": Rival("library", lambda: _unpacked(op, args))}
     if op == "scan.ssd":
         return {"mamba-ssm": Rival("peer", _mamba)}
     return {}
@@ -149,6 +153,26 @@ def _linear_loss(x: Tensor, weight: Tensor, target: Tensor) -> Tensor:
 
 def _rms(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, weight.shape, weight, 1e-6)
+
+
+def _scaled(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) -> Tensor:
+    """cuBLAS, or torch's CUTLASS where rows have scales."""
+    codes = [t.view(torch.float8_e4m3fn) for t in (x, weight)]
+    scales = x_scale, weight_scale
+    if x_scale.ndim:
+        scales = x_scale[:, None], weight_scale[None]
+    return torch._scaled_mm(codes[0], codes[1].T, *scales, out_dtype=torch.bfloat16)
+
+
+def _unpacked(op: str, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:
+    """cuBLAS with the weights in bf16: what packing is to be faster than."""
+    x, *packed = args
+    if op == "qgemm.w8a8_dynamic":
+        weight = packed[0].to(x.dtype) * packed[1][:, None]
+    else:
+        one = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
+        weight = find(op)(one, *packed).T.contiguous()
+    return lambda x, *packed: x @ weight.T
 
 
 def _associative() -> Callable[..., Tensor]:

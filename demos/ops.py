@@ -12,20 +12,28 @@ from __future__ import annotations
 import argparse
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from stack.demos.ops_pictures import bars, grids, lines
+from stack.demos.ops_products import tell_lora, tell_moe, tell_qgemm
+from stack.demos.ops_teller import (
+    Teller,
+    built,
+    bytes_of,
+    called,
+    drawn,
+    function,
+    held_by,
+    measured,
+    median,
+)
 from stack.explore.table import table
 from stack.hosted import find
-from stack.hosted.nodes import custom
-from stack.ir.builder import Builder, param
 from stack.ir.node import Func
-from stack.ir.types import TensorType, dtype_named, dtype_of
 from stack.ops.attention import Rope, attention, programs, subtree_ends
 from stack.ops.attention.programs import Place, Program, scored, spread
 from stack.ops.loss.reference import TILE
@@ -33,83 +41,12 @@ from stack.ops.scan.associative import gate_combine
 from stack.ops.scan.forms import FORMS, Count
 from stack.rewrite.pipeline import Pipeline
 from stack.run.backend import Executable
-from stack.run.compile import compile_func, find_backend
-from stack.run.record import Run
 
 Array = np.ndarray
 LENGTHS = (4096, 16384, 65536, 262144)
-TOLERANCE = 1e-4
-
-
-@dataclass
-class Teller:
-    """Where a story's text and pictures go, and what it found wrong."""
-
-    folder: Path | None = None
-    wrong: list[str] = field(default_factory=list[str])
-
-    def say(self, text: str = "") -> None:
-        print(text, flush=True)
-
-    def check(self, what: str, found: Any, expected: Any) -> float:
-        """The largest difference, relative to the largest element."""
-        error = float(np.abs(found - expected).max() / max(1.0, float(np.abs(expected).max())))
-        if not error < TOLERANCE:
-            self.wrong.append(f"{what}: error {error:.1e}")
-        return error
-
-    def draw(self, name: str, picture: Callable[..., None], *args: Any, **options: Any) -> None:
-        """A picture in the folder, if there is one."""
-        if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            path = self.folder / f"{name}.svg"
-            picture(path, *args, **options)
-            self.say(f"wrote {path}")
-
-
-def function(name: str, shapes: Sequence[tuple[int, ...]], dtypes: str, **attributes: Any) -> Func:
-    """A function of one call of an operator; `dtypes` has a word for each operand."""
-    made, b = find(name), Builder()
-    types = [TensorType(dtype_named(d), s) for d, s in zip(dtypes.split(), shapes, strict=True)]
-    params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
-    return b.func(name.replace(".", "_"), params, custom(b, made, params, attributes))
-
-
-def built(func: Func) -> Executable:
-    """What the compiler makes of it for this CPU."""
-    return compile_func(func, find_backend("mlir"), Run(), "default", {})
-
-
-def called(name: str, *arrays: Array, **attributes: Any) -> Executable:
-    """An operator compiled for some arrays."""
-    dtypes = " ".join(dtype_of(a).name for a in arrays)
-    return built(function(name, [a.shape for a in arrays], dtypes, **attributes))
-
-
-def held_by(func: Func, made: Executable) -> int:
-    """Bytes of intermediates and results, as the compiler plans them."""
-    results = sum(math.prod(map(int, r.shape)) * r.dtype.bits // 8 for r in func.results)
-    return (made.peak_bytes or 0) + results
-
-
-def median(call: Callable[[], object], count: int = 5) -> float:
-    """Seconds."""
-    times: list[float] = []
-    for _ in range(count):
-        begin = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - begin)
-    return sorted(times)[count // 2]
-
-
-def drawn(*shape: int, seed: int = 0, scale: float = 1.0) -> Array:
-    """Normal numbers in f32."""
-    return (scale * np.random.default_rng(seed).standard_normal(shape)).astype(np.float32)
-
-
-def bytes_of(arrays: Sequence[Array]) -> int:
-    """Of some arrays."""
-    return sum(a.nbytes for a in arrays)
+MEASURED = 16384  # tokens of the longest that is run
+ATTENTION = "attention, one loop (compiled)"
+SCAN = "selective scan, all states (compiled)"
 
 
 # ---- attention
@@ -216,25 +153,36 @@ def tell_scan(t: Teller) -> None:
 
 
 def tell_memory(t: Teller) -> None:
-    """Intermediates and results of one layer of 64 channels, as the compiler plans them."""
+    """Intermediates and results of one layer of 64 channels, as planned and as measured."""
     found: dict[str, list[float]] = {}
+    seen: list[list[object]] = []
     for n in LENGTHS:
         channels, states = 64, 16
         shapes = [(n, channels)] * 2 + [(channels, states)] + [(n, states)] * 2
         scan = function("scan.selective", [*shapes, (channels,), (channels, states)], "f32 " * 7)
         loop = function("attention.attention", [(1, n, channels)] * 3, "f32 f32 f32", causal=True)
         results = 4.0 * (n * channels + channels * states)
+        planned = {ATTENTION: (loop, built(loop)), SCAN: (scan, built(scan))}
         for name, held in {
             "attention, scores in memory": 4.0 * (n * n + n * channels),
-            "attention, one loop (compiled)": held_by(loop, built(loop)),
-            "selective scan, all states (compiled)": held_by(scan, built(scan)),
+            **{name: held_by(*pair) for name, pair in planned.items()},
             "selective scan, states in registers (kernel by hand)": results,
         }.items():
             found.setdefault(name, []).append(held / 1e6)
+        if n <= MEASURED:
+            seen += [[n, name, *_against_plan(*pair)] for name, pair in planned.items()]
     rows = [[name, *(f"{x:.4g}" for x in held)] for name, held in found.items()]
-    t.say("\nmegabytes besides the operands, by tokens:")
+    t.say("\nmegabytes besides the operands, by tokens, as the compiler plans them:")
     t.say(table(["", *map(str, LENGTHS)], rows))
+    t.say("and what a call adds to the process:")
+    t.say(table(["tokens", "", "planned MB", "measured MB"], seen))
     t.draw("memory", lines, LENGTHS, found, x="tokens", y="MB besides operands")
+
+
+def _against_plan(func: Func, made: Executable) -> tuple[str, str]:
+    arrays = [drawn(*map(int, p.shape), scale=0.1) for p in func.params]
+    held = measured(made, arrays)
+    return f"{held_by(func, made) / 1e6:.4g}", "-" if held is None else f"{held / 1e6:.4g}"
 
 
 # ---- norms and losses
@@ -294,6 +242,9 @@ STORIES = {
     "scan": tell_scan,
     "norm": tell_norm,
     "loss": tell_loss,
+    "qgemm": tell_qgemm,
+    "moe": tell_moe,
+    "lora": tell_lora,
 }
 
 

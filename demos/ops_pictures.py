@@ -56,7 +56,9 @@ def lines(
 
 def bars(path: Path, found: Mapping[str, float], y: str) -> None:
     """A bar for each name."""
-    figure, axis = _library().subplots(figsize=(4, 3), layout="constrained")
+    width = max(4.0, 0.9 * len(found))
+    figure, axis = _library().subplots(figsize=(width, 3), layout="constrained")
     axis.bar(list(found), list(found.values()), color="#2a6f97")
     axis.set_ylabel(y)
+    axis.tick_params(axis="x", labelsize=7)
     _saved(figure, path)

@@ -2,6 +2,7 @@
 
 program("scan.gla")                     -> (function, arguments), in torch
 program("scan.gla", device="cuda")      larger, in bf16
+program("attention.with_lse", mode="backward")    the gradient that it declares
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from stack.errors import UsageError
 from stack.hosted import find
 
 Tensor = torch.Tensor
@@ -19,10 +21,11 @@ Target = tuple[Callable[..., Any], tuple[Tensor, ...]]
 
 
 class Drawing:
-    """Random tensors where a program runs."""
+    """Random tensors where a program runs; `width` is that of heads, 0 for the usual one."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, width: int = 0) -> None:
         self.device = device
+        self.width = width
         self.large = device != "cpu"
         self.dtype = torch.bfloat16 if self.large else torch.float32
 
@@ -42,6 +45,11 @@ class Drawing:
         """Numbers from 0."""
         return torch.randint(0, below, shape, device=self.device, dtype=torch.int32)
 
+    def codes(self, *shape: int) -> Tensor:
+        """Bytes of E4M3 of some size."""
+        made = torch.randn(shape, device=self.device).to(torch.float8_e4m3fn)
+        return made.view(torch.uint8)
+
     def ones(self, *shape: int, value: int = 1) -> Tensor:
         """One integer everywhere."""
         return torch.full(shape, value, device=self.device, dtype=torch.int32)
@@ -49,7 +57,7 @@ class Drawing:
 
 def _qkv(d: Drawing) -> tuple[Tensor, ...]:
     batch, heads, seq = d.size(1, 4), d.size(8, 16), d.size(1024, 4096)
-    width = d.size(64, 128)
+    width = d.width or d.size(64, 128)
     return tuple(d.normal(batch, heads, seq, width) for _ in range(3))
 
 
@@ -159,6 +167,52 @@ def _rope(d: Drawing) -> tuple[Tensor, ...]:
     return q, cos.contiguous(), sin.contiguous()
 
 
+def _weight(d: Drawing) -> tuple[int, int, int]:
+    """Rows, results and depth of a product."""
+    return d.size(64, 4096), d.size(512, 4096), d.size(512, 4096)
+
+
+def _fp8(d: Drawing, x_scale: tuple[int, ...], w_scale: tuple[int, ...]) -> tuple[Tensor, ...]:
+    m, n, k = _weight(d)
+    codes = (d.codes(m, k), d.codes(n, k))
+    scales = (torch.rand(s, device=d.device) + 0.5 for s in (x_scale, w_scale))
+    return *codes, *scales
+
+
+def _fp8_tensor(d: Drawing) -> tuple[Tensor, ...]:
+    return _fp8(d, (), ())
+
+
+def _fp8_rows(d: Drawing) -> tuple[Tensor, ...]:
+    m, n, _ = _weight(d)
+    return _fp8(d, (m,), (n,))
+
+
+def _fp8_blocks(d: Drawing) -> tuple[Tensor, ...]:
+    m, n, k = _weight(d)
+    return _fp8(d, (m, k // 128), (n // 128, k // 128))
+
+
+def _packed(scheme: str) -> Callable[[Drawing], tuple[Tensor, ...]]:
+    """A few rows, and weights as the operator has them."""
+
+    def draw(d: Drawing) -> tuple[Tensor, ...]:
+        m, n, k = d.size(1, 16), d.size(1024, 8192), d.size(1024, 8192)
+        packs = find(scheme).packs
+        assert packs is not None
+        held = map(torch.from_numpy, packs(torch.randn(n, k).numpy(), 128))
+        packed = (t.to(d.dtype) if t.is_floating_point() else t for t in held)
+        return d.normal(m, k, scale=k**-0.5), *(t.to(d.device) for t in packed)
+
+    return draw
+
+
+def _integers(d: Drawing) -> tuple[Tensor, ...]:
+    m, n, k = _weight(d)
+    weight = torch.randint(-127, 128, (n, k), device=d.device, dtype=torch.int8)
+    return d.normal(m, k), weight, d.between(0.001, 0.01, n)
+
+
 def _rows(d: Drawing) -> tuple[Tensor, ...]:
     rows, width = d.size(1024, 32768), d.size(2048, 4096)
     return d.normal(rows, width), d.normal(width)
@@ -173,6 +227,14 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Callable[[Drawing], tuple[Tensor, ...]
     "attention.paged": ({}, _paged),
     "attention.mla_absorbed": ({"scale": 192**-0.5}, _latent),
     "attention.rope": ({}, _rope),
+    "qgemm.fp8_tensor": ({}, _fp8_tensor),
+    "qgemm.fp8": ({}, _fp8_rows),
+    "qgemm.fp8_block": ({}, _fp8_blocks),
+    "qgemm.w4a16": ({}, _packed("qgemm.w4a16")),
+    "qgemm.w4a16_awq": ({}, _packed("qgemm.w4a16_awq")),
+    "qgemm.w4a16_gptq": ({}, _packed("qgemm.w4a16_gptq")),
+    "qgemm.nf4": ({}, _packed("qgemm.nf4")),
+    "qgemm.w8a8_dynamic": ({}, _integers),
     "norm.rms_norm": ({}, _rows),
     "loss.linear_cross_entropy": ({}, _loss),
     "scan.gated": ({}, _gated),
@@ -186,11 +248,24 @@ PROGRAMS: dict[str, tuple[dict[str, Any], Callable[[Drawing], tuple[Tensor, ...]
 
 
 def program(
-    op: str = "attention.attention", device: str = "cpu", frontend: str = "torch"
+    op: str = "attention.attention",
+    device: str = "cpu",
+    frontend: str = "torch",
+    mode: str = "forward",
+    width: int = 0,
 ) -> Target:
-    """A call of an operator, with operands."""
+    """A call of an operator, or of the gradient that it declares, with operands."""
     torch.manual_seed(0)
     attributes, draw = PROGRAMS[op]
     made = find(op)
     made.on("torch")  # so that Dynamo meets an operator of torch
-    return partial(made, **attributes), draw(Drawing(device))
+    call, args = partial(made, **attributes), draw(Drawing(device, width))
+    if mode == "forward":
+        return call, args
+    if made.gradient is None:
+        raise UsageError(f"{op} declares no gradient: the derivative of what it stands for is run")
+    made.gradient.on("torch")
+    out = call(*args)
+    results = out if isinstance(out, tuple) else (out,)
+    told = tuple(map(torch.randn_like, results))
+    return partial(made.gradient, **attributes), (*args, *results, *told)

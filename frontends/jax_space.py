@@ -17,6 +17,7 @@ from jax import lax
 from jax.experimental.buffer_callback import buffer_callback
 
 from stack.errors import UsageError
+from stack.frontends.jax_extremum import extremum
 from stack.frontends.lax import jax_dtype
 from stack.frontends.lax_opaque import bind
 from stack.ir.axes import Rule, parse_rule
@@ -164,6 +165,8 @@ class JaxSpace(ArraySpace):
             combine = lax.bitwise_and if kind == "and" else lax.bitwise_or
             start = np.asarray(identity(kind, node.dtype), node.dtype.numpy)
             return lax.reduce(x, start, combine, axes)
+        if kind in ("max", "min") and node.dtype.is_float and axes and x.size:
+            return extremum(x, kind, axes)
         return super().op_reduce(node, x)
 
     def running(self, kind: str, x: Array, axis: int) -> Array:

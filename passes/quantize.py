@@ -1,20 +1,24 @@
 """quantize: products with weights that are known become hosted operators on packed weights.
 
 A weight is known where it is a constant, as those of a model are for a pass that `takes_weights`.
-It is packed as the operator says (`Op.packs`): any operator that packs is a scheme. What rounding
-costs is measured for each product on rows of normal numbers, and noted.
+It is packed as the operator says (`Op.packs`): any operator that packs is a scheme. Calibrators
+choose by a sample of what each product is given, which comes from calls of the whole program. What
+rounding costs is measured for each product, and with a sample also after all products before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from stack.errors import RuleError, UsageError
 from stack.hosted import Op, declared, find
+from stack.hosted.arrays import Array as Traced
+from stack.hosted.arrays import Namespace
+from stack.hosted.calibration import Calibrator, Product, find_calibrator
 from stack.hosted.nodes import custom
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, constant
@@ -22,6 +26,7 @@ from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Func, Node
 from stack.ir.space import NumpySpace
 from stack.ir.types import TensorType, dtype_of
+from stack.passes.quantizing.sample import Calls, calls, rows_of, seen
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log, Note
 from stack.rewrite.passes import Pass
@@ -30,6 +35,8 @@ from stack.rewrite.verdict import Why
 Array = np.ndarray[Any, Any]
 MOVES = ("transpose", "reshape", "cast")  # between a weight and the product that takes it
 ROWS = 16  # on which an error is measured
+SAMPLED = 512  # rows of a product that calibrators are to see
+AGAIN = 16  # calls that are made of what is packed
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,9 @@ class Quantize(Pass):
     Attributes:
         scheme: an operator that packs weights; without a family, one of `qgemm`.
         group: weights in a row that share a scale, where the operator leaves that open.
+        calibrate: calibrators of that family, one after the other: "gptq", "hadamard+gptq".
+        sample: a file (.npz) with calls of the program, by argument `[count, *shape]`; without one
+            calibrators see normal numbers for its arguments.
         least: elements of a weight that is worth it.
         worst: products whose relative error is above it stay as they are.
     """
@@ -47,12 +57,24 @@ class Quantize(Pass):
     takes_weights: ClassVar[bool] = True
     scheme: str = "w4a16"
     group: int = 128
+    calibrate: str = ""
+    sample: str = ""
     least: int = 1 << 12
     worst: float = 1.0
 
     def run(self, func: Func, log: Log) -> Func:
-        packer = _Packer(self, self._operator(), log)
-        return rewrite(func, (Simple("quantize", ("dot",), packer.product),), log)
+        made = self._operator()
+        family = made.name.partition(".")[0]
+        names = filter(None, self.calibrate.split("+"))
+        chosen = tuple(find_calibrator(f"{family}.{name}") for name in names)
+        packer = _Packer(self, made, chosen, log)
+        sample = _Sample.of(func, self.sample) if chosen or self.sample else None
+        if sample is not None:
+            packer.given = sample.given()
+        found = rewrite(func, (Simple("quantize", ("dot",), packer.product),), log)
+        if sample is not None:
+            log.notes += sample.drift(found, packer.made_of)
+        return found
 
     def _operator(self) -> Op:
         made = find(self.scheme if "." in self.scheme else f"qgemm.{self.scheme}")
@@ -66,9 +88,18 @@ class Quantize(Pass):
 
 @dataclass
 class _Packer:
+    """Products become calls of the operator.
+
+    `given` are rows that a weight meets, by its node; `made_of` its name, by the operator's first
+    packed operand and the weight.
+    """
+
     options: Quantize
     made: Op
+    calibrators: tuple[Calibrator, ...]
     log: Log
+    given: dict[Node, Array] = field(default_factory=dict[Node, Array])
+    made_of: dict[tuple[Node, Node], str] = field(default_factory=dict[tuple[Node, Node], str])
 
     def product(self, node: Node, op: Builder, scope: Scope) -> Node | Why | None:
         """The operator in place of a product."""
@@ -84,34 +115,97 @@ class _Packer:
         if weight.size < self.options.least:
             return Why(f"{weight.size} weights are fewer than {self.options.least}")
         try:
-            packed = self._packed(weight, x)
-            error = self._error(weight, packed, x)
+            product = self._calibrated(weight, self.given.get(side))
+            packed = [self._constant(a, x) for a in product.packed()]
+            error = self._error(weight, product, packed, x)
             if error > self.options.worst:
                 return Why(f"it would be off by {error:.1%}, more than {self.options.worst:.1%}")
-            (new,) = custom(op, self.made, [x, *packed], {})
+            (new,) = custom(op, self.made, [_turned(product, x, op), *packed], {})
         except (ValueError, RuleError) as refusal:
             return Why(str(refusal))
         name = scope.block.names.get(source, "weight")
         for operand, held in zip(self.made.operands[1:], packed, strict=True):
             op.names[held] = f"{name}.{operand}"
+        self.made_of[packed[0], side] = name
         text = f"{name} {list(weight.shape)} as {self.made.name}: {_sizes(source, packed)}"
         lines = scope.block.locs.get(node, ())
         self.log.notes.append(Note(f"{text}, products off by {error:.2%}", lines))
         return op.cast(new, type=node.tensor) if new.dtype is not node.dtype else new
 
-    def _packed(self, weight: Array, x: Node) -> list[Node]:
-        """Constants; floats among them have the type of x."""
-        assert self.made.packs is not None
-        held = [np.asarray(a) for a in self.made.packs(weight, self.options.group)]
-        return [constant(a, x.dtype if a.dtype.kind == "f" else dtype_of(a)) for a in held]
+    def _calibrated(self, weight: Array, given: Array | None) -> Product:
+        """Where nothing is known of what a product is given, normal numbers stand for it."""
+        if given is None:
+            given = np.random.default_rng(0).standard_normal((ROWS, weight.shape[1]))
+        product = Product(self.made, self.options.group, given, weight)
+        for calibrate in self.calibrators:
+            if product.operands is not None:
+                raise UsageError(
+                    f"calibrate={self.options.calibrate}: what packs the weight comes last"
+                )
+            product = calibrate(product)
+        return product
 
-    def _error(self, weight: Array, packed: list[Node], x: Node) -> float:
-        """How far products with normal rows are off, relative to their size, root mean square."""
-        rows = np.random.default_rng(0).standard_normal((ROWS, weight.shape[1]))
-        operands = [rows.astype(x.dtype.numpy), *(n.attrs["value"].array for n in packed)]
-        exact = operands[0].astype(np.float64) @ weight.T
-        found = self.made.decomposition(np, *operands, **self.made.read({}))
-        return float(np.linalg.norm(found - exact) / (np.linalg.norm(exact) or 1.0))
+    def _constant(self, array: Array, x: Node) -> Node:
+        """Floats have the type of x."""
+        return constant(array, x.dtype if array.dtype.kind == "f" else dtype_of(array))
+
+    def _error(self, weight: Array, product: Product, packed: Sequence[Node], x: Node) -> float:
+        """How far products are off, relative to their size, root mean square."""
+        operands = [n.attrs["value"].array for n in packed]
+        rows = product.x.astype(x.dtype.numpy)
+        found = self.made.decomposition(np, rows, *operands, **self.made.read({}))
+        return _off(found, product.x @ product.weight.astype(np.float64).T)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Calls of a program, what its products are given by them and what they give."""
+
+    arguments: Calls
+    products: tuple[Node, ...]
+    values: dict[Node, Array]
+
+    @classmethod
+    def of(cls, func: Func, file: str) -> _Sample:
+        dots = [n for n in func.nodes if n.op == "dot" and _source(n.args[1]) is not None]
+        products = tuple(n for n in dots if _is_linear(n))
+        least = min((rows_of(n.args[0]) for n in products), default=SAMPLED)
+        arguments = calls(func, file, enough=-(-SAMPLED // max(least, 1)))
+        wanted = {*products, *(n.args[0] for n in products)}
+        return cls(arguments, products, seen(func, arguments, wanted))
+
+    def given(self) -> dict[Node, Array]:
+        """Rows that each weight meets."""
+        found: dict[Node, list[Array]] = {}
+        for node in self.products:
+            found.setdefault(node.args[1], []).append(self.values[node.args[0]])
+        return {side: np.concatenate(rows) for side, rows in found.items()}
+
+    def drift(self, func: Func, made_of: dict[tuple[Node, Node], str]) -> list[Note]:
+        """How far each product is off where those before it are packed too."""
+        calls = [n for n in func.nodes if n.op == "custom"]
+        after = seen(func, self.arguments[:AGAIN], calls)
+        notes: list[Note] = []
+        for (packed, side), name in made_of.items():
+            new = [after[n] for n in calls if packed in n.args]
+            old = [self.values[n] for n in self.products if n.args[1] is side]
+            if new and len(new) == len(old):
+                first = [o[: len(n)] for o, n in zip(old, new, strict=True)]
+                error = _off(np.concatenate(new), np.concatenate(first))
+                notes.append(Note(f"{name}: off by {error:.2%} after all before it"))
+        return notes
+
+
+def _turned(product: Product, x: Node, op: Builder) -> Node:
+    """x through what calibrators ask for."""
+    value = Traced(Namespace(op), x)
+    for turn in product.turns:
+        value = turn(value.space, value)
+    return value.node
+
+
+def _off(found: Array, exact: Array) -> float:
+    return float(np.linalg.norm(found - exact) / (np.linalg.norm(exact) or 1.0))
 
 
 def _sizes(source: Node, packed: Sequence[Node]) -> str:

@@ -104,6 +104,7 @@ CASES = (
     Case("norm.rms_norm", ((2, 3, 8), (8,)), attributes={"eps": 1e-3}),
     Case("norm.rms_norm", ((300,), (300,))),
     Case("norm.layer_norm", ((4, 300), (300,), (300,))),
+    Case("norm.layer_norm", ((4, 6), (6,), (6,))),
     Case("norm.softmax", ((3, 2, 5),)),
     Case("norm.softmax", ((2, 600),)),
     Case("activation.swiglu", ((3, 4), (3, 4))),
@@ -214,6 +215,12 @@ CASES = (
     Case("scan.gated_gradient", (*[(2, 5, 3)] * 2, (2, 3), *[(2, 5, 3)] * 2)),
 )
 _SMALL = [c for c in CASES if max(max(s, default=1) for s in c.shapes) < 100 and c.elements < 1000]
+_SMALL += [
+    min((c for c in CASES if c.name == name), key=lambda c: c.elements)
+    for name in sorted({c.name for c in CASES} - {c.name for c in _SMALL})
+]
+FAMILIES = sorted({c.name.partition(".")[0] for c in CASES})
+QUICK_FAMILY = "norm"
 
 
 def _swept() -> list[Any]:
@@ -229,6 +236,12 @@ def _swept() -> list[Any]:
 
 
 SMALL = _swept()
+
+
+def of_family(family: str) -> list[Case]:
+    """The first small case of each of its operators."""
+    mine = [c for c in _SMALL if c.name.partition(".")[0] == family]
+    return list({c.name: c for c in reversed(mine)}.values())[::-1]
 
 
 def own() -> set[str]:

@@ -15,21 +15,16 @@ import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from stack.errors import UsageError
+from stack.ops.tile_config import TileConfig
 
 Tensor = torch.Tensor
 
 
 @dataclass(frozen=True)
-class Config:
-    """Tiles of `rows` x `columns`, `depth` at a time, in bands of `group` tiles."""
+class Config(TileConfig):
+    """`special`: loads have warps of their own."""
 
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-    stages: int
-    group: int = 8
-    special: bool = True  # loads in warps of their own
+    special: bool = True
 
 
 LARGE = Config(128, 256, 64, 8, 3)

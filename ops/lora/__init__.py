@@ -60,8 +60,7 @@ def qlora(np, x, packed, absmax, a, b, *, scale: float = 1.0):
     learns are a and b: weights have no derivative.
     """
     k, n = x.shape[-1], packed.shape[0]
-    storage.check_weights("packed", 2 * packed.shape[-1], k)
-    storage.check_groups("absmax", absmax.shape[-1], k, multiple=2)
+    storage.check_pairs(packed, "absmax", absmax, k)
     rows, wide = x.reshape(-1, k), np.result_type(x, np.float32)
     weight = storage.nf4(np, packed, absmax).astype(x.dtype)
     made = np.matmul(rows, weight.swapaxes(0, 1), dtype=wide) + _low_rank(np, rows, a, b, scale)

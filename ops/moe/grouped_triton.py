@@ -11,7 +11,6 @@ that is not used (128 rows for an expert with 1).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,25 +18,15 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from stack.ops.tile_config import TileConfig
+
 Tensor = torch.Tensor
 
 
-@dataclass(frozen=True)
-class Config:
-    """Tiles of `rows` x `columns`, `depth` bytes of k at a time, in bands of `group` tiles."""
-
-    rows: int
-    columns: int
-    depth: int
-    warps: int
-    stages: int
-    group: int = 8
-
-
-# by rows of an expert, as seen on an H200: few, some hundreds, thousands
-SMALL = Config(64, 128, 128, 4, 4)
-MEDIUM = Config(128, 256, 128, 8, 3)
-LARGE = Config(128, 128, 128, 8, 4)
+# by rows of an expert, as seen on an H200: few, some hundreds, thousands; `depth` in bytes
+SMALL = TileConfig(64, 128, 128, 4, 4)
+MEDIUM = TileConfig(128, 256, 128, 8, 3)
+LARGE = TileConfig(128, 128, 128, 8, 4)
 
 
 @triton.jit
@@ -79,14 +68,14 @@ def grouped_kernel(
     tl.store(out, sums.to(y_ptr.dtype.element_ty), is_own)
 
 
-def config_for(rows: int) -> Config:
+def config_for(rows: int) -> TileConfig:
     """Tiles for so many rows of an expert."""
     return SMALL if rows < 64 else MEDIUM if rows < 1024 else LARGE
 
 
 def _launched(
     x: Tensor, weight: Tensor, sizes: Tensor, scales: tuple[Tensor, Tensor] | None,
-    config: Config | None, out: torch.dtype,
+    config: TileConfig | None, out: torch.dtype,
 ) -> Tensor:  # fmt: skip
     (rows, depth), (experts, columns, _) = x.shape, weight.shape
     # rows past the last expert's are of nobody
@@ -109,14 +98,14 @@ def _launched(
     return y
 
 
-def grouped(x: Tensor, weight: Tensor, sizes: Tensor, config: Config | None = None) -> Tensor:
+def grouped(x: Tensor, weight: Tensor, sizes: Tensor, config: TileConfig | None = None) -> Tensor:
     """`x [t, k]` and `weight [e, n, k]` of one 16-bit type, `sizes [e]` int32, dense."""
     return _launched(x, weight, sizes, None, config, x.dtype)
 
 
 def grouped_fp8(
     x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, sizes: Tensor,
-    format: str = "e4m3", config: Config | None = None, out: torch.dtype = torch.float32,
+    format: str = "e4m3", config: TileConfig | None = None, out: torch.dtype = torch.float32,
 ) -> Tensor:  # fmt: skip
     """`x [t, k]`, `weight [e, n, k]` codes of E4M3; `x_scale [t]`, `weight_scale [e, n]` in f32."""
     float8 = torch.float8_e4m3fn

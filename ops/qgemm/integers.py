@@ -43,7 +43,12 @@ def w8a8(np, x, weight, x_scale, weight_scale):
     return _scaled(np, x, weight, x_scale, weight_scale)
 
 
-@op("qgemm.w8a8_static", rule="... k, n k, , n -> ... n", reference=reference.w8a8_static)
+@op(
+    "qgemm.w8a8_static",
+    rule="... k, n k, , n -> ... n",
+    reference=reference.w8a8_static,
+    packs=pack.w8a8_static,
+)
 def w8a8_static(np, x, weight, x_scale, weight_scale):
     """x @ weight.T where x is rounded to 8 bits by a scale that was calibrated before.
 

@@ -1,10 +1,15 @@
 """Weights to the storage of an operator, each rounded to the nearest: `weight [n, k]` in NumPy.
 
-A function for each operator, `(weight, group) -> operands after x`; `group` neighbours along k
-share a scale where the layout leaves that open. ValueError where k does not come out even.
+For each operator `(weight, group) -> operands after x`; `group` neighbours along k share a scale
+where the layout leaves that open. ValueError where k does not come out even. Where a scale is known
+before the numbers that it is for are rounded, a `Grid`: GPTQ rounds one after the other.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,55 +63,119 @@ def words_of(codes: Array, shifts: tuple[int, ...], axis: int) -> Array:
     return np.ascontiguousarray(np.moveaxis(words, -1, axis)).view(np.int32)
 
 
-# ---- integers
+# ---- grids
 
 
-def w8a8(weight: Array, group: int = 0) -> Arrays:
-    """int8, a scale for each row of weights."""
-    scales = steps(weight, 127)
-    return np.rint(weight / scales[:, None]).astype(np.int8), scales
+@dataclass(frozen=True)
+class Grid:
+    """The numbers that a group of weights can be.
+
+    Attributes:
+        fit: `weights [..., group] -> scales [...]` and what else the group shares.
+        encode: `(weights, *shared) -> codes`, each of the nearest number.
+        decode: `(codes, *shared) -> weights`.
+        store: `(codes [n, k], *shared [n, groups]) -> operands after x`.
+        is_whole: whether all of a row are one group.
+    """
+
+    fit: Callable[[Array], Arrays]
+    encode: Callable[..., Array]
+    decode: Callable[..., Array]
+    store: Callable[..., Arrays]
+    is_whole: bool = False
+
+    def __call__(self, weight: Array, group: int = 128) -> Arrays:
+        held = in_groups(weight, self.group(weight.shape[1], group))
+        shared = self.fit(held)
+        codes = self.encode(held, *(a[..., None] for a in shared))
+        return self.store(codes.reshape(weight.shape), *shared)
+
+    def group(self, k: int, asked: int) -> int:
+        """How many weights share a scale."""
+        return k if self.is_whole else asked
 
 
-def w4a16(weight: Array, group: int = 128) -> Arrays:
-    """Codes of value + 8, of values from -7 to 7."""
-    held = in_groups(weight, group)
-    scales = steps(held, 7)
-    return halves_of(np.rint(held / scales[..., None]) + 8), scales
+def _integers(lowest: int, largest: int, store: Callable[..., Arrays], **options: Any) -> Grid:
+    """Codes from `lowest`, of which the largest size in a group is `largest`, times a scale."""
+    return Grid(
+        lambda held: (steps(held, largest),),
+        lambda x, scale: np.clip(np.rint(x / scale), lowest, largest),
+        lambda codes, scale: codes * scale,
+        store,
+        **options,
+    )
 
 
-def with_zeros(weight: Array, group: int = 128, lowest: int = 0) -> Arrays:
-    """Codes of 0 to 15, the code of 0 (`lowest` at least) and the scale of each group."""
-    held = in_groups(weight, group)
-    least = np.minimum(held.min(-1), 0)
-    range_ = np.maximum(held.max(-1), 0) - least
-    scales = np.where(range_ > 0, range_, 15).astype(weight.dtype) / np.array(15, weight.dtype)
-    zeros = np.maximum(np.rint(-least / scales), lowest)
-    codes = np.clip(np.rint(held / scales[..., None]) + zeros[..., None], 0, 15)
-    return codes.reshape(weight.shape).astype(np.uint8), zeros.astype(np.uint8), scales
+def _from_zero(store: Callable[..., Arrays], lowest: int = 0) -> Grid:
+    """Codes of 0 to 15; one of them is 0, `lowest` at least."""
+
+    def fit(held: Array) -> Arrays:
+        least = np.minimum(held.min(-1), 0)
+        range_ = np.maximum(held.max(-1), 0) - least
+        scales = np.where(range_ > 0, range_, 15).astype(held.dtype) / np.array(15, held.dtype)
+        return scales, np.maximum(np.rint(-least / scales), lowest)
+
+    return Grid(
+        fit,
+        lambda x, scale, zero: np.clip(np.rint(x / scale) + zero, 0, 15),
+        lambda codes, scale, zero: (codes - zero) * scale,
+        store,
+    )
 
 
-def w4a16_awq(weight: Array, group: int = 128) -> Arrays:
-    """Words of 8 columns; 8 has to divide n."""
-    codes, zeros, scales = with_zeros(weight, group)
-    words = (words_of(np.ascontiguousarray(c.T), AWQ_SHIFTS, 1) for c in (codes, zeros))
+def _in_halves(codes: Array, scales: Array) -> Arrays:
+    return halves_of(codes.reshape(*scales.shape, -1) + 8), scales
+
+
+def _in_rows(codes: Array, scales: Array) -> Arrays:
+    return codes.astype(np.int8), scales[:, 0]
+
+
+def _in_awq_words(codes: Array, scales: Array, zeros: Array) -> Arrays:
+    words = (words_of(c.T, AWQ_SHIFTS, 1) for c in (codes, zeros))
     return (*words, np.ascontiguousarray(scales.T))
 
 
-def w4a16_gptq(weight: Array, group: int = 128) -> Arrays:
-    """Words of 8 rows; 8 has to divide n and k. Zero points are stored less 1: they are not 0."""
-    codes, zeros, scales = with_zeros(weight, group, lowest=1)
-    qzeros = words_of(np.ascontiguousarray(zeros.T - 1), GPTQ_SHIFTS, 1)
-    g_idx = (np.arange(weight.shape[1]) // group).astype(np.int32)
-    qweight = words_of(np.ascontiguousarray(codes.T), GPTQ_SHIFTS, 0)
-    return qweight, qzeros, np.ascontiguousarray(scales.T), g_idx
+def _in_gptq_words(codes: Array, scales: Array, zeros: Array) -> Arrays:
+    g_idx = np.arange(codes.shape[1]) // (codes.shape[1] // scales.shape[1])
+    return (
+        words_of(codes.T, GPTQ_SHIFTS, 0),
+        words_of(zeros.T - 1, GPTQ_SHIFTS, 1),
+        np.ascontiguousarray(scales.T),
+        g_idx.astype(np.int32),
+    )
 
 
-def nf4(weight: Array, group: int = 64) -> Arrays:
-    """The nearest of 16 quantiles, of what the largest size of a group leaves."""
-    held = in_groups(weight, group)
-    absmax = steps(held, 1)
-    codes = nearest(held / absmax[..., None], np.array(NF4))
-    return bytes_of(codes.reshape(weight.shape), low=1), absmax
+def _in_nf4(codes: Array, absmax: Array) -> Arrays:
+    return bytes_of(codes, low=1), absmax
+
+
+# int8, a scale for each row of weights
+w8a8 = _integers(-127, 127, _in_rows, is_whole=True)
+# stored as value + 8; rounded to the nearest, values are from -7
+w4a16 = _integers(-8, 7, _in_halves)
+# words of 8 columns; 8 has to divide n
+w4a16_awq = _from_zero(_in_awq_words)
+# words of 8 rows; 8 has to divide n and k. Zero points are stored less 1: they are not 0
+w4a16_gptq = _from_zero(_in_gptq_words, lowest=1)
+# the nearest of 16 quantiles, of what the largest size of a group leaves
+nf4 = Grid(
+    lambda held: (steps(held, 1),),
+    lambda x, absmax: nearest(x / absmax, np.array(NF4)),
+    lambda codes, absmax: np.array(NF4)[codes] * absmax,
+    _in_nf4,
+)
+
+
+def w8a8_static(weight: Array, group: int = 0, x_scale: float = 0.0) -> Arrays:
+    """int8, with the scale that x is rounded by: ValueError where none was calibrated."""
+    if not x_scale:
+        raise ValueError("'x_scale' comes from a sample of x: calibrate=minmax finds it")
+    codes, scales = w8a8(weight, group)
+    return codes, np.asarray(x_scale, weight.dtype), scales
+
+
+# ---- others
 
 
 def sparse24(weight: Array, group: int = 0) -> Arrays:

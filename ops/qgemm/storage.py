@@ -38,6 +38,12 @@ def check_groups(name: str, groups: Any, k: Any, multiple: int = 1) -> None:
         )
 
 
+def check_pairs(packed: Any, name: str, scales: Any, k: Any) -> None:
+    """Whether bytes of two codes, and groups with a scale each, hold the k weights of a row."""
+    check_weights("packed", 2 * packed.shape[-1], k)
+    check_groups(name, scales.shape[-1], k, multiple=2)
+
+
 def format_named(name: str) -> Minifloat:
     """A format of `FORMATS`. Raises RuleError with those that there are."""
     if name not in FORMATS:

@@ -47,9 +47,7 @@ def w4a16(np, x, packed, scales):
     type of x, k / groups neighbours share one. The first half of a group lies in the low halves of
     its bytes and the second in the high ones, so that both meet neighbours of x.
     """
-    k = x.shape[-1]
-    storage.check_weights("packed", 2 * packed.shape[-1], k)
-    storage.check_groups("scales", scales.shape[-1], k, multiple=2)
+    storage.check_pairs(packed, "scales", scales, x.shape[-1])
     return storage.product(np, x, storage.int4(np, packed, scales))
 
 
@@ -99,9 +97,7 @@ def nf4(np, x, packed, absmax):
     `x [..., k]` floats; `packed [n, k / 2]` uint8, an even place of k in the high half of a byte,
     as bitsandbytes has them; `absmax [n, groups]` of the type of x, k / groups share one.
     """
-    k = x.shape[-1]
-    storage.check_weights("packed", 2 * packed.shape[-1], k)
-    storage.check_groups("absmax", absmax.shape[-1], k, multiple=2)
+    storage.check_pairs(packed, "absmax", absmax, x.shape[-1])
     return storage.product(np, x, storage.nf4(np, packed, absmax))
 
 

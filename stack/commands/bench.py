@@ -211,7 +211,8 @@ def cases_of(args: argparse.Namespace) -> list[Case]:
         cases = model_cases(DEVICES[args.device or "cpu"], args.train, args.quick)
         return select(cases, args.rows, args.only, args.quick)
     if args.target == OPS and not args.train and args.jobs == 1:
-        return select(ops_cases(DEVICES[args.device or "cpu"]), args.rows, args.only, args.quick)
+        cases = ops_cases(DEVICES[args.device or "cpu"], args.quick)
+        return select(cases, args.rows, args.only, args.quick)
     if args.device or args.train or args.jobs != 1:
         raise UsageError(f"a device, --train and --jobs are for the suite {MODELS}")
     if args.target in SUITES:

@@ -232,6 +232,7 @@ class Op:
             )
         rule = self.rule_for([len(s) for s in shapes])
         try:
+            self._refuse_empty(rule, shapes)
             return rule.output_shapes(shapes)
         except RuleError as error:
             text = str(error).replace(str(rule), self.rule)
@@ -240,6 +241,15 @@ class Op:
             )
             shown = ", ".join(f"{n} {list(s)}" for n, s in zip(self.operands, shapes, strict=True))
             raise RuleError(f"{self.name}({shown}): {named}") from error
+
+    def _refuse_empty(self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]) -> None:
+        """Raise RuleError for an axis of size 0 that is reduced: of nothing there is no result."""
+        kept = {name for side in rule.outputs for axis in side for name in axis.names}
+        for operand, side, shape in zip(self.operands, rule.inputs, shapes, strict=True):
+            for axis, size in zip(side, shape, strict=True):
+                if size == 0 and not kept.issuperset(axis.names):
+                    shown = " ".join(axis.names)
+                    raise RuleError(f"{operand!r} has nothing along {shown!r}, which is reduced")
 
     def kernel_for(
         self, device: str, types: Sequence[TensorType], attributes: Mapping[str, Any]

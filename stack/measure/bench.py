@@ -18,7 +18,7 @@ from stack.measure.compare import Comparison, compare, device_text
 from stack.measure.reproduce import Failure
 from stack.measure.roofline import Ceilings, floor_seconds, measure_ceilings
 from stack.measure.suite import Case
-from stack.measure.systems import Program, Say, capture_program
+from stack.measure.systems import Program, Say, System, capture_program
 from stack.measure.timing import ROUNDS, is_noisy
 from stack.run.compile import DEFAULT_BACKEND, find_frontend
 from stack.run.record import versions
@@ -38,7 +38,8 @@ class Bench:
     """Everything a bench found. `rows` have the keys of COLUMNS.
 
     `problems` are systems that failed or disagreed (`failures`) and times below the floor;
-    `missing` are peers that are not installed; `notes` say how each system was set up.
+    `missing` are peers that are not installed; `skipped` says which cases were not run, and why;
+    `notes` say how each system was set up.
     """
 
     device: str
@@ -46,6 +47,7 @@ class Bench:
     rows: list[Row] = field(default_factory=list[Row])
     problems: list[str] = field(default_factory=list[str])
     missing: dict[str, str] = field(default_factory=dict[str, str])
+    skipped: dict[str, str] = field(default_factory=dict[str, str])
     notes: dict[str, str] = field(default_factory=dict[str, str])
     failures: list[Failure] = field(default_factory=list[Failure])
 
@@ -53,6 +55,13 @@ class Bench:
         """A system that failed on a case, or disagreed."""
         self.failures.append(Failure(case, system, problem))
         self.problems.append(f"{case.row} {case.title}: {system}: {problem}")
+
+    def skip(self, case: Case, backend: str) -> None:
+        """A case that is not run: its row has the reason for a note."""
+        row = entry_of(case.row, case.case, f"stack-{backend}", "generated")
+        row.update(note=f"skipped: {case.skip}", is_ours=True)
+        self.rows.append(row)
+        self.skipped[f"{case.row} {case.title}"] = case.skip
 
     @property
     def exit_code(self) -> int:
@@ -70,6 +79,7 @@ class Bench:
             "notes": self.notes,
             "problems": self.problems,
             "missing": self.missing,
+            "skipped": self.skipped,
         }
 
     def as_csv(self) -> str:
@@ -102,10 +112,13 @@ def bench(
         title = f"{case.row} {case.title} ({i} of {len(cases)})"
         say(title)
         chosen = case.peers if peers is None else peers
-        if case.kind == "cold":
+        if case.skip:
+            found.skip(case, DEFAULT_BACKEND)
+        elif case.kind == "cold":
             _cold_rows(found, case, chosen, say)
         else:
-            _run_rows(found, case, chosen, backend, passes, rounds, say)
+            own = backend or case.own or None
+            _run_rows(found, case, chosen, own, passes, rounds, say)
     say("measuring the ceilings again")
     found.ceilings = found.ceilings.or_better(measure_ceilings(quick))
     finish_rows(found)
@@ -164,7 +177,7 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         if not row["ok"]:
             found.fail(case, name, row["note"])
         if system.via == "own":
-            kind = "library" if row["library_calls"] else "generated"
+            kind = _kind(system)
         else:
             kind = "library" if system.label == "eager" else "peer"
         entry = entry_of(case.row, case.case, name, kind)
@@ -176,6 +189,12 @@ def _take(found: Bench, case: Case, comparison: Comparison) -> None:
         if not row["ok"]:
             entry["ms"] = entry["spread"] = None
         found.rows.append(entry)
+
+
+def _kind(system: System) -> str:
+    """What kernels of ours are: "hand" or "library" where one of them is."""
+    kinds = {k.kind for k in system.runner.kernels} if system.runner else set[str]()
+    return next((k for k in ("hand", "library") if k in kinds), "generated")
 
 
 def entry_of(row: str, case: dict[str, Any], system: str, kind: str) -> Row:
@@ -277,6 +296,8 @@ def describe(found: Bench) -> str:
         parts.append("how:\n" + "\n".join(f"  {k}: {v}" for k, v in found.notes.items()))
     if found.problems:
         parts.append("problems:\n" + "\n".join(f"  {p}" for p in found.problems))
+    if found.skipped:
+        parts.append("skipped:\n" + "\n".join(f"  {k}: {v}" for k, v in found.skipped.items()))
     if found.missing:
         parts.append("\n".join(f"{k} is missing: {v}" for k, v in found.missing.items()))
     return "\n\n".join(parts)

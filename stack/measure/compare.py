@@ -23,7 +23,7 @@ from stack.measure.systems import NO_OPTIONS, Program, Say, System, own_system, 
 from stack.measure.timing import NOISY, ROUNDS, Timing, interleave, is_noisy
 from stack.rewrite.check import TOLERANCE
 from stack.run.record import Run
-from stack.run.specs import BackendSpec
+from stack.run.specs import BackendSpec, parse_backends
 
 SCHEMA = "stack.compare/1"
 WAYS = ("ir", "native")
@@ -97,14 +97,20 @@ def compare(
     The first program goes through our compiler, every peer's replay and their own ways; further
     ones (the same computation in another framework) only through the own way of that framework's
     compiler. Of several `passes` each is a system. `ir_only` names peers whose own way is left
-    out, such as one that would tune twice.
+    out, such as one that would tune twice. Of several in `backend`, each is a system.
     """
     first = programs[0]
     say("compiling with stack")
     texts = [passes] if isinstance(passes, str) else list(passes)
-    systems = [own_system(first, backend, text, target, options) for text in texts]
-    for system, text in zip(systems, texts):
-        system.label += f" {text}" if len(texts) > 1 else ""
+    own = parse_backends(backend) if backend else [BackendSpec("", "")]
+    systems: list[System] = []
+    for spec in own:
+        for text in texts:
+            given = {**spec.options, **options}
+            system = own_system(first, spec.backend or None, text, target, given)
+            system.label = f"stack-{spec.label}" if len(own) > 1 else system.label
+            system.label += f" {text}" if len(texts) > 1 else ""
+            systems.append(system)
     for peer in peers:
         ways = WAYS[:1] if peer.backend in ir_only else WAYS
         found = peer_systems(first, peer, ways, say)

@@ -55,6 +55,9 @@ class GpuBench:
 
     def run(self, case: Case) -> None:
         """Time one case; systems that take the device down get a row that says so."""
+        if case.skip:
+            self.found.skip(case, OWN)
+            return
         skip: list[str] = []
         while True:
             try:

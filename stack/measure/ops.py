@@ -2,50 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 from stack.measure.suite import Case
 
-PROGRAMS = "stack.demos.ops_programs"
+ON_CPU = "stack.demos.ops_programs:program"
 ON_GPU = "stack.demos.gpu_ops:operator"
 OWN = "triton{hosted=generated}"  # by hand they race as rivals
 PEERS = {"cpu": "inductor,xla,eager", "cuda": "inductor,eager,rivals"}
-# operators by the row of the bench that they stand in
-ROWS = {
-    "attention.attention": "G1",
-    "attention.with_lse": "G3",
-    "attention.with_documents": "G4",
-    "attention.with_cache": "G5",
-    "attention.paged": "G5",
-    "attention.mla_absorbed": "G5",
-    "attention.rope": "G7",
-    "norm.rms_norm": "G11",
-    "loss.linear_cross_entropy": "G14",
-    "scan.gated": "G15",
-    "scan.selective": "G15",
-    "scan.inclusive": "G16",
-    "scan.ssd": "G17",
-    "scan.gla": "G17",
-    "scan.retention": "G17",
-    "scan.delta": "G17",
+QUICK_PEERS = "xla,eager"  # those that compile in seconds
+GENERATED, HAND = "mlir{hosted=generated}", "mlir{hosted=hand}"
+# rows of the bench, operators that stand there, and sizes where there are several
+ROWS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("G1", "attention.attention", {"width": 128}),
+    ("G2", "attention.attention", {"width": 64}),
+    ("G3", "attention.with_lse", {"width": 128}),
+    ("G3", "attention.with_lse", {"width": 64}),
+    ("G4", "attention.with_documents", {}),
+    ("G5", "attention.paged", {}),
+    ("G5", "attention.with_cache", {}),
+    ("G5", "attention.mla_absorbed", {}),
+    ("G7", "attention.rope", {}),
+    ("G8", "qgemm.fp8_tensor", {}),
+    ("G8", "qgemm.fp8", {}),
+    ("G8", "qgemm.fp8_block", {}),
+    ("G9", "qgemm.w4a16", {}),
+    ("G9", "qgemm.w4a16_awq", {}),
+    ("G9", "qgemm.w4a16_gptq", {}),
+    ("G9", "qgemm.nf4", {}),
+    ("G10", "qgemm.w8a8_dynamic", {}),
+    ("G11", "norm.rms_norm", {}),
+    ("G14", "loss.linear_cross_entropy", {}),
+    ("G15", "scan.gated", {}),
+    ("G15", "scan.selective", {}),
+    ("G16", "scan.inclusive", {}),
+    ("G17", "scan.ssd", {}),
+    ("G17", "scan.gla", {}),
+    ("G17", "scan.retention", {}),
+    ("G17", "scan.delta", {}),
+)
+FORWARD, BACKWARD = ("forward",), ("forward", "backward")
+# on a CPU gradients race where an operator declares its own
+MODES = {
+    "cpu": {"attention.with_lse": BACKWARD[1:], "scan.gated": BACKWARD},
+    "cuda": {
+        "attention.with_lse": BACKWARD[1:],
+        **dict.fromkeys(("scan.gated", "scan.ssd", "scan.gla"), BACKWARD),
+    },
 }
-GRADIENTS = ("attention.with_lse", "scan.gated", "scan.ssd", "scan.gla")
-QUICK = ("attention.attention", "attention.paged", "scan.gated", "scan.inclusive", "scan.ssd")
+# with code by hand for a CPU
+BY_HAND = ("qgemm.w4a16",)
+# what one device cannot do
+RANKS = {
+    "G18": ("all-reduce",),
+    "G19": ("all-reduce + norm", "GEMM + reduce-scatter", "all-gather + GEMM"),
+}
+SKIPPED = "one device has no peer; torchrun -m stack.demos.collectives measures several GPUs"
 
 
-def ops_cases(device: str = "cpu") -> list[Case]:
-    """A call of each operator, on a GPU its gradients too; `device` is "cpu" or "cuda"."""
-    found: list[Case] = []
-    for op, row in ROWS.items():
-        modes = ("forward", "backward") if device == "cuda" and op in GRADIENTS else ("forward",)
-        for mode in modes:
-            found.append(
-                Case(
-                    row,
-                    {"op": op, "mode": mode},
-                    ON_GPU if device == "cuda" else f"{PROGRAMS}:program",
-                    {"op": op, "mode": mode} if device == "cuda" else {"op": op},
-                    frontend="torch",
-                    peers=PEERS[device],
-                    quick=op in QUICK and mode == "forward",
-                )
-            )
-    return sorted(found, key=lambda c: int(c.row[1:]))
+def ops_cases(device: str = "cpu", quick: bool = False) -> list[Case]:
+    """A call of each operator, and gradients; `device` is "cpu" or "cuda".
+
+    The first case of each row is quick; `quick` takes peers that compile in seconds.
+    """
+    found = [
+        _case(row, {"op": op, "mode": mode, **sizes}, device, quick)
+        for row, op, sizes in ROWS
+        for mode in MODES[device].get(op, FORWARD)
+    ]
+    for row, names in RANKS.items():
+        found += [Case(row, {"op": name}, "", skip=SKIPPED) for name in names]
+    first = {c.row: c for c in reversed(found)}
+    return [replace(c, quick=c is first[c.row] or bool(c.skip)) for c in found]
+
+
+def _case(row: str, options: dict[str, Any], device: str, quick: bool) -> Case:
+    is_by_hand = device == "cpu" and options["op"] in BY_HAND
+    return Case(
+        row,
+        options,
+        ON_GPU if device == "cuda" else ON_CPU,
+        options,
+        frontend="torch",
+        peers=QUICK_PEERS if quick and device == "cpu" else PEERS[device],
+        own=f"{GENERATED},{HAND}" if is_by_hand else "",
+    )

@@ -14,6 +14,7 @@ from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16, DTYPES, F64, DType, TensorType, TupleType, Type
 from stack.ir.verifier import verify
 from stack.rewrite.check import as_list
+from stack.rewrite.pipeline import Pipeline
 
 C128 = DTYPES["c128"]
 
@@ -90,7 +91,9 @@ def reference(func: Func, storage: Sequence[np.ndarray]) -> list[np.ndarray]:
     sizes = {s.name for s in func.symbols}
     if sizes:
         raise StackError(f"@{func.name} has symbolic sizes: {', '.join(sorted(sizes))}")
-    wide = widen(func)
+    wide = widen(
+        Pipeline("hosted").run(func, verify=False).func
+    )  # operators as what they stand for
     inputs = [
         held(a, p.dtype).astype(widen_dtype(p.dtype).numpy)
         for a, p in zip(storage, func.params, strict=True)

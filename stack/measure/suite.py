@@ -23,6 +23,8 @@ class Case:
         kind: "run" times calls, "cold" times compilation in a fresh process.
         quick: whether it is part of the short suite.
         inputs: as `-i` spells them.
+        own: our backends, as `--backend` spells them; "": the one that is the default.
+        skip: why it is not run; its row says so.
         second: options of another program of the factory, compiled first in a "cold" case.
     """
 
@@ -37,6 +39,8 @@ class Case:
     quick: bool = False
     second: dict[str, Any] | None = None
     inputs: tuple[str, ...] = ()
+    own: str = ""
+    skip: str = ""
 
     @property
     def title(self) -> str:

@@ -90,6 +90,25 @@ def test_sizes_that_do_not_fit_are_refused_by_name(
         find(name)(*(np.zeros(s, np.float32) for s in shapes))
 
 
+@pytest.mark.parametrize("name", sorted(own()))
+def test_an_axis_that_is_reduced_is_not_empty(name: str) -> None:
+    """Of every operator, for every such axis of its rule."""
+    case = next(c for c in CASES if c.name == name)
+    shapes = [a.shape for a in case.arrays()]
+    rule = case.op.rule_for([len(s) for s in shapes])
+    kept = {axis for side in rule.outputs for axis in side}
+    for reduced in {axis for side in rule.inputs for axis in side} - kept:
+        if set(reduced.names) & {n for axis in kept for n in axis.names}:
+            continue
+        empty = [
+            tuple(0 if axis == reduced else size for axis, size in zip(side, shape))
+            for side, shape in zip(rule.inputs, shapes, strict=True)
+        ]
+        where = next(n for n, s in zip(case.op.operands, empty, strict=True) if 0 in s)
+        with pytest.raises(RuleError, match=f"'{where}' has nothing along '{reduced.names[0]}'"):
+            case.op.shapes(empty)
+
+
 def test_a_call_of_torch_refuses_the_same_before_a_kernel_is_asked() -> None:
     torch = pytest.importorskip("torch")
     x, scales = torch.zeros(4, 12), torch.zeros(5, 5)

@@ -7,12 +7,16 @@ by -e U[i, i:] / U[i, i], of the Cholesky factor U of the inverse of H.
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 
-from stack.ops.qgemm.pack import halves_of, steps
+from stack.hosted.calibration import Product, calibrator
+from stack.ops.qgemm.pack import Arrays, Grid
 
 Array = np.ndarray
-LARGEST = 7  # of codes of 4 bits with a sign
+BLOCK = 128  # columns whose errors go to the later ones in one product
 
 
 def inverse_factor(x: Array, damp: float = 0.01) -> Array:
@@ -22,22 +26,38 @@ def inverse_factor(x: Array, damp: float = 0.01) -> Array:
     return np.linalg.cholesky(np.linalg.inv(hessian)).T
 
 
-def quantize(x: Array, weight: Array, group: int = 128, damp: float = 0.01) -> tuple[Array, Array]:
-    """Codes and a scale for each group: operands of `qgemm.w4a16`.
+def quantize(x: Array, weight: Array, grid: Grid, group: int = 128, damp: float = 0.01) -> Arrays:
+    """Operands after x of the operator that the grid is of.
 
     A group's scale is chosen when its first column comes, of weights as they are by then. Raises
     ValueError where groups do not divide k.
     """
-    (n, k), factor = weight.shape, inverse_factor(x, damp)
-    if k % group:
-        raise ValueError(f"rows of {k} weights have no groups of {group}")
-    left = weight.astype(np.float64)
-    codes, scales = np.zeros((n, k)), np.zeros((n, k // group))
-    for i in range(k):
-        if i % group == 0:
-            scales[:, i // group] = steps(left[:, i : i + group], LARGEST)
-        scale = scales[:, i // group]
-        codes[:, i] = np.clip(np.rint(left[:, i] / scale), -LARGEST - 1, LARGEST)
-        error = (left[:, i] - codes[:, i] * scale) / factor[i, i]
-        left[:, i:] -= error[:, None] * factor[i, i:]
-    return halves_of(codes.reshape(n, -1, group) + 8), scales.astype(weight.dtype)
+    (n, k), factor, size = weight.shape, inverse_factor(x, damp), grid.group(weight.shape[1], group)
+    if size < 1 or k % size:
+        raise ValueError(f"rows of {k} weights have no groups of {size}")
+    left, codes = weight.astype(np.float64), np.empty((n, k))
+    shared: list[Arrays] = []
+    block = math.gcd(size, BLOCK)  # a group begins where a block does
+    for start in range(0, k, block):
+        end = start + block
+        if start % size == 0:
+            shared.append(grid.fit(left[:, start : start + size].astype(weight.dtype)))
+        errors = np.empty((n, block))
+        for i in range(start, end):
+            column = codes[:, i] = grid.encode(left[:, i], *shared[-1])
+            error = (left[:, i] - grid.decode(column, *shared[-1])) / factor[i, i]
+            left[:, i:end] -= error[:, None] * factor[i, i:end]
+            errors[:, i - start] = error
+        left[:, end:] -= errors @ factor[start:end, end:]
+    by_group = (np.stack(parts, -1) for parts in zip(*shared, strict=True))
+    return grid.store(codes.astype(np.int64), *by_group)
+
+
+@calibrator("qgemm.gptq")
+def gptq(product: Product) -> Product:
+    """Columns are rounded one after the other, and those to come make up for the error."""
+    grid = product.scheme.packs
+    if not isinstance(grid, Grid):
+        raise ValueError(f"{product.scheme.name} rounds whole blocks: gptq goes by columns")
+    operands = quantize(product.x, product.weight, grid, product.group)
+    return replace(product, operands=operands)

@@ -7,28 +7,41 @@ the largest that divides it are rotated.
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Any
 
-Array = np.ndarray
+import numpy
+
+from stack.hosted.calibration import Product, calibrator
+
+Array = numpy.ndarray
 
 
-def rotate(x: Array, signs: Array | None = None) -> Array:
+def rotate(x: Any, signs: Array | None = None, np: Any = numpy) -> Any:
     """x H along the last axis, in k log k steps (Sylvester's order).
 
-    `signs [k]` of 1 and -1 go before: random ones keep H from meeting a regular x.
+    `signs [k]` of 1 and -1 go before: random ones keep H from meeting a regular x. Written as
+    decompositions are: `np` may be the namespace of the IR.
     """
     k = x.shape[-1]
     block = k & -k
-    made = x if signs is None else x * signs
+    made = x if signs is None else x * np.asarray(signs, x.dtype)
     width = 1
     while width < block:
         pair = made.reshape(*x.shape[:-1], -1, 2, width)
-        first, second = pair[..., 0, :], pair[..., 1, :]
-        made = np.stack([first + second, first - second], -2)
+        first, second = pair[..., :1, :], pair[..., 1:, :]
+        made = np.concatenate([first + second, first - second], axis=-2)
         width *= 2
-    return made.reshape(x.shape) / np.sqrt(block, dtype=x.dtype)
+    return made.reshape(x.shape) * block**-0.5
 
 
 def incoherence(weight: Array) -> float:
     """How far the largest is above the mean size: 1 where all are as large."""
-    return float(np.abs(weight).max() / np.sqrt(np.mean(weight**2)))
+    return float(numpy.abs(weight).max() / numpy.sqrt(numpy.mean(weight**2)))
+
+
+@calibrator("qgemm.hadamard")
+def hadamard(product: Product) -> Product:
+    """Both sides are rotated, with random signs, so that neither has outliers."""
+    signs = numpy.random.default_rng(0).choice([-1.0, 1.0], product.weight.shape[1])
+    weight = rotate(product.weight, signs)
+    return product.turned(lambda np, x: rotate(x, signs, np), weight)

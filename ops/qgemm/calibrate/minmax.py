@@ -6,9 +6,12 @@ inference", 2018, section 3.1. A share of the sample may be cut off at both ends
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
+
+import stack.ops.qgemm.pack as pack
+from stack.hosted.calibration import Product, calibrator
 
 Array = np.ndarray
 
@@ -42,3 +45,14 @@ class MinMax:
         """The scale of integers from 0 to 2 ** bits - 1, and the one that is 0."""
         scale = (self.high - self.low) / ((1 << self.bits) - 1) or 1.0
         return scale, round(-self.low / scale)
+
+
+@calibrator("qgemm.minmax")
+def minmax(product: Product) -> Product:
+    """The scale of x from the extremes of the sample."""
+    if product.scheme.packs is not pack.w8a8_static:
+        raise ValueError(f"{product.scheme.name} takes no scale of x: minmax is for w8a8_static")
+    seen = MinMax()
+    seen.see(product.x)
+    scale = seen.symmetric()
+    return replace(product, operands=pack.w8a8_static(product.weight, x_scale=scale))

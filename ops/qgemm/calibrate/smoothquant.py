@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from stack.hosted.calibration import Product, calibrator
+
 Array = np.ndarray
 
 
@@ -23,3 +25,9 @@ def smooth(x: Array, weight: Array, alpha: float = 0.5) -> tuple[Array, Array]:
     """What the layer before gives, and the weights, so that their product stays."""
     scale = migration(x, weight, alpha)
     return x / scale, weight * scale
+
+
+@calibrator("qgemm.smoothquant")
+def smoothquant(product: Product) -> Product:
+    """Outliers of x move into the weights, half of the way."""
+    return product.scaled(migration(product.x, product.weight))

@@ -77,7 +77,7 @@ def test_alpha_says_who_has_the_outliers() -> None:
 
 def test_awq_finds_scales_that_are_nearer() -> None:
     x, weight = sample()
-    scale, error = awq.search(x, weight, rounded)
+    scale, error = awq.search(x, weight, lambda x, weight: x @ rounded(weight).T)
     exact = x @ weight.T
     made = (x / scale) @ rounded(weight * scale).T
     assert float(np.mean((made - exact) ** 2)) == pytest.approx(error)
@@ -93,16 +93,16 @@ def test_gptq_is_nearer_than_rounding() -> None:
     x += rng.standard_normal((512, 128)) / 4
     weight = rng.standard_normal((64, 128))
     exact = x @ weight.T
-    found = w4a16(x, *gptq.quantize(x, weight, GROUP))
+    found = w4a16(x, *gptq.quantize(x, weight, pack.w4a16, GROUP))
     assert off(found, exact) < 0.6 * off(x @ rounded(weight).T, exact)
     with pytest.raises(ValueError, match="no groups of 48"):
-        gptq.quantize(x, weight, 48)
+        gptq.quantize(x, weight, pack.w4a16, 48)
 
 
 def test_gptq_of_inputs_that_have_nothing_in_common_is_rounding() -> None:
     """With a diagonal H no column can make up for another."""
     _, weight = sample()
-    packed, scales = gptq.quantize(np.eye(128), weight, GROUP, damp=0)
+    packed, scales = gptq.quantize(np.eye(128), weight, pack.w4a16, GROUP, damp=0)
     plain = pack.w4a16(weight, GROUP)
     np.testing.assert_array_equal(packed, plain[0])
     np.testing.assert_array_equal(scales, plain[1])

@@ -41,7 +41,15 @@ def test_near_what_they_are_made_of(name: str) -> None:
 
 def test_every_operator_that_packs_is_looked_at() -> None:
     packing = {n for n in declared() if find(n).packs is not None and n.startswith("qgemm.")}
-    assert packing == {*BOUNDS, "qgemm.sparse24"}
+    assert packing == {*BOUNDS, "qgemm.sparse24", "qgemm.w8a8_static"}
+
+
+def test_the_scale_of_x_has_to_be_calibrated() -> None:
+    codes, x_scale, scales = pack.w8a8_static(weights(), x_scale=0.25)
+    np.testing.assert_array_equal(codes, pack.w8a8(weights())[0])
+    assert x_scale == 0.25 and scales.shape == (16,)
+    with pytest.raises(ValueError, match="calibrate=minmax"):
+        pack.w8a8_static(weights())
 
 
 def test_two_of_four_are_kept() -> None:

@@ -1,0 +1,1 @@
+"""What pass `quantize` is made of."""

@@ -1,0 +1,90 @@
+"""What products of a program are given, from a sample of its arguments.
+
+A file (`.npz`) holds an array for each argument by its name, `[count, *shape]`: so many calls.
+Without one floats are normal numbers. The program is interpreted in NumPy.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stack.errors import UsageError
+from stack.ir.interpreter import evaluate
+from stack.ir.node import Func, Node
+from stack.ir.space import NumpySpace
+
+Array = np.ndarray[Any, Any]
+Calls = Sequence[tuple[Array, ...]]
+MOST = 64  # calls of a program whose arguments are drawn
+
+
+def calls(func: Func, file: str, enough: int) -> Calls:
+    """Arguments of some calls; `enough` of them, where they are drawn.
+
+    Raises:
+        UsageError: no such file, an argument that it lacks or has in another shape, or one that
+            cannot be drawn: integers, and sizes that vary.
+    """
+    if file:
+        return _of_file(func, Path(file))
+    rng = np.random.default_rng(0)
+    return [tuple(_drawn(p, rng) for p in func.params) for _ in range(max(1, min(enough, MOST)))]
+
+
+def _of_file(func: Func, path: Path) -> Calls:
+    if not path.is_file():
+        raise UsageError(f"quantize: there is no sample {str(path)!r}")
+    with np.load(path, allow_pickle=False) as held:
+        arrays = [_stored(held, p, path) for p in func.params]
+    counts = {len(a) for a in arrays}
+    if len(counts) != 1:
+        raise UsageError(f"quantize: {path} has {sorted(counts)} calls for its arguments")
+    return list(zip(*arrays, strict=True))
+
+
+def _stored(held: Any, p: Node, path: Path) -> Array:
+    name = str(p.attrs["name"])
+    if name not in held:
+        raise UsageError(f"quantize: {path} has no {name!r}, only {', '.join(held) or 'nothing'}")
+    array = held[name]
+    if array.shape[1:] != p.shape:
+        raise UsageError(
+            f"quantize: {path} has {name!r} of shape {list(array.shape)}, not of calls by"
+            f" {list(p.shape)}"
+        )
+    return array.astype(p.dtype.numpy)
+
+
+def _drawn(p: Node, rng: np.random.Generator) -> Array:
+    if not p.dtype.is_float or not all(isinstance(s, int) for s in p.shape):
+        raise UsageError(
+            f"quantize: nobody knows what {p.attrs['name']!r} ({p.type}) holds: give"
+            " sample=FILE.npz, with calls of each argument by its name"
+        )
+    return rng.standard_normal(tuple(map(int, p.shape))).astype(p.dtype.numpy)
+
+
+def rows_of(x: Node) -> int:
+    """How many rows a product is given by one call."""
+    return math.prod(s for s in x.shape[:-1] if isinstance(s, int))
+
+
+def seen(func: Func, arguments: Calls, nodes: Collection[Node]) -> dict[Node, Array]:
+    """Values of some nodes of a function's own block as rows of f64, of all calls."""
+    wanted, found = set(nodes), {n: list[Array]() for n in nodes}
+
+    def observe(node: Node, value: Any) -> None:
+        if node in wanted:
+            held = np.asarray(value)
+            found[node].append(held.reshape(-1, held.shape[-1]).astype(np.float64))
+
+    for given in arguments:
+        evaluate(func.body, given, NumpySpace(), observe)
+        for p, value in zip(func.params, given, strict=True):
+            observe(p, value)
+    return {n: np.concatenate(rows) for n, rows in found.items() if rows}

@@ -8,7 +8,7 @@ counts as nothing: an infinity there does not become a nan.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.ir import ops
@@ -21,6 +21,7 @@ from stack.passes.blocking.fold import BlockFold
 from stack.passes.blocking.frame import Axis, BlockFrame, NamedTile
 from stack.passes.positions.affine import slope
 from stack.passes.positions.visible import hiding_selects, seen
+from stack.passes.tiling.frame import static
 
 
 @dataclass(frozen=True)
@@ -159,24 +160,35 @@ class _Steps:
         return total
 
 
-def operand_place(state: Node, place: Index, operand: Node, position: int) -> Index:
-    """Where a state's operand is read; the streamed axis is the symbol `streamed`."""
-    k = symbol("streamed", 0, max(int(operand.shape[position]) - 1, 0))  # pyright: ignore
+def operand_place(state: Node, place: Index, key: Dim, side: int = 0) -> Index:
+    """Where an operand of a state is read for a place of the state, and one on the streamed axis.
+
+    Args:
+        place: of the state.
+        key: on the streamed axis.
+        side: which operand.
+    """
     if is_reduction(state):
-        return (*place[:position], k, *place[position:])
+        ((_, position),) = streamed_axes(state)
+        return (*place[:position], key, *place[position:])
     rule = parse_rule(state.attrs["rule"])
     found = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
-    found[rule.reduced[0]] = k
-    side = state.args.index(operand)
+    found[rule.reduced[0]] = key
     return tuple(found[a.names[0]] for a in rule.inputs[side])
+
+
+def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
+    """The operands of a state with their places; the streamed axis is the symbol `streamed`."""
+    for side, (operand, position) in enumerate(streamed_axes(state)):
+        key = symbol("streamed", 0, max(static(operand.shape[position]) - 1, 0))
+        yield operand, operand_place(state, place, key, side)
 
 
 def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
     """Where a node is read in a step; None where that is not at one place."""
     found: set[Index] = set()
     for state in states.results:
-        for operand, position in streamed_axes(state):
-            place = operand_place(state, at[state], operand, position)
+        for operand, place in operands_of(state, at[state]):
             found |= _indices_of(operand, place, target)
     return found.pop() if len(found) == 1 else None
 

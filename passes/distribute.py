@@ -2,7 +2,7 @@
 
 The tile axis is walked in chunks of `width` lanes. Everything between two reductions along it is
 one *sweep*: softmax is three sweeps (max, sum, store), LayerNorm three, a pointwise kernel one.
-A value that is dear to compute and needed in a later sweep is kept in memory of the program; the
+A value that is expensive and needed in a later sweep is kept in memory of the program; the
 rest is computed again from its loads. Serial loops that carry a tile move inside the chunk, so a
 column sum keeps its accumulator in registers.
 """
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import VerifyError
-from stack.ir import ops
 from stack.ir.builder import Builder, constant, rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
@@ -31,12 +30,11 @@ from stack.passes.cpu_loops.chunk import (
     tiles_of,
 )
 from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
-from stack.passes.tiling.frame import COMBINE
+from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Cpu, Target, as_cpu
 
-DEAR = 8  # scalar operations from which a value is kept rather than computed again
 KEEP_SHARE = 1 / 16  # of the second-level cache, for kept values: they should stay near
 
 
@@ -172,14 +170,12 @@ class _Program:
         return [self.memory.get(s, s) for s in self.sinks]
 
     def _worth_keeping(self) -> dict[int, list[Node]]:
-        """For each sweep, the dear values that a later sweep needs as well."""
+        """For each sweep, the expensive values that a later sweep needs as well."""
         room = int(KEEP_SHARE * self.kernel.cpu.cache_bytes)
         keep: dict[int, list[Node]] = {}
         for node, sweeps in self.sweeps.needed().items():
-            op = ops.lookup(node.op)
             size = self.extent * max(1, node.tensor.dtype.bytes) if is_value(node) else 0
-            dear = op.kind == "elementwise" and op.flops >= DEAR
-            if dear and size and len(sweeps) > 1 and size <= room:
+            if is_expensive(node) and size and len(sweeps) > 1 and size <= room:
                 room -= size
                 keep.setdefault(sweeps[0], []).append(node)
         return keep

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stack.ir.types import DType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     LIBRARY_GAIN,
@@ -14,13 +14,11 @@ from stack.passes.blocking.tile_choice import (
     Tile,
     predicted,
     ranked,
-    room_of,
     tiles_of,
 )
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
 from stack.target import Gpu
 
-LEAST = 16  # rows, columns and depth that tensor cores take
 STAGES = 3  # of blocks that nobody measured
 LARGE = 128 * 256  # sums of a program, from which twice the warps hold them
 
@@ -49,7 +47,7 @@ class ProductPolicy(Policy):
         self.domain = Domain(tuple(axes))
         self.rules = Rules(
             {"parallel": ("grid",), "reduction": ("serial",)},
-            units=dict.fromkeys("mnk", LEAST) if is_tall else {},
+            units=dict.fromkeys("mnk", MATRIX) if is_tall else {},
             most={"b": 1},
             options=("warps", "stages", "persistent"),
             words=tuple(self.others),
@@ -87,7 +85,7 @@ class ProductPolicy(Policy):
         tile = self._tile(schedule)
         found = [
             Need("threads", tile.warps * WARP, self.gpu.threads),
-            Need("bytes of shared memory", tile.stages * self._step(tile), room_of(self.gpu)),
+            Need("bytes of shared memory", tile.stages * self._step(tile), self.gpu.operand_bytes),
         ]
         sums = tile.rows * tile.lanes * tile.products
         if tile.rows > 1:
@@ -96,7 +94,7 @@ class ProductPolicy(Policy):
 
     def _limited(self, schedule: Schedule) -> Schedule:
         """With as many stages as shared memory has room for, at least one."""
-        room = room_of(self.gpu) // max(1, self._step(self._tile(schedule)))
+        room = self.gpu.operand_bytes // max(1, self._step(self._tile(schedule)))
         return replace(schedule, stages=max(1, min(schedule.stages, room)))
 
     def _tile(self, schedule: Schedule) -> Tile:

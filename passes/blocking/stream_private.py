@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.node import Node, topological
-from stack.ir.ops import lookup
 from stack.ir.traits import is_constant, is_contraction, is_reduction, repeats
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.limits import operand_place
@@ -21,17 +20,13 @@ from stack.passes.blocking.stream_lanes import loose_states
 from stack.passes.blocking.stream_states import StreamStates
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.values import at_place
-from stack.passes.tiling.frame import COMBINE, wide
-
-EXPENSIVE = 8  # operations that each element would be corrected by
+from stack.passes.tiling.frame import COMBINE, is_expensive, wide
 
 
 def is_lane_private(stream: Node) -> bool:
     """Whether the places of a step run by themselves."""
     states, correct, _ = stream.blocks
-    if any(map(is_contraction, states.nodes)) or any(
-        lookup(n.op).flops >= EXPENSIVE for n in correct.nodes
-    ):
+    if any(map(is_contraction, states.nodes)) or any(map(is_expensive, correct.nodes)):
         return False
     if any(not is_reduction(s) or not s.dtype.is_float for s in states.results):
         return False

@@ -12,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stack.ir import ops
 from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbol
@@ -26,10 +25,9 @@ from stack.passes.blocking.values import Reader
 from stack.passes.exact_tiling.stream_axes import StreamAxes
 from stack.passes.exact_tiling.stream_results import StreamResults
 from stack.passes.positions.assumed import Assumed, assumed
-from stack.passes.tiling.frame import COMBINE, CannotTile, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, is_expensive, wide
 from stack.target import Target, as_cpu
 
-DEAR = 8  # operations on an element from which a value is kept from one sweep to the next
 PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
 VECTORS = (4, 2, 1)  # registers that hold the rows of a program
 
@@ -220,8 +218,8 @@ class StreamTiler(StreamResults):
         new = list(old)
         levels = self.levels()
         for level in levels:
-            dear = [] if level is levels[-1] else self._dear(level)
-            parts = self._sweep([states[j] for j in level], dear)
+            expensive = [] if level is levels[-1] else self._expensive(level)
+            parts = self._sweep([states[j] for j in level], expensive)
             for j in level:
                 state = states[j]
                 new[j] = self._merged(j, old[j], parts[state])
@@ -231,16 +229,16 @@ class StreamTiler(StreamResults):
 
     # ---- one panel
 
-    def _dear(self, level: Sequence[int]) -> list[Node]:
-        """What a sweep reduces that is dear, and that a later one computes again."""
+    def _expensive(self, level: Sequence[int]) -> list[Node]:
+        """What a sweep reduces that is expensive, and that a later one computes again."""
         states = [self.states.results[j] for j in level]
         found = [s.args[0] for s in states if is_reduction(s)]
-        return [n for n in dict.fromkeys(found) if any(map(_is_dear, topological([n])))]
+        return [n for n in dict.fromkeys(found) if any(map(is_expensive, topological([n])))]
 
-    def _sweep(self, states: Sequence[Node], dear: Sequence[Node]) -> dict[Node, NamedTile]:
+    def _sweep(self, states: Sequence[Node], expensive: Sequence[Node]) -> dict[Node, NamedTile]:
         """For each state its part of the panel; of a wide one, what the columns multiply.
 
-        Values of `dear` are kept for later sweeps.
+        Values of `expensive` are kept for later sweeps.
         """
         self.key = self.loop_axis("k", self.size)
         key = add(self.first, self.key.place)
@@ -263,7 +261,7 @@ class StreamTiler(StreamResults):
                 init.append(self.spread_over(start, [self.lane]))
                 kinds.append(COMBINE[kind])
         places: list[Index] = []
-        for node in dear:
+        for node in expensive:
             state = next(s for s in states if s.args[0] is node)
             places.append(operand_place(state, self._place(state), key))
             values.append(lambda n=node, i=places[-1]: self.value(n, i))
@@ -281,7 +279,7 @@ class StreamTiler(StreamResults):
             ]
 
         made = self.along(self.key, init, body, "held")
-        for node, place, memory in zip(dear, places, made[len(states) :], strict=True):
+        for node, place, memory in zip(expensive, places, made[len(states) :], strict=True):
             self.known[node] = self._kept(node, place, memory.node)
         return dict(zip(states, made, strict=False))
 
@@ -339,11 +337,6 @@ class StreamTiler(StreamResults):
         made = self.in_tiles(self.roles.columns, old.node, tile, again=False)
         self.known[self.correct.params[j]] = _gone
         return NamedTile(made)
-
-
-def _is_dear(node: Node) -> bool:
-    op = ops.lookup(node.op)
-    return op.kind == "elementwise" and op.flops >= DEAR
 
 
 def _gone(index: Index) -> NamedTile:

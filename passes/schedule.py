@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.imports import function_of
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.blocking.policies import block_policy
 from stack.passes.blocking.unfused import UNFUSED
@@ -22,7 +22,16 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.schedule import Choice, Policy, Schedule, given_for, is_pattern, with_schedules
+from stack.schedule import (
+    PART,
+    Choice,
+    Policy,
+    Schedule,
+    given_for,
+    is_pattern,
+    of_part,
+    with_schedules,
+)
 from stack.target import Gpu, Target, as_cpu, as_gpu
 
 
@@ -62,6 +71,7 @@ class WriteSchedules(Pass):
     """
 
     name: ClassVar[str] = "schedule"
+    takes_schedules: ClassVar[bool] = True
     loops: str = "blocks"
     most: int = 1
 
@@ -86,8 +96,10 @@ class _Writer:
         self.refused: dict[str, str] = {}  # groups, and why they have no such kernel
         self.names: dict[str, None] = {}  # of what has a choice
         self.taken: set[str] = set()  # entries of what is given
+        self.values: set[str] = set()  # names in the function
 
     def run(self, func: Func) -> Func:
+        self.values = {block.names.get(node, "") for block, node in walk(func.body)}
         made = Func(func.name, self._block(func.body), func.level)
         for name in self.log.schedules.keys() - self.taken:
             if name in self.refused:
@@ -108,6 +120,8 @@ class _Writer:
                 self.log.choices.append(Choice(name, "", f"no kernel of its own: {why}"))
                 continue
             if policy is None:
+                what = node.attrs.get("name", node.op)
+                self.refused.setdefault(name, f"there is one way to compute {what}")
                 continue
             self.names[f"%{name}"] = None
             found = self._given(policy, lines, name, str(node.attrs.get("name", "")))
@@ -119,10 +133,13 @@ class _Writer:
 
     def _given(self, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
         """The schedule that somebody wrote for a group of these names. Raises UsageError."""
-        entry, text = given_for(self.log.schedules, *names)
-        if not text:
-            return []
+        is_part = names[0].endswith(PART)
+        entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
+        if not text or names[0] + PART in self.values:
+            return []  # the sum of parts that have it
         given = Schedule.parse(text)
+        if is_part:
+            given = of_part(given)
         if is_pattern(entry) and any(policy.domain.axis(s.axis) is None for s in given.splits):
             return []  # it is for others
         self.taken.add(entry)

@@ -89,8 +89,12 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
         shown = str(split).partition("=")[2]
         if split.block < 1:
             return f"a block of {split.block} elements"
-        if axis.kind != "parallel" and split.binding == "grid" and axis.whole:
-            return f"{shown} would divide it among programs, and {axis.whole}"
+        if axis.kind != "parallel" and split.binding == "grid" and "grid" not in allowed:
+            whole = axis.whole or (
+                f"a group has all {axis.extent} elements: on GPUs, pass split_reductions makes"
+                " parts before groups are formed"
+            )
+            return f"{shown} would divide it among programs, and {whole}"
         if split.binding not in allowed:
             known = ", ".join(allowed) or "nothing"
             return f"{shown}: a {axis.kind} axis of this kernel is bound to {known}"

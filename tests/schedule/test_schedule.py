@@ -226,7 +226,7 @@ def test_what_a_program_does_not_have() -> None:
         (
             product,
             "k=64@grid",
-            "axis k: 64@grid: a reduction axis .* is bound to serial",
+            "axis k: 64@grid would divide it among programs, and a group has all 512 elements",
         ),
         (product, "library", "'library' cannot stand in place"),
         (stream, "n=64", "no axis 'n'; its domain has b"),
@@ -471,7 +471,7 @@ def test_rows_follow_their_schedule(shape: tuple[int, int], axis: int, text: str
     ("text", "why"),
     [
         ("r=64@lane", "axis r: lanes hold 128 elements, all or none"),
-        ("r=16@grid", "axis r: 16@grid: a reduction axis of this kernel is bound to serial, lane"),
+        ("r=16@grid", "axis r: 16@grid would divide it among programs, .* all 100 elements"),
         ("stages=2", "stages=2: nothing is walked in steps"),
         ("i=1024", "131072 registers for a tile, and a program has 65536"),
         ("j=4", "no axis 'j'"),

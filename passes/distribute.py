@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import VerifyError
-from stack.ir.builder import Builder, constant, rebuild
+from stack.ir.builder import constant, rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.ir.space import identity
@@ -31,6 +31,7 @@ from stack.passes.cpu_loops.chunk import (
 )
 from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
 from stack.passes.tiling.frame import COMBINE, is_expensive
+from stack.passes.tiling.loops import Rebuilt, index, items
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Cpu, Target, as_cpu
@@ -95,21 +96,20 @@ def check_lines(block: Block) -> None:
             raise VerifyError(rule, print_node(node, block), block.locs.get(node, ()))
 
 
-class _Kernel:
+class _Kernel(Rebuilt):
     """Walks the grid loops down to the program, distributes it, and builds the loops again.
 
     `is_done` says that the program is vectors already.
     """
 
     def __init__(self, block: Block, width: int, cpu: Cpu, is_done: bool = False) -> None:
-        self.old, self.cpu = block, cpu
+        super().__init__(block)
+        self.cpu = cpu
         self.width = width
         self.is_done = is_done
-        self.b = Builder()
         if is_done:  # its nodes stay, with their names and source lines
             self.b.names.update(block.names)
             self.b.locs.update(block.locs)
-        self.count = 0
 
     def block(self) -> Block:
         results = self._level(self.old, self.old.params)
@@ -122,25 +122,7 @@ class _Kernel:
         inner = loop.blocks[0]
         new = Block(inner.params, self._level(inner, inner.params))
         node = self.b.op("loop", loop.args, {"kind": "parallel"}, (new,))
-        return self.items(node)
-
-    def items(self, node: Node) -> list[Node]:
-        """All results of a node."""
-        if not isinstance(node.type, TupleType):
-            return [node]
-        return [self.b.item(node, index=i) for i in range(len(node.type.items))]
-
-    def fresh(self, hint: str) -> str:
-        """A name for a variable that no other has."""
-        self.count += 1
-        return f"{hint.split('__')[0]}__{self.count}"
-
-    def note(self, old: Node, new: Node) -> None:
-        """Keep name and source lines."""
-        if old in self.old.names:
-            self.b.names.setdefault(new, self.old.names[old])
-        if old in self.old.locs:
-            self.b.locs.setdefault(new, self.old.locs[old])
+        return items(self.b, node)
 
 
 class _Program:
@@ -238,7 +220,7 @@ class _Program:
         width: int,
     ) -> tuple[list[Node], list[Node]]:
         fresh = self.kernel.fresh
-        counter = Node("var", (), {"name": fresh("c"), "extent": chunks}, TensorType(I64, ()))
+        counter = index(fresh("c"), chunks)
         vector_types = [TensorType(f.dtype, (width,), "tile") for f in folds]
         starts = [
             self.b.broadcast(constant(identity(f.attrs["kind"], f.dtype), f.dtype), axes=(), type=t)
@@ -254,7 +236,7 @@ class _Program:
         ]
         block = Block((counter, *accs, *held), [*sums, *after])
         loop = self.b.op("loop", [*starts, *memories], {"kind": "serial"}, (block,))
-        results = self.kernel.items(loop)
+        results = items(self.b, loop)
         return results[: len(folds)], results[len(folds) :]
 
     def _chunk(

@@ -42,9 +42,10 @@ def segments(
 ) -> list[Segment]:
     """The loops of a stream, in order."""
     for select, visible in hiding_selects(states):
-        found = _limits(frame, states, at, select, visible, block, count)
-        if found:
-            return found
+        lines = _lines(frame, states, at, select, visible, block * count)
+        if lines is not None:
+            step = _Steps(frame, block, count)
+            return _limits(step, lines, _alike(states, select, at, lines), visible)
     return [Segment()]
 
 
@@ -64,8 +65,7 @@ def _lines(
     at: Mapping[Node, Index],
     select: Node,
     visible: int,
-    block: int,
-    count: int,
+    extent: int,
 ) -> _Lines | None:
     index = index_in_pass(states, at, select)
     if index is None:
@@ -85,7 +85,7 @@ def _lines(
     for limit in shown.limits:
         value = frame.value(limit.value, limit.at)
         extreme = frame.fold(value, "min" if limit.sign > 0 else "max", value.axes)
-        data = frame.data_symbol(extreme if value.axes else value, count * block + 1)
+        data = frame.data_symbol(extreme if value.axes else value, extent + 1)
         place = add(mul(data, limit.scale), limit.moved)
         if limit.sign > 0:
             lines.lower.append((place, place))
@@ -94,19 +94,14 @@ def _lines(
     return lines if lines.lower or lines.upper else None
 
 
-def _limits(
-    frame: BlockFold,
-    states: Block,
-    at: Mapping[Node, Index],
-    select: Node,
-    visible: int,
-    block: int,
-    count: int,
-) -> list[Segment]:
-    lines = _lines(frame, states, at, select, visible, block, count)
-    if lines is None:
-        return []
-    step = _Steps(frame, block, count)
+def _alike(states: Block, select: Node, at: Mapping[Node, Index], lines: _Lines) -> list[Node]:
+    """The selects that the condition of one decides too, at the same places."""
+    alike = [n for n in states.nodes if choice(n) and n.args[0] is select.args[0]]
+    return [n for n in alike if index_in_pass(states, at, n) == lines.index]
+
+
+def _limits(step: _Steps, lines: _Lines, alike: Sequence[Node], visible: int) -> list[Segment]:
+    count = step.count
     first = step.most([step.down(a) for a, _ in lines.lower], 0)
     end = step.least([step.up(a) for a, _ in lines.upper], count)
     if not lines.exact:
@@ -115,8 +110,7 @@ def _limits(
     inner = step.most([inner, first], 0)
     outer = step.least([step.down(b) for _, b in lines.upper], count)
     outer = step.most([step.least([outer, end], count), inner], 0)
-    alike = [n for n in states.nodes if choice(n) and n.args[0] is select.args[0]]
-    fixed = {n: n.args[visible] for n in alike if index_in_pass(states, at, n) == lines.index}
+    fixed = {n: n.args[visible] for n in alike}
     found_segments: list[Segment] = []
     if lines.lower:
         found_segments.append(Segment((first.node, inner.node)))

@@ -16,10 +16,11 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import DType, TensorType
 from stack.ir.warp_ops import LINE_BYTES, VECTOR_BYTES, WARP
-from stack.passes.gpu_loops.frame import CannotDistribute, index
+from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.operand import Operand, line
 from stack.passes.gpu_loops.staged import LEAST_WARPS, MOST_WARPS, Staged
 from stack.passes.tiling.frame import power_of_two
+from stack.passes.tiling.loops import index
 
 UNROLLED = 8  # steps of depth whose code the nearest instruction cache holds
 DOWN, ACROSS = 4, 8  # threads of a warp below and beside each other

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.warp_ops import COPIES, VECTOR_BYTES
-from stack.passes.gpu_loops.frame import CannotDistribute, index
+from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.gemm import Product
 from stack.passes.gpu_loops.operand import Operand, line, share
+from stack.passes.tiling.loops import index
 
 LEAST_WARPS = 4  # of a tile: a multiprocessor has as many schedulers
 MOST_WARPS = 8  # of a tile: more have few sums each, and read more for every product

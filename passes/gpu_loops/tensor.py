@@ -15,9 +15,10 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
 from stack.ir.warp_ops import MATRIX, WARP
-from stack.passes.gpu_loops.frame import CannotDistribute, index
+from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.operand import Operand, line
 from stack.passes.gpu_loops.staged import LEAST_WARPS, MOST_WARPS, Staged
+from stack.passes.tiling.loops import index
 
 DEPTH = 32
 PAD = 8  # elements: rows of eight matrices start in different banks

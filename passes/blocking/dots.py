@@ -21,7 +21,7 @@ from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, power_of_two, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
-LOG2E = 1.4426950408889634
+LOG2E = 1.4426950408889634  # exp(x) is exp2(x * this)
 EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
 

@@ -26,7 +26,6 @@ from stack.target import Gpu
 # another array; what is left of it where another tile runs meanwhile
 PROLOGUE, READING, HIDDEN = 1, 2, 1 / 3
 ACROSS_WAITS = 2  # likewise of a row, where lines are summed across: each element changes threads
-MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
 
 

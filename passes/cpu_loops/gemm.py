@@ -25,10 +25,9 @@ from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 from stack.target import Cpu
 
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
-
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
-IMBALANCE = 0.1
+IMBALANCE = 0.1  # of the work, which threads may wait for one of them
 
 
 def find_dot(block: Block) -> Node | None:

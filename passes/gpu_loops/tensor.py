@@ -20,10 +20,10 @@ from stack.passes.gpu_loops.operand import Operand, line
 from stack.passes.gpu_loops.staged import LEAST_WARPS, MOST_WARPS, Staged
 from stack.passes.tiling.loops import index
 
-DEPTH = 32
+DEPTH = 32  # of a block: two instructions, before the next one is awaited
 PAD = 8  # elements: rows of eight matrices start in different banks
 WARP_TILE = 1024  # elements from which a warp reads few operands for each product
-RESULT_LANES = 4
+RESULT_LANES = 4  # of a vector of sums that leaves: 16 bytes
 
 
 class Tensor(Staged):

@@ -22,7 +22,7 @@ from stack.passes.gpu_loops.operand import Operand, line, share
 from stack.passes.tiling.frame import power_of_two
 from stack.passes.tiling.loops import index
 
-MOST_WARPS = 32
+MOST_WARPS = 32  # of a block of threads, on all GPUs
 ACROSS = 16  # threads below and beside each other, each with groups of sums
 
 

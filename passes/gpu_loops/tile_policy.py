@@ -25,7 +25,7 @@ from stack.schedule import (
 )
 from stack.target import Gpu
 
-STAGES = 3
+STAGES = 3  # blocks of depth in shared memory: one is multiplied, two are on their way
 EDGE_COST = 48  # of a row or column of a tile, in products at one depth
 BLOCK_COST = 2000  # of a tile
 # of tiles by bits of an element; tensor cores multiply those of 16

@@ -19,7 +19,7 @@ from stack.passes.sharding.cells import Path, Program, Value
 from stack.passes.sharding.choose import best_choice
 from stack.passes.sharding.route import Route, places, route
 
-STAY = Route((), 0, 0)
+STAY = Route((), 0, 0)  # no steps, no bytes, no time
 
 
 @dataclass(frozen=True)

@@ -36,12 +36,12 @@ from stack.target import Gpu, Target, as_cpu, as_gpu
 
 
 def _threads_policy(group: Node, target: Target | None) -> Policy | None:
-    """Staged products have tiles of their own; all else is kernels of blocks."""
+    """Staged products have tiles of their own; all else is kernels of blocks, in one grid."""
     gpu = as_gpu(target)
     staged = staged_policy(group, gpu)
     if staged is not None and is_staged(group, gpu):
         return staged
-    blocks = block_policy(group, gpu)
+    blocks = block_policy(group, gpu, tails=False)
     return WithForms(blocks, staged) if blocks is not None and staged is not None else blocks
 
 

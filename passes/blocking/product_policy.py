@@ -30,10 +30,16 @@ class ProductPolicy(Policy):
         product: its extents, and what follows it.
         dtype: of its operands.
         others: seconds of what may stand in place of a kernel, by word.
+        tails: whether programs behind the whole waves may have smaller blocks.
     """
 
     def __init__(
-        self, product: Product, dtype: DType, gpu: Gpu, others: Mapping[str, float] | None = None
+        self,
+        product: Product,
+        dtype: DType,
+        gpu: Gpu,
+        others: Mapping[str, float] | None = None,
+        tails: bool = True,
     ) -> None:
         self.product, self.dtype, self.gpu = product, dtype, gpu
         self.others = others or {}
@@ -51,12 +57,13 @@ class ProductPolicy(Policy):
             most={"b": 1},
             options=("warps", "stages", "persistent"),
             words=tuple(self.others),
+            tails=tails,
         )
 
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         found = {
             self._limited(tile.schedule): predicted(tile, self.product, self.dtype, self.gpu)
-            for tile in ranked(self.product, self.dtype, self.gpu)
+            for tile in self._ranked()
         }
         found |= {Schedule(instead=w): Prediction(s) for w, s in self.others.items()}
         # a library is taken where it is surely faster
@@ -71,7 +78,7 @@ class ProductPolicy(Policy):
     def complete(self, given: Schedule) -> Schedule:
         if given.instead:
             return given
-        best = ranked(self.product, self.dtype, self.gpu)[0].schedule
+        best = self._ranked()[0].schedule
         made = given.filled(replace(best, warps=0, stages=0))
         if all(made.block(axis) == best.block(axis) for axis in "mn"):
             warps, stages = best.warps, best.stages
@@ -91,6 +98,10 @@ class ProductPolicy(Policy):
         if tile.rows > 1:
             found.append(Need("registers for sums", sums, self.gpu.registers // 2))
         return found
+
+    def _ranked(self) -> list[Tile]:
+        found = ranked(self.product, self.dtype, self.gpu)
+        return [tile for tile in found if self.rules.tails or not tile.last]
 
     def _limited(self, schedule: Schedule) -> Schedule:
         """With as many stages as shared memory has room for, at least one."""

@@ -43,11 +43,6 @@ class Threads(Rebuilt):
         """Positions of the grid."""
         return math.prod(extent_of(loop) for loop in self.nest)
 
-    @property
-    def outputs(self) -> list[Node]:
-        """The output memories as the program knows them."""
-        return list(self.program.params[1:]) if self.nest else self._own_outputs()
-
     def _own_outputs(self) -> list[Node]:
         return list(self.old.params[-len(self.old.results) :])
 

@@ -37,6 +37,7 @@ class Rules:
         options: those that it follows.
         words: what may stand in its place.
         ordered: whether programs are numbered along the axes in the order of the domain.
+        tails: whether programs at the end of an axis may have smaller blocks.
     """
 
     bindings: Mapping[str, tuple[str, ...]]
@@ -47,6 +48,7 @@ class Rules:
     options: tuple[str, ...] = ("warps", "stages")
     words: tuple[str, ...] = ()
     ordered: bool = False
+    tails: bool = True
 
 
 def why_illegal(
@@ -104,6 +106,8 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
                 return why
         if split.tail and split.binding != "grid":
             return f"{shown}: only blocks of programs have a tail"
+        if split.tail and not rules.tails:
+            return f"{shown}: all programs of this target have blocks of one size, {split.block}"
         if outer and (split.block > outer or outer % split.block):
             return f"a block of {split.block} does not divide the one around it, {outer}"
         outer = split.block

@@ -10,7 +10,7 @@ import pytest
 
 from stack.cli import main
 from stack.demos.gemm_ladder import LADDER, Rung, kernel_of, lowered, matmul
-from stack.errors import UsageError
+from stack.errors import KernelRefused, UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.node import walk
 from stack.passes.blocking.policies import block_policy
@@ -206,6 +206,25 @@ def test_blocks_need_not_be_powers_of_two_everywhere() -> None:
     rules = Rules({"parallel": ("grid",)}, free=("m",), units={"m": 12})
     assert why_illegal(Schedule.parse("m=24@grid"), DOMAIN, rules) == ""
     assert "32 is no multiple of 12" in why_illegal(Schedule.parse("m=32@grid"), DOMAIN, rules)
+
+
+def test_programs_of_one_grid_have_blocks_of_one_size() -> None:
+    """On `cuda`, where the model would cut the rows that whole waves leave on `triton`."""
+    b = Builder()
+    x, w = param("x", tensor("bf16", 16384, 28672)), param("w", tensor("bf16", 28672, 8192))
+    func = (
+        Pipeline("fuse")
+        .run(b.func("main", [x, w], [b.max(b.dot(x, w, rule="m k, k n -> m n"), 0.0)]))
+        .func
+    )
+    (usual,) = Pipeline("schedule").run(func).func.nodes
+    (held,) = Pipeline("schedule{loops=warps}").run(func).func.nodes
+    assert Schedule.parse(schedules_of(usual)[0]).tail("m")
+    assert not Schedule.parse(schedules_of(held)[0]).tail("m")
+    with pytest.raises(UsageError, match=r"axis m: 128\+64@grid: .* one size, 128"):
+        given(func, "m=128+64 n=128", "schedule{loops=warps}")
+    with pytest.raises(KernelRefused, match="blocks of two sizes"):
+        Pipeline("schedule,blocks,distribute_gpu").run(func)
 
 
 def test_what_a_program_does_not_have() -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -27,6 +29,14 @@ def _no_gpu() -> str | None:
     import torch
 
     return None if torch.cuda.is_available() else "needs a CUDA device"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def young() -> Iterator[None]:
+    """A collection inside of a test does not walk what all tests before it left in the process."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture

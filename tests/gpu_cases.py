@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from kernel_cases import program
+from product_cases import causal, gate, residual, row_scale, two_results
 
 from stack.ir import DTYPES, Builder, Func, Node, ops, param, tensor
 from stack.ir.axes import parse_rule
@@ -48,32 +49,6 @@ def bias_gelu(b: Builder, x: Node, w: Node, bias: Node) -> Node:
     y = b.dot(x, w, rule="m k, n k -> m n")
     y = b.add(y, b.broadcast(bias, axes=(1,), type=y.type))
     return b.mul(b.mul(y, 0.5), b.add(b.erf(b.mul(y, 0.70710678)), 1.0))
-
-
-def residual(b: Builder, x: Node, w: Node, r: Node) -> Node:
-    return b.add(r, b.dot(x, w, rule="m k, k n -> m n"))
-
-
-def gate(b: Builder, x: Node, w: Node, g: Node) -> Node:
-    y = b.dot(x, w, rule="m k, n k -> m n")
-    return b.mul(b.mul(y, b.sigmoid(y)), g)
-
-
-def row_scale(b: Builder, x: Node, w: Node, s: Node) -> Node:
-    y = b.dot(x, w, rule="m k, k n -> m n")
-    return b.mul(y, b.broadcast(s, axes=(0,), type=y.type))
-
-
-def causal(b: Builder, q: Node, k: Node) -> Node:
-    y = b.mul(b.dot(q, k, rule="h s d, h t d -> h s t"), 0.125)
-    row = b.iota(axis=1, type=tensor("i64", *y.shape))
-    column = b.iota(axis=2, type=tensor("i64", *y.shape))
-    return b.select(b.ge(row, column), y, -np.inf)
-
-
-def two_results(b: Builder, x: Node, w: Node) -> tuple[Node, Node]:
-    y = b.dot(x, w, rule="m k, k n -> m n")
-    return y, b.exp(y)
 
 
 EPILOGUES: list[tuple[Build, list[Shape]]] = [

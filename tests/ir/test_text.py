@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import random
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from counted import calls_of
 from random_funcs import NAMES, kernel_func, random_func
 
 from stack.errors import ParseError
@@ -337,13 +337,18 @@ HARD = {
 
 
 @pytest.mark.parametrize("what", HARD)
-def test_hard_texts_fail_fast(what: str) -> None:
-    start = time.perf_counter()
-    with pytest.raises(ParseError) as caught:
-        parse(HARD[what])
-    assert time.perf_counter() - start < 2
-    assert caught.value.line >= 1
-    assert caught.value.column >= 1
+def test_hard_texts_fail_early(what: str) -> None:
+    def read() -> None:
+        with pytest.raises(ParseError) as caught:
+            parse(HARD[what])
+        found.append(caught.value)
+
+    found: list[ParseError] = []
+    _, calls = calls_of(read)
+    (error,) = found
+    assert calls < 1000 + 100 * len(HARD[what])
+    assert error.line >= 1
+    assert error.column >= 1
 
 
 def test_polynomials_that_explode_fail_fast() -> None:
@@ -426,7 +431,6 @@ def test_mutated_texts_give_a_function_or_a_parse_error(part: int) -> None:
     texts = [str(random_func(seed, 8, symbolic=bool(seed % 2))) for seed in range(part, 200, 8)]
     texts += [str(kernel_func()), GOOD]
     parsed = 0
-    start = time.perf_counter()
     for count in range(300):
         text = rng.choice(texts)
         for _ in range(rng.choice([1, 1, 1, 2, 4])):
@@ -441,7 +445,6 @@ def test_mutated_texts_give_a_function_or_a_parse_error(part: int) -> None:
             parsed += 1
             reads_back(func)
     assert parsed
-    assert time.perf_counter() - start < 60
 
 
 # ---- the graph behind it

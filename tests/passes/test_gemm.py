@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from kernel_cases import program
+from product_cases import causal, gate, residual, row_scale, two_results
 
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.axes import parse_rule
@@ -103,32 +104,6 @@ def gelu_bias(b: Builder, x: Node, w: Node, bias: Node) -> Node:
     return b.mul(b.mul(y, 0.5), b.add(b.tanh(inner), 1.0))
 
 
-def residual(b: Builder, x: Node, w: Node, r: Node) -> Node:
-    return b.add(r, b.dot(x, w, rule="m k, k n -> m n"))
-
-
-def gate(b: Builder, x: Node, w: Node, g: Node) -> Node:
-    y = b.dot(x, w, rule="m k, n k -> m n")
-    return b.mul(b.mul(y, b.sigmoid(y)), g)
-
-
-def row_scale(b: Builder, x: Node, w: Node, s: Node) -> Node:
-    y = b.dot(x, w, rule="m k, k n -> m n")
-    return b.mul(y, b.broadcast(s, axes=(0,), type=y.type))
-
-
-def masked(b: Builder, q: Node, k: Node) -> Node:
-    y = b.mul(b.dot(q, k, rule="h s d, h t d -> h s t"), 0.125)
-    row = b.iota(axis=1, type=tensor("i64", *y.shape))
-    column = b.iota(axis=2, type=tensor("i64", *y.shape))
-    return b.select(b.ge(row, column), y, -np.inf)
-
-
-def two_results(b: Builder, x: Node, w: Node) -> tuple[Node, Node]:
-    y = b.dot(x, w, rule="m k, k n -> m n")
-    return y, b.exp(y)
-
-
 EPILOGUES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Shape]]] = [
     (gelu_bias, [(9, 20), (100, 20), (100,)]),
     (gelu_bias, [(70, 3000), (64, 3000), (64,)]),
@@ -137,7 +112,7 @@ EPILOGUES: list[tuple[Callable[..., Node | tuple[Node, ...]], list[Shape]]] = [
     (residual, [(1, 20), (20, 64), (1, 64)]),
     (gate, [(13, 20), (33, 20), (13, 33)]),
     (row_scale, [(11, 20), (20, 50), (11,)]),
-    (masked, [(2, 21, 8), (2, 21, 8)]),
+    (causal, [(2, 21, 8), (2, 21, 8)]),
     (two_results, [(9, 20), (20, 48)]),
 ]
 

@@ -8,38 +8,21 @@ import numpy as np
 import pytest
 import torch
 from device_backend import BACKEND
+from executed import agrees, func_of
 from kernel_cases import CASES, Spec, random_array
 
 from stack.backends.device.tensors import adopt
 from stack.errors import StackError
 from stack.frontends.torch_arrays import call_opaque
 from stack.ir import Builder, Func, Node, param, tensor
-from stack.ir.storage import decode, encode
 from stack.run.backend import Executable
 from stack.run.compile import compile_func
 
 
 def check(func: Func, arrays: list[np.ndarray], tolerance: float = 1e-5) -> Executable:
     executable = compile_func(func, BACKEND)
-    expected = func.interpret(*arrays)
-    wanted = expected if isinstance(expected, tuple) else (expected,)
-    stored = [encode(np.asarray(a), p.dtype) for a, p in zip(arrays, func.params, strict=True)]
-    for _ in range(2):  # a second call finds an arena full of old values
-        found = executable.run(stored)
-        for want, got, node in zip(wanted, found, func.results, strict=True):
-            assert got.shape == want.shape
-            values = decode(got, node.dtype)
-            np.testing.assert_allclose(
-                values.astype(np.float64), want.astype(np.float64), rtol=tolerance, atol=tolerance
-            )
+    agrees(executable, func, arrays, tolerance)
     return executable
-
-
-def func_of(build: Callable[..., Node | tuple[Node, ...]], specs: list[Spec]) -> Func:
-    b = Builder()
-    params = [param(f"x{i}", tensor(*s)) for i, s in enumerate(specs)]
-    made = build(b, *params)
-    return b.func("main", params, made if isinstance(made, tuple) else (made,))
 
 
 @pytest.mark.parametrize(("build", "specs"), CASES, ids=lambda c: getattr(c, "__name__", None))

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
+from executed import agrees, func_of
 from kernel_cases import CASES, Spec, random_array
 
 from stack.ir import Builder, Func, Node, param, tensor
-from stack.ir.storage import decode, encode
 from stack.run.compile import compile_func
 from stack.run.record import Run
 
@@ -18,26 +18,8 @@ NO_CACHE = {"cache": False}
 
 def check(func: Func, arrays: list[np.ndarray], tolerance: float = 1e-5) -> Run:
     run = Run("test")
-    executable = compile_func(func, "mlir", run, options=NO_CACHE)
-    expected = func.interpret(*arrays)
-    wanted = expected if isinstance(expected, tuple) else (expected,)
-    stored = [encode(a, p.dtype) for a, p in zip(arrays, func.params, strict=True)]
-    for _ in range(2):  # a second call finds an arena full of old values
-        found = executable.run(stored)
-        for want, got, node in zip(wanted, found, func.results, strict=True):
-            assert got.shape == want.shape
-            values = decode(got, node.dtype).astype(np.float64)
-            np.testing.assert_allclose(
-                values, want.astype(np.float64), rtol=tolerance, atol=tolerance
-            )
+    agrees(compile_func(func, "mlir", run, options=NO_CACHE), func, arrays, tolerance)
     return run
-
-
-def func_of(build: Callable[..., Node | tuple[Node, ...]], specs: list[Spec]) -> Func:
-    b = Builder()
-    params = [param(f"x{i}", tensor(*s)) for i, s in enumerate(specs)]
-    made = build(b, *params)
-    return b.func("main", params, made if isinstance(made, tuple) else (made,))
 
 
 @pytest.mark.parametrize(("build", "specs"), CASES, ids=lambda c: getattr(c, "__name__", None))

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.testing._internal.common_utils as torch_testing
 from torch._functorch.aot_autograd import aot_export_module
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
@@ -66,6 +67,8 @@ RANDOM = frozenset(
     ]
 )
 
+# Samples ask which unittest asks for them, by reading the source of every frame on the stack.
+torch_testing.extract_test_fn = lambda: None
 
 # A function and its arrays (bf16 as float32) to its results.
 Execute = Callable[[Func, list[np.ndarray]], Any]

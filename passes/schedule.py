@@ -15,6 +15,7 @@ from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
+from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.gpu_loops.tile_policy import WithForms, is_staged
 from stack.passes.tile import alone
 from stack.passes.tile_gpu import staged_policy
@@ -32,7 +33,7 @@ from stack.schedule import (
     of_part,
     with_schedules,
 )
-from stack.target import Gpu, Target, as_cpu, as_gpu
+from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 
 def _threads_policy(group: Node, target: Target | None) -> Policy | None:
@@ -45,10 +46,15 @@ def _threads_policy(group: Node, target: Target | None) -> Policy | None:
     return WithForms(blocks, staged) if blocks is not None and staged is not None else blocks
 
 
+def _lines_policy(group: Node, cpu: Cpu) -> Policy | None:
+    """Streams go by panels, products by tiles that vector registers hold."""
+    return PanelPolicy(group, cpu) if is_stream(group) else _worth(gemm_policy(group, cpu), group)
+
+
 # whose kernels follow the schedule: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
-    "cpu": lambda group, target: _worth(gemm_policy(group, as_cpu(target)), group),
+    "cpu": lambda group, target: _lines_policy(group, as_cpu(target)),
     "warps": _threads_policy,
 }
 TOLD = 2  # schedules whose time is told, at least

@@ -23,20 +23,18 @@ from stack.passes.blocking.limits import Segment, operand_place, segments
 from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.blocking.values import Reader
 from stack.passes.exact_tiling.stream_axes import StreamAxes
+from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.exact_tiling.stream_results import StreamResults
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.tiling.frame import COMBINE, CannotTile, is_expensive, wide
 from stack.target import Target, as_cpu
-
-PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
-VECTORS = (4, 2, 1)  # registers that hold the rows of a program
 
 
 class StreamTiler(StreamResults):
     """Builds the kernel of a stream with a product in it.
 
     Args:
-        step: keys of a panel; 0 picks them.
+        step: keys of a panel; 0 follows its schedule.
         target: the CPU.
     """
 
@@ -46,7 +44,9 @@ class StreamTiler(StreamResults):
         if any(wide(s.dtype) != F32 for s in self.states.results):
             raise CannotTile("a state is not held in f32")
         self.roles = StreamAxes(stream)
-        self.step = min(step or _panel(self.extent), self.extent)
+        schedule = PanelPolicy(stream, self.cpu).of(stream)
+        self.tile = schedule.block("m")
+        self.step = min(step or schedule.block("k"), self.extent)
 
     # ---- the kernel
 
@@ -74,11 +74,6 @@ class StreamTiler(StreamResults):
     def _grid(self) -> None:
         """What each iteration variable is in the kernel."""
         row, sizes = self.roles.row, self.roles.sizes
-        if not row:
-            raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
-        lanes = [v * self.cpu.lanes for v in VECTORS]
-        part = 1 << (sizes[row].bit_length() - 1)  # of a register, where there are too few rows
-        self.tile = next((t for t in lanes if t <= sizes[row]), part)
         names = iter("ghijkl")
         for name, size in sizes.items():
             if name not in (self.roles.column, row):
@@ -341,9 +336,3 @@ class StreamTiler(StreamResults):
 
 def _gone(index: Index) -> NamedTile:
     raise CannotTile("a state is corrected by what another one was before")
-
-
-def _panel(extent: int) -> int:
-    """Keys of a panel: a divisor of all keys where there is one near."""
-    near = [s for s in range(PANEL // 2, PANEL + PANEL // 2 + 1) if extent % s == 0]
-    return min(near, key=lambda s: abs(s - PANEL), default=PANEL)

@@ -12,6 +12,7 @@ from stack.cli import main
 from stack.demos.gemm_ladder import LADDER, Rung, kernel_of, lowered, matmul
 from stack.errors import KernelRefused, UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
+from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.passes.blocking.policies import block_policy
 from stack.passes.distribute_gpu import distribute_gpu_kernel
@@ -531,6 +532,36 @@ def test_a_stream_without_a_product_follows_its_schedule() -> None:
     np.testing.assert_allclose(made.interpret(x), func.interpret(x), rtol=1e-5)
     with pytest.raises(UsageError, match="64@grid would divide it among programs, and a result"):
         given(func, "k=64@grid")
+
+
+def test_a_stream_of_panels_follows_its_schedule() -> None:
+    small = parse(ATTENTION.replace("512", "96"))
+    func = Pipeline("canonicalize,stream{min_axis=2,loops=blocks}").run(small).func
+    cpu, name = load("avx2"), name_of(func)
+    draw = np.random.default_rng(0).standard_normal
+    arrays = [round_bf16(draw(p.tensor.shape, dtype=np.float32)) for p in func.params]
+    expected = func.interpret(*arrays)
+    for text, shown in (("k=64", "f32[64, 32] in local"), ("m=8 k=48", "f32[48, 8] in local")):
+        made = Pipeline("schedule{loops=cpu},tile").run(func, target=cpu, schedules={name: text})
+        assert shown in str(made.func)
+    np.testing.assert_allclose(made.func.interpret(*arrays), expected, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("m=24", "axis m: a block of 24 is no power of two"),
+        ("m=64", "axis m: a block of 64, the most is 32"),
+        ("k=64@grid", "axis k: 64@grid would divide it among programs"),
+        ("warps=4", "warps: this kernel has no such choice"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_panels(text: str, why: str) -> None:
+    func = stream()
+    with pytest.raises(UsageError, match=why):
+        Pipeline("schedule{loops=cpu}").run(
+            func, target=load("avx2"), schedules={name_of(func): text}
+        )
 
 
 # ---- the command line

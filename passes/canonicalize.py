@@ -205,6 +205,7 @@ def _or_broadcast_any(node: Node, value: Node) -> Node | None:
     return _or_broadcast(node, value) if value.type == node.type or not value.shape else None
 
 
+# of IEEE 754 formats: digits of a number, and of its exponent
 _EXACT_BITS = {"f16": 11, "bf16": 8, "f32": 24, "f64": 53}
 _EXPONENT_BITS = {"f16": 5, "bf16": 8, "f32": 8, "f64": 11}
 

@@ -2,7 +2,7 @@
 
 The tile axis is walked in chunks of `width` lanes. Everything between two reductions along it is
 one *sweep*: softmax is three sweeps (max, sum, store), LayerNorm three, a pointwise kernel one.
-A value that is dear to compute and needed in a later sweep is kept in memory of the program; the
+A value that is expensive and needed in a later sweep is kept in memory of the program; the
 rest is computed again from its loads. Serial loops that carry a tile move inside the chunk, so a
 column sum keeps its accumulator in registers.
 """
@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.errors import VerifyError
-from stack.ir import ops
-from stack.ir.builder import Builder, constant, rebuild
+from stack.ir.builder import constant, rebuild
 from stack.ir.node import Block, Func, Node
 from stack.ir.printer import print_node
 from stack.ir.space import identity
@@ -31,12 +30,12 @@ from stack.passes.cpu_loops.chunk import (
     tiles_of,
 )
 from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
-from stack.passes.tiling.frame import COMBINE
+from stack.passes.tiling.frame import COMBINE, is_expensive
+from stack.passes.tiling.loops import Rebuilt, index, items
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 from stack.target import Cpu, Target, as_cpu
 
-DEAR = 8  # scalar operations from which a value is kept rather than computed again
 KEEP_SHARE = 1 / 16  # of the second-level cache, for kept values: they should stay near
 
 
@@ -97,21 +96,20 @@ def check_lines(block: Block) -> None:
             raise VerifyError(rule, print_node(node, block), block.locs.get(node, ()))
 
 
-class _Kernel:
+class _Kernel(Rebuilt):
     """Walks the grid loops down to the program, distributes it, and builds the loops again.
 
     `is_done` says that the program is vectors already.
     """
 
     def __init__(self, block: Block, width: int, cpu: Cpu, is_done: bool = False) -> None:
-        self.old, self.cpu = block, cpu
+        super().__init__(block)
+        self.cpu = cpu
         self.width = width
         self.is_done = is_done
-        self.b = Builder()
         if is_done:  # its nodes stay, with their names and source lines
             self.b.names.update(block.names)
             self.b.locs.update(block.locs)
-        self.count = 0
 
     def block(self) -> Block:
         results = self._level(self.old, self.old.params)
@@ -124,25 +122,7 @@ class _Kernel:
         inner = loop.blocks[0]
         new = Block(inner.params, self._level(inner, inner.params))
         node = self.b.op("loop", loop.args, {"kind": "parallel"}, (new,))
-        return self.items(node)
-
-    def items(self, node: Node) -> list[Node]:
-        """All results of a node."""
-        if not isinstance(node.type, TupleType):
-            return [node]
-        return [self.b.item(node, index=i) for i in range(len(node.type.items))]
-
-    def fresh(self, hint: str) -> str:
-        """A name for a variable that no other has."""
-        self.count += 1
-        return f"{hint.split('__')[0]}__{self.count}"
-
-    def note(self, old: Node, new: Node) -> None:
-        """Keep name and source lines."""
-        if old in self.old.names:
-            self.b.names.setdefault(new, self.old.names[old])
-        if old in self.old.locs:
-            self.b.locs.setdefault(new, self.old.locs[old])
+        return items(self.b, node)
 
 
 class _Program:
@@ -172,14 +152,12 @@ class _Program:
         return [self.memory.get(s, s) for s in self.sinks]
 
     def _worth_keeping(self) -> dict[int, list[Node]]:
-        """For each sweep, the dear values that a later sweep needs as well."""
+        """For each sweep, the expensive values that a later sweep needs as well."""
         room = int(KEEP_SHARE * self.kernel.cpu.cache_bytes)
         keep: dict[int, list[Node]] = {}
         for node, sweeps in self.sweeps.needed().items():
-            op = ops.lookup(node.op)
             size = self.extent * max(1, node.tensor.dtype.bytes) if is_value(node) else 0
-            dear = op.kind == "elementwise" and op.flops >= DEAR
-            if dear and size and len(sweeps) > 1 and size <= room:
+            if is_expensive(node) and size and len(sweeps) > 1 and size <= room:
                 room -= size
                 keep.setdefault(sweeps[0], []).append(node)
         return keep
@@ -242,7 +220,7 @@ class _Program:
         width: int,
     ) -> tuple[list[Node], list[Node]]:
         fresh = self.kernel.fresh
-        counter = Node("var", (), {"name": fresh("c"), "extent": chunks}, TensorType(I64, ()))
+        counter = index(fresh("c"), chunks)
         vector_types = [TensorType(f.dtype, (width,), "tile") for f in folds]
         starts = [
             self.b.broadcast(constant(identity(f.attrs["kind"], f.dtype), f.dtype), axes=(), type=t)
@@ -258,7 +236,7 @@ class _Program:
         ]
         block = Block((counter, *accs, *held), [*sums, *after])
         loop = self.b.op("loop", [*starts, *memories], {"kind": "serial"}, (block,))
-        results = self.kernel.items(loop)
+        results = items(self.b, loop)
         return results[: len(folds)], results[len(folds) :]
 
     def _chunk(

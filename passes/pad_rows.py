@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from stack.ir.builder import Builder, constant, make, param
 from stack.ir.node import Block, Node
 from stack.ir.traits import contractions
+from stack.ir.warp_ops import VECTOR_BYTES
 from stack.passes.blocking.tile_choice import PROLOGUE, best_seconds, product_of
 from stack.passes.control import BlockPass
 from stack.passes.tile import group_of
@@ -21,9 +22,6 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, inline_block, replace
 from stack.rewrite.log import Log
 from stack.target import Gpu
-
-WORD = 16  # bytes
-ELEMENT_WISE = 0.2  # of its rate that a product reaches whose operands are read so
 
 
 @dataclass(frozen=True)
@@ -72,7 +70,7 @@ def _group(node: Node) -> Node:
 
 def _is_ragged(x: Node) -> bool:
     row = x.shape[-1] if x.tensor.rank > 1 else 0
-    return isinstance(row, int) and x.dtype.bits == 16 and bool(row * x.dtype.bytes % WORD)
+    return isinstance(row, int) and x.dtype.bits == 16 and bool(row * x.dtype.bytes % VECTOR_BYTES)
 
 
 def _lost(node: Node, gpu: Gpu) -> float:
@@ -83,7 +81,7 @@ def _lost(node: Node, gpu: Gpu) -> float:
         expected = best_seconds(product_of(body, [dot]), dot.args[0].dtype, gpu)
     except CannotTile:
         return 0.0
-    return max(0.0, expected - gpu.launch - PROLOGUE * gpu.latency) * (1 / ELEMENT_WISE - 1)
+    return max(0.0, expected - gpu.launch - PROLOGUE * gpu.latency) * (1 / gpu.element_share - 1)
 
 
 def _copied(x: Node, gpu: Gpu) -> float:
@@ -95,7 +93,7 @@ def _padded(x: Node) -> Node:
     """A group that copies an array into rows of whole words."""
     row: Any = x.shape[-1]
     none = (0,) * x.tensor.rank
-    high = (*none[1:], -row % (WORD // x.dtype.bytes))
+    high = (*none[1:], -row % (VECTOR_BYTES // x.dtype.bytes))
     inner = param("p0", x.type)
     attrs = {"low": none, "high": high, "interior": none}
     made = make("pad", (inner, constant(0, x.dtype)), attrs)

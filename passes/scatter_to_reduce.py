@@ -18,6 +18,7 @@ from stack.ir import ops
 from stack.ir.axes import LETTERS, Index, parse_rule
 from stack.ir.builder import Builder, constant, make
 from stack.ir.dim import Dim, add, mul, substitute, symbol
+from stack.ir.integers import INT32
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.traits import converts, extremum, signs
@@ -27,7 +28,6 @@ from stack.rewrite.engine import Scope, on, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
 
-MAX_PLACES = (1 << 31) - 1  # places are computed in 32 bits
 MOST = 4  # how many times as long as a line of updates the line that takes them may be
 KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}  # of scatters to reductions
 
@@ -245,7 +245,7 @@ def _read(
     sign = line.slopes[unit]
     low, high = _Line({**at.slopes, place: sign}, at.start).range(sizes)
     before, after = max(0, -low), max(0, high - (sizes[unit] - 1))
-    if before + sizes[unit] + after > MAX_PLACES:
+    if before + sizes[unit] + after > INT32[1]:
         return None
     longer = _longer(updates, fill, own.index(unit), before, after)
     moving = [n for n, c in at.slopes.items() if c]

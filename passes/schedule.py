@@ -8,13 +8,14 @@ from typing import ClassVar
 
 from stack.errors import UsageError
 from stack.imports import function_of
-from stack.ir.node import Block, Func, Node
+from stack.ir.node import Block, Func, Node, walk
 from stack.ir.traits import is_contraction, is_generated, is_stream
 from stack.passes.blocking.policies import block_policy
 from stack.passes.blocking.unfused import UNFUSED
 from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
+from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.gpu_loops.tile_policy import WithForms, is_staged
 from stack.passes.tile import alone
 from stack.passes.tile_gpu import staged_policy
@@ -22,24 +23,38 @@ from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
-from stack.schedule import Choice, Policy, Schedule, given_for, is_pattern, with_schedules
-from stack.target import Gpu, Target, as_cpu, as_gpu
+from stack.schedule import (
+    PART,
+    Choice,
+    Policy,
+    Schedule,
+    given_for,
+    is_pattern,
+    of_part,
+    with_schedules,
+)
+from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 
 def _threads_policy(group: Node, target: Target | None) -> Policy | None:
-    """Staged products have tiles of their own; all else is kernels of blocks."""
+    """Staged products have tiles of their own; all else is kernels of blocks, in one grid."""
     gpu = as_gpu(target)
     staged = staged_policy(group, gpu)
     if staged is not None and is_staged(group, gpu):
         return staged
-    blocks = block_policy(group, gpu)
+    blocks = block_policy(group, gpu, tails=False)
     return WithForms(blocks, staged) if blocks is not None and staged is not None else blocks
+
+
+def _lines_policy(group: Node, cpu: Cpu) -> Policy | None:
+    """Streams go by panels, products by tiles that vector registers hold."""
+    return PanelPolicy(group, cpu) if is_stream(group) else _worth(gemm_policy(group, cpu), group)
 
 
 # whose kernels follow the schedule: the policy of a group for a target
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
-    "cpu": lambda group, target: _worth(gemm_policy(group, as_cpu(target)), group),
+    "cpu": lambda group, target: _lines_policy(group, as_cpu(target)),
     "warps": _threads_policy,
 }
 TOLD = 2  # schedules whose time is told, at least
@@ -62,6 +77,7 @@ class WriteSchedules(Pass):
     """
 
     name: ClassVar[str] = "schedule"
+    takes_schedules: ClassVar[bool] = True
     loops: str = "blocks"
     most: int = 1
 
@@ -86,8 +102,10 @@ class _Writer:
         self.refused: dict[str, str] = {}  # groups, and why they have no such kernel
         self.names: dict[str, None] = {}  # of what has a choice
         self.taken: set[str] = set()  # entries of what is given
+        self.values: set[str] = set()  # names in the function
 
     def run(self, func: Func) -> Func:
+        self.values = {block.names.get(node, "") for block, node in walk(func.body)}
         made = Func(func.name, self._block(func.body), func.level)
         for name in self.log.schedules.keys() - self.taken:
             if name in self.refused:
@@ -108,6 +126,8 @@ class _Writer:
                 self.log.choices.append(Choice(name, "", f"no kernel of its own: {why}"))
                 continue
             if policy is None:
+                what = node.attrs.get("name", node.op)
+                self.refused.setdefault(name, f"there is one way to compute {what}")
                 continue
             self.names[f"%{name}"] = None
             found = self._given(policy, lines, name, str(node.attrs.get("name", "")))
@@ -119,10 +139,13 @@ class _Writer:
 
     def _given(self, policy: Policy, lines: tuple[str, ...], *names: str) -> list[str]:
         """The schedule that somebody wrote for a group of these names. Raises UsageError."""
-        entry, text = given_for(self.log.schedules, *names)
-        if not text:
-            return []
+        is_part = names[0].endswith(PART)
+        entry, text = given_for(self.log.schedules, names[0].removesuffix(PART), *names)
+        if not text or names[0] + PART in self.values:
+            return []  # the sum of parts that have it
         given = Schedule.parse(text)
+        if is_part:
+            given = of_part(given)
         if is_pattern(entry) and any(policy.domain.axis(s.axis) is None for s in given.splits):
             return []  # it is for others
         self.taken.add(entry)

@@ -6,7 +6,8 @@ axis becomes (parts, rest): a first stage reduces the rest, a second one the par
 is split-K: the parts become a batch axis, and a sum follows. Partial sums of 16-bit floats are f32.
 A stream runs on parts of its axis too; see `streaming.parts`.
 
-A stage is priced by waves of programs; see `blocking.tile_choice` for products.
+A stage is priced by waves of programs; see `blocking.tile_choice` for products. Where a person
+wrote a schedule for the value, its parts are as that says: `c: k=1024@grid m=64 n=64`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from stack.errors import UsageError
 from stack.ir.axes import LETTERS
 from stack.ir.builder import Builder, constant, make
 from stack.ir.node import Func, Node
 from stack.ir.space import identity
 from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import is_reduction
+from stack.ir.traits import converts, is_item, is_reduction
 from stack.ir.types import DType
 from stack.passes.blocking.reduce import MAX_WHOLE
 from stack.passes.blocking.row_policy import COLUMNS, LOOP_TILE
@@ -33,6 +35,7 @@ from stack.passes.tiling.frame import power_of_two, wide
 from stack.rewrite.engine import Scope, Simple, rewrite
 from stack.rewrite.log import Log
 from stack.rewrite.passes import Pass
+from stack.schedule import PART, part_of
 from stack.target import Gpu
 
 DEPTH = 256  # elements of a contracted axis that a part keeps at least
@@ -55,6 +58,7 @@ class SplitReductions(Pass):
     """
 
     name: ClassVar[str] = "split_reductions"
+    takes_schedules: ClassVar[bool] = True
     parts: int = 0
     streams: bool = True
 
@@ -80,7 +84,8 @@ class SplitReductions(Pass):
         extent = math.prod(sizes[a] for a in axes)
         is_column = source.tensor.rank - 1 not in axes
         lines = is_column and _reduces_lines(source, scope)
-        parts = self.parts
+        asked = _asked(node, "r", extent, scope)
+        parts = asked or self.parts
         if lines and not parts:
             parts = _walk_parts([sizes[a] for a in axes], sizes[-1], scope.log.gpu)
         parts = parts or _best_parts(kept, extent, source.dtype, is_column, scope.log.gpu)
@@ -93,7 +98,11 @@ class SplitReductions(Pass):
             f"{_name(node, scope)}: {extent} elements for each of {kept} in {total} parts,"
             f" for {scope.log.gpu.processors} processors"
         )
-        return _in_stages(node, dict(zip(axes, split, strict=True)))
+        made = _in_stages(node, dict(zip(axes, split, strict=True)))
+        if asked:
+            last = made.args[0] if converts(made) else made
+            _name_part(last.args[0], node, op, scope)
+        return made
 
     # ---- dots
 
@@ -111,7 +120,12 @@ class SplitReductions(Pass):
         if _is_stage(node, scope):
             return None
         depth = sizes[contracted[0]]
-        parts = self.parts or _best_dot_parts(node, inputs, output, sizes, depth, scope.log.gpu)
+        asked = _asked(node, "k", depth, scope)
+        parts = (
+            asked
+            or self.parts
+            or _best_dot_parts(node, inputs, output, sizes, depth, scope.log.gpu)
+        )
         if parts < 2 or depth % parts or depth // parts < LEAST:
             return None
         scope.log.note(
@@ -119,7 +133,11 @@ class SplitReductions(Pass):
             f" {math.prod(sizes[n] for n in output)} elements in {parts} parts,"
             f" for {scope.log.gpu.processors} processors"
         )
-        return _split_dot(node, inputs, output, contracted[0], parts)
+        made = _split_dot(node, inputs, output, contracted[0], parts)
+        if asked:
+            last = made.args[0] if converts(made) else made
+            _name_part(last.args[0], node, op, scope)
+        return made
 
     # ---- streams
 
@@ -127,19 +145,45 @@ class SplitReductions(Pass):
         extent = streamed_extent(node)
         if "part" in node.attrs or not isinstance(extent, int) or not has_parts(node):
             return None
-        asked = -(-extent // (self.parts * LEAST)) * LEAST if self.parts else 0
-        part = asked or best_part(node, scope.log.gpu)
+        asked = _asked(node, "k", extent, scope)
+        parts = asked or self.parts
+        part = -(-extent // (parts * LEAST)) * LEAST if parts else best_part(node, scope.log.gpu)
         if not part or part >= extent:
             return None
         scope.log.note(
             f"{_name(node, scope)}: an axis of {extent} in parts of {part},"
             f" for {scope.log.gpu.processors} processors"
         )
-        return in_parts(node, part)
+        made = in_parts(node, part)
+        if asked:
+            first = made.args[0].args[0] if is_item(made.args[0]) else made.args[0]
+            _name_part(first, node, op, scope)
+        return made
 
 
 def _name(node: Node, scope: Scope) -> str:
     return f"%{scope.block.names.get(node, node.op)}"
+
+
+def _asked(node: Node, axis: str, extent: int, scope: Scope) -> int:
+    """How many parts a schedule by hand gives an axis, 1 for none; 0 where nobody wrote one.
+
+    Raises UsageError for parts that cannot be.
+    """
+    name = scope.block.names.get(node, "")
+    part = part_of(scope.log.schedules, name, axis)
+    if part is None:
+        return 0
+    if part and (part < LEAST or extent % part):
+        rule = f"the least is {LEAST}" if part < LEAST else f"which does not divide {extent}"
+        text = scope.log.schedules[name]
+        raise UsageError(f"%{name}: schedule {text!r}: axis {axis}: parts of {part}, {rule}")
+    return extent // part if part else 1
+
+
+def _name_part(part: Node, node: Node, op: Builder, scope: Scope) -> None:
+    """Call what computes parts after their value: its schedule is for them."""
+    op.names[part] = scope.block.names[node] + PART
 
 
 def _is_stage(node: Node, scope: Scope) -> bool:

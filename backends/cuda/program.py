@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir.node import Block, Node, walk
+from stack.ir.traits import is_item, is_loop
 
 
 def grid_of(block: Block) -> tuple[list[Node], Block]:
     """The grid loops at the top of a kernel, outermost first, and what one program does."""
     found: list[Node] = []
     while True:
-        makers = {r.args[0] if r.op == "item" else r for r in block.results}
+        makers = {r.args[0] if is_item(r) else r for r in block.results}
         if len(makers) != 1:
             return found, block
         (loop,) = makers
-        if loop.op != "loop" or loop.attrs["kind"] != "grid":
+        if not is_loop(loop, "grid"):
             return found, block
         found.append(loop)
         block = loop.blocks[0]

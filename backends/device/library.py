@@ -12,6 +12,7 @@ from stack.ir.builder import block_of
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_fusion
 
 from ..runtime.device import Fill, Library, Make
 from .convolutions import convolution_call
@@ -52,7 +53,7 @@ class DeviceSpace(TorchSpace):
 
 def library_of(node: Node, space: DeviceSpace) -> Library:
     """What runs a library group or a bare tensor op."""
-    body = node.blocks[0] if node.op == "fusion" else block_of(node)
+    body = node.blocks[0] if is_fusion(node) else block_of(node)
     operations = [n for n in body.nodes if n.op != "item"]
     inner = [n for n in operations if n.op != "slice"]
     if len(inner) == 1 and inner[0].op == "dot":

@@ -6,13 +6,14 @@ import re
 from collections.abc import Mapping
 
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_item, is_load
 
 _UNNAMED = re.compile(r"load(_\d+)?")
 
 
 def argument_names(scope: Block, kernel: Node) -> tuple[str, ...]:
     """Names of a kernel's operands and then its results, in the block that it stands in."""
-    items = [n for n in scope.nodes if n.op == "item" and n.args == (kernel,)]
+    items = [n for n in scope.nodes if is_item(n) and n.args == (kernel,)]
     parts = {int(n.attrs["index"]): n for n in items}
     results = [parts.get(i, kernel) for i in range(len(kernel.types))]
     return tuple(_name(scope, n) for n in (*kernel.args, *results))
@@ -21,7 +22,7 @@ def argument_names(scope: Block, kernel: Node) -> tuple[str, ...]:
 def value_name(block: Block, node: Node, memories: Mapping[Node, str]) -> str:
     """The name of a value of a kernel; what is only read from memory has that of the memory."""
     name = block.names.get(node, node.op)
-    is_read = node.op == "load" and _UNNAMED.fullmatch(name) is not None
+    is_read = is_load(node) and _UNNAMED.fullmatch(name) is not None
     return memories.get(node.args[0], name) if is_read else name
 
 

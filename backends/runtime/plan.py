@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from stack.errors import StackError
 from stack.ir.node import Block, Node
+from stack.ir.traits import is_item, is_kernel
 from stack.ir.types import TensorType, TupleType
 
 from .control import CONTROL
@@ -53,7 +54,7 @@ class Plan:
 
     def find(self, node: Node) -> Value:
         """Where the value of a node is."""
-        if node.op == "item":
+        if is_item(node):
             return self.values[node.args[0], int(node.attrs["index"])]
         return self.values[node, 0]
 
@@ -95,7 +96,7 @@ class Plan:
             self._view(node, args[0])
         elif node.op == "custom":
             self._add_library(node, args, self.device.hosted(node))
-        elif node.op == "kernel":
+        elif is_kernel(node):
             self.steps.append(KernelStep(node, args, self._written(node, args), self.load(node)))
         elif node.op in MADE:
             make, capturable = self._made_by(node)
@@ -126,7 +127,7 @@ class Plan:
         """Results of a tuple that no item takes: what a loop carries for itself alone."""
         if not isinstance(node.type, TupleType):
             return set()
-        items = (n for n in self.block.nodes if n.op == "item" and n.args[0] is node)
+        items = (n for n in self.block.nodes if is_item(n) and n.args[0] is node)
         return set(range(len(node.types))) - {int(n.attrs["index"]) for n in items}
 
     def _made(self, node: Node) -> list[Value]:

@@ -13,6 +13,7 @@ from stack.ir.dim import Dim, bounds
 from stack.ir.node import Node
 from stack.ir.traits import converts, divides, is_exponential, is_number, number, repeats, signs
 from stack.ir.types import DType, TensorType
+from stack.ir.warp_ops import MATRIX
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.reduce import BlockReduce, unscaled
 from stack.passes.blocking.window import slopes_of, start_of
@@ -20,8 +21,7 @@ from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, power_of_two, static, wide
 
 MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
-MIN_DOT = 16  # least extent of a tile in a dot
-LOG2E = 1.4426950408889634
+LOG2E = 1.4426950408889634  # exp(x) is exp2(x * this)
 EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
 
@@ -137,9 +137,9 @@ class BlockDots(BlockReduce):
             raise CannotTile("a dot over several axes")
         extent = sizes[summed[-1]]
         if extent <= MAX_CONTRACTED:
-            axis = self.axis("c", extent, max(MIN_DOT, power_of_two(extent)))
+            axis = self.axis("c", extent, max(MATRIX, power_of_two(extent)))
             return self.product(node, _placed(node, index, axis), axis, guard)
-        block = min(self.step, max(MIN_DOT, power_of_two(extent)))
+        block = min(self.step, max(MATRIX, power_of_two(extent)))
         nodes = self.gemms if node in self.gemms else [node]
         kept = self.union([NamedTile(node, tuple(self.tile_axes(d))) for d in index])
         # products of lines are summed place by place, and the places after the loop
@@ -210,7 +210,7 @@ class BlockDots(BlockReduce):
             return self.fold(self._products(parts, axis), "sum", [axis.name])
         rows = next(n for n in left.axes if n != axis.name)
         lanes = next(n for n in right.axes if n != axis.name)
-        if min(self.axes[rows].block, self.axes[lanes].block) < MIN_DOT:
+        if min(self.axes[rows].block, self.axes[lanes].block) < MATRIX:
             raise CannotTile(f"a dot of {self.axes[rows].block} rows")
         names = dict(zip((rows, lanes, axis.name), "mnk", strict=True))
         order = self.sorted([rows, lanes])

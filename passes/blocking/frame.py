@@ -26,12 +26,11 @@ from stack.ir.dim import (
     mul,
     symbol,
 )
+from stack.ir.integers import INT32
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_load, number
 from stack.ir.types import I32, I64, DType, TensorType, TupleType
 from stack.passes.tiling.frame import static
-
-INT32_ELEMENTS = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -396,7 +395,7 @@ def _loaded_bytes(block: Block) -> int:
 
 def index_type(sizes: Sequence[int]) -> DType:
     """The integers of a kernel: 32 bits unless an array has 2^31 elements or more."""
-    return I64 if any(size >= INT32_ELEMENTS for size in sizes) else I32
+    return I64 if any(size > INT32[1] for size in sizes) else I32
 
 
 __all__ = ["Axis", "BlockFrame", "Index", "NamedTile", "index_type"]

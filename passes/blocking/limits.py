@@ -8,7 +8,7 @@ counts as nothing: an infinity there does not become a nan.)
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stack.ir import ops
@@ -21,6 +21,7 @@ from stack.passes.blocking.fold import BlockFold
 from stack.passes.blocking.frame import Axis, BlockFrame, NamedTile
 from stack.passes.positions.affine import slope
 from stack.passes.positions.visible import hiding_selects, seen
+from stack.passes.tiling.frame import static
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,10 @@ def segments(
 ) -> list[Segment]:
     """The loops of a stream, in order."""
     for select, visible in hiding_selects(states):
-        found = _limits(frame, states, at, select, visible, block, count)
-        if found:
-            return found
+        lines = _lines(frame, states, at, select, visible, block * count)
+        if lines is not None:
+            step = _Steps(frame, block, count)
+            return _limits(step, lines, _alike(states, select, at, lines), visible)
     return [Segment()]
 
 
@@ -63,8 +65,7 @@ def _lines(
     at: Mapping[Node, Index],
     select: Node,
     visible: int,
-    block: int,
-    count: int,
+    extent: int,
 ) -> _Lines | None:
     index = index_in_pass(states, at, select)
     if index is None:
@@ -84,7 +85,7 @@ def _lines(
     for limit in shown.limits:
         value = frame.value(limit.value, limit.at)
         extreme = frame.fold(value, "min" if limit.sign > 0 else "max", value.axes)
-        data = frame.data_symbol(extreme if value.axes else value, count * block + 1)
+        data = frame.data_symbol(extreme if value.axes else value, extent + 1)
         place = add(mul(data, limit.scale), limit.moved)
         if limit.sign > 0:
             lines.lower.append((place, place))
@@ -93,19 +94,14 @@ def _lines(
     return lines if lines.lower or lines.upper else None
 
 
-def _limits(
-    frame: BlockFold,
-    states: Block,
-    at: Mapping[Node, Index],
-    select: Node,
-    visible: int,
-    block: int,
-    count: int,
-) -> list[Segment]:
-    lines = _lines(frame, states, at, select, visible, block, count)
-    if lines is None:
-        return []
-    step = _Steps(frame, block, count)
+def _alike(states: Block, select: Node, at: Mapping[Node, Index], lines: _Lines) -> list[Node]:
+    """The selects that the condition of one decides too, at the same places."""
+    alike = [n for n in states.nodes if choice(n) and n.args[0] is select.args[0]]
+    return [n for n in alike if index_in_pass(states, at, n) == lines.index]
+
+
+def _limits(step: _Steps, lines: _Lines, alike: Sequence[Node], visible: int) -> list[Segment]:
+    count = step.count
     first = step.most([step.down(a) for a, _ in lines.lower], 0)
     end = step.least([step.up(a) for a, _ in lines.upper], count)
     if not lines.exact:
@@ -114,8 +110,7 @@ def _limits(
     inner = step.most([inner, first], 0)
     outer = step.least([step.down(b) for _, b in lines.upper], count)
     outer = step.most([step.least([outer, end], count), inner], 0)
-    alike = [n for n in states.nodes if choice(n) and n.args[0] is select.args[0]]
-    fixed = {n: n.args[visible] for n in alike if index_in_pass(states, at, n) == lines.index}
+    fixed = {n: n.args[visible] for n in alike}
     found_segments: list[Segment] = []
     if lines.lower:
         found_segments.append(Segment((first.node, inner.node)))
@@ -159,24 +154,35 @@ class _Steps:
         return total
 
 
-def operand_place(state: Node, place: Index, operand: Node, position: int) -> Index:
-    """Where a state's operand is read; the streamed axis is the symbol `streamed`."""
-    k = symbol("streamed", 0, max(int(operand.shape[position]) - 1, 0))  # pyright: ignore
+def operand_place(state: Node, place: Index, key: Dim, side: int = 0) -> Index:
+    """Where an operand of a state is read for a place of the state, and one on the streamed axis.
+
+    Args:
+        place: of the state.
+        key: on the streamed axis.
+        side: which operand.
+    """
     if is_reduction(state):
-        return (*place[:position], k, *place[position:])
+        ((_, position),) = streamed_axes(state)
+        return (*place[:position], key, *place[position:])
     rule = parse_rule(state.attrs["rule"])
     found = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
-    found[rule.reduced[0]] = k
-    side = state.args.index(operand)
+    found[rule.reduced[0]] = key
     return tuple(found[a.names[0]] for a in rule.inputs[side])
+
+
+def operands_of(state: Node, place: Index) -> Iterator[tuple[Node, Index]]:
+    """The operands of a state with their places; the streamed axis is the symbol `streamed`."""
+    for side, (operand, position) in enumerate(streamed_axes(state)):
+        key = symbol("streamed", 0, max(static(operand.shape[position]) - 1, 0))
+        yield operand, operand_place(state, place, key, side)
 
 
 def index_in_pass(states: Block, at: Mapping[Node, Index], target: Node) -> Index | None:
     """Where a node is read in a step; None where that is not at one place."""
     found: set[Index] = set()
     for state in states.results:
-        for operand, position in streamed_axes(state):
-            place = operand_place(state, at[state], operand, position)
+        for operand, place in operands_of(state, at[state]):
             found |= _indices_of(operand, place, target)
     return found.pop() if len(found) == 1 else None
 

@@ -25,8 +25,10 @@ from stack.schedule import Policy
 from stack.target import Gpu
 
 
-def block_policy(group: Node, gpu: Gpu) -> Policy | None:
+def block_policy(group: Node, gpu: Gpu, tails: bool = True) -> Policy | None:
     """The policy of a fusion or a stream; None where blocks are not a matter of choice.
+
+    `tails` as for `ProductPolicy`.
 
     Raises:
         CannotTile: no kernel of blocks computes it.
@@ -34,14 +36,14 @@ def block_policy(group: Node, gpu: Gpu) -> Policy | None:
     if is_stream(group):
         return StreamTiler(group, target=gpu).policy(stream_index_maps(*group.blocks))
     if any(map(is_contraction, group.blocks[0].nodes)):
-        return product_policy(group, gpu)
+        return product_policy(group, gpu, tails)
     body = group.blocks[0]
     if any(map(is_running, body.nodes)) or space_of(body) is not None:
         return None
     return BlockTiler(group, target=gpu).row_policy()
 
 
-def product_policy(group: Node, gpu: Gpu) -> ProductPolicy:
+def product_policy(group: Node, gpu: Gpu, tails: bool = True) -> ProductPolicy:
     """The policy of a group with a product, and what may take the place of its kernel.
 
     Raises:
@@ -59,4 +61,4 @@ def product_policy(group: Node, gpu: Gpu) -> ProductPolicy:
         others[UNFUSED] = sum(best_seconds(p, dtype, gpu) for p in horizontal)
     elif len(dots) > 1:
         others[UNFUSED] = unfused_seconds(product, dtype, gpu)
-    return ProductPolicy(product, dtype, gpu, others)
+    return ProductPolicy(product, dtype, gpu, others, tails)

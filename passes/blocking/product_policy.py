@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from stack.ir.types import DType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     LIBRARY_GAIN,
@@ -14,13 +14,11 @@ from stack.passes.blocking.tile_choice import (
     Tile,
     predicted,
     ranked,
-    room_of,
     tiles_of,
 )
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule
 from stack.target import Gpu
 
-LEAST = 16  # rows, columns and depth that tensor cores take
 STAGES = 3  # of blocks that nobody measured
 LARGE = 128 * 256  # sums of a program, from which twice the warps hold them
 
@@ -32,10 +30,16 @@ class ProductPolicy(Policy):
         product: its extents, and what follows it.
         dtype: of its operands.
         others: seconds of what may stand in place of a kernel, by word.
+        tails: whether programs behind the whole waves may have smaller blocks.
     """
 
     def __init__(
-        self, product: Product, dtype: DType, gpu: Gpu, others: Mapping[str, float] | None = None
+        self,
+        product: Product,
+        dtype: DType,
+        gpu: Gpu,
+        others: Mapping[str, float] | None = None,
+        tails: bool = True,
     ) -> None:
         self.product, self.dtype, self.gpu = product, dtype, gpu
         self.others = others or {}
@@ -49,16 +53,17 @@ class ProductPolicy(Policy):
         self.domain = Domain(tuple(axes))
         self.rules = Rules(
             {"parallel": ("grid",), "reduction": ("serial",)},
-            units=dict.fromkeys("mnk", LEAST) if is_tall else {},
+            units=dict.fromkeys("mnk", MATRIX) if is_tall else {},
             most={"b": 1},
             options=("warps", "stages", "persistent"),
             words=tuple(self.others),
+            tails=tails,
         )
 
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
         found = {
             self._limited(tile.schedule): predicted(tile, self.product, self.dtype, self.gpu)
-            for tile in ranked(self.product, self.dtype, self.gpu)
+            for tile in self._ranked()
         }
         found |= {Schedule(instead=w): Prediction(s) for w, s in self.others.items()}
         # a library is taken where it is surely faster
@@ -73,7 +78,7 @@ class ProductPolicy(Policy):
     def complete(self, given: Schedule) -> Schedule:
         if given.instead:
             return given
-        best = ranked(self.product, self.dtype, self.gpu)[0].schedule
+        best = self._ranked()[0].schedule
         made = given.filled(replace(best, warps=0, stages=0))
         if all(made.block(axis) == best.block(axis) for axis in "mn"):
             warps, stages = best.warps, best.stages
@@ -87,16 +92,20 @@ class ProductPolicy(Policy):
         tile = self._tile(schedule)
         found = [
             Need("threads", tile.warps * WARP, self.gpu.threads),
-            Need("bytes of shared memory", tile.stages * self._step(tile), room_of(self.gpu)),
+            Need("bytes of shared memory", tile.stages * self._step(tile), self.gpu.operand_bytes),
         ]
         sums = tile.rows * tile.lanes * tile.products
         if tile.rows > 1:
             found.append(Need("registers for sums", sums, self.gpu.registers // 2))
         return found
 
+    def _ranked(self) -> list[Tile]:
+        found = ranked(self.product, self.dtype, self.gpu)
+        return [tile for tile in found if self.rules.tails or not tile.last]
+
     def _limited(self, schedule: Schedule) -> Schedule:
         """With as many stages as shared memory has room for, at least one."""
-        room = room_of(self.gpu) // max(1, self._step(self._tile(schedule)))
+        room = self.gpu.operand_bytes // max(1, self._step(self._tile(schedule)))
         return replace(schedule, stages=max(1, min(schedule.stages, room)))
 
     def _tile(self, schedule: Schedule) -> Tile:

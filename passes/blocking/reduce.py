@@ -73,8 +73,8 @@ Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Place = tuple[Node, tuple[Node | None, ...], int]  # memory, where in it, which tile of a row
 ACROSS = ReductionLoop(4096, 4, 3)  # axes that lie across the lines of memory
 AHEAD_PARTS = 4  # of shared memory, of which such a loop may hold one of steps ahead
-ONCE = ReductionLoop(4096, 8, 3)
-TWICE = ReductionLoop(16384, 32, 0, True)
+ONCE = ReductionLoop(4096, 8, 3)  # of rows that are read once
+TWICE = ReductionLoop(16384, 32, 0, True)  # of rows that a second loop reads again
 PRIVATE = ReductionLoop(8192, 32, 0, True)  # with several running tiles
 WHOLE = ReductionLoop(8192, 32, 0, True)  # of a row whose tiles are all held
 

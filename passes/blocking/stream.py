@@ -11,14 +11,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from stack.ir.axes import Index, parse_rule
-from stack.ir.builder import constant
 from stack.ir.dim import substitute
 from stack.ir.node import Node
-from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import fold_of, is_contraction, is_reduction
 from stack.passes.blocking.branch import branched
 from stack.passes.blocking.frame import Axis, NamedTile
-from stack.passes.blocking.limits import Segment, segments
+from stack.passes.blocking.limits import Segment, operand_place, segments
 from stack.passes.blocking.rasterization import rasterized
 from stack.passes.blocking.reduce import ONCE
 from stack.passes.blocking.stream_grid import GridTiler
@@ -28,6 +26,7 @@ from stack.passes.blocking.stream_varying import varying
 from stack.passes.blocking.values import at_place
 from stack.passes.positions.assumed import Assumed, assumed
 from stack.passes.positions.visible import hidden, hiding_selects
+from stack.passes.tiling.contraction import result_names
 from stack.passes.tiling.frame import COMBINE, CannotTile, power_of_two, wide
 
 
@@ -111,13 +110,7 @@ class StreamTiler(GridTiler):
         self.states, self.hiding = guess.states, dict(hiding_selects(guess.states))
         held = self._pass(inside, block, count)
         self.states, self.hiding = states, {}
-        wrong: NamedTile | None = None
-        for j, floor in guess.floors.items():
-            least = self.fold(held[j], "min", held[j].axes) if held[j].axes else held[j]
-            holds = self.apply("gt", [least, NamedTile(constant(floor, least.dtype))])
-            fails = self.apply("not", [holds])
-            wrong = fails if wrong is None else self.apply("or", [wrong, fails])
-        assert wrong is not None
+        iterations = (self.int(0).node, self.fails(guess, held))
 
         def again(iteration: Node, carried: list[NamedTile]) -> list[NamedTile]:
             if self.extent % block:
@@ -126,7 +119,6 @@ class StreamTiler(GridTiler):
             limits = self._of_part((iteration, self.int(count).node), block, count)
             return self._segment(Segment(limits), self._start(at), at, block, count, ahead=1)
 
-        iterations = (self.int(0).node, self.cast(wrong, self.integer).node)
         return self.steps(1, held, again, "iteration", iterations, kind="branch")
 
     def _segments(self, at: Mapping[Node, Index], block: int, count: int) -> list[Segment]:
@@ -238,10 +230,9 @@ class StreamTiler(GridTiler):
         """Find one value that hides the places past the end from all states."""
         for state in self.states.results:
             if is_reduction(state) and state.attrs["kind"] == "max":
-                (operand, _), *_ = streamed_axes(state)
-                found = hidden(self.states, operand, -math.inf)
-                if found is not None and operand.dtype.is_float:
-                    self.lowest, self.nothing = operand, found
+                found = hidden(self.states, state.args[0], -math.inf)
+                if found is not None and state.dtype.is_float:
+                    self.lowest, self.nothing = state.args[0], found
 
     def value(self, node: Node, index: Index, guard: NamedTile | None = None) -> NamedTile:
         made = super().value(node, index, guard)
@@ -256,19 +247,16 @@ class StreamTiler(GridTiler):
         """A state over one tile of the streamed axis."""
         axis = self.axes[k]
         if is_contraction(state):
-            rule = parse_rule(state.attrs["rule"])
-            index = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
-            index[rule.reduced[0]] = axis.place
+            index = dict(zip(result_names(state), place, strict=True))
+            index[parse_rule(state.attrs["rule"]).reduced[0]] = axis.place
             return self.product(state, index, axis, None)
-        fold = self.folded if self.is_nothing(streamed_axes(state)[0][0]) else self.fold
+        fold = self.folded if self.is_nothing(state.args[0]) else self.fold
         return fold(self._places(state, place, axis), str(state.attrs["kind"]), [k])
 
     def _places(self, state: Node, place: Index, axis: Axis) -> NamedTile:
         """What a state reduces, on one tile of the streamed axis."""
-        operand, at = streamed_axes(state)[0]
-        full = list(place)
-        full.insert(at, axis.place)
-        return self.spread_over(self.value(operand, tuple(full)), [axis])
+        value = self.value(state.args[0], operand_place(state, place, axis.place))
+        return self.spread_over(value, [axis])
 
     def _loose_step(
         self, j: int, old: NamedTile, lanes: NamedTile, place: Index, axis: Axis

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, Expr, symbol, symbols
 from stack.ir.node import Node
-from stack.ir.stream_op import streamed_extent
-from stack.ir.traits import is_array, is_contraction, op_names
+from stack.ir.traits import is_contraction
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.reduce import ONCE, PRIVATE, TWICE, WHOLE, ReductionLoop
 from stack.passes.blocking.stream_index_maps import IndexMaps
@@ -20,7 +18,7 @@ from stack.passes.blocking.stream_shape import stream_shape
 from stack.passes.blocking.stream_whole import WholeTiler
 from stack.passes.blocking.walk_policy import WalkPolicy
 from stack.passes.positions.visible import hiding_selects
-from stack.passes.tiling.frame import CannotTile, power_of_two, static
+from stack.passes.tiling.frame import CannotTile, power_of_two
 from stack.schedule import Policy, Schedule
 from stack.target import Target
 
@@ -30,10 +28,7 @@ class GridTiler(WholeTiler):
 
     def __init__(self, group: Node, target: Target | None = None) -> None:
         super().__init__(group, target)
-        self.states, self.correct, self.ending = group.blocks
-        for p, q in zip(self.states.params, self._arguments(), strict=True):
-            self.inputs[q] = self.inputs[p]
-        self.extent = static(streamed_extent(group))
+        self.enter()
         self.has_dot = any(map(is_contraction, self.states.nodes))
         self.has_windows = self.has_dot
         self.is_private = is_lane_private(group)
@@ -46,24 +41,6 @@ class GridTiler(WholeTiler):
         self.nothing: frozenset[Node] = frozenset()  # what is -inf or 0 there for that
         self.streamed = ""
         self.along: dict[Node, str] = {}  # the axis of each variable of the grid
-        for block in (self.states, self.ending):
-            for array in (n for n in block.nodes if is_array(n)):
-                if array not in self.inputs:
-                    self.inputs[array] = self.memory(f"p{len(self.args)}", array.tensor)
-                    self.args.append(array)
-
-    def _arguments(self) -> Sequence[Node]:
-        return self.ending.params[len(self.states.results) :]
-
-    def _ops(self) -> tuple[str, ...]:
-        nodes = (*self.states.nodes, *self.ending.nodes)
-        return op_names(nodes)
-
-    def locs(self, node: Node) -> tuple[str, ...]:
-        return self.states.locs.get(node) or self.ending.locs.get(node, ())
-
-    def named(self, node: Node) -> str:
-        return self.states.names.get(node) or self.ending.names.get(node, "")
 
     def store(self, memory: Node, value: NamedTile, index: Index) -> Node:
         """As for all kernels; results of a part lie one after the other."""

@@ -13,9 +13,8 @@ from math import prod
 from stack.ir.axes import Index
 from stack.ir.dim import Dim, bounds, substitute, symbol, symbols
 from stack.ir.node import Block, Node
-from stack.ir.stream_op import streamed_axes
 from stack.ir.traits import is_constant
-from stack.passes.blocking.limits import operand_place
+from stack.passes.blocking.limits import operands_of
 from stack.passes.positions.index_maps import index_maps_of
 from stack.passes.tiling.frame import CannotTile, static
 
@@ -128,8 +127,7 @@ class _Placing:
     def _inside(self, state: Node, place: Index) -> dict[Node, Index]:
         """Where what a state is computed from is read, for the tile's part of the pass."""
         found: dict[Node, Index] = {}
-        for operand, position in streamed_axes(state):
-            index = operand_place(state, place, operand, position)
+        for operand, index in operands_of(state, place):
             at = index_maps_of(self.inner, operand, index)
             found.update({n: p for n, p in at.items() if not is_constant(n)})
         return found

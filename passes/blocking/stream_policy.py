@@ -9,15 +9,13 @@ from math import prod
 from stack.ir.node import Node
 from stack.ir.stream_op import streamed_extent
 from stack.ir.traits import contractions
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.blocking.stream_extents import extents, in_parts
 from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
-from stack.passes.blocking.tile_choice import room_of
 from stack.passes.tiling.frame import power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 
-LEAST = 16  # rows and places of a step: those of a product
 # rows that a warp has of a product that another takes: Triton 3.6 reads astray where it has fewer
 WARP_ROWS = 16
 
@@ -26,7 +24,7 @@ def _schedule(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule
     return Schedule((Split("m", rows, "grid"), Split("k", step, "serial")), warps, stages)
 
 
-MEASURED = (
+MEASURED = (  # tiles of attention that compilers make fast code of; tuning tries them
     *(_schedule(128, 64, 8, 2), _schedule(128, 64, 8, 3), _schedule(128, 128, 8, 2)),
     *(_schedule(128, 32, 8, 3), _schedule(64, 64, 4, 3), _schedule(64, 32, 4, 3)),
     _schedule(64, 128, 4, 2),
@@ -43,7 +41,7 @@ class StreamPolicy(Policy):
         self.sums = contractions(self.states.results)
         self.extent = static(streamed_extent(stream))
         self.widest = max(
-            (max(LEAST, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
+            (max(MATRIX, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
             default=0,
         )
         held = {shape.row, *shape.lanes}
@@ -60,7 +58,7 @@ class StreamPolicy(Policy):
         self.rules = Rules(
             {"parallel": ("grid",), "stream": ("serial",)},
             axes={"e": ()},
-            units={"m": LEAST, "k": LEAST},
+            units={"m": MATRIX, "k": MATRIX},
             most={"b": 1},
             ordered=True,
         )
@@ -78,7 +76,7 @@ class StreamPolicy(Policy):
             return given
         made = given.filled(_schedule(*extents(self.stream)))
         rows, step = made.block("m"), made.block("k")
-        height = min(rows, max(LEAST, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
+        height = min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
         parts = 2 if any(map(in_parts, self.dots)) else 1
         big = (rows >= 128 and step >= 128) or (
             parts * len(self.sums) * self.widest * rows > 128 * 128
@@ -100,7 +98,7 @@ class StreamPolicy(Policy):
         bytes_ = sum(step * self._width(a) * a.dtype.bytes for a in read)
         return [
             *found,
-            Need("bytes of shared memory", schedule.stages * bytes_, room_of(self.gpu)),
+            Need("bytes of shared memory", schedule.stages * bytes_, self.gpu.operand_bytes),
             Need("registers for sums and scores", sums, self.gpu.registers),
         ]
 

@@ -12,37 +12,30 @@ from collections.abc import Mapping, Sequence
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant
-from stack.ir.node import Block, Node, topological
-from stack.ir.ops import lookup
-from stack.ir.stream_op import streamed_axes
+from stack.ir.node import Node, topological
 from stack.ir.traits import is_constant, is_contraction, is_reduction, repeats
 from stack.passes.blocking.frame import Axis, NamedTile
+from stack.passes.blocking.limits import operand_place
 from stack.passes.blocking.stream_lanes import loose_states
+from stack.passes.blocking.stream_states import StreamStates
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.values import at_place
-from stack.passes.tiling.frame import COMBINE, wide
-
-EXPENSIVE = 8  # operations that each element would be corrected by
+from stack.passes.tiling.frame import COMBINE, is_expensive, wide
 
 
 def is_lane_private(stream: Node) -> bool:
     """Whether the places of a step run by themselves."""
     states, correct, _ = stream.blocks
-    if any(map(is_contraction, states.nodes)) or any(
-        lookup(n.op).flops >= EXPENSIVE for n in correct.nodes
-    ):
+    if any(map(is_contraction, states.nodes)) or any(map(is_expensive, correct.nodes)):
         return False
     if any(not is_reduction(s) or not s.dtype.is_float for s in states.results):
         return False
     return len(loose_states(states, correct)) < len(states.results)
 
 
-class PrivateTiler(BlockTiler):
+class PrivateTiler(StreamStates, BlockTiler):
     """Builds the loop of such a stream."""
 
-    states: Block
-    correct: Block
-    extent: int
     is_private = False
 
     def apply(
@@ -91,10 +84,7 @@ class PrivateTiler(BlockTiler):
         new: list[NamedTile] = []
         for j, state in enumerate(self.states.results):
             kind = str(state.attrs["kind"])
-            operand, along = streamed_axes(state)[0]
-            place = list(at[state])
-            place.insert(along, axis.place)
-            value = self.value(operand, tuple(place))
+            value = self.value(state.args[0], operand_place(state, at[state], axis.place))
             if not alike[j]:
                 value = self.masked(self.spread_over(value, [axis]), kind, [axis.name])
             made = self.apply(

@@ -9,7 +9,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.dim import Dim, Expr, symbols
 from stack.ir.node import Node
 from stack.ir.ops import is_view
-from stack.ir.traits import is_array, is_contraction, is_input
+from stack.ir.traits import converts, is_array, is_contraction, is_input
 from stack.passes.blocking.stream_index_maps import IndexMaps
 from stack.passes.tiling.frame import CannotTile
 
@@ -82,7 +82,7 @@ def memory_side(state: Node) -> int:
 
 def is_in_memory(node: Node) -> bool:
     """Whether a value of a stream is read from an array."""
-    while is_view(node):
+    while is_view(node) or converts(node):
         node = node.args[0]
     return is_input(node) or is_array(node)
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from stack.ir.axes import Index
 from stack.ir.builder import constant
-from stack.ir.node import Node, topological
-from stack.ir.stream_op import streamed_axes
+from stack.ir.node import Node
 from stack.passes.blocking.frame import Axis, NamedTile
+from stack.passes.blocking.limits import operand_place
 from stack.passes.blocking.stream_private import PrivateTiler, is_alike
 from stack.passes.blocking.values import at_place
 from stack.passes.tiling.frame import COMBINE, wide
@@ -23,22 +23,12 @@ class WholeTiler(PrivateTiler):
 
     is_whole = False
 
-    def levels(self) -> list[list[Node]]:
-        """The states, those first that read no other, then those that read only these, and on."""
-        depth: dict[Node, int] = {}
-        for state in self.states.results:
-            before = [depth[n] for n in topological(state.args) if n in depth]
-            depth[state] = max(before, default=-1) + 1
-        found: list[list[Node]] = [[] for _ in range(max(depth.values()) + 1)]
-        for state, level in depth.items():
-            found[level].append(state)
-        return found
-
     def run_whole(self, at: Mapping[Node, Index], block: int, count: int) -> list[NamedTile]:
         """The states of a row, from where they sit."""
         lane = self.axis("lane", block, block).name
         total: dict[Node, NamedTile] = {}
-        for number, level in enumerate(self.levels()):
+        for number, positions in enumerate(self.levels()):
+            level = [self.states.results[j] for j in positions]
             alike = [s for s in level if s.attrs["kind"] == "sum" and is_alike(s)]
             states = [s for s in level if s not in alike]
             total.update({s: self._counted(s, at) for s in alike})
@@ -76,10 +66,8 @@ class WholeTiler(PrivateTiler):
     def _one_more(self, state: Node, place: Index, axis: Axis, old: NamedTile) -> NamedTile:
         """A state with one more tile, place by place."""
         kind = str(state.attrs["kind"])
-        operand, along = streamed_axes(state)[0]
-        full = list(place)
-        full.insert(along, axis.place)
-        value = self.spread_over(self.value(operand, tuple(full)), [axis])
+        value = self.value(state.args[0], operand_place(state, place, axis.place))
+        value = self.spread_over(value, [axis])
         value = self.masked(value, kind, [axis.name])
         names = tuple(axis.name if i == len(old.axes) - 1 else n for i, n in enumerate(old.axes))
         made = NamedTile(self.spread(value, names), old.axes)
@@ -87,10 +75,7 @@ class WholeTiler(PrivateTiler):
 
     def _counted(self, state: Node, at: Mapping[Node, Index]) -> NamedTile:
         """A sum of what is the same at all places."""
-        operand, along = streamed_axes(state)[0]
-        place = list(at[state])
-        place.insert(along, 0)
-        value = self.value(operand, tuple(place))
+        value = self.value(state.args[0], operand_place(state, at[state], 0))
         return self.apply("mul", [value, NamedTile(constant(self.extent, value.dtype))])
 
 

@@ -16,20 +16,16 @@ from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
+from stack.ir.warp_ops import LINE_BYTES, MATRIX
 from stack.passes.tiling.contraction import operand_names, result_names, roles_of
 from stack.passes.tiling.frame import power_of_two
 from stack.schedule import Prediction, Schedule, Split, schedules_of
 from stack.target import Gpu
 
-BARRIERS = 2 << 10  # bytes of shared memory that are not for operands
-PIECES = 0.85  # of its rate where what is read at a time is shorter than a line of the cache
 # waits for memory of a tile: before its first product and after its last; more where it then reads
 # another array; what is left of it where another tile runs meanwhile
 PROLOGUE, READING, HIDDEN = 1, 2, 1 / 3
 ACROSS_WAITS = 2  # likewise of a row, where lines are summed across: each element changes threads
-ALONE = 0.68  # of its rate that a tile made for two on a processor reaches alone
-LEAST_LANES = 16  # that tensor cores take
-MOST = 8  # tiles that are worth measuring
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
 
 
@@ -63,7 +59,7 @@ class Tile:
 
     def is_shared(self, dtype: DType, gpu: Gpu) -> bool:
         """Whether a processor holds two such programs."""
-        return 2 * self.stages * self.step_bytes(dtype.bytes) <= room_of(gpu)
+        return 2 * self.stages * self.step_bytes(dtype.bytes) <= gpu.operand_bytes
 
     def step_bytes(self, size: int) -> int:
         """Shared memory that both operands take in one step, of elements of so many bytes."""
@@ -74,7 +70,7 @@ class Tile:
 
         Its sums take half of the registers of a processor at most.
         """
-        stages = min(self.stages, room_of(gpu) // self.step_bytes(dtype.bytes))
+        stages = min(self.stages, gpu.operand_bytes // self.step_bytes(dtype.bytes))
         if not stages or self.rows * self.lanes * self.products > gpu.registers // 2:
             return None
         return replace(self, stages=stages)
@@ -102,7 +98,6 @@ class Tile:
         return replace(tile, last=(last[0] or tile.rows, last[1] or tile.lanes))
 
 
-TURNING = 0.24  # of its rate that a tile of `WIDE` rows reaches where operands lie across
 WIDE = 64  # rows from which tensor cores read operands where they are
 LIBRARY_SINGLE = Tile(64, 64, 32, 4, 3)  # in f32, at the rate of plain multiply-adds
 LIBRARY_GAIN = 0.93  # of our time: what a library may take, so that it is surely faster
@@ -220,11 +215,6 @@ def _work(node: Node) -> float:
     return op.flops if op.kind == "elementwise" and not converts(node) else 0.0
 
 
-def room_of(gpu: Gpu) -> int:
-    """Bytes of shared memory for operands of a program."""
-    return gpu.shared_bytes - BARRIERS
-
-
 def whole_waves(down: int, across: int, gpu: Gpu) -> int:
     """How many of the `down` lines of `across` tiles fill all processors, wave after wave."""
     return down * across // gpu.processors * gpu.processors // max(1, across)  # there may be none
@@ -270,7 +260,7 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
     used = min(1.0, max(1, programs) / gpu.processors)  # an empty result has none
     rate = tile.rate
     if product.rounds and product.across and tile.rows >= WIDE:
-        rate *= TURNING
+        rate *= gpu.across_share
     own = flops * gpu.processors / (gpu.bf16_rate * rate)  # of a tile
     waves = -(-programs // gpu.processors)
     prologue, end, hidden = (gpu.latency * w for w in (PROLOGUE, READING, HIDDEN))
@@ -281,7 +271,8 @@ def predicted(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> Predictio
         busy = waves * (own + hidden)
         left = programs % (2 * gpu.processors) if dtype.bits <= 16 else programs
         if 0 < left <= gpu.processors:
-            busy += own / ALONE - own + prologue - hidden  # the last ones have a processor alone
+            # the last ones have a processor alone
+            busy += own / gpu.lone_share - own + prologue - hidden
     parts = {
         "tensor": busy,
         "memory": (read + written) / gpu.memory_rate,
@@ -296,9 +287,9 @@ def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float
     programs = -(-product.width // tile.lanes) * product.batch
     own = lanes * product.depth * dtype.bytes
     under_way = (tile.stages - 1) * lanes * tile.step * dtype.bytes
-    slots = gpu.processors * min(MOST_PROGRAMS, max(1, room_of(gpu) // under_way))
-    is_short = product.across and tile.lanes * dtype.bytes < 128
-    memory = gpu.memory_rate * (PIECES if is_short else 1.0)
+    slots = gpu.processors * min(MOST_PROGRAMS, max(1, gpu.operand_bytes // under_way))
+    is_short = product.across and tile.lanes * dtype.bytes < LINE_BYTES
+    memory = gpu.memory_rate * (gpu.piece_share if is_short else 1.0)
     waves, left = divmod(programs, slots)
     latency = gpu.latency * (ACROSS_WAITS if product.across else 1)
     last = max(left * own / memory, own * latency / under_way) if left else 0.0
@@ -317,7 +308,7 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
         tiles = tuple(replace(t, persistent=False, rate=min(t.rate, 1.0)) for t in tiles)
     if product.gemms > 1:
         parts = (_part(t, product.gemms) for t in tiles)
-        tiles = tuple(t for t in parts if t.lanes >= (LEAST_LANES if t.rows > 1 else 1))
+        tiles = tuple(t for t in parts if t.lanes >= (MATRIX if t.rows > 1 else 1))
     elif dtype.bits <= 16 and product.horizontal == 1:
         tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product, gpu)))
     if product.height > 1:

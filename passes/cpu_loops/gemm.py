@@ -13,20 +13,21 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stack.ir.builder import Builder, constant
+from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
 from stack.passes.cpu_loops.pack import Panel, block_size
-from stack.passes.cpu_loops.reloop import Copy, carry, items
+from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names
+from stack.passes.tiling.frame import static
+from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 from stack.target import Cpu
 
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
-
 FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
-IMBALANCE = 0.1
+IMBALANCE = 0.1  # of the work, which threads may wait for one of them
 
 
 def find_dot(block: Block) -> Node | None:
@@ -67,10 +68,10 @@ class _Rows:
     swap: dict[Node, Node]
 
 
-class _Gemm:
+class _Gemm(Rebuilt):
     def __init__(self, block: Block, cpu: Cpu) -> None:
-        self.old, self.cpu = block, cpu
-        self.b = Builder()
+        super().__init__(block)
+        self.cpu = cpu
         dot = find_dot(block)
         assert dot is not None
         self.dot = dot
@@ -79,7 +80,7 @@ class _Gemm:
         self.left_names = operand_names(dot, 1 - self.right)
         right_names = operand_names(dot, self.right)
         right = dot.args[self.right]
-        sizes = dict(zip(right_names, map(_int, right.shape), strict=True))
+        sizes = dict(zip(right_names, map(static, right.shape), strict=True))
         shared = [n for n in right_names if n in self.left_names]
         contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
         self.panel = Panel(
@@ -90,20 +91,20 @@ class _Gemm:
         # loops above the cut say which panel, those below it which tile of rows
         self.cut = max((i + 1 for i, m in enumerate(moves) if m), default=0)
         self.below = self.nest[self.cut :]
-        self.rows = _int(dot.shape[0]) if dot.tensor.rank == 2 else 1
+        self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         self.in_place = self._reads_in_place()
         extents = [self.panel.size(n) for n in contracted]
         fitting = block_size(extents, self.panel.lanes, self.panel.dtype, cpu)
         self.size = 0 if self.in_place else fitting or 0
         self.groups = self._groups()
-        self.share = -(-_extent(self.below[0]) // self.groups) if self.below else 0
+        self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
         self.start: Node | None = None  # first tile of rows of a group
         self.held: dict[Node, Node] = {}  # output memory at the cut, inside of a group
 
     # ---- decisions
 
     def _all_rows(self) -> int:
-        return math.prod(_extent(n) for n in self.below) * self.rows
+        return math.prod(extent_of(n) for n in self.below) * self.rows
 
     def _reads_in_place(self) -> bool:
         """Whether the dot reads the right operand where it is."""
@@ -111,15 +112,15 @@ class _Gemm:
         memory = panel.load.args[0]
         if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
             return False
-        is_packed = _int(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
+        is_packed = static(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
         return is_packed or self._all_rows() <= FEW_ROWS
 
     def _groups(self) -> int:
         """Groups that the tiles of rows fall into, so that all threads have work."""
         if not self.below:
             return 1
-        chunks = math.prod(_extent(n) for n in self.nest[: self.cut])
-        rows, most = self._all_rows(), _extent(self.below[0])
+        chunks = math.prod(extent_of(n) for n in self.nest[: self.cut])
+        rows, most = self._all_rows(), extent_of(self.below[0])
         groups = 1
         if self.size:
             held = int(SUMS_SHARE * self.cpu.cache_bytes)
@@ -145,21 +146,21 @@ class _Gemm:
             return self._program()
         carried = list(params[-len(self.old.results) :])
         held = [Node("var", (), {"name": f"{c.attrs['name']}_g"}, c.type) for c in carried]
-        index = _index("group", self.groups)
+        group = index("group", self.groups)
         self.held = dict(zip(carried, held, strict=True))
-        self.start = self.b.mul(index, self.share)
-        extent = _extent(self.below[0])
+        self.start = self.b.mul(group, self.share)
+        extent = extent_of(self.below[0])
         if extent % self.groups:  # the last group starts early
             self.start = self.b.min(self.start, extent - self.share)
-        block = Block([index, *held], self._program())
+        block = Block([group, *held], self._program())
         return items(self.b, self.b.op("loop", carried, {"kind": "parallel"}, (block,)))
 
     def _tile_loops(self, tag: str) -> _Rows:
         rows = _Rows([], {}, dict(self.held))
         for depth, loop in enumerate(self.below):
             old = loop.blocks[0].params[0]
-            extent = self.share if depth == 0 else _extent(loop)
-            new = _index(f"{old.attrs['name']}{tag}", extent)
+            extent = self.share if depth == 0 else extent_of(loop)
+            new = index(f"{old.attrs['name']}{tag}", extent)
             rows.indices.append(new)
             rows.renamed[old] = new
             is_offset = depth == 0 and self.start is not None
@@ -194,7 +195,7 @@ class _Gemm:
             args.reverse()
         rule = f"{', '.join(names)} -> {' '.join(result_names(self.dot))}"
         made = self.b.op("dot", args, {"rule": rule})
-        carry(self.b, self.old, self.dot, made)
+        self.note(self.dot, made)
         return made
 
     def _part(self, rows: Node, start: Node) -> Node:
@@ -220,10 +221,10 @@ class _Gemm:
     def _summed(self) -> Node:
         """Local memory with the sums of all tiles of the chunk."""
         inner = self._tile_loops("b")
-        shape = (*(_int(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
+        shape = (*(static(v.attrs["extent"]) for v in inner.indices), *self.dot.shape)
         memory = self.b.alloc(name="partial", type=TensorType(self.dot.dtype, shape, "local"))
-        index = _index("block", self.panel.size(self.panel.contracted[0]) // self.size)
-        start = self.b.mul(index, self.size)
+        iteration = index("block", self.panel.size(self.panel.contracted[0]) // self.size)
+        start = self.b.mul(iteration, self.size)
         panel = Node("var", (), {"name": "panel_block"}, self.panel.memory(self.b, self.size).type)
         sums = Node("var", (), {"name": "partial_block"}, memory.type)
         packed = self.panel.pack(self.b, panel, start)
@@ -232,10 +233,10 @@ class _Gemm:
             product = self._product(inner, packed, start)
             total = self.b.add(self._read(held, inner.indices), product)
             # nothing clears the sums: that would not depend on the chunk and happen once for all
-            total = self.b.select(self.b.eq(index, 0), product, total)
+            total = self.b.select(self.b.eq(iteration, 0), product, total)
             return self.b.store(held, total, *inner.indices, *self._corner())
 
-        block = Block([index, panel, sums], [packed, self._over(inner, sums, more)])
+        block = Block([iteration, panel, sums], [packed, self._over(inner, sums, more)])
         init = [self.panel.memory(self.b, self.size), memory]
         loop = self.b.op("loop", init, {"kind": "serial"}, (block,))
         return self.b.item(loop, index=1)
@@ -252,19 +253,6 @@ class _Gemm:
             outside = held[depth - 1] if depth else memory
             result = self.b.op("loop", [outside], {"kind": "serial"}, (block,))
         return result
-
-
-def _index(name: str, extent: int) -> Node:
-    return Node("var", (), {"name": name, "extent": extent}, TensorType(I64, ()))
-
-
-def _int(size: object) -> int:
-    assert isinstance(size, int)
-    return size
-
-
-def _extent(loop: Node) -> int:
-    return _int(loop.blocks[0].params[0].attrs["extent"])
 
 
 def _uneven(chunks: int, cpu: Cpu) -> bool:

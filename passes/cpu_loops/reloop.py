@@ -7,22 +7,7 @@ from collections.abc import Mapping
 from stack.ir.builder import Builder
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_loop
-from stack.ir.types import TupleType
-
-
-def items(b: Builder, node: Node) -> list[Node]:
-    """All results of a node."""
-    if not isinstance(node.type, TupleType):
-        return [node]
-    return [b.item(node, index=i) for i in range(len(node.type.items))]
-
-
-def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
-    """Give a new node the name and source lines of an old one."""
-    if source in old.names:
-        b.names.setdefault(made, old.names[source])
-    if source in old.locs:
-        b.locs.setdefault(made, old.locs[source])
+from stack.passes.tiling.loops import carry
 
 
 class Copy:

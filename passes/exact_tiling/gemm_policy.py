@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import prod
 
 from stack.ir.node import Node
-from stack.ir.traits import is_contraction, is_stream
+from stack.ir.traits import is_contraction
 from stack.passes.exact_tiling.gemm import COLUMN_COST, is_row_of_sums, pick_lanes, pick_rows
 from stack.passes.tiling.contraction import Roles, roles_of
 from stack.passes.tiling.frame import wide
@@ -71,8 +71,6 @@ def product_extents(roles: Roles) -> tuple[int, int]:
 
 def gemm_policy(group: Node, cpu: Cpu) -> GemmPolicy | None:
     """The policy of a group with a product; None where it is none of tiles. Raises CannotTile."""
-    if is_stream(group):
-        return None
     dots = [n for n in group.blocks[0].nodes if is_contraction(n)]
     if len(dots) != 1 or 0 in dots[0].shape or is_row_of_sums(dots[0]):
         return None

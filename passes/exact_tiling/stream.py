@@ -12,33 +12,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stack.ir import ops
-from stack.ir.axes import Index, parse_rule
+from stack.ir.axes import Index
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, add, minimum, mul, substitute, symbol
-from stack.ir.node import Node, deps, topological
-from stack.ir.stream_op import streamed_axes
+from stack.ir.node import Node, topological
 from stack.ir.traits import fold_of, is_reduction
 from stack.ir.types import F32, I64
 from stack.passes.blocking.frame import Axis, NamedTile
-from stack.passes.blocking.limits import Segment, segments
+from stack.passes.blocking.limits import Segment, operand_place, segments
+from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.blocking.values import Reader
 from stack.passes.exact_tiling.stream_axes import StreamAxes
+from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.exact_tiling.stream_results import StreamResults
 from stack.passes.positions.assumed import Assumed, assumed
-from stack.passes.tiling.frame import COMBINE, CannotTile, wide
+from stack.passes.tiling.frame import COMBINE, CannotTile, is_expensive, wide
 from stack.target import Target, as_cpu
-
-DEAR = 8  # operations on an element from which a value is kept from one sweep to the next
-PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
-VECTORS = (4, 2, 1)  # registers that hold the rows of a program
 
 
 class StreamTiler(StreamResults):
     """Builds the kernel of a stream with a product in it.
 
     Args:
-        step: keys of a panel; 0 picks them.
+        step: keys of a panel; 0 follows its schedule.
         target: the CPU.
     """
 
@@ -47,9 +43,10 @@ class StreamTiler(StreamResults):
         self.cpu = as_cpu(target)
         if any(wide(s.dtype) != F32 for s in self.states.results):
             raise CannotTile("a state is not held in f32")
-        self.roles = StreamAxes(stream, self.inputs)
-        self.step = min(step or _panel(self.extent), self.extent)
-        self.levels = self._levels()
+        self.roles = StreamAxes(stream)
+        schedule = PanelPolicy(stream, self.cpu).of(stream)
+        self.tile = schedule.block("m")
+        self.step = min(step or schedule.block("k"), self.extent)
 
     # ---- the kernel
 
@@ -77,13 +74,6 @@ class StreamTiler(StreamResults):
     def _grid(self) -> None:
         """What each iteration variable is in the kernel."""
         row, sizes = self.roles.row, self.roles.sizes
-        if any(size > 1 and name not in self.roles.kept for name, size in sizes.items()):
-            raise CannotTile("a result is as long as the streamed axis")
-        if not row:
-            raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
-        lanes = [v * self.cpu.lanes for v in VECTORS]
-        part = 1 << (sizes[row].bit_length() - 1)  # of a register, where there are too few rows
-        self.tile = next((t for t in lanes if t <= sizes[row]), part)
         names = iter("ghijkl")
         for name, size in sizes.items():
             if name not in (self.roles.column, row):
@@ -100,24 +90,6 @@ class StreamTiler(StreamResults):
         begin, is_aligned = self.number(self.begin).node, sizes[row] % self.tile == 0
         self.lane = self.axis("t", sizes[row], self.tile, begin, is_aligned, overlaps=True)
         self.values[row] = self.lane.place
-
-    def _levels(self) -> list[list[int]]:
-        """States by how many others they wait for."""
-        depth: dict[Node, int] = {}
-        for state in self.states.results:
-            pending, seen = list(state.args), set[Node]()
-            depth[state] = 0
-            while pending:
-                node = pending.pop()
-                if node in depth:
-                    depth[state] = max(depth[state], depth[node] + 1)
-                elif node not in seen:
-                    seen.add(node)
-                    pending.extend(deps(node))
-        found: list[list[int]] = [[] for _ in range(max(depth.values()) + 1)]
-        for i, state in enumerate(self.states.results):
-            found[depth[state]].append(i)
-        return found
 
     def _place(self, state: Node, column: Dim = 0) -> Index:
         """Where a state sits; wide ones at one column."""
@@ -155,7 +127,7 @@ class StreamTiler(StreamResults):
         self.states = guess.states
         blocks = (guess.states, self.correct, self.ending)
         self.roles = StreamAxes(
-            Node("stream", self.group.args, self.group.attrs, self.group.type, blocks), self.inputs
+            Node("stream", self.group.args, self.group.attrs, self.group.type, blocks)
         )
         found = self._segments()
         helps = any(segment.limits for segment in found)
@@ -167,17 +139,10 @@ class StreamTiler(StreamResults):
 
     def _unless(self, guess: Assumed, held: list[NamedTile]) -> list[NamedTile]:
         """All states, computed again as they are written where some row tells against a guess."""
-        wrong: NamedTile | None = None
-        for j, floor in guess.floors.items():
-            least = self.fold(held[j], "min", held[j].axes)
-            holds = self.apply("gt", [least, NamedTile(constant(floor, least.dtype))])
-            found = self.apply("select", [holds, self.int(0), self.int(1)])
-            wrong = found if wrong is None else self.apply("max", [wrong, found])
-        assert wrong is not None
         once = self.loop_axis("g", 1)
         # from its turn on: what does not depend on that is not inside
         whole = Segment((once.start, constant(self.extent // self.step, I64)))
-        limits = (constant(0, I64), wrong.node)
+        limits = (constant(0, I64), self.fails(guess, held))
 
         def again(var: Node, old: list[NamedTile]) -> list[NamedTile]:
             return self._pass(self._start(old), [whole])
@@ -197,7 +162,7 @@ class StreamTiler(StreamResults):
         """All states before the first element; wide ones in memories."""
         held: list[NamedTile] = []
         for state, memory in zip(self.states.results, memories, strict=True):
-            start = self.spread_over(self.identity(_kind(state), wide(state.dtype)), [self.lane])
+            start = self.spread_over(self.identity(fold_of(state), wide(state.dtype)), [self.lane])
             if memory is None or not self._is_wide(state):
                 held.append(start)
                 continue
@@ -246,8 +211,10 @@ class StreamTiler(StreamResults):
         for j, state in enumerate(states):
             self.known[self.correct.params[j]] = self._reader(state, old[j])
         new = list(old)
-        for level in self.levels:
-            parts = self._sweep([states[j] for j in level], self._dear(level))
+        levels = self.levels()
+        for level in levels:
+            expensive = [] if level is levels[-1] else self._expensive(level)
+            parts = self._sweep([states[j] for j in level], expensive)
             for j in level:
                 state = states[j]
                 new[j] = self._merged(j, old[j], parts[state])
@@ -257,18 +224,16 @@ class StreamTiler(StreamResults):
 
     # ---- one panel
 
-    def _dear(self, level: Sequence[int]) -> list[Node]:
-        """What a sweep reduces that is dear, and that a later one computes again."""
+    def _expensive(self, level: Sequence[int]) -> list[Node]:
+        """What a sweep reduces that is expensive, and that a later one computes again."""
         states = [self.states.results[j] for j in level]
-        if level is self.levels[-1]:
-            return []
         found = [s.args[0] for s in states if is_reduction(s)]
-        return [n for n in dict.fromkeys(found) if any(map(_is_dear, topological([n])))]
+        return [n for n in dict.fromkeys(found) if any(map(is_expensive, topological([n])))]
 
-    def _sweep(self, states: Sequence[Node], dear: Sequence[Node]) -> dict[Node, NamedTile]:
+    def _sweep(self, states: Sequence[Node], expensive: Sequence[Node]) -> dict[Node, NamedTile]:
         """For each state its part of the panel; of a wide one, what the columns multiply.
 
-        Values of `dear` are kept for later sweeps.
+        Values of `expensive` are kept for later sweeps.
         """
         self.key = self.loop_axis("k", self.size)
         key = add(self.first, self.key.place)
@@ -277,25 +242,23 @@ class StreamTiler(StreamResults):
         kinds: list[str] = []
         for state in states:
             if self._is_wide(state):
-                side = 1 - self.roles.side(state)
-                index = self._operand_index(state, side, key, 0)
+                side = 1 - memory_side(state)
+                index = operand_place(state, self._place(state), key, side)
                 values.append(lambda s=state.args[side], i=index: self.value(s, i))
                 init.append(
                     NamedTile(self.local("weights", (self.size, self.tile), self.iteration))
                 )
                 kinds.append("")
             else:
-                kind = _kind(state)
+                kind = fold_of(state)
                 values.append(lambda s=state: self._term(s, key))
                 start = self.identity(kind, wide(state.dtype))
                 init.append(self.spread_over(start, [self.lane]))
                 kinds.append(COMBINE[kind])
         places: list[Index] = []
-        for node in dear:
+        for node in expensive:
             state = next(s for s in states if s.args[0] is node)
-            axis = streamed_axes(state)[0][1]
-            place = self._place(state)
-            places.append((*place[:axis], key, *place[axis:]))
+            places.append(operand_place(state, self._place(state), key))
             values.append(lambda n=node, i=places[-1]: self.value(n, i))
             shape = (self.size, self.tile)
             init.append(NamedTile(self.local("kept", shape, self.iteration, wide(node.dtype))))
@@ -311,7 +274,7 @@ class StreamTiler(StreamResults):
             ]
 
         made = self.along(self.key, init, body, "held")
-        for node, place, memory in zip(dear, places, made[len(states) :], strict=True):
+        for node, place, memory in zip(expensive, places, made[len(states) :], strict=True):
             self.known[node] = self._kept(node, place, memory.node)
         return dict(zip(states, made, strict=False))
 
@@ -329,33 +292,22 @@ class StreamTiler(StreamResults):
     def _term(self, state: Node, key: Dim) -> NamedTile:
         """What one key adds to a state in registers."""
         place = self._place(state)
-        if is_reduction(state):
-            ((operand, axis),) = streamed_axes(state)
-            return self.value(operand, (*place[:axis], key, *place[axis:]))
         parts = [
-            self.value(arg, self._operand_index(state, side, key, 0))
+            self.value(arg, operand_place(state, place, key, side))
             for side, arg in enumerate(state.args)
         ]
-        return self.apply("mul", parts)
-
-    def _operand_index(self, state: Node, side: int, key: Dim, column: Dim) -> Index:
-        """Where an operand of a dot is read at a key."""
-        rule = parse_rule(state.attrs["rule"])
-        place = self._place(state, column)
-        found = {a.names[0]: d for a, d in zip(rule.outputs[0], place, strict=True)}
-        found[rule.reduced[0]] = key
-        return tuple(found[a.names[0]] for a in rule.inputs[side])
+        return self.apply("mul", parts) if len(parts) > 1 else parts[0]
 
     def _merged(self, j: int, old: NamedTile, part: NamedTile) -> NamedTile:
         """A state after a panel."""
         state, corrected = self.states.results[j], self.correct.results[j]
         if not self._is_wide(state):
             kept = self.value(corrected, self._place(state))
-            return self.spread_over(self.apply(COMBINE[_kind(state)], [kept, part]), [self.lane])
-        side = self.roles.side(state)
+            return self.spread_over(self.apply(COMBINE[fold_of(state)], [kept, part]), [self.lane])
+        side = memory_side(state)
 
         def at(key: Dim, column: Dim) -> Index:
-            return self._operand_index(state, side, add(self.first, key), column)
+            return operand_place(state, self._place(state, column), add(self.first, key), side)
 
         tile_of = self.keys(state.args[side], at, self.roles.columns, 1)
 
@@ -382,21 +334,5 @@ class StreamTiler(StreamResults):
         return NamedTile(made)
 
 
-def _kind(state: Node) -> str:
-    """What a state reduces with."""
-    return fold_of(state)
-
-
-def _is_dear(node: Node) -> bool:
-    op = ops.lookup(node.op)
-    return op.kind == "elementwise" and op.flops >= DEAR
-
-
 def _gone(index: Index) -> NamedTile:
     raise CannotTile("a state is corrected by what another one was before")
-
-
-def _panel(extent: int) -> int:
-    """Keys of a panel: a divisor of all keys where there is one near."""
-    near = [s for s in range(PANEL // 2, PANEL + PANEL // 2 + 1) if extent % s == 0]
-    return min(near, key=lambda s: abs(s - PANEL), default=PANEL)

@@ -18,15 +18,15 @@ from stack.ir.node import Node
 from stack.ir.traits import converts, unconverted
 from stack.ir.types import F32, I64, DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
+from stack.passes.blocking.stream_states import StreamStates
 from stack.passes.exact_tiling.gemm import pick_rows
-from stack.passes.exact_tiling.stream_values import StreamValues
-from stack.passes.exact_tiling.tiler import names_in
+from stack.passes.exact_tiling.tiler import Tiler, names_in
 from stack.passes.positions.affine import slope
 from stack.passes.tiling.frame import CannotTile, static, wide
 from stack.target import Cpu
 
 
-class StreamProducts(StreamValues):
+class StreamProducts(StreamStates, Tiler):
     """Blocks in memory, and products of them.
 
     Attributes:
@@ -50,9 +50,16 @@ class StreamProducts(StreamValues):
 
     def __init__(self, group: Node) -> None:
         super().__init__(group)
+        self.enter()
         self.packed: dict[tuple[Node, Index], Node] = {}
         self.scores: dict[tuple[Node, Index], Node] = {}
         self.panels: dict[tuple[Node, Index], Node] = {}
+
+    def value(self, node: Node, index: Index, guard: NamedTile | None = None) -> NamedTile:
+        """As of all tilers; what is known may change, and is not remembered."""
+        if node in self.known:
+            return self.known[node](index)
+        return super().value(node, index, guard)
 
     # ---- loops and memory
 

@@ -20,9 +20,8 @@ from stack.passes.tiling.frame import COMBINE, CannotTile, static, wide
 
 Step = Callable[[Node, list[NamedTile]], list[NamedTile]]
 Limits = tuple[Node, Node] | None
-MAX_TILE = 16384
-SPLIT_TILE = 4096
-LEAST_TILE = 256
+# elements of a line: the most that one program has, else the most of a block, and the least
+MAX_TILE, SPLIT_TILE, LEAST_TILE = 16384, 4096, 256
 
 
 class Tiler(KernelTiler):

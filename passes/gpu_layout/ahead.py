@@ -15,7 +15,7 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_input
 from stack.ir.types import I32
-from stack.ir.warp_ops import VECTOR_BYTES, WARP
+from stack.ir.warp_ops import COPIES, VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
 from stack.passes.gpu_layout.memory import swizzle_of
 from stack.passes.gpu_layout.product import Product, Sides
@@ -24,8 +24,6 @@ from stack.passes.gpu_layout.share import NamedTile
 from stack.target import Gpu
 
 LEAST_STAGES = 2  # of an operand in shared memory
-BARRIERS = 2 << 10  # bytes of shared memory that are not for operands
-COPIED = (4, 8, 16)  # bytes that an asynchronous copy moves at once
 
 
 class Ahead(Product):
@@ -56,7 +54,7 @@ class Ahead(Product):
             and index in n.vars
             and n.vars.isdisjoint(block.params[1:])
             and is_input(n.args[0])
-            and self._piece(n) in COPIED
+            and self._piece(n) in COPIES
         ]
 
     def _piece(self, load: Node) -> int:
@@ -96,7 +94,7 @@ class Ahead(Product):
             if a not in loads and (a.op == "load" or not Sides(n).is_for_mma(n))
         }
         kept = sum(map(_bytes, others))
-        room = self.gpu.shared_bytes - BARRIERS - kept
+        room = self.gpu.operand_bytes - kept
         most = room // sum(sizes_of(n.tensor)[0] * self._pitch(n) * n.dtype.bytes for n in loads)
         turns = int(block.params[0].attrs["extent"])
         places = min(self.stages - 1 + more, most, turns - 1 + more)

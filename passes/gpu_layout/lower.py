@@ -298,4 +298,6 @@ def lower_blocks(block: Block, warps: int, stages: int, gpu: Gpu) -> Block:
     """
     if WARP * warps > gpu.threads:
         raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")
+    if sum(is_loop(n, "grid") for n in block.nodes) > 1:
+        raise CannotDistribute("its programs have blocks of two sizes")
     return Lowering(block, warps, stages, gpu).block()

@@ -9,16 +9,14 @@ from stack.ir.builder import constant
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Block, Node
 from stack.ir.types import BOOL, I32, DType, TensorType
-from stack.ir.warp_ops import VECTOR_BYTES, WARP
+from stack.ir.warp_ops import LINE_BYTES, SECTOR_BYTES, VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
 from stack.passes.gpu_layout.classes import is_tile
 from stack.passes.gpu_layout.runs import Runs, size_of, sizes_of
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share, bits_of
 from stack.passes.gpu_layout.values import Values
 
-SECTOR = 32  # bytes that memory is written in
 LARGE = 16  # elements of a thread, from which a barrier costs less than what it spares
-LINE = 128  # bytes of the longest pieces of rows that are swizzled
 TURNED = 16  # extent of both axes of a tile from which it is read along memory and turned
 
 
@@ -182,7 +180,9 @@ class Memory(Values):
         lanes = prod(d.count for d in home[axis].digits if d.of_lanes)
         piece = min(vectors[axis], home[axis].vector)
         is_large = prod(sizes_of(value.tensor)) >= LARGE * WARP * self.warps
-        return is_large and piece < vectors[axis] and piece * lanes * value.dtype.bytes < SECTOR
+        return (
+            is_large and piece < vectors[axis] and piece * lanes * value.dtype.bytes < SECTOR_BYTES
+        )
 
     def _is_first(self, layout: Layout) -> NamedTile | None:
         """Whether a thread is the first of those that hold the same; None where none do."""
@@ -276,7 +276,7 @@ def swizzle_of(row_bytes: int) -> int:
     Pieces of 16 bytes change places with the number of the row, so that eight rows lie in
     different banks (PTX ISA, "Shared Memory Matrix Layout").
     """
-    return min(LINE, row_bytes)
+    return min(LINE_BYTES, row_bytes)
 
 
 def is_zero(node: Node) -> bool:

@@ -17,14 +17,13 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction
 from stack.ir.types import I32, TensorType
-from stack.ir.warp_ops import GROUP, GROUP_ROWS, WARP
+from stack.ir.warp_ops import GROUP, GROUP_ROWS, MATRIX, WARP
 from stack.passes.gpu_layout.memory import swizzle_of
 from stack.passes.gpu_layout.reduce import Reduce
 from stack.passes.gpu_layout.runs import Runs, size_of
 from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share, share_of
 from stack.target import Gpu
 
-ROWS, COLUMNS, DEPTH = 16, 16, 16  # of two instructions, side by side
 WIDEST = 256  # columns of an instruction of a warpgroup
 
 
@@ -50,7 +49,7 @@ class Sides:
     def is_for_mma(self, dot: Node) -> bool:
         """Whether matrix instructions do it."""
         kinds = {self.left.dtype.name, self.right.dtype.name}
-        fits = not (self.rows % ROWS or self.columns % COLUMNS or self.depth % DEPTH)
+        fits = not any(n % MATRIX for n in (self.rows, self.columns, self.depth))
         return fits and len(kinds) == 1 and kinds <= {"f16", "bf16"} and dot.dtype.name == "f32"
 
     def is_for_groups(self, dot: Node, warps: int) -> bool:
@@ -81,8 +80,8 @@ def group_sums_layout(rows: int, columns: int, warps: int) -> Layout:
 
 def sums_layout(rows: int, columns: int, warps: int) -> Layout:
     """Where the sums of matrix instructions lie: warps take rows, what is over takes columns."""
-    down = min(warps, rows // ROWS)
-    across = min(warps // down, columns // COLUMNS)
+    down = min(warps, rows // MATRIX)
+    across = min(warps // down, columns // MATRIX)
     return (
         share_of((8, 4), (rows // 8 // down, 0), (down, WARP)),
         share_of((2, 0), (4, 1), (columns // 8 // across, 0), (across, WARP * down)),

@@ -5,40 +5,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from stack.ir import ops
-from stack.ir.builder import Builder, constant
+from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import I32, DType, TensorType
 from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.classes import is_tile
 from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share
+from stack.passes.tiling.loops import Rebuilt
 
 
-class Values:
+class Values(Rebuilt):
     """What holds the values of one kernel.
 
     Attributes:
-        old: the kernel's block at the tile level.
         warps: of a block of threads.
         known: tiles and scalars where they were made.
         moved: tiles in other layouts.
     """
 
     def __init__(self, old: Block, warps: int) -> None:
-        self.old = old
-        self.b = Builder()
+        super().__init__(old)
         self.warps = warps
         self.known: dict[Node, NamedTile] = {}
         self.moved: dict[tuple[Node, Layout], NamedTile] = {}
 
     def converted(self, value: NamedTile, layout: Layout) -> NamedTile:
         raise NotImplementedError
-
-    def note(self, old: Node, new: Node) -> None:
-        """Keep name and source lines."""
-        if old in self.old.names:
-            self.b.names.setdefault(new, self.old.names[old])
-        if old in self.old.locs:
-            self.b.locs.setdefault(new, self.old.locs[old])
 
     # ---- where values are
 

@@ -15,19 +15,17 @@ from dataclasses import dataclass
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import DType, TensorType
-from stack.ir.warp_ops import VECTOR_BYTES, WARP
-from stack.passes.gpu_loops.frame import CannotDistribute, index
+from stack.ir.warp_ops import LINE_BYTES, VECTOR_BYTES, WARP
+from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.operand import Operand, line
-from stack.passes.gpu_loops.staged import Staged
+from stack.passes.gpu_loops.staged import LEAST_WARPS, MOST_WARPS, Staged
 from stack.passes.tiling.frame import power_of_two
+from stack.passes.tiling.loops import index
 
-LINE_BYTES = 128  # of one block of depth
 UNROLLED = 8  # steps of depth whose code the nearest instruction cache holds
 DOWN, ACROSS = 4, 8  # threads of a warp below and beside each other
 MOST = {4: 8, 8: 4}  # rows and columns of a thread, by bytes of an element
 BUSY = 64 * 64  # elements of a tile from which threads have that many columns
-LEAST_WARPS = 4  # of a tile: a multiprocessor has as many schedulers
-MOST_WARPS = 8
 
 
 @dataclass(frozen=True)

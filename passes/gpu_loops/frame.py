@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from stack.ir.builder import Builder, constant
+from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.traits import nest_of
 from stack.ir.types import I64, DType, TensorType
 from stack.ir.warp_ops import WARP
-from stack.passes.cpu_loops.reloop import carry, items
+from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
 
 Body = Callable[[list[Node]], list[Node]]
 
@@ -19,7 +19,7 @@ class CannotDistribute(Exception):
     """A kernel that these passes have no schedule for; says why."""
 
 
-class Threads:
+class Threads(Rebuilt):
     """Loops over threads of one kernel that is being built.
 
     Attributes:
@@ -32,10 +32,8 @@ class Threads:
     """
 
     def __init__(self, block: Block) -> None:
-        self.old = block
-        self.b = Builder()
+        super().__init__(block)
         self.nest, self.program = nest_of(block, "grid")
-        self.count = 0
         self.step = index("block", 1)
         self.warp = index("w", 1)
         self.lane = index("l", WARP)
@@ -43,24 +41,10 @@ class Threads:
     @property
     def rows(self) -> int:
         """Positions of the grid."""
-        return math.prod(_extent(loop) for loop in self.nest)
-
-    @property
-    def outputs(self) -> list[Node]:
-        """The output memories as the program knows them."""
-        return list(self.program.params[1:]) if self.nest else self._own_outputs()
+        return math.prod(extent_of(loop) for loop in self.nest)
 
     def _own_outputs(self) -> list[Node]:
         return list(self.old.params[-len(self.old.results) :])
-
-    def fresh(self, hint: str) -> str:
-        """A name for a variable that no other has."""
-        self.count += 1
-        return f"{hint.split('__')[0]}__{self.count}"
-
-    def note(self, old: Node, new: Node) -> None:
-        """Keep name and source lines."""
-        carry(self.b, self.old, old, new)
 
     def int(self, value: int) -> Node:
         """An index constant."""
@@ -99,9 +83,9 @@ class Threads:
         """The old grid's indices at a position, the innermost one moving first."""
         loops = self.nest if nest is None else nest
         swap: dict[Node, Node] = {}
-        rest, size = row, math.prod(map(_extent, loops))
+        rest, size = row, math.prod(map(extent_of, loops))
         for loop in reversed(loops):
-            old, extent = loop.blocks[0].params[0], _extent(loop)
+            old, extent = loop.blocks[0].params[0], extent_of(loop)
             swap[old] = rest if size == extent else self.b.rem(rest, extent)
             size //= max(extent, 1)
             if size > 1:
@@ -117,12 +101,3 @@ class Threads:
     def times(self, value: Node, factor: int) -> Node:
         """A multiple of an index."""
         return value if factor == 1 else self.b.mul(value, factor)
-
-
-def index(name: str, extent: int) -> Node:
-    """A loop's index."""
-    return Node("var", (), {"name": name, "extent": extent}, TensorType(I64, ()))
-
-
-def _extent(loop: Node) -> int:
-    return int(loop.blocks[0].params[0].attrs["extent"])

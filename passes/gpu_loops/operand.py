@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from stack.ir.builder import constant
 from stack.ir.integers import Integers
 from stack.ir.node import Node
-from stack.ir.types import I64, DType, TensorType
+from stack.ir.types import DType, TensorType
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
 from stack.passes.cpu_loops.chunk import plus
 from stack.passes.gpu_loops.frame import Threads
@@ -140,14 +139,9 @@ def share(t: Threads, count: int, warps: int) -> tuple[int, Callable[[Node], Nod
     return iterations, item
 
 
-def zeros(dtype: DType) -> Node:
-    """What stands for elements past the depth."""
-    return constant(0, dtype)
-
-
 def line(dtype: DType, lanes: int) -> TensorType:
     """The type of a short vector."""
     return TensorType(dtype, (lanes,), "tile")
 
 
-__all__ = ["I64", "Operand", "line", "share", "zeros"]
+__all__ = ["Operand", "line", "share"]

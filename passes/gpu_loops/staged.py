@@ -10,12 +10,14 @@ from collections.abc import Sequence
 
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
-from stack.ir.warp_ops import VECTOR_BYTES
-from stack.passes.gpu_loops.frame import CannotDistribute, index
+from stack.ir.warp_ops import COPIES, VECTOR_BYTES
+from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.gemm import Product
 from stack.passes.gpu_loops.operand import Operand, line, share
+from stack.passes.tiling.loops import index
 
-LEAST_COPY = 4  # bytes of the smallest asynchronous copy
+LEAST_WARPS = 4  # of a tile: a multiprocessor has as many schedulers
+MOST_WARPS = 8  # of a tile: more have few sums each, and read more for every product
 
 
 class Staged(Product):
@@ -45,8 +47,8 @@ class Staged(Product):
         most = VECTOR_BYTES // self.left.dtype.bytes
         self.lanes = [operand.lanes(most) for operand in (self.left, self.right)]
         least = min(self.lanes) * self.left.dtype.bytes
-        if self.stages > 1 and least < LEAST_COPY:
-            raise CannotDistribute(f"asynchronous copies take {LEAST_COPY} bytes, not {least}")
+        if self.stages > 1 and least < COPIES[0]:
+            raise CannotDistribute(f"asynchronous copies take {COPIES[0]} bytes, not {least}")
 
     def sum_up(self, pad: int, registers: Sequence[Node]) -> list[Node]:
         """Registers after the whole depth.

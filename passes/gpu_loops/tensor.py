@@ -14,18 +14,16 @@ from collections.abc import Sequence
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import F32, TensorType
-from stack.ir.warp_ops import WARP
-from stack.passes.gpu_loops.frame import CannotDistribute, index
+from stack.ir.warp_ops import MATRIX, WARP
+from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.operand import Operand, line
-from stack.passes.gpu_loops.staged import Staged
+from stack.passes.gpu_loops.staged import LEAST_WARPS, MOST_WARPS, Staged
+from stack.passes.tiling.loops import index
 
-UNIT = 16  # rows, columns and depth of the matrices that registers hold
-DEPTH = 32
+DEPTH = 32  # of a block: two instructions, before the next one is awaited
 PAD = 8  # elements: rows of eight matrices start in different banks
-MOST_WARPS = 8
-LEAST_WARPS = 4  # of a tile that divides among them: fewer leave a multiprocessor idle
 WARP_TILE = 1024  # elements from which a warp reads few operands for each product
-RESULT_LANES = 4
+RESULT_LANES = 4  # of a vector of sums that leaves: 16 bytes
 
 
 class Tensor(Staged):
@@ -35,8 +33,8 @@ class Tensor(Staged):
         super().__init__(block, stages, DEPTH * 2)
         if self.left.dtype.bits != 16 or self.dtype != F32:
             raise CannotDistribute(f"tensor cores take 16-bit floats, not {self.left.dtype}")
-        self.left.padded = -(-self.rows // UNIT) * UNIT
-        self.right.padded = -(-self.columns // UNIT) * UNIT
+        self.left.padded = -(-self.rows // MATRIX) * MATRIX
+        self.right.padded = -(-self.columns // MATRIX) * MATRIX
         self.down, self.across = _split(self.left.padded, self.right.padded, warps)
         self.warps = self.down * self.across
         self.tall = self.left.padded // self.down  # rows of a warp
@@ -50,19 +48,19 @@ class Tensor(Staged):
     def _program(self, step: Node, held: list[Node]) -> list[Node]:
         t = self.t
         self.place_block(step)
-        shape = (self.warps, self.tall // UNIT, UNIT, self.wide)
+        shape = (self.warps, self.tall // MATRIX, MATRIX, self.wide)
         sums = t.memory("local", "sums", F32, *shape)
         sums = t.over_warps(self.warps, [sums], lambda m: [self._clear(m[0])])[0]
         sums = self.sum_up(PAD, [sums])[0]
-        staged = t.memory("shared", "strip", F32, self.warps, UNIT, self.wide + RESULT_LANES)
+        staged = t.memory("shared", "strip", F32, self.warps, MATRIX, self.wide + RESULT_LANES)
         after = t.over_warps(self.warps, [staged, *held], lambda m: self._leave(m, sums))
         return after[1:]
 
     def _clear(self, sums: Node) -> Node:
         t = self.t
-        tile = TensorType(F32, (UNIT, self.wide), "tile")
+        tile = TensorType(F32, (MATRIX, self.wide), "tile")
         zero = self.b.broadcast(constant(0, F32), axes=(), type=tile)
-        i = index(self.fresh("i"), self.tall // UNIT)
+        i = index(self.fresh("i"), self.tall // MATRIX)
         corner = (t.int(0), t.int(0))
         return t.over(
             "unroll", i, [sums], lambda m: [self.b.store(m[0], zero, t.warp, i, *corner)]
@@ -75,12 +73,12 @@ class Tensor(Staged):
     ) -> list[Node]:
         t, b = self.t, self.b
         row, column = self._corner()
-        i = index(self.fresh("i"), self.tall // UNIT)
+        i = index(self.fresh("i"), self.tall // MATRIX)
         corner = (t.warp, i, t.int(0), t.int(0))
-        first = self._tile(self.left, shared[0], b.add(row, b.mul(i, UNIT)), UNIT, slot)
+        first = self._tile(self.left, shared[0], b.add(row, b.mul(i, MATRIX)), MATRIX, slot)
         second = self._tile(self.right, shared[1], column, self.wide, slot)
         rule = f"{'m k' if self.left.is_deep else 'k m'}, {'n k' if self.right.is_deep else 'k n'}"
-        tile = TensorType(F32, (UNIT, self.wide), "tile")
+        tile = TensorType(F32, (MATRIX, self.wide), "tile")
 
         def body(held: list[Node]) -> list[Node]:
             before = b.load(held[0], *corner, type=tile)
@@ -113,10 +111,10 @@ class Tensor(Staged):
     def _leave(self, held: list[Node], sums: Node) -> list[Node]:
         """Sixteen rows of sums at a time to shared memory, and from there by short vectors."""
         t, b = self.t, self.b
-        i = index(self.fresh("i"), self.tall // UNIT)
-        tile = TensorType(F32, (UNIT, self.wide), "tile")
+        i = index(self.fresh("i"), self.tall // MATRIX)
+        tile = TensorType(F32, (MATRIX, self.wide), "tile")
         lanes = self.result_lanes(RESULT_LANES)
-        count = UNIT * self.wide // lanes
+        count = MATRIX * self.wide // lanes
         row, column = self._corner()
         iterations = -(-count // WARP)
 
@@ -136,7 +134,7 @@ class Tensor(Staged):
             down = b.div(item, self.wide // lanes)
             along = t.times(b.rem(item, self.wide // lanes), lanes)
             value = b.load(staged, t.warp, down, along, type=line(F32, lanes))
-            at_row = b.add(b.add(row, b.mul(i, UNIT)), down)
+            at_row = b.add(b.add(row, b.mul(i, MATRIX)), down)
             return self.finish(memories, at_row, b.add(column, along), lanes, value)
 
         return t.over("unroll", i, held, strip)
@@ -149,7 +147,7 @@ def warp_grids(rows: int, columns: int) -> list[tuple[int, int]]:
         (down, across)
         for down in counts
         for across in counts
-        if not rows % (down * UNIT) and not columns % (across * UNIT)
+        if not rows % (down * MATRIX) and not columns % (across * MATRIX)
     ]
 
 

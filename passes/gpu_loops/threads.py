@@ -16,12 +16,13 @@ from stack.ir.builder import constant
 from stack.ir.node import Block, Node
 from stack.ir.types import I64, DType, TensorType
 from stack.ir.warp_ops import VECTOR_BYTES, WARP
-from stack.passes.gpu_loops.frame import CannotDistribute, index
+from stack.passes.gpu_loops.frame import CannotDistribute
 from stack.passes.gpu_loops.gemm import Product
 from stack.passes.gpu_loops.operand import Operand, line, share
 from stack.passes.tiling.frame import power_of_two
+from stack.passes.tiling.loops import index
 
-MOST_WARPS = 32
+MOST_WARPS = 32  # of a block of threads, on all GPUs
 ACROSS = 16  # threads below and beside each other, each with groups of sums
 
 

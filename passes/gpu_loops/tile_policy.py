@@ -8,10 +8,9 @@ from math import prod
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.ir.types import DType
-from stack.ir.warp_ops import WARP
+from stack.ir.warp_ops import LINE_BYTES, MATRIX, WARP
 from stack.passes.exact_tiling.gemm_policy import product_domain, product_extents
-from stack.passes.gpu_loops.fma import LINE_BYTES
-from stack.passes.gpu_loops.tensor import DEPTH, PAD, UNIT, warp_grids
+from stack.passes.gpu_loops.tensor import DEPTH, PAD, warp_grids
 from stack.passes.gpu_loops.threads import ACROSS
 from stack.passes.tiling.contraction import roles_of
 from stack.schedule import (
@@ -26,7 +25,7 @@ from stack.schedule import (
 )
 from stack.target import Gpu
 
-STAGES = 3
+STAGES = 3  # blocks of depth in shared memory: one is multiplied, two are on their way
 EDGE_COST = 48  # of a row or column of a tile, in products at one depth
 BLOCK_COST = 2000  # of a tile
 # of tiles by bits of an element; tensor cores multiply those of 16
@@ -66,12 +65,12 @@ class TilePolicy(Policy):
         why = super().why_illegal(schedule) or self._why_not_so(schedule, form_of(schedule))
         if why or not schedule.warps:
             return why
-        rows, columns = (-(-schedule.block(a, 1) // UNIT) * UNIT for a in "mn")
+        rows, columns = (-(-schedule.block(a, 1) // MATRIX) * MATRIX for a in "mn")
         if any(down * across == schedule.warps for down, across in warp_grids(rows, columns)):
             return ""
         return (
             f"warps={schedule.warps}: no grid of as many divides {rows} x {columns} sums into"
-            f" matrices of {UNIT} x {UNIT}"
+            f" matrices of {MATRIX} x {MATRIX}"
         )
 
     def _why_not_so(self, schedule: Schedule, form: str) -> str:

@@ -14,7 +14,7 @@ from stack.ir import ops
 from stack.ir.node import Block, Node, deps
 
 _LAGS = 8  # of one op, so many may stand in a step
-_CANDIDATES = 6
+_CANDIDATES = 6  # places and lengths of a step that are tried
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from stack.ir import ops
 from stack.ir.axes import parse_rule
 from stack.ir.builder import Builder, make
+from stack.ir.integers import INT32
 from stack.ir.node import Node
 from stack.ir.traits import spread
 from stack.ir.types import I32, TensorType
 from stack.rewrite.engine import Scope, Simple, on
-
-MAX_EXTENT = (1 << 31) - 1  # places are compared in 32 bits
 
 
 @on("gather")
@@ -52,7 +51,7 @@ def scatter_by_comparison(node: Node, op: Builder, scope: Scope) -> Node | None:
     if len(at) != 1 or not is_constant:
         return None
     extent = node.shape[at[0]]
-    if not isinstance(extent, int) or extent > MAX_EXTENT:
+    if not isinstance(extent, int) or extent > INT32[1]:
         return None
     if any(s != 1 for a, s in zip(rule.inputs[-1], updates.shape) if a.names[0] not in names):
         return None

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from stack.ir.node import Block, Func, Node
 from stack.passes.sharding.factors import alone
 
-RADIUS = 6
-KEPT = 2
+RADIUS = 6  # operands and readers away
+KEPT = 2  # members of each kind
 
 
 @dataclass(frozen=True)

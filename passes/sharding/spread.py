@@ -35,7 +35,7 @@ class Round(NamedTuple):
     decides: bool
 
 
-ROUNDS = (
+ROUNDS = (  # in this order, to a fixed point each
     Round(0, False, False),
     Round(1, False, False),
     Round(1, False, True),

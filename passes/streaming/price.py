@@ -20,6 +20,7 @@ from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
 from stack.ir.traits import contractions
 from stack.passes.blocking.stream import StreamTiler as BlockStream
+from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.exact_tiling.gemm import COLUMN_COST
 from stack.passes.exact_tiling.stream import StreamTiler
 from stack.passes.streaming.chain_price import check_chain
@@ -104,8 +105,8 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     parts = sum(_operations(d) / (short if _is_short(d) else plain) for d in dots)
     inner = [d for d in dots if d not in states.results]
     between = 2 * sum(_bytes(d) for d in inner)
-    between += 2 * sum(_bytes(d.args[1 - axes.side(d)]) for d in axes.wide)
-    shared = math.prod(axes.sizes[m] for m in axes.shared)
+    between += 2 * sum(_bytes(d.args[1 - memory_side(d)]) for d in axes.wide)
+    shared = math.prod(size for name, size in axes.sizes.items() if name != axes.column)
     elements = shared * tiler.extent / cpu.lanes * ELEMENT
     held = max(tiler.tile, cpu.lanes)  # a register that is not full takes as long
     fill = tiler.programs * held / shared * COLUMN_COST[held // cpu.lanes]

@@ -17,7 +17,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_number, number, shows
 
 K = "k"  # the name of the streamed axis
-MAX_TERMS = 16
+MAX_TERMS = 16  # of a normal form: products of sums multiply them out
 
 Names = tuple[str, ...]  # a name for each axis of a value; equal names run together
 

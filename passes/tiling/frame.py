@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from stack.ir import ops
 from stack.ir.algebra import COMBINE as COMBINE
 from stack.ir.dim import Dim, Expr
+from stack.ir.node import Node
 from stack.ir.types import F32, DType
+
+EXPENSIVE = 8  # scalar operations from which a value is kept rather than computed again
 
 
 def power_of_two(size: int) -> int:
@@ -19,6 +23,12 @@ class CannotTile(Exception):
 def wide(dtype: DType) -> DType:
     """The type that a kernel computes in."""
     return F32 if dtype.kind == "f" and dtype.bits == 16 else dtype
+
+
+def is_expensive(node: Node) -> bool:
+    """Whether an elementwise op takes more than to keep its result and read it again."""
+    op = ops.lookup(node.op)
+    return op.kind == "elementwise" and op.flops >= EXPENSIVE
 
 
 def static(dim: Dim) -> int:

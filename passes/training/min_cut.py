@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-INFINITE = 1 << 60
-SOURCE, SINK = 0, 1
+INFINITE = 1 << 60  # more than the bytes of any program
+SOURCE, SINK = 0, 1  # nodes of a network
 
 
 class Network:

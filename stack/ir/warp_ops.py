@@ -34,7 +34,11 @@ WARP = 32  # lanes of a warp
 GROUP = 4  # warps of a warpgroup, which multiply together
 GROUP_ROWS = 64  # rows of one of its instructions
 SHUFFLES = ("xor", "up", "down")
+MATRIX = 16  # rows, columns and depth of the matrices that tensor cores multiply, at least
 VECTOR_BYTES = 16  # that one access of a thread moves at most
+COPIES = (4, 8, VECTOR_BYTES)  # bytes that an asynchronous copy moves at once
+SECTOR_BYTES = 32  # that memory is written in
+LINE_BYTES = 128  # of the cache; pieces of rows of shared memory are swizzled up to here
 
 
 def _mma_infer(site: Site) -> Type:

@@ -35,6 +35,7 @@ class Pass(ABC):
 
     name: ClassVar[str]
     takes_weights: ClassVar[bool] = False  # whether it goes by values of weights: as constants
+    takes_schedules: ClassVar[bool] = False  # whether it goes by those that a person wrote
 
     @abstractmethod
     def run(self, func: Func, log: Log) -> Func:

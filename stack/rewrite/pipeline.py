@@ -99,8 +99,8 @@ class Pipeline:
 
     @property
     def takes_schedules(self) -> bool:
-        """Whether a pass writes schedules on groups, those that somebody gives among them."""
-        return any(item.name == "schedule" for item in self.passes)
+        """Whether a pass goes by schedules that somebody gives."""
+        return any(item.takes_schedules for item in self.passes)
 
     @held_back()
     def run(

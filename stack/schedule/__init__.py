@@ -2,12 +2,21 @@
 
 from stack.schedule.check import Need, Rules, why_illegal
 from stack.schedule.considered import Choice, Considered
-from stack.schedule.given import given_for, is_pattern, named_schedules, schedules_in
+from stack.schedule.given import (
+    PART,
+    given_for,
+    is_pattern,
+    named_schedules,
+    of_part,
+    part_of,
+    schedules_in,
+)
 from stack.schedule.group import first_schedule, schedules_of, with_schedules
 from stack.schedule.policy import Policy
 from stack.schedule.record import Axis, Domain, Prediction, Schedule, Split
 
 __all__ = [
+    "PART",
     "Axis",
     "Choice",
     "Considered",
@@ -22,6 +31,8 @@ __all__ = [
     "given_for",
     "is_pattern",
     "named_schedules",
+    "of_part",
+    "part_of",
     "schedules_in",
     "schedules_of",
     "why_illegal",

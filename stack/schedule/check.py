@@ -37,6 +37,7 @@ class Rules:
         options: those that it follows.
         words: what may stand in its place.
         ordered: whether programs are numbered along the axes in the order of the domain.
+        tails: whether programs at the end of an axis may have smaller blocks.
     """
 
     bindings: Mapping[str, tuple[str, ...]]
@@ -47,6 +48,7 @@ class Rules:
     options: tuple[str, ...] = ("warps", "stages")
     words: tuple[str, ...] = ()
     ordered: bool = False
+    tails: bool = True
 
 
 def why_illegal(
@@ -89,8 +91,12 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
         shown = str(split).partition("=")[2]
         if split.block < 1:
             return f"a block of {split.block} elements"
-        if axis.kind != "parallel" and split.binding == "grid" and axis.whole:
-            return f"{shown} would divide it among programs, and {axis.whole}"
+        if axis.kind != "parallel" and split.binding == "grid" and "grid" not in allowed:
+            whole = axis.whole or (
+                f"a group has all {axis.extent} elements: on GPUs, pass split_reductions makes"
+                " parts before groups are formed"
+            )
+            return f"{shown} would divide it among programs, and {whole}"
         if split.binding not in allowed:
             known = ", ".join(allowed) or "nothing"
             return f"{shown}: a {axis.kind} axis of this kernel is bound to {known}"
@@ -100,6 +106,8 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
                 return why
         if split.tail and split.binding != "grid":
             return f"{shown}: only blocks of programs have a tail"
+        if split.tail and not rules.tails:
+            return f"{shown}: all programs of this target have blocks of one size, {split.block}"
         if outer and (split.block > outer or outer % split.block):
             return f"a block of {split.block} does not divide the one around it, {outer}"
         outer = split.block

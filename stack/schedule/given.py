@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, cast
 
 from stack.errors import UsageError
 from stack.schedule.record import Schedule
+
+PART = "_part"  # behind the name of a value: its partial results
+REDUCED = ("k", "r")  # what reduced axes are called, of products and streams, and of rows
 
 
 def named_schedules(specs: Sequence[str]) -> dict[str, str]:
@@ -50,6 +54,23 @@ def schedules_in(options: Mapping[str, Any]) -> dict[str, str]:
 
 def _is_file(spec: str) -> bool:
     return ":" not in spec and Path(spec).is_file()
+
+
+def part_of(given: Mapping[str, str], name: str, axis: str) -> int | None:
+    """How much of a reduced axis a person gives to each program, 0 for all of it.
+
+    None where nobody wrote a schedule for a value of this name.
+    """
+    if name not in given:
+        return None
+    splits = Schedule.parse(given[name]).of(axis)
+    return next((s.block for s in splits if s.binding == "grid"), 0)
+
+
+def of_part(given: Schedule) -> Schedule:
+    """What a schedule says of one part, for which no program shares a reduced axis."""
+    splits = (s for s in given.splits if s.axis not in REDUCED or s.binding != "grid")
+    return replace(given, splits=tuple(splits))
 
 
 def is_pattern(name: str) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-STREAM_SHARE = 0.6  # of all products that tensor cores could do; 0.59 for attention on an H100
+BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
 NO_SOURCES: Mapping[str, str] = {}
 
 
@@ -83,12 +83,22 @@ class Gpu(Target):
     threads: int = number("", 32, 1 << 14, "threads of a block, at most")
     shared_bytes: int = number("B", 1 << 12, 1 << 24, "shared memory of a block, at most")
     latency: float = number("s", 1e-8, 1e-3, "a wait for memory that is busy")
+    stream_share: float = number("", 0.01, 1, "of bf16_rate, in a stream: softmax lies between")
+    lone_share: float = number("", 0.01, 1, "of its rate that a tile made for two reaches alone")
+    across_share: float = number("", 0.01, 1, "of a product's rate whose lines lie across, in TF32")
+    piece_share: float = number("", 0.01, 1, "of memory_rate, of what is shorter than a line")
+    element_share: float = number("", 0.001, 1, "of a product's rate that is read by elements")
     tiles: tuple[Reached, ...] = ()
+
+    @property
+    def operand_bytes(self) -> int:
+        """Shared memory for the operands of a block: what barriers take is left."""
+        return self.shared_bytes - BARRIER_BYTES
 
     @property
     def stream_rate(self) -> float:
         """Products of a stream for each second: softmax and corrections lie between them."""
-        return STREAM_SHARE * self.bf16_rate
+        return self.stream_share * self.bf16_rate
 
     @property
     def balance(self) -> float:

@@ -33,10 +33,10 @@ def softmax(m: int, n: int, dtype: str = "f32") -> Func:
     return b.func("softmax", [x], [made if dtype == "f32" else b.cast(made, type=x.type)])
 
 
-def product(m: int, n: int, k: int, dtype: str) -> Func:
+def product(m: int, n: int, k: int, dtype: str, **attrs: str) -> Func:
     b = Builder()
     x, w = param("x", tensor(dtype, m, k)), param("w", tensor(dtype, k, n))
-    return b.func("product", [x, w], [b.dot(x, w, rule="m k, k n -> m n")])
+    return b.func("product", [x, w], [b.dot(x, w, rule="m k, k n -> m n", **attrs)])
 
 
 def attention(heads: int, rows: int, keys: int, dtype: str = "f32", width: int = 64) -> Func:
@@ -50,6 +50,13 @@ def attention(heads: int, rows: int, keys: int, dtype: str = "f32", width: int =
     total = b.broadcast(b.reduce(e, kind="sum", axes=(2,)), axes=(0, 1), type=full)
     weights = b.cast(b.div(e, total), type=full.with_dtype(q.dtype))
     return b.func("attention", [q, k, v], [b.dot(weights, v, rule="h m n, h n d -> h m d")])
+
+
+def chain(m: int, k: int, n: int) -> Func:
+    b = Builder()
+    x, u, v = (param(c, tensor("bf16", *s)) for c, s in zip("xuv", ((m, k), (k, n), (n, k))))
+    inner = b.max(b.dot(x, u, rule="m k, k n -> m n"), 0.0)
+    return b.func("chain", [x, u, v], [b.dot(inner, v, rule="m n, n k -> m k")])
 
 
 def column_sums(m: int, n: int) -> Func:
@@ -182,6 +189,10 @@ def _programs(kind: type[Target]) -> tuple[tuple[str, Func], ...]:
             for f in (attention(32, 1, 8192, "bf16", 128), wide, column_sums(65536, 64))
         ),
         ("triton", softmax(64, 65536, "bf16")),
+        *(("triton", product(1, 8192, k, "bf16")) for k in (8192, 4096)),
+        ("triton", product(4096, 512, 4095, "bf16")),
+        ("triton", chain(8192, 256, 1024)),
+        ("triton", product(512, 1024, 1024, "f32", precision="tf32")),
         ("cuda", column_sums(4096, 64)),
     )
 

@@ -10,8 +10,9 @@ import pytest
 
 from stack.cli import main
 from stack.demos.gemm_ladder import LADDER, Rung, kernel_of, lowered, matmul
-from stack.errors import UsageError
+from stack.errors import KernelRefused, UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
+from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.passes.blocking.policies import block_policy
 from stack.passes.distribute_gpu import distribute_gpu_kernel
@@ -208,6 +209,25 @@ def test_blocks_need_not_be_powers_of_two_everywhere() -> None:
     assert "32 is no multiple of 12" in why_illegal(Schedule.parse("m=32@grid"), DOMAIN, rules)
 
 
+def test_programs_of_one_grid_have_blocks_of_one_size() -> None:
+    """On `cuda`, where the model would cut the rows that whole waves leave on `triton`."""
+    b = Builder()
+    x, w = param("x", tensor("bf16", 16384, 28672)), param("w", tensor("bf16", 28672, 8192))
+    func = (
+        Pipeline("fuse")
+        .run(b.func("main", [x, w], [b.max(b.dot(x, w, rule="m k, k n -> m n"), 0.0)]))
+        .func
+    )
+    (usual,) = Pipeline("schedule").run(func).func.nodes
+    (held,) = Pipeline("schedule{loops=warps}").run(func).func.nodes
+    assert Schedule.parse(schedules_of(usual)[0]).tail("m")
+    assert not Schedule.parse(schedules_of(held)[0]).tail("m")
+    with pytest.raises(UsageError, match=r"axis m: 128\+64@grid: .* one size, 128"):
+        given(func, "m=128+64 n=128", "schedule{loops=warps}")
+    with pytest.raises(KernelRefused, match="blocks of two sizes"):
+        Pipeline("schedule,blocks,distribute_gpu").run(func)
+
+
 def test_what_a_program_does_not_have() -> None:
     needs = [Need("threads", 64, 1024), Need("bytes of shared memory", 300, 256)]
     found = why_illegal(Schedule.parse("m=16@grid"), DOMAIN, RULES, needs)
@@ -226,7 +246,7 @@ def test_what_a_program_does_not_have() -> None:
         (
             product,
             "k=64@grid",
-            "axis k: 64@grid: a reduction axis .* is bound to serial",
+            "axis k: 64@grid would divide it among programs, and a group has all 512 elements",
         ),
         (product, "library", "'library' cannot stand in place"),
         (stream, "n=64", "no axis 'n'; its domain has b"),
@@ -471,7 +491,7 @@ def test_rows_follow_their_schedule(shape: tuple[int, int], axis: int, text: str
     ("text", "why"),
     [
         ("r=64@lane", "axis r: lanes hold 128 elements, all or none"),
-        ("r=16@grid", "axis r: 16@grid: a reduction axis of this kernel is bound to serial, lane"),
+        ("r=16@grid", "axis r: 16@grid would divide it among programs, .* all 100 elements"),
         ("stages=2", "stages=2: nothing is walked in steps"),
         ("i=1024", "131072 registers for a tile, and a program has 65536"),
         ("j=4", "no axis 'j'"),
@@ -512,6 +532,36 @@ def test_a_stream_without_a_product_follows_its_schedule() -> None:
     np.testing.assert_allclose(made.interpret(x), func.interpret(x), rtol=1e-5)
     with pytest.raises(UsageError, match="64@grid would divide it among programs, and a result"):
         given(func, "k=64@grid")
+
+
+def test_a_stream_of_panels_follows_its_schedule() -> None:
+    small = parse(ATTENTION.replace("512", "96"))
+    func = Pipeline("canonicalize,stream{min_axis=2,loops=blocks}").run(small).func
+    cpu, name = load("avx2"), name_of(func)
+    draw = np.random.default_rng(0).standard_normal
+    arrays = [round_bf16(draw(p.tensor.shape, dtype=np.float32)) for p in func.params]
+    expected = func.interpret(*arrays)
+    for text, shown in (("k=64", "f32[64, 32] in local"), ("m=8 k=48", "f32[48, 8] in local")):
+        made = Pipeline("schedule{loops=cpu},tile").run(func, target=cpu, schedules={name: text})
+        assert shown in str(made.func)
+    np.testing.assert_allclose(made.func.interpret(*arrays), expected, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("m=24", "axis m: a block of 24 is no power of two"),
+        ("m=64", "axis m: a block of 64, the most is 32"),
+        ("k=64@grid", "axis k: 64@grid would divide it among programs"),
+        ("warps=4", "warps: this kernel has no such choice"),
+    ],
+)
+def test_a_schedule_that_does_not_fit_panels(text: str, why: str) -> None:
+    func = stream()
+    with pytest.raises(UsageError, match=why):
+        Pipeline("schedule{loops=cpu}").run(
+            func, target=load("avx2"), schedules={name_of(func): text}
+        )
 
 
 # ---- the command line

@@ -1,0 +1,60 @@
+"""Schedules of streams on a CPU: rows along the lanes of vectors, and keys of a panel."""
+
+from __future__ import annotations
+
+from math import prod
+
+from stack.ir.node import Node
+from stack.ir.stream_op import streamed_extent
+from stack.passes.exact_tiling.stream_axes import StreamAxes
+from stack.passes.tiling.frame import CannotTile, static
+from stack.schedule import Axis, Domain, Policy, Prediction, Rules, Schedule, Split
+from stack.target import Cpu
+
+PANEL = 128  # keys of a panel: its products stay in the first two levels of cache
+VECTORS = (4, 2, 1)  # registers that hold the rows of a program
+
+
+class PanelPolicy(Policy):
+    """Programs of m rows, in vectors, which walk along panels of k keys.
+
+    Raises CannotTile for a stream without rows.
+    """
+
+    def __init__(self, stream: Node, cpu: Cpu) -> None:
+        axes = StreamAxes(stream)
+        if not axes.row:
+            raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
+        self.cpu, self.rows = cpu, axes.sizes[axes.row]
+        self.extent = static(streamed_extent(stream))
+        many = (size for name, size in axes.sizes.items() if name not in (axes.row, axes.column))
+        self.domain = Domain(
+            (
+                Axis("b", prod(many), "parallel"),
+                Axis("m", self.rows, "parallel"),
+                Axis("e", axes.columns, "parallel"),
+                Axis("k", self.extent, "stream"),
+            )
+        )
+        self.rules = Rules(
+            {"parallel": (), "stream": ("serial",)},
+            axes={"m": ("vector",)},
+            free=("k",),
+            most={"m": min(self.rows, max(VECTORS) * cpu.lanes), "k": self.extent},
+            options=(),
+        )
+
+    def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
+        return [(self.complete(Schedule()), None)]
+
+    def complete(self, given: Schedule) -> Schedule:
+        part = 1 << (self.rows.bit_length() - 1)  # of a register, where there are too few rows
+        rows = next((v * self.cpu.lanes for v in VECTORS if v * self.cpu.lanes <= self.rows), part)
+        keys = min(_panel(self.extent), self.extent)
+        return given.filled(Schedule((Split("m", rows, "vector"), Split("k", keys, "serial"))))
+
+
+def _panel(extent: int) -> int:
+    """Keys of a panel: a divisor of all keys where there is one near."""
+    near = [s for s in range(PANEL // 2, PANEL + PANEL // 2 + 1) if extent % s == 0]
+    return min(near, key=lambda s: abs(s - PANEL), default=PANEL)

@@ -1,0 +1,55 @@
+"""Kernels that are built anew from others: loops, their indices, names that go along."""
+
+from __future__ import annotations
+
+from stack.ir.builder import Builder
+from stack.ir.node import Block, Node
+from stack.ir.types import I64, TensorType, TupleType
+from stack.passes.tiling.frame import static
+
+
+class Rebuilt:
+    """A kernel that is made of the block of another.
+
+    Attributes:
+        old: that block.
+    """
+
+    def __init__(self, old: Block) -> None:
+        self.old = old
+        self.b = Builder()
+        self.count = 0
+
+    def fresh(self, hint: str) -> str:
+        """A name for a variable that no other has."""
+        self.count += 1
+        return f"{hint.split('__')[0]}__{self.count}"
+
+    def note(self, old: Node, new: Node) -> None:
+        """Keep name and source lines."""
+        carry(self.b, self.old, old, new)
+
+
+def carry(b: Builder, old: Block, source: Node, made: Node) -> None:
+    """Give a new node the name and source lines of an old one."""
+    if source in old.names:
+        b.names.setdefault(made, old.names[source])
+    if source in old.locs:
+        b.locs.setdefault(made, old.locs[source])
+
+
+def items(b: Builder, node: Node) -> list[Node]:
+    """All results of a node."""
+    if not isinstance(node.type, TupleType):
+        return [node]
+    return [b.item(node, index=i) for i in range(len(node.type.items))]
+
+
+def index(name: str, extent: int) -> Node:
+    """A loop's index."""
+    return Node("var", (), {"name": name, "extent": extent}, TensorType(I64, ()))
+
+
+def extent_of(loop: Node) -> int:
+    """How often a loop runs."""
+    return static(loop.blocks[0].params[0].attrs["extent"])

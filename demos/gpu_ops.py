@@ -161,7 +161,9 @@ def _scaled(x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor) ->
     scales = x_scale, weight_scale
     if x_scale.ndim:
         scales = x_scale[:, None], weight_scale[None]
-    return torch._scaled_mm(codes[0], codes[1].T, *scales, out_dtype=torch.bfloat16)
+    return torch._scaled_mm(  # pyright: ignore[reportPrivateImportUsage]
+        codes[0], codes[1].T, *scales, out_dtype=torch.bfloat16
+    )
 
 
 def _unpacked(op: str, args: tuple[Tensor, ...]) -> Callable[..., Tensor]:

@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         sample = Path(folder) / "sample.npz"
         (name,) = plain.graph.captured.arguments
-        np.savez(sample, **{name: tokens(CALLS, given.width, seed=2)})
+        np.savez(sample, allow_pickle=False, **{name: tokens(CALLS, given.width, seed=2)})
         for way in given.schemes.split(","):
             packed = stack.compile(whole, x, passes=passes_for(way, sample))
             took, own = milliseconds(packed, x), packed.graph.captured

@@ -57,7 +57,7 @@ class Route(NamedTuple):
     latency: int
 
 
-STAY = Route((), 0, 0)
+STAY = Route((), 0, 0)  # no steps, no bytes, no time
 NOWHERE = Route((), 1 << 62, 0)  # longer than every way
 
 

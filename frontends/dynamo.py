@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from stack.collector import held_back
-from stack.hosted import Op
+from stack.hosted import Op, enter
 from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
@@ -45,12 +45,14 @@ class TorchFrontend:
         """
         from stack.frontends.dynamo_capture import capture, one_at_a_time
 
+        enter(self.name)
         with one_at_a_time():
             return capture(fn, args, dynamic)
 
     def calls(self, fn: Any, dynamic: bool, options: Mapping[str, Any]) -> Calls:
         from stack.frontends.dynamo_call import TorchCalls
 
+        enter(self.name)
         return TorchCalls(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:

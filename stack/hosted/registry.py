@@ -67,6 +67,15 @@ def register(made: Op) -> Op:
     return made
 
 
+def enter(framework: str) -> None:
+    """Make every operator one of a framework's, for declarations that came before it was loaded.
+
+    Asked ahead of a trace: to define an operator while a program is traced ends the trace.
+    """
+    for made in list(_DECLARED.values()):
+        made.on(framework)
+
+
 def _place(made: Op) -> str:
     code = made.decomposition.__code__
     return f"{code.co_filename}:{code.co_firstlineno}"

@@ -132,3 +132,22 @@ def test_cuda_compiles_without_a_gpu(acme: ModuleType) -> None:
 def test_two_declarations_of_one_name_are_refused(acme: ModuleType) -> None:
     with pytest.raises(StackError, match="declared already"):
         stack.op("acme.clamp", rule="a -> a")(lambda np, x: x)
+
+
+def test_it_may_be_declared_before_the_framework_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trace that meets such an operator for the first time would end there."""
+    import torch
+
+    monkeypatch.setattr(registry, "_DECLARED", dict(registry._DECLARED))
+    with monkeypatch.context() as before:
+        before.setattr(registry.plugins, "names", lambda group: [])
+
+        @registry.op("early.half", rule="... -> ...")
+        def half(np: Any, x: Any) -> Any:
+            return x * 0.5
+
+    assert not half.callables
+    x = torch.linspace(-3, 3, 12)
+    compiled = stack.compile(lambda x: half(x + 1) * 3, x, strict=True)
+    torch.testing.assert_close(compiled(x), (x + 1) * 1.5)
+    assert compiled.run.coverage["hosted"] == 1

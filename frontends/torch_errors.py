@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from stack.errors import StackError, UnsupportedOp
 from stack.run.refused import raise_as_eager
 
+_TORCHS = os.path.dirname(torch.__file__) + os.sep
 PARTS = "torch.compile(fn, backend='stack') compiles the parts around it"
 _ITEM = "aten._local_scalar_dense.default"  # of `.item()`, `int(x)`, `float(x)`
 # of Dynamo's messages: what is for those who work on Dynamo
@@ -101,5 +102,6 @@ def place_of(frames: Sequence[Any]) -> str:
     """The innermost of the user's frames, as "net.py:31: `y.item()`"; "" where there is none."""
     if not frames:
         return ""
-    last = frames[-1]
+    own = [f for f in frames if not f.filename.startswith(_TORCHS)]
+    last = (own or frames)[-1]
     return f"{os.path.basename(last.filename)}:{last.lineno}: `{(last.line or '').strip()}`"

@@ -23,7 +23,6 @@ BACKEND = Backend(
     name="mlir",
     compile=compile_program,
     inspect=inspect_program,
-    resume=Resume(("mlir", "llvm"), resume_program),
     missing=_missing,
     lowering=Lowering(
         level="loop",
@@ -37,6 +36,7 @@ BACKEND = Backend(
             ("loop", "distribute,memory"),
         ),
         artifacts=("mlir", "llvm", "asm"),
+        resume=Resume(("mlir", "llvm"), resume_program),
         retreat="retreat",
         hosts="cpu",
     ),

@@ -43,8 +43,9 @@ def resume(run: SavedRun, file: str, stage: str, name: str) -> tuple[Func, Execu
         ParseError: with the line and column in the file.
     """
     backend: Backend = plugins.load("stack.backends", name)
-    if backend.resume is None or stage not in backend.resume.stages:
-        taken = ", ".join(backend.resume.stages) if backend.resume else "none"
+    way = backend.lowering.resume
+    if way is None or stage not in way.stages:
+        taken = ", ".join(way.stages) if way else "none"
         raise UsageError(f"{name} goes on from the text of no kernel at {stage!r}; from: {taken}")
     text = Path(file).read_text(encoding="utf-8")
     found = sections(text)
@@ -56,7 +57,7 @@ def resume(run: SavedRun, file: str, stage: str, name: str) -> tuple[Func, Execu
     # lines before a kernel stay, as empty ones, so that messages count those of the file
     texts = {kernel: "\n" * before + held for kernel, (before, held) in found.items()}
     try:
-        made = backend.resume.compile(func, texts, {"call_opaque": IRFrontend().call_opaque})
+        made = way.compile(func, texts, {"call_opaque": IRFrontend().call_opaque})
     except ParseError as error:
         error.add_note(f"in {file}")
         raise

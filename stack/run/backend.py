@@ -107,6 +107,20 @@ Inspected = tuple[list[Kernel], dict[str, str | Callable[[], str]]]
 
 
 @dataclass(frozen=True)
+class Resume:
+    """Going on from kernels that a person has edited.
+
+    Attributes:
+        stages: names of the artifacts whose text is taken back.
+        compile: `(lowered function, text by kernel, options) -> Executable`; kernels without text
+            are printed. Raises ParseError with the line and column in a text.
+    """
+
+    stages: tuple[str, ...]
+    compile: Callable[[Func, Mapping[str, str], dict[str, Any]], Executable]
+
+
+@dataclass(frozen=True)
 class Lowering:
     """How a function comes to a backend: what passes do, as text.
 
@@ -120,6 +134,7 @@ class Lowering:
             `stages`, best first; "" where there is no choice to measure.
         hosts: where its programs call code by hand for hosted operators: "cpu", "cuda"; "" where
             they call none.
+        resume: for kernels that a person has edited; None where their text is not taken back.
         recomputes: whether a product that goes into reductions stays out of memory, so that a
             backward pass computes it again where that costs less than keeping it.
     """
@@ -130,6 +145,7 @@ class Lowering:
     retreat: str = ""
     proposal: str = ""
     hosts: str = ""
+    resume: Resume | None = None
     recomputes: bool = False
 
 
@@ -148,20 +164,6 @@ class Machine:
     warm: Callable[[], None] | None = None
     identify: Callable[[dict[str, Any]], str] | None = None
     at_hand: Callable[[Mapping[str, Any]], Target] | None = None
-
-
-@dataclass(frozen=True)
-class Resume:
-    """Going on from kernels that a person has edited.
-
-    Attributes:
-        stages: names of the artifacts whose text is taken back.
-        compile: `(lowered function, text by kernel, options) -> Executable`; kernels without text
-            are printed. Raises ParseError with the line and column in a text.
-    """
-
-    stages: tuple[str, ...]
-    compile: Callable[[Func, Mapping[str, str], dict[str, Any]], Executable]
 
 
 @dataclass(frozen=True)
@@ -192,7 +194,6 @@ class Backend:
         options: names of the options that `compile` takes from a user; None lets any pass.
         machine: what runs its code.
         peer: for another compiler; None for code generators of our own.
-        resume: for kernels that a person has edited; None where their text is not taken back.
     """
 
     name: str
@@ -203,7 +204,6 @@ class Backend:
     options: tuple[str, ...] | None = None
     machine: Machine = Machine()
     peer: Peer | None = None
-    resume: Resume | None = None
 
     @property
     def doc(self) -> str:

@@ -19,7 +19,10 @@ from stack.run.compile import compile_func
 
 LOWER = ("distribute", "memory")  # these take what tile and distribute make
 # these place a program on a mesh: whatever that asks of it, their own tests have
-PLACING = ("autoshard", "data_parallel", "tensor_parallel", "zero")
+PLACING = (
+    *("autoshard", "data_parallel", "tensor_parallel", "zero"),
+    *("context_parallel", "expert_parallel", "ring"),
+)
 QUICK, MANY = 15, 1500
 
 

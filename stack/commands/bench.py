@@ -44,7 +44,7 @@ TEXT = f"""
     suite gpu (an NVIDIA GPU is needed), rows:
       G1, G2    attention forward, heads of 128 and of 64, S = 512 to 16384
       G4        variants of attention, from plain matmul, softmax and matmul; masks and sinks
-  G5        decoding one token, grouped-query
+      G5        decoding one token, grouped-query
       G6, G7    products of LLM shapes; with what follows them in an MLP
       G11, G12  norms, and their gradients
       G13, G14  softmax, cross-entropy; the last layer with its loss

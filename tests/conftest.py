@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 
@@ -39,8 +40,20 @@ def young() -> Iterator[None]:
     gc.unfreeze()
 
 
+def _seeds(request: pytest.FixtureRequest) -> list[int]:
+    """Of this test alone; STACK_SEED picks another stream."""
+    return [int(os.environ.get("STACK_SEED", "0")), zlib.crc32(request.node.nodeid.encode())]
+
+
 @pytest.fixture
 def rng(request: pytest.FixtureRequest) -> np.random.Generator:
     """Random numbers of this test alone; STACK_SEED picks another stream."""
-    seed = int(os.environ.get("STACK_SEED", "0"))
-    return np.random.default_rng([seed, zlib.crc32(request.node.nodeid.encode())])
+    return np.random.default_rng(_seeds(request))
+
+
+@pytest.fixture(autouse=True)
+def torch_draws(request: pytest.FixtureRequest) -> None:
+    """What torch draws does not depend on the tests before this one."""
+    torch = sys.modules.get("torch")
+    if hasattr(torch, "manual_seed"):
+        torch.manual_seed(sum(_seeds(request)))

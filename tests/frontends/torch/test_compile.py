@@ -125,11 +125,11 @@ def test_static_recompiles() -> None:
 
 
 def test_symbolic_training() -> None:
-    module = nn.Linear(4, 3)
+    module = nn.Linear(4, 3).double()
     twin = copy.deepcopy(module)
     call = compiled(module, dynamic=True)
     for rows in (2, 5):
-        x = torch.randn(rows, 4)
+        x = torch.randn(rows, 4, dtype=torch.float64)
         for f, owner in ((call, module), (twin, twin)):
             owner.zero_grad()
             (f(x) * x.shape[0]).square().sum().backward()

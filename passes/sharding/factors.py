@@ -22,6 +22,7 @@ from math import prod
 from typing import cast
 
 from stack.ir import ops, param
+from stack.ir.alike import once_alike
 from stack.ir.mesh import Axes, MeshAxis, size_of
 from stack.ir.node import Node
 from stack.ir.overlap import Overlap
@@ -148,7 +149,7 @@ def factors_of(node: Node) -> Factors:
     return _factors(alone(node))
 
 
-@lru_cache(maxsize=1 << 15)
+@once_alike
 def alone(node: Node) -> Node:
     """The node that all nodes that are alike have in common: on parameters, and lying nowhere."""
     holders = [_holder(i, a.type) for i, a in enumerate(node.args)]

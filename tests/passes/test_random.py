@@ -21,7 +21,7 @@ LOWER = ("distribute", "memory")  # these take what tile and distribute make
 # these place a program on a mesh: whatever that asks of it, their own tests have
 PLACING = (
     *("autoshard", "data_parallel", "tensor_parallel", "zero"),
-    *("context_parallel", "expert_parallel", "ring"),
+    *("context_parallel", "expert_parallel"),
 )
 QUICK, MANY = 15, 1500
 

@@ -6,6 +6,7 @@ import re
 from functools import cache
 
 import pytest
+from line_programs import ROWS
 
 import stack.plugins as plugins
 from stack.backends.device.tools import find_tool
@@ -14,15 +15,6 @@ from stack.backends.triton.lines import line_of, with_functions, with_lines
 from stack.explore.assembly import instructions
 from stack.ir import parse
 from stack.rewrite import Pipeline
-
-ROWS = """func @f(%x: f32[40, 96], %b: f32[96]) -> (f32[40]) at tensor {
-  %w = broadcast(%b) {axes=[1]} : f32[40, 96] from "m.py:10 net.add"
-  %a = add(%x, %w) : f32[40, 96] from "m.py:10 net.add"
-  %e = exp(%a) : f32[40, 96] from "m.py:11"
-  %s = reduce(%e) {axes=[1], kind="sum"} : f32[40] from "other.py:7"
-  return %s
-}
-"""
 
 
 @cache

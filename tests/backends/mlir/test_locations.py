@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from line_programs import ROWS
 
 from stack.backends.mlir import BACKEND, jit
 from stack.backends.mlir.compiler import Compiler
@@ -18,19 +19,10 @@ from stack.target import Cpu, load
 
 pytest.importorskip("torch_mlir")
 
-CHAIN = """func @f(%x: f32[40, 96], %b: f32[96]) -> (f32[40]) at tensor {
-  %w = broadcast(%b) {axes=[1]} : f32[40, 96] from "m.py:10 net.add"
-  %a = add(%x, %w) : f32[40, 96] from "m.py:10 net.add"
-  %e = exp(%a) : f32[40, 96] from "m.py:11"
-  %s = reduce(%e) {axes=[1], kind="sum"} : f32[40] from "other.py:7"
-  return %s
-}
-"""
-
 
 @pytest.fixture(scope="module")
 def compiler() -> Compiler:
-    func: Func = parse(CHAIN)
+    func: Func = parse(ROWS)
     for _, passes in BACKEND.lowering.stages:
         func = Pipeline(passes).run(func).func
     cpu = load("avx512")

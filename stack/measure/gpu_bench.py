@@ -79,6 +79,9 @@ class GpuBench:
                 return
         for entry in reply["entries"]:
             self._take(case, entry, reply)
+        if reply["spoiled"]:
+            self.worker.close()
+            self.worker = Worker(self.say)
 
     def _take(self, case: Case, entry: dict[str, Any], reply: dict[str, Any]) -> None:
         row = entry_of(case.row, case.case, entry["system"], entry["kind"])

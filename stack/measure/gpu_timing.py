@@ -52,6 +52,7 @@ class Clock:
         self.at = 0
         self.graph: Any = None
         self.note = ""
+        self.is_spoiled = False
 
     def run(self, count: int) -> int:
         """Call at least so many times; how many it was."""
@@ -102,11 +103,13 @@ class Clock:
         try:
             cuda.synchronize()
             graph = cuda.CUDAGraph()
-            with cuda.graph(graph, capture_error_mode="thread_local"):
+            stream = cuda.current_stream()
+            with cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
                 for held in self.sets:
                     self.call(held)
         except Exception as error:
             cuda.synchronize()
+            self.is_spoiled = True  # torch's generator still counts for the capture
             self.note = f"no CUDA graph: {str(error).strip().splitlines()[0][:120]}"
             return
         self.graph = graph

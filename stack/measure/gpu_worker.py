@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,7 @@ class CaseRun:
         self.exact: list[Any] | None = None
         self.usual: float | None = None  # error of the source itself, as torch runs it
         self.entries: list[dict[str, Any]] = []
+        self.is_spoiled = False  # torch cannot go on in this process
 
     def run(self, rounds: int) -> list[dict[str, Any]]:
         """Entries of all systems that were tried."""
@@ -222,6 +224,7 @@ class CaseRun:
                 continue
             entry.update(ms=timing.median * 1e3, spread=timing.spread * 1e3)
             entry["note"] = "; ".join(filter(None, (entry["note"], clock.note)))
+            self.is_spoiled |= clock.is_spoiled
 
 
 def run_case(
@@ -235,15 +238,23 @@ def run_case(
     torch = importlib.import_module("torch")
     torch.manual_seed(0)
     tell({"at": "the inputs"})
-    program = program_of(request["spec"], request["options"])
-    with retained():
-        entries = CaseRun(request, tell, device, torch, program).run(rounds)
+    with retained(), own_stream(torch, device):
+        program = program_of(request["spec"], request["options"])
+        run = CaseRun(request, tell, device, torch, program)
+        entries = run.run(rounds)
     return {
         "entries": entries,
+        "spoiled": run.is_spoiled,
         "flops": program.flops,
         "bytes": program.bytes,
         "exps": program.exps,
     }
+
+
+def own_stream(torch: Any, device: str) -> AbstractContextManager[Any]:
+    """A stream that CUDA graphs can be captured on, for forward passes as well: a backward pass
+    runs where its forward pass ran, and the default stream cannot be captured."""
+    return torch.cuda.stream(torch.cuda.Stream()) if device.startswith("cuda") else nullcontext()
 
 
 def _forget(torch: Any) -> None:

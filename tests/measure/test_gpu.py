@@ -335,6 +335,9 @@ def test_a_system_that_raises_drops_out() -> None:
 CRASH = {"at": "stack-crash", "kind": "generated", "is_ours": True}
 
 
+COUNTS = {"flops": 1e9, "bytes": 1e6, "exps": 0.0}
+
+
 class FakeWorker:
     """Answers as the worker does; a system named "crash" takes it down until it is left out."""
 
@@ -360,7 +363,7 @@ class FakeWorker:
             }
             for name, ms in times.items()
         ]  # fmt: skip
-        return {"entries": made, "flops": 1e9, "bytes": 1e6, "exps": 0.0}
+        return {"entries": made, **COUNTS, "spoiled": request["spec"] == "spoils"}
 
     def close(self, patience: float = 20) -> None:
         """Nothing to end."""
@@ -402,6 +405,25 @@ def test_a_system_that_takes_the_device_down_is_a_row_and_the_rest_goes_on() -> 
     assert not [r for r in rows if r[0] == "gone"]
     assert len(found.problems) == 2
     assert found.exit_code == 1
+
+
+@pytest.mark.usefixtures("fake")
+def test_a_process_that_a_failed_capture_left_broken_is_replaced() -> None:
+    cases = [Case("G6", {"n": name}, name, {}) for name in ("spoils", "plain")]
+    found = gpu_bench.gpu_bench(cases)
+    assert FakeWorker.started == 2
+    assert not found.problems and len(found.rows) == 8
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("mode", ["forward", "backward"])
+def test_calls_of_every_mode_go_into_a_cuda_graph(mode: str) -> None:
+    spec, options = "stack.demos.gpu_rows:norm", {"rows": 64, "width": 96, "mode": mode}
+    request = {"spec": spec, "options": options, "peers": "eager", "own": "triton"}
+    reply = gpu_worker.run_case(request, lambda _: None, 5)
+    assert not reply["spoiled"]
+    for entry in reply["entries"]:
+        assert not entry["problem"] and "replayed from a CUDA graph" in entry["note"]
 
 
 @pytest.mark.usefixtures("fake")

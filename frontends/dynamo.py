@@ -5,6 +5,8 @@ Importing this file is cheap; torch's tracing machinery is loaded on first use.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -17,6 +19,12 @@ from stack.ir.node import Func
 from stack.ir.space import ArraySpace
 from stack.ir.types import DType, TensorType
 from stack.run.frontend import Calls, Captured
+
+
+@functools.cache
+def _arrays() -> Any:
+    """Asked in every call, of every array: a statement that imports takes a microsecond."""
+    return importlib.import_module("stack.frontends.torch_arrays")
 
 
 class TorchFrontend:
@@ -56,24 +64,16 @@ class TorchFrontend:
         return TorchCalls(fn, dynamic, options)
 
     def to_numpy(self, array: Any, dtype: DType) -> np.ndarray:
-        from stack.frontends.torch_arrays import to_numpy
-
-        return to_numpy(array, dtype)
+        return _arrays().to_numpy(array, dtype)
 
     def from_numpy(self, array: np.ndarray, dtype: DType) -> Any:
-        from stack.frontends.torch_arrays import from_numpy
-
-        return from_numpy(array, dtype)
+        return _arrays().from_numpy(array, dtype)
 
     def to_device(self, arrays: Sequence[Any], dtypes: Sequence[DType], device: str) -> list[Any]:
-        from stack.frontends.torch_arrays import to_device
-
-        return to_device(arrays, dtypes, device)
+        return _arrays().to_device(arrays, dtypes, device)
 
     def from_device(self, arrays: Sequence[Any]) -> list[Any]:
-        from stack.frontends.torch_arrays import from_device
-
-        return from_device(arrays)
+        return _arrays().from_device(arrays)
 
     def space(self) -> ArraySpace:
         from stack.frontends.torch_space import TorchSpace

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -93,7 +92,9 @@ def from_device(arrays: Sequence[Any]) -> list[torch.Tensor]:
 
 def to_numpy(tensor: Any, dtype: DType) -> np.ndarray:
     """Storage of a tensor, without a copy where it is dense on the CPU."""
-    held = _checked(tensor, dtype).detach().cpu().resolve_conj().resolve_neg().contiguous()
+    held = _checked(tensor, dtype).detach()
+    if not (held.is_cpu and held.is_contiguous()) or held.is_conj() or held.is_neg():
+        held = held.cpu().resolve_conj().resolve_neg().contiguous()
     return held.view(torch.uint16).numpy() if dtype is BF16 else held.numpy()
 
 
@@ -103,9 +104,7 @@ def from_numpy(array: np.ndarray, dtype: DType) -> torch.Tensor:
     shape = array.shape
     if not array.flags.c_contiguous or not array.flags.writeable:
         array = array.copy()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        tensor = torch.from_numpy(array.reshape(shape))
+    tensor = torch.from_numpy(array.reshape(shape))
     return tensor.view(torch.bfloat16) if dtype is BF16 else tensor
 
 

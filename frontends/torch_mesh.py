@@ -50,6 +50,8 @@ WIDER = {
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
 }
+GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its newer name
+SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 LIMIT = 60.0  # seconds
 Pending = Callable[[], Tensor]
 
@@ -121,7 +123,7 @@ class RankSpace(TorchSpace):
         ranks, group = self._group(node)
         held = _bytes(x)
         made = held.new_empty(len(ranks) * held.numel())
-        work = dist.all_gather_into_tensor(made, held, group, async_op=True)
+        work = GATHER(made, held, group, async_op=True)
         return _after([work], lambda: _joined(_come(made, x, ranks), node.attrs["axis"]))
 
     def _start_reduce_scatter(self, node: Node, x: Tensor) -> Pending:
@@ -130,7 +132,7 @@ class RankSpace(TorchSpace):
         if dist.get_backend(group) == "nccl" and x.is_floating_point():
             sent = _parts(x, node.attrs["axis"], ranks)
             made = torch.empty_like(sent[0])
-            work = dist.reduce_scatter_tensor(made, sent, OPERATORS[kind], group, async_op=True)
+            work = SCATTER(made, sent, OPERATORS[kind], group, async_op=True)
             return _after([work], lambda: made)
         finish = self._exchanged(node, x, node.attrs["axis"])
         return lambda: reduce(COMBINE[kind], map(_reducible, finish())).to(x.dtype)

@@ -3,19 +3,21 @@
 Collectives start as soon as what they move is there, and are waited for where it is read; between
 them lie segments, which a backend may compile. Gradients are computed as soon as they can be, so
 that their sums travel while the rest is computed; the update of the weights comes last. Gathered
-weights come one segment ahead of their readers, go when these are done, and come again.
+weights come one segment ahead of their readers, go when these are done, and come again. What is
+made by element from no more than it is, is not handed on: segments that read it make it anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from stack.ir import ops
 from stack.ir.builder import param
 from stack.ir.mesh_ops import is_meeting
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_contraction, is_input
+from stack.ir.traits import is_contraction, is_formula, is_input, mixes, reads_by_data
 
 END = 1 << 60  # behind everything
 FEW = 3  # results
@@ -143,19 +145,14 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeting]:
     """Runs of what is computed, and collectives between them."""
-    readers = _users(order)
-    works: list[Segment | Meeting] = []
+    runs: list[list[Node] | Meeting] = []
     inside: list[Node] = []
     waiting: list[Node] = []
 
     def flush() -> None:
-        own = set(inside)
-        outside = {n for n in inside if any(u not in own for u in readers.get(n, ()))}
-        outputs = [n for n in inside if n in outside or n in func.results]
-        if outputs:
-            works.append(_segment(func, inside, outputs))
+        runs.append(list(inside))
         if waiting:
-            works.append(Meeting(tuple(waiting)))
+            runs.append(Meeting(tuple(waiting)))
         inside.clear()
         waiting.clear()
 
@@ -171,7 +168,55 @@ def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeti
         if sum(_bytes(n) for n in waiting) >= bucket:
             flush()
     flush()
+    return _segments(func, runs, order)
+
+
+def _segments(
+    func: Func, runs: Sequence[list[Node] | Meeting], order: Sequence[Node]
+) -> list[Segment | Meeting]:
+    """Runs as functions, each with copies of what it computes again."""
+    sources = _sources(order)
+    place = {node: i for i, node in enumerate(order)}
+    whole = [run if isinstance(run, Meeting) else _with_copies(run, sources) for run in runs]
+    read = set(func.results)
+    for run in whole:
+        nodes = run.nodes if isinstance(run, Meeting) else run
+        read.update(a for n in nodes for a in n.args if a not in nodes)
+    works: list[Segment | Meeting] = []
+    for own, full in zip(runs, whole, strict=True):
+        if isinstance(full, Meeting):
+            works.append(full)
+        elif outputs := [n for n in own if n in read]:
+            works.append(_segment(func, sorted(full, key=place.__getitem__), outputs))
     return works
+
+
+def _sources(order: Sequence[Node]) -> dict[Node, frozenset[Node]]:
+    """For each node what a segment reads for it: the node, or no more than that to make it anew."""
+    found: dict[Node, frozenset[Node]] = {}
+    for node in order:
+        found[node] = frozenset({node})
+        is_mapped = ops.lookup(node.op).kind in ("elementwise", "movement") and not mixes(node)
+        if is_formula(node) or (is_mapped and not reads_by_data(node)):
+            args = [a for a in node.args if not is_inline(a)]
+            read = frozenset[Node]().union(*(found.get(a, {a}) for a in args))
+            if sum(map(_size, read)) <= _size(node):
+                found[node] = read
+    return found
+
+
+def _with_copies(
+    run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]
+) -> dict[Node, None]:
+    """A run, and what it makes anew."""
+    found = dict.fromkeys(run)
+    pending = [a for n in run for a in n.args]
+    while pending:
+        node = pending.pop()
+        if node not in found and node not in sources.get(node, {node}):
+            found[node] = None
+            pending += node.args
+    return found
 
 
 def _segment(func: Func, inside: Sequence[Node], outputs: Sequence[Node]) -> Segment:
@@ -187,9 +232,13 @@ def _segment(func: Func, inside: Sequence[Node], outputs: Sequence[Node]) -> Seg
     return Segment(Func("segment", body, func.level), inputs, tuple(outputs))
 
 
+def _size(node: Node) -> int:
+    return sum(int(str(t.bytes)) for t in node.types)
+
+
 def _bytes(node: Node) -> int:
     """Of what a collective takes or makes, the larger."""
-    return max(int(str(t.bytes)) for t in (node.tensor, *(a.tensor for a in node.args)))
+    return max(map(_size, (node, *node.args)))
 
 
 # ---- gathered parameters

@@ -15,6 +15,8 @@ import argparse
 import json
 import statistics
 import time
+import traceback
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,8 +29,8 @@ from torch import Tensor, nn
 from stack.demos import rank
 from stack.demos.collectives import library
 from stack.demos.llama import Llama, Sizes, data
-from stack.demos.train_mesh import TIDY, planned, strategies
-from stack.frontends.torch_steps import rank_program
+from stack.demos.train_mesh import TIDY, Planned, planned, strategies
+from stack.frontends.torch_steps import RankProgram, rank_program
 from stack.ir.node import Func
 from stack.ir.sharding import replicated
 from stack.ops.collectives.network import bus_bandwidth, fitted
@@ -47,13 +49,21 @@ COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 class Race:
     """The ranks of one host, and the model that they share."""
 
-    def __init__(self, device: torch.device, seconds: float) -> None:
-        self.device, self.end = device, time.monotonic() + seconds
+    def __init__(self, device: torch.device, seconds: float, out: Path | None = None) -> None:
+        self.device, self.end, self.out = device, time.monotonic() + seconds, out
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.sizes = sizes = SIZES if device.type == "cuda" else SMALL
         self.backend = "triton" if device.type == "cuda" else "mlir"
         self.batch = tuple(t.to(self.device) for t in data(sizes, 1)[0])
         self.rows: list[dict[str, Any]] = []
+        self.moved: list[dict[str, Any]] = []
+        self.programs: dict[str, tuple[Planned, RankProgram]] = {}
+
+    def write(self) -> None:
+        """What is known so far, in the folder that was given."""
+        if self.out is not None:
+            made = {"systems": self.rows, "collectives": self.moved}
+            (self.out / "mesh_race.json").write_text(json.dumps(made, indent=1))
 
     def model(self) -> Llama:
         """The model, the same on all ranks and for all systems."""
@@ -89,10 +99,13 @@ class Race:
             }
             del step
         except Exception as error:
+            if self.rank == 0:
+                traceback.print_exc()
             row = {"note": f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"}
         self.rows.append({"system": name, **row})
         if self.rank == 0:
             print(line(self.rows[-1]), flush=True)
+            self.write()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
@@ -100,12 +113,8 @@ class Race:
 
     def ours(self, name: str, as_graph: bool = False) -> Callable[[], Tensor]:
         """A strategy of ours, its segments compiled."""
+        plan, program = self._program(name)
         model = self.model()
-        known = strategies(self.ranks, self.ranks)
-        plan = planned(self.step, known[name.replace("TP", f"DP1 x TP{self.ranks}")])
-        program = rank_program(
-            plan.placed.meshes[0], plan.local, str(self.device), backend=self.backend
-        )
         held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         held |= dict(zip("xy", self.batch))
         values: list[Tensor] = []
@@ -117,16 +126,23 @@ class Race:
         def step() -> Tensor:
             results = program(*values)
             for result, i in plan.carried.items():
-                values[i] = results[result]
+                if as_graph:  # it reads where it read before
+                    values[i].copy_(results[result])
+                else:
+                    values[i] = results[result]
             return results[0]
 
-        def in_place() -> Tensor:
-            results = program(*values)
-            for result, i in plan.carried.items():
-                values[i].copy_(results[result])
-            return results[0]
+        return captured(step) if as_graph else step
 
-        return captured(in_place) if as_graph else step
+    def _program(self, name: str) -> tuple[Planned, RankProgram]:
+        """A strategy of ours by name, planned and compiled once."""
+        if name not in self.programs:
+            known = strategies(self.ranks, self.ranks)
+            plan = planned(self.step, known[name.replace("TP", f"DP1 x TP{self.ranks}")])
+            mesh = plan.placed.meshes[0]
+            program = rank_program(mesh, plan.local, str(self.device), backend=self.backend)
+            self.programs[name] = plan, program
+        return self.programs[name]
 
     # ---- torch's
 
@@ -214,7 +230,7 @@ def captured(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
     return replay
 
 
-def shares(call: Callable[[], Any], device: torch.device, rounds: int = 3) -> dict[str, float]:
+def shares(call: Callable[[], Any], device: torch.device, rounds: int = 3) -> dict[str, Any]:
     """Milliseconds of a call on this GPU: computing, communicating and nothing else, idle."""
     if device.type != "cuda":
         return {}
@@ -226,11 +242,13 @@ def shares(call: Callable[[], Any], device: torch.device, rounds: int = 3) -> di
         for _ in range(rounds):
             call()
         torch.cuda.synchronize()
-    spans = [
-        (e.time_range.start, e.time_range.end, "nccl" in e.name.lower())
-        for e in found.events()
-        if e.device_type == torch.autograd.DeviceType.CUDA
-    ]
+    spans: list[tuple[float, float, bool]] = []
+    longest: Counter[str] = Counter()
+    for e in found.events():
+        if e.device_type == torch.autograd.DeviceType.CUDA:
+            start, end = e.time_range.start, e.time_range.end
+            spans.append((start, end, "nccl" in e.name.lower()))
+            longest[e.name[:80]] += (end - start) / 1e3 / rounds
     computes = covered([(start, end) for start, end, moves in spans if not moves])
     works = covered([(start, end) for start, end, _ in spans])
     whole = max(end for _, end, _ in spans) - min(start for start, _, _ in spans)
@@ -240,6 +258,7 @@ def shares(call: Callable[[], Any], device: torch.device, rounds: int = 3) -> di
         "exposed_ms": (works - computes) / each,
         "idle_ms": (whole - works) / each,
         "moving_ms": covered([(start, end) for start, end, moves in spans if moves]) / each,
+        "longest_ms": dict(longest.most_common(30)),
     }
 
 
@@ -326,26 +345,21 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=95.0)
     args = parser.parse_args()
     device = rank.join()
-    race = Race(device, args.seconds)
+    race = Race(device, args.seconds, args.out)
     top = 29 if device.type == "cuda" else 23
-    moved = collectives([1 << k for k in range(13, top, 3)], device)
-    if race.rank == 0:
-        print(collective_table(moved), flush=True)
+    race.moved = collectives([1 << k for k in range(13, top, 3)], device)
     for name, theirs in (("DP", race.ddp), ("TP", race.tensor_parallel), ("FSDP", race.fsdp2)):
         race.enter(f"ours {name}", partial(race.ours, name))
+        if device.type == "cuda":
+            race.enter(f"ours {name}, one graph", partial(race.ours, name, as_graph=True))
         race.enter(f"torch {TORCHS[name]}", theirs)
     race.enter("ours TP + SP", partial(race.ours, "TP + SP"))
     for name, theirs in (("TP", race.tensor_parallel), ("FSDP", race.fsdp2)):
         race.enter(f"torch {TORCHS[name]} compiled", partial(theirs, compiled=True))
-    for name in ("DP", "TP", "FSDP", "TP + SP") if device.type == "cuda" else ():
-        race.enter(f"ours {name}, one graph", partial(race.ours, name, as_graph=True))
     if race.rank == 0:
-        print(collective_table(moved))
+        print(collective_table(race.moved))
         print(f"{race.ranks} x {rank.name_of(device)}, torch {torch.__version__}, {race.sizes}")
         print("\n".join(map(line, race.rows)))
-        if args.out is not None:
-            made = {"systems": race.rows, "collectives": moved}
-            (args.out / "mesh_race.json").write_text(json.dumps(made, indent=1))
     dist.destroy_process_group()
 
 

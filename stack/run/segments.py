@@ -205,9 +205,7 @@ def _sources(order: Sequence[Node]) -> dict[Node, frozenset[Node]]:
     return found
 
 
-def _with_copies(
-    run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]
-) -> dict[Node, None]:
+def _with_copies(run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]) -> dict[Node, None]:
     """A run, and what it makes anew."""
     found = dict.fromkeys(run)
     pending = [a for n in run for a in n.args]

@@ -17,7 +17,7 @@ from stack.ir.builder import param
 from stack.ir.mesh_ops import is_meeting
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_contraction, is_formula, is_input, mixes, reads_by_data
+from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
 
 END = 1 << 60  # behind everything
 FEW = 3  # results
@@ -92,7 +92,8 @@ def _ordered(func: Func) -> list[Node]:
     for node in reversed(func.nodes):  # what is made of parameters alone waits for its readers
         if node not in at:
             at[node] = min((at[u] for u in users.get(node, ())), default=END)
-    return sorted(func.nodes, key=lambda n: (at[n], order[n]))
+    place = {node: (at[maker(node)], order[maker(node)], order[node]) for node in func.nodes}
+    return sorted(func.nodes, key=place.__getitem__)  # one result of several behind its node
 
 
 def _waits(node: Node, tails: set[Node]) -> bool:

@@ -63,7 +63,7 @@ class PeerProducts:
         out = x.new_empty(self.world, x.shape[0], w.shape[1])
         main = torch.cuda.current_stream()
         self.side.wait_stream(main)
-        come: list[torch.cuda.Event] = []
+        come: list[Any] = []  # events
         with torch.cuda.stream(self.side):
             self._meet()
             for step in range(1, self.world):

@@ -21,6 +21,7 @@ from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, 
 
 END = 1 << 60  # behind everything
 FEW = 3  # results
+Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # what is computed, and collectives behind it
 
 
 @dataclass(frozen=True)
@@ -146,14 +147,12 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeting]:
     """Runs of what is computed, and collectives between them."""
-    runs: list[list[Node] | Meeting] = []
+    runs: list[Run] = []
     inside: list[Node] = []
     waiting: list[Node] = []
 
     def flush() -> None:
-        runs.append(list(inside))
-        if waiting:
-            runs.append(Meeting(tuple(waiting)))
+        runs.append((tuple(inside), tuple(waiting)))
         inside.clear()
         waiting.clear()
 
@@ -172,23 +171,23 @@ def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeti
     return _segments(func, runs, order)
 
 
-def _segments(
-    func: Func, runs: Sequence[list[Node] | Meeting], order: Sequence[Node]
-) -> list[Segment | Meeting]:
-    """Runs as functions, each with copies of what it computes again."""
+def _segments(func: Func, runs: Sequence[Run], order: Sequence[Node]) -> list[Segment | Meeting]:
+    """Runs as functions, each with copies of what it makes anew."""
     sources = _sources(order)
     place = {node: i for i, node in enumerate(order)}
-    whole = [run if isinstance(run, Meeting) else _with_copies(run, sources) for run in runs]
+    whole = [sorted(_with_copies(run, sources), key=place.__getitem__) for run, _ in runs]
     read = set(func.results)
-    for run in whole:
-        nodes = run.nodes if isinstance(run, Meeting) else run
-        read.update(a for n in nodes for a in n.args if a not in nodes)
+    for full, (_, waiting) in zip(whole, runs, strict=True):
+        own = set(full)
+        read.update(a for n in full for a in n.args if a not in own)
+        read.update(a for n in waiting for a in n.args)
     works: list[Segment | Meeting] = []
-    for own, full in zip(runs, whole, strict=True):
-        if isinstance(full, Meeting):
-            works.append(full)
-        elif outputs := [n for n in own if n in read]:
-            works.append(_segment(func, sorted(full, key=place.__getitem__), outputs))
+    for full, (inside, waiting) in zip(whole, runs, strict=True):
+        outputs = [n for n in inside if n in read]
+        if outputs:
+            works.append(_segment(func, full, outputs))
+        if waiting:
+            works.append(Meeting(waiting))
     return works
 
 

@@ -32,7 +32,8 @@ class RankProgram:
         backend: compiles segments; "" runs them op by op.
         overlaps: whether collectives run in the background; else each is waited for at once.
         compiled: how many of how many distinct segments the backend compiled.
-        peak: most bytes that values held, of the newest run.
+        peak: most bytes that values held, of the newest run, where `watches`: to count takes the
+            host longer than to launch a small segment.
     """
 
     mesh: Mesh
@@ -41,6 +42,7 @@ class RankProgram:
     bucket: int = 1 << 25
     backend: str = ""
     overlaps: bool = True
+    watches: bool = False
     peak: int = 0
     compiled: str = ""
     steps: list[Step] = field(init=False)
@@ -72,7 +74,8 @@ class RankProgram:
                         self._read(held, node)
             else:
                 held.update(zip(work.outputs, self.computes[work](args), strict=True))
-            self.peak = max(self.peak, _bytes(held))
+            if self.watches:
+                self.peak = max(self.peak, _bytes(held))
             for node in step.last:
                 del held[node]
         return [self._read(held, r) for r in self.local.results]

@@ -102,8 +102,13 @@ class RankSpace(TorchSpace):
 
     # ---- where ranks meet: a collective starts, and what it gives is waited for
 
-    def start(self, node: Node, x: Tensor) -> Pending:
-        """Start a collective; calling what this returns waits for it."""
+    def start(self, node: Node, x: Tensor, is_free: bool = False) -> Pending:
+        """Start a collective; calling what this returns waits for it.
+
+        `is_free`: whether nobody else reads `x`, so that it may be written over.
+        """
+        if node.op == "all_reduce" and not is_free:
+            x = x.clone(memory_format=torch.contiguous_format)
         return getattr(self, f"_start_{node.op}")(node, x)
 
     def op_all_reduce(self, node: Node, x: Tensor) -> Tensor:
@@ -113,7 +118,7 @@ class RankSpace(TorchSpace):
 
     def _start_all_reduce(self, node: Node, x: Tensor) -> Pending:
         kind = str(node.attrs["kind"])
-        held = _reducible(x).clone(memory_format=torch.contiguous_format)
+        held = _reducible(x).contiguous()
         if x.dtype == torch.bool:
             kind = {"sum": "max", "or": "max", "prod": "min", "and": "min"}.get(kind, kind)
         work = dist.all_reduce(held, OPERATORS[kind], self._group(node)[1], async_op=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,6 +48,7 @@ class RankProgram:
     compiled: str = ""
     steps: list[Step] = field(init=False)
     computes: dict[Segment, Compute] = field(init=False)
+    free: list[set[Node]] = field(init=False)  # what only a step reads, in memory of its own
 
     def __post_init__(self) -> None:
         self.steps = steps_of(self.local, self.bucket)
@@ -56,6 +58,8 @@ class RankProgram:
             if segment.func not in made:  # equal layers are one function
                 made[segment.func] = self._compute(segment.func)
         self.computes = {s: made[s.func] for s in segments}
+        own = {n for s in segments if self._is_compiled(s.func) for n in s.outputs}
+        self.free = [own & set(step.last) & _read_once(step) for step in self.steps]
         count = sum(self._is_compiled(func) for func in made)
         self.compiled = f"{count} of {len(made)}"
 
@@ -63,13 +67,14 @@ class RankProgram:
         """Raises StackError where another rank does not answer within the time limit."""
         held: dict[Node, Any] = dict(zip(self.local.params, parts, strict=True))
         self.peak = 0
-        for step in self.steps:
+        for step, free in zip(self.steps, self.free, strict=True):
             work = step.work
             args = [self._read(held, n) for n in work.inputs]
             if isinstance(work, Meeting):
                 by_node = dict(zip(work.inputs, args, strict=True))
                 for node in work.nodes:
-                    held[node] = self.space.start(node, *(by_node[a] for a in node.args))
+                    (x,) = node.args
+                    held[node] = self.space.start(node, by_node[x], x in free)
                     if not self.overlaps:
                         self._read(held, node)
             else:
@@ -114,6 +119,13 @@ class RankProgram:
         if str(self.space.device) == "cpu":
             return {}
         return {"device": str(self.space.device), "graph": False}
+
+
+def _read_once(step: Step) -> set[Node]:
+    """Values that one collective of a step reads, and no other."""
+    nodes = step.work.nodes if isinstance(step.work, Meeting) else ()
+    read = Counter(a for n in nodes for a in n.args)
+    return {n for n, count in read.items() if count == 1}
 
 
 def _bytes(held: dict[Node, Any]) -> int:

@@ -17,11 +17,11 @@ from stack.frontends.torch_elementwise import Tensor
 from stack.frontends.torch_mesh import LIMIT, RankSpace
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Mesh
+from stack.ir.mesh_ops import is_place
 from stack.ir.node import Func, Node
 from stack.run.compile import compile_func
 from stack.run.segments import Meeting, Segment, Step, steps_of
 
-PLACES = frozenset({"part_start", "part_held", "shard"})
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
@@ -101,7 +101,7 @@ class RankProgram:
 
     def _is_compiled(self, func: Func) -> bool:
         """Whether a segment is for the backend: what asks for the rank's place is not."""
-        return bool(self.backend) and not any(n.op in PLACES for n in func.nodes)
+        return bool(self.backend) and not any(map(is_place, func.nodes))
 
     def _compute(self, func: Func) -> Compute:
         if not self._is_compiled(func):

@@ -9,12 +9,14 @@ made by element from no more than it is, is not handed on: segments that read it
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import accumulate
 
 from stack.ir import ops
 from stack.ir.builder import param
-from stack.ir.mesh_ops import is_meeting
+from stack.ir.mesh_ops import is_meeting, is_place
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
 from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
@@ -146,35 +148,104 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 
 def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeting]:
-    """Runs of what is computed, and collectives between them."""
-    runs: list[Run] = []
-    inside: list[Node] = []
-    waiting: list[Node] = []
-
-    def flush() -> None:
-        runs.append((tuple(inside), tuple(waiting)))
-        inside.clear()
-        waiting.clear()
-
-    for node in order:
-        if is_inline(node):
-            continue
-        if any(a in waiting for a in node.args):
-            flush()
-        if not is_meeting(node):
-            inside.append(node)
-            continue
-        waiting.append(node)
-        if sum(_bytes(n) for n in waiting) >= bucket:
-            flush()
-    flush()
-    return _segments(func, runs, order)
-
-
-def _segments(func: Func, runs: Sequence[Run], order: Sequence[Node]) -> list[Segment | Meeting]:
-    """Runs as functions, each with copies of what it makes anew."""
+    """What is computed, and collectives between."""
     sources = _sources(order)
     place = {node: i for i, node in enumerate(order)}
+    last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}
+    runs = _Runs(bucket, place, last)
+    for node in order:
+        if not is_inline(node):
+            runs.add(node)
+    return _segments(func, runs.ended(), sources, place)
+
+
+@dataclass
+class _Runs:
+    """Runs of what is computed, each with the collectives that start behind it.
+
+    Where collectives fill a bucket a run ends, or later where it then hands on so much less; before
+    what reads them, so that the rest is computed while they travel; and around what asks for the
+    rank's place, which backends do not know.
+
+    Attributes:
+        place, last: of nodes, where they stand and where they are last read.
+        inside, waiting: the newest run, and its collectives; the first `full` nodes of the run come
+            before the newest of these.
+        coming: collectives that nobody has read yet, with those that started together.
+    """
+
+    bucket: int
+    place: Mapping[Node, int]
+    last: Mapping[Node, int]
+    found: list[Run] = field(default_factory=list[Run])
+    inside: list[Node] = field(default_factory=list[Node])
+    waiting: list[Node] = field(default_factory=list[Node])
+    full: int = 0
+    coming: dict[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
+
+    def add(self, node: Node) -> None:
+        """The next node in order."""
+        if any(a in self.waiting for a in node.args) or (is_meeting(node) and self._is_full()):
+            self._start()
+        read = [self.coming[a] for a in node.args if a in self.coming]
+        for together in read:
+            for other in together:
+                self.coming.pop(other, None)
+        if is_meeting(node):
+            self.waiting.append(node)
+            self.full = len(self.inside)
+            return
+        if read or (self.inside and is_place(self.inside[-1]) != is_place(node)):
+            self._end(len(self.inside), ())
+        self.inside.append(node)
+
+    def ended(self) -> list[Run]:
+        """All of them."""
+        self._start()
+        self._end(len(self.inside), ())
+        return self.found
+
+    def _is_full(self) -> bool:
+        return sum(map(_bytes, self.waiting)) >= self.bucket
+
+    def _start(self) -> None:
+        """Let collectives start that wait."""
+        started = tuple(self.waiting)
+        self._end(self._least() if self._is_full() else len(self.inside), started)
+        self.coming.update(dict.fromkeys(started, started))
+        self.waiting.clear()
+
+    def _end(self, count: int, started: tuple[Node, ...]) -> None:
+        self.found.append((tuple(self.inside[:count]), started))
+        del self.inside[:count]
+        self.full = max(0, self.full - count)
+
+    def _least(self) -> int:
+        """Where the run ends at best."""
+        handed = _handed(self.inside, self.place, self.last)[self.full :]
+        best = min(range(len(handed)), key=handed.__getitem__)
+        return self.full + best * (handed[0] - handed[best] > sum(map(_bytes, self.waiting)))
+
+
+def _handed(run: Sequence[Node], place: Mapping[Node, int], last: Mapping[Node, int]) -> list[int]:
+    """The bytes that a run hands on, by the number of its nodes that belong to it."""
+    places = [place[node] for node in run]
+    change = [0] * (len(run) + 2)
+    for number, node in enumerate(run, start=1):
+        read = last.get(node, -1)
+        end = bisect_right(places, read) + (read > places[-1])
+        change[number] += _size(node)
+        change[max(end, number)] -= _size(node)
+    return list(accumulate(change[:-1]))
+
+
+def _segments(
+    func: Func,
+    runs: Sequence[Run],
+    sources: Mapping[Node, frozenset[Node]],
+    place: Mapping[Node, int],
+) -> list[Segment | Meeting]:
+    """Runs as functions, each with copies of what it makes anew."""
     whole = [sorted(_with_copies(run, sources), key=place.__getitem__) for run, _ in runs]
     read = set(func.results)
     for full, (_, waiting) in zip(whole, runs, strict=True):

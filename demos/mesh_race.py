@@ -96,6 +96,7 @@ class Race:
                 "first_loss": first,
                 **timed(step, self.device),
                 **shares(step, self.device),
+                "last_loss": float(step()),
             }
             del step
         except Exception as error:
@@ -283,6 +284,7 @@ def line(row: dict[str, Any]) -> str:
     return (
         f"{row['system']:<28} {row['ms']:8.2f} ms  spread {row['spread']:.1%}"
         f"{parts}  {row['peak_gib']:6.2f} GiB  loss {row['first_loss']:.4f}"
+        f" to {row['last_loss']:.4f}"
         f"  first {row['first_s']:.1f} s"
     )
 

@@ -356,6 +356,8 @@ def main() -> None:
             race.enter(f"ours {name}, one graph", partial(race.ours, name, as_graph=True))
         race.enter(f"torch {TORCHS[name]}", theirs)
     race.enter("ours TP + SP", partial(race.ours, "TP + SP"))
+    if device.type == "cuda":
+        race.enter("ours TP + SP, one graph", partial(race.ours, "TP + SP", as_graph=True))
     for name, theirs in (("TP", race.tensor_parallel), ("FSDP", race.fsdp2)):
         race.enter(f"torch {TORCHS[name]} compiled", partial(theirs, compiled=True))
     if race.rank == 0:

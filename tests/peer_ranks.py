@@ -10,7 +10,7 @@ from stack.ops.collectives.peer_triton import PeerMemory
 
 
 def compare(rank: int, ranks: int, store: str) -> None:
-    """All against NCCL, in changing order and sizes; raises where a collective or product differs."""
+    """All against NCCL, in changing order and sizes; raises where something differs."""
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
     dist.init_process_group(

@@ -4,9 +4,9 @@
 
 All systems train the same model on the same tokens in one run, as plain SGD in bf16; of each a
 trace says how long the GPU computes, how long it communicates and does nothing else, and how long
-it waits for the host. Ours runs once more as one CUDA graph. Then the collectives alone: bus
-bandwidth by size, and how well the alpha-beta model predicts them. Without GPUs all of it runs on
-gloo processes, on a model of a few hundred words.
+it waits for the host. Ours runs once more as one CUDA graph, whose memory is not in the peak. At
+first the collectives alone: bus bandwidth by size, and how well the alpha-beta model predicts them.
+Without GPUs all of it runs on gloo processes, on a model of a few hundred words.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from stack.ir.array_space import Run
 from stack.ir.data import Data
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Axes, Mesh
-from stack.ir.mesh_ops import group_of, is_meeting, overlap_of, traffic
+from stack.ir.mesh_ops import group_of, is_meeting, is_place, overlap_of, traffic
 from stack.ir.node import Block, Node, walk
 from stack.ir.overlap import Overlap
 from stack.ir.sharding import part_held, part_start
@@ -102,10 +102,11 @@ class MeshSpace(NumpySpace):
     def elementwise(self, node: Node, *args: Any) -> Any:
         return self._each(lambda *parts: self.own.elementwise(node, *parts), args)
 
-    # ---- control: where ranks meet in it, all go the same way
+    # ---- control: where it speaks of the mesh, all ranks go the same way
 
     def op_cond(self, node: Node, run: Run, index: Any, *args: Any) -> tuple[Any, ...]:
-        if any(is_meeting(inner) for block in node.blocks for _, inner in walk(block)):
+        inner = [n for block in node.blocks for _, n in walk(block)]
+        if any(is_meeting(n) or is_place(n) for n in inner):
             return self.own.op_cond(node, run, self._agreed(node, index), *args)
 
         def alone(block: Block, values: Sequence[Array]) -> Any:

@@ -17,7 +17,7 @@ from stack.ir.algebra import COMBINE
 from stack.ir.builder import Builder, make, param, remade
 from stack.ir.dim import Dim
 from stack.ir.mesh import size_of
-from stack.ir.mesh_ops import group_of, is_meeting
+from stack.ir.mesh_ops import group_of, is_meeting, is_place
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node, topological
 from stack.ir.ops import is_whole_view
@@ -175,7 +175,11 @@ def _combined(state: Node, first: Node, second: Node) -> Node:
 def _chosen(seen: Node, old: Sequence[Node], new: Sequence[Node]) -> list[Node]:
     """New states where anything is seen, else the old ones; what moves between ranks moves."""
     known = set(topological([*old, seen]))
-    inside = topological(new, lambda n: n not in known and not (is_meeting(n) or is_input(n)))
+
+    def is_inside(node: Node) -> bool:
+        return node not in known and not (is_meeting(node) or is_place(node) or is_input(node))
+
+    inside = topological(new, is_inside)
     read = [a for n in inside for a in n.args if a not in inside and not is_inline(a)]
     args = list(dict.fromkeys([*old, *read]))
     given = {a: param(f"p{i}", a.type) for i, a in enumerate(args)}

@@ -2,9 +2,10 @@
 
     torchrun --nproc-per-node 2 -m stack.demos.mesh_race [OUT] [--seconds 100]
 
-All systems train the same model on the same tokens in one run, as plain SGD in bf16. Ours waits
-for collectives where they are read, and once more at once, so that what overlaps is seen. Then
-the collectives alone: bus bandwidth by size, and how well the alpha-beta model predicts them.
+All systems train the same model on the same tokens in one run, as plain SGD in bf16; of each a
+trace says how long the GPU computes, how long it communicates and does nothing else, and how long
+it waits for the host. Ours runs once more as one CUDA graph, whose memory is not in the peak. At
+first the collectives alone: bus bandwidth by size, and how well the alpha-beta model predicts them.
 Without GPUs all of it runs on gloo processes, on a model of a few hundred words.
 """
 
@@ -14,8 +15,10 @@ import argparse
 import json
 import statistics
 import time
-from collections.abc import Callable, Iterable
-from functools import cached_property
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +29,8 @@ from torch import Tensor, nn
 from stack.demos import rank
 from stack.demos.collectives import library
 from stack.demos.llama import Llama, Sizes, data
-from stack.demos.train_mesh import TIDY, planned, strategies
-from stack.frontends.torch_steps import rank_program
+from stack.demos.train_mesh import TIDY, Planned, planned, strategies
+from stack.frontends.torch_steps import RankProgram, rank_program
 from stack.ir.node import Func
 from stack.ir.sharding import replicated
 from stack.ops.collectives.network import bus_bandwidth, fitted
@@ -39,19 +42,28 @@ from stack.run.step import Optimizer
 RATE = 1e-2
 SIZES = Sizes(layers=4, width=4096, hidden=8192, heads=32, words=8192, tokens=2048, batch=2)
 SMALL = Sizes(layers=2, width=128, hidden=256, heads=4, words=256, tokens=32, batch=4)
+TORCHS = {"DP": "DDP", "TP": "DTensor TP", "FSDP": "FSDP2"}
 COLLECTIVES = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
 
 
 class Race:
     """The ranks of one host, and the model that they share."""
 
-    def __init__(self, device: torch.device, seconds: float) -> None:
-        self.device, self.end = device, time.monotonic() + seconds
+    def __init__(self, device: torch.device, seconds: float, out: Path | None = None) -> None:
+        self.device, self.end, self.out = device, time.monotonic() + seconds, out
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.sizes = sizes = SIZES if device.type == "cuda" else SMALL
         self.backend = "triton" if device.type == "cuda" else "mlir"
         self.batch = tuple(t.to(self.device) for t in data(sizes, 1)[0])
         self.rows: list[dict[str, Any]] = []
+        self.moved: list[dict[str, Any]] = []
+        self.programs: dict[str, tuple[Planned, RankProgram]] = {}
+
+    def write(self) -> None:
+        """What is known so far, in the folder that was given."""
+        if self.out is not None:
+            made = {"systems": self.rows, "collectives": self.moved}
+            (self.out / "mesh_race.json").write_text(json.dumps(made, indent=1))
 
     def model(self) -> Llama:
         """The model, the same on all ranks and for all systems."""
@@ -83,27 +95,27 @@ class Race:
                 "first_s": time.perf_counter() - start,
                 "first_loss": first,
                 **timed(step, self.device),
+                **shares(step, self.device),
+                "last_loss": float(step()),
             }
             del step
         except Exception as error:
+            if self.rank == 0:
+                traceback.print_exc()
             row = {"note": f"{type(error).__name__}: {str(error).partition(chr(10))[0][:160]}"}
         self.rows.append({"system": name, **row})
         if self.rank == 0:
             print(line(self.rows[-1]), flush=True)
+            self.write()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
     # ---- ours
 
-    def ours(self, name: str, overlaps: bool = True) -> Callable[[], Tensor]:
+    def ours(self, name: str, as_graph: bool = False) -> Callable[[], Tensor]:
         """A strategy of ours, its segments compiled."""
+        plan, program = self._program(name)
         model = self.model()
-        known = strategies(self.ranks, self.ranks)
-        plan = planned(self.step, known[name.replace("TP", f"DP1 x TP{self.ranks}")])
-        program = rank_program(
-            plan.placed.meshes[0], plan.local, str(self.device), backend=self.backend
-        )
-        program.overlaps = overlaps
         held = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         held |= dict(zip("xy", self.batch))
         values: list[Tensor] = []
@@ -115,10 +127,23 @@ class Race:
         def step() -> Tensor:
             results = program(*values)
             for result, i in plan.carried.items():
-                values[i] = results[result]
+                if as_graph:  # it reads where it read before
+                    values[i].copy_(results[result])
+                else:
+                    values[i] = results[result]
             return results[0]
 
-        return step
+        return captured(step) if as_graph else step
+
+    def _program(self, name: str) -> tuple[Planned, RankProgram]:
+        """A strategy of ours by name, planned and compiled once."""
+        if name not in self.programs:
+            known = strategies(self.ranks, self.ranks)
+            plan = planned(self.step, known[name.replace("TP", f"DP1 x TP{self.ranks}")])
+            mesh = plan.placed.meshes[0]
+            program = rank_program(mesh, plan.local, str(self.device), backend=self.backend)
+            self.programs[name] = plan, program
+        return self.programs[name]
 
     # ---- torch's
 
@@ -161,7 +186,10 @@ class Race:
         return self._eager(model, x, y)
 
     def _eager(self, model: nn.Module, x: Tensor, y: Tensor) -> Callable[[], Tensor]:
-        optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+        kinds: dict[type, list[Tensor]] = {}  # what lies on a mesh has an update of its own
+        for weight in model.parameters():
+            kinds.setdefault(type(weight.data), []).append(weight)
+        optimizer = torch.optim.SGD([{"params": own} for own in kinds.values()], lr=RATE)
 
         def step() -> Tensor:
             loss = model(x, y)
@@ -187,13 +215,77 @@ def timed(call: Callable[[], Any], device: torch.device, rounds: int = 7) -> dic
     return {"ms": middle * 1e3, "spread": (found[-2] - found[1]) / middle, "peak_gib": peak}
 
 
+def captured(step: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """A step as one CUDA graph, its collectives too; it writes to what it reads."""
+    for _ in range(2):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        result = step()
+
+    def replay() -> Tensor:
+        graph.replay()
+        return result
+
+    return replay
+
+
+def shares(call: Callable[[], Any], device: torch.device, rounds: int = 3) -> dict[str, Any]:
+    """Milliseconds of a call on this GPU: computing, communicating and nothing else, idle."""
+    if device.type != "cuda":
+        return {}
+    from torch.profiler import ProfilerActivity, profile
+
+    dist.barrier()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as found:
+        for _ in range(rounds):
+            call()
+        torch.cuda.synchronize()
+    spans: list[tuple[float, float, bool]] = []
+    longest: Counter[str] = Counter()
+    for e in found.events():
+        if e.device_type == torch.autograd.DeviceType.CUDA:
+            start, end = e.time_range.start, e.time_range.end
+            spans.append((start, end, "nccl" in e.name.lower()))
+            longest[e.name[:80]] += (end - start) / 1e3 / rounds
+    computes = covered([(start, end) for start, end, moves in spans if not moves])
+    works = covered([(start, end) for start, end, _ in spans])
+    whole = max(end for _, end, _ in spans) - min(start for start, _, _ in spans)
+    each = 1e3 * rounds
+    return {
+        "compute_ms": computes / each,
+        "exposed_ms": (works - computes) / each,
+        "idle_ms": (whole - works) / each,
+        "moving_ms": covered([(start, end) for start, end, moves in spans if moves]) / each,
+        "longest_ms": dict(longest.most_common(30)),
+    }
+
+
+def covered(spans: Sequence[tuple[float, float]]) -> float:
+    """The length of what spans cover together."""
+    total, until = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, until))
+        until = max(until, end)
+    return total
+
+
 def line(row: dict[str, Any]) -> str:
     """One row of the table."""
     if "ms" not in row:
         return f"{row['system']:<28} {row.get('note', '')}"
+    parts = "".join(
+        f"  {name} {row[f'{name}_ms']:.1f}"
+        for name in ("compute", "exposed", "idle")
+        if f"{name}_ms" in row
+    )
     return (
         f"{row['system']:<28} {row['ms']:8.2f} ms  spread {row['spread']:.1%}"
-        f"  {row['peak_gib']:6.2f} GiB  loss {row['first_loss']:.4f}  first {row['first_s']:.1f} s"
+        f"{parts}  {row['peak_gib']:6.2f} GiB  loss {row['first_loss']:.4f}"
+        f" to {row['last_loss']:.4f}"
+        f"  first {row['first_s']:.1f} s"
     )
 
 
@@ -255,28 +347,23 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=95.0)
     args = parser.parse_args()
     device = rank.join()
-    race = Race(device, args.seconds)
+    race = Race(device, args.seconds, args.out)
     top = 29 if device.type == "cuda" else 23
-    moved = collectives([1 << k for k in range(13, top, 3)], device)
+    race.moved = collectives([1 << k for k in range(13, top, 3)], device)
+    for name, theirs in (("DP", race.ddp), ("TP", race.tensor_parallel), ("FSDP", race.fsdp2)):
+        race.enter(f"ours {name}", partial(race.ours, name))
+        if device.type == "cuda":
+            race.enter(f"ours {name}, one graph", partial(race.ours, name, as_graph=True))
+        race.enter(f"torch {TORCHS[name]}", theirs)
+    race.enter("ours TP + SP", partial(race.ours, "TP + SP"))
+    if device.type == "cuda":
+        race.enter("ours TP + SP, one graph", partial(race.ours, "TP + SP", as_graph=True))
+    for name, theirs in (("TP", race.tensor_parallel), ("FSDP", race.fsdp2)):
+        race.enter(f"torch {TORCHS[name]} compiled", partial(theirs, compiled=True))
     if race.rank == 0:
-        print(collective_table(moved), flush=True)
-    race.enter("ours DP", lambda: race.ours("DP"))
-    race.enter("torch DDP", race.ddp)
-    race.enter("torch FSDP2", race.fsdp2)
-    race.enter("torch DTensor TP", race.tensor_parallel)
-    race.enter("ours TP", lambda: race.ours("TP"))
-    race.enter("ours FSDP", lambda: race.ours("FSDP"))
-    race.enter("torch FSDP2 compiled", lambda: race.fsdp2(compiled=True))
-    race.enter("torch DTensor TP compiled", lambda: race.tensor_parallel(compiled=True))
-    race.enter("ours DP, not overlapped", lambda: race.ours("DP", overlaps=False))
-    race.enter("ours TP + SP", lambda: race.ours("TP + SP"))
-    if race.rank == 0:
-        print(collective_table(moved))
+        print(collective_table(race.moved))
         print(f"{race.ranks} x {rank.name_of(device)}, torch {torch.__version__}, {race.sizes}")
         print("\n".join(map(line, race.rows)))
-        if args.out is not None:
-            made = {"systems": race.rows, "collectives": moved}
-            (args.out / "mesh_race.json").write_text(json.dumps(made, indent=1))
     dist.destroy_process_group()
 
 

@@ -1,15 +1,18 @@
 """What strategies cost, simulated and measured: memory of ZeRO by stage, bubbles of pipelines.
 
+    python -m stack.demos.sharding_measured [OUT]
+
 All on gloo processes of this machine. Memory is what values hold between steps of a rank's
-program; a bubble is the share of a step in which ranks do not compute, without the update. The
-smallest of the steps counts, as other work on the machine only adds to it.
+program; a bubble is the share of a step in which ranks do not compute, without the update. Stages
+compute and send what they do in training, but take at least `PACE` for a part, as if each had a
+device: so two cores are enough. The smallest of the steps counts, as other work only adds to it.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -34,6 +37,7 @@ from stack.sim import machine, simulate
 from stack.sim.trace import perfetto, pipeline_timeline, timeline
 
 BUCKET = 1 << 14
+PACE = 0.04  # seconds
 STAGES = ("DP", "ZeRO-1", "ZeRO-2", "FSDP")
 Row = list[str]
 
@@ -85,18 +89,18 @@ def _is_state(attrs: object) -> bool:
 
 
 def _bubbles(pool: Ranks, store: str, out: Path | None) -> list[Row]:
-    """Shares of waiting of two stages under each schedule, with the times of parts as measured."""
-    sizes = replace(Sizes(layers=4, width=128, hidden=256, tokens=64, batch=32), words=128)
-    model, batches = model_of(sizes), data(sizes, 5)
+    """Shares of waiting of two stages under each schedule."""
+    sizes = Sizes(layers=4)
+    model, batches = model_of(sizes), data(sizes, 3)
     state = {n: v.detach().numpy().copy() for n, v in model.state_dict().items()}
     rows: list[Row] = []
     count = 8
     for kind in KINDS:
         chunks = 4 if kind == "interleaved" else 2
-        batch = (batches[0][0][:4], batches[0][1][:4])
+        batch = (batches[0][0][:1], batches[0][1][:1])
         plan = _cut(model, batch, chunks)
         steps = train_pipeline.shares(batches, 1, count)
-        found = pool.run(train_pipeline.train, store, plan.sent(kind, count), state, steps)
+        found = pool.run(train_pipeline.train, store, plan.sent(kind, count), state, steps, PACE)
         schedule = pipeline(kind, 2, count, chunks=chunks)
         measured = min(_waiting([(b, t) for _, _, b, t in found], i) for i in range(len(steps)))
         expected = formula(kind, 2, count, chunks)
@@ -125,3 +129,13 @@ def worst(rows: Sequence[Row]) -> float:
     """The largest relative error of a simulated peak."""
     peaks = [(float(row[2]), float(row[3])) for row in rows if row[1].startswith("peak")]
     return max(abs(simulated / measured - 1) for simulated, measured in peaks)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="memory of ZeRO and bubbles of pipelines")
+    parser.add_argument("out", nargs="?", type=Path, help="folder for timelines")
+    story(parser.parse_args().out)
+
+
+if __name__ == "__main__":
+    main()

@@ -190,6 +190,7 @@ def train(
     join(rank, ranks, store)
     mesh, text, constants, back = sent
     program = rank_program(parse_mesh(mesh), parse(text, constants), bucket=1 << 14)
+    program.watches = True
     held = [torch.from_numpy(part.copy()) for part in parts]
     losses: list[float] = []
     for batch in inputs:

@@ -61,9 +61,18 @@ def cut(
 
 
 def train(
-    rank: int, ranks: int, store: str, sent: Any, state: dict[str, Array], batches: Sequence[Any]
+    rank: int,
+    ranks: int,
+    store: str,
+    sent: Any,
+    state: dict[str, Array],
+    batches: Sequence[Any],
+    pace: float = 0.0,
 ) -> tuple[list[float], int, list[float], list[float]]:
-    """What one rank does: losses, most bytes held, seconds of computing and of all by step."""
+    """What one rank does: losses, most bytes held, seconds of computing and of all by step.
+
+    `pace`: seconds that a part of a stage takes at least, see `PipelineRank`.
+    """
     import torch.distributed as dist
 
     from stack.frontends.torch_mesh import join
@@ -81,6 +90,7 @@ def train(
         [chunk % depth * replicas + replica for chunk in range(chunks)],
         results,
         groups[rank // replicas],
+        pace,
     )
     held = {name: torch.from_numpy(value.copy()) for name, value in state.items()}
     update: Func | None = None

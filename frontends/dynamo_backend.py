@@ -44,7 +44,7 @@ from stack.frontends.torch_precision import guard_precision
 from stack.frontends.torch_sizes import lone_symbol
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
-from stack.ir.types import BF16
+from stack.ir.types import BF16, BOOL
 from stack.run.compile import default_backend, warm
 from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph
@@ -443,10 +443,16 @@ class Interpreted:
 
 
 class Recorded(Interpreted):
-    """A graph that is imported only, for its record: a call gives zeros."""
+    """A graph that is imported only, for its record: a call gives zeros, and keeps promises."""
+
+    def __init__(self, captured: TorchCaptured, target: str) -> None:
+        super().__init__(captured, target)
+        self.device = captured.device
 
     def call_flat(self, arrays: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [
-            torch.zeros([int(str(d)) for d in r.shape], dtype=TORCH_DTYPE[r.dtype])
-            for r in self.func.results
-        ]
+        return [self._placeholder(r) for r in self.func.results]
+
+    def _placeholder(self, node: Node) -> torch.Tensor:
+        shape = [int(str(size)) for size in node.shape]
+        dtype = TORCH_DTYPE[node.dtype]
+        return torch.full(shape, node.dtype is BOOL, dtype=dtype, device=self.device)

@@ -50,6 +50,8 @@ WIDER = {
     torch.uint16: torch.int32,
     torch.uint32: torch.int64,
 }
+GATHER: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)  # its newer name
+SCATTER: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 LIMIT = 60.0  # seconds
 Pending = Callable[[], Tensor]
 
@@ -100,8 +102,13 @@ class RankSpace(TorchSpace):
 
     # ---- where ranks meet: a collective starts, and what it gives is waited for
 
-    def start(self, node: Node, x: Tensor) -> Pending:
-        """Start a collective; calling what this returns waits for it."""
+    def start(self, node: Node, x: Tensor, is_free: bool = False) -> Pending:
+        """Start a collective; calling what this returns waits for it.
+
+        `is_free`: whether nobody else reads `x`, so that it may be written over.
+        """
+        if node.op == "all_reduce" and not is_free:
+            x = x.clone(memory_format=torch.contiguous_format)
         return getattr(self, f"_start_{node.op}")(node, x)
 
     def op_all_reduce(self, node: Node, x: Tensor) -> Tensor:
@@ -111,7 +118,7 @@ class RankSpace(TorchSpace):
 
     def _start_all_reduce(self, node: Node, x: Tensor) -> Pending:
         kind = str(node.attrs["kind"])
-        held = _reducible(x).clone(memory_format=torch.contiguous_format)
+        held = _reducible(x).contiguous()
         if x.dtype == torch.bool:
             kind = {"sum": "max", "or": "max", "prod": "min", "and": "min"}.get(kind, kind)
         work = dist.all_reduce(held, OPERATORS[kind], self._group(node)[1], async_op=True)
@@ -121,37 +128,32 @@ class RankSpace(TorchSpace):
         ranks, group = self._group(node)
         held = _bytes(x)
         made = held.new_empty(len(ranks) * held.numel())
-        parts = list(made.chunk(len(ranks)))
-        work = dist.all_gather(parts, held, group, async_op=True)
-        placed = [_unbytes(parts[i], x) for i in _by_number(ranks)]
-        return _after([work], lambda: torch.cat(placed, node.attrs["axis"]))
+        work = GATHER(made, held, group, async_op=True)
+        return _after([work], lambda: _joined(_come(made, x, ranks), node.attrs["axis"]))
 
     def _start_reduce_scatter(self, node: Node, x: Tensor) -> Pending:
-        kind, dim = str(node.attrs["kind"]), node.attrs["axis"]
+        kind = str(node.attrs["kind"])
         ranks, group = self._group(node)
         if dist.get_backend(group) == "nccl" and x.is_floating_point():
-            parts = x.chunk(len(ranks), dim)
-            sent = torch.cat([parts[ranks.index(rank)].reshape(-1) for rank in sorted(ranks)])
-            made = torch.empty_like(parts[0], memory_format=torch.contiguous_format)
-            flat = made.view(-1)
-            work = dist.reduce_scatter_tensor(flat, sent, OPERATORS[kind], group, async_op=True)
+            sent = _parts(x, node.attrs["axis"], ranks)
+            made = torch.empty_like(sent[0])
+            work = SCATTER(made, sent, OPERATORS[kind], group, async_op=True)
             return _after([work], lambda: made)
-        finish = self._exchanged(node, x, dim)
+        finish = self._exchanged(node, x, node.attrs["axis"])
         return lambda: reduce(COMBINE[kind], map(_reducible, finish())).to(x.dtype)
 
     def _start_all_to_all(self, node: Node, x: Tensor) -> Pending:
         finish = self._exchanged(node, x, node.attrs["split"])
-        return lambda: torch.cat(finish(), node.attrs["concat"])
+        return lambda: _joined(finish(), node.attrs["concat"])
 
-    def _exchanged(self, node: Node, x: Tensor, dim: int) -> Callable[[], list[Tensor]]:
-        """The parts of a dim that the ranks of the group have for this one."""
+    def _exchanged(self, node: Node, x: Tensor, dim: int) -> Pending:
+        """The parts of a dim that the ranks of the group have for this one, one after the other."""
         ranks, group = self._group(node)
-        parts = x.chunk(len(ranks), dim)
-        sent = torch.cat([_bytes(parts[ranks.index(rank)]) for rank in sorted(ranks)])
+        parts = _parts(x, dim, ranks)
+        sent = _bytes(parts)
         made = torch.empty_like(sent)
         work = dist.all_to_all_single(made, sent, group=group, async_op=True)
-        found = made.chunk(len(ranks))
-        return _after([work], lambda: [_unbytes(found[i], parts[0]) for i in _by_number(ranks)])
+        return _after([work], lambda: _come(made, parts[0], ranks))
 
     def _start_permute(self, node: Node, x: Tensor) -> Pending:
         order = node.attrs["order"]
@@ -227,9 +229,27 @@ def _after(works: Sequence[Any], made: Callable[[], Any]) -> Callable[[], Any]:
     return finish
 
 
-def _by_number(ranks: Sequence[int]) -> list[int]:
-    """For each rank its place in torch's group, which is in order of rank numbers."""
-    return [sorted(ranks).index(rank) for rank in ranks]
+def _parts(x: Tensor, dim: int, ranks: Sequence[int]) -> Tensor:
+    """The parts of a dim for each rank in torch's order, dense: no copy where they lie so."""
+    parts = x.unflatten(dim, (len(ranks), x.shape[dim] // len(ranks))).movedim(dim, 0)
+    return _sorted(parts, [ranks.index(rank) for rank in sorted(ranks)]).contiguous()
+
+
+def _come(held: Tensor, like: Tensor, ranks: Sequence[int]) -> Tensor:
+    """What came from each rank, in the order of the group: torch's is that of rank numbers."""
+    parts = held.view(like.dtype).view(len(ranks), *like.shape)
+    return _sorted(parts, [sorted(ranks).index(rank) for rank in ranks])
+
+
+def _sorted(parts: Tensor, order: Sequence[int]) -> Tensor:
+    if list(order) == list(range(len(order))):
+        return parts
+    return torch.stack([parts[i] for i in order])
+
+
+def _joined(parts: Tensor, dim: int) -> Tensor:
+    """Parts one after the other along a dim: no copy where they lie so."""
+    return parts.movedim(0, dim).flatten(dim, dim + 1)
 
 
 def _reducible(x: Tensor) -> Tensor:
@@ -238,8 +258,8 @@ def _reducible(x: Tensor) -> Tensor:
 
 def _bytes(x: Tensor) -> Tensor:
     """What moves without being looked at, in a type that every backend sends."""
-    # a copy has the strides of its shape; those of a view may skip, even of one element
-    return x.clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8)
+    dense = x.contiguous()  # of one element it may have any strides
+    return dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
 
 
 def _unbytes(held: Tensor, like: Tensor) -> Tensor:

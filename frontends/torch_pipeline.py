@@ -43,6 +43,7 @@ class PipelineRank:
         peers: for each chunk the rank that has it, in this replica.
         results: by name of a value, what it is: the loss, or the gradient of a weight.
         replicas: the group that sums gradients; None where there is one replica.
+        pace: seconds that a part takes at least, as if a device computed while the process waits.
         busy: seconds of computing, of the newest step; `peak` most bytes held.
     """
 
@@ -51,6 +52,7 @@ class PipelineRank:
     peers: Sequence[int]
     results: Mapping[str, str]
     replicas: Any = None
+    pace: float = 0.0
     busy: float = 0.0
     peak: int = 0
     sent: dict[tuple[str, int], list[Any]] = field(default_factory=dict[tuple[str, int], list[Any]])
@@ -85,6 +87,7 @@ class PipelineRank:
             ]
             start = time.perf_counter()
             made = evaluate(part.func.body, args, self.space)
+            time.sleep(max(0.0, start + self.pace - time.perf_counter()))
             self.busy += time.perf_counter() - start
             for name, value in zip(part.makes, made, strict=True):
                 what = self.results.get(name)

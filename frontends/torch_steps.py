@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,11 +17,11 @@ from stack.frontends.torch_elementwise import Tensor
 from stack.frontends.torch_mesh import LIMIT, RankSpace
 from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Mesh
+from stack.ir.mesh_ops import is_place
 from stack.ir.node import Func, Node
 from stack.run.compile import compile_func
 from stack.run.segments import Meeting, Segment, Step, steps_of
 
-PLACES = frozenset({"part_start", "part_held", "shard"})
 Compute = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
 
@@ -32,7 +33,8 @@ class RankProgram:
         backend: compiles segments; "" runs them op by op.
         overlaps: whether collectives run in the background; else each is waited for at once.
         compiled: how many of how many distinct segments the backend compiled.
-        peak: most bytes that values held, of the newest run.
+        peak: most bytes that values held, of the newest run, where `watches`: to count takes the
+            host longer than to launch a small segment.
     """
 
     mesh: Mesh
@@ -41,10 +43,12 @@ class RankProgram:
     bucket: int = 1 << 25
     backend: str = ""
     overlaps: bool = True
+    watches: bool = False
     peak: int = 0
     compiled: str = ""
     steps: list[Step] = field(init=False)
     computes: dict[Segment, Compute] = field(init=False)
+    free: list[set[Node]] = field(init=False)  # what only a step reads, in memory of its own
 
     def __post_init__(self) -> None:
         self.steps = steps_of(self.local, self.bucket)
@@ -54,6 +58,8 @@ class RankProgram:
             if segment.func not in made:  # equal layers are one function
                 made[segment.func] = self._compute(segment.func)
         self.computes = {s: made[s.func] for s in segments}
+        own = {n for s in segments if self._is_compiled(s.func) for n in s.outputs}
+        self.free = [own & set(step.last) & _read_once(step) for step in self.steps]
         count = sum(self._is_compiled(func) for func in made)
         self.compiled = f"{count} of {len(made)}"
 
@@ -61,18 +67,20 @@ class RankProgram:
         """Raises StackError where another rank does not answer within the time limit."""
         held: dict[Node, Any] = dict(zip(self.local.params, parts, strict=True))
         self.peak = 0
-        for step in self.steps:
+        for step, free in zip(self.steps, self.free, strict=True):
             work = step.work
             args = [self._read(held, n) for n in work.inputs]
             if isinstance(work, Meeting):
                 by_node = dict(zip(work.inputs, args, strict=True))
                 for node in work.nodes:
-                    held[node] = self.space.start(node, *(by_node[a] for a in node.args))
+                    (x,) = node.args
+                    held[node] = self.space.start(node, by_node[x], x in free)
                     if not self.overlaps:
                         self._read(held, node)
             else:
                 held.update(zip(work.outputs, self.computes[work](args), strict=True))
-            self.peak = max(self.peak, _bytes(held))
+            if self.watches:
+                self.peak = max(self.peak, _bytes(held))
             for node in step.last:
                 del held[node]
         return [self._read(held, r) for r in self.local.results]
@@ -93,7 +101,7 @@ class RankProgram:
 
     def _is_compiled(self, func: Func) -> bool:
         """Whether a segment is for the backend: what asks for the rank's place is not."""
-        return bool(self.backend) and not any(n.op in PLACES for n in func.nodes)
+        return bool(self.backend) and not any(map(is_place, func.nodes))
 
     def _compute(self, func: Func) -> Compute:
         if not self._is_compiled(func):
@@ -111,6 +119,13 @@ class RankProgram:
         if str(self.space.device) == "cpu":
             return {}
         return {"device": str(self.space.device), "graph": False}
+
+
+def _read_once(step: Step) -> set[Node]:
+    """Values that one collective of a step reads, and no other."""
+    nodes = step.work.nodes if isinstance(step.work, Meeting) else ()
+    read = Counter(a for n in nodes for a in n.args)
+    return {n for n, count in read.items() if count == 1}
 
 
 def _bytes(held: dict[Node, Any]) -> int:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 import torch.distributed as dist
 
+from stack.ops.collectives.peer_products import PeerProducts
 from stack.ops.collectives.peer_triton import PeerMemory
 
 
 def compare(rank: int, ranks: int, store: str) -> None:
-    """All collectives against NCCL's, in changing order and sizes; raises where one differs."""
+    """All against NCCL, in changing order and sizes; raises where something differs."""
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
     dist.init_process_group(
@@ -35,7 +36,26 @@ def compare(rank: int, ranks: int, store: str) -> None:
         dist.all_to_all_single(given, x)
         assert torch.equal(peers.all_to_all(x), given), f"all-to-all, {elements}"
     _replays(peers, rank)
+    _products(rank, ranks, drawn)
     dist.destroy_process_group()
+
+
+def _products(rank: int, ranks: int, drawn: torch.Generator) -> None:
+    """Of numbers whose sums are exact, again and again in the same memory."""
+    products = PeerProducts(64 * 96 * 2)
+    for turn in range(20):
+        x, w, y, v = (
+            torch.randint(-2, 3, shape, device=drawn.device, generator=drawn).bfloat16()
+            for shape in ((64, 32), (32, 40), (64 * ranks, 16), (16, 96))
+        )
+        if turn % 3 == 0:
+            torch.cuda._sleep(rank * 200_000)
+        whole = x.new_empty(64 * ranks, 32)
+        dist.all_gather_into_tensor(whole, x)
+        assert torch.equal(products.gather_gemm(x, w), whole @ w), "all-gather + GEMM"
+        part = y.new_empty(64, 96)
+        dist.reduce_scatter_tensor(part, y @ v)
+        assert torch.equal(products.gemm_scatter(y, v), part), "GEMM + reduce-scatter"
 
 
 def _replays(peers: PeerMemory, rank: int) -> None:

@@ -16,12 +16,14 @@ from stack.ir import parse
 from stack.ir.mesh import parse_mesh
 
 
-def run(rank: int, ranks: int, store: str, cases: list[Any]) -> list[list[np.ndarray]]:
+def run(
+    rank: int, ranks: int, store: str, cases: list[Any], backend: str = ""
+) -> list[list[np.ndarray]]:
     """Run all cases: this rank's parts of the results."""
     join(rank, ranks, store)
     found = []
     for mesh, text, data, parts in cases:
-        program = rank_program(parse_mesh(mesh), parse(text, data))
+        program = rank_program(parse_mesh(mesh), parse(text, data), backend=backend)
         results = program(*(torch.from_numpy(part.copy()) for part in parts[rank]))
         found.append([result.contiguous().numpy() for result in results])
     return found

@@ -111,8 +111,10 @@ def _take(
             parts.append((t, part))
             messages.append(dist.P2POp(dist.irecv, part, group=group, group_peer=t.source))
     if messages:
+        # NCCL orders streams, and its group has a limit of its own: with one, the host would wait
+        wait = () if buffer.is_cuda else (limit,)
         for work in dist.batch_isend_irecv(messages):
-            work.wait(limit)
+            work.wait(*wait)
     # what is local is read before anything is written, too
     for t, part in [(t, part.clone() if t.is_local else part) for t, part in parts]:
         _put(buffer, t, part)

@@ -5,7 +5,7 @@ Nothing here depends on where the node stands, so nodes that are alike ask once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from stack.ir.mesh import Axes, size_of, starts_with
@@ -61,23 +61,30 @@ def agreement(factors: Factors, told: Told, sizes: tuple[int, ...], reduces: boo
     """What follows where nothing is decided; reduced factors are split where they may be."""
     order = heard(factors, told, sizes)
     kept = order if reduces else [h for h in order if h.factor not in factors.reduced]
-    sure = [h for h in kept if not any(rivals(h, other) for other in kept)]
+    sure = [_agreed(h, kept) for h in kept]
+    disputed = sum(a.axes != b.axes for a, b in zip(sure, kept, strict=True))
     return Agreement(
-        growths(factors, told, together(sure)), len(sure) < len(order), len(sure) < len(kept)
+        growths(factors, told, together(sure)), disputed + len(order) > len(kept), disputed > 0
     )
 
 
 def together(order: Iterable[Heard]) -> list[Heard]:
-    """What of it holds at once, the first ones first."""
+    """What of it holds at once, the first ones first; of axes whose last are taken, the others."""
     chosen: dict[str, Heard] = {}
     for h in order:
+        found = _agreed(h, [c for f, c in chosen.items() if f != h.factor])
         held = chosen.get(h.factor)
-        if held is not None and not starts_with(h.axes, held.axes):
-            continue
-        others = [a for f, c in chosen.items() if f != h.factor for a in c.axes]
-        if not any(a.meets(b) for a in h.axes for b in others):
-            chosen[h.factor] = h
+        if found.axes and (held is None or starts_with(found.axes, held.axes)):
+            chosen[h.factor] = found
     return list(chosen.values())
+
+
+def _agreed(h: Heard, others: Sequence[Heard]) -> Heard:
+    """What nobody else stands against: the longest prefix of the axes."""
+    found = h
+    while found.axes and any(rivals(found, other) for other in others if other is not h):
+        found = found._replace(axes=found.axes[:-1])
+    return found
 
 
 def growths(factors: Factors, told: Told, chosen: Iterable[Heard]) -> tuple[Growth, ...]:

@@ -221,9 +221,17 @@ MEETINGS = frozenset(
 )
 
 
+PLACES = frozenset({"part_start", "part_held", "shard"})
+
+
 def is_meeting(node: Node) -> bool:
     """Whether ranks send each other something in a node."""
     return node.op in MEETINGS
+
+
+def is_place(node: Node) -> bool:
+    """Whether what a node gives depends on the rank's place, and on nothing that others send."""
+    return node.op in PLACES
 
 
 def traffic(node: Node) -> int:

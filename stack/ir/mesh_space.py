@@ -15,9 +15,10 @@ import numpy as np
 from stack.errors import StackError
 from stack.ir.array_space import Run
 from stack.ir.data import Data
+from stack.ir.interpreter import evaluate
 from stack.ir.mesh import Axes, Mesh
-from stack.ir.mesh_ops import group_of, overlap_of, traffic
-from stack.ir.node import Node
+from stack.ir.mesh_ops import group_of, is_meeting, is_place, overlap_of, traffic
+from stack.ir.node import Block, Node, walk
 from stack.ir.overlap import Overlap
 from stack.ir.sharding import part_held, part_start
 from stack.ir.space import NumpySpace
@@ -101,10 +102,17 @@ class MeshSpace(NumpySpace):
     def elementwise(self, node: Node, *args: Any) -> Any:
         return self._each(lambda *parts: self.own.elementwise(node, *parts), args)
 
-    # ---- control: all ranks go the same way
+    # ---- control: where it speaks of the mesh, all ranks go the same way
 
     def op_cond(self, node: Node, run: Run, index: Any, *args: Any) -> tuple[Any, ...]:
-        return self.own.op_cond(node, run, self._agreed(node, index), *args)
+        inner = [n for block in node.blocks for _, n in walk(block)]
+        if any(is_meeting(n) or is_place(n) for n in inner):
+            return self.own.op_cond(node, run, self._agreed(node, index), *args)
+
+        def alone(block: Block, values: Sequence[Array]) -> Any:
+            return evaluate(block, values, self.own)
+
+        return self._each(lambda *own: tuple(self.own.op_cond(node, alone, *own)), (index, *args))
 
     def op_while(self, node: Node, run: Run, *args: Any) -> tuple[Any, ...]:
         while bool(self._agreed(node, run(node.blocks[0], args)[0])):

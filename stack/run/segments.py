@@ -3,22 +3,27 @@
 Collectives start as soon as what they move is there, and are waited for where it is read; between
 them lie segments, which a backend may compile. Gradients are computed as soon as they can be, so
 that their sums travel while the rest is computed; the update of the weights comes last. Gathered
-weights come one segment ahead of their readers, go when these are done, and come again.
+weights come one segment ahead of their readers, go when these are done, and come again. What is
+made by element from no more than it is, is not handed on: segments that read it make it anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
 
+from stack.ir import ops
 from stack.ir.builder import param
-from stack.ir.mesh_ops import is_meeting
+from stack.ir.mesh_ops import is_meeting, is_place
 from stack.ir.names import is_inline
 from stack.ir.node import Block, Func, Node
-from stack.ir.traits import is_contraction, is_input
+from stack.ir.traits import is_contraction, is_formula, is_input, maker, mixes, reads_by_data
 
 END = 1 << 60  # behind everything
 FEW = 3  # results
+Run = tuple[tuple[Node, ...], tuple[Node, ...]]  # what is computed, and collectives behind it
 
 
 @dataclass(frozen=True)
@@ -90,7 +95,8 @@ def _ordered(func: Func) -> list[Node]:
     for node in reversed(func.nodes):  # what is made of parameters alone waits for its readers
         if node not in at:
             at[node] = min((at[u] for u in users.get(node, ())), default=END)
-    return sorted(func.nodes, key=lambda n: (at[n], order[n]))
+    place = {node: (at[maker(node)], order[maker(node)], order[node]) for node in func.nodes}
+    return sorted(func.nodes, key=place.__getitem__)  # one result of several behind its node
 
 
 def _waits(node: Node, tails: set[Node]) -> bool:
@@ -142,36 +148,144 @@ def _users(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
 
 
 def _cut(func: Func, order: Sequence[Node], bucket: int) -> list[Segment | Meeting]:
-    """Runs of what is computed, and collectives between them."""
-    readers = _users(order)
-    works: list[Segment | Meeting] = []
-    inside: list[Node] = []
-    waiting: list[Node] = []
-
-    def flush() -> None:
-        own = set(inside)
-        outside = {n for n in inside if any(u not in own for u in readers.get(n, ()))}
-        outputs = [n for n in inside if n in outside or n in func.results]
-        if outputs:
-            works.append(_segment(func, inside, outputs))
-        if waiting:
-            works.append(Meeting(tuple(waiting)))
-        inside.clear()
-        waiting.clear()
-
+    """What is computed, and collectives between."""
+    sources = _sources(order)
+    place = {node: i for i, node in enumerate(order)}
+    last = {leaf: i for i, n in enumerate(order) for a in n.args for leaf in sources.get(a, ())}
+    runs = _Runs(bucket, place, last)
     for node in order:
-        if is_inline(node):
-            continue
-        if any(a in waiting for a in node.args):
-            flush()
-        if not is_meeting(node):
-            inside.append(node)
-            continue
-        waiting.append(node)
-        if sum(_bytes(n) for n in waiting) >= bucket:
-            flush()
-    flush()
+        if not is_inline(node):
+            runs.add(node)
+    return _segments(func, runs.ended(), sources, place)
+
+
+@dataclass
+class _Runs:
+    """Runs of what is computed, each with the collectives that start behind it.
+
+    Where collectives fill a bucket a run ends, or later where it then hands on so much less; before
+    what reads them, so that the rest is computed while they travel; and around what asks for the
+    rank's place, which backends do not know.
+
+    Attributes:
+        place, last: of nodes, where they stand and where they are last read.
+        inside, waiting: the newest run, and its collectives; the first `full` nodes of the run come
+            before the newest of these.
+        coming: collectives that nobody has read yet, with those that started together.
+    """
+
+    bucket: int
+    place: Mapping[Node, int]
+    last: Mapping[Node, int]
+    found: list[Run] = field(default_factory=list[Run])
+    inside: list[Node] = field(default_factory=list[Node])
+    waiting: list[Node] = field(default_factory=list[Node])
+    full: int = 0
+    coming: dict[Node, tuple[Node, ...]] = field(default_factory=dict[Node, tuple[Node, ...]])
+
+    def add(self, node: Node) -> None:
+        """The next node in order."""
+        if any(a in self.waiting for a in node.args) or (is_meeting(node) and self._is_full()):
+            self._start()
+        read = [self.coming[a] for a in node.args if a in self.coming]
+        for together in read:
+            for other in together:
+                self.coming.pop(other, None)
+        if is_meeting(node):
+            self.waiting.append(node)
+            self.full = len(self.inside)
+            return
+        if read or (self.inside and is_place(self.inside[-1]) != is_place(node)):
+            self._end(len(self.inside), ())
+        self.inside.append(node)
+
+    def ended(self) -> list[Run]:
+        """All of them."""
+        self._start()
+        self._end(len(self.inside), ())
+        return self.found
+
+    def _is_full(self) -> bool:
+        return sum(map(_bytes, self.waiting)) >= self.bucket
+
+    def _start(self) -> None:
+        """Let collectives start that wait."""
+        started = tuple(self.waiting)
+        self._end(self._least() if self._is_full() else len(self.inside), started)
+        self.coming.update(dict.fromkeys(started, started))
+        self.waiting.clear()
+
+    def _end(self, count: int, started: tuple[Node, ...]) -> None:
+        self.found.append((tuple(self.inside[:count]), started))
+        del self.inside[:count]
+        self.full = max(0, self.full - count)
+
+    def _least(self) -> int:
+        """Where the run ends at best."""
+        handed = _handed(self.inside, self.place, self.last)[self.full :]
+        best = min(range(len(handed)), key=handed.__getitem__)
+        return self.full + best * (handed[0] - handed[best] > sum(map(_bytes, self.waiting)))
+
+
+def _handed(run: Sequence[Node], place: Mapping[Node, int], last: Mapping[Node, int]) -> list[int]:
+    """The bytes that a run hands on, by the number of its nodes that belong to it."""
+    places = [place[node] for node in run]
+    change = [0] * (len(run) + 2)
+    for number, node in enumerate(run, start=1):
+        read = last.get(node, -1)
+        end = bisect_right(places, read) + (read > places[-1])
+        change[number] += _size(node)
+        change[max(end, number)] -= _size(node)
+    return list(accumulate(change[:-1]))
+
+
+def _segments(
+    func: Func,
+    runs: Sequence[Run],
+    sources: Mapping[Node, frozenset[Node]],
+    place: Mapping[Node, int],
+) -> list[Segment | Meeting]:
+    """Runs as functions, each with copies of what it makes anew."""
+    whole = [sorted(_with_copies(run, sources), key=place.__getitem__) for run, _ in runs]
+    read = set(func.results)
+    for full, (_, waiting) in zip(whole, runs, strict=True):
+        own = set(full)
+        read.update(a for n in full for a in n.args if a not in own)
+        read.update(a for n in waiting for a in n.args)
+    works: list[Segment | Meeting] = []
+    for full, (inside, waiting) in zip(whole, runs, strict=True):
+        outputs = [n for n in inside if n in read]
+        if outputs:
+            works.append(_segment(func, full, outputs))
+        if waiting:
+            works.append(Meeting(waiting))
     return works
+
+
+def _sources(order: Sequence[Node]) -> dict[Node, frozenset[Node]]:
+    """For each node what a segment reads for it: the node, or no more than that to make it anew."""
+    found: dict[Node, frozenset[Node]] = {}
+    for node in order:
+        found[node] = frozenset({node})
+        is_mapped = ops.lookup(node.op).kind in ("elementwise", "movement") and not mixes(node)
+        if is_formula(node) or (is_mapped and not reads_by_data(node)):
+            args = [a for a in node.args if not is_inline(a)]
+            read = frozenset[Node]().union(*(found.get(a, {a}) for a in args))
+            if sum(map(_size, read)) <= _size(node):
+                found[node] = read
+    return found
+
+
+def _with_copies(run: Sequence[Node], sources: Mapping[Node, frozenset[Node]]) -> dict[Node, None]:
+    """A run, and what it makes anew."""
+    found = dict.fromkeys(run)
+    pending = [a for n in run for a in n.args]
+    while pending:
+        node = pending.pop()
+        if node not in found and node not in sources.get(node, {node}):
+            found[node] = None
+            pending += node.args
+    return found
 
 
 def _segment(func: Func, inside: Sequence[Node], outputs: Sequence[Node]) -> Segment:
@@ -187,9 +301,13 @@ def _segment(func: Func, inside: Sequence[Node], outputs: Sequence[Node]) -> Seg
     return Segment(Func("segment", body, func.level), inputs, tuple(outputs))
 
 
+def _size(node: Node) -> int:
+    return sum(int(str(t.bytes)) for t in node.types)
+
+
 def _bytes(node: Node) -> int:
     """Of what a collective takes or makes, the larger."""
-    return max(int(str(t.bytes)) for t in (node.tensor, *(a.tensor for a in node.args)))
+    return max(map(_size, (node, *node.args)))
 
 
 # ---- gathered parameters

@@ -8,7 +8,7 @@ from stack.ir.cost import cost
 from stack.ir.mesh import Mesh
 from stack.ir.mesh_ops import group_of, halo_messages, sent_bytes
 from stack.ir.names import is_inline
-from stack.ir.node import Func, Node
+from stack.ir.node import Func, Node, walk
 from stack.ir.traits import is_contraction, is_reduction
 from stack.sim.machines import Link, Machine
 
@@ -16,11 +16,12 @@ from stack.sim.machines import Link, Machine
 def compute_seconds(func: Func, machine: Machine) -> float:
     """Of a segment: each product on its own roofline, and between them what is in memory once.
 
-    Elementwise work is taken to be fused with what it reads or feeds.
+    Elementwise work is taken to be fused with what it reads or feeds, and a branch to be taken.
     """
     seconds = 0.0
     stored: set[Node] = set(func.results)
-    for node in func.nodes:
+    nodes = [node for _, node in walk(func.body)]
+    for node in nodes:
         if is_contraction(node):
             found = cost(node)
             flops, moved = int(str(found.flops)), int(str(found.bytes))
@@ -30,8 +31,8 @@ def compute_seconds(func: Func, machine: Machine) -> float:
             )
         elif is_reduction(node):
             stored.add(node.args[0])
-    products = {n for n in func.nodes if is_contraction(n)}
-    read = {a for n in func.nodes if n not in products for a in n.args if _is_stored(a, products)}
+    products = {n for n in nodes if is_contraction(n)}
+    read = {a for n in nodes if n not in products for a in n.args if _is_stored(a, products)}
     traffic = sum(_bytes(n) for n in read) + sum(_bytes(n) for n in stored - products)
     launches = len(stored - products)
     return seconds + launches * machine.launch + traffic / machine.memory_rate

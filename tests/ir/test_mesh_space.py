@@ -77,11 +77,14 @@ def test_places() -> None:
 
 
 def test_ranks_that_part_ways_are_found() -> None:
+    """Where they meet on one of the ways; else each goes its own."""
     pick = b.part_start(size=4, **OVER)
     p = param("p", X.type)
-    node = b.cond(pick, X, blocks=(Block([p], [p]), Block([p], [b.neg(p)])))
+    found, _ = run(b.cond(pick, X, blocks=(Block([p], [p]), Block([p], [b.neg(p)]))))
+    assert np.array_equal(found[0], PARTS[0]) and np.array_equal(found[1], -PARTS[1])
+    total = b.all_reduce(p, kind="sum", **OVER)
     with pytest.raises(StackError, match="do not agree"):
-        run(node)
+        run(b.cond(pick, X, blocks=(Block([p], [p]), Block([p], [total]))))
 
 
 @pytest.mark.parametrize(

@@ -14,15 +14,25 @@ from dataclasses import dataclass, field
 
 from stack.errors import RuleError
 from stack.ir.algebra import COMBINE
-from stack.ir.builder import Builder, make, remade
+from stack.ir.builder import Builder, make, param, remade
 from stack.ir.dim import Dim
 from stack.ir.mesh import size_of
-from stack.ir.mesh_ops import group_of
-from stack.ir.node import Block, Func, Node
+from stack.ir.mesh_ops import group_of, is_meeting, is_place
+from stack.ir.names import is_inline
+from stack.ir.node import Block, Func, Node, topological
 from stack.ir.ops import is_whole_view
 from stack.ir.stream_op import streamed_axes
 from stack.ir.streaming import operand_axes
-from stack.ir.traits import fold_of, is_elementwise, is_item, is_stream, place_of
+from stack.ir.traits import (
+    choice,
+    fold_of,
+    is_elementwise,
+    is_input,
+    is_item,
+    is_stream,
+    place_of,
+)
+from stack.passes.positions.visible import hiding_selects
 from stack.passes.sharding.retype import mapped
 from stack.passes.sharding.strategies.turns import Turns
 from stack.rewrite.engine import inline_block
@@ -136,13 +146,16 @@ class _Writer:
     def _merged(self, stream: Node, ring: _Ring) -> list[Node]:
         """The states of a stream, those of each part merged with those before."""
         states, correct = stream.blocks[0].results, stream.blocks[1]
+        hiding = dict(hiding_selects(stream.blocks[0]))
         held = Part(self, ring, 0).states(stream)
         for turn in range(1, ring.ranks):
-            more, new = Part(self, ring, turn).states(stream), list[Node]()
+            part, new = Part(self, ring, turn), list[Node]()
+            more = part.states(stream)
             for i, state in enumerate(states):
                 both = [_corrected(correct, i, old, new) for old in (held, more)]
                 new.append(_combined(state, *both))
-            held = new
+            seen = part.seen(hiding)
+            held = new if seen is None else _chosen(seen, held, new)
         return held
 
     def _travelling(self, node: Node, ring: _Ring) -> Node:
@@ -157,6 +170,26 @@ class _Writer:
 
 def _combined(state: Node, first: Node, second: Node) -> Node:
     return make(COMBINE[fold_of(state)], (first, second))
+
+
+def _chosen(seen: Node, old: Sequence[Node], new: Sequence[Node]) -> list[Node]:
+    """New states where anything is seen, else the old ones; what moves between ranks moves."""
+    known = set(topological([*old, seen]))
+
+    def is_inside(node: Node) -> bool:
+        return node not in known and not (is_meeting(node) or is_place(node) or is_input(node))
+
+    inside = topological(new, is_inside)
+    read = [a for n in inside for a in n.args if a not in inside and not is_inline(a)]
+    args = list(dict.fromkeys([*old, *read]))
+    given = {a: param(f"p{i}", a.type) for i, a in enumerate(args)}
+    numbers = {a: a for n in inside for a in n.args if is_inline(a)}
+    made = remade(new, given | numbers)
+    params = list(given.values())
+    blocks = [Block(params, params[: len(old)]), Block(params, [made[n] for n in new])]
+    both = make("cond", (seen, *args), {}, blocks)
+    items = [make("item", (both,), {"index": i}) for i in range(len(new))]
+    return items if len(new) > 1 else [both]
 
 
 def _corrected(correct: Block, index: int, old: Sequence[Node], new: Sequence[Node]) -> Node:
@@ -185,6 +218,20 @@ class Part:
         for state in block.results:
             self.made[state, None] = self.state(state)
         return [self.made[state, None] for state in block.results]
+
+    def seen(self, hiding: Mapping[Node, int]) -> Node | None:
+        """Whether a select shows anything of this part; None where none hides from all states."""
+        for (node, _), made in self.made.items():
+            chosen = choice(made) if node in hiding else None
+            if chosen is not None:
+                kind = "or" if hiding[node] == 1 else "and"  # the operand that is shown
+                test = chosen.test
+                while is_whole_view(test):
+                    test = test.args[0]
+                axes = tuple(range(test.tensor.rank))
+                found = make("reduce", (test,), {"axes": axes, "kind": kind})
+                return found if kind == "or" else make("not", (found,))
+        return None
 
     def state(self, node: Node) -> Node:
         """A reduction over this part alone."""

@@ -23,6 +23,13 @@ SHARED = (
     "add", "exp", "select", "cast", "dot", "reduce", "transpose", "broadcast", "reshape",
     "reverse", "concat", "sort", "slice", "pad", "conv",
 )  # fmt: skip
+# Where rules differ, and why; all of it is about dims that a window makes or reads one element of.
+EXPLAINED = {
+    "slice": "one element of a dim: Shardy's factor has the elements of the operand, so a result of"
+    " one would be split; ours has those of the result, and every rank takes the element",
+    "pad": "a dim of one element made longer: Shardy's factor has one and is never split; ours has"
+    " those of the result, of which each rank makes its part without a message",
+}
 Shape = tuple[tuple[tuple[int, ...], ...], ...]
 
 
@@ -75,8 +82,22 @@ def ours(node: Node) -> tuple[Shape, frozenset[int]]:
     return _numbered([list(map(list, v)) for v in factors.values], keep, factors.reduced)
 
 
-def _numbered(values: Any, keep: set[str], reduced: Any) -> tuple[Shape, frozenset[int]]:
-    number: dict[str, int] = {}
+def is_explained(node: Node, found: tuple[Shape, frozenset[int]]) -> bool:
+    """Whether rules differ in nothing but dims of one element here, and of several there."""
+    if node.op not in EXPLAINED:
+        return False
+    sizes = zip(node.args[0].shape, node.shape, strict=True)
+    single = {dim for dim, (read, made) in enumerate(sizes) if 1 in (read, made)}
+
+    def others(rule: tuple[Shape, frozenset[int]]) -> Any:
+        kept = [[d for i, d in enumerate(value) if i not in single] for value in rule[0]]
+        return _numbered(kept, {f for value in kept for dim in value for f in dim}, rule[1])
+
+    return others(found) == others(ours(node))
+
+
+def _numbered(values: Any, keep: set[Any], reduced: Any) -> tuple[Shape, frozenset[int]]:
+    number: dict[Any, int] = {}
     shape = tuple(
         tuple(tuple(number.setdefault(f, len(number)) for f in dim if f in keep) for dim in value)
         for value in values
@@ -98,10 +119,13 @@ def reshape(rng: random.Random) -> tuple[Node, list[np.ndarray]]:
 
 
 def test_same_factors() -> None:
-    """At least 90 % of the nodes have the same factors, and the same of them are reduced."""
+    """At least 90 % of the nodes have the same factors, and the same of them are reduced.
+
+    The rest has a reason in the table, and each reason has a node.
+    """
     seen: Counter[str] = Counter()
     same: Counter[str] = Counter()
-    other: dict[str, str] = {}
+    other: set[str] = set()
     for op in SHARED:
         rng = random.Random(f"shardy {op}")
         for _ in range(60):
@@ -118,9 +142,11 @@ def test_same_factors() -> None:
             seen[op] += 1
             same[op] += found == ours(made[0])
             if found != ours(made[0]):
-                other.setdefault(op, f"{made[0]}: {ours(made[0])}, Shardy {found}")
+                assert is_explained(made[0], found), f"{made[0]}: {ours(made[0])}, Shardy {found}"
+                other.add(op)
     for op, count in seen.items():
-        print(f"{op}: {same[op]} of {count} the same{'; ' + other[op] if op in other else ''}")
+        print(f"{op}: {same[op]} of {count} the same; {EXPLAINED.get(op, '')}")
     print(f"{same.total()} of {seen.total()}")
     assert len(seen) >= 10
     assert same.total() >= 0.9 * seen.total()
+    assert other == set(EXPLAINED)

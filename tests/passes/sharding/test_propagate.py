@@ -161,3 +161,29 @@ def test_annotations_that_contradict_each_other() -> None:
     with pytest.raises(UsageError, match=told):
         propagated(CHAIN, "*: dp", "w: tp")
     assert lies(propagated(CHAIN, "w: tp", "w: tp, -"), "w").startswith("f32[16{tp}")
+
+
+def test_of_axes_whose_last_is_wanted_elsewhere_the_others_stay() -> None:
+    """Experts take `ep`, so the batch keeps `dp`."""
+    text = """func @f(%x: f32[16, 8, 4], %w: f32[4, 4, 4]) -> (f32[4, 16, 8, 4]) at tensor {
+  %y = dot(%x, %w) {rule="b s d, e d f -> e b s f"} : f32[4, 16, 8, 4]
+  return %y
+}"""
+    func = propagated(text, "x: {dp, ep}", "w: ep", "return: ep", mesh="dp=2, ep=4")
+    assert lies(func, "y") == "f32[4{ep}, 16{dp}, 8, 4] @m"
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        'scan(%x) {axis=1, kind="sum", reverse=false} : f32[8, 6]',
+        "concat(%x, %x) {axis=1} : f32[8, 12]",
+    ],
+)
+def test_what_runs_along_one_dim_leaves_the_others_where_they_are(op: str) -> None:
+    kind = op.rpartition(": ")[2]
+    text = f"func @f(%x: f32[8, 6]) -> ({kind}) at tensor {{\n  %y = {op}\n  return %y\n}}"
+    passes = [Annotate("dp=4", ("x: dp",)), *Pipeline("propagate,reshard,spmd").passes]
+    local = Pipeline(passes).run(parse(text)).func
+    assert [n.op for n in local.nodes] == [op.partition("(")[0]]
+    assert [r.shape[0] for r in local.results] == [2]

@@ -10,7 +10,8 @@ import pytest
 from sharded_blocks import B, Blocks, D
 
 from stack.errors import UsageError
-from stack.ir import Builder, Func, param, parse, tensor
+from stack.ir import Builder, Func, Node, param, parse, tensor
+from stack.ir.space import NumpySpace
 from stack.passes.context_parallel import ContextParallel
 from stack.passes.data_parallel import DataParallel
 from stack.passes.expert_parallel import ExpertParallel
@@ -78,6 +79,27 @@ def masked(value: float) -> Func:
 def test_positions_of_a_part_are_those_in_the_whole(value: float) -> None:
     found = run(masked(value), ContextParallel("cp=4", batch=("x",)), after="spmd,ring")
     assert set(found.counts) == {"permute"}
+
+
+def test_turns_in_which_all_is_hidden_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 4 times 4 parts of causal scores 6 lie above the diagonal; what travels travels on."""
+    ran: list[str] = []
+    plain = NumpySpace.op_dot
+
+    def counted(self: NumpySpace, node: Node, *args: np.ndarray) -> np.ndarray:
+        ran.append(str(node.attrs["rule"]))
+        return plain(self, node, *args)
+
+    func = masked(-np.inf)
+    arrays = random_inputs(func)
+    wanted = func.interpret(*arrays)
+    passes = [ContextParallel("cp=4", batch=("x",)), *Pipeline("propagate,reshard").passes]
+    placed = Pipeline(passes).run(func).func
+    local = Pipeline("spmd,ring").run(placed).func
+    monkeypatch.setattr(NumpySpace, "op_dot", counted)
+    found = simulate(placed, local, arrays)
+    assert len(ran) == 2 * (16 - 6) and found.counts == {"permute": 3}
+    assert np.abs(found.results[0] - wanted).max() < 1e-5
 
 
 def test_heads_take_four_all_to_alls() -> None:

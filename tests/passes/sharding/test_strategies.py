@@ -9,7 +9,7 @@ import pytest
 from train_step import B, D, F, T, gradients, inputs, step
 
 from stack.errors import UsageError
-from stack.ir import Builder, Func, param, tensor
+from stack.ir import Builder, Func, param, parse, tensor
 from stack.passes.autoshard import Autoshard
 from stack.passes.data_parallel import DataParallel
 from stack.passes.sharding.strategies.stages import stages_of
@@ -126,6 +126,23 @@ def test_steps_of_a_rank() -> None:
             gathers.update(n for n in each.work.nodes if n.op == "all_gather")
     assert held == {*local.params, *local.results}
     assert max(gathers.values()) == 2
+
+
+def test_segments_make_anew_what_is_no_more_than_what_it_is_made_of() -> None:
+    """Of a cast, a broadcast and a product before a sum the next segment reads none."""
+    local = parse("""func @f(%x: bf16[4, 8], %r: f32[4]) -> (f32[4, 8]) at tensor {
+  %c = cast(%x) : f32[4, 8]
+  %b = broadcast(%r) {axes=[0]} : f32[4, 8]
+  %d = sub(%c, %b) : f32[4, 8]
+  %t = reduce(%d) {axes=[1], kind="sum"} : f32[4]
+  %m = all_reduce(%t) {kind="sum", mesh="tp=2", over="tp"} : f32[4]
+  %s = broadcast(%m) {axes=[0]} : f32[4, 8]
+  %y = mul(%d, %s) : f32[4, 8]
+  return %y
+}""")
+    first, _, last = steps_of(local)
+    assert [n.op for n in first.work.outputs] == ["reduce"]
+    assert {n.op for n in last.work.inputs} == {"param", "all_reduce"}
 
 
 @pytest.mark.parametrize("count", [2, 4])

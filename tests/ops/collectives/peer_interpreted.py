@@ -11,10 +11,8 @@ import json
 import torch
 import triton_interpreter  # noqa: F401
 
-from stack.ops.collectives import peer_gemm_triton
 from stack.ops.collectives.peer_triton import MOST, PeerMemory
 
-SMALL = {"BM": 16, "BN": 16, "BK": 16}
 HALF = 1 << 15
 
 
@@ -39,8 +37,7 @@ def twice(ranks: list[PeerMemory], call: str, operands: list[tuple[torch.Tensor,
         made = []
         for peers, own in zip(ranks, operands, strict=True):
             peers.turns.zero_()
-            on = peers if hasattr(peers, call) else peer_gemm_triton.PeerProducts(peers)
-            made.append(getattr(on, call)(*own))
+            made.append(getattr(peers, call)(*own))
             assert int(peers.turns.min()) == int(peers.turns.max()) == 1, (
                 "halves alternate together"
             )
@@ -49,24 +46,9 @@ def twice(ranks: list[PeerMemory], call: str, operands: list[tuple[torch.Tensor,
 
 def main() -> None:
     torch.manual_seed(0)
-    peer_gemm_triton.TILE.update(SMALL)
     found: dict[str, float] = {}
-    for world, m, n, k in ((1, 20, 24, 20), (3, 20, 40, 24)):
+    for world in (1, 3):
         ranks = memory(world)
-        x = [torch.randn(m, k) for _ in ranks]
-        w = [torch.randn(k, n) for _ in ranks]
-        whole = torch.cat(x).double()
-        made = twice(ranks, "gather_gemm", list(zip(x, w)))
-        errors = [(y.double() - whole @ v.double()).abs().max() for y, v in zip(made, w)]
-        found[f"gather_gemm {world}"] = float(max(errors))
-
-        x = [torch.randn(m * world, k) for _ in ranks]
-        total = sum(a.double() @ b.double() for a, b in zip(x, w))
-        made = twice(ranks, "gemm_scatter", list(zip(x, w)))
-        parts = total.chunk(world)  # type: ignore[union-attr]
-        found[f"gemm_scatter {world}"] = float(
-            max((y.double() - p).abs().max() for y, p in zip(made, parts))
-        )
         x = [torch.randn(64 * world) for _ in ranks]
         for call in ("one_shot_all_reduce", "two_shot_all_reduce"):
             made = twice(ranks, call, [(a,) for a in x])

@@ -1,0 +1,121 @@
+"""All-gather + GEMM and GEMM + reduce-scatter on the GPUs of one host, beside NCCL and torch.
+
+    torchrun --nproc-per-node 2 -m stack.demos.products_race [OUT]
+
+The products of a tensor-parallel Llama-3-8B block with its rows split between the ranks: values
+against float64, then the median of replays of a CUDA graph on the slowest rank.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from stack.demos import rank
+from stack.demos.collectives import seconds
+from stack.ops.collectives.peer_products import PeerProducts
+
+WIDTH, HIDDEN = 4096, 14336
+ROWS = (2048, 8192, 16384)  # of all ranks together
+Call = Callable[[Tensor, Tensor], Tensor]
+
+
+def with_nccl(name: str, x: Tensor, w: Tensor) -> Tensor:
+    """The collective, and the product of the library, one after the other."""
+    ranks = dist.get_world_size()
+    if name == "gather_gemm":
+        whole = x.new_empty(x.shape[0] * ranks, x.shape[1])
+        dist.all_gather_into_tensor(whole, x)
+        return whole @ w
+    made = x @ w
+    part = made.new_empty(made.shape[0] // ranks, made.shape[1])
+    dist.reduce_scatter_tensor(part, made)
+    return part
+
+
+def with_torch(name: str, x: Tensor, w: Tensor) -> Tensor:
+    """What torch has for it over symmetric memory."""
+    importlib.import_module("torch.distributed._symmetric_memory")
+    group = dist.group.WORLD.group_name  # type: ignore[union-attr]
+    ops: Any = torch.ops.symm_mem
+    if name == "gather_gemm":
+        return ops.fused_all_gather_matmul(x, [w], 0, group)[1][0]
+    return ops.fused_matmul_reduce_scatter(x, w, "sum", 0, group)
+
+
+def wanted(name: str, x: Tensor, w: Tensor) -> Tensor:
+    """The same in float64."""
+    return with_nccl(name, x.double(), w.double())
+
+
+def systems(size: int) -> dict[str, Callable[[str], Call]]:
+    """Who takes part, by name."""
+    ours = PeerProducts(size)
+    return {
+        "NCCL + matmul": lambda name: partial(with_nccl, name),
+        "ours": lambda name: getattr(ours, name),
+        "torch": lambda name: partial(with_torch, name),
+    }
+
+
+def measured(known: dict[str, Callable[[str], Call]], device: Any) -> Iterable[dict[str, Any]]:
+    """A row for each product, number of rows, and system."""
+    ranks = dist.get_world_size()
+    for rows in ROWS:
+        cases = {
+            "gather_gemm": ((rows // ranks, WIDTH), (WIDTH, 2 * HIDDEN // ranks)),
+            "gemm_scatter": ((rows, HIDDEN // ranks), (HIDDEN // ranks, WIDTH)),
+        }
+        for name, (left, right) in cases.items():
+            x, w = (torch.randn(s, device=device).bfloat16() for s in (left, right))
+            w *= left[1] ** -0.5
+            reference = wanted(name, x, w)
+            for system, call_of in known.items():
+                row: dict[str, Any] = {"product": name, "rows": rows, "system": system}
+                try:
+                    call = partial(call_of(name), x, w)
+                    found = [call() for _ in range(3)][-1].double()  # memory is used again
+                    row["error"] = float((found - reference).norm() / reference.norm())
+                    row["us"], row["spread"] = (
+                        value * scale
+                        for value, scale in zip(
+                            seconds(call, found.nbytes // 4, True, device), (1e6, 1.0)
+                        )
+                    )
+                except (RuntimeError, TypeError) as error:  # a peer that refuses
+                    row["note"] = str(error).partition("\n")[0]
+                yield row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("out", type=Path, nargs="?")
+    args = parser.parse_args()
+    device = rank.join()
+    torch.manual_seed(dist.get_rank())
+    rows: list[dict[str, Any]] = []
+    for row in measured(systems(max(ROWS) * WIDTH * 2), device):
+        rows.append(row)
+        if dist.get_rank() == 0:
+            print(
+                "  ".join(
+                    f"{k} {v:.3g}" if isinstance(v, float) else f"{v}" for k, v in row.items()
+                ),
+                flush=True,
+            )
+    if dist.get_rank() == 0 and args.out is not None:
+        (args.out / "products.json").write_text(json.dumps(rows, indent=1))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -157,12 +157,12 @@ def test_latent_keys_are_keys_and_values_on_tensor_cores() -> None:
         (
             carried_triton.gated_kernel,
             "bf16 bf16 bf16 bf16",
-            {"STEPS": carried_triton.STEPS, "CHANNELS": carried_triton.CHANNELS},
+            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "STAGES": 3},
         ),
         (
             carried_triton.gated_gradient_kernel,
             "bf16 " * 7,
-            {"STEPS": carried_triton.STEPS, "CHANNELS": carried_triton.CHANNELS},
+            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "STAGES": 3},
         ),
         (
             lookback_triton.inclusive_kernel,

@@ -34,7 +34,7 @@ BACKWARD = Config(4, 8, 3)
 
 
 @triton.jit
-def _after(gate1, x1, gate2, x2):
+def after(gate1, x1, gate2, x2):
     """h -> gate h + x, one after the other."""
     return gate1 * gate2, gate2 * x1 + x2
 
@@ -47,16 +47,21 @@ def _ends(tile, STEPS: tl.constexpr):
 
 
 @triton.jit
-def _scanned(gate, x, state, RUNS: tl.constexpr, STEPS: tl.constexpr):
-    """States of a tile [runs, steps, channels], and what comes after it.
+def runs_of(gate, x, STEPS: tl.constexpr):
+    """Of a tile [runs, steps, channels] each run by itself: its maps so far, and all of it."""
+    gates, values = tl.associative_scan((gate.to(tl.float32), x.to(tl.float32)), 1, after)
+    return gates, values, _ends(gates, STEPS), _ends(values, STEPS)
+
+
+@triton.jit
+def joined(gates, values, gate, end, state, RUNS: tl.constexpr):
+    """States of a tile by its runs, and what comes after it.
 
     The first row of `state [runs, channels]` is what comes before.
     """
     is_first = tl.arange(0, RUNS)[:, None] == 0
-    gates, values = tl.associative_scan((gate.to(tl.float32), x.to(tl.float32)), 1, _after)
-    gate, end = _ends(gates, STEPS), _ends(values, STEPS)
     end = tl.where(is_first, gate * state + end, end)
-    ends = tl.associative_scan((gate, end), 0, _after)[1]
+    ends = tl.associative_scan((gate, end), 0, after)[1]
     run_before = (tl.arange(0, RUNS)[:, None] + RUNS - 1) % RUNS  # of the first: the last
     ends = tl.gather(ends, tl.broadcast_to(run_before, ends.shape), 0)
     before = tl.where(is_first, state, ends)
@@ -64,7 +69,7 @@ def _scanned(gate, x, state, RUNS: tl.constexpr, STEPS: tl.constexpr):
 
 
 @triton.jit
-def _steps_of(RUNS: tl.constexpr, STEPS: tl.constexpr):
+def steps_of(RUNS: tl.constexpr, STEPS: tl.constexpr):
     """The steps of a tile, from its start."""
     return tl.arange(0, RUNS)[:, None, None] * STEPS + tl.arange(0, STEPS)[None, :, None]
 
@@ -78,7 +83,7 @@ def gated_kernel(
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
-    step = _steps_of(RUNS, STEPS)
+    step = steps_of(RUNS, STEPS)
     at = step * channels + channel
     state = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
     state = tl.broadcast_to(state[None, :], [RUNS, CHANNELS])
@@ -86,7 +91,8 @@ def gated_kernel(
         seen = (start + step < steps) & inside
         tile = (row * steps + start) * channels
         gate, x = tl.load(g_ptr + tile + at, seen, 0.0), tl.load(x_ptr + tile + at, seen, 0.0)
-        y, state = _scanned(gate, x, state, RUNS, STEPS)
+        gates, values, gate, end = runs_of(gate, x, STEPS)
+        y, state = joined(gates, values, gate, end, state, RUNS)
         tl.store(y_ptr + tile + at, y, seen)
 
 
@@ -99,7 +105,7 @@ def gated_gradient_kernel(
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
-    back = _steps_of(RUNS, STEPS)
+    back = steps_of(RUNS, STEPS)
     at = channel - back * channels
     first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
     worth = tl.zeros([RUNS, CHANNELS], tl.float32)
@@ -110,7 +116,9 @@ def gated_gradient_kernel(
         following = tl.load(g_ptr + tile + channels + at, seen & (left < steps - 1), 1.0)
         before = tl.load(h_ptr + tile - channels + at, (left > 0) & inside, 0.0)
         told = tl.load(told_ptr + tile + at, seen, 0.0)
-        dx, worth = _scanned(tl.where(left >= 0, following, 1.0), told, worth, RUNS, STEPS)
+        following = tl.where(left >= 0, following, 1.0)
+        gates, values, gate, end = runs_of(following, told, STEPS)
+        dx, worth = joined(gates, values, gate, end, worth, RUNS)
         tl.store(dx_ptr + tile + at, dx, seen)
         tl.store(dg_ptr + tile + at, dx * tl.where(left > 0, before.to(tl.float32), first), seen)
     gate = tl.load(g_ptr + row * steps * channels + channel, inside, 0.0).to(tl.float32)

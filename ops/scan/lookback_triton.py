@@ -23,9 +23,16 @@ WINDOW = 256  # tiles that are looked at together
 
 
 @triton.jit
-def _word(value, flag):
+def word_of(value, flag):
+    """An f32 with a flag below it: both are seen, or neither."""
     bits = value.to(tl.uint32, bitcast=True).to(tl.uint64)
     return (bits << 32) | flag
+
+
+@triton.jit
+def value_of(word):
+    """The f32 of a word."""
+    return (word >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
 
 
 @triton.jit
@@ -40,7 +47,7 @@ def inclusive_kernel(
     own = tl.sum(x, 0)
     words = word_ptr + row * tiles
     if tile > 0:
-        tl.atomic_xchg(words + tile, _word(own, 1), sem="relaxed")
+        tl.atomic_xchg(words + tile, word_of(own, 1), sem="relaxed")
     sums = tl.cumsum(x, 0)
     before = tl.zeros([], tl.float32)
     last = tile - 1
@@ -49,13 +56,12 @@ def inclusive_kernel(
         at = last - back
         seen = tl.load(words + at, at >= 0, 2, volatile=True)  # before the row: a sum of 0
         flag = (seen & 3).to(tl.int32)
-        value = (seen >> 32).to(tl.uint32).to(tl.float32, bitcast=True)
         # the nearest that has not published just its own; odd: it has published nothing
         stop = tl.min(tl.where(flag == 1, 2 * WINDOW, 2 * back + (flag == 0).to(tl.int32)), 0)
-        before += tl.sum(tl.where((2 * back <= stop) & (flag > 0), value, 0.0), 0)
+        before += tl.sum(tl.where((2 * back <= stop) & (flag > 0), value_of(seen), 0.0), 0)
         is_met = (stop % 2 == 0) & (stop < 2 * WINDOW)
         last = tl.where(is_met, -1, last - stop // 2)
-    tl.atomic_xchg(words + tile, _word(before + own, 2), sem="relaxed")
+    tl.atomic_xchg(words + tile, word_of(before + own, 2), sem="relaxed")
     tl.store(y_ptr + row * size + columns, sums + before, columns < size)
 
 

@@ -16,7 +16,6 @@ import triton.language as tl
 
 Tensor = torch.Tensor
 CHUNK, COLUMNS = 64, 64
-LARGEST = 128  # features of a key
 
 
 @triton.jit

@@ -1,8 +1,8 @@
 """Gated scans in Triton that carry a state from tile to tile: one pass over memory, the limit.
 
 A program walks some channels of one sequence, as many as a cache line holds, with the next tiles
-under way. Each of its threads has runs of consecutive steps: most of a scan is done in registers,
-and threads tell each other what a run as a whole does.
+under way. What limits it is memory, as long as programs fill the device; see `gated_lookback_triton`
+for where they do not.
 Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
 """
 
@@ -15,9 +15,11 @@ import torch
 import triton
 import triton.language as tl
 
+from stack.ops.scan import gated_lookback_triton
+from stack.ops.scan.runs_triton import joined, runs_of, steps_of
+
 Tensor = torch.Tensor
-LINE, SECTOR = 128, 32  # bytes of a row that memory moves best, and at least
-ACCESS = 16  # bytes that a thread moves at once
+LINE, ACCESS = 128, 16  # bytes of a row that a program moves at once, and a thread
 
 
 @dataclass(frozen=True)
@@ -31,47 +33,6 @@ class Config:
 
 FORWARD = Config(4, 8, 3)
 BACKWARD = Config(4, 8, 3)
-
-
-@triton.jit
-def after(gate1, x1, gate2, x2):
-    """h -> gate h + x, one after the other."""
-    return gate1 * gate2, gate2 * x1 + x2
-
-
-@triton.jit
-def _ends(tile, STEPS: tl.constexpr):
-    """The last step of each run."""
-    is_last = tl.arange(0, STEPS)[None, :, None] == STEPS - 1
-    return tl.sum(tl.where(is_last, tile, 0.0), 1)
-
-
-@triton.jit
-def runs_of(gate, x, STEPS: tl.constexpr):
-    """Of a tile [runs, steps, channels] each run by itself: its maps so far, and all of it."""
-    gates, values = tl.associative_scan((gate.to(tl.float32), x.to(tl.float32)), 1, after)
-    return gates, values, _ends(gates, STEPS), _ends(values, STEPS)
-
-
-@triton.jit
-def joined(gates, values, gate, end, state, RUNS: tl.constexpr):
-    """States of a tile by its runs, and what comes after it.
-
-    The first row of `state [runs, channels]` is what comes before.
-    """
-    is_first = tl.arange(0, RUNS)[:, None] == 0
-    end = tl.where(is_first, gate * state + end, end)
-    ends = tl.associative_scan((gate, end), 0, after)[1]
-    run_before = (tl.arange(0, RUNS)[:, None] + RUNS - 1) % RUNS  # of the first: the last
-    ends = tl.gather(ends, tl.broadcast_to(run_before, ends.shape), 0)
-    before = tl.where(is_first, state, ends)
-    return gates * before[:, None, :] + values, ends
-
-
-@triton.jit
-def steps_of(RUNS: tl.constexpr, STEPS: tl.constexpr):
-    """The steps of a tile, from its start."""
-    return tl.arange(0, RUNS)[:, None, None] * STEPS + tl.arange(0, STEPS)[None, :, None]
 
 
 @triton.jit
@@ -114,66 +75,52 @@ def gated_gradient_kernel(
         seen = (left >= 0) & inside
         tile = (row * steps + steps - 1 - start) * channels
         following = tl.load(g_ptr + tile + channels + at, seen & (left < steps - 1), 1.0)
-        before = tl.load(h_ptr + tile - channels + at, (left > 0) & inside, 0.0)
+        before = tl.load(h_ptr + tile - channels + at, (left > 0) & inside, 0.0).to(tl.float32)
         told = tl.load(told_ptr + tile + at, seen, 0.0)
-        following = tl.where(left >= 0, following, 1.0)
         gates, values, gate, end = runs_of(following, told, STEPS)
         dx, worth = joined(gates, values, gate, end, worth, RUNS)
         tl.store(dx_ptr + tile + at, dx, seen)
-        tl.store(dg_ptr + tile + at, dx * tl.where(left > 0, before.to(tl.float32), first), seen)
+        tl.store(dg_ptr + tile + at, dx * tl.where(left > 0, before, first), seen)
     gate = tl.load(g_ptr + row * steps * channels + channel, inside, 0.0).to(tl.float32)
     is_first = tl.arange(0, RUNS)[:, None] == 0
     to = dfirst_ptr + row * channels + tl.broadcast_to(channel[None, :], [RUNS, CHANNELS])
     tl.store(to, gate * worth, is_first & inside)
 
 
-def _launch(
-    kernel: Any, arrays: tuple[Tensor, ...], x: Tensor, config: Config, channels: int = 0
-) -> None:
-    """Programs of some channels each; fewer where there are less programs than processors."""
+def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
+    """Programs that walk along lines of channels; where those are few, programs that look back."""
     steps, width = x.shape[-2:]
-    rows, size = x.numel() // (steps * width), x.element_size()
-    if not channels:
-        channels = LINE // size
-        while channels * size > SECTOR and rows * -(-width // channels) < processors(x.device):
-            channels //= 2
-    channels = min(channels, triton.next_power_of_2(width))
-    runs = 32 * config.warps * ACCESS // size // channels
-    runs = min(runs, triton.next_power_of_2(-(-steps // config.steps)))
-    launch: Any = kernel[(rows, -(-width // channels))]
-    launch(
-        *arrays, steps, width, runs, config.steps, channels, config.stages, num_warps=config.warps
-    )  # fmt: skip
+    channels = min(LINE // x.element_size(), triton.next_power_of_2(width))
+    runs = 32 * c.warps * ACCESS // x.element_size() // channels
+    grid = x.numel() // (steps * width), -(-width // channels)
+    if grid[0] * grid[1] < _processors(x.device) and steps > runs * c.steps:
+        gated_lookback_triton.launch(looking, arrays, x, channels)
+        return
+    runs = min(runs, triton.next_power_of_2(-(-steps // c.steps)))
+    kernel[grid](*arrays, steps, width, runs, c.steps, channels, c.stages, num_warps=c.warps)
 
 
-def processors(device: torch.device) -> int:
-    """Streaming multiprocessors of a GPU."""
+def _processors(device: torch.device) -> int:
     if device.type != "cuda":
-        return 1
+        return 1  # Triton's interpreter
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-def gated(
-    gate: Tensor, x: Tensor, first: Tensor, config: Config = FORWARD, channels: int = 0
-) -> Tensor:
+def gated(gate: Tensor, x: Tensor, first: Tensor) -> Tensor:
     """`gate [..., n, d]`, `x [..., n, d]`, `first [..., d]`, dense."""
     y = torch.empty_like(x)
     if y.numel():
-        _launch(gated_kernel, (gate, x, first, y), x, config, channels)
+        looking = gated_lookback_triton.gated_kernel
+        _launch(gated_kernel, looking, (gate, x, first, y), x, FORWARD)
     return y
 
 
 def gated_gradient(
-    gate: Tensor,
-    x: Tensor,
-    first: Tensor,
-    out: Tensor,
-    told: Tensor,
-    config: Config = BACKWARD,
-    channels: int = 0,
+    gate: Tensor, x: Tensor, first: Tensor, out: Tensor, told: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of `gate`, `x` and `first`; all dense."""
     made = torch.empty_like(gate), torch.empty_like(x), torch.zeros_like(first)
     if x.numel():
-        _launch(gated_gradient_kernel, (gate, first, out, told, *made), x, config, channels)
+        looking, arrays = gated_lookback_triton.gated_gradient_kernel, (gate, first, out, told)
+        _launch(gated_gradient_kernel, looking, (*arrays, *made), x, BACKWARD)
     return made

@@ -36,6 +36,12 @@ def value_of(word):
 
 
 @triton.jit
+def nearest(flag, back, WINDOW: tl.constexpr):
+    """Of tiles so far back the first that has not just its own, twice; odd if it has nothing."""
+    return tl.min(tl.where(flag == 1, 2 * WINDOW, 2 * back + (flag == 0).to(tl.int32)), 0)
+
+
+@triton.jit
 def inclusive_kernel(
     x_ptr, y_ptr, word_ptr, next_ptr, size, tiles, COLUMNS: tl.constexpr, WINDOW: tl.constexpr
 ):
@@ -55,9 +61,8 @@ def inclusive_kernel(
     while last >= 0:
         at = last - back
         seen = tl.load(words + at, at >= 0, 2, volatile=True)  # before the row: a sum of 0
-        flag = (seen & 3).to(tl.int32)
-        # the nearest that has not published just its own; odd: it has published nothing
-        stop = tl.min(tl.where(flag == 1, 2 * WINDOW, 2 * back + (flag == 0).to(tl.int32)), 0)
+        flag = seen.to(tl.int32)
+        stop = nearest(flag, back, WINDOW)
         before += tl.sum(tl.where((2 * back <= stop) & (flag > 0), value_of(seen), 0.0), 0)
         is_met = (stop % 2 == 0) & (stop < 2 * WINDOW)
         last = tl.where(is_met, -1, last - stop // 2)

@@ -1,8 +1,8 @@
 """Gated scans in Triton that carry a state from tile to tile: one pass over memory, the limit.
 
 A program walks some channels of one sequence, as many as a cache line holds, with the next tiles
-under way. What limits it is memory, as long as programs fill the device; see `gated_lookback_triton`
-for where they do not.
+under way. What limits it is memory, as long as programs fill the device; where they do not, see
+`gated_lookback_triton`.
 Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
 """
 
@@ -19,20 +19,21 @@ from stack.ops.scan import gated_lookback_triton
 from stack.ops.scan.runs_triton import joined, runs_of, steps_of
 
 Tensor = torch.Tensor
-LINE, ACCESS = 128, 16  # bytes of a row that a program moves at once, and a thread
+ACCESS = 16  # bytes that a thread moves at once
 
 
 @dataclass(frozen=True)
 class Config:
-    """`steps` of a run; `stages` of tiles are under way."""
+    """`steps` of a run; `stages` of tiles are under way; `line` bytes of a row are a tile's."""
 
     steps: int
     warps: int
     stages: int
+    line: int
 
 
-FORWARD = Config(4, 8, 3)
-BACKWARD = Config(4, 8, 3)
+FORWARD = Config(4, 4, 3, 128)
+BACKWARD = Config(2, 4, 3, 128)
 
 
 @triton.jit
@@ -90,7 +91,7 @@ def gated_gradient_kernel(
 def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
     """Programs that walk along lines of channels; where those are few, programs that look back."""
     steps, width = x.shape[-2:]
-    channels = min(LINE // x.element_size(), triton.next_power_of_2(width))
+    channels = min(c.line // x.element_size(), triton.next_power_of_2(width))
     runs = 32 * c.warps * ACCESS // x.element_size() // channels
     grid = x.numel() // (steps * width), -(-width // channels)
     if grid[0] * grid[1] < _processors(x.device) and steps > runs * c.steps:

@@ -36,6 +36,7 @@ def decayed_kernel(
     is_held = is_feature[:, None] & is_column
     state = tl.load(first_ptr + held, is_held, 0.0).to(tl.float32)
     rate = tl.load(rate_ptr + head).to(tl.float32)
+    skip = tl.load(skip_ptr + head).to(tl.float32)
     for start in tl.range(0, steps, CHUNK, num_stages=STAGES):  # pyright: ignore
         step = start + t
         seen = step < steps
@@ -44,21 +45,20 @@ def decayed_kernel(
         k = tl.load(k_ptr + at, seen[:, None] & is_feature, 0.0)
         at = (line * steps + step[:, None]) * columns + column
         v = tl.load(v_ptr + at, seen[:, None] & is_column, 0.0)
-        written = v.to(tl.float32)
         dt = tl.where(seen, 1.0, 0.0)
         if IS_SSD:
             dt = tl.load(dt_ptr + line * steps + step, seen, 0.0).to(tl.float32)
-            written *= dt[:, None]
         total = tl.cumsum(dt * rate, 0)
         end = tl.sum(dt * rate, 0)
-        decay = tl.exp(total[:, None] - total[None, :])
-        pairs = tl.dot(q, tl.trans(k)) * tl.where(t[:, None] >= t[None, :], decay, 0.0)
+        weight = tl.exp(total[:, None] - total[None, :]) * dt[None, :]
+        weight = tl.where(t[:, None] >= t[None, :], weight, 0.0)
+        pairs = (tl.dot(q, tl.trans(k)) * weight).to(q.dtype)
         out = tl.dot(q, state.to(q.dtype)) * tl.exp(total)[:, None]
-        out = tl.dot(pairs.to(q.dtype), written.to(q.dtype), out) * scale
-        written *= tl.exp(end - total)[:, None]
-        state = tl.dot(tl.trans(k), written.to(k.dtype), state * tl.exp(end))
+        out = tl.dot(pairs, v, out) * scale
+        written = (v * (dt * tl.exp(end - total))[:, None]).to(k.dtype)
+        state = tl.dot(tl.trans(k), written, state * tl.exp(end))
         if IS_SSD:
-            out += tl.load(skip_ptr + head).to(tl.float32) * v.to(tl.float32)
+            out += skip * v
         tl.store(out_ptr + at, out, seen[:, None] & is_column)
     tl.store(last_ptr + held, state, is_held)
 

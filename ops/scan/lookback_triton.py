@@ -17,9 +17,9 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-COLUMNS = 4096  # elements of a tile
-NONE, OWN, ALL = 0, 1, 2  # what a tile has published: nothing, its own sum, that of all up to it
-WINDOW = 256  # tiles that are looked at together
+COLUMNS, HELD = 4096, 32  # elements of a tile, and of a thread
+REGISTERS = 48  # of a thread: as few as let most tiles be under way
+WINDOW = 128  # tiles that are looked at together: a word for each thread
 
 
 @triton.jit
@@ -52,9 +52,8 @@ def inclusive_kernel(
     x = tl.load(x_ptr + row * size + columns, columns < size, 0.0).to(tl.float32)
     own = tl.sum(x, 0)
     words = word_ptr + row * tiles
-    if tile > 0:
+    if tile > 0:  # flags: 1 of its own sum, 2 of that of all up to it
         tl.atomic_xchg(words + tile, word_of(own, 1), sem="relaxed")
-    sums = tl.cumsum(x, 0)
     before = tl.zeros([], tl.float32)
     last = tile - 1
     back = tl.arange(0, WINDOW)
@@ -67,20 +66,20 @@ def inclusive_kernel(
         is_met = (stop % 2 == 0) & (stop < 2 * WINDOW)
         last = tl.where(is_met, -1, last - stop // 2)
     tl.atomic_xchg(words + tile, word_of(before + own, 2), sem="relaxed")
-    tl.store(y_ptr + row * size + columns, sums + before, columns < size)
+    tl.store(y_ptr + row * size + columns, tl.cumsum(x, 0) + before, columns < size)
 
 
-def inclusive(x: Tensor, most: int = COLUMNS, warps: int = 4, window: int = WINDOW) -> Tensor:
+def inclusive(x: Tensor, most: int = COLUMNS) -> Tensor:
     """`x [..., n]`, dense; tiles have `most` elements."""
     y, size = torch.empty_like(x), x.shape[-1]
     if y.numel():
         rows = x.numel() // size
-        columns = min(max(1 << (size - 1).bit_length(), 16), most)
+        columns = min(max(triton.next_power_of_2(size), 16), most)
         tiles = -(-size // columns)
         words = torch.zeros(rows * tiles + 1, dtype=torch.int64, device=x.device)
         launch: Any = inclusive_kernel[(rows * tiles,)]
         launch(
-            x, y, words[1:].view(torch.uint64), words[:1].view(torch.int32), size, tiles,
-            columns, min(window, triton.next_power_of_2(tiles)), num_warps=max(1, min(warps, columns // 512)),
+            x, y, words[1:].view(torch.uint64), words[:1].view(torch.int32), size, tiles, columns,
+            WINDOW, num_warps=max(1, columns // (32 * HELD)), maxnreg=REGISTERS,
         )  # fmt: skip
     return y

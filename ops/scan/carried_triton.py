@@ -91,13 +91,13 @@ def gated_gradient_kernel(
 def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
     """Programs that walk along lines of channels; where those are few, programs that look back."""
     steps, width = x.shape[-2:]
-    channels = min(c.line // x.element_size(), triton.next_power_of_2(width))
+    channels = min(c.line // x.element_size(), 1 << (width - 1).bit_length())
     runs = 32 * c.warps * ACCESS // x.element_size() // channels
     grid = x.numel() // (steps * width), -(-width // channels)
     if grid[0] * grid[1] < _processors(x.device) and steps > runs * c.steps:
         gated_lookback_triton.launch(looking, arrays, x, channels)
         return
-    runs = min(runs, triton.next_power_of_2(-(-steps // c.steps)))
+    runs = min(runs, 1 << (-(-steps // c.steps) - 1).bit_length())
     kernel[grid](*arrays, steps, width, runs, c.steps, channels, c.stages, num_warps=c.warps)
 
 

@@ -86,7 +86,7 @@ def gated_kernel(
     RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """One tile of some channels of a sequence."""
-    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)
+    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
     inside = channel < channels
     step = tile * RUNS * STEPS + steps_of(RUNS, STEPS)
     at = (row * steps + step) * channels + channel
@@ -109,7 +109,7 @@ def gated_gradient_kernel(
     RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
 ):  # fmt: skip
     """The same, where tiles are counted from the end."""
-    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)
+    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
     inside = channel < channels
     left = steps - 1 - tile * RUNS * STEPS - steps_of(RUNS, STEPS)  # steps before each
     at = (row * steps + left) * channels + channel

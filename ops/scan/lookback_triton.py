@@ -74,7 +74,7 @@ def inclusive(x: Tensor, most: int = COLUMNS) -> Tensor:
     y, size = torch.empty_like(x), x.shape[-1]
     if y.numel():
         rows = x.numel() // size
-        columns = min(max(triton.next_power_of_2(size), 16), most)
+        columns = min(max(1 << (size - 1).bit_length(), 16), most)
         tiles = -(-size // columns)
         words = torch.zeros(rows * tiles + 1, dtype=torch.int64, device=x.device)
         launch: Any = inclusive_kernel[(rows * tiles,)]

@@ -19,7 +19,7 @@ from stack.ops.scan import gated_lookback_triton
 from stack.ops.scan.runs_triton import joined, runs_of, steps_of
 
 Tensor = torch.Tensor
-ACCESS = 16  # bytes that a thread moves at once
+ACCESS, SECTOR = 16, 32  # bytes that a thread moves at once, and that memory does at least
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class Config:
     line: int
 
 
-FORWARD = Config(4, 4, 3, 128)
-BACKWARD = Config(2, 4, 3, 128)
+FORWARD = Config(8, 2, 3, 128)
+BACKWARD = Config(4, 4, 3, 128)
 
 
 @triton.jit
@@ -89,13 +89,19 @@ def gated_gradient_kernel(
 
 
 def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
-    """Programs that walk along lines of channels; where those are few, programs that look back."""
-    steps, width = x.shape[-2:]
-    channels = min(c.line // x.element_size(), 1 << (width - 1).bit_length())
-    runs = 32 * c.warps * ACCESS // x.element_size() // channels
-    grid = x.numel() // (steps * width), -(-width // channels)
-    if grid[0] * grid[1] < _processors(x.device) and steps > runs * c.steps:
-        gated_lookback_triton.launch(looking, arrays, x, channels)
+    """Programs that walk along lines of channels, narrower ones where those are few.
+
+    Where they are still far fewer than multiprocessors, programs look back.
+    """
+    (steps, width), size = x.shape[-2:], x.element_size()
+    rows, processors = x.numel() // (steps * width), _processors(x.device)
+    channels = min(c.line // size, 1 << (width - 1).bit_length())
+    while channels * size > SECTOR and rows * -(-width // channels) < processors:
+        channels //= 2
+    runs = 32 * c.warps * ACCESS // size // channels
+    grid = rows, -(-width // channels)
+    if 2 * grid[0] * grid[1] < processors and steps > runs * c.steps:
+        gated_lookback_triton.launch(looking, arrays, x)
         return
     runs = min(runs, 1 << (-(-steps // c.steps) - 1).bit_length())
     kernel[grid](*arrays, steps, width, runs, c.steps, channels, c.stages, num_warps=c.warps)

@@ -19,7 +19,7 @@ from stack.ops.scan.runs_triton import after, joined, runs_of, steps_of
 
 Tensor = torch.Tensor
 STEPS, WARPS = 4, 4  # of a run; of a program
-ACCESS = 16  # bytes that a thread moves at once
+LINE, ACCESS = 128, 16  # bytes of a row that a tile has; that a thread moves at once
 WINDOW = 16  # tiles that are looked at together
 
 
@@ -134,9 +134,10 @@ def gated_gradient_kernel(
         tl.store(to, opening * worth, is_first & inside)
 
 
-def launch(kernel: Any, arrays: tuple[Tensor, ...], x: Tensor, channels: int) -> None:
-    """Tiles of some steps of `channels` of the sequences `x [..., n, d]`."""
+def launch(kernel: Any, arrays: tuple[Tensor, ...], x: Tensor) -> None:
+    """Tiles of some steps and channels of the sequences `x [..., n, d]`."""
     steps, width = x.shape[-2:]
+    channels = min(LINE // x.element_size(), 1 << (width - 1).bit_length())
     blocks = x.numel() // (steps * width) * -(-width // channels)
     runs = max(1, 32 * WARPS * ACCESS // x.element_size() // channels)
     tiles = -(-steps // (runs * STEPS))

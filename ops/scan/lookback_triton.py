@@ -17,8 +17,8 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-COLUMNS, HELD = 4096, 32  # elements of a tile, and of a thread
-REGISTERS = 48  # of a thread: as few as let most tiles be under way
+COLUMNS, HELD = 8192, 64  # elements of a tile, and of a thread
+REGISTERS = 96  # of a thread: as few as let most tiles be under way
 WINDOW = 128  # tiles that are looked at together: a word for each thread
 
 
@@ -52,19 +52,19 @@ def inclusive_kernel(
     x = tl.load(x_ptr + row * size + columns, columns < size, 0.0).to(tl.float32)
     own = tl.sum(x, 0)
     words = word_ptr + row * tiles
+    before = tl.zeros([], tl.float32)
     if tile > 0:  # flags: 1 of its own sum, 2 of that of all up to it
         tl.atomic_xchg(words + tile, word_of(own, 1), sem="relaxed")
-    before = tl.zeros([], tl.float32)
-    last = tile - 1
-    back = tl.arange(0, WINDOW)
-    while last >= 0:
-        at = last - back
-        seen = tl.load(words + at, at >= 0, 2, volatile=True)  # before the row: a sum of 0
-        flag = seen.to(tl.int32)
-        stop = nearest(flag, back, WINDOW)
-        before += tl.sum(tl.where((2 * back <= stop) & (flag > 0), value_of(seen), 0.0), 0)
-        is_met = (stop % 2 == 0) & (stop < 2 * WINDOW)
-        last = tl.where(is_met, -1, last - stop // 2)
+        last = tile - 1
+        back = tl.arange(0, WINDOW)
+        while last >= 0:
+            at = last - back
+            seen = tl.load(words + at, at >= 0, 0, volatile=True)
+            flag = seen.to(tl.int32)
+            stop = nearest(flag, back, WINDOW)
+            before += tl.sum(tl.where((2 * back <= stop) & (flag > 0), value_of(seen), 0.0), 0)
+            is_met = (stop % 2 == 0) & (stop < 2 * WINDOW)
+            last = tl.where(is_met, -1, last - stop // 2)
     tl.atomic_xchg(words + tile, word_of(before + own, 2), sem="relaxed")
     tl.store(y_ptr + row * size + columns, tl.cumsum(x, 0) + before, columns < size)
 

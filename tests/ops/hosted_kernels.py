@@ -61,9 +61,9 @@ def looking_back() -> dict[str, float]:
     gate, x, told = torch.rand(1, 700, 3), torch.randn(1, 700, 3), torch.randn(1, 700, 3)
     first, out = torch.randn(1, 3), torch.empty_like(x)
     kernels = gated_lookback_triton
-    kernels.launch(kernels.gated_kernel, (gate, x, first, out), x, 4)
+    kernels.launch(kernels.gated_kernel, (gate, x, first, out), x)
     made = torch.empty_like(gate), torch.empty_like(x), torch.empty_like(first)
-    kernels.launch(kernels.gated_gradient_kernel, (gate, first, out, told, *made), x, 4)
+    kernels.launch(kernels.gated_gradient_kernel, (gate, first, out, told, *made), x)
     wide = [t.double() for t in (gate, x, first)]
     exact = gated(*wide)
     gradient = gated_gradient(*wide, exact, told.double())

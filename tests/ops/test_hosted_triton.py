@@ -185,9 +185,14 @@ def test_latent_keys_are_keys_and_values_on_tensor_cores() -> None:
             "fp32 fp32 u64 i32",
             {"COLUMNS": lookback_triton.COLUMNS, "WINDOW": lookback_triton.WINDOW},
         ),
+        (
+            lookback_triton.inclusive_kernel,
+            "fp32 fp32 u64 i32",
+            {"COLUMNS": 1024, "WINDOW": lookback_triton.WINDOW, "tiles": 1},
+        ),
         (selective_triton.selective_kernel, "bf16 " * 9, {"CHANNELS": 16, "STATES": 16}),
     ],
-    ids=["gated", "gated_gradient", "few", "few_gradient", "look_back", "selective"],
+    ids=["gated", "gated_gradient", "few", "few_gradient", "look_back", "one_tile", "selective"],
 )
 def test_what_scans_carry_stays_in_registers(
     kernel: Any, pointers: str, constants: dict[str, int]

@@ -4,7 +4,7 @@ Rows are cut into tiles, each of which is a program: it publishes its own sum, l
 tiles before until it meets one that knows the sum of all before it, then publishes its own. A value
 and its flag are one word, so that no fence is needed. Tiles are taken in the order of a counter:
 all that a tile waits for have begun. What limits it is memory, one read and one write, as long as
-tiles do not begin faster than they look back: a window has those that begin while it is read.
+enough tiles wait in registers, and a window has those that begin while it is read.
 Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016.
 """
 

@@ -26,16 +26,17 @@ __all__ = [
 _DTYPES = ("bf16", "f16", "f32")
 
 
-def _triton(run: str) -> tuple[Kernel, ...]:
-    name = run.partition("_")[0]
-    return (Kernel("cuda", f"stack.ops.scan.{run}", name, _DTYPES, capturable=True),)
+def _triton(run: str, share: float) -> tuple[Kernel, ...]:
+    """`share`: of the rate of a copy, on an H200."""
+    name, where = run.partition("_")[0], f"stack.ops.scan.{run}"
+    return (Kernel("cuda", where, name, _DTYPES, share=share, capturable=True),)
 
 
 @op(
     "scan.inclusive",
     rule="... n~ -> ... n~",
     reference=reference.inclusive,
-    kernels=_triton("lookback_triton:inclusive"),
+    kernels=_triton("lookback_triton:inclusive", 0.9),
     autocast="f32",
 )
 def inclusive(np, x):
@@ -72,7 +73,7 @@ def segmented(np, x, starts):
     "scan.gated_gradient",
     rule="... n~ d, ... n~ d, ... d, ... n~ d, ... n~ d -> ... n~ d, ... n~ d, ... d",
     reference=reference.gated_gradient,
-    kernels=_triton("carried_triton:gated_gradient"),
+    kernels=_triton("carried_triton:gated_gradient", 0.8),
 )
 def gated_gradient(np, gate, x, first, out, told):
     """The gradients of `gated`: the same recurrence backwards, with the gate of the next step."""
@@ -91,7 +92,7 @@ def gated_gradient(np, gate, x, first, out, told):
     "scan.gated",
     rule="... n~ d, ... n~ d, ... d -> ... n~ d",
     reference=reference.gated,
-    kernels=_triton("carried_triton:gated"),
+    kernels=_triton("carried_triton:gated", 0.85),
     gradient=gated_gradient,
     autocast="f32",
 )

@@ -1,118 +1,124 @@
-"""Scans in Triton that carry a state from tile to tile: one pass over memory, which is the limit.
+"""Gated scans in Triton that carry a state from tile to tile: one pass over memory, the limit.
 
-A program has some channels of one sequence, and scans tiles of steps by an associative function;
-the next tile is under way meanwhile.
+A program walks some channels of one sequence, as many as a cache line holds, with the next tiles
+under way. What limits it is memory, as long as programs fill the device; where they do not, see
+`gated_lookback_triton`.
+Source: Martin and Cundy, "Parallelizing linear recurrent neural nets", 2018.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
+from stack.ops.scan import gated_lookback_triton
+from stack.ops.scan.runs_triton import joined, runs_of, steps_of
+
 Tensor = torch.Tensor
-STEPS = 64  # that a program of a gated scan holds at once
-CHANNELS = 16  # that it carries: few, so that there are many programs
+ACCESS, SECTOR = 16, 32  # bytes that a thread moves at once, and that memory does at least
 
 
-@triton.jit
-def _after(gate1, x1, gate2, x2):
-    """h -> gate h + x, one after the other."""
-    return gate1 * gate2, gate2 * x1 + x2
+@dataclass(frozen=True)
+class Config:
+    """`steps` of a run; `stages` of tiles are under way; `line` bytes of a row are a tile's."""
+
+    steps: int
+    warps: int
+    stages: int
+    line: int
 
 
-@triton.jit
-def _tile(g_ptr, x_ptr, row, start, channel, steps, channels, STEPS: tl.constexpr):
-    """Gates and values of some steps; past the end gates are 1 and values 0."""
-    at = start + tl.arange(0, STEPS)
-    seen = (at < steps)[:, None] & (channel < channels)[None, :]
-    place = (row * steps + at)[:, None] * channels + channel[None, :]
-    return tl.load(g_ptr + place, seen, 1.0), tl.load(x_ptr + place, seen, 0.0)
+FORWARD = Config(8, 2, 3, 128)
+BACKWARD = Config(4, 4, 3, 128)
 
 
 @triton.jit
 def gated_kernel(
-    g_ptr, x_ptr, first_ptr, y_ptr, steps, channels, STEPS: tl.constexpr, CHANNELS: tl.constexpr
-):
+    g_ptr, x_ptr, first_ptr, y_ptr, steps, channels,
+    RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
+):  # fmt: skip
     """Some channels of one sequence, from the first step to the last."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
-    step = tl.arange(0, STEPS)
+    step = steps_of(RUNS, STEPS)
+    at = step * channels + channel
     state = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
-    gate, x = _tile(g_ptr, x_ptr, row, 0, channel, steps, channels, STEPS)  # pyright: ignore
-    for start in range(0, steps, STEPS):
-        ahead = _tile(g_ptr, x_ptr, row, start + STEPS, channel, steps, channels, STEPS)
-        pair = gate.to(tl.float32), x.to(tl.float32)
-        gates, values = tl.associative_scan(pair, 0, _after)
-        y = gates * state[None, :] + values
-        at = start + step
-        place = (row * steps + at)[:, None] * channels + channel[None, :]
-        tl.store(y_ptr + place, y, (at < steps)[:, None] & inside[None, :])
-        state = tl.sum(tl.where(step[:, None] == STEPS - 1, y, 0.0), 0)
-        gate, x = ahead
-
-
-@triton.jit
-def _tile_back(g_ptr, h_ptr, told_ptr, row, start, channel, steps, channels, STEPS: tl.constexpr):
-    """The gates of the next steps, the states before, and what is told, of some steps."""
-    at = start + tl.arange(0, STEPS)
-    seen = ((at >= 0) & (at < steps))[:, None] & (channel < channels)[None, :]
-    place = (row * steps + at)[:, None] * channels + channel[None, :]
-    following = tl.load(g_ptr + place + channels, seen & (at + 1 < steps)[:, None], 0.0)
-    before = tl.load(h_ptr + place - channels, seen & (at > 0)[:, None], 0.0)
-    return following, before, tl.load(told_ptr + place, seen, 0.0)
+    state = tl.broadcast_to(state[None, :], [RUNS, CHANNELS])
+    for start in tl.range(0, steps, RUNS * STEPS, num_stages=STAGES):  # pyright: ignore
+        seen = (start + step < steps) & inside
+        tile = (row * steps + start) * channels
+        gate, x = tl.load(g_ptr + tile + at, seen, 0.0), tl.load(x_ptr + tile + at, seen, 0.0)
+        gates, values, gate, end = runs_of(gate, x, STEPS)
+        y, state = joined(gates, values, gate, end, state, RUNS)
+        tl.store(y_ptr + tile + at, y, seen)
 
 
 @triton.jit
 def gated_gradient_kernel(
     g_ptr, first_ptr, h_ptr, told_ptr, dg_ptr, dx_ptr, dfirst_ptr, steps, channels,
-    STEPS: tl.constexpr, CHANNELS: tl.constexpr,
+    RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """The same from the last step to the first: dx[t] = told[t] + gate[t+1] dx[t+1]."""
     row = tl.program_id(0).to(tl.int64)
     channel = tl.program_id(1) * CHANNELS + tl.arange(0, CHANNELS)
     inside = channel < channels
-    step = tl.arange(0, STEPS)
+    back = steps_of(RUNS, STEPS)
+    at = channel - back * channels
     first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
-    worth = tl.zeros([CHANNELS], tl.float32)
-    last = (steps - 1) // STEPS * STEPS
-    following, before, told = _tile_back(
-        g_ptr, h_ptr, told_ptr, row, last, channel, steps, channels, STEPS
-    )
-    for back in range(0, steps, STEPS):
-        start = last - back
-        ahead = _tile_back(
-            g_ptr, h_ptr, told_ptr, row, start - STEPS, channel, steps, channels, STEPS
-        )
-        pair = following.to(tl.float32), told.to(tl.float32)
-        gates, values = tl.associative_scan(pair, 0, _after, reverse=True)
-        dx = gates * worth[None, :] + values
-        at = start + step
-        seen = (at < steps)[:, None] & inside[None, :]
-        place = (row * steps + at)[:, None] * channels + channel[None, :]
-        before = tl.where((at == 0)[:, None], first[None, :], before.to(tl.float32))
-        tl.store(dx_ptr + place, dx, seen)
-        tl.store(dg_ptr + place, dx * before, seen)
-        worth = tl.sum(tl.where(step[:, None] == 0, dx, 0.0), 0)
-        following, before, told = ahead
+    worth = tl.zeros([RUNS, CHANNELS], tl.float32)
+    for start in tl.range(0, steps, RUNS * STEPS, num_stages=STAGES):  # pyright: ignore
+        left = steps - 1 - start - back  # steps before each
+        seen = (left >= 0) & inside
+        tile = (row * steps + steps - 1 - start) * channels
+        following = tl.load(g_ptr + tile + channels + at, seen & (left < steps - 1), 1.0)
+        before = tl.load(h_ptr + tile - channels + at, (left > 0) & inside, 0.0).to(tl.float32)
+        told = tl.load(told_ptr + tile + at, seen, 0.0)
+        gates, values, gate, end = runs_of(following, told, STEPS)
+        dx, worth = joined(gates, values, gate, end, worth, RUNS)
+        tl.store(dx_ptr + tile + at, dx, seen)
+        tl.store(dg_ptr + tile + at, dx * tl.where(left > 0, before, first), seen)
     gate = tl.load(g_ptr + row * steps * channels + channel, inside, 0.0).to(tl.float32)
-    tl.store(dfirst_ptr + row * channels + channel, gate * worth, inside)
+    is_first = tl.arange(0, RUNS)[:, None] == 0
+    to = dfirst_ptr + row * channels + tl.broadcast_to(channel[None, :], [RUNS, CHANNELS])
+    tl.store(to, gate * worth, is_first & inside)
 
 
-def _grid(first: Tensor) -> tuple[int, int]:
-    channels = first.shape[-1]
-    return first.numel() // channels, -(-channels // CHANNELS)
+def _launch(kernel: Any, looking: Any, arrays: tuple[Tensor, ...], x: Tensor, c: Config) -> None:
+    """Programs that walk along lines of channels, narrower ones where those are few.
+
+    Where they are still far fewer than multiprocessors, programs look back.
+    """
+    (steps, width), size = x.shape[-2:], x.element_size()
+    rows, processors = x.numel() // (steps * width), _processors(x.device)
+    channels = min(c.line // size, 1 << (width - 1).bit_length())
+    while channels * size > SECTOR and rows * -(-width // channels) < processors:
+        channels //= 2
+    runs = 32 * c.warps * ACCESS // size // channels
+    grid = rows, -(-width // channels)
+    if 2 * grid[0] * grid[1] < processors and steps > runs * c.steps:
+        gated_lookback_triton.launch(looking, arrays, x)
+        return
+    runs = min(runs, 1 << (-(-steps // c.steps) - 1).bit_length())
+    kernel[grid](*arrays, steps, width, runs, c.steps, channels, c.stages, num_warps=c.warps)
+
+
+def _processors(device: torch.device) -> int:
+    if device.type != "cuda":
+        return 1  # Triton's interpreter
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def gated(gate: Tensor, x: Tensor, first: Tensor) -> Tensor:
     """`gate [..., n, d]`, `x [..., n, d]`, `first [..., d]`, dense."""
-    y, (steps, channels) = torch.empty_like(x), x.shape[-2:]
+    y = torch.empty_like(x)
     if y.numel():
-        launch: Any = gated_kernel[_grid(first)]
-        launch(gate, x, first, y, steps, channels, STEPS, CHANNELS, num_warps=4)
+        looking = gated_lookback_triton.gated_kernel
+        _launch(gated_kernel, looking, (gate, x, first, y), x, FORWARD)
     return y
 
 
@@ -121,10 +127,7 @@ def gated_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The gradients of `gate`, `x` and `first`; all dense."""
     made = torch.empty_like(gate), torch.empty_like(x), torch.zeros_like(first)
-    steps, channels = x.shape[-2:]
     if x.numel():
-        launch: Any = gated_gradient_kernel[_grid(first)]
-        launch(
-            gate, first, out, told, *made, steps, channels, STEPS, CHANNELS, num_warps=4
-        )  # fmt: skip
+        looking, arrays = gated_lookback_triton.gated_gradient_kernel, (gate, first, out, told)
+        _launch(gated_gradient_kernel, looking, (*arrays, *made), x, BACKWARD)
     return made

@@ -13,14 +13,22 @@ from typing import Any
 import numpy
 
 from stack.errors import RuleError
-from stack.hosted import Op, op
+from stack.hosted import Kernel, Op, op
 from stack.ir.dim import equal, mod
+from stack.ir.types import TensorType
 from stack.ops.scan.chunkwise import Steps, chunkwise, recurrent
 
 Form = Callable[..., Steps]  # (numpy, *operands, **attributes)
+LARGEST = 128  # features of a key that a program of the kernel holds
 
 
-def member(name: str, rule: str, chunk: int, after: Callable[..., Any] | None = None):
+def member(
+    name: str,
+    rule: str,
+    chunk: int,
+    after: Callable[..., Any] | None = None,
+    kernels: tuple[Kernel, ...] = (),
+):
     """Declare an operator of a function that gives its `Steps`, in f32 at least.
 
     `rule` is that of its operands; the operator gives results and the last state, of the shapes of
@@ -59,7 +67,8 @@ def member(name: str, rule: str, chunk: int, after: Callable[..., Any] | None = 
             parameters=[*known.parameters.values(), size]
         )
         decomposition.__doc__ = inspect.getdoc(form)
-        return op(name, rule=rule, reference=reference, autocast="f32")(decomposition)
+        made = op(name, rule=rule, reference=reference, kernels=kernels, autocast="f32")
+        return made(decomposition)
 
     return declare
 
@@ -82,6 +91,19 @@ def _heads(np: Any, x: Any, heads: Any) -> Any:
     return np.broadcast_to(flat[:, None], (flat.shape[0], heads, *flat.shape[1:])).reshape(
         -1, *flat.shape[1:]
     )
+
+
+def _too_wide(*types: TensorType, **_: Any) -> str:
+    """What the kernel in `chunkwise_triton` has no code for."""
+    features = types[-1].shape[-2]
+    if not isinstance(features, int) or features > LARGEST:
+        return f"it holds up to {LARGEST} features of a key, not {features}"
+    return ""
+
+
+def _by_hand(run: str) -> tuple[Kernel, ...]:
+    where, types = f"stack.ops.scan.chunkwise_triton:{run}", ("bf16", "f16")
+    return (Kernel("cuda", where, "carried", types, _too_wide, capturable=True),)
 
 
 _STATE = "... h d e"
@@ -131,7 +153,7 @@ def gla(np, q, k, v, log_gate, first, *, scale: float = 0.0):
     return _plain(np, q, k, v, log_gate, first, scale)
 
 
-@member("scan.retention", f"{_QKV}, h, {_STATE} {_MADE}", chunk=64)
+@member("scan.retention", f"{_QKV}, h, {_STATE} {_MADE}", chunk=64, kernels=_by_hand("retention"))
 def retention(np, q, k, v, log_decay, first, *, scale: float = 0.0):
     """Retention: Sun et al., "Retentive network", 2023. S <- exp(log_decay) S + k v^T.
 
@@ -187,6 +209,7 @@ def _skipped(np: Any, out: Any, x: Any, *rest: Any) -> Any:
     "... h n~ p, ... h n~, h, ... n~ m, ... n~ m, h, ... h m p -> ... h n~ p, ... h m p",
     chunk=64,
     after=_skipped,
+    kernels=_by_hand("ssd"),
 )
 def ssd(np, x, dt, a, b, c, skip, first):
     """Mamba-2's state space duality: Dao and Gu, 2024. S <- exp(dt a) S + b (dt x)^T.

@@ -22,7 +22,7 @@ import stack
 from stack.frontends.torch_arrays import dtype_of
 from stack.ir.types import TensorType
 from stack.ops.loss import linear_triton
-from stack.ops.scan import lookback_triton
+from stack.ops.scan import gated, gated_gradient, gated_lookback_triton, lookback_triton
 
 SMALL = linear_triton.Config(16, 32, 16, 4, 1, group=4)
 DTYPES = (torch.float32, torch.float16)
@@ -52,7 +52,25 @@ def main() -> None:
     x = torch.randn(3, 150)
     sums = torch.cumsum(x.double(), -1)
     found["inclusive in tiles"] = error(lookback_triton.inclusive(x, most=16), sums)
+    found |= looking_back()
     print(json.dumps(found))
+
+
+def looking_back() -> dict[str, float]:
+    """Gated scans of few sequences, in several tiles."""
+    gate, x, told = torch.rand(1, 700, 3), torch.randn(1, 700, 3), torch.randn(1, 700, 3)
+    first, out = torch.randn(1, 3), torch.empty_like(x)
+    kernels = gated_lookback_triton
+    kernels.launch(kernels.gated_kernel, (gate, x, first, out), x)
+    made = torch.empty_like(gate), torch.empty_like(x), torch.empty_like(first)
+    kernels.launch(kernels.gated_gradient_kernel, (gate, first, out, told, *made), x)
+    wide = [t.double() for t in (gate, x, first)]
+    exact = gated(*wide)
+    gradient = gated_gradient(*wide, exact, told.double())
+    return {
+        "gated looks back": error(out, exact),
+        "gated_gradient looks back": error(made, gradient),
+    }
 
 
 def compiled(case: Case, args: list[Any]) -> Any:

@@ -23,7 +23,13 @@ from stack.hosted import find
 from stack.ops.attention import decode_triton, flash_backward_triton, mla_triton
 from stack.ops.loss import linear_triton, rows_triton
 from stack.ops.norm import rows_triton as norms
-from stack.ops.scan import carried_triton, lookback_triton, selective_triton
+from stack.ops.scan import (
+    carried_triton,
+    chunkwise_triton,
+    gated_lookback_triton,
+    lookback_triton,
+    selective_triton,
+)
 
 HOPPER = GPUTarget("cuda", 90, 32)
 SHARED = 232448  # bytes that one program may have
@@ -157,21 +163,36 @@ def test_latent_keys_are_keys_and_values_on_tensor_cores() -> None:
         (
             carried_triton.gated_kernel,
             "bf16 bf16 bf16 bf16",
-            {"STEPS": carried_triton.STEPS, "CHANNELS": carried_triton.CHANNELS},
+            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "STAGES": 3},
         ),
         (
             carried_triton.gated_gradient_kernel,
             "bf16 " * 7,
-            {"STEPS": carried_triton.STEPS, "CHANNELS": carried_triton.CHANNELS},
+            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "STAGES": 3},
+        ),
+        (
+            gated_lookback_triton.gated_kernel,
+            "bf16 bf16 bf16 bf16 u64 u64 i32",
+            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "WINDOW": gated_lookback_triton.WINDOW},
+        ),
+        (
+            gated_lookback_triton.gated_gradient_kernel,
+            "bf16 " * 7 + "u64 u64 i32",
+            {"RUNS": 16, "STEPS": 4, "CHANNELS": 64, "WINDOW": gated_lookback_triton.WINDOW},
         ),
         (
             lookback_triton.inclusive_kernel,
             "fp32 fp32 u64 i32",
             {"COLUMNS": lookback_triton.COLUMNS, "WINDOW": lookback_triton.WINDOW},
         ),
+        (
+            lookback_triton.inclusive_kernel,
+            "fp32 fp32 u64 i32",
+            {"COLUMNS": 1024, "WINDOW": lookback_triton.WINDOW, "tiles": 1},
+        ),
         (selective_triton.selective_kernel, "bf16 " * 9, {"CHANNELS": 16, "STATES": 16}),
     ],
-    ids=["gated", "gated_gradient", "look_back", "selective"],
+    ids=["gated", "gated_gradient", "few", "few_gradient", "look_back", "one_tile", "selective"],
 )
 def test_what_scans_carry_stays_in_registers(
     kernel: Any, pointers: str, constants: dict[str, int]
@@ -179,3 +200,14 @@ def test_what_scans_carry_stays_in_registers(
     made = compiled(kernel, pointers, constants, num_warps=4)
     assert made.asm["cubin"]
     assert "ld.local" not in made.asm["ptx"]
+
+
+@pytest.mark.parametrize("is_ssd", [True, False], ids=["ssd", "retention"])
+def test_chunks_of_a_recurrence_run_on_tensor_cores(is_ssd: bool) -> None:
+    constants = {
+        "IS_SSD": is_ssd, "CHUNK": chunkwise_triton.CHUNK, "FEATURES": 128, "COLUMNS": 64,
+        "STAGES": 2,
+    }  # fmt: skip
+    made = compiled(chunkwise_triton.decayed_kernel, "bf16 " * 9, constants, num_warps=4)
+    assert "wgmma.mma_async" in made.asm["ptx"]
+    assert made.metadata.shared <= SHARED

@@ -1,0 +1,150 @@
+"""Gated scans in one pass with decoupled look-back, in Triton: where sequences are few.
+
+As `lookback_triton`, on tiles of some channels: what is published is the map h -> gate h + value of
+each, in two words with flags. A value that holds from the start has gate 0, so that maps compose
+whatever is met. The gradient is the same from the end.
+Source: Merrill and Garland, "Single-pass parallel prefix scan with decoupled look-back", 2016.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+
+from stack.ops.scan.lookback_triton import nearest, value_of, word_of
+from stack.ops.scan.runs_triton import after, joined, runs_of, steps_of
+
+Tensor = torch.Tensor
+STEPS, WARPS = 4, 4  # of a run; of a program
+LINE, ACCESS = 128, 16  # bytes of a row that a tile has; that a thread moves at once
+WINDOW = 16  # tiles that are looked at together
+
+
+@triton.jit
+def _before(gate1, x1, gate2, x2):
+    return after(gate2, x2, gate1, x1)
+
+
+@triton.jit
+def _last(tile, ROWS: tl.constexpr):
+    """The last of the first axis."""
+    return tl.sum(tl.where(tl.arange(0, ROWS)[:, None] == ROWS - 1, tile, 0.0), 0)
+
+
+@triton.jit
+def _looked_back(
+    gate, end, state, gate_words, words, tile,
+    RUNS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """What comes before a tile, by maps of its runs; `state` before the first, `words` of that."""
+    maps, ends = tl.associative_scan((gate, end), 0, after)
+    own_gate, own = _last(maps, RUNS), _last(ends, RUNS)
+    mine = tile * CHANNELS
+    if tile > 0:
+        tl.atomic_xchg(gate_words + mine, word_of(own_gate, 1), sem="relaxed")
+        tl.atomic_xchg(words + mine, word_of(own, 1), sem="relaxed")
+        state = tl.zeros_like(own)
+        since = state + 1.0  # the gate of all tiles from where it is looked
+        last = tile - 1
+        back = tl.arange(0, WINDOW)
+        while last >= 0:
+            place = (last - back)[:, None]
+            gate_word = tl.load(gate_words + place * CHANNELS, place >= 0, 0, volatile=True)
+            word = tl.load(words + place * CHANNELS, place >= 0, 0, volatile=True)
+            flag = word.to(tl.int32)
+            is_all = flag == 2
+            flag = tl.min(tl.where(is_all, 2, flag & gate_word.to(tl.int32)), 1)
+            stop = nearest(flag, back, WINDOW)
+            taken = ((2 * back <= stop) & (flag > 0))[:, None]
+            maps = tl.where(taken, tl.where(is_all, 0.0, value_of(gate_word)), 1.0)
+            ends = tl.where(taken, value_of(word), 0.0)
+            maps, ends = tl.associative_scan((maps, ends), 0, _before)
+            state += since * _last(ends, WINDOW)
+            since *= _last(maps, WINDOW)
+            is_met = (stop % 2 == 0) & (stop < 2 * WINDOW)
+            last = tl.where(is_met, -1, last - stop // 2)
+    tl.atomic_xchg(words + mine, word_of(own_gate * state + own, 2), sem="relaxed")
+    return tl.broadcast_to(state[None, :], [RUNS, CHANNELS])
+
+
+@triton.jit
+def _taken(next_ptr, blocks, channels, CHANNELS: tl.constexpr):
+    """The next tile: its number, block, sequence and channels."""
+    ticket = tl.atomic_add(next_ptr, 1, sem="relaxed")
+    tile, block = ticket // blocks, (ticket % blocks).to(tl.int64)
+    across = tl.cdiv(channels, CHANNELS)
+    return tile, block, block // across, block % across * CHANNELS + tl.arange(0, CHANNELS)
+
+
+@triton.jit
+def gated_kernel(
+    g_ptr, x_ptr, first_ptr, y_ptr, gate_word_ptr, word_ptr, next_ptr,
+    steps, channels, blocks, tiles,
+    RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """One tile of some channels of a sequence."""
+    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
+    inside = channel < channels
+    step = tile * RUNS * STEPS + steps_of(RUNS, STEPS)
+    at = (row * steps + step) * channels + channel
+    seen = (step < steps) & inside
+    gate, x = tl.load(g_ptr + at, seen, 0.0), tl.load(x_ptr + at, seen, 0.0)
+    gates, values, gate, end = runs_of(gate, x, STEPS)
+    first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
+    words = block * tiles * CHANNELS + tl.arange(0, CHANNELS)
+    state = _looked_back(
+        gate, end, first, gate_word_ptr + words, word_ptr + words, tile, RUNS, CHANNELS, WINDOW
+    )
+    y, _ = joined(gates, values, gate, end, state, RUNS)
+    tl.store(y_ptr + at, y, seen)
+
+
+@triton.jit
+def gated_gradient_kernel(
+    g_ptr, first_ptr, h_ptr, told_ptr, dg_ptr, dx_ptr, dfirst_ptr,
+    gate_word_ptr, word_ptr, next_ptr, steps, channels, blocks, tiles,
+    RUNS: tl.constexpr, STEPS: tl.constexpr, CHANNELS: tl.constexpr, WINDOW: tl.constexpr,
+):  # fmt: skip
+    """The same, where tiles are counted from the end."""
+    tile, block, row, channel = _taken(next_ptr, blocks, channels, CHANNELS)  # pyright: ignore
+    inside = channel < channels
+    left = steps - 1 - tile * RUNS * STEPS - steps_of(RUNS, STEPS)  # steps before each
+    at = (row * steps + left) * channels + channel
+    seen = (left >= 0) & inside
+    following = tl.load(g_ptr + at + channels, seen & (left < steps - 1), 1.0)
+    before = tl.load(h_ptr + at - channels, (left > 0) & inside, 0.0).to(tl.float32)
+    told = tl.load(told_ptr + at, seen, 0.0)
+    gates, values, gate, end = runs_of(following, told, STEPS)
+    first = tl.load(first_ptr + row * channels + channel, inside, 0.0).to(tl.float32)
+    words = block * tiles * CHANNELS + tl.arange(0, CHANNELS)
+    worth = _looked_back(
+        gate, end, tl.zeros_like(first), gate_word_ptr + words, word_ptr + words, tile,
+        RUNS, CHANNELS, WINDOW,
+    )  # fmt: skip
+    dx, worth = joined(gates, values, gate, end, worth, RUNS)
+    tl.store(dx_ptr + at, dx, seen)
+    tl.store(dg_ptr + at, dx * tl.where(left > 0, before, first), seen)
+    if tile == tiles - 1:
+        opening = tl.load(g_ptr + row * steps * channels + channel, inside, 0.0).to(tl.float32)
+        to = dfirst_ptr + row * channels + tl.broadcast_to(channel[None, :], [RUNS, CHANNELS])
+        is_first = tl.arange(0, RUNS)[:, None] == 0
+        tl.store(to, opening * worth, is_first & inside)
+
+
+def launch(kernel: Any, arrays: tuple[Tensor, ...], x: Tensor) -> None:
+    """Tiles of some steps and channels of the sequences `x [..., n, d]`."""
+    steps, width = x.shape[-2:]
+    channels = min(LINE // x.element_size(), 1 << (width - 1).bit_length())
+    blocks = x.numel() // (steps * width) * -(-width // channels)
+    runs = max(1, 32 * WARPS * ACCESS // x.element_size() // channels)
+    tiles = -(-steps // (runs * STEPS))
+    count = blocks * tiles * channels
+    words = torch.zeros(2 * count + 1, dtype=torch.int64, device=x.device)
+    held = words[1:].view(torch.uint64)
+    kernel[(blocks * tiles,)](
+        *arrays, held[:count], held[count:], words[:1].view(torch.int32),
+        steps, width, blocks, tiles, runs, STEPS, channels, WINDOW, num_warps=WARPS,
+    )  # fmt: skip

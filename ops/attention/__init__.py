@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -33,8 +34,21 @@ def _not_flash(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at
     return f"it has no {', '.join(odd)}" if odd else ""
 
 
+def _not_specialized(q: TensorType, k: TensorType, *rest: TensorType, **at: Any) -> str:
+    """What the kernels in `flash_gluon` and `flash_backward_gluon` have no code for."""
+    length = q.shape[-2] if q.rank > 1 else 0
+    few = not isinstance(length, int) or length < 128
+    return _not_flash(q, k, *rest, **at) or ("its tiles have 128 queries" if few else "")
+
+
 def _flash(run: str) -> tuple[Kernel, ...]:
-    return (Kernel("cuda", f"stack.ops.attention.{run}", "flash", _HALVES, _not_flash),)
+    """Warps with one task each where a tile is full, else Triton's."""
+    folder = "stack.ops.attention"
+    module, _, name = run.partition(":")
+    return (
+        Kernel("cuda", f"{folder}.{module}_gluon:{name}", "specialized", _HALVES, _not_specialized),
+        Kernel("cuda", f"{folder}.{module}_triton:{name}", "flash", _HALVES, _not_flash),
+    )
 
 
 def _not_decode(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at: Any) -> str:
@@ -66,7 +80,7 @@ attention = variant(
     `window` all but the last that many up to it; `softcap` c makes a score x c tanh(x / c); `scale`
     of 0 is 1 / sqrt(d).
     """,
-    kernels=_flash("flash_triton:launched"),
+    kernels=_flash("flash:launched"),
 )
 with_sinks = variant(
     "attention.with_sinks",
@@ -141,7 +155,7 @@ with_cache = variant(
     "attention.with_lse_gradient",
     rule=f"{QUERIES_AND_KEYS}, ... h s e, ... h s, ... h s e, ... h s"
     " -> ... h s d, ... g t d, ... g t e",
-    kernels=_flash("flash_backward_triton:launched"),
+    kernels=_flash("flash_backward:launched"),
 )
 def with_lse_gradient(
     np,
@@ -174,7 +188,7 @@ def _with_lse(q: Any, k: Any, v: Any, **attributes: Any) -> Any:
     "attention.with_lse",
     rule=f"{QUERIES_AND_KEYS} -> ... h s e, ... h s",
     reference=_with_lse,
-    kernels=_flash("flash_triton:launched_with_lse"),
+    kernels=_flash("flash:launched_with_lse"),
     gradient=with_lse_gradient,
     autocast="low",
 )
@@ -275,19 +289,22 @@ def _not_latent(q: TensorType, q_rope: TensorType, *rest: TensorType, **_: Any) 
     return "" if len({t.dtype for t in (q, q_rope, *rest)}) == 1 else "it takes one element type"
 
 
+def _not_deepseek(q: TensorType, q_rope: TensorType, *rest: TensorType, **at: Any) -> str:
+    """What the kernel in `mla_gluon` has no code for."""
+    why = _not_latent(q, q_rope, *rest, **at)
+    widths = q.shape[-1], q_rope.shape[-1]
+    return why or ("" if widths == (512, 64) else f"it takes 512 and 64 features, not {widths}")
+
+
+def _absorbed(language: str, refuses: Callable[..., str]) -> tuple[Kernel, ...]:
+    run = f"stack.ops.attention.mla_{language}:absorbed"
+    return (Kernel("cuda", run, "absorbed", _HALVES, refuses, capturable=True),)
+
+
 @op(
     "attention.mla_absorbed",
     rule="... h s c, ... h s r, ... t c, ... t r -> ... h s c",
-    kernels=(
-        Kernel(
-            "cuda",
-            "stack.ops.attention.mla_triton:absorbed",
-            "absorbed",
-            _HALVES,
-            _not_latent,
-            capturable=True,
-        ),
-    ),
+    kernels=_absorbed("gluon", _not_deepseek) + _absorbed("triton", _not_latent),
     autocast="low",
 )
 def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: float = 0.0):

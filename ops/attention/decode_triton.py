@@ -16,7 +16,8 @@ import triton
 import triton.language as tl
 
 Tensor = torch.Tensor
-COLUMNS = 64  # keys that a program holds at once
+COLUMNS = 32  # keys that a program holds at once: best on an H200
+COLUMNS_OF_PAGES = 64
 PROGRAMS = 528  # four for each processor of an H200: enough loads under way
 LEAST = 256  # keys that are worth a program
 
@@ -101,10 +102,11 @@ def _launch(
     if not q.numel():
         return made
     rows = max(16, triton.next_power_of_2(share))
+    columns = COLUMNS_OF_PAGES if room else COLUMNS
     launch: Any = split_kernel[(splits, groups, batch)]
     launch(
         q, k, v, table, lengths, outs, lses, (scale or width**-0.5) * math.log2(math.e), groups,
-        table.shape[-1], *strides, share, rows, COLUMNS, room, width, splits,
+        table.shape[-1], *strides, share, rows, columns, room, width, splits,
         num_warps=4, num_stages=3,
     )  # fmt: skip
     launch = merge_kernel[(batch * heads,)]

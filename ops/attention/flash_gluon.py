@@ -1,0 +1,217 @@
+"""Flash attention forward in Gluon, with warps that have one task each.
+
+One group of four warps loads; two more keep 64 queries each, and while one makes exponentials, the
+tensor cores have the products of the other. Within a group, too, the scores of the next tile are
+asked for before the weights of this one meet their values. Programs are as many as processors, and
+go from one tile of queries to the next, so that loads of the next begin while results of this one
+are written. What limits it: products, and with heads of 64 as many cycles of exponentials.
+Source: Shah et al., "FlashAttention-3", 2024.
+"""
+
+# Gluon's language is known to its compiler alone:
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
+# pyright: reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+import triton
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from stack.ops.attention import flash_triton
+from stack.ops.attention.ring_gluon import (
+    fill,
+    filled,
+    is_hopper,
+    processors,
+    release,
+    ring,
+    tiles_of,
+)
+
+Tensor = torch.Tensor
+STAGES = 2
+
+
+@gluon.jit
+def _tiles_of_queries(work, tiles, CAUSAL: gl.constexpr):
+    """Head, and a range of tiles: one; where causal a tile and its mirror image.
+
+    Both together see as many keys as any other two.
+    """
+    if CAUSAL:
+        pairs = (tiles + 1) // 2
+        head, first = work // pairs, work % pairs
+        end = tiles - first
+        by = gl.maximum(end - 1 - first, 1)
+    else:
+        head, first = work // tiles, work % tiles
+        end = first + 1
+        by = 1
+    return head, first, end, by
+
+
+@gluon.jit
+def _load(q_desc, k_desc, v_desc, q, k, v, works, tiles, share, CAUSAL: gl.constexpr):
+    """Bring tiles of queries, and for each its keys and values from the last tile back."""
+    step = 0
+    turn = 0
+    for work in range(gl.program_id(0), works, gl.num_programs(0)):
+        head, begin, end, by = _tiles_of_queries(work, tiles, CAUSAL)
+        for tile in range(begin, end, by):
+            for part in gl.static_range(2):
+                fill(q, q_desc, [head, tile * 128 + part * 64, 0], turn + part)
+            turn += 2
+            count = tile + 1 if CAUSAL else tiles
+            for i in range(count):
+                place = [head // share, (count - 1 - i) * 128, 0]
+                fill(k, k_desc, place, step)
+                fill(v, v_desc, place, step)
+                step += 1
+
+
+@gluon.jit
+def _ask(q, keys):
+    """Scores of 64 queries and a tile of keys, under way."""
+    score: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    none = gl.zeros([64, 128], gl.float32, score)
+    return warpgroup_mma(q, keys.permute((1, 0)), none, use_acc=False, is_async=True)
+
+
+@gluon.jit
+def _attend(q, k, v, step, count, first, length, scale, CAUSAL: gl.constexpr):
+    """64 queries from `first` on: result, sum and maximum over `count` tiles of keys."""
+    WIDTH: gl.constexpr = q.shape[1]
+    score: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
+    out: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 16])
+    operand: gl.constexpr = gl.DotOperandLayout(0, out, 2)
+    s = warpgroup_mma_wait(0, deps=[_ask(q, filled(k, step))])
+    release(k, step)
+    # the last tile of keys, which comes first, is the only one that a mask touches
+    column = (count - 1) * 128 + gl.arange(0, 128, gl.SliceLayout(0, score))
+    seen = (column < length)[None, :]
+    if CAUSAL:
+        row = first + gl.arange(0, 64, gl.SliceLayout(1, score))
+        seen = seen & (column[None, :] <= row[:, None])
+    s = gl.where(seen, s, float("-inf"))
+    top = gl.max(s, 1) * scale
+    p = gl.exp2(s * scale - top[:, None])
+    total = gl.sum(p, 1)
+    weights = gl.convert_layout(p.to(q.dtype), operand)
+    acc = gl.zeros([64, WIDTH], gl.float32, out)
+    for _ in range(count - 1):
+        asked = _ask(q, filled(k, step + 1))
+        summed = warpgroup_mma(weights, filled(v, step), acc, is_async=True)
+        s = warpgroup_mma_wait(1, deps=[asked])
+        release(k, step + 1)
+        newest = gl.maximum(top, gl.max(s, 1) * scale)
+        p = gl.exp2(s * scale - newest[:, None])
+        fade = gl.exp2(top - newest)
+        total = total * fade + gl.sum(p, 1)
+        top = newest
+        acc = warpgroup_mma_wait(0, deps=[summed])
+        release(v, step)
+        acc = acc * gl.convert_layout(fade, gl.SliceLayout(1, out))[:, None]
+        weights = gl.convert_layout(p.to(q.dtype), operand)
+        step += 1
+    acc = warpgroup_mma(weights, filled(v, step), acc)
+    release(v, step)
+    return acc / gl.convert_layout(total, gl.SliceLayout(1, out))[:, None], total, top
+
+
+@gluon.jit
+def _attend_all(
+    PART: gl.constexpr, o_desc, lse_ptr, q, k, v, works, tiles, length, scale,
+    CAUSAL: gl.constexpr,
+):  # fmt: skip
+    """Half of the queries of each tile of the program."""
+    step = 0
+    turn = PART
+    for work in range(gl.program_id(0), works, gl.num_programs(0)):
+        head, begin, end, by = _tiles_of_queries(work, tiles, CAUSAL)
+        for tile in range(begin, end, by):
+            count = tile + 1 if CAUSAL else tiles
+            first = tile * 128 + PART * 64
+            mine = filled(q, turn)
+            out, total, top = _attend(mine, k, v, step, count, first, length, scale, CAUSAL)
+            step += count
+            # results leave by the room of their queries
+            mine.store(out.to(o_desc.dtype))
+            fence_async_shared()
+            tma.async_copy_shared_to_global(o_desc, [head, first, 0], q.tiles.index(PART))
+            row = first + gl.arange(0, 64, total.type.layout)
+            lse = (top + gl.log2(total)) * 0.6931471805599453  # ln(2)
+            gl.store(lse_ptr + head.to(gl.int64) * length + row, lse, row < length)
+            tma.store_wait(0)
+            release(q, turn)
+            turn += 2
+
+
+@gluon.jit(do_not_specialize=["length", "tiles", "works", "share"])
+def attention_kernel(
+    q_desc, k_desc, v_desc, o_desc, lse_ptr, length, tiles, works, share, scale,
+    CAUSAL: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """`scale` has the factor log2(e) of exp2 in it."""
+    q = ring(q_desc, 2, 1)
+    k = ring(k_desc, STAGES, 2)
+    v = ring(v_desc, STAGES, 2)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (_attend_all, (0, o_desc, lse_ptr, q, k, v, works, tiles, length, scale, CAUSAL)),
+            (_attend_all, (1, o_desc, lse_ptr, q, k, v, works, tiles, length, scale, CAUSAL)),
+            (_load, (q_desc, k_desc, v_desc, q, k, v, works, tiles, share, CAUSAL)),
+        ],
+        [4, 4],  # warps of the second and third
+        [240, 24],  # their registers; the first has what is left, 240
+    )
+
+
+def attention_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, causal: bool = False
+) -> tuple[Tensor, Tensor]:
+    """softmax(q k^T / sqrt(D)) v, and log(sum(exp(scores))) [B, H, S] in f32.
+
+    Args:
+        q: bf16 or f16, [B, H, S, D] with D 64 or 128.
+        k, v: [B, G, S, D]; each of the G heads serves H / G heads of q.
+    """
+    if not is_hopper(q):
+        return flash_triton.attention_with_lse(q, k, v, causal)
+    batch, heads, length, width = q.shape
+    out = torch.empty_like(q, memory_format=torch.contiguous_format)
+    lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+    if not out.numel():
+        return out, lse
+    tiles = triton.cdiv(length, 128)
+    works = (triton.cdiv(tiles, 2) if causal else tiles) * batch * heads
+    launch: Any = attention_kernel[(min(works, processors(q.device)),)]
+    launch(
+        tiles_of(q, 64), tiles_of(k, 128), tiles_of(v, 128), tiles_of(out, 64), lse, length,
+        tiles, works, heads // k.shape[1], math.log2(math.e) / math.sqrt(width), causal, STAGES,
+        num_warps=4,
+    )  # fmt: skip
+    return out, lse
+
+
+def launched(q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any) -> Tensor:
+    """As operator `attention.attention` calls it."""
+    return attention_with_lse(q, k, v, causal)[0]
+
+
+def launched_with_lse(
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, **_: Any
+) -> tuple[Tensor, Tensor]:
+    """As operator `attention.with_lse` calls it."""
+    return attention_with_lse(q, k, v, causal)

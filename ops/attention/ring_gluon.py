@@ -1,0 +1,94 @@
+"""Tiles in shared memory that one group of warps fills and others read, in Gluon.
+
+A ring has room for some tiles. Each has two barriers: `ready` when the copy engine has brought it,
+`free` when all readers are done; step n of a loop is at place n % STAGES, and waits for the phase
+of the barrier that n // STAGES says.
+"""
+
+# Gluon's language is known to its compiler alone:
+# pyright: reportArgumentType=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+
+class Ring(NamedTuple):
+    """Tiles [stages, 1, rows, width] and barriers [stages, 1], in shared memory."""
+
+    tiles: Any
+    ready: Any
+    free: Any
+
+
+@gluon.jit
+def ring(desc, STAGES: gl.constexpr, READERS: gl.constexpr):
+    """Room for `STAGES` tiles, each of which `READERS` groups of warps read."""
+    tiles = gl.allocate_shared_memory(desc.dtype, [STAGES] + desc.block_type.shape, desc.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready.index(i), count=1)
+        mbarrier.init(free.index(i), count=READERS)
+    return Ring(tiles, ready, free)
+
+
+@gluon.jit
+def fill(held, desc, place, step):
+    """Ask for a tile, as soon as there is room."""
+    STAGES: gl.constexpr = held.tiles.shape[0]
+    at = step % STAGES
+    mbarrier.wait(held.free.index(at), (step // STAGES) & 1 ^ 1)
+    mbarrier.expect(held.ready.index(at), desc.block_type.nbytes)
+    tma.async_copy_global_to_shared(desc, place, held.ready.index(at), held.tiles.index(at))
+
+
+@gluon.jit
+def filled(held, step):
+    """The tile [rows, width] of a step, as soon as it is there."""
+    STAGES: gl.constexpr = held.tiles.shape[0]
+    at = step % STAGES
+    mbarrier.wait(held.ready.index(at), (step // STAGES) & 1)
+    return held.tiles.index(at).reshape([held.tiles.shape[2], held.tiles.shape[3]])
+
+
+@gluon.jit
+def release(held, step):
+    """One group of warps is done with the tile of a step."""
+    mbarrier.arrive(held.free.index(step % held.tiles.shape[0]))
+
+
+def tiles_of(x: torch.Tensor, rows: int) -> TensorDescriptor:
+    """Tiles [1, rows, width] of `x [..., length, width]`; what is past an end reads as 0."""
+    shape = [1, rows, x.shape[-1]]
+    kind = gl.bfloat16 if x.dtype == torch.bfloat16 else gl.float16
+    layout = gl.NVMMASharedLayout.get_default_for(shape, kind)
+    return TensorDescriptor.from_tensor(x.contiguous().view(-1, *x.shape[-2:]), shape, layout)
+
+
+def lines_of(x: torch.Tensor, columns: int) -> TensorDescriptor:
+    """Tiles [1, lines, columns] of `x [count, lines, length]` in f32."""
+    layout = gl.NVMMASharedLayout(swizzle_byte_width=0, element_bitwidth=32, rank=3)
+    return TensorDescriptor.from_tensor(x, [1, x.shape[1], columns], layout)
+
+
+@cache
+def _properties(device: torch.device) -> Any:
+    return torch.cuda.get_device_properties(device)
+
+
+def is_hopper(x: torch.Tensor) -> bool:
+    """Whether a tensor lies where these kernels run."""
+    return x.is_cuda and (_properties(x.device).major, _properties(x.device).minor) == (9, 0)
+
+
+def processors(device: torch.device) -> int:
+    """How many programs run at once, with one for each processor."""
+    return _properties(device).multi_processor_count

@@ -47,27 +47,27 @@ class Rung:
     adds: str
 
 
-PASSES = "schedule{loops=warps},tile_gpu,distribute_gpu"
+PASSES = "schedule{loops=warps},blocks,distribute_gpu"
 STAGED = "sm_80"  # a GPU whose warps multiply each by itself; on later ones blocks take over
 LADDER = (
     Rung(
         "naive",
-        "m=32@grid m=1@lane n=8@grid",
+        "m=32@grid m=1@lane n=32@grid",
         "a thread for each element; lanes go down a column",
     ),
     Rung(
         "coalesced",
-        "m=8@grid n=32@grid n=1@lane",
+        "m=32@grid n=32@grid n=1@lane",
         "lanes go along a row: one access serves a warp",
     ),
     Rung(
         "shared",
-        "m=32@grid n=32@grid n=1@lane k=32@serial",
+        "m=32@grid n=32@grid n=1@lane k=32@serial stages=1",
         "blocks of both operands in shared memory, read by 32 threads each",
     ),
     Rung(
         "register",
-        "m=128@grid m=8@unroll n=128@grid n=8@unroll k=16@serial",
+        "m=128@grid m=8@unroll n=128@grid n=8@unroll k=16@serial stages=1",
         "8 x 8 sums in each thread's registers",
     ),
     Rung(

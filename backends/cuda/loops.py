@@ -83,11 +83,13 @@ class Loops:
             else:
                 p.values[held] = self._variable(held, init)
                 moved.append((held, out))
+        if not (body := self._touched(block)).meets(body):
+            p.wait(node)  # once, and not in each iteration
         first, end = [p.value(v).text for v in limits] or ["0", str(extent_of(node))]
         name = p.fresh(str(index.attrs["name"]))
         p.values[index] = Value(name)
         if p.place != "lane":  # a iteration meets what the one before it did
-            p.since.add(self._touched(block))
+            p.since.add(body)
         if kind == "branch":
             p.values[index] = Value("0")
             p.put(f"if ({end} > {first}) {{")

@@ -6,6 +6,7 @@ Operands of a dot stay as narrow as they are in memory; it sums in f32.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
@@ -34,12 +35,11 @@ def _inverse(value: NamedTile) -> NamedTile | None:
     return NamedTile(constant(1.0 / number(node), node.dtype))
 
 
-def _placed(dot: Node, index: Index, axis: Axis) -> dict[str, Dim]:
-    """The axes of a dot by name: those of its result at an index, the contracted one in steps."""
+def _placed(dot: Node, index: Index, axes: Sequence[Axis]) -> dict[str, Dim]:
+    """The axes of a dot by name: those of its result at an index, the contracted ones in steps."""
     rule = parse_rule(dot.attrs["rule"])
     place: dict[str, Dim] = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
-    *others, last = rule.reduced
-    return {**place, **dict.fromkeys(others, 0), last: axis.place}
+    return {**place, **{name: a.place for name, a in zip(rule.reduced, axes, strict=True)}}
 
 
 class BlockDots(BlockReduce):
@@ -130,42 +130,59 @@ class BlockDots(BlockReduce):
     def _dot(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         rule = parse_rule(node.attrs["rule"])
         sizes = {n: static(s) for n, s in rule.sizes([a.shape for a in node.args]).items()}
-        summed = list(rule.reduced)
-        if not summed:
+        if not rule.reduced:
             raise CannotTile("nothing is contracted")
-        if any(sizes[n] > 1 for n in summed[:-1]):
-            raise CannotTile("a dot over several axes")
-        extent = sizes[summed[-1]]
-        if extent <= MAX_CONTRACTED:
-            axis = self.axis("c", extent, max(MATRIX, power_of_two(extent)))
-            return self.product(node, _placed(node, index, axis), axis, guard)
-        block = min(self.step, max(MATRIX, power_of_two(extent)))
+        *outer, extent = (sizes[name] for name in rule.reduced)
+        if extent < MATRIX and prod(outer) > 1:
+            raise CannotTile(f"a dot over several axes, the last of {extent} elements")
+        block = max(MATRIX, power_of_two(extent))
+        if extent <= MAX_CONTRACTED and prod(outer) == 1:
+            axes = [*(self.axis("c", 1, 1) for _ in outer), self.axis("c", extent, block)]
+            return self.product(node, _placed(node, index, axes), axes[-1], guard)
+        block = min(self.step, block)
         nodes = self.gemms if node in self.gemms else [node]
         kept = self.union([NamedTile(node, tuple(self.tile_axes(d))) for d in index])
         # products of lines are summed place by place, and the places after the loop
         lane = "" if self._is_matrix(node, index) else self.axis("lane", block, block).name
         axes = (*kept, lane) if lane else kept
 
-        def part(n: Node, axis: Axis) -> NamedTile:
-            place = _placed(n, index, axis)
+        def part(n: Node, steps: Sequence[Axis]) -> NamedTile:
+            place, axis = _placed(n, index, steps), steps[-1]
             if not lane:
                 return self.product(n, place, axis, guard)
             made = self._products(self._factors(n, place, axis, guard), axis)
             return NamedTile(self.spread(made, (*kept, axis.name)), axes)
 
         def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
-            axis = self.axis("c", extent, block, self.b.mul(var, block))
-            parts = [part(n, axis) for n in nodes]
+            steps = self._steps(var, outer, extent, block)
+            parts = [part(n, steps) for n in nodes]
             return [self.apply("add", [old, part]) for old, part in zip(carried, parts)]
 
         zero = NamedTile(constant(0, wide(node.dtype)))
         start = [NamedTile(self.spread(zero, axes), axes)] * len(nodes)
         names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
-        count, ahead = -(-extent // block), self.stages if lane else 0
+        count, ahead = prod(outer) * -(-extent // block), self.stages if lane else 0
         sums = self.steps(count, start, body, "k", names=names, ahead=ahead)
         for n, made in zip(nodes, sums, strict=True):
             self.memo[n, index, guard] = self.fold(made, "sum", [lane]) if lane else made
         return self.memo[node, index, guard]
+
+    def _steps(self, var: Node, outer: Sequence[int], extent: int, block: int) -> list[Axis]:
+        """The contracted axes in one step of all: the last in blocks, the others one by one."""
+        count = -(-extent // block)
+        found = [self._digit(var, count, prod(outer) > 1, block, extent)]
+        for i, size in reversed(list(enumerate(outer))):
+            step = self.b.div(var, count) if count > 1 else var
+            found.insert(0, self._digit(step, size, prod(outer[:i]) > 1, 1, size))
+            count *= size
+        return found
+
+    def _digit(self, step: Node, count: int, wraps: bool, block: int, extent: int) -> Axis:
+        """The axis of which a step has one of `count` blocks; `wraps` where it goes on after."""
+        if count == 1:
+            return self.axis("c", extent, block)
+        at = self.b.rem(step, count) if wraps else step
+        return self.axis("c", extent, block, self.b.mul(at, block) if block > 1 else at)
 
     def _is_matrix(self, dot: Node, index: Index) -> bool:
         """Whether each operand of a dot has one tile axis of its own."""
@@ -216,10 +233,7 @@ class BlockDots(BlockReduce):
         order = self.sorted([rows, lanes])
         text = ", ".join(" ".join(names[n] for n in p.axes) for p in parts)
         made = " ".join(names[n] for n in order)
-        dtype = wide(node.dtype)
-        if dtype.name != "f32" or left.dtype.name == "f64":
-            raise CannotTile(f"no tile product of {left.dtype} in {dtype}")
-        hint = TensorType(dtype, (), "tile")
+        hint = TensorType(wide(node.dtype), (), "tile")
         attrs = {**node.attrs, "rule": f"{text} -> {made}"}
         product = self.b.op("dot", [left.node, right.node], attrs, hint=hint)
         return NamedTile(product, tuple(order))

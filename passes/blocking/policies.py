@@ -25,10 +25,10 @@ from stack.schedule import Policy
 from stack.target import Gpu
 
 
-def block_policy(group: Node, gpu: Gpu, tails: bool = True) -> Policy | None:
+def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:
     """The policy of a fusion or a stream; None where blocks are not a matter of choice.
 
-    `tails` as for `ProductPolicy`.
+    `has_threads` as for `ProductPolicy`.
 
     Raises:
         CannotTile: no kernel of blocks computes it.
@@ -36,14 +36,14 @@ def block_policy(group: Node, gpu: Gpu, tails: bool = True) -> Policy | None:
     if is_stream(group):
         return StreamTiler(group, target=gpu).policy(stream_index_maps(*group.blocks))
     if any(map(is_contraction, group.blocks[0].nodes)):
-        return product_policy(group, gpu, tails)
+        return product_policy(group, gpu, has_threads)
     body = group.blocks[0]
     if any(map(is_running, body.nodes)) or space_of(body) is not None:
         return None
     return BlockTiler(group, target=gpu).row_policy()
 
 
-def product_policy(group: Node, gpu: Gpu, tails: bool = True) -> ProductPolicy:
+def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductPolicy:
     """The policy of a group with a product, and what may take the place of its kernel.
 
     Raises:
@@ -61,4 +61,4 @@ def product_policy(group: Node, gpu: Gpu, tails: bool = True) -> ProductPolicy:
         others[UNFUSED] = sum(best_seconds(p, dtype, gpu) for p in horizontal)
     elif len(dots) > 1:
         others[UNFUSED] = unfused_seconds(product, dtype, gpu)
-    return ProductPolicy(product, dtype, gpu, others, tails)
+    return ProductPolicy(product, dtype, gpu, others, has_threads)

@@ -71,9 +71,13 @@ class Tile:
         Its sums take half of the registers of a processor at most.
         """
         stages = min(self.stages, gpu.operand_bytes // self.step_bytes(dtype.bytes))
-        if not stages or self.rows * self.lanes * self.products > gpu.registers // 2:
+        if not stages or self.sums(dtype) > gpu.registers // 2:
             return None
         return replace(self, stages=stages)
+
+    def sums(self, dtype: DType) -> int:
+        """Registers that the sums take, of operands of a type."""
+        return self.rows * self.lanes * self.products * max(1, dtype.bytes // 4)
 
     @property
     def schedule(self) -> Schedule:

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from gpu_cases import gpu_kernel, product_of
+from gpu_cases import RUNGS, gpu_kernel, product_of
 from kernel_cases import group_of, layernorm, softmax
 
 from stack.backends.cuda.expressions import _COMPARE as COMPARE
@@ -76,21 +76,29 @@ def test_a_barrier_lies_between_phases_that_meet_and_nowhere_else() -> None:
 
 
 def test_a_loop_meets_its_own_last_turn() -> None:
-    kernel = gpu_kernel(product_of("m k, k n -> m n", (256, 256), (256, 256), "bf16"), "tensor")
-    text = print_kernel(kernel, "k").text
-    loop = text[text.index("for (int v_") :]
-    # once before the block of depth is replaced, once before it is read
-    assert text.count("__syncthreads();") == 2, text
-    assert loop.index("__syncthreads();") < loop.index("load_block")
+    group = product_of("m k, k n -> m n", (256, 512), (512, 256), "bf16")
+    text = print_kernel(gpu_kernel(group, "m=32 n=32 k=32 stages=1", "sm_80"), "k").text
+    turn = text[text.index("for (int v_") :].partition("store_run<2>")[0]
+    # once before the blocks of depth are replaced, once before they are read
+    assert turn.count("__syncthreads();") == 2, text
+
+
+def test_a_loop_that_only_reads_waits_once_before_it() -> None:
+    group = product_of("m k, k n -> m n", (256, 512), (512, 256), "f32")
+    text = print_kernel(gpu_kernel(group, RUNGS["register"]), "k").text
+    turn = text[text.index("for (int v_") :]
+    products = turn[turn.index("for (int v_", 1) :]
+    assert turn.count("__syncthreads();") == 2
+    assert "__syncthreads();" not in products
 
 
 def test_pipelined_products_have_one_barrier_for_each_block_of_depth() -> None:
     large = (2048, 2048)
-    kernel = gpu_kernel(product_of("m k, k n -> m n", large, large, "bf16"), "pipelined")
-    source = print_kernel(kernel, "k")
-    assert source.text.count("__syncthreads();") == 1
-    assert source.text.index("copies_wait<1>();") < source.text.index("__syncthreads();")
-    assert source.text.count("copies_commit();") == 3  # two blocks before the loop, one in it
+    group = product_of("m k, k n -> m n", large, large, "bf16")
+    source = print_kernel(gpu_kernel(group, RUNGS["pipelined"], "sm_80"), "k")
+    turn = source.text[source.text.index("copies_wait<2>();") :].partition("}\n  copies_wait")[0]
+    assert turn.count("__syncthreads();") == 1
+    assert source.text.count("copies_commit();") == 6  # of each operand, two ahead of the loop
     assert source.shared > 48 << 10
     assert source.static_shared == 0
 

@@ -31,7 +31,7 @@ from stack.rewrite.pipeline import Pipeline
 from stack.target import load
 
 SCHEMA = "stack.ladder/1"
-CHECKED = (40, 48, 40)  # rows, columns and depth of the product that the interpreter runs
+CHECKED = (40, 48, 264)  # rows, columns and depth of the product that the interpreter runs
 TARGET = "sm_90"
 ROUNDS = 9
 FLUSHED = 256 << 20  # bytes written between two products, more than the cache holds
@@ -73,7 +73,7 @@ LADDER = (
     Rung(
         "tensor",
         "m=128@grid n=128@grid k=32@serial stages=1",
-        "tensor cores: ldmatrix and mma.sync, sums of 64 x 32 in a warp",
+        "tensor cores: ldmatrix and mma.sync, sums of 32 x 128 in a warp",
     ),
     Rung(
         "pipelined",

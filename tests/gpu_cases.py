@@ -197,7 +197,7 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     forwards: Any = ops.OPS["loop"].evaluate
 
     def run(space: Any, node: Node, run: Any, *carried: Any) -> Any:
-        if node.attrs["kind"] not in ("grid", "warp", "lane"):
+        if node.attrs["kind"] != "grid":
             return forwards(space, node, run, *carried)
         for i in reversed(range(node.blocks[0].params[0].attrs["extent"])):
             carried = run(node.blocks[0], (np.int64(i), *carried))

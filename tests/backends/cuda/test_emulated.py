@@ -89,21 +89,19 @@ def test_long_products_of_f32_round_little(
 
 @pytest.mark.parametrize("rung", list(RUNGS))
 def test_every_rung_of_the_ladder(rung: str, rng: np.random.Generator, tmp_path: Path) -> None:
-    rule, first, second = RULE, (33, 72), (72, 24)
+    rule, first, second = RULE, (33, 264), (264, 24)
     arrays = [floats(s, "bf16", rng) for s in (first, second)]
     kernel = gpu_kernel(product_of(rule, first, second, "bf16"), RUNGS[rung], "sm_80")
     (found,) = emulate(kernel, arrays, tmp_path)
     assert_near(found, einsum(rule, *arrays), "bf16")
 
 
-@pytest.mark.parametrize(
-    ("stages", "dtype"), [(1, "f16"), (3, "f16"), (1, "f32"), (3, "f32"), (3, "f64"), (3, "i32")]
-)
+@pytest.mark.parametrize(("stages", "dtype"), [(1, "f16"), (3, "f16"), (3, "f32"), (3, "f64")])
 @pytest.mark.parametrize("rule", ["m k, n k -> m n", "k m, k n -> m n", "k m, n k -> m n"])
 def test_both_orders_of_both_operands(
     rule: str, stages: int, dtype: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    sizes = {"m": 40, "n": 48, "k": 72}
+    sizes = {"m": 20, "n": 40, "k": 264}
     first, second = (
         tuple(sizes[n] for n in part.split()) for part in rule.split(" -> ")[0].split(",")
     )
@@ -112,6 +110,16 @@ def test_both_orders_of_both_operands(
     kernel = gpu_kernel(product_of(rule, first, second, dtype), told, "sm_80")
     (found,) = emulate(kernel, arrays, tmp_path)
     assert_near(found, einsum(rule, *arrays), dtype)
+
+
+def test_products_of_integers_wrap_as_they_do_elsewhere(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    first, second = (rng.integers(-(2**31), 2**31, s).astype(np.int32) for s in ((9, 40), (40, 33)))
+    (found,) = emulate(
+        gpu_kernel(product_of(RULE, first.shape, second.shape, "i32")), [first, second], tmp_path
+    )
+    np.testing.assert_array_equal(found, first @ second)
 
 
 @pytest.mark.slow
@@ -148,12 +156,13 @@ def test_a_missing_wait_shows(
         import dataclasses
 
         source = real(*args, **named)  # pyright: ignore[reportArgumentType]
-        return dataclasses.replace(source, text=source.text.replace("copies_wait<1>();", ""))
+        return dataclasses.replace(source, text=source.text.replace("copies_wait<2>();", ""))
 
     monkeypatch.setattr(cuda_emulator, "print_kernel", broken)
-    rule, first, second = "m k, k n -> m n", (32, 72), (72, 32)
+    rule, first, second = "m k, k n -> m n", (32, 264), (264, 32)
     arrays = [floats(s, "bf16", rng) for s in (first, second)]
-    (found,) = emulate(gpu_kernel(product_of(rule, first, second, "bf16")), arrays, tmp_path)
+    kernel = gpu_kernel(product_of(rule, first, second, "bf16"), "m=32 n=32 k=16 stages=3", "sm_80")
+    (found,) = emulate(kernel, arrays, tmp_path)
     with pytest.raises(AssertionError):
         assert_near(found, einsum(rule, *arrays), "bf16")
 

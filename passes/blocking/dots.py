@@ -12,6 +12,7 @@ from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, bounds
 from stack.ir.node import Node
+from stack.ir.relation import delinearize
 from stack.ir.traits import converts, divides, is_exponential, is_number, number, repeats, signs
 from stack.ir.types import DType, TensorType
 from stack.ir.warp_ops import MATRIX
@@ -21,7 +22,7 @@ from stack.passes.blocking.window import slopes_of, start_of
 from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, power_of_two, static, wide
 
-MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
+MAX_CONTRACTED = 256  # of an axis that a dot takes in one step, on tensor cores
 LOG2E = 1.4426950408889634  # exp(x) is exp2(x * this)
 EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
@@ -35,11 +36,18 @@ def _inverse(value: NamedTile) -> NamedTile | None:
     return NamedTile(constant(1.0 / number(node), node.dtype))
 
 
-def _placed(dot: Node, index: Index, axes: Sequence[Axis]) -> dict[str, Dim]:
-    """The axes of a dot by name: those of its result at an index, the contracted ones in steps."""
+def _placed(dot: Node, index: Index, axis: Axis) -> dict[str, Dim]:
+    """The axes of a dot by name: those of its result at an index, the contracted ones in steps.
+
+    Several are walked as one, row by row.
+    """
     rule = parse_rule(dot.attrs["rule"])
     place: dict[str, Dim] = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
-    return {**place, **{name: a.place for name, a in zip(rule.reduced, axes, strict=True)}}
+    sizes = rule.sizes([a.shape for a in dot.args])
+    long = [n for n in rule.reduced if sizes[n] != 1] or rule.reduced[-1:]
+    shape = tuple(sizes[n] for n in long)
+    digits = delinearize(axis.place, shape) if long[1:] else [axis.place]
+    return {**place, **dict.fromkeys(rule.reduced, 0), **dict(zip(long, digits, strict=True))}
 
 
 class BlockDots(BlockReduce):
@@ -49,6 +57,7 @@ class BlockDots(BlockReduce):
         super().__init__(group)
         self.stages = 2  # steps of a loop with products that are loaded ahead
         self.step: int = 64  # default block of an axis that a dot walks along
+        self.whole = MAX_CONTRACTED  # of such an axis that it takes in one step
         self.gemms: list[Node] = []  # dots that walk along it together, at one index
 
     # ---- elementwise
@@ -132,57 +141,40 @@ class BlockDots(BlockReduce):
         sizes = {n: static(s) for n, s in rule.sizes([a.shape for a in node.args]).items()}
         if not rule.reduced:
             raise CannotTile("nothing is contracted")
-        *outer, extent = (sizes[name] for name in rule.reduced)
-        if extent < MATRIX and prod(outer) > 1:
-            raise CannotTile(f"a dot over several axes, the last of {extent} elements")
-        block = max(MATRIX, power_of_two(extent))
-        if extent <= MAX_CONTRACTED and prod(outer) == 1:
-            axes = [*(self.axis("c", 1, 1) for _ in outer), self.axis("c", extent, block)]
-            return self.product(node, _placed(node, index, axes), axes[-1], guard)
-        block = min(self.step, block)
+        *outer, last = (sizes[name] for name in rule.reduced)
+        if last < MATRIX and prod(outer) > 1:
+            raise CannotTile(f"a dot over several axes, the last of {last} elements")
+        extent = prod(outer) * last
+        if extent <= self.whole:
+            axis = self.axis("c", extent, max(MATRIX, power_of_two(extent)))
+            return self.product(node, _placed(node, index, axis), axis, guard)
+        block = min(self.step, max(MATRIX, power_of_two(extent)))
         nodes = self.gemms if node in self.gemms else [node]
         kept = self.union([NamedTile(node, tuple(self.tile_axes(d))) for d in index])
         # products of lines are summed place by place, and the places after the loop
         lane = "" if self._is_matrix(node, index) else self.axis("lane", block, block).name
         axes = (*kept, lane) if lane else kept
 
-        def part(n: Node, steps: Sequence[Axis]) -> NamedTile:
-            place, axis = _placed(n, index, steps), steps[-1]
+        def part(n: Node, axis: Axis) -> NamedTile:
+            place = _placed(n, index, axis)
             if not lane:
                 return self.product(n, place, axis, guard)
             made = self._products(self._factors(n, place, axis, guard), axis)
             return NamedTile(self.spread(made, (*kept, axis.name)), axes)
 
         def body(var: Node, carried: list[NamedTile]) -> list[NamedTile]:
-            steps = self._steps(var, outer, extent, block)
-            parts = [part(n, steps) for n in nodes]
+            axis = self.axis("c", extent, block, self.b.mul(var, block))
+            parts = [part(n, axis) for n in nodes]
             return [self.apply("add", [old, part]) for old, part in zip(carried, parts)]
 
         zero = NamedTile(constant(0, wide(node.dtype)))
         start = [NamedTile(self.spread(zero, axes), axes)] * len(nodes)
         names = [f"sums{i or ''}_" for i in range(len(nodes))] if nodes[1:] else ["sums"]
-        count, ahead = prod(outer) * -(-extent // block), self.stages if lane else 0
+        count, ahead = -(-extent // block), self.stages if lane else 0
         sums = self.steps(count, start, body, "k", names=names, ahead=ahead)
         for n, made in zip(nodes, sums, strict=True):
             self.memo[n, index, guard] = self.fold(made, "sum", [lane]) if lane else made
         return self.memo[node, index, guard]
-
-    def _steps(self, var: Node, outer: Sequence[int], extent: int, block: int) -> list[Axis]:
-        """The contracted axes in one step of all: the last in blocks, the others one by one."""
-        count = -(-extent // block)
-        found = [self._digit(var, count, prod(outer) > 1, block, extent)]
-        for i, size in reversed(list(enumerate(outer))):
-            step = self.b.div(var, count) if count > 1 else var
-            found.insert(0, self._digit(step, size, prod(outer[:i]) > 1, 1, size))
-            count *= size
-        return found
-
-    def _digit(self, step: Node, count: int, wraps: bool, block: int, extent: int) -> Axis:
-        """The axis of which a step has one of `count` blocks; `wraps` where it goes on after."""
-        if count == 1:
-            return self.axis("c", extent, block)
-        at = self.b.rem(step, count) if wraps else step
-        return self.axis("c", extent, block, self.b.mul(at, block) if block > 1 else at)
 
     def _is_matrix(self, dot: Node, index: Index) -> bool:
         """Whether each operand of a dot has one tile axis of its own."""

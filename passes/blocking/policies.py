@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_contraction, is_running, is_stream
 from stack.passes.blocking.horizontal import horizontal_products
@@ -52,8 +54,10 @@ def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductP
     body = group.blocks[0]
     dots = contractions(body.nodes)
     dtype = dots[0].args[0].dtype
-    horizontal = horizontal_products(body)
+    by_threads = has_threads and not (dtype.is_float and dtype.bits == 16)
+    horizontal = [replace(p, by_threads=by_threads) for p in horizontal_products(body)]
     product = horizontal_product(horizontal) if horizontal else product_of(body, products_of(body))
+    product = replace(product, by_threads=by_threads)
     others: dict[str, float] = {}
     if is_lone(body, dots[0]):
         others[LIBRARY] = library_seconds(product, dtype, gpu)

@@ -49,6 +49,7 @@ class Target:
 PRODUCTS = {
     "half": "of 16-bit floats",
     "single": "of 32-bit floats, multiplied exactly",
+    "fma": "of what threads multiply by themselves, as 32-bit floats; wider ones in less depth",
     "tf32": "of 32-bit floats that are rounded to TF32",
     "reading": "of 16-bit floats, where what follows reads another array and holds many values",
     "tail": "of 16-bit floats, behind the whole waves of a large tile",

@@ -6,13 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from stack.ir.node import Block, Node, walk
-from stack.ir.traits import is_contraction, is_generated, is_running, is_stream, writes_by_data
-from stack.passes.blocking.horizontal import HorizontalTiler
-from stack.passes.blocking.mix_order import MixOrderTiler, space_of
-from stack.passes.blocking.multi_gemm import parts_of
-from stack.passes.blocking.scan import ScanTiler
+from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
+from stack.passes.blocking.policies import tiler_of
 from stack.passes.blocking.tile_choice import is_given_to_library
-from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import unfuse_gemms
 from stack.passes.control import BlockPass
 from stack.passes.retreat import instead, smaller
@@ -73,13 +69,4 @@ class Blocks(BlockPass):
     def _kernel(self, node: Node, gpu: Gpu) -> Node:
         group = alone(node) if is_bare(node) else node
         check_code(group, self.refuse)
-        if is_stream(group):
-            from stack.passes.blocking.stream import StreamTiler
-
-            return StreamTiler(group, target=gpu).kernel()
-        if any(map(is_running, group.blocks[0].nodes)):
-            return ScanTiler(group, target=gpu).kernel()
-        if space_of(group.blocks[0]) is not None:
-            return MixOrderTiler(group, target=gpu).kernel()
-        tiler = HorizontalTiler if parts_of(group.blocks[0]) else BlockTiler
-        return tiler(group, target=gpu).kernel()
+        return tiler_of(group, gpu).kernel()

@@ -1,17 +1,18 @@
-"""Which policy schedules a group as a kernel of blocks."""
+"""Which tiler builds the kernel of blocks of a group, and which policy schedules it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_contraction, is_running, is_stream
-from stack.passes.blocking.horizontal import horizontal_products
-from stack.passes.blocking.mix_order import space_of
-from stack.passes.blocking.multi_gemm import products_of
+from stack.passes.blocking.horizontal import HorizontalTiler, horizontal_products
+from stack.passes.blocking.mix_order import MixOrderTiler, space_of
+from stack.passes.blocking.multi_gemm import parts_of, products_of
 from stack.passes.blocking.product_policy import ProductPolicy
+from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.stream import StreamTiler
-from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     best_seconds,
@@ -26,6 +27,20 @@ from stack.passes.blocking.unfused import UNFUSED
 from stack.schedule import Policy
 from stack.target import Gpu
 
+# the shapes of kernels: the first whose test a group passes builds its kernel
+TILERS: list[tuple[Callable[[Node], bool], type[BlockTiler]]] = [
+    (is_stream, StreamTiler),
+    (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
+    (lambda group: space_of(group.blocks[0]) is not None, MixOrderTiler),
+    (lambda group: bool(parts_of(group.blocks[0])), HorizontalTiler),
+    (lambda _: True, BlockTiler),
+]
+
+
+def tiler_of(group: Node, gpu: Gpu) -> BlockTiler:
+    """What builds the kernel of blocks of a group. Raises CannotTile."""
+    return next(tiler for takes, tiler in TILERS if takes(group))(group, target=gpu)
+
 
 def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:
     """The policy of a fusion or a stream; None where blocks are not a matter of choice.
@@ -35,14 +50,9 @@ def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | N
     Raises:
         CannotTile: no kernel of blocks computes it.
     """
-    if is_stream(group):
-        return StreamTiler(group, target=gpu).policy(stream_index_maps(*group.blocks))
-    if any(map(is_contraction, group.blocks[0].nodes)):
+    if not is_stream(group) and any(map(is_contraction, group.blocks[0].nodes)):
         return product_policy(group, gpu, has_threads)
-    body = group.blocks[0]
-    if any(map(is_running, body.nodes)) or space_of(body) is not None:
-        return None
-    return BlockTiler(group, target=gpu).row_policy()
+    return tiler_of(group, gpu).policy()
 
 
 def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductPolicy:

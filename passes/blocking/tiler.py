@@ -29,7 +29,7 @@ from stack.passes.blocking.row_policy import (
 from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_waves
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
-from stack.schedule import first_schedule
+from stack.schedule import Policy, first_schedule
 from stack.target import Target, as_gpu
 
 STEP = 2048  # elements of a long row in one step
@@ -234,8 +234,11 @@ class BlockTiler(BlockDots):
                 self.keep_tiles(long[1], self.inputs, len(self._reduces()))
         return index, long
 
-    def row_policy(self) -> RowPolicy:
-        """What schedules the group, where no product does. Raises CannotTile."""
+    def policy(self) -> Policy | None:
+        """What schedules the group, where no product does; None where nothing is left open.
+
+        Raises CannotTile.
+        """
         root, iter_vars, index_maps = self._root()
         return RowPolicy(self._row_space(root, index_maps, iter_vars), self.gpu)
 

@@ -289,8 +289,8 @@ define(
     OpDef(
         "async_copy",
         "copy `lanes` elements along the last axes without waiting, zeros where the mask is false;"
-        " across the threads, so many at a time of what indices name. The copies of one lane loop,"
-        " or of all threads, are a group",
+        " across the threads, so many at a time of what indices name. The copies of all threads are"
+        " a group",
         "memory",
         _copy_infer,
         evaluate=_run_copy,

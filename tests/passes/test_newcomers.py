@@ -42,7 +42,7 @@ def machine(tmp_path: Path) -> str:
     ("loops", "dtype"), [("blocks", "bf16"), ("warps", "bf16"), ("warps", "f32")]
 )
 def test_a_target_is_one_file(machine: str, loops: str, dtype: str) -> None:
-    func = program(product_of("m k, k n -> m n", (1024, 1024), (1024, 1024), dtype))
+    func = program(product_of("m k, k n -> m n", (256, 256), (256, 256), dtype))
     spec = f"schedule{{loops={loops}}},blocks" + (",distribute_gpu" if loops == "warps" else "")
     small, large = (Pipeline(spec).run(func, target=load(name)) for name in (machine, "sm_90"))
     notes = " ".join(note for record in small.records for note in record.notes)

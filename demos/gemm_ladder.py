@@ -31,7 +31,7 @@ from stack.rewrite.pipeline import Pipeline
 from stack.target import load
 
 SCHEMA = "stack.ladder/1"
-CHECKED = (40, 48, 40)  # rows, columns and depth of the product that the interpreter runs
+CHECKED = (40, 48, 264)  # rows, columns and depth of the product that the interpreter runs
 TARGET = "sm_90"
 ROUNDS = 9
 FLUSHED = 256 << 20  # bytes written between two products, more than the cache holds
@@ -47,33 +47,33 @@ class Rung:
     adds: str
 
 
-PASSES = "schedule{loops=warps},tile_gpu,distribute_gpu"
+PASSES = "schedule{loops=warps},blocks,distribute_gpu"
 STAGED = "sm_80"  # a GPU whose warps multiply each by itself; on later ones blocks take over
 LADDER = (
     Rung(
         "naive",
-        "m=32@grid m=1@lane n=8@grid",
+        "m=32@grid m=1@lane n=32@grid",
         "a thread for each element; lanes go down a column",
     ),
     Rung(
         "coalesced",
-        "m=8@grid n=32@grid n=1@lane",
+        "m=32@grid n=32@grid n=1@lane",
         "lanes go along a row: one access serves a warp",
     ),
     Rung(
         "shared",
-        "m=32@grid n=32@grid n=1@lane k=32@serial",
+        "m=32@grid n=32@grid n=1@lane k=32@serial stages=1",
         "blocks of both operands in shared memory, read by 32 threads each",
     ),
     Rung(
         "register",
-        "m=128@grid m=8@unroll n=128@grid n=8@unroll k=16@serial",
+        "m=128@grid m=8@unroll n=128@grid n=8@unroll k=16@serial stages=1",
         "8 x 8 sums in each thread's registers",
     ),
     Rung(
         "tensor",
         "m=128@grid n=128@grid k=32@serial stages=1",
-        "tensor cores: ldmatrix and mma.sync, sums of 64 x 32 in a warp",
+        "tensor cores: ldmatrix and mma.sync, sums of 32 x 128 in a warp",
     ),
     Rung(
         "pipelined",

@@ -10,5 +10,4 @@
 ``training``   ``partition``: what a training step keeps for its backward pass
 ``cpu_loops``  ``distribute``: tile kernels to loops, vectors and register tiles
 ``gpu_layout`` ``distribute_gpu``: kernels of blocks to the threads of a GPU, by layouts
-``gpu_loops``  ``distribute_gpu``: staged matrix products, to warps and lanes
 """

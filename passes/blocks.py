@@ -5,14 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from stack.ir.node import Block, Node
-from stack.ir.traits import is_generated, is_running, is_stream, writes_by_data
-from stack.passes.blocking.horizontal import HorizontalTiler
-from stack.passes.blocking.mix_order import MixOrderTiler, space_of
-from stack.passes.blocking.multi_gemm import parts_of
-from stack.passes.blocking.scan import ScanTiler
+from stack.ir.node import Block, Node, walk
+from stack.ir.traits import is_contraction, is_generated, is_stream, writes_by_data
+from stack.passes.blocking.policies import tiler_of
 from stack.passes.blocking.tile_choice import is_given_to_library
-from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.blocking.unfused import unfuse_gemms
 from stack.passes.control import BlockPass
 from stack.passes.retreat import instead, smaller
@@ -32,10 +28,12 @@ class Blocks(BlockPass):
 
     Attributes:
         refuse: ops that the backend has no code for; their groups stay as they are.
+        dots: types in which the backend sums products of tiles; empty for all.
     """
 
     name: ClassVar[str] = "blocks"
     refuse: tuple[str, ...] = ()
+    dots: tuple[str, ...] = ()
 
     def change(self, block: Block, log: Log) -> Block:
         block = unfuse_gemms(block)
@@ -47,7 +45,7 @@ class Blocks(BlockPass):
             if not (is_bare(node) or is_own or is_stream(node)):
                 continue
             try:
-                kernel = self._kernel(node, log.gpu)
+                kernel = self._checked(self._kernel(node, log.gpu))
             except CannotTile as why:
                 name, lines = block.names.get(node, node.op), block.locs.get(node, ())
                 parts = smaller(node, log.target, True) if node.blocks else None
@@ -61,16 +59,14 @@ class Blocks(BlockPass):
                 changed[node] = Replacement(kernel)
         return replace(block, changed) if changed else block
 
+    def _checked(self, kernel: Node) -> Node:
+        """A kernel whose products the backend has code for. Raises CannotTile."""
+        for _, node in walk(kernel.blocks[0]):
+            if is_contraction(node) and self.dots and str(node.dtype) not in self.dots:
+                raise CannotTile(f"no tile product of {node.args[0].dtype} in {node.dtype}")
+        return kernel
+
     def _kernel(self, node: Node, gpu: Gpu) -> Node:
         group = alone(node) if is_bare(node) else node
         check_code(group, self.refuse)
-        if is_stream(group):
-            from stack.passes.blocking.stream import StreamTiler
-
-            return StreamTiler(group, target=gpu).kernel()
-        if any(map(is_running, group.blocks[0].nodes)):
-            return ScanTiler(group, target=gpu).kernel()
-        if space_of(group.blocks[0]) is not None:
-            return MixOrderTiler(group, target=gpu).kernel()
-        tiler = HorizontalTiler if parts_of(group.blocks[0]) else BlockTiler
-        return tiler(group, target=gpu).kernel()
+        return tiler_of(group, gpu).kernel()

@@ -16,9 +16,7 @@ from stack.passes.control import changed_bodies
 from stack.passes.exact_tiling.gemm import check_worth
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.stream_policy import PanelPolicy
-from stack.passes.gpu_loops.tile_policy import WithForms, is_staged
 from stack.passes.tile import alone
-from stack.passes.tile_gpu import staged_policy
 from stack.passes.tiling.frame import CannotTile
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
@@ -36,16 +34,6 @@ from stack.schedule import (
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 
-def _threads_policy(group: Node, target: Target | None) -> Policy | None:
-    """Staged products have tiles of their own; all else is kernels of blocks, in one grid."""
-    gpu = as_gpu(target)
-    staged = staged_policy(group, gpu)
-    if staged is not None and is_staged(group, gpu):
-        return staged
-    blocks = block_policy(group, gpu, tails=False)
-    return WithForms(blocks, staged) if blocks is not None and staged is not None else blocks
-
-
 def _lines_policy(group: Node, cpu: Cpu) -> Policy | None:
     """Streams go by panels, products by tiles that vector registers hold."""
     return PanelPolicy(group, cpu) if is_stream(group) else _worth(gemm_policy(group, cpu), group)
@@ -55,7 +43,7 @@ def _lines_policy(group: Node, cpu: Cpu) -> Policy | None:
 LOOPS: dict[str, Callable[[Node, Target | None], Policy | None]] = {
     "blocks": lambda group, target: block_policy(group, as_gpu(target)),
     "cpu": lambda group, target: _lines_policy(group, as_cpu(target)),
-    "warps": _threads_policy,
+    "warps": lambda group, target: block_policy(group, as_gpu(target), has_threads=True),
 }
 TOLD = 2  # schedules whose time is told, at least
 

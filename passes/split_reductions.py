@@ -39,7 +39,6 @@ from stack.schedule import PART, part_of
 from stack.target import Gpu
 
 DEPTH = 256  # elements of a contracted axis that a part keeps at least
-FULL = 4  # programs of a processor that together reach the bandwidth
 LEAST = 16  # elements of a part
 LINES = 4  # lines that a program walks over at least
 GAIN = 0.8  # of the time of one stage: what two may take
@@ -224,7 +223,7 @@ def _walk_parts(sizes: Sequence[int], line: int, gpu: Gpu) -> int:
 
 def _seconds(programs: int, bytes_: float, gpu: Gpu) -> float:
     """A stage of so many programs that read so many bytes each."""
-    full = FULL * gpu.processors
+    full = gpu.reducers * gpu.processors
     return -(-programs // full) * bytes_ * full / gpu.memory_rate
 
 
@@ -251,7 +250,7 @@ def _best_parts(kept: int, extent: int, dtype: DType, is_column: bool, gpu: Gpu)
 
 def _candidates(extent: int, gpu: Gpu) -> list[int]:
     """Numbers of parts to choose from: what divides the axis, and powers of two."""
-    most = min(extent // LEAST, 4 * FULL * gpu.processors)
+    most = min(extent // LEAST, 4 * gpu.reducers * gpu.processors)
     return [p for p in range(1, most + 1) if extent % p == 0 or p & (p - 1) == 0] or [1]
 
 

@@ -11,15 +11,15 @@ import pytest
 from kernel_cases import program
 from product_cases import causal, gate, residual, row_scale, two_results
 
+from stack.demos.gemm_ladder import LADDER
 from stack.ir import DTYPES, Builder, Func, Node, ops, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
-from stack.passes.cpu_loops.gemm import find_dot
 from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.tile import alone
-from stack.passes.tile_gpu import tile_gpu_group
 from stack.rewrite import Pipeline
+from stack.target import load
 
 Shape = tuple[int, ...]
 Build = Callable[..., Node | tuple[Node, ...]]
@@ -140,23 +140,26 @@ def epilogue_of(build: Build, shapes: list[Shape], dtype: str) -> Node:
     return Builder().fusion(*outside, kind="gemm", name=build.__name__, blocks=(block,))
 
 
-def gpu_kernel(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Node:
-    """The kernel of a group at the loop level of a GPU: a staged product, or one of blocks."""
-    if any(n.op == "dot" for n in group.blocks[0].nodes):
-        staged = tile_gpu_group(group, rows, columns)
-        if find_dot(staged.blocks[0]) is not None:
-            return distribute_gpu_kernel(staged, product)
-    return distribute_gpu_kernel(block_kernel(group))
+def gpu_kernel(group: Node, schedule: str = "", target: str = "sm_90") -> Node:
+    """The kernel of a group at the loop level of a GPU, as it is told or as the model has it."""
+    return distribute_gpu_kernel(block_kernel(group, schedule, target), load(target))
 
 
-def block_kernel(group: Node) -> Node:
+def block_kernel(group: Node, schedule: str = "", target: str = "sm_90") -> Node:
     """The kernel of blocks of a group."""
-    (kernel,) = (n for n in Pipeline("blocks").run(program(group)).func.nodes if n.op == "kernel")
+    given = {"*": schedule} if schedule else {}
+    passes = "schedule{loops=warps},blocks" if schedule else "blocks"
+    made = Pipeline(passes).run(program(group), target=load(target), schedules=given).func
+    (kernel,) = (n for n in made.nodes if n.op == "kernel")
     return kernel
 
 
-def gpu_func(group: Node, product: str = "auto", rows: int = 0, columns: int = 0) -> Func:
-    return program(gpu_kernel(group, product, rows, columns))
+def gpu_func(group: Node, schedule: str = "", target: str = "sm_90") -> Func:
+    return program(gpu_kernel(group, schedule, target))
+
+
+# the ladder's schedules by name, on the GPU that they are for
+RUNGS = {rung.name: rung.schedule for rung in LADDER}
 
 
 def floats(shape: Shape, dtype: str, rng: np.random.Generator) -> np.ndarray:
@@ -194,7 +197,7 @@ def backwards(monkeypatch: pytest.MonkeyPatch) -> None:
     forwards: Any = ops.OPS["loop"].evaluate
 
     def run(space: Any, node: Node, run: Any, *carried: Any) -> Any:
-        if node.attrs["kind"] not in ("grid", "warp", "lane"):
+        if node.attrs["kind"] != "grid":
             return forwards(space, node, run, *carried)
         for i in reversed(range(node.blocks[0].params[0].attrs["extent"])):
             carried = run(node.blocks[0], (np.int64(i), *carried))

@@ -68,7 +68,7 @@ BACKEND = Backend(
             ("split", "split_reductions"),
             ("fused", "fuse,mix_order,coalesce"),
             ("scheduled", "schedule{loops=warps}"),
-            ("tiled", f"tile_gpu{{refuse=[{REFUSED}]}},blocks{{refuse=[{REFUSED}]}},library"),
+            ("tiled", f"blocks{{refuse=[{REFUSED}]}},library"),
             ("loop", "distribute_gpu,memory{made=[conv,ragged_dot],updated=[scatter]}"),
         ),
         artifacts=("cuda", "ptx", "sass"),

@@ -196,7 +196,8 @@ def _select(source: DType, target: DType, args: Sequence[str]) -> str:
 
 def _fma(source: DType, target: DType, args: Sequence[str]) -> str:
     if source.name not in ("f32", "f64"):
-        raise Unprintable(f"no code for fma of {source}")
+        product = expression("mul", source, source, args[:2])
+        return expression("add", source, target, [f"({product})", args[2]])
     return f"fma{'f' if source.name == 'f32' else ''}({', '.join(args)})"
 
 

@@ -1,4 +1,4 @@
-"""Loops inside of a block of threads: those that threads share out, and those that repeat."""
+"""Loops that every thread of a block runs alike."""
 
 from __future__ import annotations
 
@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from stack.ir.kernel_ops import loop_parts
-from stack.ir.node import Block, Node, walk
+from stack.ir.node import Block, Node
 from stack.ir.types import TupleType
-from stack.ir.warp_ops import WARP
 
 from .expressions import Unprintable, c_type
 from .hazards import Touched, is_memory, touched
@@ -18,8 +17,6 @@ from .values import Value
 
 if TYPE_CHECKING:
     from .printer import Printer
-
-OUTSIDE = {"warp": "block", "lane": "warp"}  # where loops over threads may stand
 
 
 class Loops:
@@ -31,45 +28,12 @@ class Loops:
     def print(self, node: Node) -> None:
         """The statements of a loop."""
         p, kind = self.p, node.attrs["kind"]
-        if kind in OUTSIDE:
-            self._threads(node)
-        elif kind in ("serial", "unroll", "vector", "branch"):
+        if kind in ("serial", "unroll", "vector", "branch"):
             self._repeat(node)
         else:
             raise Unprintable(f"a {kind} loop inside of a kernel")
         if not isinstance(node.type, TupleType):
             p.values[node] = p.parts[node][0]
-
-    def _threads(self, node: Node) -> None:
-        """A loop whose iterations are warps of the block, or lanes of a warp."""
-        p, kind, block = self.p, str(node.attrs["kind"]), node.blocks[0]
-        index, *carried = block.params
-        if p.place != OUTSIDE[kind]:
-            raise Unprintable(f"a {kind} loop directly inside of a {p.place} loop")
-        if not all(map(is_memory, carried)):
-            raise Unprintable(f"a {kind} loop that carries values")
-        p.wait(node)
-        before, outside = p.since, p.place
-        p.place, p.since = kind, Touched()
-        name = p.fresh(str(index.attrs["name"]))
-        thread, most = ("threadIdx.y", p.warps) if kind == "warp" else ("threadIdx.x", WARP)
-        extent = extent_of(node)
-        p.put(f"if (int({thread}) < {extent}) {{" if extent < most else "{")
-        p.depth += 1
-        p.put(f"const int {name} = {thread};")
-        p.values[index] = Value(name)
-        p.variables[kind] = index
-        for held, init in zip(carried, node.args, strict=True):
-            p.values[held] = p.values[init]
-        for inner in block.nodes:
-            p.statement(inner)
-        if kind == "lane" and any(n.op == "async_copy" for _, n in walk(block)):
-            p.put("copies_commit();")
-        p.depth -= 1
-        p.put("}")
-        del p.variables[kind]
-        p.place, p.since = outside, before
-        p.parts[node] = [p.values[init] for init in node.args]
 
     def _repeat(self, node: Node) -> None:
         """A loop that every thread runs alike."""
@@ -83,11 +47,12 @@ class Loops:
             else:
                 p.values[held] = self._variable(held, init)
                 moved.append((held, out))
+        if not (body := self._touched(block)).meets(body):
+            p.wait(node)  # once, and not in each iteration
         first, end = [p.value(v).text for v in limits] or ["0", str(extent_of(node))]
         name = p.fresh(str(index.attrs["name"]))
         p.values[index] = Value(name)
-        if p.place != "lane":  # a iteration meets what the one before it did
-            p.since.add(self._touched(block))
+        p.since.add(body)  # an iteration meets what the one before it did
         if kind == "branch":
             p.values[index] = Value("0")
             p.put(f"if ({end} > {first}) {{")
@@ -105,7 +70,7 @@ class Loops:
         if any(n.op == "warpgroup_wait" and n.attrs["pending"] for n in block.nodes):
             p.put("groups_wait<0>();")
         copied = {p.roots[n.args[0]] for n in block.nodes if n.op == "async_copy"}
-        if copied and not p.teams:  # the last ones, which nobody waited for
+        if copied:  # the last ones, which nobody waited for
             p.put("copies_wait<0>();")
             p.since.arrived |= copied
             p.under_way = 0

@@ -155,32 +155,6 @@ template <> struct Piece<4> { typedef unsigned type; };
 template <> struct Piece<2> { typedef unsigned short type; };
 template <> struct Piece<1> { typedef unsigned char type; };""",
     ),
-    "load_block": (
-        ("Piece",),
-        """// n elements in pieces of so many bytes
-template <int bytes, class T, int n>
-__device__ inline void load_block(T (&to)[n], const T* __restrict__ from) {
-  typedef typename Piece<bytes>::type P;
-#pragma unroll
-  for (int i = 0; i < int(n * sizeof(T) / bytes); ++i) {
-    const P piece = reinterpret_cast<const P*>(from)[i];
-    memcpy(reinterpret_cast<char*>(to) + i * bytes, &piece, bytes);
-  }
-}""",
-    ),
-    "store_block": (
-        ("Piece",),
-        """template <int bytes, class T, int n>
-__device__ inline void store_block(T* __restrict__ to, const T (&from)[n]) {
-  typedef typename Piece<bytes>::type P;
-#pragma unroll
-  for (int i = 0; i < int(n * sizeof(T) / bytes); ++i) {
-    P piece;
-    memcpy(&piece, reinterpret_cast<const char*>(from) + i * bytes, bytes);
-    reinterpret_cast<P*>(to)[i] = piece;
-  }
-}""",
-    ),
     "load_run": (
         ("EACH", "Piece"),
         """// n neighbours at once

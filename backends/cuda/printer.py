@@ -1,8 +1,8 @@
-"""The loop level as CUDA C++: grid loops are blocks, warp and lane loops the threads of one.
+"""The loop level as CUDA C++: grid loops are blocks, the first two axes of a value its threads.
 
-A block has 32 x W threads: `threadIdx.x` is the lane, `threadIdx.y` the warp. What lies outside of
-warp loops every thread does alike. Between two warp loops of which one writes what the other
-touches there is a barrier; inside of one the lanes of a warp wait for each other in the same way.
+A block has 32 x W threads: `threadIdx.x` is the lane, `threadIdx.y` the warp. A number without axes
+is the same in every thread. Between two statements of which one writes what the other touches there
+is a barrier.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ from stack.ir.warp_ops import WARP
 from ..runtime.names import value_name
 from .access import Access
 from .expressions import FUNCTIONS, Unprintable, c_type, convert, expression, literal
-from .fragments import Fragments
 from .hazards import Touched, roots_of, touched
 from .loops import Loops, extent_of
 from .prelude import RESERVED, prelude
@@ -84,8 +83,7 @@ class Printer:
         self.parts: dict[Node, list[Value]] = {}  # results of loops
         self.taken = {*RESERVED, *FUNCTIONS}
         self.counts: dict[str, int] = {}
-        self.place = "block"  # or "warp", "lane"
-        self.since = Touched()  # since the last wait, at this place
+        self.since = Touched()  # since the last wait
         self.under_way = 0.0  # groups of copies, at most
         self.shown: tuple[str, ...] = ()
         self.origin = ""  # the source line of the statement that is being printed
@@ -106,16 +104,12 @@ class Printer:
             for a in n.args
             if a.op == "cast" and self.uses[a] == 1 and a.args[0].dtype.name == "f32"
         }
-        # where no loop is shared out among warps, values lie across the threads of the block
-        self.teams = [n for n in nodes if n.op == "loop" and n.attrs["kind"] == "warp"]
-        self.warps = max(map(extent_of, self.teams), default=warps)
-        self.variables: dict[str, Node] = {}  # warp and lane variables that are in scope
+        self.warps = warps
         self.swizzles = self._swizzles()
         self.placed = self._places([n for n in self.allocs if n.tensor.space == "shared"])
         self.shared = max((at + bytes_of(n) for n, at in self.placed.items()), default=0)
         self.access = Access(self)
         self.loops = Loops(self)
-        self.fragments = Fragments(self, nodes)
         self.threads = Threads(self)
 
     def _swizzles(self) -> dict[Node, int]:
@@ -214,9 +208,8 @@ class Printer:
         kind, name = c_type(node.dtype), self.fresh(str(node.attrs["name"]))
         self.values[node] = Value(name)
         if node.tensor.space == "local":
-            count = self.access.register_count(node.tensor)
-            self.put(f"alignas(16) {kind} {name}[{count}];")
-        elif self.is_placed:
+            raise Unprintable("memory in local")
+        if self.is_placed:
             at = self.placed[node]
             self.put(f"{kind}* const {name} = reinterpret_cast<{kind}*>(shared_memory + {at});")
         else:
@@ -226,10 +219,10 @@ class Printer:
     def _places(self, allocs: Sequence[Node]) -> dict[Node, int]:
         """Where arrays in shared memory begin, in bytes; many that are small share none.
 
-        Arrays that share bytes need a barrier between them; phases of warps hold all of theirs.
+        Arrays that share bytes need a barrier between them.
         """
         allocs = sorted(allocs, key=lambda n: str(n.attrs["name"]))
-        if self.teams or not self.is_placed:
+        if not self.is_placed:
             return in_a_row(allocs)
         loops, program = grid_of(self.block)
         placed = offsets(allocs, statements(self.block, loops, program), self.roots)
@@ -258,9 +251,8 @@ class Printer:
         if node.op == "async_wait" and self.under_way <= int(node.attrs["pending"]):
             self._arrived(node)
             return
-        if self.place != "lane":
-            self.wait(node)
-        across = self.across(node) and self.threads.value(node)
+        self.wait(node)
+        across = is_across(_subject(node)) and self.threads.value(node)
         if across:
             self.values[node] = across
             return
@@ -287,27 +279,18 @@ class Printer:
         """A barrier where a statement meets what others did since the last one."""
         now = touched(node, self.roots)
         if self.since.meets(now):
-            self.put("__syncthreads();" if self.place == "block" else "__syncwarp();")
+            self.put("__syncthreads();")
             self.since.clear()
         self.since.add(now)
-
-    def across(self, node: Node) -> bool:
-        """Whether a statement is on values across the threads of the block."""
-        return not self.teams and is_across(_subject(node))
 
     def count_of(self, node: Node) -> int:
         """Registers of a value in each thread; 0 where that is one scalar."""
         type_ = node.tensor
         if type_.rank == 0:
             return 0
-        if self.across(node):
-            return count_of(type_)
-        if type_.rank == 2:
-            return self.fragments.count(type_)
-        if type_.rank > 2:
+        if not is_across(node):
             raise Unprintable(f"a value of type {type_}")
-        size = _sizes(type_)[0]
-        return size if size > 1 else 0
+        return count_of(type_)
 
     def _elementwise(self, node: Node) -> Value:
         count = self.count_of(node)
@@ -339,55 +322,11 @@ class Printer:
         first = texts[0] if self.integers.is_small(node) else f"(long long){texts[0]}"
         return f"{first} {signs[node.op]} {texts[1]}"
 
-    def _iota(self, node: Node) -> Value:
-        count = self.count_of(node)
-        if not count:
-            return Value("0")
-        made = self.registers(node, count)
-        self.put(f"EACH({count}) {made.text}[i] = i;")
-        return made
-
-    def _broadcast(self, node: Node) -> Value:
-        source = self.value(node.args[0])
-        if node.args[0].tensor.rank:
-            raise Unprintable("a broadcast of a tile")
-        return Value(source.text)  # read as one element by whoever takes it
-
-    def _reduce(self, node: Node) -> Value:
-        source, kind = self.value(node.args[0]), str(node.attrs["kind"])
-        name = {"sum": "add", "prod": "mul"}.get(kind, kind)
-        dtype = node.dtype
-        source = self.filled(node.args[0], source)
-        if not source.count:
-            return source
-        if source.count == 1:
-            return self.declare(node, f"{source.text}[0]")
-        combined = expression(name, dtype, dtype, ["a", "b"])
-        t = c_type(dtype)
-        pairs = f"in_pairs<{source.count}>({source.text}, []({t} a, {t} b) -> {t}"
-        return self.declare(node, f"{pairs} {{ return {combined}; }})")
-
-    def filled(self, node: Node, value: Value) -> Value:
-        """The elements of a vector in registers of its own type.
-
-        A scalar may stand for all of them, and indices may be held in fewer bits.
-        """
-        count = self.count_of(node)
-        kind = c_type(node.dtype)
-        if not count or (value.count and self.c_type(node) == kind):
-            return value
-        made = self.registers(node, count, kind)
-        self.put(f"EACH({made.count}) {made.text}[i] = {value.element};")
-        return made
-
     def _load(self, node: Node) -> Value:
         return self.access.load(node)
 
     def _store(self, node: Node) -> Value:
         return self.access.store(node)
-
-    def _async_copy(self, node: Node) -> Value:
-        return self.access.async_copy(node)
 
     def _async_wait(self, node: Node) -> Value:
         self.put(f"copies_wait<{node.attrs['pending']}>();")
@@ -405,9 +344,6 @@ class Printer:
         """What a thread wrote, for warpgroups, which read memory in another way than threads."""
         if any(m in self.swizzles for m in memories):
             self.put("reveal_shared();")
-
-    def _mma(self, node: Node) -> Value:
-        return self.fragments.mma(node)
 
 
 def _subject(node: Node) -> Node:

@@ -96,7 +96,7 @@ BACKEND = Backend(
             ("scheduled", "schedule"),
             (
                 "tiled",
-                f"blocks{{refuse=[{','.join(REFUSED)}]}},library,"
+                f"blocks{{refuse=[{','.join(REFUSED)}],dots=[f32]}},library,"
                 "memory{made=[conv,ragged_dot],updated=[scatter]}",
             ),
         ),

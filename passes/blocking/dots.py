@@ -6,11 +6,13 @@ Operands of a dot stay as narrow as they are in memory; it sums in f32.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from stack.ir.axes import Index, parse_rule
 from stack.ir.builder import constant
 from stack.ir.dim import Dim, bounds
 from stack.ir.node import Node
+from stack.ir.relation import delinearize
 from stack.ir.traits import converts, divides, is_exponential, is_number, number, repeats, signs
 from stack.ir.types import DType, TensorType
 from stack.ir.warp_ops import MATRIX
@@ -20,7 +22,7 @@ from stack.passes.blocking.window import slopes_of, start_of
 from stack.passes.positions.affine import affine
 from stack.passes.tiling.frame import CannotTile, power_of_two, static, wide
 
-MAX_CONTRACTED = 256  # of an axis that a dot takes in one step
+MAX_CONTRACTED = 256  # of an axis that a dot takes in one step, on tensor cores
 LOG2E = 1.4426950408889634  # exp(x) is exp2(x * this)
 EXACT = 1 << 24  # integers up to here are numbers of f32
 COARSE = 2.0**30  # products with log2(e) that are larger are off by too many powers of two
@@ -35,11 +37,17 @@ def _inverse(value: NamedTile) -> NamedTile | None:
 
 
 def _placed(dot: Node, index: Index, axis: Axis) -> dict[str, Dim]:
-    """The axes of a dot by name: those of its result at an index, the contracted one in steps."""
+    """The axes of a dot by name: those of its result at an index, the contracted ones in steps.
+
+    Several are walked as one, row by row.
+    """
     rule = parse_rule(dot.attrs["rule"])
     place: dict[str, Dim] = {a.names[0]: d for a, d in zip(rule.outputs[0], index, strict=True)}
-    *others, last = rule.reduced
-    return {**place, **dict.fromkeys(others, 0), last: axis.place}
+    sizes = rule.sizes([a.shape for a in dot.args])
+    long = [n for n in rule.reduced if sizes[n] != 1] or rule.reduced[-1:]
+    shape = tuple(sizes[n] for n in long)
+    digits = delinearize(axis.place, shape) if long[1:] else [axis.place]
+    return {**place, **dict.fromkeys(rule.reduced, 0), **dict(zip(long, digits, strict=True))}
 
 
 class BlockDots(BlockReduce):
@@ -49,6 +57,7 @@ class BlockDots(BlockReduce):
         super().__init__(group)
         self.stages = 2  # steps of a loop with products that are loaded ahead
         self.step: int = 64  # default block of an axis that a dot walks along
+        self.whole = MAX_CONTRACTED  # of such an axis that it takes in one step
         self.gemms: list[Node] = []  # dots that walk along it together, at one index
 
     # ---- elementwise
@@ -130,13 +139,13 @@ class BlockDots(BlockReduce):
     def _dot(self, node: Node, index: Index, guard: NamedTile | None) -> NamedTile:
         rule = parse_rule(node.attrs["rule"])
         sizes = {n: static(s) for n, s in rule.sizes([a.shape for a in node.args]).items()}
-        summed = list(rule.reduced)
-        if not summed:
+        if not rule.reduced:
             raise CannotTile("nothing is contracted")
-        if any(sizes[n] > 1 for n in summed[:-1]):
-            raise CannotTile("a dot over several axes")
-        extent = sizes[summed[-1]]
-        if extent <= MAX_CONTRACTED:
+        *outer, last = (sizes[name] for name in rule.reduced)
+        if last < MATRIX and prod(outer) > 1:
+            raise CannotTile(f"a dot over several axes, the last of {last} elements")
+        extent = prod(outer) * last
+        if extent <= self.whole:
             axis = self.axis("c", extent, max(MATRIX, power_of_two(extent)))
             return self.product(node, _placed(node, index, axis), axis, guard)
         block = min(self.step, max(MATRIX, power_of_two(extent)))
@@ -216,10 +225,7 @@ class BlockDots(BlockReduce):
         order = self.sorted([rows, lanes])
         text = ", ".join(" ".join(names[n] for n in p.axes) for p in parts)
         made = " ".join(names[n] for n in order)
-        dtype = wide(node.dtype)
-        if dtype.name != "f32" or left.dtype.name == "f64":
-            raise CannotTile(f"no tile product of {left.dtype} in {dtype}")
-        hint = TensorType(dtype, (), "tile")
+        hint = TensorType(wide(node.dtype), (), "tile")
         attrs = {**node.attrs, "rule": f"{text} -> {made}"}
         product = self.b.op("dot", [left.node, right.node], attrs, hint=hint)
         return NamedTile(product, tuple(order))

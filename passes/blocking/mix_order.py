@@ -129,6 +129,9 @@ def _names(place: Sequence[Dim]) -> set[str]:
 class MixOrderTiler(BlockTiler):
     """Builds the kernel of a group with reductions across lines."""
 
+    def policy(self) -> None:
+        return None
+
     def kernel(self) -> Node:
         """The kernel node of the group. Raises CannotTile."""
         space = space_of(self.body)

@@ -1,15 +1,18 @@
-"""Which policy schedules a group as a kernel of blocks."""
+"""Which tiler builds the kernel of blocks of a group, and which policy schedules it."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from stack.ir.node import Node
 from stack.ir.traits import contractions, is_contraction, is_running, is_stream
-from stack.passes.blocking.horizontal import horizontal_products
-from stack.passes.blocking.mix_order import space_of
-from stack.passes.blocking.multi_gemm import products_of
+from stack.passes.blocking.horizontal import HorizontalTiler, horizontal_products
+from stack.passes.blocking.mix_order import MixOrderTiler, space_of
+from stack.passes.blocking.multi_gemm import parts_of, products_of
 from stack.passes.blocking.product_policy import ProductPolicy
+from stack.passes.blocking.scan import ScanTiler
 from stack.passes.blocking.stream import StreamTiler
-from stack.passes.blocking.stream_index_maps import stream_index_maps
 from stack.passes.blocking.tile_choice import (
     LIBRARY,
     best_seconds,
@@ -24,26 +27,35 @@ from stack.passes.blocking.unfused import UNFUSED
 from stack.schedule import Policy
 from stack.target import Gpu
 
+# the shapes of kernels: the first whose test a group passes builds its kernel
+TILERS: list[tuple[Callable[[Node], bool], type[BlockTiler]]] = [
+    (is_stream, StreamTiler),
+    (lambda group: any(map(is_running, group.blocks[0].nodes)), ScanTiler),
+    (lambda group: space_of(group.blocks[0]) is not None, MixOrderTiler),
+    (lambda group: bool(parts_of(group.blocks[0])), HorizontalTiler),
+    (lambda _: True, BlockTiler),
+]
 
-def block_policy(group: Node, gpu: Gpu, tails: bool = True) -> Policy | None:
+
+def tiler_of(group: Node, gpu: Gpu) -> BlockTiler:
+    """What builds the kernel of blocks of a group. Raises CannotTile."""
+    return next(tiler for takes, tiler in TILERS if takes(group))(group, target=gpu)
+
+
+def block_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> Policy | None:
     """The policy of a fusion or a stream; None where blocks are not a matter of choice.
 
-    `tails` as for `ProductPolicy`.
+    `has_threads` as for `ProductPolicy`.
 
     Raises:
         CannotTile: no kernel of blocks computes it.
     """
-    if is_stream(group):
-        return StreamTiler(group, target=gpu).policy(stream_index_maps(*group.blocks))
-    if any(map(is_contraction, group.blocks[0].nodes)):
-        return product_policy(group, gpu, tails)
-    body = group.blocks[0]
-    if any(map(is_running, body.nodes)) or space_of(body) is not None:
-        return None
-    return BlockTiler(group, target=gpu).row_policy()
+    if not is_stream(group) and any(map(is_contraction, group.blocks[0].nodes)):
+        return product_policy(group, gpu, has_threads)
+    return tiler_of(group, gpu).policy()
 
 
-def product_policy(group: Node, gpu: Gpu, tails: bool = True) -> ProductPolicy:
+def product_policy(group: Node, gpu: Gpu, has_threads: bool = False) -> ProductPolicy:
     """The policy of a group with a product, and what may take the place of its kernel.
 
     Raises:
@@ -52,8 +64,10 @@ def product_policy(group: Node, gpu: Gpu, tails: bool = True) -> ProductPolicy:
     body = group.blocks[0]
     dots = contractions(body.nodes)
     dtype = dots[0].args[0].dtype
-    horizontal = horizontal_products(body)
+    by_threads = has_threads and not (dtype.is_float and dtype.bits == 16)
+    horizontal = [replace(p, by_threads=by_threads) for p in horizontal_products(body)]
     product = horizontal_product(horizontal) if horizontal else product_of(body, products_of(body))
+    product = replace(product, by_threads=by_threads)
     others: dict[str, float] = {}
     if is_lone(body, dots[0]):
         others[LIBRARY] = library_seconds(product, dtype, gpu)
@@ -61,4 +75,4 @@ def product_policy(group: Node, gpu: Gpu, tails: bool = True) -> ProductPolicy:
         others[UNFUSED] = sum(best_seconds(p, dtype, gpu) for p in horizontal)
     elif len(dots) > 1:
         others[UNFUSED] = unfused_seconds(product, dtype, gpu)
-    return ProductPolicy(product, dtype, gpu, others, tails)
+    return ProductPolicy(product, dtype, gpu, others, has_threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 
 from stack.ir.types import DType
 from stack.ir.warp_ops import MATRIX, WARP
@@ -30,7 +31,8 @@ class ProductPolicy(Policy):
         product: its extents, and what follows it.
         dtype: of its operands.
         others: seconds of what may stand in place of a kernel, by word.
-        tails: whether programs behind the whole waves may have smaller blocks.
+        has_threads: whether a schedule may say what single threads compute; programs behind the
+            whole waves then have no smaller blocks.
     """
 
     def __init__(
@@ -39,7 +41,7 @@ class ProductPolicy(Policy):
         dtype: DType,
         gpu: Gpu,
         others: Mapping[str, float] | None = None,
-        tails: bool = True,
+        has_threads: bool = False,
     ) -> None:
         self.product, self.dtype, self.gpu = product, dtype, gpu
         self.others = others or {}
@@ -52,12 +54,15 @@ class ProductPolicy(Policy):
         ]
         self.domain = Domain(tuple(axes))
         self.rules = Rules(
-            {"parallel": ("grid",), "reduction": ("serial",)},
+            {
+                "parallel": ("grid", "lane", "unroll") if has_threads and is_tall else ("grid",),
+                "reduction": ("serial",),
+            },
             units=dict.fromkeys("mnk", MATRIX) if is_tall else {},
             most={"b": 1},
             options=("warps", "stages", "persistent"),
             words=tuple(self.others),
-            tails=tails,
+            tails=not has_threads,
         )
 
     def candidates(self) -> list[tuple[Schedule, Prediction | None]]:
@@ -79,6 +84,8 @@ class ProductPolicy(Policy):
         if given.instead:
             return given
         best = self._ranked()[0].schedule
+        if given.is_by_threads:
+            return self._by_threads(given, best)
         made = given.filled(replace(best, warps=0, stages=0))
         if all(made.block(axis) == best.block(axis) for axis in "mn"):
             warps, stages = best.warps, best.stages
@@ -88,14 +95,47 @@ class ProductPolicy(Policy):
         made = replace(made, warps=made.warps or warps)
         return made if made.stages else self._limited(replace(made, stages=stages))
 
+    def _by_threads(self, given: Schedule, best: Schedule) -> Schedule:
+        """With a warp for each 32 threads; what has no block of depth is read where it lies."""
+        usual = [s for s in best.splits if s.axis != "k" or given.of("k")]
+        made = given.filled(Schedule(tuple(usual), stages=1))
+        return replace(made, warps=made.warps or max(1, self._threads(made) // WARP))
+
+    def _threads(self, schedule: Schedule) -> int:
+        """Threads that a program has for its sums; lanes take several where those are too many."""
+        own = schedule.bound("unroll")
+        threads = schedule.block("m") * schedule.block("n") // prod(s.block for s in own)
+        return threads if own else min(threads, self.gpu.threads)
+
+    def why_illegal(self, schedule: Schedule) -> str:
+        found = super().why_illegal(schedule)
+        return found or (self._why_not_by_threads(schedule) if schedule.is_by_threads else "")
+
+    def _why_not_by_threads(self, schedule: Schedule) -> str:
+        lanes, own = schedule.bound("lane"), schedule.bound("unroll")
+        if lanes and (own or lanes[1:]):
+            return f"{(*lanes, *own)[1]}: lanes go along axis {lanes[0].axis} alone, a sum each"
+        for split in lanes:
+            block = schedule.block(split.axis)
+            if split.block != 1:
+                return f"axis {split.axis}: {split}, and a lane has 1"
+            if block % WARP:
+                return f"axis {split.axis}: a block of {block} for {WARP} lanes"
+        threads = self._threads(schedule)
+        if own and threads != schedule.warps * WARP:
+            each = prod(s.block for s in own)
+            sums = f"{schedule.block('m')} x {schedule.block('n')} sums"
+            return f"warps={schedule.warps}: {sums} take {threads / WARP:g} with {each} each"
+        return ""
+
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         tile = self._tile(schedule)
         found = [
             Need("threads", tile.warps * WARP, self.gpu.threads),
             Need("bytes of shared memory", tile.stages * self._step(tile), self.gpu.operand_bytes),
         ]
-        sums = tile.rows * tile.lanes * tile.products
         if tile.rows > 1:
+            sums = tile.sums(self.dtype)
             found.append(Need("registers for sums", sums, self.gpu.registers // 2))
         return found
 

@@ -10,7 +10,7 @@ from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.blocking.reduce import ONCE, PRIVATE, TWICE, WHOLE, ReductionLoop
-from stack.passes.blocking.stream_index_maps import IndexMaps
+from stack.passes.blocking.stream_index_maps import IndexMaps, stream_index_maps
 from stack.passes.blocking.stream_lanes import Loose, loose_states
 from stack.passes.blocking.stream_policy import StreamPolicy
 from stack.passes.blocking.stream_private import is_alike, is_lane_private
@@ -46,8 +46,9 @@ class GridTiler(WholeTiler):
         """As for all kernels; results of a part lie one after the other."""
         return super().store(memory, value, (*self.part_place, *index))
 
-    def policy(self, where: IndexMaps) -> Policy:
+    def policy(self, where: IndexMaps | None = None) -> Policy:
         """What schedules the stream. Raises CannotTile."""
+        where = where or stream_index_maps(*self.group.blocks)
         shape = stream_shape(where, self.has_dot)
         if self.has_dot:
             return StreamPolicy(self.group, shape, self.gpu)

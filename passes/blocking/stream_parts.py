@@ -20,9 +20,6 @@ from stack.passes.blocking.tile_choice import HIDDEN, Product, may_round, tiles_
 from stack.passes.tiling.frame import CannotTile, static
 from stack.target import Gpu
 
-SLOTS = 3  # programs of a processor that read at a time
-SATURATE = 1.515  # programs for each processor that together reach the bandwidth
-RATE = 0.5  # of the products of a processor that a stream of few rows reaches
 STAGE = 1.5  # launches in the time of one more kernel that waits for the one before it
 READ_GAIN = 0.96  # of the time of one pass: what parts may take, where they wait for memory
 GAIN = 0.8  # likewise, where they wait for products
@@ -63,16 +60,16 @@ def best_part(stream: Node, gpu: Gpu) -> int:
     found = cost(stream)
     reading = static(found.read) / gpu.memory_rate
     rates = [_rate(n, gpu) for n in contractions(stream.blocks[0].nodes)]
-    summing = static(found.flops) / (RATE * min(rates, default=gpu.bf16_rate))
+    summing = static(found.flops) / (gpu.few_rows_share * min(rates, default=gpu.bf16_rate))
     waits = reading > summing
     held = sum(static(s.tensor.size) * 4 for s in stream.blocks[0].results)
 
     def time(count: int) -> float:
         running = programs * count
         if waits:
-            slots = SLOTS * gpu.processors
+            slots = gpu.slots * gpu.processors
             waves, left = divmod(running, slots)
-            own = waves * slots + (max(left, SATURATE * gpu.processors) if left else 0)
+            own = waves * slots + (max(left, gpu.readers * gpu.processors) if left else 0)
             spent = reading * own / running + waves * HIDDEN * gpu.latency
         else:
             spent = summing * -(-running // gpu.processors) * gpu.processors / running

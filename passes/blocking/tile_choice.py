@@ -16,7 +16,7 @@ from stack.ir import ops
 from stack.ir.node import Block, Node, topological
 from stack.ir.traits import converts, reads_by_data
 from stack.ir.types import DType
-from stack.ir.warp_ops import LINE_BYTES, MATRIX
+from stack.ir.warp_ops import LINE_BYTES, MATRIX, WARP
 from stack.passes.tiling.contraction import operand_names, result_names, roles_of
 from stack.passes.tiling.frame import power_of_two
 from stack.schedule import Prediction, Schedule, Split, schedules_of
@@ -26,6 +26,7 @@ from stack.target import Gpu
 # another array; what is left of it where another tile runs meanwhile
 PROLOGUE, READING, HIDDEN = 1, 2, 1 / 3
 ACROSS_WAITS = 2  # likewise of a row, where lines are summed across: each element changes threads
+MOST_HELD = 128  # registers of a thread for sums: half of what instructions can name
 LIBRARY = "library"  # stands where a tile would, for a product that a library computes
 
 
@@ -65,15 +66,22 @@ class Tile:
         """Shared memory that both operands take in one step, of elements of so many bytes."""
         return (self.rows + self.products * self.lanes) * self.step * size
 
-    def fitted(self, dtype: DType, gpu: Gpu) -> Tile | None:
+    def fitted(self, dtype: DType, gpu: Gpu, held: int = 1) -> Tile | None:
         """The tile with the stages that shared memory has room for; None where not one fits.
 
-        Its sums take half of the registers of a processor at most.
+        Its sums take half of the registers of a processor at most, and of its threads where they
+        are held more than once.
         """
         stages = min(self.stages, gpu.operand_bytes // self.step_bytes(dtype.bytes))
-        if not stages or self.rows * self.lanes * self.products > gpu.registers // 2:
+        sums = held * self.sums(dtype)
+        of_threads = self.warps * WARP * MOST_HELD if held > 1 else sums
+        if not stages or sums > min(gpu.registers // 2, of_threads):
             return None
         return replace(self, stages=stages)
+
+    def sums(self, dtype: DType) -> int:
+        """Registers that the sums take, of operands of a type."""
+        return self.rows * self.lanes * self.products * max(1, dtype.bytes // 4)
 
     @property
     def schedule(self) -> Schedule:
@@ -119,6 +127,7 @@ class Product:
     `rounds`: whether f32 operands may be rounded to TF32.
     `across`: whether the lines of the operand with the columns lie along them; of operands that may
     be rounded, whether those of one do not lie along what is summed.
+    `by_threads`: whether threads multiply by themselves, and no tensor core.
     `horizontal`: how many of one left operand have programs of their own, side by side; their
     widths are added up.
     """
@@ -134,6 +143,7 @@ class Product:
     across: bool = False
     horizontal: int = 1
     rounds: bool = False
+    by_threads: bool = False
 
 
 @cache
@@ -147,6 +157,9 @@ def tiles_of(product: Product, dtype: DType, gpu: Gpu) -> tuple[Tile, ...]:
     """Tiles for a product of an element type."""
     if product.height == 1:
         return _lines(product, dtype)
+    if product.by_threads:
+        tiles = measured_tiles(gpu, "fma")
+        return tuple(replace(t, step=max(MATRIX, t.step * 4 // dtype.bytes)) for t in tiles)
     if dtype.bits <= 16:
         return measured_tiles(gpu, "half")
     return measured_tiles(gpu, "tf32" if product.rounds else "single")
@@ -300,7 +313,7 @@ def _line_seconds(tile: Tile, product: Product, dtype: DType, gpu: Gpu) -> float
 def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     """Tiles for a product, the one that the model expects to be fastest first."""
     tiles = tiles_of(product, dtype, gpu)
-    is_busy = product.reads and product.work >= BUSY
+    is_busy = product.reads and product.work >= BUSY and not product.by_threads
     if is_busy and dtype.bits <= 16 and product.height > 1:
         tiles = measured_tiles(gpu, "reading")
     elif product.reads or product.horizontal > 1:
@@ -312,7 +325,8 @@ def ranked(product: Product, dtype: DType, gpu: Gpu) -> list[Tile]:
     elif dtype.bits <= 16 and product.horizontal == 1:
         tiles = (*tiles, *(more for t in tiles for more in _with_last(t, product, gpu)))
     if product.height > 1:
-        tiles = [fit for t in tiles if (fit := t.fitted(dtype, gpu)) is not None]
+        held = 2 if product.by_threads else 1
+        tiles = [fit for t in tiles if (fit := t.fitted(dtype, gpu, held)) is not None]
     return sorted(tiles, key=lambda tile: seconds(tile, product, dtype, gpu))
 
 

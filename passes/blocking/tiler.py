@@ -12,6 +12,7 @@ from stack.ir.node import Node
 from stack.ir.relation import delinearize
 from stack.ir.traits import is_contraction, reads_by_data
 from stack.ir.types import DType
+from stack.ir.warp_ops import MATRIX
 from stack.passes.blocking.dots import BlockDots
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.kernel import Grid, Stored
@@ -28,6 +29,7 @@ from stack.passes.blocking.row_policy import (
 from stack.passes.blocking.tile_choice import Product, Tile, product_of, whole_waves
 from stack.passes.tiling.contraction import Roles, result_names, roles_of
 from stack.passes.tiling.frame import CannotTile, power_of_two
+from stack.schedule import Policy, first_schedule
 from stack.target import Target, as_gpu
 
 STEP = 2048  # elements of a long row in one step
@@ -44,6 +46,7 @@ class BlockTiler(BlockDots):
         self.warps = 4
         self.stages = 2
         self.is_persistent = False
+        self.hints: dict[str, object] = {}
         self.streams_out = not any(map(is_contraction, self.body.nodes))
         self.last: tuple[int, int] | None = None  # of tiles for rows behind the whole waves
 
@@ -94,7 +97,7 @@ class BlockTiler(BlockDots):
                 return self._stores(stored, memories, long)
 
             final = self.in_grid(grid, final, program)
-        hints: dict[str, object] = {"warps": self.warps, "stages": self.stages}
+        hints: dict[str, object] = {"warps": self.warps, "stages": self.stages, **self.hints}
         if self.is_persistent and prod(count for _, count in self.grid) > self.gpu.processors:
             hints["programs"] = self.gpu.processors
         return self.built(final, **hints)
@@ -182,11 +185,16 @@ class BlockTiler(BlockDots):
 
     def _take(self, product: Product, dtype: DType) -> None:
         """Follow the schedule that the group names, or the one that the model puts first."""
-        schedule = ProductPolicy(product, dtype, self.gpu).of(self.group)
+        named = first_schedule(self.group)
+        is_told = named is not None and named.is_by_threads
+        schedule = ProductPolicy(product, dtype, self.gpu, has_threads=is_told).of(self.group)
         tile = Tile.of(schedule)
         named = [s.axis for s in schedule.splits if s.axis in "mn"]
         self.order = tuple(dict.fromkeys((*named, "m", "n")))
-        self.rows, self.lanes, self.step = tile.rows, tile.lanes, tile.step
+        self.rows, self.lanes, self.step = tile.rows, tile.lanes, max(tile.step, MATRIX)
+        if dtype.bits > 16 and not product.rounds:
+            self.whole = self.step
+        self.hints = {"schedule": str(schedule)} if is_told else {}
         self.warps, self.stages = tile.warps, tile.stages
         self.is_persistent, self.last = tile.persistent, tile.last
 
@@ -226,8 +234,11 @@ class BlockTiler(BlockDots):
                 self.keep_tiles(long[1], self.inputs, len(self._reduces()))
         return index, long
 
-    def row_policy(self) -> RowPolicy:
-        """What schedules the group, where no product does. Raises CannotTile."""
+    def policy(self) -> Policy | None:
+        """What schedules the group, where no product does; None where nothing is left open.
+
+        Raises CannotTile.
+        """
         root, iter_vars, index_maps = self._root()
         return RowPolicy(self._row_space(root, index_maps, iter_vars), self.gpu)
 

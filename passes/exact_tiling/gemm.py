@@ -34,8 +34,8 @@ from stack.target import Cpu, Target, as_cpu
 
 SUMS = 0.75  # of the registers; the others hold a row of b and what comes along
 PREFERRED_ROWS = {4: 4, 2: 8, 1: 12}  # by vectors in a row: enough sums, short code
-# time for one column relative to the widest tile: narrow ones load a for fewer products. A row is
-# 2^n elements: of others LLVM makes single elements, a hundred times slower
+# time for one column relative to the widest tile, by instructions: narrow ones load a for fewer
+# products. A row is 2^n elements: of others LLVM makes single elements, a hundred times slower
 COLUMN_COST = {4: 1.0, 2: 1.03, 1: 1.2}
 
 

@@ -18,12 +18,11 @@ from stack.ir.types import I32
 from stack.ir.warp_ops import COPIES, VECTOR_BYTES, WARP
 from stack.passes.gpu_layout.choice import blocked
 from stack.passes.gpu_layout.memory import swizzle_of
-from stack.passes.gpu_layout.product import Product, Sides
+from stack.passes.gpu_layout.product import Product
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import NamedTile
+from stack.schedule import Schedule
 from stack.target import Gpu
-
-LEAST_STAGES = 2  # of an operand in shared memory
 
 
 class Ahead(Product):
@@ -34,9 +33,11 @@ class Ahead(Product):
         around: the indices of the loops that the present one is in.
     """
 
-    def __init__(self, old: Block, warps: int, runs: Runs, stages: int, gpu: Gpu) -> None:
-        super().__init__(old, warps, runs, gpu)
-        self.stages = max(LEAST_STAGES, stages)
+    def __init__(
+        self, old: Block, warps: int, runs: Runs, stages: int, gpu: Gpu, schedule: Schedule
+    ) -> None:
+        super().__init__(old, warps, runs, gpu, schedule)
+        self.stages = stages
         self.around: list[Node] = []
 
     def operands(self, block: Block) -> list[Node]:
@@ -91,7 +92,7 @@ class Ahead(Product):
             a
             for n in dots
             for a in n.args
-            if a not in loads and (a.op == "load" or not Sides(n).is_for_mma(n))
+            if a not in loads and (a.op == "load" or not self.is_for_matrices(n))
         }
         kept = sum(map(_bytes, others))
         room = self.gpu.operand_bytes - kept

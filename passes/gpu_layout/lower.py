@@ -14,13 +14,16 @@ from stack.ir.warp_ops import WARP
 from stack.passes.gpu_layout.ahead import Ahead
 from stack.passes.gpu_layout.choice import Choice, blocked
 from stack.passes.gpu_layout.classes import Classes, is_memory, is_tile, kept_dims
-from stack.passes.gpu_layout.product import Sides
 from stack.passes.gpu_layout.runs import Runs, sizes_of
 from stack.passes.gpu_layout.share import Layout, NamedTile, Share
-from stack.passes.gpu_loops.frame import CannotDistribute
+from stack.schedule import Schedule
 from stack.target import Gpu
 
 AS_IT_IS = ("grid", "serial", "branch")  # loops that blocks of threads run as programs do
+
+
+class CannotDistribute(Exception):
+    """A kernel that has no code in threads; says why."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,9 @@ class Copies:
 class Lowering(Ahead):
     """The threads of one kernel; `block` is its block at the loop level."""
 
-    def __init__(self, block: Block, warps: int, stages: int, gpu: Gpu) -> None:
+    def __init__(self, block: Block, warps: int, stages: int, gpu: Gpu, schedule: Schedule) -> None:
         runs = Runs()
-        super().__init__(block, warps, runs, stages, gpu)
+        super().__init__(block, warps, runs, stages, gpu, schedule)
         self.loops: dict[Node, list[NamedTile]] = {}
         self.classes = Classes(block)
         self.choice = Choice(self.classes, runs, warps, self._anchors())
@@ -62,11 +65,11 @@ class Lowering(Ahead):
         return blocked(sizes, vectors or [0] * len(sizes), WARP * self.warps)
 
     def _anchors(self) -> dict[Node, Layout]:
-        """Layouts that matrix instructions prescribe."""
+        """Layouts that products prescribe."""
         found: dict[Node, Layout] = {}
         for node in self.classes.nodes:
-            if is_contraction(node) and (sides := Sides(node)).is_for_mma(node):
-                found[node] = self.sums_layout(sides)
+            if is_contraction(node) and (layout := self.prescribed(node)):
+                found[node] = layout
         return found
 
     # ---- nodes
@@ -290,14 +293,15 @@ def _sums(nodes: Sequence[Node]) -> dict[Node, Node]:
     }
 
 
-def lower_blocks(block: Block, warps: int, stages: int, gpu: Gpu) -> Block:
+def lower_blocks(block: Block, warps: int, stages: int, gpu: Gpu, schedule: Schedule) -> Block:
     """The block of a kernel of tiles at the loop level. Raises CannotDistribute.
 
     Args:
         stages: steps of its loops whose operands are in shared memory at a time.
+        schedule: what single threads compute, if it says so.
     """
     if WARP * warps > gpu.threads:
         raise CannotDistribute(f"{warps} warps are more than {gpu.threads} threads")
     if sum(is_loop(n, "grid") for n in block.nodes) > 1:
         raise CannotDistribute("its programs have blocks of two sizes")
-    return Lowering(block, warps, stages, gpu).block()
+    return Lowering(block, warps, stages, gpu, schedule).block()

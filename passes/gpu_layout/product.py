@@ -12,54 +12,31 @@ unless it was computed.
 
 from __future__ import annotations
 
-from stack.ir.axes import parse_rule
 from stack.ir.builder import constant
 from stack.ir.node import Block, Node, walk
 from stack.ir.traits import is_contraction
-from stack.ir.types import I32, TensorType
+from stack.ir.types import I32
 from stack.ir.warp_ops import GROUP, GROUP_ROWS, MATRIX, WARP
+from stack.passes.gpu_layout.fma import Fma, thread_sums_layout
 from stack.passes.gpu_layout.memory import swizzle_of
-from stack.passes.gpu_layout.reduce import Reduce
-from stack.passes.gpu_layout.runs import Runs, size_of
+from stack.passes.gpu_layout.runs import Runs
 from stack.passes.gpu_layout.share import Digit, Layout, NamedTile, Share, share_of
+from stack.passes.gpu_layout.sides import Sides
+from stack.schedule import Schedule
 from stack.target import Gpu
 
 WIDEST = 256  # columns of an instruction of a warpgroup
 
 
-class Sides:
-    """The operands of a product, rows first, and its sizes.
-
-    Attributes:
-        left: the operand that has the rows.
-        right: the one that has the columns.
-        is_turned: of both, whether the depth comes first in the left, last in the right.
-    """
-
-    def __init__(self, dot: Node) -> None:
-        rule = parse_rule(dot.attrs["rule"])
-        names = [[a.names[0] for a in side] for side in rule.inputs]
-        rows, columns = (a.names[0] for a in rule.outputs[0])
-        first = 0 if rows in names[0] else 1
-        self.left, self.right = dot.args[first], dot.args[1 - first]
-        self.is_turned = names[first][0] != rows, names[1 - first][1] != columns
-        self.rows, self.columns = (size_of(dot.tensor, i) for i in range(2))
-        self.depth = size_of(self.left.tensor, 0 if self.is_turned[0] else 1)
-
-    def is_for_mma(self, dot: Node) -> bool:
-        """Whether matrix instructions do it."""
-        kinds = {self.left.dtype.name, self.right.dtype.name}
-        fits = not any(n % MATRIX for n in (self.rows, self.columns, self.depth))
-        return fits and len(kinds) == 1 and kinds <= {"f16", "bf16"} and dot.dtype.name == "f32"
-
-    def is_for_groups(self, dot: Node, warps: int) -> bool:
-        """Whether warpgroups do it: whole ones, whose columns are whole lines of memory."""
-        if not self.is_for_mma(dot) or warps % GROUP or self.rows % GROUP_ROWS:
-            return False
-        _, across = group_grid(self.rows, warps)
-        width = self.columns // across
-        line = swizzle_of(self.columns * dot.args[0].dtype.bytes) // dot.args[0].dtype.bytes
-        return 8 <= width <= WIDEST and (self.is_turned[1] or width % line == 0)
+def is_for_groups(dot: Node, warps: int) -> bool:
+    """Whether warpgroups do a product: whole ones, whose columns are whole lines of memory."""
+    sides = Sides(dot)
+    if not sides.is_for_mma(dot) or warps % GROUP or sides.rows % GROUP_ROWS:
+        return False
+    _, across = group_grid(sides.rows, warps)
+    width = sides.columns // across
+    line = swizzle_of(sides.columns * dot.args[0].dtype.bytes) // dot.args[0].dtype.bytes
+    return 8 <= width <= WIDEST and (sides.is_turned[1] or width % line == 0)
 
 
 def group_grid(rows: int, warps: int) -> tuple[int, int]:
@@ -115,28 +92,37 @@ def _warp_digits(share: Share) -> list[tuple[Digit, int]] | None:
     return found
 
 
-class Product(Reduce):
+class Product(Fma):
     """Products of two tiles.
 
     Attributes:
         gpu: the machine.
         has_groups: whether warpgroups do all products that matrix instructions do.
         matrices: operands of matrix instructions that are read from shared memory.
-        staged: operands that are copied there some turns ahead, see `ahead`.
         swizzled: operands that were put there for warpgroups.
         pending: sums that a loop adds to while the next turn begins.
     """
 
-    def __init__(self, old: Block, warps: int, runs: Runs, gpu: Gpu) -> None:
-        super().__init__(old, warps, runs)
+    def __init__(self, old: Block, warps: int, runs: Runs, gpu: Gpu, schedule: Schedule) -> None:
+        super().__init__(old, warps, runs, schedule)
         self.gpu = gpu
-        dots = [n for _, n in walk(old) if is_contraction(n) and Sides(n).is_for_mma(n)]
-        fits = all(Sides(n).is_for_groups(n, warps) for n in dots)
+        dots = [n for _, n in walk(old) if is_contraction(n) and self.is_for_matrices(n)]
+        fits = bool(dots) and all(is_for_groups(n, warps) for n in dots)
         self.has_groups = fits and "wgmma" in gpu.features
         self.matrices: dict[tuple[Node, Layout], NamedTile] = {}
-        self.staged: dict[Node, tuple[Node, NamedTile | None]] = {}
         self.swizzled: dict[Node, Node] = {}
         self.pending: dict[Node, int] = {}
+
+    def is_for_matrices(self, dot: Node) -> bool:
+        """Whether matrix instructions do a product, unless threads are told to."""
+        return Sides(dot).is_for_mma(dot) and not self.schedule.is_by_threads
+
+    def prescribed(self, dot: Node) -> Layout:
+        """Where the sums of a product should lie; nowhere in particular where that is empty."""
+        sides = Sides(dot)
+        if self.is_for_matrices(dot):
+            return self.sums_layout(sides)
+        return thread_sums_layout(sides, self.warps, self.schedule)
 
     def sums_layout(self, sides: Sides) -> Layout:
         """Where the sums of matrix instructions lie."""
@@ -154,11 +140,11 @@ class Product(Reduce):
         sides = Sides(node)
         if start is None:
             start = self.broadcast(NamedTile(constant(0, node.dtype)), (), layout)
-        if sides.is_for_mma(node) and layout == self.sums_layout(sides):
+        if self.is_for_matrices(node) and layout == self.sums_layout(sides):
             if self.has_groups:
                 return self.waited(self._by_groups(sides, layout, start), pending)
             return self._by_mma(sides, layout, start)
-        return self._by_fma(node, sides, layout, start)
+        return self.by_fma(node, sides, layout, start)
 
     def _by_groups(self, sides: Sides, layout: Layout, start: NamedTile) -> NamedTile:
         down, across = group_grid(sides.rows, self.warps)
@@ -237,7 +223,7 @@ class Product(Reduce):
         order = (1 - depth, depth)
         key = (node, tuple(layout[i] for i in order))
         if key not in self.matrices:
-            memory, first = self._in_shared(node)
+            memory, first = self.in_shared(node)
             turned = (depth == 0) != is_turned
             row = self.in_each(NamedTile(constant(0, I32)))
             for digit, weight in start:
@@ -253,40 +239,3 @@ class Product(Reduce):
             made = self.b.op("load_matrix", args, attrs, hint=type_)
             self.matrices[key] = NamedTile(made, key[1])
         return self.turned(self.matrices[key], order)
-
-    def _by_fma(self, node: Node, sides: Sides, layout: Layout, start: NamedTile) -> NamedTile:
-        """One product after another for each element, operands from shared memory."""
-        memories = [self._in_shared(side) for side in (sides.left, sides.right)]
-        type_ = self.type_of(node.dtype, layout)
-        self.count += 1
-        var = Node(
-            "var", (), {"name": f"d_{self.count}", "extent": sides.depth}, TensorType(I32, ())
-        )
-        sums = Node("var", (), {"name": f"sums_{self.count}"}, type_)
-        parts: list[Node] = []
-        for axis, ((memory, first), turned) in enumerate(
-            zip(memories, sides.is_turned, strict=True)
-        ):
-            share = (layout[axis],)
-            own = self.places(layout[axis])
-            depth = self.broadcast(NamedTile(var), (), share)
-            is_depth_first = (axis == 1) != turned
-            index = [depth.node, own.node] if is_depth_first else [own.node, depth.node]
-            if first is not None:
-                index[0] = self.b.add(index[0], self.broadcast(first, (), share).node)
-            kind = self.type_of(memory.dtype, share)
-            attrs = self._vector(memory.dtype, layout[axis], [4]) if is_depth_first else {}
-            read = NamedTile(self.b.op("load", [memory, *index], attrs, hint=kind), share)
-            if read.dtype != node.dtype:
-                wide = read.node.tensor.with_dtype(node.dtype)
-                read = NamedTile(self.b.cast(read.node, type=wide), share)
-            parts.append(self.along(read, axis, layout).node)
-        block = Block((var, sums), (self.b.fma(*parts, sums),))
-        return NamedTile(self.b.op("loop", [start.node], {"kind": "serial"}, (block,)), layout)
-
-    def _in_shared(self, node: Node) -> tuple[Node, NamedTile | None]:
-        """An operand in shared memory, and the row that it begins at if not the first."""
-        if node in self.staged:
-            return self.staged[node]
-        home = self.known.get(node)
-        return self.kept(home if home is not None else self.at(node, self.layout_of(node))), None

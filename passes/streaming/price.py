@@ -29,9 +29,8 @@ from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.log import Log
 from stack.target import Cpu, Target, as_cpu, as_gpu
 
-ELEMENT = 13  # cycles for a vector of what lies between the products
 VISIBLE = 0.55  # of all panels, where positions limit them: a triangle and its border
-CORRECTION = 4  # cycles for a vector: load, multiply, add, store
+CORRECTION = 4  # instructions for a vector, each a cycle: load, multiply, add, store
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     between = 2 * sum(_bytes(d) for d in inner)
     between += 2 * sum(_bytes(d.args[1 - memory_side(d)]) for d in axes.wide)
     shared = math.prod(size for name, size in axes.sizes.items() if name != axes.column)
-    elements = shared * tiler.extent / cpu.lanes * ELEMENT
+    elements = shared * tiler.extent / cpu.lanes * cpu.score_cycles
     held = max(tiler.tile, cpu.lanes)  # a register that is not full takes as long
     fill = tiler.programs * held / shared * COLUMN_COST[held // cpu.lanes]
     panels = tiler.programs * math.ceil(tiler.extent / tiler.step)

@@ -32,7 +32,7 @@ from stack.passes.training.joint import Joint, is_in_memory, reads_memory
 from stack.passes.training.min_cut import INFINITE
 from stack.rewrite.group import bytes_of, estimate
 
-RATE = 16.0  # scalar operations outside of products in the time of one byte
+RATE = 16.0  # scalar operations in the time of one byte: of no target, joint graphs come before it
 MAPPED = ("elementwise", "movement")
 
 

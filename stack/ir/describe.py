@@ -13,7 +13,7 @@ from stack.ir.builder import Builder, param
 from stack.ir.node import Block, Node
 from stack.ir.ops import LEVELS, OPS, OpDef, rule_of
 from stack.ir.printer import print_node
-from stack.ir.types import BF16, F32, TensorType, tensor
+from stack.ir.types import TensorType, tensor
 
 Row = dict[str, Any]
 _b = Builder()
@@ -76,11 +76,6 @@ EXAMPLES: dict[str, Callable[[], Node]] = {
     ),
     "conv": lambda: _b.conv(
         param("x", tensor("f32", 1, 4, 9)), param("w", tensor("f32", 6, 2, 3)), **_window, groups=2
-    ),
-    "mma": lambda: _b.mma(
-        *(param(n, TensorType(BF16, (16, 16), "tile")) for n in "ab"),
-        param("c", TensorType(F32, (16, 16), "tile")),
-        rule="m k, k n -> m n",
     ),
     "item": lambda: _b.item(_b.sort(_x, _x, axis=1, num_keys=1, descending=False), index=1),
     "call": lambda: _b.call(_x, name="layer", blocks=_body),

@@ -24,7 +24,7 @@ from stack.ir.tensor_ops import common_shape, elementwise_rule, result_type
 from stack.ir.types import BOOL, TensorType, TupleType, Type
 
 KERNEL_LEVELS = frozenset({"tile", "loop"})
-LOOP_KINDS = ("grid", "parallel", "serial", "unroll", "vector", "warp", "lane", "branch")
+LOOP_KINDS = ("grid", "parallel", "serial", "unroll", "vector", "branch")
 MEMORY = ("global", "shared", "local")
 
 

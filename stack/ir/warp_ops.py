@@ -1,17 +1,12 @@
 """Ops of the loop level that a GPU's warps and copy engine carry out.
 
-A kernel for a GPU is loops of kind grid, inside of them loops of kind warp and serial loops, inside
-of warp loops those of kind lane. Iterations of grid, warp and lane loops run at the same time:
-what one of them stores, another reads only after the loop. So a sequence of warp loops is a
-sequence of phases with barriers between them, and running everything in order means the same.
+A kernel for a GPU is loops of kind grid, with serial loops inside of them. Iterations of grid loops
+run at the same time: what one of them stores, another does not read.
 
-Directly inside of the grid, a value with the axes warp and lane first lies across the threads of
-the block, and each thread holds the rest of it in registers. `shuffle` moves it from lane to lane,
-`mma_sync` is a matrix instruction on it. `warpgroup_mma` is one of four warps together, which read
-shared memory and go on before it is done: `warpgroup_wait` ends that.
-
-Directly inside of a warp loop, tiles of two axes lie in the registers of all lanes, and `mma` is a
-matrix instruction. Memory `in local` whose first axes are the warp, or warp and lane, is registers.
+A value with the axes warp and lane first lies across the threads of the block, and each thread
+holds the rest of it in registers. `shuffle` moves it from lane to lane, `mma_sync` is a matrix
+instruction on it. `warpgroup_mma` is one of four warps together, which read shared memory and go
+on before it is done: `warpgroup_wait` ends that.
 """
 
 from __future__ import annotations
@@ -20,12 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from stack.ir.axes import Rule, parse_rule
 from stack.ir.dim import Dim, mul
 from stack.ir.kernel_ops import MEMORY
 from stack.ir.node import Node
 from stack.ir.ops import OpDef, Site, define
-from stack.ir.space import einsum_text
 from stack.ir.tensor_ops import result_type
 from stack.ir.types import TensorType, Type
 
@@ -39,27 +32,6 @@ VECTOR_BYTES = 16  # that one access of a thread moves at most
 COPIES = (4, 8, VECTOR_BYTES)  # bytes that an asynchronous copy moves at once
 SECTOR_BYTES = 32  # that memory is written in
 LINE_BYTES = 128  # of the cache; pieces of rows of shared memory are swizzled up to here
-
-
-def _mma_infer(site: Site) -> Type:
-    a, b, c = (arg.tensor for arg in site.args)
-    rule = parse_rule(site.attrs["rule"])
-    (shape,) = rule.output_shapes([a.shape, b.shape])
-    if a.dtype != b.dtype or a.dtype.kind != "f" or c.dtype.kind != "f":
-        raise site.fail("multiplies floats of one type and adds to floats")
-    if shape != c.shape or c.space != "tile":
-        raise site.fail(f"the product is {shape}, the sums are {c}")
-    return c
-
-
-def _run_mma(space: Any, node: Node, run: Any, a: Any, b: Any, c: Any) -> Any:
-    text = einsum_text(parse_rule(node.attrs["rule"]))
-    return c + np.einsum(text, a.astype(c.dtype), b.astype(c.dtype))
-
-
-def _mma_rule(node: Node) -> Rule:
-    product = parse_rule(node.attrs["rule"])
-    return Rule((*product.inputs, *product.outputs), product.outputs)
 
 
 def copy_parts(node: Node) -> tuple[list[Node], list[Node], Node | None]:
@@ -315,24 +287,10 @@ define(
 )
 define(
     OpDef(
-        "mma",
-        "c + a @ b by an axis rule, on the tiles of one warp",
-        "contraction",
-        _mma_infer,
-        rule=_mma_rule,
-        evaluate=_run_mma,
-        flops=2,
-        attrs=("rule: str",),
-        arity=3,
-        levels=LOOP_LEVEL,
-    )
-)
-define(
-    OpDef(
         "async_copy",
         "copy `lanes` elements along the last axes without waiting, zeros where the mask is false;"
-        " across the threads, so many at a time of what indices name. The copies of one lane loop,"
-        " or of all threads, are a group",
+        " across the threads, so many at a time of what indices name. The copies of all threads are"
+        " a group",
         "memory",
         _copy_infer,
         evaluate=_run_copy,

@@ -32,7 +32,7 @@ class Rules:
         bindings: of each kind of axis, what its splits may be bound to, outermost first.
         axes: likewise, of axes by name, where they differ from their kind.
         free: axes whose blocks need not be powers of two, only multiples of `units`.
-        units: the least block of an axis.
+        units: the least block of an axis, where it is split first.
         most: the largest block of an axis.
         options: those that it follows.
         words: what may stand in its place.
@@ -101,7 +101,7 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
             known = ", ".join(allowed) or "nothing"
             return f"{shown}: a {axis.kind} axis of this kernel is bound to {known}"
         for block in filter(None, (split.block, split.tail)):
-            why = _why_no_block(axis, block, rules)
+            why = _why_no_block(axis, block, rules, 1 if outer else rules.units.get(axis.name, 1))
             if why:
                 return why
         if split.tail and split.binding != "grid":
@@ -117,11 +117,11 @@ def _why_not_split(axis: Axis, splits: Sequence[Split], rules: Rules) -> str:
     return ""
 
 
-def _why_no_block(axis: Axis, block: int, rules: Rules) -> str:
+def _why_no_block(axis: Axis, block: int, rules: Rules, unit: int) -> str:
     is_free = axis.name in rules.free
     if not is_free and block & (block - 1):
         return f"a block of {block} is no power of two"
-    unit, most = rules.units.get(axis.name, 1), rules.most.get(axis.name, 0)
+    most = rules.most.get(axis.name, 0)
     if block < unit:
         return f"a block of {block}, the least is {unit}"
     if is_free and block % unit:

@@ -110,6 +110,15 @@ class Schedule:
         """The splits of one axis, outermost first."""
         return tuple(s for s in self.splits if s.axis == axis)
 
+    def bound(self, *bindings: str) -> tuple[Split, ...]:
+        """The splits of some bindings, outermost first."""
+        return tuple(s for s in self.splits if s.binding in bindings)
+
+    @property
+    def is_by_threads(self) -> bool:
+        """Whether it says what single threads compute of a product."""
+        return bool(self.bound("lane", "unroll"))
+
     def block(self, axis: str, default: int = 0) -> int:
         """The outermost block of an axis; `default` where it is not split."""
         found = self.of(axis)

@@ -49,6 +49,7 @@ class Target:
 PRODUCTS = {
     "half": "of 16-bit floats",
     "single": "of 32-bit floats, multiplied exactly",
+    "fma": "of what threads multiply by themselves, as 32-bit floats; wider ones in less depth",
     "tf32": "of 32-bit floats that are rounded to TF32",
     "reading": "of 16-bit floats, where what follows reads another array and holds many values",
     "tail": "of 16-bit floats, behind the whole waves of a large tile",
@@ -84,6 +85,10 @@ class Gpu(Target):
     shared_bytes: int = number("B", 1 << 12, 1 << 24, "shared memory of a block, at most")
     latency: float = number("s", 1e-8, 1e-3, "a wait for memory that is busy")
     stream_share: float = number("", 0.01, 1, "of bf16_rate, in a stream: softmax lies between")
+    few_rows_share: float = number("", 0.01, 1, "of a product's rate, in a stream of few rows")
+    readers: float = number("", 0.1, 64, "streams of a processor that reach memory_rate together")
+    slots: int = number("", 1, 64, "streams of a processor that read at a time")
+    reducers: int = number("", 1, 64, "reductions of a processor that reach memory_rate together")
     lone_share: float = number("", 0.01, 1, "of its rate that a tile made for two reaches alone")
     across_share: float = number("", 0.01, 1, "of a product's rate whose lines lie across, in TF32")
     piece_share: float = number("", 0.01, 1, "of memory_rate, of what is shorter than a line")
@@ -113,6 +118,9 @@ class Cpu(Target):
     cores: int = number("", 1, 1 << 12, "threads that the work should divide among")
     clock: float = number("Hz", 1e7, 1e11, "cycles, under vector work")
     vector_bytes: int = number("B", 4, 1 << 12, "a vector register")
+    score_cycles: float = number(
+        "", 0.5, 1000, "cycles of a vector between the products of attention"
+    )
     fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from what threads share")
 
     @property

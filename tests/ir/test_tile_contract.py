@@ -44,8 +44,8 @@ PUT = "store(%a, %row, %i, 0:i64) : f32[5, 7] in global"
 # the parts of the text that change, and what the error tells
 BROKEN: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
     "kind of a loop": (
-        {'kind="serial"': 'kind="lane"'},
-        ("model.py:4", "%grown = loop", "of kind grid, serial, branch, not lane"),
+        {'kind="serial"': 'kind="unroll"'},
+        ("model.py:4", "%grown = loop", "of kind grid, serial, branch, not unroll"),
     ),
     "grid loop that carries a value": (
         {'kind="serial"': 'kind="grid"'},

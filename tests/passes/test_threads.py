@@ -308,7 +308,7 @@ func @main(%x: f32[8]) -> (f32[8]) at tensor {
 
 def test_what_is_no_kernel_of_blocks_goes_to_a_library_and_says_why() -> None:
     build, specs = next(c for c in CASES if c[0].__name__ == "scatter_rows")
-    result = Pipeline("tile_gpu,blocks,library,distribute_gpu").run(program(group_of(build, specs)))
+    result = Pipeline("blocks,library,distribute_gpu").run(program(group_of(build, specs)))
     (node,) = (n for n in result.func.nodes if n.op == "fusion")
     assert node.attrs["kind"] == "library"
 

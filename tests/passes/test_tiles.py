@@ -44,6 +44,7 @@ def test_a_tile_is_a_schedule(tile: Tile) -> None:
 WHICH = {
     "half": (Product(4096, 4096, 4096), BF16),
     "single": (Product(4096, 4096, 4096), F32),
+    "fma": (Product(4096, 4096, 4096, by_threads=True), F32),
     "tf32": (Product(4096, 4096, 4096, rounds=True), F32),
     "reading": (Product(4096, 4096, 4096, reads=True, work=20), BF16),
     "tail": (Product(4096, 9216, 4096), BF16),

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 
 from stack.cli import main
-from stack.demos.gemm_ladder import LADDER, Rung, kernel_of, lowered, matmul
+from stack.demos.gemm_ladder import LADDER, kernel_of, lowered, matmul
 from stack.errors import KernelRefused, UsageError
 from stack.ir import Builder, Func, Node, param, parse, tensor, verify
 from stack.ir.data import round_bf16
 from stack.ir.node import walk
 from stack.passes.blocking.policies import block_policy
-from stack.passes.distribute_gpu import distribute_gpu_kernel
 from stack.passes.schedule import WriteSchedules
 from stack.rewrite import Pipeline
 from stack.schedule import (
@@ -28,7 +27,6 @@ from stack.schedule import (
     named_schedules,
     schedules_of,
     why_illegal,
-    with_schedules,
 )
 from stack.target import as_gpu, load
 
@@ -386,9 +384,9 @@ def test_what_is_a_librarys_has_no_schedule() -> None:
         Pipeline("schedule{loops=gpu}").run(func)
 
 
-def staged(text: str, dtype: str = "bf16") -> Node:
+def threaded(text: str, dtype: str = "bf16") -> Node:
     func = product(dtype=dtype)
-    passes = "schedule{loops=warps},tile_gpu,distribute_gpu"
+    passes = "schedule{loops=warps},blocks,distribute_gpu"
     given = {name_of(func): text}
     (made,) = Pipeline(passes).run(func, target=load("sm_80"), schedules=given).func.nodes
     assert made.attrs["level"] == "loop"
@@ -401,37 +399,44 @@ def memories(node: Node) -> set[tuple[object, ...]]:
 
 def test_a_product_of_warps_follows_its_schedule() -> None:
     pad = 8
-    assert {(2, 64, 32 + pad), (2, 16, 36)} <= memories(staged("m=64 n=64 stages=2 warps=2"))
-    assert {(64, 32 + pad), (8, 16, 20)} <= memories(staged("m=64 n=64 stages=1 warps=8"))
-    assert {(4, 32, 32 + pad), (4, 128, 32 + pad)} <= memories(staged("m=32 n=128 stages=4"))
+    assert {(2 * 64, 32 + pad), (2 * 32, 64 + pad)} <= memories(threaded("m=64 n=64 k=32 stages=2"))
+    assert (64, 32 + pad) in memories(threaded("m=64 n=64 k=32 stages=1"))
+    assert {(4 * 32, 16 + pad)} <= memories(threaded("m=32 n=128 k=16 stages=4"))
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("m=48 n=32 warps=4", "warps=4: no grid of as many divides 48 x 32 sums"),
+        ("m=48 n=32", "axis m: a block of 48 is no power of two"),
         ("m=128 n=128 stages=40", "bytes of shared memory, and a program has"),
-        ("n=64 m=64", "programs along n, m; the order of this kernel is m, n"),
         ("m=256 n=256", "65536 registers for sums, and a program has 32768"),
-        ("persistent", "persistent: this kernel has no such choice"),
-        ("k=64", "axis k: 64@serial, and this kernel has 32"),
-        ("m=32 m=2@lane n=8", "axis m: 2@lane, and this kernel has 1"),
-        ("m=128 m=4@unroll n=128", "axis m: 4@unroll, and this kernel has 8"),
-        ("n=32 n=1@lane stages=2", "warps and stages are of products that are staged"),
-        ("m=1 n=32", "blocks of m=1, n=32, k=32 cannot be staged: its product goes through add"),
+        ("m=32 m=2@lane n=16", "axis m: m=2@lane, and a lane has 1"),
+        ("m=16 m=1@lane n=16", "axis m: a block of 16 for 32 lanes"),
+        ("m=128 m=1@lane n=128 n=1@lane", "n=1@lane: lanes go along axis m alone, a sum each"),
+        ("m=128 m=4@unroll n=128 n=2@unroll", "it takes 2048 threads, and a program has 1024"),
+        (
+            "m=128 m=8@unroll n=128 n=8@unroll warps=4",
+            "warps=4: 128 x 128 sums take 8 with 64 each",
+        ),
+        ("m=8@unroll n=128", "axis m: a block of 8, the least is 16"),
     ],
 )
 def test_a_schedule_that_does_not_fit_warps(text: str, why: str) -> None:
     with pytest.raises(UsageError, match=why):
-        staged(text)
+        threaded(text)
 
 
-def test_a_product_that_cannot_be_staged_has_the_schedule_of_blocks() -> None:
-    """What `tile_gpu` would refuse is asked before: nothing takes a schedule away."""
+def test_what_single_threads_do_is_not_for_triton() -> None:
+    func = product()
+    with pytest.raises(UsageError, match="1@lane: a parallel axis of this kernel is bound to grid"):
+        Pipeline("schedule").run(func, schedules={name_of(func): "m=32 m=1@lane n=32"})
+
+
+def test_lines_have_the_schedule_of_blocks() -> None:
     b, x, w = Builder(), param("x", tensor("f32", 1, 512)), param("w", tensor("f32", 1024, 512))
     dot = b.dot(x, w, rule="m k, n k -> m n")
     func = Pipeline("fuse").run(b.func("main", [x, w], [dot])).func
-    passes, name = "schedule{loops=warps},tile_gpu,blocks", name_of(func)
+    passes, name = "schedule{loops=warps},blocks", name_of(func)
     (made,) = Pipeline(passes).run(func, schedules={name: "n=16 k=64"}).func.nodes
     loads = {tuple(n.shape) for _, n in walk(made.blocks[0]) if n.op == "load"}
     assert (16, 64) in loads
@@ -439,18 +444,16 @@ def test_a_product_that_cannot_be_staged_has_the_schedule_of_blocks() -> None:
         Pipeline(passes).run(func, schedules={name: "k=100"})
 
 
-@pytest.mark.parametrize("rung", LADDER, ids=lambda rung: rung.name)
-def test_the_ladder_is_a_walk_of_schedules(rung: Rung) -> None:
-    """Each rung is what the pass makes of it when it is told its name."""
-    func = matmul(256, 256, 64)
-    made = lowered(rung, func)
-    (tile,) = (
-        Pipeline("schedule{loops=warps},tile_gpu")
-        .run(func, target=load("sm_80"), schedules={"c": rung.schedule})
-        .func.nodes
-    )
-    named = distribute_gpu_kernel(with_schedules(tile, ()), rung.name)
-    assert kernel_of(made).blocks[0] == named.blocks[0]
+def test_how_many_sums_a_thread_has() -> None:
+    """A layout has one register for each sum of a thread, in the axes of its tile."""
+    found = {r.name: sums_of(kernel_of(lowered(r, matmul(256, 256, 512)))) for r in LADDER[:4]}
+    assert found["naive"] == found["coalesced"] == found["shared"] == (32, 32, 1, 1)
+    assert found["register"] == (8, 32, 8, 8)
+
+
+def sums_of(kernel: Node) -> tuple[object, ...]:
+    """The warps, lanes and registers that the sums of a product lie in."""
+    return next(tuple(n.shape) for _, n in walk(kernel.blocks[0]) if n.op == "fma")
 
 
 # ---- rows

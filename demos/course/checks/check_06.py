@@ -12,7 +12,7 @@ def _block(text: str) -> dict[str, int]:
 
 
 def _ops(text: str) -> set[str]:
-    func = lowered(Rung("yours", text, ""), matmul(256, 256, 128))
+    func = lowered(Rung("yours", text, ""), matmul(256, 256, 512))
     return {node.op for _, node in walk(func.body)}
 
 
@@ -40,4 +40,4 @@ def check_tensor(student: Any) -> None:
     block = _block(text)
     assert block == {"m@grid": 64, "n@grid": 128, "k@serial": 32}, block
     assert "stages=2" in text
-    assert "mma" in _ops(text), "no tensor core takes part"
+    assert "mma_sync" in _ops(text), "no tensor core takes part"

@@ -15,8 +15,9 @@ for rung in LADDER:
 
 # %% [markdown]
 # Begin at the bottom. `m=32@grid` cuts the rows into blocks of the grid, `m=1@lane` gives each
-# lane of a warp one row. Lanes that go down a column read 32 rows at once, from 32 places in
-# memory. `coalesced` turns that: lanes go along a row, and one access serves a warp.
+# lane of a warp one row: values have the axes warp and lane first. Lanes that go down a column
+# read 32 rows at once, from 32 places in memory. `coalesced` turns that: lanes go along a row,
+# and one access serves a warp.
 
 # %%
 naive, coalesced = (lowered(rung, matmul(64, 64, 64)) for rung in LADDER[:2])
@@ -31,10 +32,10 @@ print(coalesced)
 # loads for 64 multiplications. `tensor` hands products of small tiles to the tensor cores.
 # `pipelined` copies the blocks of later steps while this one is multiplied.
 #
-# The kinds of loops and of memory tell the rungs apart; here they are counted.
+# What multiplies and what brings operands tell the rungs apart; here they are counted.
 
 # %%
-COUNTED = ("mma", "copy_async", "barrier", "alloc", "loop", "load", "store")
+COUNTED = ("fma", "mma_sync", "load_matrix", "async_copy", "alloc", "loop", "load", "store")
 
 
 def counts(func):
@@ -43,7 +44,7 @@ def counts(func):
 
 
 for rung in LADDER:
-    print(f"{rung.name:10}", counts(lowered(rung, matmul(256, 256, 128))))
+    print(f"{rung.name:10}", counts(lowered(rung, matmul(256, 256, 512))))
 
 # %% [markdown]
 # Each rung means the same product: the interpreter runs it on a small one, with sizes that no

@@ -10,6 +10,7 @@ from cuda_emulator import COMPILER, emulate
 from gpu_cases import (
     EPILOGUES,
     PRODUCTS,
+    RUNGS,
     TOLERANCE,
     TURNED,
     Build,
@@ -27,7 +28,6 @@ from rounding_cases import chain, in_f32, numbers
 
 from stack.backends.cuda import BACKEND
 from stack.ir import Node
-from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.run.compile import lower
 from stack.run.record import Run
 
@@ -35,7 +35,6 @@ pytestmark = pytest.mark.skipif(COMPILER is None, reason="needs g++")
 NO_BLOCKS = ("scatter_rows", "scatter_set", "running_max_back")  # a library does them
 ROWS = [c for c in CASES if c[0].__name__ not in NO_BLOCKS]
 RULE = "m k, k n -> m n"
-SIDES = {"naive": (32, 8), "coalesced": (8, 32), "shared": (16, 16)}
 
 
 def compare(group: Node, arrays: list[np.ndarray], dtype: str, folder: Path) -> None:
@@ -88,32 +87,39 @@ def test_long_products_of_f32_round_little(
     assert np.sqrt((errors**2).mean()) < 6
 
 
-@pytest.mark.parametrize("product", list(SCHEDULES))
-def test_every_rung_of_the_ladder(product: str, rng: np.random.Generator, tmp_path: Path) -> None:
-    rule, first, second = RULE, (33, 72), (72, 24)
+@pytest.mark.parametrize("rung", list(RUNGS))
+def test_every_rung_of_the_ladder(rung: str, rng: np.random.Generator, tmp_path: Path) -> None:
+    rule, first, second = RULE, (33, 264), (264, 24)
     arrays = [floats(s, "bf16", rng) for s in (first, second)]
-    sides = SIDES.get(product, (32, 32))
-    kernel = gpu_kernel(product_of(rule, first, second, "bf16"), product, *sides)
+    kernel = gpu_kernel(product_of(rule, first, second, "bf16"), RUNGS[rung], "sm_80")
     (found,) = emulate(kernel, arrays, tmp_path)
     assert_near(found, einsum(rule, *arrays), "bf16")
 
 
-@pytest.mark.parametrize(
-    ("product", "dtype"),
-    [("tensor", "f16"), ("pipelined", "f16"), ("pipelined", "f32"), ("pipelined", "f64")],
-)
+@pytest.mark.parametrize(("stages", "dtype"), [(1, "f16"), (3, "f16"), (3, "f32"), (3, "f64")])
 @pytest.mark.parametrize("rule", ["m k, n k -> m n", "k m, k n -> m n", "k m, n k -> m n"])
 def test_both_orders_of_both_operands(
-    rule: str, product: str, dtype: str, rng: np.random.Generator, tmp_path: Path
+    rule: str, stages: int, dtype: str, rng: np.random.Generator, tmp_path: Path
 ) -> None:
-    sizes = {"m": 40, "n": 48, "k": 72}
+    sizes = {"m": 20, "n": 40, "k": 264}
     first, second = (
         tuple(sizes[n] for n in part.split()) for part in rule.split(" -> ")[0].split(",")
     )
     arrays = [floats(s, dtype, rng) for s in (first, second)]
-    kernel = gpu_kernel(product_of(rule, first, second, dtype), product, 48, 64)
+    told = f"m=32 n=64 k=16 stages={stages}"
+    kernel = gpu_kernel(product_of(rule, first, second, dtype), told, "sm_80")
     (found,) = emulate(kernel, arrays, tmp_path)
     assert_near(found, einsum(rule, *arrays), dtype)
+
+
+def test_products_of_integers_wrap_as_they_do_elsewhere(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    first, second = (rng.integers(-(2**31), 2**31, s).astype(np.int32) for s in ((9, 40), (40, 33)))
+    (found,) = emulate(
+        gpu_kernel(product_of(RULE, first.shape, second.shape, "i32")), [first, second], tmp_path
+    )
+    np.testing.assert_array_equal(found, first @ second)
 
 
 @pytest.mark.slow
@@ -150,12 +156,13 @@ def test_a_missing_wait_shows(
         import dataclasses
 
         source = real(*args, **named)  # pyright: ignore[reportArgumentType]
-        return dataclasses.replace(source, text=source.text.replace("copies_wait<1>();", ""))
+        return dataclasses.replace(source, text=source.text.replace("copies_wait<2>();", ""))
 
     monkeypatch.setattr(cuda_emulator, "print_kernel", broken)
-    rule, first, second = "m k, k n -> m n", (32, 72), (72, 32)
+    rule, first, second = "m k, k n -> m n", (32, 264), (264, 32)
     arrays = [floats(s, "bf16", rng) for s in (first, second)]
-    (found,) = emulate(gpu_kernel(product_of(rule, first, second, "bf16")), arrays, tmp_path)
+    kernel = gpu_kernel(product_of(rule, first, second, "bf16"), "m=32 n=32 k=16 stages=3", "sm_80")
+    (found,) = emulate(kernel, arrays, tmp_path)
     with pytest.raises(AssertionError):
         assert_near(found, einsum(rule, *arrays), "bf16")
 

@@ -10,6 +10,7 @@ from executed import is_sound
 from gpu_cases import (
     EPILOGUES,
     PRODUCTS,
+    RUNGS,
     TURNED,
     Build,
     Shape,
@@ -26,13 +27,11 @@ from kernel_cases import CASES, Spec, group_of, program, random_array, softmax
 from stack.backends.cuda import nvrtc
 from stack.backends.cuda.printer import print_kernel
 from stack.ir import DTYPES, Node, TupleType, parse
-from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.run.compile import compile_func
 
 pytestmark = pytest.mark.gpu
 NO_BLOCKS = ("scatter_rows", "scatter_set", "running_max_back")  # a library does them
 ROWS = [c for c in CASES if c[0].__name__ not in NO_BLOCKS]
-SIDES = {"naive": (32, 8), "coalesced": (8, 32), "shared": (32, 32)}
 
 
 def on_gpu(kernel: Node, arrays: list[np.ndarray]) -> list[np.ndarray]:
@@ -138,15 +137,15 @@ def test_large_products(
     assert_near(found, einsum(rule, *arrays), dtype)
 
 
-@pytest.mark.parametrize("product", list(SCHEDULES))
+@pytest.mark.parametrize("rung", list(RUNGS))
 @pytest.mark.parametrize("shape", [(33, 24, 40), (256, 384, 512), (130, 136, 72)])
 def test_every_rung_of_the_ladder(
-    product: str, shape: tuple[int, int, int], rng: np.random.Generator
+    rung: str, shape: tuple[int, int, int], rng: np.random.Generator
 ) -> None:
     m, n, k = shape
     arrays = [floats(s, "bf16", rng) for s in ((m, k), (k, n))]
     group = product_of("m k, k n -> m n", (m, k), (k, n), "bf16")
-    kernel = gpu_kernel(group, product, *SIDES.get(product, (128, 128)))
+    kernel = gpu_kernel(group, RUNGS[rung], "sm_80")
     (found,) = on_gpu(kernel, arrays)
     assert_near(found, einsum("m k, k n -> m n", *arrays), "bf16")
 
@@ -224,7 +223,7 @@ def test_the_ladder_runs(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> N
     path = tmp_path / "ladder.json"
     assert main(["--size", "1024", "--table", "--rounds", "3", "--json", str(path)]) == 0
     rows = json.loads(path.read_text())["rows"]
-    assert [r["name"] for r in rows] == [*SCHEDULES, "cublas"]
+    assert [r["name"] for r in rows] == [*RUNGS, "cublas"]
     assert all(r["ms"] > 0 for r in rows)
 
 

@@ -11,6 +11,7 @@ import pytest
 from gpu_cases import (
     EPILOGUES,
     PRODUCTS,
+    RUNGS,
     TURNED,
     Build,
     Shape,
@@ -33,7 +34,6 @@ from stack.errors import KernelRefused, StackError, UsageError
 from stack.ir import DTYPES, Builder, Func, Node, param, parse, tensor
 from stack.ir.elementwise_ops import BINARY, COMPARE, UNARY
 from stack.ir.node import walk
-from stack.passes.distribute_gpu import PRODUCTS as SCHEDULES
 from stack.rewrite import Pipeline
 from stack.run.cache import Cache
 from stack.run.compile import build
@@ -116,17 +116,16 @@ def test_epilogues(build: Build, shapes: list[Shape], dtype: str) -> None:
     assert compiled(gpu_kernel(epilogue_of(build, shapes, dtype))).stack == 0
 
 
-@pytest.mark.parametrize("product", list(SCHEDULES))
-def test_every_rung_keeps_its_sums_in_registers(product: str) -> None:
+@pytest.mark.parametrize("rung", list(RUNGS))
+def test_every_rung_keeps_its_sums_in_registers(rung: str) -> None:
     group = product_of("m k, k n -> m n", (1024, 1024), (1024, 1024), "bf16")
-    sides = {"naive": (32, 8), "coalesced": (8, 32), "shared": (32, 32)}.get(product, (128, 128))
-    binary = compiled(gpu_kernel(group, product, *sides))
+    binary = compiled(gpu_kernel(group, RUNGS[rung], "sm_80"))
     assert (binary.stack, binary.spilled) == (0, 0)
     if find_tool("nvdisasm") is not None:
         sass = disassemble(binary.cubin, lambda *_: "")
-        assert ("HMMA" in sass) == (product in ("tensor", "pipelined"))
-        assert ("LDGSTS" in sass) == (product == "pipelined")
-        assert ("LDSM" in sass) == (product in ("tensor", "pipelined"))
+        assert ("HMMA" in sass) == (rung in ("tensor", "pipelined"))
+        assert ("LDGSTS" in sass) == (rung == "pipelined")
+        assert ("LDSM" in sass) == (rung in ("tensor", "pipelined"))
 
 
 @pytest.mark.parametrize("kind", ["f32", "f64", "i32", "i64", "u8", "u32", "bool"])

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from gpu_cases import gpu_kernel, product_of
+from gpu_cases import RUNGS, gpu_kernel, product_of
 from kernel_cases import group_of, layernorm, softmax
 
 from stack.backends.cuda.expressions import _COMPARE as COMPARE
@@ -23,7 +23,7 @@ def kernel_of(lines: str, memory: str = MEMORY, inputs: str = "%p0") -> Node:
     kind = memory.removesuffix(" in global")
     func = parse(f"""
 func @main(%x: {kind}) -> ({kind}) at tensor {{
-  %k = kernel(%x) {{level="loop", name="k"}} : {kind} {{({inputs}: {memory}, %o: {memory})
+  %k = kernel(%x) {{level="loop", name="k", warps=2}} : {kind} {{({inputs}: {memory}, %o: {memory})
 {lines}
   }}
   return %k
@@ -39,32 +39,20 @@ def text_of(lines: str) -> str:
 
 def exchange(second: str) -> str:
     """Every thread stores to shared memory, then reads at `second`."""
-    m = "f32[64] in shared"
+    i, f = "i32<2x32>", "f32<2x32>"
     return f"""
     %loop = loop(%o) {{kind="grid"}} : {MEMORY} {{(%block < 1, %o0: {MEMORY})
-      %s = alloc(%block) {{name="s"}} : {m}
-      %first = loop(%s) {{kind="warp"}} : {m} {{(%w < 2, %s0: {m})
-        %a = loop(%s0) {{kind="lane"}} : {m} {{(%l < 32, %s1: {m})
-          %wide = mul(%w, 32:i64) : i64[]
-          %t = add(%wide, %l) : i64[]
-          %v = load(%p0, %t) : f32[]
-          %st = store(%s1, %v, %t) : {m}
-          return %st
-        }}
-        return %a
-      }}
-      %second = loop(%o0) {{kind="warp"}} : {MEMORY} {{(%w2 < 2, %o1: {MEMORY})
-        %b = loop(%o1) {{kind="lane"}} : {MEMORY} {{(%l2 < 32, %o2: {MEMORY})
-          %wide2 = mul(%w2, 32:i64) : i64[]
-          %t2 = add(%wide2, %l2) : i64[]
-          %back = sub(63:i64, %t2) : i64[]
-          %v2 = load({second}, %back) : f32[]
-          %st2 = store(%o2, %v2, %t2) : {MEMORY}
-          return %st2
-        }}
-        return %b
-      }}
-      return %second
+      %s = alloc(%block) {{name="s"}} : f32[64] in shared
+      %w = iota() {{axis=0}} : {i}
+      %l = iota() {{axis=1}} : {i}
+      %wide = mul(%w, 32:i32) : {i}
+      %t = add(%wide, %l) : {i}
+      %v = load(%p0, %t) : {f}
+      %first = store(%s, %v, %t) : f32[64] in shared
+      %back = sub(63:i32, %t) : {i}
+      %v2 = load({second}, %back) : {f}
+      %st2 = store(%o0, %v2, %t) : {MEMORY}
+      return %st2
     }}
     return %loop
 """
@@ -76,21 +64,29 @@ def test_a_barrier_lies_between_phases_that_meet_and_nowhere_else() -> None:
 
 
 def test_a_loop_meets_its_own_last_turn() -> None:
-    kernel = gpu_kernel(product_of("m k, k n -> m n", (256, 256), (256, 256), "bf16"), "tensor")
-    text = print_kernel(kernel, "k").text
-    loop = text[text.index("for (int v_") :]
-    # once before the block of depth is replaced, once before it is read
-    assert text.count("__syncthreads();") == 2, text
-    assert loop.index("__syncthreads();") < loop.index("load_block")
+    group = product_of("m k, k n -> m n", (256, 512), (512, 256), "bf16")
+    text = print_kernel(gpu_kernel(group, "m=32 n=32 k=32 stages=1", "sm_80"), "k").text
+    turn = text[text.index("for (int v_") :].partition("store_run<2>")[0]
+    # once before the blocks of depth are replaced, once before they are read
+    assert turn.count("__syncthreads();") == 2, text
+
+
+def test_a_loop_that_only_reads_waits_once_before_it() -> None:
+    group = product_of("m k, k n -> m n", (256, 512), (512, 256), "f32")
+    text = print_kernel(gpu_kernel(group, RUNGS["register"]), "k").text
+    turn = text[text.index("for (int v_") :]
+    products = turn[turn.index("for (int v_", 1) :]
+    assert turn.count("__syncthreads();") == 2
+    assert "__syncthreads();" not in products
 
 
 def test_pipelined_products_have_one_barrier_for_each_block_of_depth() -> None:
     large = (2048, 2048)
-    kernel = gpu_kernel(product_of("m k, k n -> m n", large, large, "bf16"), "pipelined")
-    source = print_kernel(kernel, "k")
-    assert source.text.count("__syncthreads();") == 1
-    assert source.text.index("copies_wait<1>();") < source.text.index("__syncthreads();")
-    assert source.text.count("copies_commit();") == 3  # two blocks before the loop, one in it
+    group = product_of("m k, k n -> m n", large, large, "bf16")
+    source = print_kernel(gpu_kernel(group, RUNGS["pipelined"], "sm_80"), "k")
+    turn = source.text[source.text.index("copies_wait<2>();") :].partition("}\n  copies_wait")[0]
+    assert turn.count("__syncthreads();") == 1
+    assert source.text.count("copies_commit();") == 6  # of each operand, two ahead of the loop
     assert source.shared > 48 << 10
     assert source.static_shared == 0
 
@@ -147,43 +143,21 @@ def test_words_of_the_language_are_no_names() -> None:
     assert print_kernel(kernel_of(lines), "register").name == "register_kernel"
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        (('{kind="lane"}', '{kind="warp"}'), "warp loop directly inside of a warp loop"),
-        (('{kind="warp"}', '{kind="lane"}'), "lane loop directly inside of a block loop"),
-        (('{kind="warp"}', '{kind="parallel"}'), "parallel loop"),
-    ],
-)
-def test_loops_that_no_thread_runs_are_refused(change: tuple[str, str], why: str) -> None:
-    with pytest.raises(Unprintable, match=why):
-        text_of(exchange("%first").replace(*change))
-
-
-def test_registers_of_another_thread_are_refused() -> None:
-    m = "f32[2, 32] in local"
-
-    def lines(lane: str) -> str:
-        return f"""
-    %loop = loop(%o) {{kind="grid"}} : {MEMORY} {{(%block < 1, %o0: {MEMORY})
-      %s = alloc(%block) {{name="s"}} : {m}
-      %second = loop(%o0) {{kind="warp"}} : {MEMORY} {{(%w < 2, %o1: {MEMORY})
-        %b = loop(%o1) {{kind="lane"}} : {MEMORY} {{(%l < 32, %o2: {MEMORY})
-          %back = sub(31:i64, %l) : i64[]
-          %v = load(%s, %w, {lane}) : f32[]
-          %st = store(%o2, %v, %back) : {MEMORY}
-          return %st
-        }}
-        return %b
-      }}
-      return %second
-    }}
-    return %loop
+def test_loops_that_no_thread_runs_are_refused() -> None:
+    inner = """
+      %p = loop(%st2) {kind="parallel"} : f32[64] in global {(%i < 2, %o1: f32[64] in global)
+        return %o1
+      }
+      return %p
 """
+    text = exchange("%first").replace("      return %st2\n", inner)
+    with pytest.raises(Unprintable, match="parallel loop"):
+        text_of(text)
 
-    assert "s[0]" in text_of(lines("%l"))
-    with pytest.raises(Unprintable, match="out of reach"):
-        text_of(lines("%back"))
+
+def test_memory_that_no_thread_has_is_refused() -> None:
+    with pytest.raises(Unprintable, match="memory in local"):
+        text_of(exchange("%first").replace("in shared", "in local"))
 
 
 @pytest.mark.parametrize(
@@ -231,20 +205,14 @@ def test_ranges_and_divisors() -> None:
 def test_carried_values_move_on_all_at_once() -> None:
     text = text_of(f"""
     %loop = loop(%o) {{kind="grid"}} : {MEMORY} {{(%block < 1, %o0: {MEMORY})
-      %team = loop(%o0) {{kind="warp"}} : {MEMORY} {{(%w < 1, %o1: {MEMORY})
-        %lanes = loop(%o1) {{kind="lane"}} : {MEMORY} {{(%lane < 32, %o2: {MEMORY})
-          %x = load(%p0, %lane) : f32[]
-          %swap = loop(%x, 2.0:f32) {{kind="serial"}} : (f32[], f32[])
-          {{(%n < 3, %first: f32[], %second: f32[])
-            return %second, %first
-          }}
-          %a = item(%swap) {{index=0}} : f32[]
-          %st = store(%o2, %a, %lane) : {MEMORY}
-          return %st
-        }}
-        return %lanes
+      %x = load(%p0, 0:i64) : f32[]
+      %swap = loop(%x, 2.0:f32) {{kind="serial"}} : (f32[], f32[])
+      {{(%n < 3, %first: f32[], %second: f32[])
+        return %second, %first
       }}
-      return %team
+      %a = item(%swap) {{index=0}} : f32[]
+      %st = store(%o0, %a, 0:i64) : {MEMORY}
+      return %st
     }}
     return %loop
 """)

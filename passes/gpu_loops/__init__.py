@@ -1,1 +1,0 @@
-"""What `distribute_gpu` makes grids, warps and lanes of."""

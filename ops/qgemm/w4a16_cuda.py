@@ -1,0 +1,233 @@
+"""Weights of 4 bits and few rows of x, in CUDA C++: as fast as the weights can be read.
+
+Weights are the left operand of `mma.sync` m16n8k16, y^T = weight x^T: 16 rows of weights meet 8
+rows of x, so that a single row of x costs no more than eight. Each thread copies the 16 bytes that
+it will multiply itself, so that no copy waits for another thread: `STAGES` of them are always under
+way. What order a product adds k in is free as long as both sides agree; this one adds in the order
+in which codes come out of words without moving between threads.
+
+    bytes of a word    b0 b1 b2 b3,  a code in the low half (k) and the high (k + half a group)
+    word & 0x000f000f  the low codes of b0 and b2, each in the last bits of 16
+    | 0x43004300       the bf16 numbers 128 + code (0x6400: f16, 1024 + code)
+    - 136              value = code - 8, exact
+
+Blocks of a cluster share the sum over k of one tile, and add their parts by reading each other's
+shared memory: no workspace, no second launch, the same order at each call.
+
+What limits it: memory, 0.53 bytes for each weight. Unpacking takes 7 integer instructions and 4 of
+floats for 8 weights, 112 cycles of a scheduler for 16 x 128 of them, about half of what reading
+them takes. With more than 16 rows, products need sums that no longer fit beside copies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from stack.hosted.native import CudaFunction
+
+Tensor = torch.Tensor
+_BITS = {
+    torch.bfloat16: ("bf16", "0x43004300", "0x43084308"),
+    torch.float16: ("f16", "0x64006400", "0x64086408"),
+}
+
+SOURCE = """
+#define WARPS {warps}
+#define STAGES {stages}
+#define PARTS {parts}
+#define TILES {tiles}
+#define EIGHTS {eights}
+#define FIT {fit}
+constexpr int TALL = 16 * TILES * WARPS;
+
+__device__ inline unsigned shared_address(const void *at) {{
+  return unsigned(__cvta_generic_to_shared(at));
+}}
+
+__device__ inline void copy(void *to, const void *from, bool some) {{ // zeros where not `some`
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
+               :: "r"(shared_address(to)), "l"(from), "r"(some ? 16 : 0) : "memory");
+}}
+
+__device__ inline unsigned number(unsigned word) {{ // two codes to two values
+  unsigned made;
+  asm("{{ .reg .b32 held; lop3.b32 held, %1, 0x000f000f, %2, 0xea; sub.rn.{type}x2 %0, held, %3; }}"
+      : "=r"(made) : "r"(word), "n"({first}), "r"({middle}));
+  return made;
+}}
+
+__device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {{
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.{type}.{type}.f32 {{%0, %1, %2, %3}},"
+      " {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}}
+
+__device__ inline float widened(unsigned short bits) {{
+  float wide;
+  asm("cvt.f32.{type} %0, %1;" : "=f"(wide) : "h"(bits));
+  return wide;
+}}
+
+__device__ inline unsigned short narrowed(float wide) {{
+  unsigned short bits;
+  asm("cvt.rn.{type}.f32 %0, %1;" : "=h"(bits) : "f"(wide));
+  return bits;
+}}
+
+__device__ inline void meet() {{ // all threads of the cluster
+  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+}}
+
+// what another block of the cluster holds at this block's address
+__device__ inline float of_block(const float *at, unsigned block) {{
+  unsigned there;
+  float value;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(block));
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
+  return value;
+}}
+
+extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(32 * WARPS, {blocks})
+w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short *scales,
+      unsigned short *y, long long rows, long long columns, long long depth) {{
+  __shared__ uint4 ring[STAGES][TILES][2][32 * WARPS];
+  const int warp = threadIdx.x / 32, quad = threadIdx.x % 32 / 4, place = threadIdx.x % 4;
+  const int part = blockIdx.x % PARTS, corner = blockIdx.x / PARTS * TALL;
+  const int chunks = depth / 128, each = (chunks + PARTS - 1) / PARTS;
+  const int first = part * each, last = min(first + each, chunks);
+
+  // what a thread reads: of 16 rows of weights those at `quad` and 8 on, of 8 rows of x that one
+  const unsigned char *codes[TILES][2];
+  const unsigned short *steps[TILES][2], *near[EIGHTS];
+  for (int t = 0; t < TILES; t++)
+    for (int i = 0; i < 2; i++) {{
+      const long long own = corner + (warp * TILES + t) * 16 + 8 * i + quad;
+      codes[t][i] = packed + min(own, columns - 1) * (depth / 2) + place * 16;
+      steps[t][i] = scales + min(own, columns - 1) * (chunks / FIT);
+    }}
+  for (int e = 0; e < EIGHTS; e++) near[e] = x + (8 * e + quad) * depth + place * 16;
+
+  auto fetch = [&](int chunk) {{
+    for (int t = 0; t < TILES; t++)
+      for (int i = 0; i < 2; i++)
+        copy(&ring[chunk % STAGES][t][i][threadIdx.x], codes[t][i] + chunk * 64, chunk < last);
+    asm volatile("cp.async.commit_group;" ::: "memory");
+  }};
+  for (int i = 0; i < STAGES - 1; i++) fetch(first + i);
+
+  float sums[TILES][EIGHTS][4] = {{}};
+  for (int chunk = first; chunk < last; chunk++) {{
+    fetch(chunk + STAGES - 1);
+    float scale[TILES][2];
+    for (int t = 0; t < TILES; t++)
+      for (int i = 0; i < 2; i++) scale[t][i] = widened(steps[t][i][chunk / FIT]);
+    // low codes of a chunk meet x here, high ones half a group on
+    const int at = chunk / FIT * (128 * FIT) + chunk % FIT * 64;
+    asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+
+    float found[TILES][EIGHTS][4] = {{}};
+#pragma unroll
+    for (int two = 0; two < 2; two++) {{ // words, 8 neighbours of x
+      uint4 held[2][EIGHTS];
+      for (int high = 0; high < 2; high++)
+        for (int e = 0; e < EIGHTS; e++)
+          held[high][e] = 8 * e + quad < rows
+              ? *(const uint4 *)(near[e] + at + high * 64 * FIT + two * 8)
+              : make_uint4(0, 0, 0, 0);
+      for (int t = 0; t < TILES; t++) {{
+        uint2 words[2];
+        for (int i = 0; i < 2; i++)
+          words[i] = ((const uint2 *)&ring[chunk % STAGES][t][i][threadIdx.x])[two];
+        for (int one = 0; one < 2; one++)
+          for (int high = 0; high < 2; high++) {{
+            unsigned a[4];
+            for (int i = 0; i < 4; i++)
+              a[i] = number((&words[i % 2].x)[one] >> (4 * high + i / 2 * 8));
+            for (int e = 0; e < EIGHTS; e++) {{
+              const unsigned *four = &held[high][e].x + 2 * one;
+              const unsigned b[2] = {{__byte_perm(four[0], four[1], 0x5410),
+                                     __byte_perm(four[0], four[1], 0x7632)}};
+              multiply(found[t][e], a, b);
+            }}
+          }}
+      }}
+    }}
+    for (int t = 0; t < TILES; t++)
+      for (int e = 0; e < EIGHTS; e++)
+        for (int i = 0; i < 4; i++) sums[t][e][i] += found[t][e][i] * scale[t][i / 2];
+  }}
+
+  // parts of the sum: [row of x][row of weights]
+  asm volatile("cp.async.wait_all;" ::: "memory");
+  __syncthreads();
+  float *own = (float *)ring;
+  for (int t = 0; t < TILES; t++)
+    for (int e = 0; e < EIGHTS; e++)
+      for (int i = 0; i < 4; i++)
+        own[(8 * e + place * 2 + i % 2) * TALL + (warp * TILES + t) * 16 + i / 2 * 8 + quad] =
+            sums[t][e][i];
+  meet();
+  for (int at = part * 32 * WARPS + threadIdx.x; at < rows * TALL; at += PARTS * 32 * WARPS) {{
+    float sum = 0;
+    for (int i = 0; i < PARTS; i++) sum += of_block(own + at, i);
+    const long long row = at / TALL, column = corner + at % TALL;
+    if (column < columns) y[row * columns + column] = narrowed(sum);
+  }}
+  meet(); // nobody leaves while others read what it holds
+}}
+"""
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a product is cut up.
+
+    Attributes:
+        warps: of a block; each has `tiles` times 16 rows of weights.
+        stages: chunks of weights under way for each thread.
+        parts: blocks of a cluster that share a sum, 8 at most.
+        blocks: that a processor holds at a time.
+    """
+
+    warps: int
+    stages: int
+    parts: int
+    tiles: int = 1
+    blocks: int = 1
+
+
+def config_for(rows: int) -> Config:
+    """Warps enough to have 100 KiB under way in each processor."""
+    return Config(8, 4, 8, 1, 4 if rows <= 8 else 3)
+
+
+@cache
+def kernel(dtype: torch.dtype, config: Config, eights: int, fit: int) -> CudaFunction:
+    """For 8 `eights` rows of x, and groups of `fit` chunks."""
+    name, first, middle = _BITS[dtype]
+    source = SOURCE.format(
+        type=name, first=first, middle=middle, warps=config.warps, stages=config.stages,
+        parts=config.parts, tiles=config.tiles, blocks=config.blocks, eights=eights, fit=fit,
+    )  # fmt: skip
+    return CudaFunction(source, "w4a16")
+
+
+def w4a16(x: Tensor, packed: Tensor, scales: Tensor, config: Config | None = None) -> Tensor:
+    """`x [..., k]` with 16 rows at most, `packed [n, k / 2]`, `scales [n, groups]`, dense.
+
+    Groups are multiples of 128 weights.
+    """
+    (columns, groups), depth = scales.shape, x.shape[-1]
+    y = x.new_empty((*x.shape[:-1], columns))
+    rows = x.numel() // depth
+    if not y.numel():
+        return y
+    cut = config or config_for(rows)
+    blocks = -(-columns // (16 * cut.tiles * cut.warps)) * cut.parts
+    run = kernel(x.dtype, cut, -(-rows // 8), depth // groups // 128)
+    run(blocks, 32 * cut.warps, x, packed, scales, y, rows, columns, depth)
+    return y

@@ -34,25 +34,21 @@ _BITS = {
     torch.float16: ("f16", "0x64006400", "0x64086408"),
 }
 
-SOURCE = """
-#define WARPS {warps}
-#define STAGES {stages}
-#define PARTS {parts}
-#define TILES {tiles}
-#define EIGHTS {eights}
-#define FIT {fit}
-constexpr int TALL = 16 * TILES * WARPS;
-
+PTX = """
 __device__ inline unsigned shared_address(const void *at) {{
   return unsigned(__cvta_generic_to_shared(at));
 }}
 
-__device__ inline void copy(void *to, const void *from, bool some) {{ // zeros where not `some`
+__device__ inline void copy_async(void *to, const void *from, bool is_there) {{ // else zeros
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;"
-               :: "r"(shared_address(to)), "l"(from), "r"(some ? 16 : 0) : "memory");
+               :: "r"(shared_address(to)), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}}
+__device__ inline void copies_commit() {{ asm volatile("cp.async.commit_group;" ::: "memory"); }}
+template <int pending> __device__ inline void copies_wait() {{
+  asm volatile("cp.async.wait_group %0;" :: "n"(pending) : "memory");
 }}
 
-__device__ inline unsigned number(unsigned word) {{ // two codes to two values
+__device__ inline unsigned values_of(unsigned word) {{ // of the codes in bits 0 to 3 and 16 to 19
   unsigned made;
   asm("{{ .reg .b32 held; lop3.b32 held, %1, 0x000f000f, %2, 0xea; sub.rn.{type}x2 %0, held, %3; }}"
       : "=r"(made) : "r"(word), "n"({first}), "r"({middle}));
@@ -66,30 +62,33 @@ __device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const u
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }}
 
-__device__ inline float widened(unsigned short bits) {{
-  float wide;
-  asm("cvt.f32.{type} %0, %1;" : "=f"(wide) : "h"(bits));
-  return wide;
+__device__ inline float wide(unsigned short bits) {{
+  float made;
+  asm("cvt.f32.{type} %0, %1;" : "=f"(made) : "h"(bits));
+  return made;
 }}
-
-__device__ inline unsigned short narrowed(float wide) {{
-  unsigned short bits;
-  asm("cvt.rn.{type}.f32 %0, %1;" : "=h"(bits) : "f"(wide));
-  return bits;
+__device__ inline unsigned short narrow(float x) {{
+  unsigned short made;
+  asm("cvt.rn.{type}.f32 %0, %1;" : "=h"(made) : "f"(x));
+  return made;
 }}
 
 __device__ inline void meet() {{ // all threads of the cluster
   asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
 }}
-
-// what another block of the cluster holds at this block's address
-__device__ inline float of_block(const float *at, unsigned block) {{
+__device__ inline float held_by(unsigned block, const float *at) {{ // another of the cluster
   unsigned there;
   float value;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(at)), "r"(block));
   asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(there) : "memory");
   return value;
 }}
+"""
+
+SOURCE = """
+constexpr int WARPS = {warps}, STAGES = {stages}, PARTS = {parts}, TILES = {tiles};
+constexpr int EIGHTS = {eights}, FIT = {fit}; // eights of x's rows, chunks of a group
+constexpr int TALL = 16 * TILES * WARPS;
 
 extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(32 * WARPS, {blocks})
 w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short *scales,
@@ -114,8 +113,8 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
   auto fetch = [&](int chunk) {{
     for (int t = 0; t < TILES; t++)
       for (int i = 0; i < 2; i++)
-        copy(&ring[chunk % STAGES][t][i][threadIdx.x], codes[t][i] + chunk * 64, chunk < last);
-    asm volatile("cp.async.commit_group;" ::: "memory");
+        copy_async(&ring[chunk % STAGES][t][i][threadIdx.x], codes[t][i] + chunk * 64, chunk < last);
+    copies_commit();
   }};
   for (int i = 0; i < STAGES - 1; i++) fetch(first + i);
 
@@ -124,10 +123,10 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
     fetch(chunk + STAGES - 1);
     float scale[TILES][2];
     for (int t = 0; t < TILES; t++)
-      for (int i = 0; i < 2; i++) scale[t][i] = widened(steps[t][i][chunk / FIT]);
+      for (int i = 0; i < 2; i++) scale[t][i] = wide(steps[t][i][chunk / FIT]);
     // low codes of a chunk meet x here, high ones half a group on
     const int at = chunk / FIT * (128 * FIT) + chunk % FIT * 64;
-    asm volatile("cp.async.wait_group %0;" :: "n"(STAGES - 1) : "memory");
+    copies_wait<STAGES - 1>();
 
     float found[TILES][EIGHTS][4] = {{}};
 #pragma unroll
@@ -146,7 +145,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
           for (int high = 0; high < 2; high++) {{
             unsigned a[4];
             for (int i = 0; i < 4; i++)
-              a[i] = number((&words[i % 2].x)[one] >> (4 * high + i / 2 * 8));
+              a[i] = values_of((&words[i % 2].x)[one] >> (4 * high + i / 2 * 8));
             for (int e = 0; e < EIGHTS; e++) {{
               const unsigned *four = &held[high][e].x + 2 * one;
               const unsigned b[2] = {{__byte_perm(four[0], four[1], 0x5410),
@@ -162,7 +161,7 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
   }}
 
   // parts of the sum: [row of x][row of weights]
-  asm volatile("cp.async.wait_all;" ::: "memory");
+  copies_wait<0>();
   __syncthreads();
   float *own = (float *)ring;
   for (int t = 0; t < TILES; t++)
@@ -173,9 +172,9 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
   meet();
   for (int at = part * 32 * WARPS + threadIdx.x; at < rows * TALL; at += PARTS * 32 * WARPS) {{
     float sum = 0;
-    for (int i = 0; i < PARTS; i++) sum += of_block(own + at, i);
+    for (int i = 0; i < PARTS; i++) sum += held_by(i, own + at);
     const long long row = at / TALL, column = corner + at % TALL;
-    if (column < columns) y[row * columns + column] = narrowed(sum);
+    if (column < columns) y[row * columns + column] = narrow(sum);
   }}
   meet(); // nobody leaves while others read what it holds
 }}
@@ -209,7 +208,7 @@ def config_for(rows: int) -> Config:
 def kernel(dtype: torch.dtype, config: Config, eights: int, fit: int) -> CudaFunction:
     """For 8 `eights` rows of x, and groups of `fit` chunks."""
     name, first, middle = _BITS[dtype]
-    source = SOURCE.format(
+    source = (PTX + SOURCE).format(
         type=name, first=first, middle=middle, warps=config.warps, stages=config.stages,
         parts=config.parts, tiles=config.tiles, blocks=config.blocks, eights=eights, fit=fit,
     )  # fmt: skip

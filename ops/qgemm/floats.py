@@ -7,6 +7,7 @@ Microscaling Formats 1.0, 2023; NVIDIA, "Pretraining LLMs with NVFP4", 2025.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import stack.ops.qgemm.pack as pack
@@ -35,13 +36,27 @@ def _not_fp8(*types: TensorType, format: str, block: int = 128) -> str:
     return "" if k % 16 == 0 and n % 4 == 0 else "rows are not whole lines of 16 bytes"  # pyright: ignore
 
 
-def _kernel(name: str) -> tuple[Kernel]:
-    run = f"stack.ops.qgemm.fp8_triton:{name}"
-    return (Kernel("cuda", run, "triton", ("f32",), _not_fp8, capturable=True),)
+def _not_many_rows(x: TensorType, *others: TensorType, **attributes: Any) -> str:
+    rows = prod(map(int, x.shape[:-1]))
+    return _not_fp8(x, *others, **attributes) or (
+        "" if rows > 64 else f"{rows} rows of x leave half of a tile empty"
+    )
+
+
+def _kernels(name: str) -> tuple[Kernel, ...]:
+    found = ("gluon", _not_many_rows), ("triton", _not_fp8)
+    run = "stack.ops.qgemm.fp8_{}:{}"
+    return tuple(
+        Kernel("cuda", run.format(kind, name), kind, ("f32",), refuses, capturable=True)
+        for kind, refuses in found
+    )
 
 
 @op(
-    "qgemm.fp8", rule="... k, n k, ..., n -> ... n", reference=reference.fp8, kernels=_kernel("fp8")
+    "qgemm.fp8",
+    rule="... k, n k, ..., n -> ... n",
+    reference=reference.fp8,
+    kernels=_kernels("fp8"),
 )
 def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times a scale for each row and for each column.
@@ -57,7 +72,7 @@ def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     "qgemm.fp8_tensor",
     rule="... k, n k, , -> ... n",
     reference=reference.fp8_tensor,
-    kernels=_kernel("fp8_tensor"),
+    kernels=_kernels("fp8_tensor"),
 )
 def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times one scale each: `x_scale []`, `weight_scale []`.
@@ -72,7 +87,7 @@ def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     "qgemm.fp8_block",
     rule="... k, n k, ... g, h g -> ... n",
     reference=reference.fp8_block,
-    kernels=_kernel("fp8_block"),
+    kernels=_kernels("fp8_block"),
 )
 def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", block: int = 128):
     """x @ weight.T of 8-bit floats; `block` neighbours of x share a scale, squares of weight do.

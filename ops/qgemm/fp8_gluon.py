@@ -172,6 +172,11 @@ def fp8_kernel(
     )
 
 
+def config_for(is_blocked: bool) -> Config:
+    """The widest tile whose sums fit registers, and all stages that shared memory has."""
+    return Config(128, 6) if is_blocked else Config(256, 4)
+
+
 def _launched(
     x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, is_blocked: bool,
     config: Config | None, out: torch.dtype,
@@ -180,7 +185,7 @@ def _launched(
     y = torch.empty((*x.shape[:-1], columns), dtype=out, device=x.device)
     if not y.numel():
         return y
-    cut = config or (Config(128, 6) if is_blocked else Config(256, 4))
+    cut = config or config_for(is_blocked)
     layout, float8 = gl.NVMMASharedLayout(128, 8, 2), torch.float8_e4m3fn
     operands = [
         TensorDescriptor.from_tensor(t.view(float8).view(-1, depth), [size, BLOCK], layout)
@@ -211,3 +216,12 @@ def fp8(
 ) -> Tensor:  # fmt: skip
     """`x_scale [...]`, `weight_scale [n]` in f32."""
     return _launched(x, weight, x_scale, weight_scale, False, config, out)
+
+
+def fp8_tensor(
+    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, format: str = "e4m3",
+    config: Config | None = None, out: torch.dtype = torch.float32,
+) -> Tensor:  # fmt: skip
+    """`x_scale []`, `weight_scale []` in f32."""
+    rows = x_scale.expand(x.shape[:-1]).contiguous()
+    return fp8(x, weight, rows, weight_scale.expand(len(weight)).contiguous(), format, config, out)

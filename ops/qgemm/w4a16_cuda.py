@@ -113,7 +113,8 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
   auto fetch = [&](int chunk) {{
     for (int t = 0; t < TILES; t++)
       for (int i = 0; i < 2; i++)
-        copy_async(&ring[chunk % STAGES][t][i][threadIdx.x], codes[t][i] + chunk * 64, chunk < last);
+        copy_async(&ring[chunk % STAGES][t][i][threadIdx.x], codes[t][i] + chunk * 64,
+                   chunk < last);
     copies_commit();
   }};
   for (int i = 0; i < STAGES - 1; i++) fetch(first + i);

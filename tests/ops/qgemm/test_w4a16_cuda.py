@@ -5,16 +5,14 @@ from __future__ import annotations
 import ctypes
 import math
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
-sys.path.insert(0, str(Path(__file__).parents[2] / "backends" / "cuda"))
+pytest.importorskip("torch")
 
+import torch
 from cuda_emulator import COMPILER, HEADER
 
 from stack.hosted.native import missing_nvrtc
@@ -116,8 +114,6 @@ def test_it_compiles_for_hopper(rows: int, dtype: Any) -> None:
 
 
 def test_it_is_for_few_rows_in_groups_of_128() -> None:
-    bf16 = torch.bfloat16
-
     def why_not(rows: int, group: int) -> str:
         types = [TensorType(DTYPES[d], s) for d, s in (
             ("bf16", (rows, 1024)), ("u8", (64, 512)), ("bf16", (64, 1024 // group)),

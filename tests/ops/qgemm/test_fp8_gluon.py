@@ -1,0 +1,82 @@
+"""The Gluon kernel of 8-bit floats with many rows: code for Hopper, without a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("triton")
+
+import torch
+from triton.backends.compiler import GPUTarget
+from triton.compiler import compile as compile_kernel
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon._runtime import GluonASTSource
+
+from stack.ir.types import DTYPES, TensorType
+from stack.ops.qgemm import fp8 as fp8_rows
+from stack.ops.qgemm import fp8_block, fp8_gluon, fp8_tensor
+
+SHARED = 232448  # bytes that one program may have
+
+
+def compiled(is_blocked: bool) -> Any:
+    config, layout = fp8_gluon.config_for(is_blocked), gl.NVMMASharedLayout(128, 8, 2)
+    constants = {
+        "STAGES": config.stages, "GROUP": 8, "PROGRAMS": 132, "BLOCKED": is_blocked,
+    }  # fmt: skip
+    signature = dict.fromkeys(fp8_gluon.fp8_kernel.arg_names, "i32")
+    for name in signature:
+        if name.endswith("_ptr"):
+            signature[name] = "*fp32"
+    for name, rows in (("x_desc", fp8_gluon.HALF), ("w_desc", config.columns)):
+        signature[name] = f"tensordesc<fp8e4nv[{rows}, {fp8_gluon.BLOCK}],{layout!r}>"
+    source = GluonASTSource(
+        fp8_gluon.fp8_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
+    )
+    return compile_kernel(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
+
+
+@pytest.mark.parametrize("is_blocked", [True, False])
+def test_sums_of_a_block_are_added_while_the_next_one_is_multiplied(is_blocked: bool) -> None:
+    """With scales of rows there is nothing to add until the end."""
+    made = compiled(is_blocked)
+    text = made.asm["ptx"]
+    meanwhile = text.rpartition("wgmma.mma_async")[2].partition("wgmma.wait_group")[0]
+    assert ("fma.rn.f32" in meanwhile) == is_blocked
+    assert "e4m3.e4m3" in text and "cp.async.bulk.tensor" in text and "setmaxnreg" in text
+    assert made.metadata.shared <= SHARED and "ld.local" not in text
+
+
+def test_it_is_for_many_rows() -> None:
+    def why_not(rows: int) -> str:
+        types = [TensorType(DTYPES[d], s) for d, s in (
+            ("u8", (rows, 256)), ("u8", (64, 256)), ("f32", (rows,)), ("f32", (64,)),
+        )]  # fmt: skip
+        return fp8_rows.kernels[0].why_not(types, {"format": "e4m3"})
+
+    assert why_not(64) == "64 rows of x leave half of a tile empty"
+    assert why_not(65) == ""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(100, 132, 144), (512, 640, 1024)])
+def test_values_on_a_gpu(rows: int, columns: int, depth: int) -> None:
+    """Tiles that are not full, of which a program has several."""
+    x, weight = (
+        torch.randn(n, depth, device="cuda").to(torch.float8_e4m3fn).view(torch.uint8)
+        for n in (rows, columns)
+    )
+    draw = lambda *shape: torch.rand(shape, device="cuda") + 0.5
+    blocks = -(-depth // 128)
+    for op, scales in (
+        (fp8_rows, (draw(rows), draw(columns))),
+        (fp8_tensor, (draw(), draw())),
+        (fp8_block, (draw(rows, blocks), draw(-(-columns // 128), blocks))),
+    ):
+        exact = op(*(a.cpu() for a in (x, weight)), *(s.double().cpu() for s in scales))
+        run = getattr(fp8_gluon, op.name.partition(".")[2])
+        found = run(x, weight, *scales).double().cpu()
+        assert float((found - exact).norm() / exact.norm()) < 1e-3

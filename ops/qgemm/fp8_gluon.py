@@ -95,7 +95,8 @@ def _multiply(
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 32])
     tiles = gl.cdiv(rows, 2 * HALF) * gl.cdiv(columns, COLUMNS)
     steps = gl.cdiv(depth, DEPTH)
-    none = gl.zeros([HALF, COLUMNS], gl.float32, layout)
+    SUM: gl.constexpr = gl.int32 if x_slots.dtype == gl.int8 else gl.float32
+    none = gl.zeros([HALF, COLUMNS], SUM, layout)
     count = 0
     for tile in range(gl.program_id(0), tiles, PROGRAMS):
         at_row, at_column = _corner(tile, rows, columns, 2 * HALF, COLUMNS, GROUP)
@@ -135,7 +136,7 @@ def _multiply(
             mbarrier.arrive(free.index((count + STAGES - 1) % STAGES), count=1)
             left = gl.load(x_scale_ptr + row, is_row, 0.0)
             right = gl.load(w_scale_ptr + column, is_column, 0.0)
-            sums = sums * left[:, None] * right[None, :]
+            sums = sums.to(gl.float32) * left[:, None] * right[None, :]
         out = y_ptr + row[:, None].to(gl.int64) * columns + column[None, :]
         gl.store(out, sums.to(y_ptr.dtype.element_ty), is_row[:, None] & is_column[None, :])
 
@@ -172,9 +173,9 @@ def fp8_kernel(
     )
 
 
-def config_for(is_blocked: bool) -> Config:
+def config_for(is_narrow: bool) -> Config:
     """The widest tile whose sums fit registers, and all stages that shared memory has."""
-    return Config(128, 6) if is_blocked else Config(256, 4)
+    return Config(128, 6) if is_narrow else Config(256, 4)
 
 
 def _launched(
@@ -185,10 +186,11 @@ def _launched(
     y = torch.empty((*x.shape[:-1], columns), dtype=out, device=x.device)
     if not y.numel():
         return y
-    cut = config or config_for(is_blocked)
-    layout, float8 = gl.NVMMASharedLayout(128, 8, 2), torch.float8_e4m3fn
+    cut = config or config_for(is_blocked or x.dtype is torch.int8)
+    layout = gl.NVMMASharedLayout(128, 8, 2)
+    codes = torch.int8 if x.dtype is torch.int8 else torch.float8_e4m3fn
     operands = [
-        TensorDescriptor.from_tensor(t.view(float8).view(-1, depth), [size, BLOCK], layout)
+        TensorDescriptor.from_tensor(t.view(codes).view(-1, depth), [size, BLOCK], layout)
         for t, size in ((x, HALF), (weight, cut.columns))
     ]
     tiles = -(-rows // (2 * HALF)) * -(-columns // cut.columns)

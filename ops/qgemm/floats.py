@@ -7,7 +7,6 @@ Microscaling Formats 1.0, 2023; NVIDIA, "Pretraining LLMs with NVFP4", 2025.
 
 from __future__ import annotations
 
-from math import prod
 from typing import Any
 
 import stack.ops.qgemm.pack as pack
@@ -16,6 +15,7 @@ import stack.ops.qgemm.storage as storage
 from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
 from stack.ops.qgemm.formats import MX_BLOCK, NV_BLOCK
+from stack.ops.qgemm.integers import not_many_rows
 
 
 def _decoded(np: Any, codes: Any, format: str, dtype: Any) -> Any:
@@ -36,19 +36,22 @@ def _not_fp8(*types: TensorType, format: str, block: int = 128) -> str:
     return "" if k % 16 == 0 and n % 4 == 0 else "rows are not whole lines of 16 bytes"  # pyright: ignore
 
 
-def _not_many_rows(x: TensorType, *others: TensorType, **attributes: Any) -> str:
-    rows = prod(map(int, x.shape[:-1]))
-    return _not_fp8(x, *others, **attributes) or (
-        "" if rows > 64 else f"{rows} rows of x leave half of a tile empty"
-    )
+def _not_many_rows(*types: TensorType, format: str, block: int = 128) -> str:
+    return _not_fp8(*types, format=format, block=block) or not_many_rows(*types)
 
 
 def _kernels(name: str) -> tuple[Kernel, ...]:
-    found = ("gluon", _not_many_rows), ("triton", _not_fp8)
-    run = "stack.ops.qgemm.fp8_{}:{}"
+    found = ("gemm8_gluon", _not_many_rows), ("fp8_triton", _not_fp8)
     return tuple(
-        Kernel("cuda", run.format(kind, name), kind, ("f32",), refuses, capturable=True)
-        for kind, refuses in found
+        Kernel(
+            "cuda",
+            f"stack.ops.qgemm.{module}:{name}",
+            module.partition("_")[2],
+            ("f32",),
+            refuses,
+            capturable=True,
+        )
+        for module, refuses in found
     )
 
 

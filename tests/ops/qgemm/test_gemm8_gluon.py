@@ -17,24 +17,24 @@ from triton.experimental.gluon._runtime import GluonASTSource
 
 from stack.ir.types import DTYPES, TensorType
 from stack.ops.qgemm import fp8 as fp8_rows
-from stack.ops.qgemm import fp8_block, fp8_gluon, fp8_tensor
+from stack.ops.qgemm import fp8_block, fp8_tensor, gemm8_gluon
 
 SHARED = 232448  # bytes that one program may have
 
 
 def compiled(is_blocked: bool) -> Any:
-    config, layout = fp8_gluon.config_for(is_blocked), gl.NVMMASharedLayout(128, 8, 2)
+    config, layout = gemm8_gluon.config_for(is_blocked), gl.NVMMASharedLayout(128, 8, 2)
     constants = {
         "STAGES": config.stages, "GROUP": 8, "PROGRAMS": 132, "BLOCKED": is_blocked,
     }  # fmt: skip
-    signature = dict.fromkeys(fp8_gluon.fp8_kernel.arg_names, "i32")
+    signature = dict.fromkeys(gemm8_gluon.gemm8_kernel.arg_names, "i32")
     for name in signature:
         if name.endswith("_ptr"):
             signature[name] = "*fp32"
-    for name, rows in (("x_desc", fp8_gluon.HALF), ("w_desc", config.columns)):
-        signature[name] = f"tensordesc<fp8e4nv[{rows}, {fp8_gluon.BLOCK}],{layout!r}>"
+    for name, rows in (("x_desc", gemm8_gluon.HALF), ("w_desc", config.columns)):
+        signature[name] = f"tensordesc<fp8e4nv[{rows}, {gemm8_gluon.BLOCK}],{layout!r}>"
     source = GluonASTSource(
-        fp8_gluon.fp8_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
+        gemm8_gluon.gemm8_kernel, signature | dict.fromkeys(constants, "constexpr"), constants
     )
     return compile_kernel(source, target=GPUTarget("cuda", 90, 32), options={"num_warps": 4})
 
@@ -77,6 +77,6 @@ def test_values_on_a_gpu(rows: int, columns: int, depth: int) -> None:
         (fp8_block, (draw(rows, blocks), draw(-(-columns // 128), blocks))),
     ):
         exact = op(*(a.cpu() for a in (x, weight)), *(s.double().cpu() for s in scales))
-        run = getattr(fp8_gluon, op.name.partition(".")[2])
+        run = getattr(gemm8_gluon, op.name.partition(".")[2])
         found = run(x, weight, *scales).double().cpu()
         assert float((found - exact).norm() / exact.norm()) < 1e-3

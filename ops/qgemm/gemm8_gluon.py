@@ -135,14 +135,14 @@ def _multiply(
             gl.thread_barrier()
             mbarrier.arrive(free.index((count + STAGES - 1) % STAGES), count=1)
             left = gl.load(x_scale_ptr + row, is_row, 0.0)
-            right = gl.load(w_scale_ptr + column, is_column, 0.0)
+            right = gl.load(w_scale_ptr + column, is_column, 0.0).to(gl.float32)
             sums = sums.to(gl.float32) * left[:, None] * right[None, :]
         out = y_ptr + row[:, None].to(gl.int64) * columns + column[None, :]
         gl.store(out, sums.to(y_ptr.dtype.element_ty), is_row[:, None] & is_column[None, :])
 
 
 @gluon.jit
-def fp8_kernel(
+def gemm8_kernel(
     x_desc, w_desc, y_ptr, x_scale_ptr, w_scale_ptr, rows, columns, depth,
     STAGES: gl.constexpr, GROUP: gl.constexpr, PROGRAMS: gl.constexpr, BLOCKED: gl.constexpr,
 ):  # fmt: skip
@@ -186,21 +186,30 @@ def _launched(
     y = torch.empty((*x.shape[:-1], columns), dtype=out, device=x.device)
     if not y.numel():
         return y
-    cut = config or config_for(is_blocked or x.dtype is torch.int8)
+    is_integer = x.dtype is torch.int8
+    codes = torch.int8 if is_integer else torch.float8_e4m3fn
+    cut = config or config_for(is_blocked or is_integer)
     layout = gl.NVMMASharedLayout(128, 8, 2)
-    codes = torch.int8 if x.dtype is torch.int8 else torch.float8_e4m3fn
     operands = [
         TensorDescriptor.from_tensor(t.view(codes).view(-1, depth), [size, BLOCK], layout)
         for t, size in ((x, HALF), (weight, cut.columns))
     ]
     tiles = -(-rows // (2 * HALF)) * -(-columns // cut.columns)
     programs = min(torch.cuda.get_device_properties(x.device).multi_processor_count, tiles)
-    launch: Any = fp8_kernel[(programs,)]
+    launch: Any = gemm8_kernel[(programs,)]
     launch(
         *operands, y, x_scale, weight_scale, rows, columns, depth,
         cut.stages, cut.group, programs, is_blocked, num_warps=4,
     )  # fmt: skip
     return y
+
+
+def rows_scaled(
+    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor,
+    config: Config | None = None, out: torch.dtype = torch.float32,
+) -> Tensor:  # fmt: skip
+    """`x [..., k]`, `weight [n, k]` int8 or codes of E4M3; `x_scale [...]`, `weight_scale [n]`."""
+    return _launched(x, weight, x_scale, weight_scale, False, config, out)
 
 
 def fp8_block(
@@ -213,17 +222,15 @@ def fp8_block(
 
 
 def fp8(
-    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, format: str = "e4m3",
-    config: Config | None = None, out: torch.dtype = torch.float32,
-) -> Tensor:  # fmt: skip
+    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, format: str = "e4m3"
+) -> Tensor:
     """`x_scale [...]`, `weight_scale [n]` in f32."""
-    return _launched(x, weight, x_scale, weight_scale, False, config, out)
+    return rows_scaled(x, weight, x_scale, weight_scale)
 
 
 def fp8_tensor(
-    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, format: str = "e4m3",
-    config: Config | None = None, out: torch.dtype = torch.float32,
-) -> Tensor:  # fmt: skip
+    x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, format: str = "e4m3"
+) -> Tensor:
     """`x_scale []`, `weight_scale []` in f32."""
-    rows = x_scale.expand(x.shape[:-1]).contiguous()
-    return fp8(x, weight, rows, weight_scale.expand(len(weight)).contiguous(), format, config, out)
+    rows, columns = x_scale.expand(x.shape[:-1]), weight_scale.expand(len(weight))
+    return rows_scaled(x, weight, rows.contiguous(), columns.contiguous())

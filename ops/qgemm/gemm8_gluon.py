@@ -92,21 +92,25 @@ def _multiply(
     HALF: gl.constexpr = x_slots.shape[1]
     COLUMNS: gl.constexpr = w_slots.shape[1]
     DEPTH: gl.constexpr = w_slots.shape[2]
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 32])
+    layout: gl.constexpr = gl.NVMMADistributedLayout(  # pyright: ignore
+        [3, 0], [4, 1], [16, COLUMNS, 32]  # pyright: ignore
+    )
+    along: gl.constexpr = gl.SliceLayout(1, layout)  # pyright: ignore
+    across: gl.constexpr = gl.SliceLayout(0, layout)  # pyright: ignore
     tiles = gl.cdiv(rows, 2 * HALF) * gl.cdiv(columns, COLUMNS)
     steps = gl.cdiv(depth, DEPTH)
     SUM: gl.constexpr = gl.int32 if x_slots.dtype == gl.int8 else gl.float32
     none = gl.zeros([HALF, COLUMNS], SUM, layout)
     count = 0
     for tile in range(gl.program_id(0), tiles, PROGRAMS):
-        at_row, at_column = _corner(tile, rows, columns, 2 * HALF, COLUMNS, GROUP)
-        row = at_row + WHICH * HALF + gl.arange(0, HALF, gl.SliceLayout(1, layout))
-        column = at_column + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+        at_row, at_column = _corner(tile, rows, columns, 2 * HALF, COLUMNS, GROUP)  # pyright: ignore
+        row = at_row + WHICH * HALF + gl.arange(0, HALF, along)
+        column = at_column + gl.arange(0, COLUMNS, across)
         is_row, is_column = row < rows, column < columns
         sums = none
         if BLOCKED:
             part = none
-            scale = gl.zeros([HALF], gl.float32, gl.SliceLayout(1, layout))
+            scale = gl.zeros([HALF], gl.float32, along)
             for step in range(steps):
                 slot = count % STAGES
                 left = gl.load(x_scale_ptr + row * steps + step, is_row, 0.0)
@@ -154,7 +158,7 @@ def gemm8_kernel(
     w_slots = gl.allocate_shared_memory(w_desc.dtype, [STAGES, COLUMNS, DEPTH], w_desc.layout)
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
+    for i in gl.static_range(STAGES):  # pyright: ignore
         mbarrier.init(ready.index(i), count=1)
         mbarrier.init(free.index(i), count=2)
     fence_async_shared()
@@ -196,7 +200,7 @@ def _launched(
     ]
     tiles = -(-rows // (2 * HALF)) * -(-columns // cut.columns)
     programs = min(torch.cuda.get_device_properties(x.device).multi_processor_count, tiles)
-    launch: Any = gemm8_kernel[(programs,)]
+    launch: Any = gemm8_kernel[(programs,)]  # pyright: ignore
     launch(
         *operands, y, x_scale, weight_scale, rows, columns, depth,
         cut.stages, cut.group, programs, is_blocked, num_warps=4,

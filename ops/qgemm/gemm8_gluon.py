@@ -93,7 +93,9 @@ def _multiply(
     COLUMNS: gl.constexpr = w_slots.shape[1]
     DEPTH: gl.constexpr = w_slots.shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout(  # pyright: ignore
-        [3, 0], [4, 1], [16, COLUMNS, 32]  # pyright: ignore
+        [3, 0],
+        [4, 1],
+        [16, COLUMNS, 32],  # pyright: ignore
     )
     along: gl.constexpr = gl.SliceLayout(1, layout)  # pyright: ignore
     across: gl.constexpr = gl.SliceLayout(0, layout)  # pyright: ignore

@@ -55,11 +55,11 @@ __device__ inline unsigned values_of(unsigned word) {{ // of the codes in bits 0
   return made;
 }}
 
-__device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {{
+__device__ inline void multiply(float (&sum)[4], const unsigned (&a)[4], const uint2 &b) {{
   asm("mma.sync.aligned.m16n8k16.row.col.f32.{type}.{type}.f32 {{%0, %1, %2, %3}},"
       " {{%4, %5, %6, %7}}, {{%8, %9}}, {{%0, %1, %2, %3}};"
       : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b.x), "r"(b.y));
 }}
 
 __device__ inline float wide(unsigned short bits) {{
@@ -86,7 +86,7 @@ __device__ inline float held_by(unsigned block, const float *at) {{ // another o
 """
 
 SOURCE = """
-constexpr int WARPS = {warps}, STAGES = {stages}, PARTS = {parts}, TILES = {tiles};
+constexpr int WARPS = {warps}, STAGES = {stages}, PARTS = {parts}, TILES = {tiles}, SPAN = {span};
 constexpr int EIGHTS = {eights}, FIT = {fit}; // eights of x's rows, chunks of a group
 constexpr int TALL = 16 * TILES * WARPS;
 
@@ -94,21 +94,22 @@ extern "C" __global__ void __cluster_dims__(PARTS, 1, 1) __launch_bounds__(32 * 
 w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short *scales,
       unsigned short *y, long long rows, long long columns, long long depth) {{
   __shared__ uint4 ring[STAGES][TILES][2][32 * WARPS];
+  __shared__ __align__(16) unsigned short near[8 * EIGHTS][SPAN * 128 + 8], steps[TALL][SPAN];
   const int warp = threadIdx.x / 32, quad = threadIdx.x % 32 / 4, place = threadIdx.x % 4;
   const int part = blockIdx.x % PARTS, corner = blockIdx.x / PARTS * TALL;
   const int chunks = depth / 128, each = (chunks + PARTS - 1) / PARTS;
   const int first = part * each, last = min(first + each, chunks);
 
-  // what a thread reads: of 16 rows of weights those at `quad` and 8 on, of 8 rows of x that one
+  // of 16 rows of weights a thread has those at `quad` and 8 on, of 8 rows of x that one; what
+  // lies beyond the last row is the last one again, and not stored
   const unsigned char *codes[TILES][2];
-  const unsigned short *steps[TILES][2], *near[EIGHTS];
+  const unsigned short *mine[EIGHTS], *step = steps[warp * TILES * 16 + quad];
   for (int t = 0; t < TILES; t++)
     for (int i = 0; i < 2; i++) {{
-      const long long own = corner + (warp * TILES + t) * 16 + 8 * i + quad;
-      codes[t][i] = packed + min(own, columns - 1) * (depth / 2) + place * 16;
-      steps[t][i] = scales + min(own, columns - 1) * (chunks / FIT);
+      const long long row = corner + (warp * TILES + t) * 16 + 8 * i + quad;
+      codes[t][i] = packed + min(row, columns - 1) * (depth / 2) + place * 16;
     }}
-  for (int e = 0; e < EIGHTS; e++) near[e] = x + (8 * e + quad) * depth + place * 16;
+  for (int e = 0; e < EIGHTS; e++) mine[e] = &near[min(8 * e + quad, int(rows) - 1)][place * 16];
 
   auto fetch = [&](int chunk) {{
     for (int t = 0; t < TILES; t++)
@@ -120,45 +121,56 @@ w4a16(const unsigned short *x, const unsigned char *packed, const unsigned short
   for (int i = 0; i < STAGES - 1; i++) fetch(first + i);
 
   float sums[TILES][EIGHTS][4] = {{}};
-  for (int chunk = first; chunk < last; chunk++) {{
-    fetch(chunk + STAGES - 1);
-    float scale[TILES][2];
-    for (int t = 0; t < TILES; t++)
-      for (int i = 0; i < 2; i++) scale[t][i] = wide(steps[t][i][chunk / FIT]);
-    // low codes of a chunk meet x here, high ones half a group on
-    const int at = chunk / FIT * (128 * FIT) + chunk % FIT * 64;
-    copies_wait<STAGES - 1>();
-
-    float found[TILES][EIGHTS][4] = {{}};
-#pragma unroll
-    for (int two = 0; two < 2; two++) {{ // words, 8 neighbours of x
-      uint4 held[2][EIGHTS];
-      for (int high = 0; high < 2; high++)
-        for (int e = 0; e < EIGHTS; e++)
-          held[high][e] = 8 * e + quad < rows
-              ? *(const uint4 *)(near[e] + at + high * 64 * FIT + two * 8)
-              : make_uint4(0, 0, 0, 0);
-      for (int t = 0; t < TILES; t++) {{
-        uint2 words[2];
-        for (int i = 0; i < 2; i++)
-          words[i] = ((const uint2 *)&ring[chunk % STAGES][t][i][threadIdx.x])[two];
-        for (int one = 0; one < 2; one++)
-          for (int high = 0; high < 2; high++) {{
-            unsigned a[4];
-            for (int i = 0; i < 4; i++)
-              a[i] = values_of((&words[i % 2].x)[one] >> (4 * high + i / 2 * 8));
-            for (int e = 0; e < EIGHTS; e++) {{
-              const unsigned *four = &held[high][e].x + 2 * one;
-              const unsigned b[2] = {{__byte_perm(four[0], four[1], 0x5410),
-                                     __byte_perm(four[0], four[1], 0x7632)}};
-              multiply(found[t][e], a, b);
-            }}
-          }}
-      }}
+  for (int start = first; start < last; start += SPAN) {{
+    __syncthreads(); // all are done with what was there
+    for (int i = threadIdx.x; i < rows * SPAN * 16; i += 32 * WARPS) {{
+      const int row = i / (SPAN * 16), piece = i % (SPAN * 16);
+      const int chunk = min(start + piece / 16, last - 1);
+      // low codes of a chunk meet x here, high ones half a group on
+      const int at = chunk / FIT * (128 * FIT) + chunk % FIT * 64 + piece % 16 / 8 * (64 * FIT);
+      const uint4 eight = *(const uint4 *)(x + row * depth + at + piece % 8 * 8);
+      // as codes come out of a word: 0 and 2, 1 and 3
+      *(uint4 *)&near[row][piece * 8] = make_uint4(
+          __byte_perm(eight.x, eight.y, 0x5410), __byte_perm(eight.x, eight.y, 0x7632),
+          __byte_perm(eight.z, eight.w, 0x5410), __byte_perm(eight.z, eight.w, 0x7632));
     }}
-    for (int t = 0; t < TILES; t++)
-      for (int e = 0; e < EIGHTS; e++)
-        for (int i = 0; i < 4; i++) sums[t][e][i] += found[t][e][i] * scale[t][i / 2];
+    for (int i = threadIdx.x; i < TALL * SPAN; i += 32 * WARPS) {{
+      const long long row = min((long long)corner + i / SPAN, columns - 1);
+      const int chunk = min(start + i % SPAN, last - 1);
+      steps[i / SPAN][i % SPAN] = scales[row * (chunks / FIT) + chunk / FIT];
+    }}
+    __syncthreads();
+
+    for (int chunk = start; chunk < min(start + SPAN, last); chunk++) {{
+      const int c = chunk - start;
+      fetch(chunk + STAGES - 1);
+      copies_wait<STAGES - 1>();
+      float found[TILES][EIGHTS][4] = {{}};
+#pragma unroll
+      for (int two = 0; two < 2; two++) {{ // words, 8 neighbours of x
+        uint4 held[2][EIGHTS];
+        for (int high = 0; high < 2; high++)
+          for (int e = 0; e < EIGHTS; e++)
+            held[high][e] = *(const uint4 *)(mine[e] + c * 128 + high * 64 + two * 8);
+        for (int t = 0; t < TILES; t++) {{
+          uint2 words[2];
+          for (int i = 0; i < 2; i++)
+            words[i] = ((const uint2 *)&ring[chunk % STAGES][t][i][threadIdx.x])[two];
+          for (int one = 0; one < 2; one++)
+            for (int high = 0; high < 2; high++) {{
+              unsigned a[4];
+              for (int i = 0; i < 4; i++)
+                a[i] = values_of((&words[i % 2].x)[one] >> (4 * high + i / 2 * 8));
+              for (int e = 0; e < EIGHTS; e++)
+                multiply(found[t][e], a, ((const uint2 *)&held[high][e])[one]);
+            }}
+        }}
+      }}
+      for (int t = 0; t < TILES; t++)
+        for (int e = 0; e < EIGHTS; e++)
+          for (int i = 0; i < 4; i++)
+            sums[t][e][i] += found[t][e][i] * wide(step[(t * 16 + i / 2 * 8) * SPAN + c]);
+    }}
   }}
 
   // parts of the sum: [row of x][row of weights]
@@ -190,19 +202,22 @@ class Config:
         warps: of a block; each has `tiles` times 16 rows of weights.
         stages: chunks of weights under way for each thread.
         parts: blocks of a cluster that share a sum, 8 at most.
-        blocks: that a processor holds at a time.
+        tiles: of weights that meet the same x, which is read once for them.
+        blocks: that a processor is to hold at a time.
+        span: chunks of x and of scales that are in shared memory.
     """
 
     warps: int
     stages: int
     parts: int
-    tiles: int = 1
+    tiles: int = 2
     blocks: int = 1
+    span: int = 4
 
 
 def config_for(rows: int) -> Config:
-    """Warps enough to have 100 KiB under way in each processor."""
-    return Config(8, 4, 8, 1, 4 if rows <= 8 else 3)
+    """What shared memory has room for: twice as much x leaves room for half of the stages."""
+    return Config(4, 4 if rows <= 8 else 2, 8, blocks=4)
 
 
 @cache
@@ -212,6 +227,7 @@ def kernel(dtype: torch.dtype, config: Config, eights: int, fit: int) -> CudaFun
     source = (PTX + SOURCE).format(
         type=name, first=first, middle=middle, warps=config.warps, stages=config.stages,
         parts=config.parts, tiles=config.tiles, blocks=config.blocks, eights=eights, fit=fit,
+        span=config.span,
     )  # fmt: skip
     return CudaFunction(source, "w4a16")
 

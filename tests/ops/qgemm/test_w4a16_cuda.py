@@ -41,8 +41,8 @@ inline void copy_async(void* to, const void* from, bool is_there) {
 inline unsigned values_of(unsigned word) {
   return narrow<TYPE>((word & 15) - 8.).bits | narrow<TYPE>((word >> 16 & 15) - 8.).bits << 16;
 }
-inline void multiply(float (&sum)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
-  mma<TYPE>(sum, sum + 2, a, b);
+inline void multiply(float (&sum)[4], const unsigned (&a)[4], const uint2& b) {
+  mma<TYPE>(sum, sum + 2, a, &b.x);
 }
 inline float wide(unsigned short bits) { return widen(TYPE{bits}); }
 inline unsigned short narrow(float x) { return narrow<TYPE>(x).bits; }
@@ -75,8 +75,8 @@ def off(found: Any, args: list[Any]) -> float:
 @pytest.mark.parametrize(
     ("rows", "columns", "depth", "group", "dtype", "config"),
     [
-        (3, 40, 768, 128, torch.bfloat16, Config(2, 4, 1)),
-        (16, 33, 512, 256, torch.float16, Config(1, 2, 1, tiles=2)),
+        (3, 40, 768, 128, torch.bfloat16, Config(2, 4, 1, tiles=1)),
+        (16, 33, 512, 256, torch.float16, Config(1, 2, 1, span=2)),
     ],
 )
 def test_values(
@@ -86,7 +86,7 @@ def test_values(
     eights = math.ceil(rows / 8)
     body = SOURCE.format(
         warps=config.warps, stages=config.stages, parts=1, tiles=config.tiles, blocks=1,
-        eights=eights, fit=group // 128,
+        eights=eights, fit=group // 128, span=config.span,
     )  # fmt: skip
     shim = SHIM.replace("TYPE", "bf16" if dtype is torch.bfloat16 else "f16")
     text = f'#include "{HEADER}"\n#define __device__\n{shim}{body}{GO}'

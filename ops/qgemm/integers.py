@@ -24,7 +24,8 @@ def not_many_rows(x: TensorType, weight: TensorType, *_: TensorType) -> str:
     rows = prod(map(int, x.shape[:-1]))
     if rows <= 64:
         return f"{rows} rows of x leave half of a tile empty"
-    return "" if int(weight.shape[1]) % 16 == 0 else "rows are not whole lines of 16 bytes"
+    n, k = map(int, weight.shape)
+    return "" if k % 16 == 0 and n % 8 == 0 else "rows are not whole lines of 16 bytes"
 
 
 def _scaled(np: Any, x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> Any:

@@ -1,10 +1,10 @@
-"""Weights of 4 bits and few rows of x, in CUDA C++: as fast as the weights can be read.
+"""Weights of 4 bits and few rows of x, in CUDA C++: about as fast as the weights can be read.
 
 Weights are the left operand of `mma.sync` m16n8k16, y^T = weight x^T: 16 rows of weights meet 8
 rows of x, so that a single row of x costs no more than eight. Each thread copies the 16 bytes that
-it will multiply itself, so that no copy waits for another thread: `STAGES` of them are always under
+it will multiply itself, so that no copy waits for another thread: `stages` of them are always under
 way. What order a product adds k in is free as long as both sides agree; this one adds in the order
-in which codes come out of words without moving between threads.
+in which codes come out of words without moving between threads, and x is stored in that order.
 
     bytes of a word    b0 b1 b2 b3,  a code in the low half (k) and the high (k + half a group)
     word & 0x000f000f  the low codes of b0 and b2, each in the last bits of 16
@@ -14,9 +14,10 @@ in which codes come out of words without moving between threads.
 Blocks of a cluster share the sum over k of one tile, and add their parts by reading each other's
 shared memory: no workspace, no second launch, the same order at each call.
 
-What limits it: memory, 0.53 bytes for each weight. Unpacking takes 7 integer instructions and 4 of
-floats for 8 weights, 112 cycles of a scheduler for 16 x 128 of them, about half of what reading
-them takes. With more than 16 rows, products need sums that no longer fit beside copies.
+What limits it, as seen on an H200 at 8192 x 8192 and one row: copies alone, no products, take 13.0
+of 18.1 us in a form with other tiles, of which 8 are memory's; the cluster's start and its two
+meetings take 3.4. At a depth of 28672 they count less: 2.7 TB/s. A subtraction saved with a product
+of ones changes nothing. With more than 8 rows x takes the time of weights: Triton is as fast there.
 """
 
 from __future__ import annotations
@@ -216,8 +217,8 @@ class Config:
 
 
 def config_for(rows: int) -> Config:
-    """What shared memory has room for: twice as much x leaves room for half of the stages."""
-    return Config(4, 4 if rows <= 8 else 2, 8, blocks=4)
+    """As seen on an H200; twice as much x leaves room for half of the chunks."""
+    return Config(4, 4, 8, tiles=1, blocks=6, span=8 if rows <= 8 else 4)
 
 
 @cache

@@ -20,8 +20,8 @@ from stack.ir.types import TensorType
 
 def _not_few_rows(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
     rows, size = prod(map(int, x.shape[:-1])), int(packed.shape[1]) // int(scales.shape[1])
-    if rows > 16:
-        return f"{rows} rows of x, it takes 16"
+    if rows > 8:
+        return f"{rows} rows of x are more than 8"
     if size % 64:
         return f"groups are {2 * size} weights, not multiples of 128"
     return _not_w4a16(x, packed, scales) or missing_nvrtc()

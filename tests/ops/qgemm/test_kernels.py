@@ -62,7 +62,7 @@ def test_weights_of_4_bits_meet_tensor_cores_from_registers(rows: int) -> None:
 
 @pytest.mark.parametrize("is_blocked", [True, False])
 def test_8_bit_floats_come_through_the_memory_accelerator(is_blocked: bool) -> None:
-    config = fp8_triton.config_for(4096, is_blocked)
+    config = fp8_triton.FEW
     rows, columns = config.rows, config.columns
     made = compiled(
         fp8_triton.fp8_kernel,

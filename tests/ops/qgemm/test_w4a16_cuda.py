@@ -120,9 +120,9 @@ def test_it_is_for_few_rows_in_groups_of_128() -> None:
         )]  # fmt: skip
         return w4a16.kernels[0].why_not(types, {})
 
-    assert why_not(17, 128) == "17 rows of x, it takes 16"
+    assert why_not(9, 128) == "9 rows of x are more than 8"
     assert why_not(1, 64) == "groups are 64 weights, not multiples of 128"
-    assert why_not(16, 256) == missing_nvrtc()
+    assert why_not(8, 256) == missing_nvrtc()
 
 
 @pytest.mark.gpu

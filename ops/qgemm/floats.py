@@ -15,6 +15,7 @@ import stack.ops.qgemm.storage as storage
 from stack.hosted import Kernel, op
 from stack.ir.types import TensorType
 from stack.ops.qgemm.formats import MX_BLOCK, NV_BLOCK
+from stack.ops.qgemm.integers import not_many_rows
 
 
 def _decoded(np: Any, codes: Any, format: str, dtype: Any) -> Any:
@@ -35,13 +36,30 @@ def _not_fp8(*types: TensorType, format: str, block: int = 128) -> str:
     return "" if k % 16 == 0 and n % 4 == 0 else "rows are not whole lines of 16 bytes"  # pyright: ignore
 
 
-def _kernel(name: str) -> tuple[Kernel]:
-    run = f"stack.ops.qgemm.fp8_triton:{name}"
-    return (Kernel("cuda", run, "triton", ("f32",), _not_fp8, capturable=True),)
+def _not_many_rows(*types: TensorType, format: str, block: int = 128) -> str:
+    return _not_fp8(*types, format=format, block=block) or not_many_rows(*types)
+
+
+def _kernels(name: str) -> tuple[Kernel, ...]:
+    found = ("gemm8_gluon", _not_many_rows), ("fp8_triton", _not_fp8)
+    return tuple(
+        Kernel(
+            "cuda",
+            f"stack.ops.qgemm.{module}:{name}",
+            module.partition("_")[2],
+            ("f32",),
+            refuses,
+            capturable=True,
+        )
+        for module, refuses in found
+    )
 
 
 @op(
-    "qgemm.fp8", rule="... k, n k, ..., n -> ... n", reference=reference.fp8, kernels=_kernel("fp8")
+    "qgemm.fp8",
+    rule="... k, n k, ..., n -> ... n",
+    reference=reference.fp8,
+    kernels=_kernels("fp8"),
 )
 def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times a scale for each row and for each column.
@@ -57,7 +75,7 @@ def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     "qgemm.fp8_tensor",
     rule="... k, n k, , -> ... n",
     reference=reference.fp8_tensor,
-    kernels=_kernel("fp8_tensor"),
+    kernels=_kernels("fp8_tensor"),
 )
 def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     """x @ weight.T of 8-bit floats, times one scale each: `x_scale []`, `weight_scale []`.
@@ -72,7 +90,7 @@ def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
     "qgemm.fp8_block",
     rule="... k, n k, ... g, h g -> ... n",
     reference=reference.fp8_block,
-    kernels=_kernel("fp8_block"),
+    kernels=_kernels("fp8_block"),
 )
 def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", block: int = 128):
     """x @ weight.T of 8-bit floats; `block` neighbours of x share a scale, squares of weight do.

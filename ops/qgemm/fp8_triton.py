@@ -1,13 +1,9 @@
-"""Products of 8-bit floats on Hopper's tensor cores, scaled by blocks of 128, by row or by tensor.
+"""Products of 8-bit floats with few rows, in Triton: scales of blocks of 128, of rows or of all.
 
-Tiles come through the tensor memory accelerator. Tensor cores add 8-bit products with about 14 bits
-of mantissa; where blocks have scales, a block's sum is scaled and added in f32 (DeepSeek-V3, 2024,
-section 3.3.2), which also mends that.
+Tiles come through the tensor memory accelerator. Where blocks have scales, a block's sum is scaled
+and added in f32 (DeepSeek-V3, 2024, section 3.3.2). `gemm8_gluon.py` has more than 64 rows.
 
-What limits it: that addition. A tile of 128 x 128 takes 64 cycles of tensor cores for 128 places of
-k, and its 16384 sums are multiplied and added on the other units meanwhile, which takes 128 lanes
-128 cycles; kernels that keep two tiles under way hide half of it. With scales of rows it is done
-once, at the end.
+What limits it: the bytes of weights, each of which is read once.
 """
 
 from __future__ import annotations
@@ -70,11 +66,7 @@ def fp8_kernel(
     y_desc.store([at_row, at_column], sums.to(y_desc.dtype))
 
 
-def config_for(rows: int, is_blocked: bool) -> Config:
-    """As seen on an H200: where each block is scaled, four warps with one tile of 64 rows."""
-    if is_blocked or rows <= 64:
-        return Config(64, 128, 4, 4)
-    return Config(128, 256, 8, 3)
+FEW = Config(64, 128, 4, 4)
 
 
 def _launched(
@@ -85,7 +77,7 @@ def _launched(
     y = torch.empty((*x.shape[:-1], columns), dtype=out, device=x.device)
     if not y.numel():
         return y
-    tile = config or config_for(rows, is_blocked)
+    tile = config or FEW
     float8 = torch.float8_e4m3fn
     operands = [
         TensorDescriptor.from_tensor(x.view(float8).reshape(rows, depth), [tile.rows, BLOCK]),

@@ -6,15 +6,26 @@ al., "LLM.int8()", 2022; Jacob et al., "Quantization and training", 2018.
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import stack.ops.qgemm.pack as pack
 import stack.ops.qgemm.reference as reference
 from stack.errors import RuleError
-from stack.hosted import op
+from stack.hosted import Kernel, op
+from stack.ir.types import TensorType
 
 LARGEST = 127
 LONGEST = (1 << 31) // LARGEST**2  # a longer sum of products may leave 32 bits
+
+
+def not_many_rows(x: TensorType, weight: TensorType, *_: TensorType) -> str:
+    """Why tiles of 128 rows of bytes are not for a product, or ""."""
+    rows = prod(map(int, x.shape[:-1]))
+    if rows <= 64:
+        return f"{rows} rows of x leave half of a tile empty"
+    n, k = map(int, weight.shape)
+    return "" if k % 16 == 0 and n % 8 == 0 else "rows are not whole lines of 16 bytes"
 
 
 def _scaled(np: Any, x: Any, weight: Any, x_scale: Any, weight_scale: Any) -> Any:
@@ -33,7 +44,21 @@ def _codes(np: Any, x: Any, scale: Any) -> Any:
     return np.maximum(np.minimum(nearest, float(LARGEST)), -float(LARGEST)).astype(np.int8)
 
 
-@op("qgemm.w8a8", rule="... k, n k, ..., n -> ... n", reference=reference.w8a8)
+@op(
+    "qgemm.w8a8",
+    rule="... k, n k, ..., n -> ... n",
+    reference=reference.w8a8,
+    kernels=(
+        Kernel(
+            "cuda",
+            "stack.ops.qgemm.gemm8_gluon:rows_scaled",
+            "gluon",
+            ("f32",),
+            not_many_rows,
+            capturable=True,
+        ),
+    ),
+)
 def w8a8(np, x, weight, x_scale, weight_scale):
     """x @ weight.T of 8-bit integers, times a scale for each row and for each column.
 
@@ -66,6 +91,16 @@ def w8a8_static(np, x, weight, x_scale, weight_scale):
     rule="... k, n k, n -> ... n",
     reference=reference.w8a8_dynamic,
     packs=pack.w8a8,
+    kernels=(
+        Kernel(
+            "cuda",
+            "stack.ops.qgemm.w8a8_triton:w8a8_dynamic",
+            "gluon",
+            ("f32", "bf16", "f16"),
+            not_many_rows,
+            capturable=True,
+        ),
+    ),
 )
 def w8a8_dynamic(np, x, weight, weight_scale):
     """x @ weight.T where each row of x is rounded to 8 bits by its own largest size.

@@ -6,6 +6,7 @@ declarations say how `weight [n, k]` is stored. A derivative flows to x and to f
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import stack.ops.qgemm.pack as pack
@@ -13,7 +14,17 @@ import stack.ops.qgemm.reference as reference
 import stack.ops.qgemm.storage as storage
 from stack.errors import RuleError
 from stack.hosted import Kernel, op
+from stack.hosted.native import missing_nvrtc
 from stack.ir.types import TensorType
+
+
+def _not_few_rows(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
+    rows, size = prod(map(int, x.shape[:-1])), int(packed.shape[1]) // int(scales.shape[1])
+    if rows > 8:
+        return f"{rows} rows of x are more than 8"
+    if size % 64:
+        return f"groups are {2 * size} weights, not multiples of 128"
+    return _not_w4a16(x, packed, scales) or missing_nvrtc()
 
 
 def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) -> str:
@@ -29,6 +40,14 @@ def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) 
     reference=reference.w4a16,
     packs=pack.w4a16,
     kernels=(
+        Kernel(
+            "cuda",
+            "stack.ops.qgemm.w4a16_cuda:w4a16",
+            "nvrtc",
+            ("bf16", "f16"),
+            _not_few_rows,
+            capturable=True,
+        ),
         Kernel(
             "cuda",
             "stack.ops.qgemm.w4a16_triton:w4a16",

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,13 @@ class CudaFunction:
         stream = core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
         config = core.LaunchConfig(grid=blocks, block=threads)
         core.launch(stream, config, kernel, *_cuda_arguments(args))
+
+
+def missing_nvrtc() -> str:
+    """What must be installed before CUDA C++ can be compiled; "" where nothing must."""
+    if find_spec("cuda") and find_spec("cuda.core"):
+        return ""
+    return "CUDA C++ needs the extra: pip install 'stack-compiler[cuda]'"
 
 
 def _core() -> Any:

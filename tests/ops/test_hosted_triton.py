@@ -44,7 +44,9 @@ def test_values_in_the_interpreter() -> None:
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
-    written = {n for n in own() if any(k.device == "cuda" for k in find(n).kernels)}
+    # Gluon has no interpreter
+    mine = {n: [k.name for k in find(n).kernels if k.device == "cuda"] for n in own()}
+    written = {n for n, names in mine.items() if set(names) - {"gluon"}}
     assert written == {name.partition("-")[0] for name in found if "-" in name}
     assert not {k: v for k, v in found.items() if not v < (5e-3 if "float16" in k else 1e-5)}
 

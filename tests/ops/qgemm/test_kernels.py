@@ -62,7 +62,7 @@ def test_weights_of_4_bits_meet_tensor_cores_from_registers(rows: int) -> None:
 
 @pytest.mark.parametrize("is_blocked", [True, False])
 def test_8_bit_floats_come_through_the_memory_accelerator(is_blocked: bool) -> None:
-    config = fp8_triton.config_for(4096, is_blocked)
+    config = fp8_triton.FEW
     rows, columns = config.rows, config.columns
     made = compiled(
         fp8_triton.fp8_kernel,
@@ -109,11 +109,26 @@ for rows, parts in ((1, 1), (3, 4), (20, 3), (20, 8)):
     assert error < 1e-3, (rows, parts, error)
 """
 
+CODES = """
+import torch
+import triton_interpreter
+from stack.ops.qgemm.w8a8_triton import codes_of
 
-def test_parts_of_a_sum_add_up() -> None:
-    """Who arrives last adds; more parts than steps leave some empty."""
+torch.manual_seed(0)
+for depth in (6, 5000):
+    x = torch.randn(4, depth) * torch.tensor([[1], [1e-3], [100], [0]])
+    codes, scales = codes_of(x)
+    top = x.abs().amax(-1)
+    assert torch.equal(scales, torch.where(top > 0, top, 1) / 127), depth
+    assert torch.equal(codes, torch.round(x / scales[:, None]).to(torch.int8)), depth
+"""
+
+
+@pytest.mark.parametrize("script", [PARTS, CODES], ids=["parts of a sum", "codes of rows"])
+def test_values_in_the_interpreter(script: str) -> None:
+    """Of sums in parts, who arrives last adds; more parts than steps leave some empty."""
     done = subprocess.run(
-        [sys.executable, "-c", PARTS],
+        [sys.executable, "-c", script],
         env={**os.environ, "TRITON_INTERPRET": "1"},
         cwd=Path(__file__).parents[2],
         capture_output=True,

@@ -1,0 +1,135 @@
+"""The CUDA C++ kernel of few rows: values of its text on a CPU, code for Hopper without a GPU."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from cuda_emulator import COMPILER, HEADER
+
+from stack.hosted.native import missing_nvrtc
+from stack.ir.types import DTYPES, TensorType
+from stack.ops.qgemm import w4a16
+from stack.ops.qgemm.w4a16_cuda import SOURCE, Config, config_for, kernel
+from stack.ops.qgemm.w4a16_cuda import w4a16 as launch
+
+# what the emulator lacks of CUDA C++; a block is a cluster of its own
+SHIM = """
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+struct uint2 { unsigned x, y; };
+struct alignas(16) uint4 { unsigned x, y, z, w; };
+inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+inline unsigned __byte_perm(unsigned x, unsigned y, unsigned select) {
+  const uint64_t both = uint64_t(y) << 32 | x;
+  unsigned made = 0;
+  for (int i = 0; i < 4; i++) made |= unsigned(both >> 8 * (select >> 4 * i & 7) & 255) << 8 * i;
+  return made;
+}
+inline void copy_async(void* to, const void* from, bool is_there) {
+  copy_async<16>(to, from, is_there);
+}
+inline unsigned values_of(unsigned word) {
+  return narrow<TYPE>((word & 15) - 8.).bits | narrow<TYPE>((word >> 16 & 15) - 8.).bits << 16;
+}
+inline void multiply(float (&sum)[4], const unsigned (&a)[4], const uint2& b) {
+  mma<TYPE>(sum, sum + 2, a, &b.x);
+}
+inline float wide(unsigned short bits) { return widen(TYPE{bits}); }
+inline unsigned short narrow(float x) { return narrow<TYPE>(x).bits; }
+inline void meet() { __syncthreads(); }
+inline float held_by(unsigned, const float* at) { return *at; }
+inline Index along() { return {threadIdx.y * 32 + threadIdx.x, 0, 0}; }
+#define threadIdx along()
+"""
+GO = """
+extern "C" void go(const unsigned short* x, const unsigned char* packed,
+                   const unsigned short* scales, unsigned short* y, long long rows,
+                   long long columns, long long depth, int blocks) {
+  run_grid(blocks, WARPS, [=] { w4a16(x, packed, scales, y, rows, columns, depth); });
+}
+"""
+
+
+def drawn(rows: int, columns: int, depth: int, group: int, dtype: Any) -> list[Any]:
+    x, scales = torch.randn(rows, depth), torch.rand(columns, depth // group)
+    packed = torch.randint(0, 256, (columns, depth // 2), dtype=torch.uint8)
+    return [x.to(dtype), packed, scales.to(dtype)]
+
+
+def off(found: Any, args: list[Any]) -> float:
+    exact = w4a16(*(a.double() if a.is_floating_point() else a for a in args))
+    return float((found.double() - exact).norm() / exact.norm())
+
+
+@pytest.mark.skipif(COMPILER is None, reason="needs g++")
+@pytest.mark.parametrize(
+    ("rows", "columns", "depth", "group", "dtype", "config"),
+    [
+        (3, 40, 768, 128, torch.bfloat16, Config(2, 4, 1, tiles=1)),
+        (16, 33, 512, 256, torch.float16, Config(1, 2, 1, span=2)),
+    ],
+)
+def test_values(
+    rows: int, columns: int, depth: int, group: int, dtype: Any, config: Config, tmp_path: Path
+) -> None:
+    """Fewer rows than a tile has, columns that fill no block, groups of two chunks."""
+    eights = math.ceil(rows / 8)
+    body = SOURCE.format(
+        warps=config.warps, stages=config.stages, parts=1, tiles=config.tiles, blocks=1,
+        eights=eights, fit=group // 128, span=config.span,
+    )  # fmt: skip
+    shim = SHIM.replace("TYPE", "bf16" if dtype is torch.bfloat16 else "f16")
+    text = f'#include "{HEADER}"\n#define __device__\n{shim}{body}{GO}'
+    file, library = tmp_path / "kernel.cpp", tmp_path / "kernel.so"
+    file.write_text(text)
+    flags = ["-std=c++20", "-O1", "-shared", "-fPIC", "-pthread", "-w"]
+    subprocess.run([str(COMPILER), *flags, "-o", str(library), str(file)], check=True)
+    args = drawn(rows, columns, depth, group, dtype)
+    y = torch.full((rows, columns), torch.nan, dtype=dtype)
+    numbers = rows, columns, depth
+    ctypes.CDLL(str(library)).go(
+        *(ctypes.c_void_p(t.data_ptr()) for t in (*args, y)),
+        *map(ctypes.c_longlong, numbers),
+        math.ceil(columns / (16 * config.tiles * config.warps)),
+    )
+    assert off(y, args) < 4e-3
+
+
+@pytest.mark.skipif(missing_nvrtc() != "", reason="needs NVRTC")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("rows", [1, 16])
+def test_it_compiles_for_hopper(rows: int, dtype: Any) -> None:
+    made = kernel(dtype, config_for(rows), math.ceil(rows / 8), 1).cubin("sm_90")
+    assert made.startswith(b"\x7fELF")
+
+
+def test_it_is_for_few_rows_in_groups_of_128() -> None:
+    def why_not(rows: int, group: int) -> str:
+        types = [TensorType(DTYPES[d], s) for d, s in (
+            ("bf16", (rows, 1024)), ("u8", (64, 512)), ("bf16", (64, 1024 // group)),
+        )]  # fmt: skip
+        return w4a16.kernels[0].why_not(types, {})
+
+    assert why_not(9, 128) == "9 rows of x are more than 8"
+    assert why_not(1, 64) == "groups are 64 weights, not multiples of 128"
+    assert why_not(8, 256) == missing_nvrtc()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("rows", "columns", "depth", "group"), [
+    (1, 256, 1024, 128), (8, 77, 1152, 128), (16, 4096, 4096, 512), (5, 64, 256, 128),
+])  # fmt: skip
+def test_parts_of_a_sum_on_a_gpu(rows: int, columns: int, depth: int, group: int) -> None:
+    """Blocks of a cluster, some of which have nothing to add."""
+    args = [a.cuda() for a in drawn(rows, columns, depth, group, torch.bfloat16)]
+    assert off(launch(*args), args) < 4e-3

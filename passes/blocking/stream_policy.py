@@ -12,7 +12,8 @@ from stack.ir.traits import contractions
 from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.blocking.stream_extents import extents, in_parts
 from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
-from stack.passes.tiling.frame import power_of_two, static
+from stack.passes.blocking.tile_choice import WIDE
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 
@@ -44,6 +45,9 @@ class StreamPolicy(Policy):
             (max(MATRIX, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
             default=0,
         )
+        self.rows, self.step = extents(stream, gpu)
+        if self.rows < min(WIDE, power_of_two(shape.rows)):
+            raise CannotTile(f"registers hold {self.rows} rows of {self.widest} columns of sums")
         held = {shape.row, *shape.lanes}
         many = prod(extent for iter_var, extent in shape.extents.items() if iter_var not in held)
         whole = "" if shape.is_split else "a result has it"
@@ -74,7 +78,7 @@ class StreamPolicy(Policy):
     def complete(self, given: Schedule) -> Schedule:
         if given.instead:
             return given
-        made = given.filled(_schedule(*extents(self.stream)))
+        made = given.filled(_schedule(self.rows, self.step))
         rows, step = made.block("m"), made.block("k")
         height = min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
         parts = 2 if any(map(in_parts, self.dots)) else 1

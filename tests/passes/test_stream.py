@@ -9,7 +9,8 @@ from rule_cases import Kept, Rewrites, check_kept, func
 from stream_harness import check_tiles, run_in_tiles, streamed, streams
 
 from stack.ir import Builder, Node, param, parse, tensor, verify
-from stack.ir.node import topological
+from stack.ir.node import topological, walk
+from stack.passes.blocking.stream import StreamTiler
 from stack.passes.stream import Stream
 from stack.passes.streaming import price
 from stack.rewrite import Fuel, Pipeline
@@ -246,12 +247,25 @@ def test_scores_that_are_returned_are_read_from_memory(rng: np.random.Generator)
     check_tiles(result, arrays, before.interpret(*arrays), 1e-5)
 
 
-def test_results_that_are_too_wide_stay() -> None:
-    before = func(TABLE, POOLED)
-    result, notes = streamed(before, "max_width=3")
-    assert result is before
-    assert any("%z has 4 columns, more than max_width = 3" in n for n in notes), notes
-    assert streams(streamed(before, "max_width=4")[0])
+@pytest.mark.parametrize(
+    ("queries", "columns", "rows"), [(64, 256, 64), (64, 512, 64), (64, 1024, 0), (16, 2048, 16)]
+)
+def test_sums_take_half_of_the_registers(queries: int, columns: int, rows: int) -> None:
+    """Of 65,536: of more columns fewer rows, but not fewer than tensor cores take, or than are."""
+    table = TABLE.replace("64", str(queries)).replace("65, 4", f"65, {columns}")
+    text = POOLED.replace("64", str(queries)).replace(", 4]", f", {columns}]")
+    before = func(table, text)
+    result, notes = streamed(before, "loops=blocks")
+    if not rows:
+        assert result is before
+        assert any("registers hold 32 rows of 1024 columns of sums" in n for n in notes), notes
+        return
+    (stream,) = streams(result)
+    kernel = StreamTiler(stream).kernel()
+    (sums,) = {
+        tuple(n.shape) for _, n in walk(kernel.blocks[0]) if n.op == "dot" and columns in n.shape
+    }
+    assert sums == (rows, columns)
 
 
 def test_a_chain_of_dots_is_one_pass_where_that_saves_bytes() -> None:
@@ -336,7 +350,7 @@ def test_many_random_programs(part: int) -> None:
 
 def run_random(seed: int) -> None:
     program = random_program(seed)
-    func = Pipeline("canonicalize,stream{min_axis=1, max_width=4096}").run(program.func).func
+    func = Pipeline("canonicalize,stream{min_axis=1}").run(program.func).func
     assert parse(str(func)) is func
     wrong = program.compare(func.interpret(*program.inputs))
     assert not wrong, f"{wrong}\n{program.func}\n{func}"

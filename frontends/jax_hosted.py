@@ -69,11 +69,11 @@ class _Rules:
 
     def call(self, *arrays: Any, **attributes: Any) -> Any:
         """One array, or a tuple."""
-        held = self.made.read(attributes)
-        self.made.shapes([np.shape(a) for a in arrays])
-        if self.made.values is not None and not any(isinstance(a, Tracer) for a in arrays):
-            self.made.values(*map(np.asarray, arrays), **held)
-        out = self.primitive.bind(*map(jnp.asarray, arrays), **held)
+        held, given = self.made.read(attributes), [jnp.asarray(a) for a in arrays]
+        self._types(*given, **held)  # refuses what is wrong
+        if self.made.values is not None and not any(isinstance(a, Tracer) for a in given):
+            self.made.values(*map(np.asarray, given), **held)
+        out = self.primitive.bind(*given, **held)
         return out[0] if self.made.results == 1 else tuple(out)
 
     # ---- values

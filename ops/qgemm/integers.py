@@ -33,7 +33,7 @@ def _codes(np: Any, x: Any, scale: Any) -> Any:
     return np.maximum(np.minimum(nearest, float(LARGEST)), -float(LARGEST)).astype(np.int8)
 
 
-@op("qgemm.w8a8", rule="... k, n k, ..., n -> ... n", reference=reference.w8a8)
+@op("qgemm.w8a8", rule="... k: i8, n k: i8, ..., n -> ... n", reference=reference.w8a8)
 def w8a8(np, x, weight, x_scale, weight_scale):
     """x @ weight.T of 8-bit integers, times a scale for each row and for each column.
 
@@ -45,7 +45,7 @@ def w8a8(np, x, weight, x_scale, weight_scale):
 
 @op(
     "qgemm.w8a8_static",
-    rule="... k, n k, , n -> ... n",
+    rule="... k, n k: i8, , n -> ... n",
     reference=reference.w8a8_static,
     packs=pack.w8a8_static,
 )
@@ -63,7 +63,7 @@ def w8a8_static(np, x, weight, x_scale, weight_scale):
 
 @op(
     "qgemm.w8a8_dynamic",
-    rule="... k, n k, n -> ... n",
+    rule="... k, n k: i8, n -> ... n",
     reference=reference.w8a8_dynamic,
     packs=pack.w8a8,
 )

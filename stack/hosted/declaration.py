@@ -17,7 +17,7 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -266,11 +266,22 @@ class Op:
     def _refuse_empty(self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]) -> None:
         """Raise RuleError for an axis of size 0 that is reduced: of nothing there is no result."""
         kept = {name for side in rule.outputs for axis in side for name in axis.names}
+        for operand, names in self._empty(rule, shapes):
+            if not kept.issuperset(names):
+                shown = " ".join(names)
+                raise RuleError(f"{operand!r} has nothing along {shown!r}, which is reduced")
+
+    def _empty(
+        self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Operands that have an axis of size 0, and what that is called."""
         for operand, side, shape in zip(self.operands, rule.inputs, shapes, strict=True):
-            for axis, size in zip(side, shape, strict=True):
-                if size == 0 and not kept.issuperset(axis.names):
-                    shown = " ".join(axis.names)
-                    raise RuleError(f"{operand!r} has nothing along {shown!r}, which is reduced")
+            yield from ((operand, axis.names) for axis, size in zip(side, shape) if size == 0)
+
+    def why_empty(self, shapes: Sequence[tuple[Dim, ...]]) -> str:
+        """Which argument has nothing along which axis, the first one; "" where all have."""
+        found = self._empty(self.rule_for([len(s) for s in shapes]), shapes)
+        return next((f"{name!r} has nothing along {' '.join(axis)!r}" for name, axis in found), "")
 
     def kernel_for(
         self, device: str, types: Sequence[TensorType], attributes: Mapping[str, Any]

@@ -56,6 +56,8 @@ def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]
         return frontend.traced(partial(made.decomposition, **attributes), types)
     try:
         return _written_out(made, types, attributes)
+    except ZeroDivisionError as error:
+        raise RuleError(f"{made.name}: {made.why_empty([t.shape for t in types])}") from error
     except (RuleError, TypeError) as error:
         if isinstance(error, TypeError) and not any(type_symbols(t) for t in types):
             raise
@@ -80,7 +82,7 @@ def _takes(made: Op, attributes: Mapping[str, Any], types: Sequence[TensorType])
     """Whether the code of an operator takes operands of these types."""
     try:
         _written_out(made, types, attributes)
-    except (RuleError, TypeError):
+    except (RuleError, TypeError, ZeroDivisionError):
         return False
     return True
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from hosted_cases import CASES, Case, own
@@ -9,7 +11,7 @@ from hosted_cases import CASES, Case, own
 import stack
 from stack.errors import RuleError, UsageError
 from stack.hosted import find
-from stack.hosted.nodes import custom
+from stack.hosted.nodes import custom, decomposed
 from stack.ir.builder import Builder, param
 from stack.ir.cost import cost
 from stack.ir.ops import footprint
@@ -112,7 +114,7 @@ def test_elements_of_another_kind_are_refused_by_name(name: str) -> None:
         ("attention.attention", "q", "float16", "'q' has elements of f16, beside the others: f32"),
         ("lora.linear", "a", "float64", "'a' has elements of f64, beside the others: f32"),
         ("attention.with_prefix", "prefix", "float32", "'prefix' .* beside the others: integers"),
-        ("attention.with_bias", "bias", "int8", "'bias' .* beside the others: floats"),
+        ("attention.with_alibi", "slopes", "int8", "'slopes' .* beside the others: floats"),
         ("qgemm.fp8", "x_scale", "float64", "'x_scale' .* f32; or 'weight_scale' .* f64"),
     ],
 )
@@ -149,6 +151,41 @@ def test_an_axis_that_is_reduced_is_not_empty(name: str) -> None:
         where = next(n for n, s in zip(case.op.operands, empty, strict=True) if 0 in s)
         with pytest.raises(RuleError, match=f"'{where}' has nothing along '{reduced.names[0]}'"):
             case.op.shapes(empty)
+
+
+@pytest.mark.parametrize("name", sorted(own()))
+def test_an_axis_without_elements_has_a_result_or_is_named(name: str) -> None:
+    """Of every operator, for every axis of its rule."""
+    case = next(c for c in CASES if c.name == name)
+    arrays = case.arrays("float32")
+    rule = case.op.rule_for([a.ndim for a in arrays])
+    types = [TensorType(dtype_of(a), a.shape) for a in arrays]
+    attributes = tuple(sorted(case.op.read(case.attributes).items()))
+    for empty in {n for side in rule.inputs for axis in side for n in axis.names}:
+        cut = tuple(
+            t.with_shape(tuple(0 if empty in a.names else s for a, s in zip(side, t.shape)))
+            for side, t in zip(rule.inputs, types, strict=True)
+        )
+        try:
+            decomposed(case.op, cut, attributes)
+        except RuleError as error:
+            assert re.search(rf"'({'|'.join(case.op.operands)})'", str(error)), error
+
+
+@pytest.mark.parametrize("name", sorted(own()))
+def test_an_axis_of_two_sizes_is_named(name: str) -> None:
+    """Of every operator, for each argument one more along each axis that another has too."""
+    case = next(c for c in CASES if c.name == name)
+    types = [TensorType(dtype_of(a), a.shape) for a in case.arrays("float32")]
+    rule = case.op.rule_for([t.rank for t in types])
+    for place, side in enumerate(rule.inputs):
+        for at, axis in enumerate(side):
+            shapes = [t.shape for t in types]
+            if sum(axis in s for s in rule.inputs) > 1:
+                own = shapes[place]
+                shapes[place] = (*own[:at], int(own[at]) + 1, *own[at + 1 :])
+                with pytest.raises(RuleError, match=f"'({'|'.join(case.op.operands)})'"):
+                    case.op.shapes(shapes)
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,11 @@ _ATTRIBUTES: dict[str, type] = {t.__name__: t for t in (bool, int, float, str)}
 class Kernel:
     """Code by hand for an operator: a Python function that launches it.
 
+        stack.Kernel("cuda", launch, "mine", dtypes=("f32", "bf16"))
+
+    `launch(x, *, top)` is given arrays by position and attributes by name, on a GPU also where JAX
+    calls it. `stack.hosted.native` compiles C and CUDA C++.
+
     Attributes:
         device: "cpu": `run` takes NumPy arrays; "cuda": torch tensors. Both are dense; what it
             returns has memory of its own.

@@ -11,7 +11,6 @@ from stack.passes.positions.affine import affine
 from stack.passes.positions.assumed import as_hidden
 from stack.passes.positions.visible import hiding_selects
 from stack.passes.tiling.frame import power_of_two, static
-from stack.target import Gpu
 
 BUSY = 11  # ops on an element, from which a smaller tile leaves registers for them
 LONG = 2048  # places: enough programs are left where each takes twice the rows
@@ -19,21 +18,8 @@ NARROW = 32  # places of a step that leave registers for parts of f32
 MOST_WHOLE = 256  # of a streamed axis that is taken in one step
 
 
-def extents(stream: Node, gpu: Gpu) -> tuple[int, int]:
-    """Rows of a tile, and places of the streamed axis in a step.
-
-    Sums, whose columns are held whole, take half of the registers of a processor at most: no row
-    where these are too many.
-    """
-    rows, step = _measured(stream)
-    columns = sum(power_of_two(static(s.shape[-1])) for s in contractions(stream.blocks[0].results))
-    while rows * columns > gpu.registers // 2:
-        rows //= 2
-    return rows, step
-
-
-def _measured(stream: Node) -> tuple[int, int]:
-    """Extents where registers have room for them."""
+def extents(stream: Node) -> tuple[int, int]:
+    """Rows of a tile, and places of the streamed axis in a step."""
     rows, step = _of_16_bits(stream)
     states = stream.blocks[0]
     sums = contractions(states.results)

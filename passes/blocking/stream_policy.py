@@ -12,13 +12,13 @@ from stack.ir.traits import contractions
 from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.blocking.stream_extents import extents, in_parts
 from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
-from stack.passes.blocking.tile_choice import WIDE
 from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 
 # rows that a warp has of a product that another takes: Triton 3.6 reads astray where it has fewer
 WARP_ROWS = 16
+THREAD_SUMS = 128  # half of the registers that a thread can have
 
 
 def _schedule(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule:
@@ -45,9 +45,11 @@ class StreamPolicy(Policy):
             (max(MATRIX, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
             default=0,
         )
-        self.rows, self.step = extents(stream, gpu)
-        if self.rows < min(WIDE, power_of_two(shape.rows)):
-            raise CannotTile(f"registers hold {self.rows} rows of {self.widest} columns of sums")
+        self.rows, self.step = extents(stream)
+        height = self._height(self.rows)
+        if height * self.widest > gpu.registers // 2:  # what sums of products take, too
+            what = f"{height} rows of {self.widest} columns of sums"
+            raise CannotTile(f"{what} take more than half of {gpu.registers} registers")
         held = {shape.row, *shape.lanes}
         many = prod(extent for iter_var, extent in shape.extents.items() if iter_var not in held)
         whole = "" if shape.is_split else "a result has it"
@@ -80,7 +82,7 @@ class StreamPolicy(Policy):
             return given
         made = given.filled(_schedule(self.rows, self.step))
         rows, step = made.block("m"), made.block("k")
-        height = min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
+        height = self._height(rows)
         parts = 2 if any(map(in_parts, self.dots)) else 1
         big = (rows >= 128 and step >= 128) or (
             parts * len(self.sums) * self.widest * rows > 128 * 128
@@ -90,6 +92,7 @@ class StreamPolicy(Policy):
         if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
             stages = 2
         warps = min(made.warps or (8 if big else 4), max(4, height // WARP_ROWS))
+        warps = max(warps, height * self.widest // (THREAD_SUMS * WARP))
         return replace(made, warps=warps, stages=made.stages or stages)
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
@@ -105,6 +108,10 @@ class StreamPolicy(Policy):
             Need("bytes of shared memory", schedule.stages * bytes_, self.gpu.operand_bytes),
             Need("registers for sums and scores", sums, self.gpu.registers),
         ]
+
+    def _height(self, rows: int) -> int:
+        """Rows of a block: as many as there are, where these are fewer."""
+        return min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
 
     def _is_real(self, iter_var: str) -> bool:
         return self.shape.extents[iter_var] > 1

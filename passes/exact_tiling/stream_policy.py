@@ -30,7 +30,9 @@ class PanelPolicy(Policy):
         sums = 4 * len(axes.wide) * axes.columns
         self.most = min(self.rows, cpu.cache_bytes // max(sums, 1))
         if not self.most:
-            raise CannotTile(f"the cache does not hold {axes.columns} columns of sums")
+            raise CannotTile(
+                f"{axes.columns} columns of sums are more than {cpu.cache_bytes} bytes"
+            )
         self.extent = static(streamed_extent(stream))
         many = (size for name, size in axes.sizes.items() if name not in (axes.row, axes.column))
         self.domain = Domain(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_programs import random_program
@@ -11,11 +13,14 @@ from stream_harness import check_tiles, run_in_tiles, streamed, streams
 from stack.ir import Builder, Node, param, parse, tensor, verify
 from stack.ir.node import topological
 from stack.passes.blocking.stream import StreamTiler
+from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.stream import Stream
 from stack.passes.streaming import price
+from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Fuel, Pipeline
 from stack.rewrite.log import Log
-from stack.target import Cpu
+from stack.schedule import Schedule
+from stack.target import Cpu, as_cpu, load
 
 ALL = "stream{min_axis=2}"
 X, SV = "%x: f32[3, 9]", "%s: f32[3, 9], %v: f32[9, 4]"
@@ -263,6 +268,21 @@ def test_sums_take_half_of_the_registers(queries: int, columns: int, warps: int)
         return
     (stream,) = streams(result)
     assert StreamTiler(stream).kernel().attrs["warps"] == warps
+
+
+@pytest.mark.parametrize(
+    ("held", "rows"), [(1 << 20, 16), (1 << 17, 8), (1 << 14, 1), (1 << 13, 0)]
+)
+def test_sums_stay_in_the_cache_of_a_core(held: int, rows: int) -> None:
+    """4,096 columns of f32 are 16 KiB for each row; 64 rows are 16 vectors of four."""
+    before = func(TABLE.replace("65, 4", "65, 4096"), POOLED.replace(", 4]", ", 4096]"))
+    (stream,) = streams(streamed(before)[0])
+    cpu = replace(as_cpu(load("generic")), cache_bytes=held)
+    if not rows:
+        with pytest.raises(CannotTile, match="4096 columns of sums are more than 8192 bytes"):
+            PanelPolicy(stream, cpu)
+        return
+    assert PanelPolicy(stream, cpu).complete(Schedule()).block("m") == rows
 
 
 def test_a_chain_of_dots_is_one_pass_where_that_saves_bytes() -> None:

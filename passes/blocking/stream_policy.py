@@ -18,7 +18,6 @@ from stack.target import Gpu
 
 # rows that a warp has of a product that another takes: Triton 3.6 reads astray where it has fewer
 WARP_ROWS = 16
-THREAD_SUMS = 128  # half of the registers that a thread can have
 
 
 def _schedule(rows: int, step: int, warps: int = 0, stages: int = 0) -> Schedule:
@@ -30,6 +29,7 @@ MEASURED = (  # tiles of attention that compilers make fast code of; tuning trie
     *(_schedule(128, 32, 8, 3), _schedule(64, 64, 4, 3), _schedule(64, 32, 4, 3)),
     _schedule(64, 128, 4, 2),
 )
+TALLEST = max(schedule.block("m") for schedule in MEASURED)
 
 
 class StreamPolicy(Policy):
@@ -45,10 +45,10 @@ class StreamPolicy(Policy):
             (max(MATRIX, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
             default=0,
         )
-        self.rows, self.step = extents(stream)
-        height = self._height(self.rows)
-        if height * self.widest > gpu.registers // 2:  # what sums of products take, too
-            what = f"{height} rows of {self.widest} columns of sums"
+        # sums take half of the registers, as those of products, in blocks of as many rows as fast
+        # ones have: of fewer rows they lose to separate products
+        if TALLEST * self.widest > gpu.registers // 2:
+            what = f"{TALLEST} rows of {self.widest} columns of sums"
             raise CannotTile(f"{what} take more than half of {gpu.registers} registers")
         held = {shape.row, *shape.lanes}
         many = prod(extent for iter_var, extent in shape.extents.items() if iter_var not in held)
@@ -80,9 +80,9 @@ class StreamPolicy(Policy):
     def complete(self, given: Schedule) -> Schedule:
         if given.instead:
             return given
-        made = given.filled(_schedule(self.rows, self.step))
+        made = given.filled(_schedule(*extents(self.stream)))
         rows, step = made.block("m"), made.block("k")
-        height = self._height(rows)
+        height = min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
         parts = 2 if any(map(in_parts, self.dots)) else 1
         big = (rows >= 128 and step >= 128) or (
             parts * len(self.sums) * self.widest * rows > 128 * 128
@@ -92,7 +92,6 @@ class StreamPolicy(Policy):
         if len(self.dots) > 2 and (self.widest > 64 or len(self.sums) > 1):
             stages = 2
         warps = min(made.warps or (8 if big else 4), max(4, height // WARP_ROWS))
-        warps = max(warps, height * self.widest // (THREAD_SUMS * WARP))
         return replace(made, warps=warps, stages=made.stages or stages)
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
@@ -108,10 +107,6 @@ class StreamPolicy(Policy):
             Need("bytes of shared memory", schedule.stages * bytes_, self.gpu.operand_bytes),
             Need("registers for sums and scores", sums, self.gpu.registers),
         ]
-
-    def _height(self, rows: int) -> int:
-        """Rows of a block: as many as there are, where these are fewer."""
-        return min(rows, max(MATRIX, power_of_two(self.shape.rows))) if self.shape.rows > 1 else 1
 
     def _is_real(self, iter_var: str) -> bool:
         return self.shape.extents[iter_var] > 1

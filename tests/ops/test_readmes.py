@@ -43,7 +43,7 @@ def test_declarations_run(tmp_path: Path) -> None:
     file = tmp_path / "declared.py"
     file.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)))
     made = runpy.run_path(str(file))
-    assert [(k.name, k.kind) for k in made["kept"].run.kernels][1] == ("acme.saturate.c", "hand")
+    assert [(k.name, k.kind) for k in made["kept"].run.kernels][1] == ("mine.saturate.c", "hand")
     assert made["CUBE"].cubin("sm_90")[:4] == b"\x7fELF"
     assert [k.name for k in made["cube"].kernels] == ["nvrtc", "triton"]
 

@@ -1,12 +1,13 @@
 """A hosted operator as a primitive of JAX: types, derivative, batching, lowering; and our import.
 
-Under `jax.jit` XLA compiles the decomposition; on a CPU it calls code by hand, if there is some.
+Under `jax.jit` XLA calls code by hand where there is some, else it compiles the decomposition. On a
+GPU that code works on JAX's buffers as tensors of torch, on JAX's stream.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -20,9 +21,11 @@ from jax.interpreters import ad, batching, mlir
 from stack.frontends.jax_space import replay
 from stack.frontends.lax import LOWERINGS, Site, dtype_of, jax_dtype
 from stack.hosted import Kernel, Op
+from stack.hosted.declaration import DEVICES
 from stack.hosted.nodes import custom, decomposed
 from stack.ir.node import Node
 from stack.ir.types import TensorType
+from stack.run.compile import is_installed
 
 Array = Any
 Attributes = tuple[tuple[str, Any], ...]
@@ -60,15 +63,17 @@ class _Rules:
         batching.primitive_batchers[self.primitive] = self._batch
         ad.primitive_jvps[self.primitive] = self._jvp
         mlir.register_lowering(self.primitive, mlir.lower_fun(self._decomposed, True))
-        mlir.register_lowering(self.primitive, mlir.lower_fun(self._on_cpu, True), platform="cpu")
+        for device in DEVICES:
+            lowered = mlir.lower_fun(partial(self._on, device), True)
+            mlir.register_lowering(self.primitive, lowered, platform=device)
 
     def call(self, *arrays: Any, **attributes: Any) -> Any:
         """One array, or a tuple."""
-        held = self.made.read(attributes)
-        self.made.shapes([np.shape(a) for a in arrays])
-        if self.made.values is not None and not any(isinstance(a, Tracer) for a in arrays):
-            self.made.values(*map(np.asarray, arrays), **held)
-        out = self.primitive.bind(*map(jnp.asarray, arrays), **held)
+        held, given = self.made.read(attributes), [jnp.asarray(a) for a in arrays]
+        self._types(*given, **held)  # refuses what is wrong
+        if self.made.values is not None and not any(isinstance(a, Tracer) for a in given):
+            self.made.values(*map(np.asarray, given), **held)
+        out = self.primitive.bind(*given, **held)
         return out[0] if self.made.results == 1 else tuple(out)
 
     # ---- values
@@ -84,9 +89,9 @@ class _Rules:
         func = decomposed(self.made, _tensor_types(arrays), tuple(sorted(attributes.items())))
         return replay(func)(*arrays)
 
-    def _on_cpu(self, *arrays: Array, **attributes: Any) -> Sequence[Array]:
-        kernel = self.made.kernel_for("cpu", _tensor_types(arrays), attributes)
-        if kernel is None:
+    def _on(self, device: str, *arrays: Array, **attributes: Any) -> Sequence[Array]:
+        kernel = self.made.kernel_for(device, _tensor_types(arrays), attributes)
+        if kernel is None or (device == "cuda" and not is_installed("torch")):
             return self._decomposed(*arrays, **attributes)
         return _called_back(kernel, self._types(*arrays, **attributes), arrays, attributes)
 
@@ -181,14 +186,22 @@ def _with_gradient(rules: _Rules, attributes: Attributes) -> Callable[..., Any]:
 def _called_back(
     kernel: Kernel, types: Sequence[Any], arrays: Sequence[Array], attributes: Mapping[str, Any]
 ) -> Sequence[Array]:
-    """Code by hand on the host, from inside of a compiled program."""
+    """Code by hand, from inside of a compiled program."""
 
-    def fill(_context: Any, outs: Any, *given: Any) -> None:
+    def on_cpu(_context: Any, outs: Any, *given: Any) -> None:
         made = kernel(*(np.ascontiguousarray(np.asarray(a)) for a in given), **attributes)
-        targets = outs if isinstance(outs, tuple | list) else (outs,)
-        for out, result in zip(targets, made if isinstance(made, tuple) else (made,), strict=True):
+        for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
             np.asarray(out)[...] = result
 
+    def on_cuda(context: Any, outs: Any, *given: Any) -> None:
+        import torch
+
+        with torch.cuda.stream(torch.cuda.ExternalStream(context.stream)):
+            made = kernel(*map(torch.from_dlpack, given), **attributes)
+            for out, result in zip(outs, made if isinstance(made, tuple) else (made,), strict=True):
+                torch.from_dlpack(out).copy_(result)
+
+    fill = on_cpu if kernel.device == "cpu" else on_cuda
     specs = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in types]
     return buffer_callback(fill, specs)(*arrays)
 

@@ -276,11 +276,11 @@ def launched(kernel: Kernel, tensors: Sequence[Tensor], attributes: Mapping[str,
 
 def _own(results: Sequence[Tensor], others: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Dense tensors from the start of memory of their own, as torch asks of an operator."""
-    taken = {t.untyped_storage().data_ptr() for t in others if t.numel()}
+    taken = {t.untyped_storage().data_ptr() for t in others}  # 0 where there are no elements
     found: list[Tensor] = []
     for made in results:
         dense = made.contiguous()  # itself, where it is that
-        is_shared = dense.numel() > 0 and dense.untyped_storage().data_ptr() in taken
+        is_shared = dense.untyped_storage().data_ptr() in taken
         is_inside = dense.storage_offset() > 0
         found.append(dense.clone() if is_shared or is_inside else dense)
         taken.add(found[-1].untyped_storage().data_ptr())

@@ -35,7 +35,6 @@ class Stream(Pass):
 
     Attributes:
         min_axis: shortest axis that is worth it where no dot is involved; shorter rows are held.
-        max_width: most columns of a dot's running value, which one program holds whole.
         balance: flops that cost as much as a byte of memory; 0 never computes a dot twice, none
             takes the number of the GPU where loops are `blocks`.
         loops: whose kernels the streams become, which leaves others: `cpu` takes those that cost
@@ -46,7 +45,6 @@ class Stream(Pass):
 
     name: ClassVar[str] = "stream"
     min_axis: int = 16384
-    max_width: int = 256
     balance: float | None = None
     loops: str = ""
     refuse: tuple[str, ...] = ()

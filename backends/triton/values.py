@@ -148,11 +148,11 @@ class Values:
             for acc, dot in (node.args, node.args[::-1]):
                 waits = is_contraction(dot) and self.uses.get(dot) == 1 and dot not in self.text
                 if waits and shape_of(acc) == shape_of(dot):
+                    self._product(acc)
                     self._assign(node, self._dot_text(dot, self._full(acc)))
                     return
         for arg in node.args:
-            if is_contraction(arg) and arg not in self.text:
-                self._assign(arg, self._dot_text(arg, ""))
+            self._product(arg)
         if all(is_literal(a) for a in node.args):
             # numbers of Python have no methods
             args = [self._full(a) for a in node.args]
@@ -178,6 +178,11 @@ class Values:
             self._assign(node, f"{args[0]} * (1.0 / {args[1]})", actual)
             return
         self._assign(node, expression(node, args, self.is_exact, self.has_dot), actual)
+
+    def _product(self, node: Node) -> None:
+        """Write out a product that waited for what it is added to."""
+        if is_contraction(node) and node not in self.text:
+            self._assign(node, self._dot_text(node, ""))
 
     def _widens_tile(self, node: Node) -> bool:
         """Whether it widens a tile of a loop with products, which are what waits for it."""

@@ -229,7 +229,7 @@ def merge(np, outs, lses):
 
 @op(
     "attention.paged",
-    rule="... h s d, p! n g d, p! n g e, ... m!, ... -> ... h s e",
+    rule="... h s d, p! n g d, p! n g e, ... m!: int, ...: int -> ... h s e",
     reference=partial(reference.paged, PLAIN),
     kernels=_decode("paged"),
     autocast="low",
@@ -331,7 +331,10 @@ def rope(np, x, cos, sin, *, interleaved: bool = False):
     return rotated(np, x, cos, sin, interleaved)
 
 
-@op("attention.fp8", rule=f"{QUERIES_AND_KEYS}, ... h, ... g, ... g -> ... h s e")
+@op(
+    "attention.fp8",
+    rule="... h s d: u8, ... g t d: u8, ... g t e: u8, ... h, ... g, ... g -> ... h s e",
+)
 def fp8(np, q, k, v, q_scale, k_scale, v_scale, *, causal: bool = False, scale: float = 0.0):
     """Attention on bytes of E4M3 with a scale for each head: Shah et al., "FlashAttention-3", 2024.
 

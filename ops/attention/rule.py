@@ -21,7 +21,7 @@ def check(h: Dim, g: Dim, s: Dim, t: Dim, causal: bool, window: int) -> None:
     if window < 0:
         raise RuleError(f"'window' holds a number of keys, not {window}")
     if (causal or window) and less_equal(s, t) is False:
-        raise RuleError(f"a query of {s} sees none of {t} keys")
+        raise RuleError(f"'q' and 'k': a query of {s} sees none of {t} keys")
 
 
 def check_pages(

@@ -56,7 +56,8 @@ def variant(
         ("np", "q", "k", "v", *program.operands), causal
     )
     decomposition.__doc__ = doc
-    rule = ", ".join([QUERIES_AND_KEYS, *program.operands.values()]) + " -> ... h s e"
+    own = (f"{axes}: any" for axes in program.operands.values())
+    rule = ", ".join([QUERIES_AND_KEYS, *own]) + " -> ... h s e"
     declare = op(
         name, rule=rule, reference=algorithm, kernels=kernels, autocast="low", values=values
     )

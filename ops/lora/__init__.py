@@ -34,7 +34,7 @@ def linear(np, x, weight, a, b, *, scale: float = 1.0):
     return made.astype(x.dtype).reshape(*x.shape[:-1], weight.shape[0])
 
 
-@op("lora.multi", rule="t k, n k, l r k, l n r, t -> t n", reference=reference.multi)
+@op("lora.multi", rule="t k, n k, l r k, l n r, t: i32 -> t n", reference=reference.multi)
 def multi(np, x, weight, a, b, adapter, *, scale: float = 1.0):
     """x @ weight.T + scale (x @ a[i].T) @ b[i].T, i by row: Chen et al., Punica, 2023.
 
@@ -52,7 +52,7 @@ def multi(np, x, weight, a, b, adapter, *, scale: float = 1.0):
     return (np.matmul(x, weight.swapaxes(0, 1), dtype=wide) + low).astype(x.dtype)
 
 
-@op("lora.qlora", rule="... k, n h, n g, r k, n r -> ... n", reference=reference.qlora)
+@op("lora.qlora", rule="... k, n h: u8, n g, r k, n r -> ... n", reference=reference.qlora)
 def qlora(np, x, packed, absmax, a, b, *, scale: float = 1.0):
     """x @ weight.T + scale (x @ a.T) @ b.T of weights in NF4: Dettmers et al., QLoRA, 2023.
 

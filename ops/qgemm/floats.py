@@ -57,7 +57,7 @@ def _kernels(name: str) -> tuple[Kernel, ...]:
 
 @op(
     "qgemm.fp8",
-    rule="... k, n k, ..., n -> ... n",
+    rule="... k: u8, n k: u8, ..., n -> ... n",
     reference=reference.fp8,
     kernels=_kernels("fp8"),
 )
@@ -73,7 +73,7 @@ def fp8(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
 
 @op(
     "qgemm.fp8_tensor",
-    rule="... k, n k, , -> ... n",
+    rule="... k: u8, n k: u8, , -> ... n",
     reference=reference.fp8_tensor,
     kernels=_kernels("fp8_tensor"),
 )
@@ -88,7 +88,7 @@ def fp8_tensor(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3"):
 
 @op(
     "qgemm.fp8_block",
-    rule="... k, n k, ... g, h g -> ... n",
+    rule="... k: u8, n k: u8, ... g, h g -> ... n",
     reference=reference.fp8_block,
     kernels=_kernels("fp8_block"),
 )
@@ -106,7 +106,7 @@ def fp8_block(np, x, weight, x_scale, weight_scale, *, format: str = "e4m3", blo
     return _product(np, left * storage.repeated(np, x_scale, block, k, -1), right * squares)
 
 
-@op("qgemm.mx", rule="... k, n b, n g -> ... n", reference=reference.mx, packs=pack.mx)
+@op("qgemm.mx", rule="... k, n b: u8, n g: u8 -> ... n", reference=reference.mx, packs=pack.mx)
 def mx(np, x, codes, scales, *, format: str = "e2m1"):
     """x @ weight.T of a microscaling format: 32 neighbours of weight share a power of two.
 
@@ -122,7 +122,12 @@ def mx(np, x, codes, scales, *, format: str = "e2m1"):
     return storage.product(np, x, storage.mx(np, codes, scales, format, wide))
 
 
-@op("qgemm.nvfp4", rule="... k, n b, n g, -> ... n", reference=reference.nvfp4, packs=pack.nvfp4)
+@op(
+    "qgemm.nvfp4",
+    rule="... k, n b: u8, n g: u8, -> ... n",
+    reference=reference.nvfp4,
+    packs=pack.nvfp4,
+)
 def nvfp4(np, x, packed, scales, scale):
     """x @ weight.T of NVFP4: 16 neighbours of weight share a scale in E4M3, all share a float.
 

@@ -46,7 +46,7 @@ def _codes(np: Any, x: Any, scale: Any) -> Any:
 
 @op(
     "qgemm.w8a8",
-    rule="... k, n k, ..., n -> ... n",
+    rule="... k: i8, n k: i8, ..., n -> ... n",
     reference=reference.w8a8,
     kernels=(
         Kernel(
@@ -70,7 +70,7 @@ def w8a8(np, x, weight, x_scale, weight_scale):
 
 @op(
     "qgemm.w8a8_static",
-    rule="... k, n k, , n -> ... n",
+    rule="... k, n k: i8, , n -> ... n",
     reference=reference.w8a8_static,
     packs=pack.w8a8_static,
 )
@@ -88,7 +88,7 @@ def w8a8_static(np, x, weight, x_scale, weight_scale):
 
 @op(
     "qgemm.w8a8_dynamic",
-    rule="... k, n k, n -> ... n",
+    rule="... k, n k: i8, n -> ... n",
     reference=reference.w8a8_dynamic,
     packs=pack.w8a8,
     kernels=(

@@ -36,7 +36,7 @@ def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) 
 
 @op(
     "qgemm.w4a16",
-    rule="... k, n b, n g -> ... n",
+    rule="... k, n b: u8, n g -> ... n",
     reference=reference.w4a16,
     packs=pack.w4a16,
     kernels=(
@@ -72,7 +72,7 @@ def w4a16(np, x, packed, scales):
 
 @op(
     "qgemm.w4a16_awq",
-    rule="... k, k w, g w, g n -> ... n",
+    rule="... k, k w: i32, g w: i32, g n -> ... n",
     reference=reference.w4a16_awq,
     packs=pack.w4a16_awq,
 )
@@ -92,7 +92,7 @@ def w4a16_awq(np, x, qweight, qzeros, scales):
 
 @op(
     "qgemm.w4a16_gptq",
-    rule="... k, w n, g v, g n, k -> ... n",
+    rule="... k, w n: i32, g v: i32, g n, k: int -> ... n",
     reference=reference.w4a16_gptq,
     packs=pack.w4a16_gptq,
 )
@@ -109,7 +109,7 @@ def w4a16_gptq(np, x, qweight, qzeros, scales, g_idx):
     return storage.product(np, x, storage.gptq(np, qweight, qzeros, scales, g_idx))
 
 
-@op("qgemm.nf4", rule="... k, n b, n g -> ... n", reference=reference.nf4, packs=pack.nf4)
+@op("qgemm.nf4", rule="... k, n b: u8, n g -> ... n", reference=reference.nf4, packs=pack.nf4)
 def nf4(np, x, packed, absmax):
     """x @ weight.T of weights in NF4: Dettmers et al., QLoRA, 2023.
 
@@ -122,7 +122,7 @@ def nf4(np, x, packed, absmax):
 
 @op(
     "qgemm.sparse24",
-    rule="... k, n h, n q -> ... n",
+    rule="... k, n h, n q: u8 -> ... n",
     reference=reference.sparse24,
     packs=pack.sparse24,
 )
@@ -145,21 +145,21 @@ def _check_blocks(blocks: Any, k: Any, size: int, count: int) -> None:
     storage.check_weights("blocks", blocks.shape[-1] // size * count, k)
 
 
-@op("qgemm.q8_0", rule="... k, n b -> ... n", reference=reference.q8_0, packs=pack.q8_0)
+@op("qgemm.q8_0", rule="... k, n b: u8 -> ... n", reference=reference.q8_0, packs=pack.q8_0)
 def q8_0(np, x, blocks):
     """x @ weight.T of GGUF's Q8_0: `blocks [n, k / 32 * 34]` uint8, as its files have them."""
     _check_blocks(blocks, x.shape[-1], 34, 32)
     return storage.product(np, x, storage.q8_0(np, blocks))
 
 
-@op("qgemm.q4_k", rule="... k, n b -> ... n", reference=reference.q4_k)
+@op("qgemm.q4_k", rule="... k, n b: u8 -> ... n", reference=reference.q4_k)
 def q4_k(np, x, blocks):
     """x @ weight.T of GGUF's Q4_K: `blocks [n, k / 256 * 144]` uint8, as its files have them."""
     _check_blocks(blocks, x.shape[-1], 144, 256)
     return storage.product(np, x, storage.q4_k(np, blocks))
 
 
-@op("qgemm.q6_k", rule="... k, n b -> ... n", reference=reference.q6_k)
+@op("qgemm.q6_k", rule="... k, n b: u8 -> ... n", reference=reference.q6_k)
 def q6_k(np, x, blocks):
     """x @ weight.T of GGUF's Q6_K: `blocks [n, k / 256 * 210]` uint8, as its files have them."""
     _check_blocks(blocks, x.shape[-1], 210, 256)

@@ -56,7 +56,7 @@ def exclusive(np, x):
 
 @op(
     "scan.segmented",
-    rule="... n~, ... n~ -> ... n~",
+    rule="... n~, ... n~: int -> ... n~",
     reference=reference.segmented,
     autocast="f32",
 )

@@ -12,7 +12,7 @@ from stack.ir.traits import contractions
 from stack.ir.warp_ops import MATRIX, WARP
 from stack.passes.blocking.stream_extents import extents, in_parts
 from stack.passes.blocking.stream_shape import StreamShape, is_in_memory
-from stack.passes.tiling.frame import power_of_two, static
+from stack.passes.tiling.frame import CannotTile, power_of_two, static
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
 from stack.target import Gpu
 
@@ -29,6 +29,7 @@ MEASURED = (  # tiles of attention that compilers make fast code of; tuning trie
     *(_schedule(128, 32, 8, 3), _schedule(64, 64, 4, 3), _schedule(64, 32, 4, 3)),
     _schedule(64, 128, 4, 2),
 )
+TALLEST = max(schedule.block("m") for schedule in MEASURED)
 
 
 class StreamPolicy(Policy):
@@ -44,6 +45,11 @@ class StreamPolicy(Policy):
             (max(MATRIX, power_of_two(shape.extents[m])) for m in shape.lanes if self._is_real(m)),
             default=0,
         )
+        # sums take half of the registers, as those of products, in blocks of as many rows as fast
+        # ones have: of fewer rows they lose to separate products
+        if TALLEST * self.widest > gpu.registers // 2:
+            what = f"{TALLEST} rows of {self.widest} columns of sums"
+            raise CannotTile(f"{what} take more than half of {gpu.registers} registers")
         held = {shape.row, *shape.lanes}
         many = prod(extent for iter_var, extent in shape.extents.items() if iter_var not in held)
         whole = "" if shape.is_split else "a result has it"

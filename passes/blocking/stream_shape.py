@@ -13,8 +13,6 @@ from stack.ir.traits import converts, is_array, is_contraction, is_input
 from stack.passes.blocking.stream_index_maps import IndexMaps
 from stack.passes.tiling.frame import CannotTile
 
-MAX_LANES = 256  # of a state that is a dot: held whole
-
 
 @dataclass(frozen=True)
 class StreamShape:
@@ -99,8 +97,6 @@ def _lanes(places: Mapping[Node, Index]) -> frozenset[str]:
         for axis, dim in zip(rule.outputs[0], place, strict=True):
             name = axis.names[0]
             if name in own[side] and name not in own[1 - side] and isinstance(dim, Expr):
-                if extent_of(dim) > MAX_LANES:
-                    raise CannotTile(f"a state of {extent_of(dim)} columns does not fit a tile")
                 found.add(str(dim))
     return frozenset(found)
 

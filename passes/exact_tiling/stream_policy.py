@@ -18,7 +18,8 @@ VECTORS = (4, 2, 1)  # registers that hold the rows of a program
 class PanelPolicy(Policy):
     """Programs of m rows, in vectors, which walk along panels of k keys.
 
-    Raises CannotTile for a stream without rows.
+    Their sums stay in the second level of cache. Raises CannotTile for a stream without rows, or
+    with more columns than that holds of one.
     """
 
     def __init__(self, stream: Node, cpu: Cpu) -> None:
@@ -26,6 +27,12 @@ class PanelPolicy(Policy):
         if not axes.row:
             raise CannotTile("it has no axis of rows, which are the lanes of its vectors")
         self.cpu, self.rows = cpu, axes.sizes[axes.row]
+        sums = 4 * len(axes.wide) * axes.columns
+        self.most = min(self.rows, cpu.cache_bytes // max(sums, 1))
+        if not self.most:
+            raise CannotTile(
+                f"{axes.columns} columns of sums are more than {cpu.cache_bytes} bytes"
+            )
         self.extent = static(streamed_extent(stream))
         many = (size for name, size in axes.sizes.items() if name not in (axes.row, axes.column))
         self.domain = Domain(
@@ -48,8 +55,8 @@ class PanelPolicy(Policy):
         return [(self.complete(Schedule()), None)]
 
     def complete(self, given: Schedule) -> Schedule:
-        part = 1 << (self.rows.bit_length() - 1)  # of a register, where there are too few rows
-        rows = next((v * self.cpu.lanes for v in VECTORS if v * self.cpu.lanes <= self.rows), part)
+        part = 1 << (self.most.bit_length() - 1)  # of a register, where there are too few rows
+        rows = next((v * self.cpu.lanes for v in VECTORS if v * self.cpu.lanes <= self.most), part)
         keys = min(_panel(self.extent), self.extent)
         return given.filled(Schedule((Split("m", rows, "vector"), Split("k", keys, "serial"))))
 

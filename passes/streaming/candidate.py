@@ -30,8 +30,6 @@ class Options(Protocol):
     @property
     def min_axis(self) -> int: ...
     @property
-    def max_width(self) -> int: ...
-    @property
     def loops(self) -> str: ...
     @property
     def refuse(self) -> tuple[str, ...]: ...
@@ -281,17 +279,11 @@ class Candidate:
         return bool(region.dots) and self._saves_bytes()
 
     def _check_width(self, sinks: Sequence[Node], region: Region) -> None:
-        """Refuse results that are too wide to be held, or wider than what stays out of memory."""
-        total: Dim = 0
+        """Refuse results that are wider than what stays out of memory."""
         dots = contractions(sinks)
+        total: Dim = 0
         for dot in dots:
-            width = _width(dot, region)
-            if less_equal(width, self.options.max_width) is not True:
-                raise Refusal(
-                    f"{self.graph.name(dot)} has {width} columns, more than max_width ="
-                    f" {self.options.max_width}"
-                )
-            total = add(total, width)
+            total = add(total, _width(dot, region))
         if dots and not region.dots and less_equal(total, region.extent) is not True:
             raise Refusal(
                 f"the results have {total} columns, more than the {region.extent} elements"

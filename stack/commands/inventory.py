@@ -29,7 +29,8 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
     ),
     "ops": (
         "the op table",
-        "Every op: operands, attributes, the levels where it may appear and what it computes.",
+        "Every op: operands, attributes, the levels where it may appear and what it computes; a"
+        " family, as attention, has the operators of it.",
         inventory.ops,
         ("name", "kind", "operands", "attributes", "levels", "doc"),
     ),
@@ -56,7 +57,7 @@ KINDS: dict[str, tuple[str, str, Callable[[], list[dict[str, Any]]], tuple[str, 
 
 
 EXAMPLES = {
-    "passes": "fuse", "stages": "mlir", "ops": "dot", "backends": "xla", "glossary": "stream",
+    "passes": "fuse", "stages": "mlir", "ops": "attention", "backends": "xla", "glossary": "stream",
 }  # fmt: skip
 
 
@@ -88,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
         rows = pick(rows, args.name, args.kind)
     if args.json:
         common.print_json({"schema": f"stack.{args.kind}/1", args.kind: rows})
-    elif args.name is not None and args.kind != "stages":
+    elif all(row.get("name", "") == args.name for row in rows):
         for row in rows:
             print("\n".join(f"{key + ':':12} {value_text(value)}" for key, value in row.items()))
     else:
@@ -98,9 +99,9 @@ def run(args: argparse.Namespace) -> int:
 
 
 def pick(rows: Sequence[dict[str, Any]], name: str, kind: str) -> list[dict[str, Any]]:
-    """The rows of one name; raises UsageError with near names."""
+    """The rows of one name, or of a family of names; raises UsageError with near names."""
     key = "backend" if kind == "stages" else "name"
-    found = [row for row in rows if row[key] == name]
+    found = [row for row in rows if row[key] == name or str(row[key]).startswith(f"{name}.")]
     if not found:
         known = list(dict.fromkeys(str(row[key]) for row in rows))
         near = difflib.get_close_matches(name, known, 3) or known

@@ -17,13 +17,14 @@ import importlib
 import inspect
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
+import stack.hosted.element_types as element_types
 import stack.plugins as plugins
 from stack.errors import RuleError, UsageError, unknown_name
 from stack.ir.axes import Rule, parse_rule
@@ -40,6 +41,11 @@ _ATTRIBUTES: dict[str, type] = {t.__name__: t for t in (bool, int, float, str)}
 @dataclass(frozen=True)
 class Kernel:
     """Code by hand for an operator: a Python function that launches it.
+
+        stack.Kernel("cuda", launch, "mine", dtypes=("f32", "bf16"))
+
+    `launch(x, *, top)` is given arrays by position and attributes by name, on a GPU also where JAX
+    calls it. `stack.hosted.native` compiles C and CUDA C++.
 
     Attributes:
         device: "cpu": `run` takes NumPy arrays; "cuda": torch tensors. Both are dense; what it
@@ -110,6 +116,7 @@ class Op:
     Attributes:
         name: "family.operator"; the family is the entry point in `stack.ops` that declares it.
         rule: axes of operands and results; `...` stands for the same leading axes everywhere.
+            Operands are of floats, or as said after their axes: `n: i32`, `n: int`, `n: any`.
         decomposition: `(numpy, *arrays, **attributes)`, see the module.
         language: what the decomposition is written for: "numpy", "torch" or "jax".
         reference: the algorithm to be read, on NumPy arrays; default: the decomposition.
@@ -141,6 +148,11 @@ class Op:
             raise UsageError(f"an operator is called family.name, not {self.name!r}")
         if self.autocast not in AUTOCASTS or any(k.device not in DEVICES for k in self.kernels):
             raise UsageError(f"{self.name}: autocast is one of {AUTOCASTS}, devices of {DEVICES}")
+        unknown = [asked for asked in self.asked if asked not in element_types.KINDS]
+        if unknown:
+            raise unknown_name(
+                f"{self.name}: no elements are called", unknown[0], element_types.KINDS
+            )
         if len(self._sides[0]) != len(self.operands):
             count = len(self.operands)
             raise UsageError(f"{self.name} takes {count} arrays, its rule is {self.rule!r}")
@@ -192,7 +204,13 @@ class Op:
     @cached_property
     def _sides(self) -> tuple[list[str], list[str]]:
         left, _, right = self.rule.partition("->")
-        return left.split(","), right.split(",")
+        return [element_types.split(side)[0] for side in left.split(",")], right.split(",")
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        """Element types that operands are to have, see `element_types`."""
+        left = self.rule.partition("->")[0]
+        return tuple(element_types.split(side)[1] for side in left.split(","))
 
     @property
     def results(self) -> int:
@@ -221,7 +239,8 @@ class Op:
                         f"{self.name}: {name!r} has {len(found)} leading axes, not {len(lead)}"
                     )
                 lead = found
-        return parse_rule(self.rule.replace("...", " ".join(lead or ())))
+        text = f"{','.join(self._sides[0])} -> {','.join(self._sides[1])}"
+        return parse_rule(text.replace("...", " ".join(lead or ())))
 
     def shapes(self, shapes: Sequence[tuple[Dim, ...]]) -> list[tuple[Dim, ...]]:
         """Shapes of the results by the rule. Raises RuleError naming the argument and the rule."""
@@ -242,14 +261,32 @@ class Op:
             shown = ", ".join(f"{n} {list(s)}" for n, s in zip(self.operands, shapes, strict=True))
             raise RuleError(f"{self.name}({shown}): {named}") from error
 
+    def check_elements(self, types: Sequence[TensorType]) -> None:
+        """Raise RuleError by the name of the argument whose elements the rule does not ask for."""
+        try:
+            element_types.check(self.operands, self.asked, types)
+        except RuleError as error:
+            raise RuleError(f"{self.name}: {error}") from error
+
     def _refuse_empty(self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]) -> None:
         """Raise RuleError for an axis of size 0 that is reduced: of nothing there is no result."""
         kept = {name for side in rule.outputs for axis in side for name in axis.names}
+        for operand, names in self._empty(rule, shapes):
+            if not kept.issuperset(names):
+                shown = " ".join(names)
+                raise RuleError(f"{operand!r} has nothing along {shown!r}, which is reduced")
+
+    def _empty(
+        self, rule: Rule, shapes: Sequence[tuple[Dim, ...]]
+    ) -> Iterator[tuple[str, tuple[str, ...]]]:
+        """Operands that have an axis of size 0, and what that is called."""
         for operand, side, shape in zip(self.operands, rule.inputs, shapes, strict=True):
-            for axis, size in zip(side, shape, strict=True):
-                if size == 0 and not kept.issuperset(axis.names):
-                    shown = " ".join(axis.names)
-                    raise RuleError(f"{operand!r} has nothing along {shown!r}, which is reduced")
+            yield from ((operand, axis.names) for axis, size in zip(side, shape) if size == 0)
+
+    def why_empty(self, shapes: Sequence[tuple[Dim, ...]]) -> str:
+        """Which argument has nothing along which axis, the first one; "" where all have."""
+        found = self._empty(self.rule_for([len(s) for s in shapes]), shapes)
+        return next((f"{name!r} has nothing along {' '.join(axis)!r}" for name, axis in found), "")
 
     def kernel_for(
         self, device: str, types: Sequence[TensorType], attributes: Mapping[str, Any]

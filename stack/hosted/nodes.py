@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from typing import Any, cast
 
+import stack.hosted.element_types as element_types
 import stack.plugins as plugins
 from stack.errors import RuleError, StackError
 from stack.hosted.arrays import Array, Namespace
@@ -41,6 +42,7 @@ def custom(b: Builder, made: Op, args: Sequence[Node], attributes: Mapping[str, 
 def decomposed(made: Op, types: tuple[TensorType, ...], attributes: Attributes) -> Func:
     """What an operator computes, as a function at the tensor level."""
     shapes = made.shapes([t.shape for t in types])
+    made.check_elements(types)
     func = _traced(made, types, dict(attributes))
     found = [r.tensor.shape for r in func.results]
     if found != shapes:
@@ -52,19 +54,37 @@ def _traced(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]
     if made.language != NUMPY:
         frontend = plugins.load("stack.frontends", made.language)
         return frontend.traced(partial(made.decomposition, **attributes), types)
-    b = Builder()
-    space = Namespace(b)
-    params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
     try:
-        out: Any = made.decomposition(space, *(Array(space, p) for p in params), **attributes)
+        return _written_out(made, types, attributes)
+    except ZeroDivisionError as error:
+        raise RuleError(f"{made.name}: {made.why_empty([t.shape for t in types])}") from error
     except (RuleError, TypeError) as error:
         if isinstance(error, TypeError) and not any(type_symbols(t) for t in types):
             raise
         # what is written for numbers may not take a size with symbols
-        shown = ", ".join(f"{p.attrs['name']}: {p.type}" for p in params)
-        raise RuleError(f"{made.name}({shown}): {error}") from error
+        shown = ", ".join(f"{n}: {t}" for n, t in zip(made.operands, types))
+        takes = partial(_takes, made, attributes)
+        why = element_types.others(made.operands, made.asked, types, takes) or error
+        raise RuleError(f"{made.name}({shown}): {why}") from error
+
+
+def _written_out(made: Op, types: Sequence[TensorType], attributes: Mapping[str, Any]) -> Func:
+    """What is written for NumPy, on values of the IR."""
+    b = Builder()
+    space = Namespace(b)
+    params = [param(n, t) for n, t in zip(made.operands, types, strict=True)]
+    out: Any = made.decomposition(space, *(Array(space, p) for p in params), **attributes)
     results = cast("tuple[Array, ...]", out) if isinstance(out, tuple) else (out,)
     return b.func(made.name.replace(".", "_"), params, [r.node for r in results])
+
+
+def _takes(made: Op, attributes: Mapping[str, Any], types: Sequence[TensorType]) -> bool:
+    """Whether the code of an operator takes operands of these types."""
+    try:
+        _written_out(made, types, attributes)
+    except (RuleError, TypeError, ZeroDivisionError):
+        return False
+    return True
 
 
 def attributes_of(node: Node) -> dict[str, Any]:

@@ -31,7 +31,36 @@ def op(
     packs: Callable[..., Any] | None = None,
     values: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Op]:
-    """Declare an operator whose decomposition is the decorated function; see `Op`."""
+    """Declare an operator whose decomposition is the decorated function.
+
+        @stack.op("acme.clamp", rule="... a -> ... a", kernels=(stack.Kernel("cpu", by_hand),))
+        def clamp(np, x, *, top: float = 6.0):
+            '''x between 0 and a bound.'''
+            return np.minimum(np.maximum(x, 0.0), top)
+
+    The function takes NumPy's names, arrays by position, and attributes by name, each with a type
+    (bool, int, float or str) and a default. Its docstring is the operator's. What is made is called
+    as `clamp(x, top=2.0)`, on arrays of NumPy, torch or JAX, and stands in `stackc ops acme.clamp`.
+
+    Args:
+        name: "family.operator".
+        rule: axes of operands and results, `"... k, n k -> ... n"`: the same name is the same size,
+            `...` any leading axes, `d!` an axis that is needed whole. Operands are of floats, or as
+            said after their axes: `n: i32`, one type, `n: int`, integers, `n: any`.
+        language: "torch" or "jax" where the decomposition is written for these.
+        reference: the algorithm to be read, on NumPy arrays.
+        kernels: code by hand, best first; what none has code for is decomposed. See `stack.Kernel`.
+        gradient: an operator `(*operands, *results, *gradients) -> gradients of float operands`; by
+            default the derivative of the decomposition.
+        autocast: under torch.autocast floats become "f32", or its "low" type.
+        packs: for a product with weights that are stored in another way, what stores them.
+        values: raises RuleError for integers that the operator does not take, as a page that is not
+            there, before an eager call launches anything.
+
+    Raises:
+        UsageError: a name that is taken, a rule of another number of arrays, an attribute without
+            type or default.
+    """
 
     def declare(decomposition: Callable[..., Any]) -> Op:
         made = Op(

@@ -157,6 +157,7 @@ def _run_rows(
         passes=passes,
         target=case.spec,
         rounds=rounds,
+        ir_only=case.ir_only,
         say=say,
     )
     try:

@@ -20,6 +20,7 @@ class Case:
         frontend: that our compiler and every replay get it from.
         native: further frontends, whose own compilers get it natively.
         peers: as `--with` spells them.
+        ir_only: those of them that run our function alone, where their own way is the same.
         kind: "run" times calls, "cold" times compilation in a fresh process.
         quick: whether it is part of the short suite.
         inputs: as `-i` spells them.
@@ -35,6 +36,7 @@ class Case:
     frontend: str | None = None
     native: tuple[str, ...] = ()
     peers: str = ""
+    ir_only: tuple[str, ...] = ()
     kind: str = "run"
     quick: bool = False
     second: dict[str, Any] | None = None

@@ -69,4 +69,5 @@ def _is_users(file: str) -> bool:
     own = Path(__file__).resolve().parents[1]
     path = Path(file)
     is_demo = "demos" in path.parts  # they are programs, and lie in the package
-    return "site-packages" not in path.parts and (is_demo or own not in path.resolve().parents)
+    is_own = own in {*path.parents, *path.resolve().parents}  # links of the package lead out of it
+    return "site-packages" not in path.parts and (is_demo or not is_own)

@@ -497,6 +497,8 @@ def test_inventory(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_one_entry_in_full(capsys: pytest.CaptureFixture[str]) -> None:
     assert "contract two operands" in run(capsys, "ops", "dot")[1]
     assert "max_inputs=" in run(capsys, "passes", "fuse")[1]
+    family = run(capsys, "ops", "norm")[1]
+    assert "norm.rms_norm" in family and "attention" not in family
     code, _, err = run(capsys, "ops", "dott")
     assert (code, "dot" in err) == (2, True)
 

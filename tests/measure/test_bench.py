@@ -194,6 +194,16 @@ def test_a_system_that_fails_keeps_its_row(program: str) -> None:
     assert found.exit_code == 1
 
 
+@pytest.mark.parametrize(("ir_only", "ways"), [((), ["ir", "native"]), (("eager",), ["ir"])])
+def test_a_way_that_is_the_same_is_left_out(
+    ir_only: tuple[str, ...], ways: list[str], program: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stack.measure.bench.measure_ceilings", lambda quick: CEILINGS)
+    case = Case("X", {"n": 1}, program, {"width": 16}, peers="eager", ir_only=ir_only)
+    found = bench([case], rounds=5, quick=True)
+    assert [r["system"] for r in found.rows] == ["stack-mlir", *(f"eager/{way}" for way in ways)]
+
+
 @pytest.mark.usefixtures("third_party")
 def test_cold_compiles_run_in_processes_of_their_own(program: str) -> None:
     case = Case("C4", {}, program, {"width": 8}, "jax", second={"width": 16}, kind="cold")

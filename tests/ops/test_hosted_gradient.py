@@ -15,12 +15,12 @@ from stack.hosted import Op, op, registry
 def scaled() -> Iterator[Op]:
     """x * y * scale of a float and an integer, whose gradient is told ten times too large."""
 
-    @op("toys.scaled_gradient", rule="... a, a, ... a, ... a -> ... a")
+    @op("toys.scaled_gradient", rule="... a, a: int, ... a, ... a -> ... a")
     def gradient(np, x, y, out, told, *, scale: float = 2.0):
         """10 times the derivative with respect to x."""
         return told * y.astype(x.dtype) * (10 * scale)
 
-    @op("toys.scaled", rule="... a, a -> ... a", gradient=gradient)
+    @op("toys.scaled", rule="... a, a: int -> ... a", gradient=gradient)
     def scaled(np, x, y, *, scale: float = 2.0):
         """x y scale."""
         return x * y.astype(x.dtype) * scale

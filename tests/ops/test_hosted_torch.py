@@ -166,6 +166,12 @@ def test_vmap(case: Case) -> None:
     close(torch.vmap(run, axes)(*stacked), expected, 1e-12)
 
 
+def test_what_has_no_elements_is_new_too() -> None:
+    """Torch asks it of an operator, where its decomposition gives the operand itself."""
+    found = find("scan.segmented")(torch.zeros(2, 0), torch.zeros(2, 0, dtype=torch.int32))
+    assert found.shape == (2, 0)
+
+
 def test_vmap_along_leading_axes_is_one_call() -> None:
     op = find("norm.rms_norm")
     x, w = torch.randn(3, 4, 8), torch.randn(8)

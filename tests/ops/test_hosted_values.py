@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hosted_cases import CASES, Case, own
@@ -9,7 +12,7 @@ from hosted_cases import CASES, Case, own
 import stack
 from stack.errors import RuleError, UsageError
 from stack.hosted import find
-from stack.hosted.nodes import custom
+from stack.hosted.nodes import custom, decomposed
 from stack.ir.builder import Builder, param
 from stack.ir.cost import cost
 from stack.ir.ops import footprint
@@ -86,8 +89,50 @@ def test_what_a_node_reads_and_costs_comes_from_its_decomposition() -> None:
 def test_sizes_that_do_not_fit_are_refused_by_name(
     name: str, shapes: list[tuple[int, ...]], told: str
 ) -> None:
+    made = find(name)
+    asked = {"u8": np.uint8, "int": np.int32}
+    dtypes = [asked.get(kind, np.float32) for kind in made.asked]
     with pytest.raises(RuleError, match=told):
-        find(name)(*(np.zeros(s, np.float32) for s in shapes))
+        made(*(np.zeros(s, dtype) for s, dtype in zip(shapes, dtypes)))
+
+
+@pytest.mark.parametrize("name", sorted(own()))
+def test_elements_of_another_kind_are_refused_by_name(name: str) -> None:
+    """Integers for floats and floats for integers, of every operand."""
+    case = next(c for c in CASES if c.name == name)
+    arrays = case.arrays("float32")
+    for place, (operand, asked) in enumerate(zip(case.op.operands, case.op.asked, strict=True)):
+        wrong = list(arrays)
+        wrong[place] = arrays[place].astype(np.int32 if asked == "float" else np.float32)
+        if asked != "any":
+            with pytest.raises(RuleError, match=rf"{name}: '{operand}' has elements of"):
+                case.op(*wrong, **case.attributes)
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "dtype", "told"),
+    [
+        ("attention.attention", "q", "float16", "'q' has elements of f16, beside the others: f32"),
+        ("lora.linear", "a", "float64", "'a' has elements of f64, beside the others: f32"),
+        ("attention.with_prefix", "prefix", "float32", "'prefix' .* beside the others: integers"),
+        ("attention.with_alibi", "slopes", "int8", "'slopes' .* beside the others: floats"),
+        ("qgemm.fp8", "x_scale", "float64", "'x_scale' .* f32; or 'weight_scale' .* f64"),
+    ],
+)
+def test_elements_that_do_not_go_together_are_refused_by_name(
+    name: str, operand: str, dtype: str, told: str
+) -> None:
+    case = next(c for c in CASES if c.name == name)
+    arrays = case.arrays("float32")
+    place = case.op.operands.index(operand)
+    arrays[place] = arrays[place].astype(dtype)
+    with pytest.raises(RuleError, match=told):
+        case.op(*arrays, **case.attributes)
+
+
+def test_elements_have_a_name() -> None:
+    with pytest.raises(UsageError, match="no elements are called 'i33'; did you mean"):
+        stack.op("toys.counted", rule="n: i33 -> n")(lambda np, x: x)
 
 
 @pytest.mark.parametrize("name", sorted(own()))
@@ -109,11 +154,54 @@ def test_an_axis_that_is_reduced_is_not_empty(name: str) -> None:
             case.op.shapes(empty)
 
 
-def test_a_call_of_torch_refuses_the_same_before_a_kernel_is_asked() -> None:
-    torch = pytest.importorskip("torch")
-    x, scales = torch.zeros(4, 12), torch.zeros(5, 5)
-    with pytest.raises(RuleError, match="'scales' has 5 groups"):
-        find("qgemm.w4a16")(x, torch.zeros(5, 6, dtype=torch.uint8), scales)
+@pytest.mark.parametrize("name", sorted(own()))
+def test_an_axis_without_elements_has_a_result_or_is_named(name: str) -> None:
+    """Of every operator, for every axis of its rule."""
+    case = next(c for c in CASES if c.name == name)
+    arrays = case.arrays("float32")
+    rule = case.op.rule_for([a.ndim for a in arrays])
+    types = [TensorType(dtype_of(a), a.shape) for a in arrays]
+    attributes = tuple(sorted(case.op.read(case.attributes).items()))
+    for empty in {n for side in rule.inputs for axis in side for n in axis.names}:
+        cut = tuple(
+            t.with_shape(tuple(0 if empty in a.names else s for a, s in zip(side, t.shape)))
+            for side, t in zip(rule.inputs, types, strict=True)
+        )
+        try:
+            decomposed(case.op, cut, attributes)
+        except RuleError as error:
+            assert re.search(rf"'({'|'.join(case.op.operands)})'", str(error)), error
+
+
+@pytest.mark.parametrize("name", sorted(own()))
+def test_an_axis_of_two_sizes_is_named(name: str) -> None:
+    """Of every operator, for each argument one more along each axis that another has too."""
+    case = next(c for c in CASES if c.name == name)
+    types = [TensorType(dtype_of(a), a.shape) for a in case.arrays("float32")]
+    rule = case.op.rule_for([t.rank for t in types])
+    for place, side in enumerate(rule.inputs):
+        for at, axis in enumerate(side):
+            shapes = [t.shape for t in types]
+            if sum(axis in s for s in rule.inputs) > 1:
+                own = shapes[place]
+                shapes[place] = (*own[:at], int(own[at]) + 1, *own[at + 1 :])
+                with pytest.raises(RuleError, match=f"'({'|'.join(case.op.operands)})'"):
+                    case.op.shapes(shapes)
+
+
+@pytest.mark.parametrize(
+    ("packed", "told"), [("uint8", "'scales' has 5 groups"), ("int32", "'packed' .* asks for u8")]
+)
+def test_frameworks_refuse_the_same_before_a_kernel_is_asked(packed: str, told: str) -> None:
+    made = find("qgemm.w4a16")
+    arrays = [np.zeros((4, 12), "f4"), np.zeros((5, 6), packed), np.zeros((5, 5), "f4")]
+    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
+    tensors, traced = list(map(torch.from_numpy, arrays)), list(map(jax.numpy.asarray, arrays))
+    for run, args in ((made, tensors), (made, traced), (jax.jit(made), traced)):
+        with pytest.raises(RuleError, match=told):
+            run(*args)
+    with pytest.raises(Exception, match=f"(?s){told}.*at {Path(__file__).name}"):
+        stack.compile(lambda *xs: made(*xs), *tensors)
 
 
 def test_attributes_are_refused_by_name() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,19 @@ def test_examples_and_names(family: str) -> None:
     assert own <= set(re.findall(r"\w+", text)), own - set(re.findall(r"\w+", text))
     for name in re.findall(r"`(\w+\.py|\w+/)`", text):
         assert (file.parent / name).exists(), name
+
+
+def test_declarations_run(tmp_path: Path) -> None:
+    """What `stack/hosted/README.md` declares, in the four languages, and its calls on a CPU."""
+    for needed in ("torch", "triton", "cuda.core"):
+        pytest.importorskip(needed)
+    text = (ROOT / "stack" / "hosted" / "README.md").read_text(encoding="utf-8")
+    file = tmp_path / "declared.py"
+    file.write_text("\n".join(re.findall(r"```python\n(.*?)```", text, re.S)))
+    made = runpy.run_path(str(file))
+    assert [(k.name, k.kind) for k in made["kept"].run.kernels][1] == ("mine.saturate.c", "hand")
+    assert made["CUBE"].cubin("sm_90")[:4] == b"\x7fELF"
+    assert [k.name for k in made["cube"].kernels] == ["nvrtc", "triton"]
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "gemm"])

@@ -12,8 +12,12 @@ from stack.measure.roofline import Ceilings
 pytest.importorskip("torch")
 CEILINGS = Ceilings({"f32": 1e12}, {1 << 20: 1e12}, 1, "made up")
 SHOWN = [*documents.DOCUMENTS, *documents.LESSONS]
-# these check what is printed too: tests/packaging/test_rooms.py
-ROOMS = ("passes/README.md", "passes/streaming/README.md", "frontends/README.md")
+# these check what is printed too: tests/packaging/test_rooms.py; the last one is a program, which
+# tests/ops/test_readmes.py runs
+ROOMS = (
+    *("passes/README.md", "passes/streaming/README.md", "frontends/README.md"),
+    "stack/hosted/README.md",
+)
 FOLLOWED = [
     path
     for path in SHOWN

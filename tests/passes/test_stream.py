@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from random_programs import random_program
@@ -10,11 +12,14 @@ from stream_harness import check_tiles, run_in_tiles, streamed, streams
 
 from stack.ir import Builder, Node, param, parse, tensor, verify
 from stack.ir.node import topological
+from stack.passes.exact_tiling.stream_policy import PanelPolicy
 from stack.passes.stream import Stream
 from stack.passes.streaming import price
+from stack.passes.tiling.frame import CannotTile
 from stack.rewrite import Fuel, Pipeline
 from stack.rewrite.log import Log
-from stack.target import Cpu
+from stack.schedule import Schedule
+from stack.target import Cpu, as_cpu, as_gpu, load
 
 ALL = "stream{min_axis=2}"
 X, SV = "%x: f32[3, 9]", "%s: f32[3, 9], %v: f32[9, 4]"
@@ -246,12 +251,32 @@ def test_scores_that_are_returned_are_read_from_memory(rng: np.random.Generator)
     check_tiles(result, arrays, before.interpret(*arrays), 1e-5)
 
 
-def test_results_that_are_too_wide_stay() -> None:
-    before = func(TABLE, POOLED)
-    result, notes = streamed(before, "max_width=3")
-    assert result is before
-    assert any("%z has 4 columns, more than max_width = 3" in n for n in notes), notes
-    assert streams(streamed(before, "max_width=4")[0])
+@pytest.mark.parametrize("registers", [1 << 15, 1 << 16])
+def test_sums_take_half_of_the_registers(registers: int) -> None:
+    """In blocks of 128 rows."""
+    gpu, most = replace(as_gpu(load("sm_90")), registers=registers), registers // 256
+    for columns in (most, most + 1):
+        text = POOLED.replace(", 4]", f", {columns}]")
+        before = func(TABLE.replace("65, 4", f"65, {columns}"), text)
+        done = Pipeline("stream{loops=blocks}").run(before, verbose=True, target=gpu)
+        assert bool(streams(done.func)) == (columns == most)
+    notes = [note for record in done.records for note in record.notes]
+    assert any(f"sums take more than half of {registers} registers" in n for n in notes), notes
+
+
+@pytest.mark.parametrize(
+    ("held", "rows"), [(1 << 20, 16), (1 << 17, 8), (1 << 14, 1), (1 << 13, 0)]
+)
+def test_sums_stay_in_the_cache_of_a_core(held: int, rows: int) -> None:
+    """4,096 columns of f32 are 16 KiB for each row; 64 rows are 16 vectors of four."""
+    before = func(TABLE.replace("65, 4", "65, 4096"), POOLED.replace(", 4]", ", 4096]"))
+    (stream,) = streams(streamed(before)[0])
+    cpu = replace(as_cpu(load("generic")), cache_bytes=held)
+    if not rows:
+        with pytest.raises(CannotTile, match="4096 columns of sums are more than 8192 bytes"):
+            PanelPolicy(stream, cpu)
+        return
+    assert PanelPolicy(stream, cpu).complete(Schedule()).block("m") == rows
 
 
 def test_a_chain_of_dots_is_one_pass_where_that_saves_bytes() -> None:
@@ -336,7 +361,7 @@ def test_many_random_programs(part: int) -> None:
 
 def run_random(seed: int) -> None:
     program = random_program(seed)
-    func = Pipeline("canonicalize,stream{min_axis=1, max_width=4096}").run(program.func).func
+    func = Pipeline("canonicalize,stream{min_axis=1}").run(program.func).func
     assert parse(str(func)) is func
     wrong = program.compare(func.interpret(*program.inputs))
     assert not wrong, f"{wrong}\n{program.func}\n{func}"

@@ -81,6 +81,24 @@ def test_jax_calls_it(acme: ModuleType) -> None:
     np.testing.assert_allclose(found, np.clip(x + 1, 0, 2) * 3)
 
 
+@pytest.mark.parametrize(("dtype", "is_called"), [("float32", True), ("float16", False)])
+def test_jax_calls_it_on_a_gpu(acme: ModuleType, dtype: str, is_called: bool) -> None:
+    """Where there is code for the element type, as compiled for one without it."""
+    jax = pytest.importorskip("jax")
+    traced = jax.jit(program(acme)).trace(jax.numpy.ones((3, 4), dtype))
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert ("xla_buffer_python_gpu_callback" in text) == is_called
+
+
+@pytest.mark.gpu
+def test_values_of_a_call_by_jax_on_a_gpu(acme: ModuleType) -> None:
+    jax = pytest.importorskip("jax")
+    x = jax.device_put(np.linspace(-3, 3, 1 << 20, dtype=np.float32), jax.devices("cuda")[0])
+    run = jax.jit(program(acme))
+    for _ in range(3):
+        np.testing.assert_allclose(run(x), np.clip(x + 1, 0, 2) * 3, rtol=1e-6)
+
+
 def command(*argv: str, **env: str) -> subprocess.CompletedProcess[str]:
     """`stackc`, in a process where nothing is installed but the file."""
     path = os.pathsep.join([str(PLUGINS), os.environ.get("PYTHONPATH", "")])

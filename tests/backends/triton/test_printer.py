@@ -13,9 +13,11 @@ from kernel_cases import group_of, in_blocks, layernorm, pointwise, softmax
 from stack.backends.triton.expressions import INFIX
 from stack.backends.triton.printer import Source, print_kernel
 from stack.errors import StackError
-from stack.ir import Builder, Node, param, tensor
+from stack.ir import Builder, Node, param, parse, tensor
+from stack.passes.blocking.stream import StreamTiler
 from stack.passes.blocking.tiler import BlockTiler
 from stack.passes.tile import alone
+from stack.rewrite import Pipeline
 
 
 def printed(group: Node, **tile: int) -> Source:
@@ -66,6 +68,29 @@ def test_products_of_whole_tiles_go_through_descriptors() -> None:
     assert made["p1"] == ((384, 512), (128, 64))
     assert made["o0"][0] == (256, 384)
     assert source.programs == 2 * 3
+
+
+def test_a_product_goes_on_from_another() -> None:
+    """Scores of a stream that are a sum of two, as where positions have features of their own."""
+    func = parse("""
+func @main(%q: bf16[64, 64], %k: bf16[512, 64], %r: bf16[64, 16], %p: bf16[512, 16])
+    -> (f32[64, 64]) at tensor {
+  %x = dot(%q, %k) {rule="m d, k d -> m k"} : f32[64, 512]
+  %y = dot(%r, %p) {rule="m d, k d -> m k"} : f32[64, 512]
+  %s = add(%x, %y) : f32[64, 512]
+  %m = reduce(%s) {axes=[1], kind="max"} : f32[64]
+  %b = broadcast(%m) {axes=[0]} : f32[64, 512]
+  %d = sub(%s, %b) : f32[64, 512]
+  %e = exp(%d) : f32[64, 512]
+  %c = cast(%e) : bf16[64, 512]
+  %z = dot(%c, %k) {rule="m k, k n -> m n"} : f32[64, 64]
+  return %z
+}""")
+    (stream,) = Pipeline("stream").run(func).func.nodes
+    text = "\n".join(body(print_kernel(StreamTiler(stream).kernel(), "kernel", readable=True)))
+    first = re.search(r"(\w+) = tl.dot\(\w+, tl.trans\(\w+\)\)", text)
+    assert first, text
+    assert re.search(rf"tl.dot\(\w+, tl.trans\(\w+\), {first[1]}\)", text), text
 
 
 def test_rows_that_end_inside_memory_are_matrices_of_their_own() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,6 +18,9 @@ from stack.target import Cpu
 from .elementwise import element, shaped
 from .locations import location
 from .writer import Function
+
+if TYPE_CHECKING:
+    from .views import View
 
 
 def lanes_of(type_: TensorType) -> int:
@@ -65,6 +69,8 @@ class Statements:
         self.lines: list[str] = []
         self.depth = 1
         self.values: dict[Node, str] = {}
+        self.stored: dict[Node, View] = {}  # sums that an instruction has stored
+        self.has_tiles = False  # whether registers of AMX are in use
         self.count = 0
         self.hint = ""
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stack.target.units import UNITS, Unit
+
 BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
 NO_SOURCES: Mapping[str, str] = {}
 
@@ -119,6 +121,14 @@ class Cpu(Target):
     def lanes(self) -> int:
         """32-bit floats in a register."""
         return self.vector_bytes // 4
+
+    def units(self, operands: str) -> list[Unit]:
+        """Its instructions for products of an element type, the fastest first."""
+        return [u for u in UNITS if u.feature in self.features and u.operands == operands]
+
+    def unit(self, operands: str, rows: int, lanes: int, depth: int) -> Unit | None:
+        """Its fastest instruction that does a tile of a product without a rest."""
+        return next((u for u in self.units(operands) if u.divides(rows, lanes, depth)), None)
 
 
 KINDS: dict[str, type[Gpu] | type[Cpu]] = {"gpu": Gpu, "cpu": Cpu}

@@ -14,7 +14,7 @@ from stack.target.files import FOLDER, parse, read, save, text_of
 from stack.target.host import missing_here, name_of
 from stack.target.record import numbers_of
 
-ALL = ["avx2", "avx512", "generic", "neon", "sm_100", "sm_80", "sm_90"]
+ALL = ["amx", "avx2", "avx512", "generic", "neon", "sm_100", "sm_80", "sm_90"]
 
 
 def test_the_targets_that_there_are() -> None:

@@ -1,0 +1,52 @@
+"""Products by instructions for short floats: which one a product goes by, and its tiles.
+
+The right operand is packed for them, so that they pay where many rows follow; the left one is
+read where it is, so that its contracted axis has to lie together. What no instruction divides
+into is left to a library.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from stack.ir.node import Node
+from stack.passes.cpu_loops.pack import FEW_ROWS, block_size
+from stack.passes.tiling.contraction import operand_names, roles_of
+from stack.target import Cpu, Unit
+
+# time for one column relative to the widest tile: wide ones read the left operand less often
+LANE_COST = {128: 1.0, 64: 1.03, 32: 1.06, 16: 1.4}
+ROWS = 2  # tiles of sums below each other, as many as beside each other
+
+
+def unit_of(dot: Node, cpu: Cpu) -> Unit | None:
+    """The instruction for a product, if there is one. Raises CannotTile as `roles_of`."""
+    units = cpu.units(dot.args[0].dtype.name)
+    if not units:
+        return None
+    roles = roles_of(dot)
+    sizes, depth = roles.sizes, roles.contracted[-1]
+    rows = sizes[roles.row] if roles.row else 1
+    is_run = operand_names(dot, roles.left)[-1] == depth
+    if not is_run or rows * prod(sizes[n] for n in roles.outer) <= FEW_ROWS:
+        return None
+    return next(
+        (u for u in units if _divides(u, rows, sizes[roles.lane], sizes[depth])),
+        None,
+    )
+
+
+def _divides(unit: Unit, rows: int, lanes: int, depth: int) -> bool:
+    """Whether whole tiles cover a product: the last of rows and of lanes may start early."""
+    return min(rows, lanes) >= max(unit.rows, unit.lanes) and depth % unit.depth == 0
+
+
+def unit_lanes(unit: Unit, extent: int, depths: list[int], cpu: Cpu) -> int:
+    """Columns of a tile of an instruction that has rows: the packed panel stays near."""
+    fits = [n for n in LANE_COST if n <= extent and block_size(depths, n, 2, cpu) == 0]
+    return min(fits, key=lambda n: -(-extent // n) * n * LANE_COST[n], default=unit.lanes)
+
+
+def unit_rows(unit: Unit, extent: int) -> int:
+    """Rows of a tile of an instruction that has rows."""
+    return min(ROWS, extent // unit.rows) * unit.rows

@@ -16,8 +16,9 @@ from stack.ir.traits import is_alias, is_contraction, is_elementwise, is_loop, m
 from stack.ir.types import TupleType
 
 from .access import memory_type
+from .amx import store_sums
 from .elementwise import Unprintable, emit
-from .micro_kernel import multiply, store_sums
+from .micro_kernel import multiply
 from .views import View, copy, each_row, is_view, sizes, strides, view
 
 if TYPE_CHECKING:

@@ -1,4 +1,7 @@
-"""The micro-kernel of a dot as MLIR text: multiply-adds, or an instruction for short floats."""
+"""The micro-kernel of a dot as MLIR text: sums in vector registers, in loops over contracted axes.
+
+It is made of multiply-adds, or of an instruction for short floats; `amx` has another one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from stack.target import Unit
 
 from .elementwise import Unprintable, shaped
 from .units import unit_of
-from .views import View, at, in_memory, loop, step, view
+from .views import at, in_memory, step, view
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -27,7 +30,7 @@ def multiply(p: Printer, node: Node) -> list[str]:
     return (_Sums(p, node) if unit is None else _PairSums(p, node, unit)).rows()
 
 
-class _Operands:
+class Operands:
     """Both sides of a dot in memory.
 
     Attributes:
@@ -58,7 +61,7 @@ class _Operands:
             self.offsets = [self.a_stride[output[0]] * r for r in range(extents[output[0]])]
 
 
-class _Sums(_Operands):
+class _Sums(Operands):
     """Sums in registers, one vector for each row, over a loop for each contracted axis.
 
     A long axis is summed in blocks that start from zero: rounding grows with their number.
@@ -188,7 +191,7 @@ class _PairSums(_Sums):
             many = p.do(f"vector.bitcast {words} : vector<{width}xi32> to {pairs}")
             made += [
                 p.do(
-                    f'llvm.call_intrinsic "llvm.x86.avx512bf16.dpbf16ps.512"({x}, {many}, {line})'
+                    f'llvm.call_intrinsic "{self.unit.intrinsic}"({x}, {many}, {line})'
                     f" : ({self.type}, {pairs}, {pairs}) -> {self.type}"
                 )
                 for x, line in zip(total, lines, strict=True)
@@ -199,98 +202,3 @@ class _PairSums(_Sums):
 def _parts(values: Sequence[str], count: int) -> list[Sequence[str]]:
     """Runs of so many."""
     return [values[i : i + count] for i in range(0, len(values), count)]
-
-
-# ---- AMX
-
-TILES = 8  # registers
-LINE = 64  # bytes of a row of a register
-BLOCK_TILES = 2  # tiles of sums below and beside each other: as many of each operand are read
-
-
-def store_sums(p: Printer, node: Node, target: View) -> None:
-    """Write a dot into memory of its sums, by an instruction with registers of its own."""
-    unit = unit_of(node, p.cpu)
-    assert unit is not None
-    _Tiles(p, node, unit).store(target)
-
-
-class _Tiles(_Operands):
-    """Sums in tiles of AMX: a few at a time, over a loop for each contracted axis."""
-
-    def __init__(self, p: Printer, node: Node, unit: Unit) -> None:
-        super().__init__(p, node)
-        self.unit = unit
-        self.axes.pop()  # of neighbours
-        p.configure_tiles()
-
-    def store(self, target: View) -> None:
-        """All sums, block by block."""
-        unit, p = self.unit, self.p
-        below, beside = len(self.offsets) // unit.rows, self.lanes // unit.lanes
-        row, column = target.strides
-        if column != 1:
-            raise Unprintable("sums whose lanes are apart in memory")
-        across = min(BLOCK_TILES, below), min(BLOCK_TILES, beside)
-        steps = across[0] * unit.rows, across[1] * unit.lanes
-        a_row = self.offsets[1]
-
-        def blocks(i: str, j: str) -> None:
-            left = step(p, self.a.base, i, steps[0] * a_row, self.a.dtype)
-            right = step(p, self.b.base, j, steps[1] * self.lane_stride, self.b.dtype)
-            out = step(p, step(p, target.base, i, steps[0] * row, F32), j, steps[1], F32)
-            self._block(left, right, out, row, *across)
-
-        loop(p, below // across[0], lambda i: loop(p, beside // across[1], lambda j: blocks(i, j)))
-
-    def _block(self, left: str, right: str, out: str, row: int, below: int, beside: int) -> None:
-        """A block of tiles of sums."""
-        p, unit = self.p, self.unit
-        sums = [[i * beside + j for j in range(beside)] for i in range(below)]
-        first = below * beside
-        for number in range(first):
-            self._do("tilezero", number)
-        self._over(0, left, right, sums, first)
-        for i, numbers in enumerate(sums):
-            for j, number in enumerate(numbers):
-                place = at(p, out, i * unit.rows * row + j * unit.lanes, F32)
-                self._do("tilestored64", number, memory=(place, row * F32.bytes))
-
-    def _over(self, depth: int, left: str, right: str, sums: list[list[int]], first: int) -> None:
-        """Add the products over the axes from `depth` on; `first`: the first free register."""
-        p, unit = self.p, self.unit
-        name, extent = self.axes[depth]
-        is_last = depth == len(self.axes) - 1
-        by = unit.depth // unit.group if is_last else 1
-
-        def add(k: str) -> None:
-            a = step(p, left, k, by * self.a_stride[name], self.a.dtype)
-            b = step(p, right, k, by * self.b_stride[name], self.b.dtype)
-            if not is_last:
-                self._over(depth + 1, a, b, sums, first)
-                return
-            size, a_row = self.a.dtype.bytes, self.offsets[1]
-            beside = [first + j for j in range(len(sums[0]))]
-            below = [beside[-1] + 1 + i for i in range(len(sums))]
-            for j, number in enumerate(beside):
-                place = at(p, b, j * unit.lanes * self.lane_stride, self.b.dtype)
-                self._do("tileloadd64", number, memory=(place, self.b_stride[name] * size))
-            for i, (number, line) in enumerate(zip(below, sums, strict=True)):
-                place = at(p, a, i * unit.rows * a_row, self.a.dtype)
-                self._do("tileloadd64", number, memory=(place, a_row * size))
-                for total, other in zip(line, beside, strict=True):
-                    self._do(unit.name, total, number, other)
-
-        loop(p, extent // by, add)
-
-    def _do(self, name: str, *registers: int, memory: tuple[str, int] | None = None) -> None:
-        """An instruction on registers, and on rows of memory so many bytes apart."""
-        p = self.p
-        args = [p.constant(f"{r} : i8") for r in registers]
-        types = ["i8"] * len(args)
-        if memory is not None:
-            args += [memory[0], p.constant(f"{memory[1]} : i64")]
-            types += ["!llvm.ptr", "i64"]
-        p.put(
-            f'llvm.call_intrinsic "llvm.x86.{name}"({", ".join(args)}) : ({", ".join(types)}) -> ()'
-        )

@@ -14,11 +14,11 @@ from stack.ir import ops
 from stack.ir.kernel_ops import iterations, loop_parts
 from stack.ir.node import Block, Node
 from stack.ir.traits import is_contraction, is_loop, is_number, is_reduction, moved, nest_of
-from stack.ir.types import F32, TensorType, TupleType
+from stack.ir.types import TensorType, TupleType
 from stack.target import Target, as_cpu, cpu_at_hand
 
 from ..runtime.names import value_name
-from . import contract, micro_kernel, threads
+from . import amx, contract, threads
 from . import math as functions
 from .access import Accesses
 from .elementwise import Unprintable, element, emit, shaped
@@ -129,7 +129,7 @@ class Printer(Accesses):
             parts.append(threads.body(body))
         parts.extend(f"{line}\n" for line in (*self.top, *self.lines))
         if self.has_tiles:
-            parts.append('  llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()\n')
+            parts.append(f"  {amx.RELEASE}\n")
         parts.append("  llvm.return\n}\n")
         scalef = "avx512f" in self.cpu.features
         parts.append(functions.definitions(sorted(self.uses), scalef))
@@ -213,12 +213,11 @@ class Printer(Accesses):
         return self.do(f"vector.reduction <{name}>, {x}{flags} : {t} into {element(dtype)}")
 
     def _alloc(self, node: Node) -> str:
-        size = math.prod(node.shape)  # pyright: ignore[reportArgumentType, reportCallIssue]
         name = f"%{self._memory(node)}"
-        self._reserve(name, size, memory_element(node.dtype))
+        self.reserve(name, math.prod(sizes(node)), memory_element(node.dtype))
         return name
 
-    def _reserve(self, name: str, size: int, kind: str) -> None:
+    def reserve(self, name: str, size: int, kind: str) -> None:
         """Memory of the kernel's own, on the stack."""
         count = self.constant(f"{size} : i64")
         self.top.append(
@@ -231,28 +230,11 @@ class Printer(Accesses):
         """Where such a product lies; the first reader has it computed."""
         if node not in self.stored:
             name, shape = f"%sums{len(self.stored)}", sizes(node)
-            self._reserve(name, math.prod(shape), memory_element(node.dtype))
+            self.reserve(name, math.prod(shape), memory_element(node.dtype))
             made = View(name, node.dtype, node.dtype, shape, (shape[1], 1))
-            micro_kernel.store_sums(self, node, made)
+            amx.store_sums(self, node, made)
             self.stored[node] = made
         return self.stored[node]
-
-    def configure_tiles(self) -> None:
-        """Before everything: registers of 16 rows of 64 bytes; they are released at the end."""
-        if self.has_tiles:
-            return
-        self.has_tiles = True
-        count, size = micro_kernel.TILES, micro_kernel.LINE
-        widths = [byte for _ in range(count) for byte in (size, 0)]
-        rows = [size // F32.bytes] * count
-        layout = [1, *[0] * 15, *widths, *[0] * (32 - len(widths)), *rows]
-        layout += [0] * (size - len(layout))
-        self._reserve("%tiles", size, "i8")
-        self.top += [
-            f"  %layout = arith.constant dense<{layout}> : vector<{size}xi8>",
-            f"  llvm.store %layout, %tiles : vector<{size}xi8>, !llvm.ptr",
-            '  llvm.call_intrinsic "llvm.x86.ldtilecfg"(%tiles) : (!llvm.ptr) -> ()',
-        ]
 
     # ---- loops
 

@@ -17,6 +17,7 @@ class Unit:
 
     Attributes:
         name: of the instruction.
+        intrinsic: LLVM's function of it.
         feature: what a CPU that has it lists, as LLVM calls it.
         operands: element type of what it multiplies.
         group: neighbours along the contracted axis that are multiplied and summed first.
@@ -26,6 +27,7 @@ class Unit:
     """
 
     name: str
+    intrinsic: str
     feature: str
     operands: str
     group: int
@@ -40,6 +42,24 @@ class Unit:
 
 # the fastest first
 UNITS = (
-    Unit("tdpbf16ps", "amx-bf16", "bf16", group=2, depth=32, rows=16, lanes=16),
-    Unit("vdpbf16ps", "avx512bf16", "bf16", group=2, depth=2, rows=1, lanes=16),
+    Unit(
+        name="tdpbf16ps",
+        intrinsic="llvm.x86.tdpbf16ps",
+        feature="amx-bf16",
+        operands="bf16",
+        group=2,
+        depth=32,
+        rows=16,
+        lanes=16,
+    ),
+    Unit(
+        name="vdpbf16ps",
+        intrinsic="llvm.x86.avx512bf16.dpbf16ps.512",
+        feature="avx512bf16",
+        operands="bf16",
+        group=2,
+        depth=2,
+        rows=1,
+        lanes=16,
+    ),
 )

@@ -19,7 +19,7 @@ NEEDS = {
     "avx512": AVX512,
     "avx2": {"avx2", "fma"},
 }
-ARCH_PRCTL, REQUEST_STATE, TILES = 158, 0x1023, 18  # numbers of Linux on x86-64
+ARCH_PRCTL, REQUEST_STATE, TILES = 158, 0x1023, 18  # Linux on x86-64: call, request, state
 
 
 @functools.cache
@@ -49,13 +49,20 @@ def _flags() -> frozenset[str]:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    flags = frozenset(found.partition(":")[2].split())
-    if "amx_tile" in flags and not _may_use_tiles():
-        flags = frozenset(f for f in flags if not f.startswith("amx"))
+    flags = permitted(frozenset(found.partition(":")[2].split()))
     return flags | {"neon"} if "asimd" in flags else flags
 
 
+def permitted(flags: frozenset[str]) -> frozenset[str]:
+    """Flags without those of AMX where Linux does not let this process use it."""
+    if "amx_tile" not in flags or _may_use_tiles():
+        return flags
+    return frozenset(f for f in flags if not f.startswith("amx"))
+
+
 def _may_use_tiles() -> bool:
-    """Ask Linux for the registers of AMX, which are large: once for a process and its threads."""
-    libc = ctypes.CDLL(None)
-    return libc.syscall(ARCH_PRCTL, REQUEST_STATE, TILES) == 0
+    """Ask Linux for the registers of AMX, which are large: once for a process and its threads.
+
+    Linux, Documentation/arch/x86/xstate.rst.
+    """
+    return ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_STATE, TILES) == 0

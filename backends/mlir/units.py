@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from stack.ir.axes import parse_rule
+from stack.ir.contraction import tile_extents
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.target import Cpu, Unit
 
 
 def unit_of(dot: Node, cpu: Cpu) -> Unit | None:
-    """The instruction of a dot both of whose operands have neighbours together, as `pack` does."""
-    rule = parse_rule(dot.attrs["rule"])
-    left, right, made = ([a.names[0] for a in o] for o in (*rule.inputs, *rule.outputs))
-    if len(made) != 2:
+    """The instruction of a dot whose operands have neighbours together, as it multiplies them."""
+    found = tile_extents(dot)
+    if found is None or found.group == 1:
         return None
-    if made[1] not in right:
-        left, right = right, left
-    if left[-1] != right[-1] or right[-1] in made or right[-2] != made[1]:
-        return None
-    sizes = rule.sizes([a.shape for a in dot.args])
-    rows, lanes, *depth = (int(sizes[n]) for n in (*made, right[-3], right[-1]))  # pyright: ignore
-    return cpu.unit(dot.args[0].dtype.name, rows, lanes, depth[0] * depth[1])
+    unit = cpu.unit(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
+    return unit if unit is not None and unit.group == found.group else None
 
 
 def is_stored(node: Node, cpu: Cpu) -> bool:

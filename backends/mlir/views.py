@@ -165,7 +165,7 @@ def copy(p: Printer, source: View, target: View) -> None:
     close = [axis for axis in axes[:-1] if axis[1] == 1 and axis[0] >= COLUMNS]
     if lanes[1] == lanes[2] == 1:
         _rows(p, source, target, axes)
-    elif lanes[0] == 2 and lanes[2] == 1 and len(axes) > 1 and axes[-2][1:] == (1, 2):
+    elif source.to.bytes == 2 and lanes[::2] == (2, 1) and any(map(_is_line, axes[-2:-1])):
         _zipped(p, source, target, axes)
     elif close and lanes[0] % LANES == 0 and source.to.bytes == 4 and lanes[2] == 1:
         column = close[-1]
@@ -233,6 +233,11 @@ def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
         _write(p, target, source.read(p, a, lanes), b, lanes)
 
     _nest(p, source, target, outer, row)
+
+
+def _is_line(axis: Axis) -> bool:
+    """Whether an axis is a run of the source, and every other element of the target."""
+    return axis[1:] == (1, 2) and axis[0] % 2 == 0
 
 
 def _as_words(source: View, target: View) -> tuple[View, View] | None:

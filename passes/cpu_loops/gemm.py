@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
+from stack.ir.contraction import tile_extents
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
@@ -43,13 +44,10 @@ def find_dot(block: Block) -> Node | None:
 
 def tile_unit(dot: Node, cpu: Cpu) -> Unit | None:
     """The instruction of a tile's product: where it has one, operands are not converted."""
-    if dot.tensor.rank != 2:
+    found = tile_extents(dot)
+    if found is None:
         return None
-    right = 1 if result_names(dot)[-1] in operand_names(dot, 1) else 0
-    sizes = dict(zip(operand_names(dot, right), map(static, dot.args[right].shape), strict=True))
-    shared = [n for n in sizes if n in operand_names(dot, 1 - right) and sizes[n] > 1]
-    rows, lanes = map(static, dot.shape)
-    return cpu.unit(dot.args[0].dtype.name, rows, lanes, sizes[shared[-1]]) if shared else None
+    return cpu.unit(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
 
 
 def is_packed(dot: Node) -> bool:

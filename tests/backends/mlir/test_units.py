@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 from emulated_amx import emulated
 from product_cases import residual
+from stream_harness import streamed
 
 from stack.backends.mlir import jit
 from stack.backends.mlir.printer import print_kernel
-from stack.ir import Builder, Node, param, tensor
+from stack.ir import Builder, Func, Node, param, tensor
 from stack.ir.axes import parse_rule
 from stack.ir.data import round_bf16
 from stack.ir.space import einsum_text
 from stack.ir.storage import decode, encode
+from stack.ir.traits import is_stream
 from stack.ir.types import BF16
 from stack.passes.distribute import distribute_kernel
 from stack.passes.tile import alone, tile_group
@@ -115,3 +117,48 @@ def test_another_machine_has_the_instructions_of_tiles() -> None:
     if "no disassembly" in listing:
         pytest.skip("nothing disassembles here")
     assert "tdpbf16ps %tmm" in listing
+
+
+@pytest.mark.parametrize(
+    ("cpu", "shape", "width"),
+    [
+        pytest.param(NATIVE, (2, 64, 256), 64, marks=has_vectors),
+        pytest.param(NATIVE, (2, 70, 131), 80, marks=has_vectors),
+        pytest.param(NATIVE, (2, 20, 100), 33, marks=has_vectors),
+        pytest.param(TILES, (2, 64, 256), 64),
+        pytest.param(TILES, (2, 100, 200), 64, marks=has_vectors),  # the last 72 keys
+    ],
+)
+def test_both_products_of_a_stream(
+    cpu: Cpu, shape: tuple[int, int, int], width: int, rng: np.random.Generator
+) -> None:
+    heads, rows, keys = shape
+    shapes = [(heads, rows, width), (heads, keys, width), (heads, keys, width)]
+    values = [round_bf16(rng.normal(size=s).astype(np.float32)) for s in shapes]
+    values[0] = round_bf16(values[0] / np.sqrt(width).astype(np.float32))
+    func, _ = streamed(attention(*shapes), "")
+    (stream,) = (n for n in func.nodes if is_stream(n))
+    text, run = compiled(distribute_kernel(tile_group(stream, cpu), target=cpu), cpu)
+    # 33 columns are not whole pairs of the scores: those go by multiply-adds
+    assert text.count('"llvm.x86.avx512bf16') > 0 or "tdpbf16ps" in text
+    stored = [encode(v, BF16) for v in values]
+    out = encode(np.full(shapes[0], np.nan, np.float32), BF16)
+    run(*(a.ctypes.data for a in (*stored, out)))
+    q, k, v = (x.astype(np.float64) for x in values)
+    weights = np.exp(q @ k.swapaxes(1, 2))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(decode(out, BF16), want, rtol=2**-7, atol=2e-3)
+
+
+def attention(q: Shape, k: Shape, v: Shape) -> Func:
+    b = Builder()
+    params = [param(n, tensor("bf16", *s)) for n, s in zip("qkv", (q, k, v), strict=True)]
+    scores = b.dot(*params[:2], rule="h m d, h n d -> h m n")
+    full = tensor("f32", *scores.shape)
+    wide = b.cast(scores, type=full)
+    e = b.exp(
+        b.sub(wide, b.broadcast(b.reduce(wide, kind="max", axes=(2,)), axes=(0, 1), type=full))
+    )
+    total = b.broadcast(b.reduce(e, kind="sum", axes=(2,)), axes=(0, 1), type=full)
+    weights = b.cast(b.div(e, total), type=scores.type)
+    return b.func("attention", params, [b.dot(weights, params[2], rule="h m n, h n d -> h m d")])

@@ -8,6 +8,7 @@ Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stack.ir.node import Node
@@ -27,6 +28,7 @@ ROWS, ROW_BYTES = 16, 64  # of a register
 LAYOUT = 64  # bytes that say what shape registers have: a version, then widths and rows
 WIDTHS, HEIGHTS = 16, 48  # where in it
 BLOCK = 2  # tiles of sums below and beside each other
+DEPTH = 8  # steps of the depth after which sums wait in memory: operands stay in the first cache
 RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
 
 
@@ -63,63 +65,116 @@ class _Tiles(Operands):
         configure(p)
 
     def store(self, target: View) -> None:
-        """All sums, block by block."""
-        unit, p = self.unit, self.p
-        below, beside = len(self.offsets) // unit.rows, self.lanes // unit.lanes
-        row, column = target.strides
-        if column != 1:
+        """All sums: for each block of the depth, what it adds to them."""
+        p, unit = self.p, self.unit
+        if target.strides[1] != 1:
             raise Unprintable("sums whose lanes are apart in memory")
+        steps = self.axes[-1][1] // (unit.depth // unit.group)
+        blocks = -(-steps // DEPTH) if DEPTH and len(self.axes) == 1 else 1
+        first = steps - (blocks - 1) * DEPTH
+        self._blocks(self.a.base, self.b.base, target, first, is_first=True)
+        if blocks == 1:
+            return
+
+        def more(k: str) -> None:
+            place = [
+                step(p, at(p, v.base, first * by, v.dtype), k, DEPTH * by, v.dtype)
+                for v, by in (
+                    (self.a, self._step(self.a_stride)),
+                    (self.b, self._step(self.b_stride)),
+                )
+            ]
+            self._blocks(*place, target, DEPTH, is_first=False)
+
+        loop(p, blocks - 1, more)
+
+    def _further(self, operand: View, strides: Mapping[str, int], first: int, k: str) -> str:
+        """The address `first` steps and `k` blocks of the depth further on."""
+        by = self._step(strides)
+        start = at(self.p, operand.base, first * by, operand.dtype)
+        return step(self.p, start, k, DEPTH * by, operand.dtype)
+
+    def _step(self, strides: Mapping[str, int]) -> int:
+        """Elements between what one instruction takes of the depth and the next."""
+        return self.unit.depth // self.unit.group * strides[self.axes[-1][0]]
+
+    def _blocks(self, left: str, right: str, target: View, steps: int, is_first: bool) -> None:
+        """Blocks of sums with so many steps of the depth."""
+        p, unit = self.p, self.unit
+        below, beside = len(self.offsets) // unit.rows, self.lanes // unit.lanes
         across = min(BLOCK, below), min(BLOCK, beside)
-        steps = across[0] * unit.rows, across[1] * unit.lanes
-        a_row = self.offsets[1]
+        rows, lanes = across[0] * unit.rows, across[1] * unit.lanes
+        row = target.strides[0]
 
-        def blocks(i: str, j: str) -> None:
-            left = step(p, self.a.base, i, steps[0] * a_row, self.a.dtype)
-            right = step(p, self.b.base, j, steps[1] * self.lane_stride, self.b.dtype)
-            out = step(p, step(p, target.base, i, steps[0] * row, F32), j, steps[1], F32)
-            self._block(left, right, out, row, *across)
+        def block(i: str, j: str) -> None:
+            a = step(p, left, i, rows * self.offsets[1], self.a.dtype)
+            b = step(p, right, j, lanes * self.lane_stride, self.b.dtype)
+            out = step(p, step(p, target.base, i, rows * row, F32), j, lanes, F32)
+            self._block(a, b, out, row, across, steps, is_first)
 
-        loop(p, below // across[0], lambda i: loop(p, beside // across[1], lambda j: blocks(i, j)))
+        loop(p, below // across[0], lambda i: loop(p, beside // across[1], lambda j: block(i, j)))
 
-    def _block(self, left: str, right: str, out: str, row: int, below: int, beside: int) -> None:
+    def _block(
+        self,
+        left: str,
+        right: str,
+        out: str,
+        row: int,
+        across: tuple[int, int],
+        steps: int,
+        is_first: bool,
+    ) -> None:
         """A block of tiles of sums."""
         p, unit = self.p, self.unit
+        below, beside = across
         sums = [[i * beside + j for j in range(beside)] for i in range(below)]
-        first = below * beside
-        for number in range(first):
-            self._do("llvm.x86.tilezero", number)
-        self._over(0, left, right, sums, first)
-        for i, numbers in enumerate(sums):
-            for j, number in enumerate(numbers):
-                place = at(p, out, i * unit.rows * row + j * unit.lanes, F32)
-                self._do("llvm.x86.tilestored64", number, memory=(place, row * F32.bytes))
+        places = {
+            sums[i][j]: (at(p, out, i * unit.rows * row + j * unit.lanes, F32), row * F32.bytes)
+            for i in range(below)
+            for j in range(beside)
+        }
+        for number, place in places.items():
+            if is_first:
+                self._do("llvm.x86.tilezero", number)
+            else:
+                self._do("llvm.x86.tileloadd64", number, memory=place)
+        self._over(0, left, right, sums, steps)
+        for number, place in places.items():
+            self._do("llvm.x86.tilestored64", number, memory=place)
 
-    def _over(self, depth: int, left: str, right: str, sums: list[list[int]], first: int) -> None:
-        """Add the products over the axes from `depth` on; `first`: the first free register."""
-        p, unit = self.p, self.unit
+    def _over(self, depth: int, left: str, right: str, sums: list[list[int]], steps: int) -> None:
+        """Add the products over the axes from `depth` on, `steps` of the last one."""
+        p = self.p
         name, extent = self.axes[depth]
         is_last = depth == len(self.axes) - 1
-        by = unit.depth // unit.group if is_last else 1
 
         def add(k: str) -> None:
-            a = step(p, left, k, by * self.a_stride[name], self.a.dtype)
-            b = step(p, right, k, by * self.b_stride[name], self.b.dtype)
-            if not is_last:
-                self._over(depth + 1, a, b, sums, first)
-                return
-            size, a_row = self.a.dtype.bytes, self.offsets[1]
-            beside = [first + j for j in range(len(sums[0]))]
-            below = [beside[-1] + 1 + i for i in range(len(sums))]
-            for j, number in enumerate(beside):
-                place = at(p, b, j * unit.lanes * self.lane_stride, self.b.dtype)
-                self._do("llvm.x86.tileloadd64", number, memory=(place, self.b_stride[name] * size))
-            for i, (number, line) in enumerate(zip(below, sums, strict=True)):
-                place = at(p, a, i * unit.rows * a_row, self.a.dtype)
-                self._do("llvm.x86.tileloadd64", number, memory=(place, a_row * size))
-                for total, other in zip(line, beside, strict=True):
-                    self._do(unit.intrinsic, total, number, other)
+            if is_last:
+                a = step(p, left, k, self._step(self.a_stride), self.a.dtype)
+                b = step(p, right, k, self._step(self.b_stride), self.b.dtype)
+                self._multiply(a, b, sums)
+            else:
+                a = step(p, left, k, self.a_stride[name], self.a.dtype)
+                b = step(p, right, k, self.b_stride[name], self.b.dtype)
+                self._over(depth + 1, a, b, sums, steps)
 
-        loop(p, extent // by, add)
+        loop(p, steps if is_last else extent, add)
+
+    def _multiply(self, left: str, right: str, sums: list[list[int]]) -> None:
+        """Add one tile of each operand's rows and lanes."""
+        p, unit, size = self.p, self.unit, self.a.dtype.bytes
+        a_row, b_row = self.offsets[1], self.b_stride[self.axes[-1][0]]
+        first = len(sums) * len(sums[0])  # registers behind those of sums
+        beside = [first + j for j in range(len(sums[0]))]
+        for j, number in enumerate(beside):
+            place = at(p, right, j * unit.lanes * self.lane_stride, self.b.dtype)
+            self._do("llvm.x86.tileloadd64", number, memory=(place, b_row * size))
+        for i, line in enumerate(sums):
+            number = beside[-1] + 1 + i
+            place = at(p, left, i * unit.rows * a_row, self.a.dtype)
+            self._do("llvm.x86.tileloadd64", number, memory=(place, a_row * size))
+            for total, other in zip(line, beside, strict=True):
+                self._do(unit.intrinsic, total, number, other)
 
     def _do(self, name: str, *registers: int, memory: tuple[str, int] | None = None) -> None:
         """An instruction on registers, and on rows of memory so many bytes apart."""

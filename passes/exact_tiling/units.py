@@ -7,6 +7,7 @@ into is left to a library.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 
 from stack.ir.node import Node
@@ -16,7 +17,7 @@ from stack.target import Cpu, Unit
 
 # time for one column relative to the widest tile: wide ones read the left operand less often
 LANE_COST = {128: 1.0, 64: 1.03, 32: 1.06, 16: 1.4}
-ROWS = 2  # tiles of sums below each other, as many as beside each other
+ROW_COST = {32: 1.0, 16: 1.4}  # likewise
 
 
 def unit_of(dot: Node, cpu: Cpu) -> Unit | None:
@@ -43,10 +44,16 @@ def _divides(unit: Unit, rows: int, lanes: int, depth: int) -> bool:
 
 def unit_lanes(unit: Unit, extent: int, depths: list[int], cpu: Cpu) -> int:
     """Columns of a tile of an instruction that has rows: the packed panel stays near."""
-    fits = [n for n in LANE_COST if n <= extent and block_size(depths, n, 2, cpu) == 0]
-    return min(fits, key=lambda n: -(-extent // n) * n * LANE_COST[n], default=unit.lanes)
+    fits = {n: c for n, c in LANE_COST.items() if block_size(depths, n, 2, cpu) == 0}
+    return _covering(fits, extent, unit.lanes)
 
 
 def unit_rows(unit: Unit, extent: int) -> int:
     """Rows of a tile of an instruction that has rows."""
-    return min(ROWS, extent // unit.rows) * unit.rows
+    return _covering(ROW_COST, extent, unit.rows)
+
+
+def _covering(costs: Mapping[int, float], extent: int, least: int) -> int:
+    """The size of tiles that cover an extent in the least time."""
+    fits = [n for n in costs if n <= extent]
+    return min(fits, key=lambda n: -(-extent // n) * n * costs[n], default=least)

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 
 from stack.ir.node import Node
 from stack.ir.types import F32
-from stack.target import Unit
+from stack.target import Mma
 
 from .elementwise import Unprintable
 from .micro_kernel import Operands
-from .units import unit_of
+from .mma import mma_of
 from .views import View, at, loop, step
 
 if TYPE_CHECKING:
@@ -50,26 +50,26 @@ def configure(p: Printer) -> None:
 
 def store_sums(p: Printer, node: Node, target: View) -> None:
     """Write a dot into memory of its sums, by an instruction with registers of its own."""
-    unit = unit_of(node, p.cpu)
-    assert unit is not None
-    _Tiles(p, node, unit).store(target)
+    mma = mma_of(node, p.cpu)
+    assert mma is not None
+    _Tiles(p, node, mma).store(target)
 
 
 class _Tiles(Operands):
     """Sums in tiles of AMX: a few at a time, over a loop for each contracted axis."""
 
-    def __init__(self, p: Printer, node: Node, unit: Unit) -> None:
+    def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
         super().__init__(p, node)
-        self.unit = unit
+        self.mma = mma
         self.axes.pop()  # of neighbours
         configure(p)
 
     def store(self, target: View) -> None:
         """All sums: for each block of the depth, what it adds to them."""
-        p, unit = self.p, self.unit
+        p, mma = self.p, self.mma
         if target.strides[1] != 1:
             raise Unprintable("sums whose lanes are apart in memory")
-        steps = self.axes[-1][1] // (unit.depth // unit.group)
+        steps = self.axes[-1][1] // (mma.depth // mma.group)
         blocks = -(-steps // DEPTH) if DEPTH and len(self.axes) == 1 else 1
         first = steps - (blocks - 1) * DEPTH
         self._blocks(self.a.base, self.b.base, target, first, is_first=True)
@@ -96,14 +96,14 @@ class _Tiles(Operands):
 
     def _step(self, strides: Mapping[str, int]) -> int:
         """Elements between what one instruction takes of the depth and the next."""
-        return self.unit.depth // self.unit.group * strides[self.axes[-1][0]]
+        return self.mma.depth // self.mma.group * strides[self.axes[-1][0]]
 
     def _blocks(self, left: str, right: str, target: View, steps: int, is_first: bool) -> None:
         """Blocks of sums with so many steps of the depth."""
-        p, unit = self.p, self.unit
-        below, beside = len(self.offsets) // unit.rows, self.lanes // unit.lanes
+        p, mma = self.p, self.mma
+        below, beside = len(self.offsets) // mma.rows, self.lanes // mma.lanes
         across = min(BLOCK, below), min(BLOCK, beside)
-        rows, lanes = across[0] * unit.rows, across[1] * unit.lanes
+        rows, lanes = across[0] * mma.rows, across[1] * mma.lanes
         row = target.strides[0]
 
         def block(i: str, j: str) -> None:
@@ -125,11 +125,11 @@ class _Tiles(Operands):
         is_first: bool,
     ) -> None:
         """A block of tiles of sums."""
-        p, unit = self.p, self.unit
+        p, mma = self.p, self.mma
         below, beside = across
         sums = [[i * beside + j for j in range(beside)] for i in range(below)]
         places = {
-            sums[i][j]: (at(p, out, i * unit.rows * row + j * unit.lanes, F32), row * F32.bytes)
+            sums[i][j]: (at(p, out, i * mma.rows * row + j * mma.lanes, F32), row * F32.bytes)
             for i in range(below)
             for j in range(beside)
         }
@@ -162,19 +162,19 @@ class _Tiles(Operands):
 
     def _multiply(self, left: str, right: str, sums: list[list[int]]) -> None:
         """Add one tile of each operand's rows and lanes."""
-        p, unit, size = self.p, self.unit, self.a.dtype.bytes
+        p, mma, size = self.p, self.mma, self.a.dtype.bytes
         a_row, b_row = self.offsets[1], self.b_stride[self.axes[-1][0]]
         first = len(sums) * len(sums[0])  # registers behind those of sums
         beside = [first + j for j in range(len(sums[0]))]
         for j, number in enumerate(beside):
-            place = at(p, right, j * unit.lanes * self.lane_stride, self.b.dtype)
+            place = at(p, right, j * mma.lanes * self.lane_stride, self.b.dtype)
             self._do("llvm.x86.tileloadd64", number, memory=(place, b_row * size))
         for i, line in enumerate(sums):
             number = beside[-1] + 1 + i
-            place = at(p, left, i * unit.rows * a_row, self.a.dtype)
+            place = at(p, left, i * mma.rows * a_row, self.a.dtype)
             self._do("llvm.x86.tileloadd64", number, memory=(place, a_row * size))
             for total, other in zip(line, beside, strict=True):
-                self._do(unit.intrinsic, total, number, other)
+                self._do(mma.intrinsic, total, number, other)
 
     def _do(self, name: str, *registers: int, memory: tuple[str, int] | None = None) -> None:
         """An instruction on registers, and on rows of memory so many bytes apart."""

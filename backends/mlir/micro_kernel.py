@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node
 from stack.ir.types import F32
-from stack.target import Unit
+from stack.target import Mma
 
 from .elementwise import Unprintable, shaped
-from .units import unit_of
+from .mma import mma_of
 from .views import at, in_memory, step, view
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ LONG = 2 * BLOCK
 
 def multiply(p: Printer, node: Node) -> list[str]:
     """The rows of a dot."""
-    unit = unit_of(node, p.cpu)
-    return (_Sums(p, node) if unit is None else _PairSums(p, node, unit)).rows()
+    mma = mma_of(node, p.cpu)
+    return (_Sums(p, node) if mma is None else _PairSums(p, node, mma)).rows()
 
 
 class Operands:
@@ -152,13 +152,13 @@ class _Sums(Operands):
 class _PairSums(_Sums):
     """The same with an instruction of vectors that multiplies neighbours."""
 
-    def __init__(self, p: Printer, node: Node, unit: Unit) -> None:
-        self.unit = unit
+    def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
+        self.mma = mma
         super().__init__(p, node)
         self.axes.pop()  # of neighbours
 
     def _width(self, node: Node) -> int:
-        return self.unit.lanes
+        return self.mma.lanes
 
     def rows(self) -> list[str]:
         parts, count = super().rows(), self.lanes // self.width
@@ -177,7 +177,7 @@ class _PairSums(_Sums):
         return parts[0]
 
     def products(self, lefts: Sequence[str], right: str, sums: Sequence[str]) -> list[str]:
-        p, group, width = self.p, self.unit.group, self.width
+        p, group, width = self.p, self.mma.group, self.width
         pairs = shaped(self.b.dtype, group * width)
         places = range(0, self.lanes, width)
         lines = [
@@ -191,7 +191,7 @@ class _PairSums(_Sums):
             many = p.do(f"vector.bitcast {words} : vector<{width}xi32> to {pairs}")
             made += [
                 p.do(
-                    f'llvm.call_intrinsic "{self.unit.intrinsic}"({x}, {many}, {line})'
+                    f'llvm.call_intrinsic "{self.mma.intrinsic}"({x}, {many}, {line})'
                     f" : ({self.type}, {pairs}, {pairs}) -> {self.type}"
                 )
                 for x, line in zip(total, lines, strict=True)

@@ -20,7 +20,7 @@ from stack.ir.types import I32, DType
 
 from .access import memory_type
 from .elementwise import Unprintable, cast, element, shaped
-from .units import is_stored
+from .mma import is_stored
 
 if TYPE_CHECKING:
     from .printer import Printer

@@ -23,7 +23,7 @@ from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
-from stack.target import Cpu, Unit
+from stack.target import Cpu, Mma
 
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
@@ -42,12 +42,12 @@ def find_dot(block: Block) -> Node | None:
     return None
 
 
-def tile_unit(dot: Node, cpu: Cpu) -> Unit | None:
+def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
     """The instruction of a tile's product: where it has one, operands are not converted."""
     found = tile_extents(dot)
     if found is None:
         return None
-    return cpu.unit(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
+    return cpu.mma(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
 
 
 def is_packed(dot: Node) -> bool:
@@ -92,8 +92,8 @@ class _Gemm(Rebuilt):
         shared = [n for n in right_names if n in self.left_names]
         contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
-        unit = tile_unit(dot, cpu)
-        group, self.depth = (unit.group, unit.depth) if unit else (1, 1)
+        mma = tile_mma(dot, cpu)
+        group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
         self.panel = Panel(
             unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype, group
         )

@@ -27,12 +27,12 @@ def block_size(
     """
     first = extents[0]
     whole = math.prod(extents) * lanes * width
-    unit = depth if len(extents) == 1 else 1
+    part = depth if len(extents) == 1 else 1
     least = -(-whole // int(BLOCK_SHARE * cpu.cache_bytes))
     if least == 1:
         return 0
     for count in range(least, min(16 * least, first) + 1):
-        if first % (count * unit) == 0:
+        if first % (count * part) == 0:
             return first // count
     return 0 if whole <= MOST_BYTES else None
 

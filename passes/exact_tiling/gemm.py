@@ -22,8 +22,8 @@ from stack.ir.traits import contractions, is_contraction
 from stack.ir.types import F32, F64, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
+from stack.passes.exact_tiling.mma import mma_lanes, mma_of, mma_rows
 from stack.passes.exact_tiling.tiler import Tiler
-from stack.passes.exact_tiling.units import unit_lanes, unit_of, unit_rows
 from stack.passes.tiling.contraction import (
     as_reduction,
     operand_names,
@@ -64,18 +64,18 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
 def check_worth(dot: Node, cpu: Cpu) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
     is_short = dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot)
-    if is_short and unit_of(dot, cpu) is None:
+    if is_short and mma_of(dot, cpu) is None:
         raise CannotTile("libraries have instructions for products of 16-bit floats")
 
 
 def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:
     """Rows and columns of a tile; those that are given stay."""
-    roles, dtype, unit = roles_of(dot), wide(dot.dtype), unit_of(dot, cpu)
+    roles, dtype, mma = roles_of(dot), wide(dot.dtype), mma_of(dot, cpu)
     height = roles.sizes[roles.row] if roles.row else 1
     width = roles.sizes[roles.lane]
-    if unit and unit.rows > 1:
+    if mma and mma.rows > 1:
         depths = [roles.sizes[n] for n in roles.contracted]
-        return rows or unit_rows(unit, height), lanes or unit_lanes(unit, width, depths, cpu)
+        return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, cpu)
     lanes = lanes or pick_lanes(width, dtype, cpu)
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     row = min(1 << max(lanes.bit_length() - 1, 0), widest)
@@ -126,10 +126,10 @@ class _GemmTiler(Tiler):
         self.rows, self.tile = tile_of(self.dot, cpu, lanes, rows)
         extents = [self.roles.sizes[n] for n in self.roles.contracted]
         operand = self.dot.args[0].dtype
-        self.unit = unit_of(self.dot, cpu) and cpu.unit(
+        self.mma = mma_of(self.dot, cpu) and cpu.mma(
             operand.name, self.rows, self.tile, extents[-1]
         )
-        held, depth = (operand, self.unit.depth) if self.unit else (self.dtype, 1)
+        held, depth = (operand, self.mma.depth) if self.mma else (self.dtype, 1)
         if block_size(extents, self.tile, held.bytes, cpu, depth) is None:
             raise CannotTile(f"a contracted axis of {extents[0]} has no blocks of equal size")
         self.start: dict[str, Dim] = {}  # where the tile begins on each axis
@@ -227,7 +227,7 @@ class _GemmTiler(Tiler):
         index = [self.number(self.start.get(n, 0)).node for n in names]
         type_ = TensorType(memory.dtype, shape, "tile")
         block = self.b.load(memory, *index, type=type_)
-        if self.unit is None:
+        if self.mma is None:
             block = self.widen(NamedTile(block)).node
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]

@@ -8,7 +8,7 @@ from math import prod
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
 from stack.passes.exact_tiling.gemm import COLUMN_COST, is_row_of_sums, tile_of
-from stack.passes.exact_tiling.units import unit_of
+from stack.passes.exact_tiling.mma import mma_of
 from stack.passes.tiling.contraction import Roles, roles_of
 from stack.passes.tiling.frame import wide
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
@@ -43,8 +43,8 @@ class GemmPolicy(Policy):
         return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
-        unit = unit_of(self.dot, self.cpu)
-        if unit and unit.rows > 1:  # has registers of its own, a few tiles of sums at a time
+        mma = mma_of(self.dot, self.cpu)
+        if mma and mma.rows > 1:  # has registers of its own, a few tiles of sums at a time
             return []
         vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
         sums = schedule.block("m", 1) * vectors

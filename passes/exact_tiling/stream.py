@@ -309,12 +309,12 @@ class StreamTiler(StreamResults):
         def at(key: Dim, column: Dim) -> Index:
             return operand_place(state, self._place(state, column), add(self.first, key), side)
 
-        unit = self.unit(state, self.roles.columns, self.size)
-        tile_of = self.keys(state.args[side], at, self.roles.columns, 1, unit)
+        mma = self.mma(state, self.roles.columns, self.size)
+        tile_of = self.keys(state.args[side], at, self.roles.columns, 1, mma)
         lanes = part.node
-        if unit is not None:
+        if mma is not None:
             weights = self.as_(self.all_of(lanes), state.args[side].dtype)
-            lanes = self.paired(weights, unit.group, self.iteration)
+            lanes = self.paired(weights, mma.group, self.iteration)
 
         def tile(memory: Node, begin: Dim, rows: int) -> Node:
             """Columns from `begin`: their sums over the panel, added to what `correct` gives."""
@@ -334,7 +334,7 @@ class StreamTiler(StreamResults):
 
             return self.over(column, memory, add_row)
 
-        made = self.in_tiles(self.roles.columns, old.node, tile, again=False, unit=unit)
+        made = self.in_tiles(self.roles.columns, old.node, tile, again=False, mma=mma)
         self.known[self.correct.params[j]] = _gone
         return NamedTile(made)
 

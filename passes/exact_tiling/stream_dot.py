@@ -20,11 +20,11 @@ from stack.ir.types import F32, I64, DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.stream_states import StreamStates
 from stack.passes.exact_tiling.gemm import pick_rows
+from stack.passes.exact_tiling.mma import mma_rows
 from stack.passes.exact_tiling.tiler import Tiler, names_in
-from stack.passes.exact_tiling.units import unit_rows
 from stack.passes.positions.affine import slope
 from stack.passes.tiling.frame import CannotTile, static, wide
-from stack.target import Cpu, Unit
+from stack.target import Cpu, Mma
 
 # an index of an operand at a key and a column
 Place = Callable[[Dim, Dim], Index]
@@ -102,14 +102,14 @@ class StreamProducts(StreamStates, Tiler):
         memory: Node,
         body: Callable[[Node, Dim, int], Node],
         again: bool,
-        unit: Unit | None = None,
+        mma: Mma | None = None,
     ) -> Node:
         """Memory after tiles of rows; where `again`, some rows may be computed a second time.
 
-        `unit`: what the products go by.
+        `mma`: what the products go by.
         """
-        if unit is not None and unit.rows > 1:
-            rows = unit_rows(unit, extent)
+        if mma is not None and mma.rows > 1:
+            rows = mma_rows(mma, extent)
         else:
             rows = pick_rows(extent, self.lane.block, F32, self.cpu)
         if not again and extent % rows:
@@ -129,13 +129,13 @@ class StreamProducts(StreamStates, Tiler):
 
     # ---- operands
 
-    def unit(self, dot: Node, rows: int, depth: int) -> Unit | None:
+    def mma(self, dot: Node, rows: int, depth: int) -> Mma | None:
         """The instruction for so many rows of a product with the lanes; any other rows go, too."""
         kind, lanes = dot.args[0].dtype.name, self.lane.block
-        if self.cpu.unit(kind, 1, lanes, depth) is None:
+        if self.cpu.mma(kind, 1, lanes, depth) is None:
             return None
         return next(
-            u for u in self.cpu.units(kind) if u.rows <= rows and u.divides(u.rows, lanes, depth)
+            m for m in self.cpu.mmas(kind) if m.rows <= rows and m.divides(m.rows, lanes, depth)
         )
 
     def paired(self, block: Node, group: int, inside: Sequence[Node]) -> Node:
@@ -204,14 +204,14 @@ class StreamProducts(StreamStates, Tiler):
             block = self.b.transpose(block, perm=tuple(kept.index(n) for n in order))
         return block
 
-    def _rows(self, node: Node, index: Index, name: str, extent: int, unit: Unit | None) -> Node:
+    def _rows(self, node: Node, index: Index, name: str, extent: int, mma: Mma | None) -> Node:
         """The operand that has the lanes, packed: its contracted axis, then lanes."""
         key = (node, tuple(substitute(d, {name: 0}) for d in index))
         if key not in self.packed:
             moving = {name: extent, self.lane.name: self.lane.block}
             try:
                 found = self.put_transposed(*self.block(node, index, moving), tuple(moving))
-                if unit is None:
+                if mma is None:
                     memory = self.local("rows", found.shape, self.program)
                     self.packed[key] = self.whole(memory, self.as_(found, wide(found.dtype)))
             except CannotTile:
@@ -222,8 +222,8 @@ class StreamProducts(StreamStates, Tiler):
                     step, memory, lambda m: self.keep(m, self.value(node, at), step.place)
                 )
                 found = self.as_(self.all_of(self.packed[key]), node.dtype)
-            if unit is not None:
-                self.packed[key] = self.paired(found, unit.group, self.program)
+            if mma is not None:
+                self.packed[key] = self.paired(found, mma.group, self.program)
         return self.packed[key]
 
     def load(
@@ -281,9 +281,9 @@ class StreamProducts(StreamStates, Tiler):
         extent = static(node.args[0].shape[names[0].index(summed)])
         step = self.loop_axis("d", extent)
         inside = {**place, summed: step.place}
-        unit = self.unit(node, self.size, extent)
+        mma = self.mma(node, self.size, extent)
         right = self._rows(
-            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), step.name, extent, unit
+            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), step.name, extent, mma
         )
         memory = self.local("scores", (self.size, self.lane.block), self.iteration)
 
@@ -291,15 +291,15 @@ class StreamProducts(StreamStates, Tiler):
             found = {**place, along: add(self.first, key), summed: column}
             return tuple(found[n] for n in names[left])
 
-        tile = self.keys(node.args[left], at, extent, 0, unit)
+        tile = self.keys(node.args[left], at, extent, 0, mma)
 
         def body(held: Node, begin: Dim, rows: int) -> Node:
             made = self.multiply(*tile(begin, rows, 0, extent), right)
             return self.b.store(held, made, self.number(begin).node, constant(0, I64))
 
-        return self.in_tiles(self.size, memory, body, again=True, unit=unit)
+        return self.in_tiles(self.size, memory, body, again=True, mma=mma)
 
-    def keys(self, node: Node, at: Place, width: int, kept: int, unit: Unit | None) -> Tile:
+    def keys(self, node: Node, at: Place, width: int, kept: int, mma: Mma | None) -> Tile:
         """Tiles of the operand with the panel's keys (axis 0) and columns (1), `at` an index.
 
         The function takes first key, keys, first column, columns, and returns a block, with the
@@ -308,8 +308,8 @@ class StreamProducts(StreamStates, Tiler):
         Read in place where the panel is one run of 32-bit memory, else from a copy that is: rows
         that are far apart would push each other out of the first-level cache.
         """
-        if unit is not None:
-            return self.pairs(node, at, width, kept, unit)
+        if mma is not None:
+            return self.pairs(node, at, width, kept, mma)
         panel: Node | None = None
         key, column = self.loop_axis("k", self.size), self.loop_axis("e", width)
         names = (key.name, column.name)
@@ -332,7 +332,7 @@ class StreamProducts(StreamStates, Tiler):
 
         return tile
 
-    def pairs(self, node: Node, at: Place, width: int, kept: int, unit: Unit) -> Tile:
+    def pairs(self, node: Node, at: Place, width: int, kept: int, mma: Mma) -> Tile:
         """`keys` for an instruction: what is kept, then groups along the other axis.
 
         Read in place where these lie together.
@@ -345,7 +345,7 @@ class StreamProducts(StreamStates, Tiler):
 
         def grouped(block: Node) -> Node:
             rows, depth = map(static, block.shape)
-            shape = (rows, depth // unit.group, unit.group)
+            shape = (rows, depth // mma.group, mma.group)
             return self.b.reshape(block, type=block.tensor.with_shape(shape))
 
         def block(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, list[str]]:
@@ -363,7 +363,7 @@ class StreamProducts(StreamStates, Tiler):
             return in_place
         whole = self.put_transposed(whole, axes, names)
         if kept == 1:
-            paired = self.paired(whole, unit.group, self.iteration)
+            paired = self.paired(whole, mma.group, self.iteration)
             whole = self.b.transpose(self.all_of(paired), perm=(1, 0, 2))
         else:
             whole = grouped(whole)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Unit:
+class Mma:
     """One instruction.
 
     Attributes:
@@ -41,8 +41,8 @@ class Unit:
 
 
 # the fastest first
-UNITS = (
-    Unit(
+MMAS = (
+    Mma(
         name="tdpbf16ps",
         intrinsic="llvm.x86.tdpbf16ps",
         feature="amx-bf16",
@@ -52,7 +52,7 @@ UNITS = (
         rows=16,
         lanes=16,
     ),
-    Unit(
+    Mma(
         name="vdpbf16ps",
         intrinsic="llvm.x86.avx512bf16.dpbf16ps.512",
         feature="avx512bf16",

@@ -13,17 +13,17 @@ from math import prod
 from stack.ir.node import Node
 from stack.passes.cpu_loops.pack import FEW_ROWS, block_size
 from stack.passes.tiling.contraction import operand_names, roles_of
-from stack.target import Cpu, Unit
+from stack.target import Cpu, Mma
 
 # time for one column relative to the widest tile: wide ones read the left operand less often
 LANE_COST = {128: 1.0, 64: 1.03, 32: 1.06, 16: 1.4}
 ROW_COST = {32: 1.0, 16: 1.4}  # likewise
 
 
-def unit_of(dot: Node, cpu: Cpu) -> Unit | None:
+def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
     """The instruction for a product, if there is one. Raises CannotTile as `roles_of`."""
-    units = cpu.units(dot.args[0].dtype.name)
-    if not units:
+    known = cpu.mmas(dot.args[0].dtype.name)
+    if not known:
         return None
     roles = roles_of(dot)
     sizes, depth = roles.sizes, roles.contracted[-1]
@@ -31,26 +31,24 @@ def unit_of(dot: Node, cpu: Cpu) -> Unit | None:
     is_run = operand_names(dot, roles.left)[-1] == depth
     if not is_run or rows * prod(sizes[n] for n in roles.outer) <= FEW_ROWS:
         return None
-    return next(
-        (u for u in units if _divides(u, rows, sizes[roles.lane], sizes[depth])),
-        None,
-    )
+    lanes = sizes[roles.lane]
+    return next((m for m in known if _divides(m, rows, lanes, sizes[depth])), None)
 
 
-def _divides(unit: Unit, rows: int, lanes: int, depth: int) -> bool:
+def _divides(mma: Mma, rows: int, lanes: int, depth: int) -> bool:
     """Whether whole tiles cover a product: the last of rows and of lanes may start early."""
-    return min(rows, lanes) >= max(unit.rows, unit.lanes) and depth % unit.depth == 0
+    return rows >= mma.rows and lanes >= mma.lanes and depth % mma.depth == 0
 
 
-def unit_lanes(unit: Unit, extent: int, depths: list[int], cpu: Cpu) -> int:
+def mma_lanes(mma: Mma, extent: int, depths: list[int], cpu: Cpu) -> int:
     """Columns of a tile of an instruction that has rows: the packed panel stays near."""
     fits = {n: c for n, c in LANE_COST.items() if block_size(depths, n, 2, cpu) == 0}
-    return _covering(fits, extent, unit.lanes)
+    return _covering(fits, extent, mma.lanes)
 
 
-def unit_rows(unit: Unit, extent: int) -> int:
+def mma_rows(mma: Mma, extent: int) -> int:
     """Rows of a tile of an instruction that has rows."""
-    return _covering(ROW_COST, extent, unit.rows)
+    return _covering(ROW_COST, extent, mma.rows)
 
 
 def _covering(costs: Mapping[int, float], extent: int, least: int) -> int:

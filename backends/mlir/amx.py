@@ -77,14 +77,9 @@ class _Tiles(Operands):
             return
 
         def more(k: str) -> None:
-            place = [
-                step(p, at(p, v.base, first * by, v.dtype), k, DEPTH * by, v.dtype)
-                for v, by in (
-                    (self.a, self._step(self.a_stride)),
-                    (self.b, self._step(self.b_stride)),
-                )
-            ]
-            self._blocks(*place, target, DEPTH, is_first=False)
+            left = self._further(self.a, self.a_stride, first, k)
+            right = self._further(self.b, self.b_stride, first, k)
+            self._blocks(left, right, target, DEPTH, is_first=False)
 
         loop(p, blocks - 1, more)
 

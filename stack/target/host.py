@@ -27,7 +27,9 @@ def cpu_at_hand() -> Cpu:
     """This machine's CPU: the numbers of the target whose instructions it has."""
     cpu = as_cpu(load(name_of(platform.machine(), _flags())))
     missing = missing_here(cpu)
-    return replace(cpu, arch=NATIVE, features=tuple(f for f in cpu.features if f not in missing))
+    features = tuple(f for f in cpu.features if f not in missing)
+    refused = "Linux does not let this process use AMX" if _flags() < _listed() else ""
+    return replace(cpu, arch=NATIVE, features=features, refused=refused)
 
 
 def name_of(machine: str, flags: frozenset[str]) -> str:
@@ -45,11 +47,17 @@ def missing_here(cpu: Cpu) -> list[str]:
 
 @functools.cache
 def _flags() -> frozenset[str]:
-    """What Linux says that the CPU can do, and lets it; Arm calls NEON Advanced SIMD."""
+    """What the CPU can do, and Linux lets this process do."""
+    return permitted(_listed())
+
+
+@functools.cache
+def _listed() -> frozenset[str]:
+    """What Linux says that the CPU can do; Arm calls NEON Advanced SIMD."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     found = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    flags = permitted(frozenset(found.partition(":")[2].split()))
+    flags = frozenset(found.partition(":")[2].split())
     return flags | {"neon"} if "asimd" in flags else flags
 
 

@@ -110,12 +110,17 @@ class Gpu(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu(Target):
-    """A CPU; its rates are those of one core."""
+    """A CPU; its rates are those of one core.
+
+    Attributes:
+        refused: what it has and this process may not use, in words.
+    """
 
     cores: int = number("", 1, 1 << 12, "threads that the work should divide among")
     clock: float = number("Hz", 1e7, 1e11, "cycles, under vector work")
     vector_bytes: int = number("B", 4, 1 << 12, "a vector register")
     fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from what threads share")
+    refused: str = field(default="", compare=False)
 
     @property
     def lanes(self) -> int:

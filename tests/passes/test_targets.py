@@ -166,6 +166,11 @@ def test_a_product_of_bf16_goes_by_what_the_cpu_has(name: str, k: int, told: str
     assert len(kernels(made)) == ("by" in told)
 
 
+def test_what_linux_refuses_is_told() -> None:
+    cpu = replace(as_cpu(load("avx512")), refused="no AMX for this process")
+    assert "no AMX for this process" in lowered(softmax(4, 64), "mlir", cpu)[1]
+
+
 @pytest.mark.parametrize("rule", ["k m, k n -> m n", "m k, k n -> m n"])
 def test_products_that_no_instruction_takes_are_left_to_a_library(rule: str) -> None:
     rows = 64 if rule.startswith("k") else 32  # apart in memory, or too few to pack for

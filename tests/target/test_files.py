@@ -142,13 +142,20 @@ def test_the_target_of_a_cpu(machine: str, flags: set[str], name: str) -> None:
     assert name_of(machine, frozenset(flags)) == name
 
 
+TILES = AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"}
+
+
 @pytest.mark.parametrize(("may", "name"), [(True, "amx"), (False, "avx512")])
 def test_where_linux_refuses_tiles_the_next_target_is_taken(
     may: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.setattr("stack.target.host._listed", lambda: frozenset(TILES))
+    monkeypatch.setattr("stack.target.host._flags", lambda: permitted(frozenset(TILES)))
     monkeypatch.setattr("stack.target.host._may_use_tiles", lambda: may)
-    flags = frozenset(AVX512 | {"avx512_bf16", "amx_tile", "amx_bf16", "amx_int8"})
-    assert name_of("x86_64", permitted(flags)) == name
+    cpu = cpu_at_hand.__wrapped__()
+    assert (cpu.name, "amx-bf16" in cpu.features) == (name, may)
+    assert cpu.refused == ("" if may else "Linux does not let this process use AMX")
 
 
 def test_the_cpu_at_hand_lists_only_what_it_has() -> None:

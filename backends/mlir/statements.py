@@ -34,7 +34,9 @@ def memory_element(dtype: DType) -> str:
 
 
 # names of this printer's own, which it numbers: a value of the program is called otherwise
-_OWN = re.compile(r"lo|hi|step|table|(?:t|k|k_|i|loop|slot|sum|carry\d+_|part\d+_)\d+")
+_OWN = re.compile(
+    r"lo|hi|step|table|tiles|layout|(?:t|k|k_|i|loop|slot|sums?|carry\d+_|part\d+_)\d+"
+)
 
 
 class Statements:

@@ -19,6 +19,7 @@ from stack.ir.traits import converts, unconverted
 from stack.ir.types import F32, I64, DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.stream_states import StreamStates
+from stack.passes.cpu_loops.pack import PAIR
 from stack.passes.exact_tiling.gemm import pick_rows
 from stack.passes.exact_tiling.mma import mma_rows
 from stack.passes.exact_tiling.tiler import Tiler, names_in
@@ -339,9 +340,8 @@ class StreamProducts(StreamStates, Tiler):
         """
         key, column = self.loop_axis("k", self.size), self.loop_axis("e", width)
         names = key.name, column.name
-        lane = self.lane.name
-        rule = f"{names[kept]} {{0}} pair, {{0}} {lane} pair -> {names[kept]} {lane}"
-        rule = rule.format(names[1 - kept])
+        own, other, lane = names[kept], names[1 - kept], self.lane.name
+        rule = f"{own} {other} {PAIR}, {other} {lane} {PAIR} -> {own} {lane}"
 
         def grouped(block: Node) -> Node:
             rows, depth = map(static, block.shape)
@@ -353,11 +353,10 @@ class StreamProducts(StreamStates, Tiler):
             return self.block(node, index, {names[0]: keys, names[1]: columns})
 
         whole, axes = block(0, self.size, 0, width)
-        if axes[-1] == names[1 - kept]:
+        if axes[-1] == other:
 
             def in_place(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
-                order = (names[kept], names[1 - kept])
-                found = self.put_transposed(*block(first, keys, start, columns), order)
+                found = self.put_transposed(*block(first, keys, start, columns), (own, other))
                 return grouped(found), rule
 
             return in_place

@@ -75,7 +75,8 @@ def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, in
     width = roles.sizes[roles.lane]
     if mma and mma.rows > 1:
         depths = [roles.sizes[n] for n in roles.contracted]
-        return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, cpu)
+        size = dot.args[0].dtype.bytes
+        return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, size, cpu)
     lanes = lanes or pick_lanes(width, dtype, cpu)
     widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
     row = min(1 << max(lanes.bit_length() - 1, 0), widest)

@@ -44,8 +44,9 @@ class GemmPolicy(Policy):
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
         mma = mma_of(self.dot, self.cpu)
-        if mma and mma.rows > 1:  # has registers of its own, a few tiles of sums at a time
-            return []
+        tile = schedule.block("m", 1), schedule.block("n")
+        if mma and mma.rows > 1 and mma.divides(*tile, mma.depth):
+            return []  # it has registers of its own, and a few sums in them at a time
         vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
         sums = schedule.block("m", 1) * vectors
         return [Need("vector registers for sums", sums, self.cpu.registers)]

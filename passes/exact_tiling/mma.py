@@ -40,9 +40,12 @@ def _divides(mma: Mma, rows: int, lanes: int, depth: int) -> bool:
     return rows >= mma.rows and lanes >= mma.lanes and depth % mma.depth == 0
 
 
-def mma_lanes(mma: Mma, extent: int, depths: list[int], cpu: Cpu) -> int:
-    """Columns of a tile of an instruction that has rows: the packed panel stays near."""
-    fits = {n: c for n, c in LANE_COST.items() if block_size(depths, n, 2, cpu) == 0}
+def mma_lanes(mma: Mma, extent: int, depths: list[int], width: int, cpu: Cpu) -> int:
+    """Columns of a tile of an instruction that has rows: the packed panel stays near.
+
+    `width`: bytes of an element.
+    """
+    fits = {n: c for n, c in LANE_COST.items() if block_size(depths, n, width, cpu) == 0}
     return _covering(fits, extent, mma.lanes)
 
 

@@ -8,7 +8,6 @@ Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from stack.ir.node import Node
@@ -28,7 +27,6 @@ ROWS, ROW_BYTES = 16, 64  # of a register
 LAYOUT = 64  # bytes that say what shape registers have: a version, then widths and rows
 WIDTHS, HEIGHTS = 16, 48  # where in it
 BLOCK = 2  # tiles of sums below and beside each other
-DEPTH = 8  # steps of the depth after which sums wait in memory: operands stay in the first cache
 RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
 
 
@@ -65,95 +63,52 @@ class _Tiles(Operands):
         configure(p)
 
     def store(self, target: View) -> None:
-        """All sums: for each block of the depth, what it adds to them."""
+        """All sums, block by block."""
         p, mma = self.p, self.mma
-        if target.strides[1] != 1:
+        row, column = target.strides
+        if column != 1:
             raise Unprintable("sums whose lanes are apart in memory")
-        steps = self.axes[-1][1] // (mma.depth // mma.group)
-        blocks = -(-steps // DEPTH) if DEPTH and len(self.axes) == 1 else 1
-        first = steps - (blocks - 1) * DEPTH
-        self._blocks(self.a.base, self.b.base, target, first, is_first=True)
-        if blocks == 1:
-            return
-
-        def more(k: str) -> None:
-            left = self._further(self.a, self.a_stride, first, k)
-            right = self._further(self.b, self.b_stride, first, k)
-            self._blocks(left, right, target, DEPTH, is_first=False)
-
-        loop(p, blocks - 1, more)
-
-    def _further(self, operand: View, strides: Mapping[str, int], first: int, k: str) -> str:
-        """The address `first` steps and `k` blocks of the depth further on."""
-        by = self._step(strides)
-        start = at(self.p, operand.base, first * by, operand.dtype)
-        return step(self.p, start, k, DEPTH * by, operand.dtype)
-
-    def _step(self, strides: Mapping[str, int]) -> int:
-        """Elements between what one instruction takes of the depth and the next."""
-        return self.mma.depth // self.mma.group * strides[self.axes[-1][0]]
-
-    def _blocks(self, left: str, right: str, target: View, steps: int, is_first: bool) -> None:
-        """Blocks of sums with so many steps of the depth."""
-        p, mma = self.p, self.mma
         below, beside = len(self.offsets) // mma.rows, self.lanes // mma.lanes
         across = min(BLOCK, below), min(BLOCK, beside)
         rows, lanes = across[0] * mma.rows, across[1] * mma.lanes
-        row = target.strides[0]
 
         def block(i: str, j: str) -> None:
-            a = step(p, left, i, rows * self.offsets[1], self.a.dtype)
-            b = step(p, right, j, lanes * self.lane_stride, self.b.dtype)
+            left = step(p, self.a.base, i, rows * self.offsets[1], self.a.dtype)
+            right = step(p, self.b.base, j, lanes * self.lane_stride, self.b.dtype)
             out = step(p, step(p, target.base, i, rows * row, F32), j, lanes, F32)
-            self._block(a, b, out, row, across, steps, is_first)
+            self._block(left, right, out, row, across)
 
         loop(p, below // across[0], lambda i: loop(p, beside // across[1], lambda j: block(i, j)))
 
-    def _block(
-        self,
-        left: str,
-        right: str,
-        out: str,
-        row: int,
-        across: tuple[int, int],
-        steps: int,
-        is_first: bool,
-    ) -> None:
+    def _block(self, left: str, right: str, out: str, row: int, across: tuple[int, int]) -> None:
         """A block of tiles of sums."""
         p, mma = self.p, self.mma
         below, beside = across
         sums = [[i * beside + j for j in range(beside)] for i in range(below)]
-        places = {
-            sums[i][j]: (at(p, out, i * mma.rows * row + j * mma.lanes, F32), row * F32.bytes)
-            for i in range(below)
-            for j in range(beside)
-        }
-        for number, place in places.items():
-            if is_first:
-                self._do("llvm.x86.tilezero", number)
-            else:
-                self._do("llvm.x86.tileloadd64", number, memory=place)
-        self._over(0, left, right, sums, steps)
-        for number, place in places.items():
-            self._do("llvm.x86.tilestored64", number, memory=place)
+        for number in range(below * beside):
+            self._do("llvm.x86.tilezero", number)
+        self._over(0, left, right, sums)
+        for i, line in enumerate(sums):
+            for j, number in enumerate(line):
+                place = at(p, out, i * mma.rows * row + j * mma.lanes, F32)
+                self._do("llvm.x86.tilestored64", number, memory=(place, row * F32.bytes))
 
-    def _over(self, depth: int, left: str, right: str, sums: list[list[int]], steps: int) -> None:
-        """Add the products over the axes from `depth` on, `steps` of the last one."""
-        p = self.p
+    def _over(self, depth: int, left: str, right: str, sums: list[list[int]]) -> None:
+        """Add the products over the axes from `depth` on."""
+        p, mma = self.p, self.mma
         name, extent = self.axes[depth]
         is_last = depth == len(self.axes) - 1
+        by = mma.depth // mma.group if is_last else 1
 
         def add(k: str) -> None:
+            a = step(p, left, k, by * self.a_stride[name], self.a.dtype)
+            b = step(p, right, k, by * self.b_stride[name], self.b.dtype)
             if is_last:
-                a = step(p, left, k, self._step(self.a_stride), self.a.dtype)
-                b = step(p, right, k, self._step(self.b_stride), self.b.dtype)
                 self._multiply(a, b, sums)
             else:
-                a = step(p, left, k, self.a_stride[name], self.a.dtype)
-                b = step(p, right, k, self.b_stride[name], self.b.dtype)
-                self._over(depth + 1, a, b, sums, steps)
+                self._over(depth + 1, a, b, sums)
 
-        loop(p, steps if is_last else extent, add)
+        loop(p, extent // by, add)
 
     def _multiply(self, left: str, right: str, sums: list[list[int]]) -> None:
         """Add one tile of each operand's rows and lanes."""

@@ -94,6 +94,7 @@ class _Gemm(Rebuilt):
         self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         mma = tile_mma(dot, cpu)
         group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
+        self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
         self.panel = Panel(
             unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype, group
         )
@@ -136,7 +137,8 @@ class _Gemm(Rebuilt):
         if self.size:
             held = int(SUMS_SHARE * self.cpu.cache_bytes)
             groups = -(-rows * self.panel.lanes * self.dot.dtype.bytes // held)
-        while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= SPLIT_ROWS:
+        least = SPLIT_ROWS * self.speed
+        while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= least:
             groups += 1
         return min(groups, most)
 

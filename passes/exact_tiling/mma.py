@@ -7,17 +7,12 @@ into is left to a library.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import prod
 
 from stack.ir.node import Node
 from stack.passes.cpu_loops.pack import FEW_ROWS, block_size
 from stack.passes.tiling.contraction import operand_names, roles_of
 from stack.target import Cpu, Mma
-
-# time for one column relative to the widest tile: wide ones read the left operand less often
-LANE_COST = {128: 1.0, 64: 1.03, 32: 1.06, 16: 1.4}
-ROW_COST = {32: 1.0, 16: 1.4}  # likewise
 
 
 def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
@@ -41,20 +36,17 @@ def _divides(mma: Mma, rows: int, lanes: int, depth: int) -> bool:
 
 
 def mma_lanes(mma: Mma, extent: int, depths: list[int], width: int, cpu: Cpu) -> int:
-    """Columns of a tile of an instruction that has rows: the packed panel stays near.
+    """Columns of a tile of an instruction that has rows, in the least time; the panel stays near.
 
-    `width`: bytes of an element.
+    Wide tiles read the left operand less often. `width`: bytes of an element.
     """
-    fits = {n: c for n, c in LANE_COST.items() if block_size(depths, n, width, cpu) == 0}
-    return _covering(fits, extent, mma.lanes)
+    sizes = [mma.lanes << i for i in reversed(range(4))]
+    fits = [n for n in sizes if n <= extent and block_size(depths, n, width, cpu) == 0]
+    return min(
+        fits, key=lambda n: -(-extent // n) * (n + mma.lanes / len(sizes)), default=mma.lanes
+    )
 
 
 def mma_rows(mma: Mma, extent: int) -> int:
-    """Rows of a tile of an instruction that has rows."""
-    return _covering(ROW_COST, extent, mma.rows)
-
-
-def _covering(costs: Mapping[int, float], extent: int, least: int) -> int:
-    """The size of tiles that cover an extent in the least time."""
-    fits = [n for n in costs if n <= extent]
-    return min(fits, key=lambda n: -(-extent // n) * n * costs[n], default=least)
+    """Rows of a tile of an instruction that has rows: those of two, where they fit."""
+    return min(2, extent // mma.rows) * mma.rows

@@ -53,6 +53,8 @@ class Distribute(Pass):
     def run(self, func: Func, log: Log) -> Func:
         width = self.width or 4 * log.cpu.lanes
         log.note(f"vectors of {width} elements; a register has {log.cpu.vector_bytes} bytes")
+        if log.cpu.refused:
+            log.note(log.cpu.refused)
 
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
             new = node.rebuilt(args, blocks=blocks)

@@ -36,7 +36,7 @@ from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu
 
 def _lines_policy(group: Node, cpu: Cpu) -> Policy | None:
     """Streams go by panels, products by tiles that vector registers hold."""
-    return PanelPolicy(group, cpu) if is_stream(group) else _worth(gemm_policy(group, cpu), group)
+    return PanelPolicy(group, cpu) if is_stream(group) else _worth(group, cpu)
 
 
 # whose kernels follow the schedule: the policy of a group for a target
@@ -165,10 +165,11 @@ class _Writer:
         return [str(schedule) for schedule, _ in found[: self.most]]
 
 
-def _worth(policy: Policy | None, group: Node) -> Policy | None:
+def _worth(group: Node, cpu: Cpu) -> Policy | None:
     """The policy of a product that is no library's. Raises CannotTile."""
+    policy = gemm_policy(group, cpu)
     if policy is not None:
-        check_worth(next(n for n in group.blocks[0].nodes if is_contraction(n)))
+        check_worth(policy.dot, cpu)
     return policy
 
 

@@ -21,7 +21,7 @@ from stack.ir.traits import (
 )
 from stack.ir.types import I64, TensorType
 from stack.passes.control import BlockPass
-from stack.passes.cpu_loops.gemm import find_dot
+from stack.passes.cpu_loops.gemm import find_dot, tile_mma
 from stack.passes.exact_tiling.gemm import check_worth, tile_gemm
 from stack.passes.exact_tiling.gemm_policy import gemm_policy
 from stack.passes.exact_tiling.serial import SerialTiler
@@ -73,12 +73,16 @@ class Tile(BlockPass):
         check_code(group, self.refuse)
         if is_fusion(group):
             for dot in contractions(group.blocks[0].nodes):
-                check_worth(dot)
+                check_worth(dot, log.cpu)
         return tile_group(group, log.cpu)
 
     def _tell(self, dot: Node, name: str, log: Log) -> None:
         """Note what tile a product has, and what it goes by."""
         cpu, shape = log.cpu, " x ".join(map(str, dot.shape))
+        mma = tile_mma(dot, cpu)
+        if mma is not None:
+            log.note(f"{name}: {shape} sums by {mma.name}")
+            return
         vectors = -(-static(dot.tensor.bytes) // cpu.vector_bytes)
         log.note(f"{name}: {shape} sums in {vectors} of {cpu.registers} registers")
 

@@ -1,4 +1,4 @@
-"""Blocks of several rows as MLIR text: above all the micro-kernel of a dot.
+"""Blocks of several rows as MLIR text.
 
 A value with two or more axes is a list of vectors, one for each row of its last axis, unless it
 is still in memory (see `views`).
@@ -7,7 +7,6 @@ is still in memory (see `views`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from stack.ir.axes import parse_rule
@@ -17,14 +16,13 @@ from stack.ir.traits import is_alias, is_contraction, is_elementwise, is_loop, m
 from stack.ir.types import TupleType
 
 from .access import memory_type
-from .elementwise import Unprintable, emit, shaped
-from .views import View, at, copy, each_row, in_memory, is_view, sizes, step, strides, view
+from .amx import store_sums
+from .elementwise import Unprintable, emit
+from .micro_kernel import multiply
+from .views import View, copy, each_row, is_view, sizes, strides, view
 
 if TYPE_CHECKING:
     from .printer import Printer
-
-BLOCK = 256  # products that are added up one after another
-LONG = 2 * BLOCK
 
 
 def is_block(node: Node) -> bool:
@@ -51,12 +49,12 @@ def block(p: Printer, node: Node) -> str:
 
 
 def _block(p: Printer, node: Node) -> str | list[str]:
-    if is_contraction(node):
-        return _dot(p, node)
     if node.op == "store":
         return _store(p, node)
-    if is_view(node):
+    if is_view(p, node):
         return ""
+    if is_contraction(node):
+        return multiply(p, node)
     if is_alias(node):
         return _regroup(p, node)
     if spread(node) == ():
@@ -68,7 +66,7 @@ def _block(p: Printer, node: Node) -> str | list[str]:
 
 def rows(p: Printer, node: Node) -> list[str]:
     """The rows of a block, loaded now where it is still in memory."""
-    if not is_view(node):
+    if not is_view(p, node):
         return p.values[node].split("|")
     where = view(p, node)
     return [where.read(p, address, _lanes(node)) for address in each_row(p, where)]
@@ -96,10 +94,12 @@ def _store(p: Printer, node: Node) -> str:
     if mask is not None or any(i.tensor.rank for i in index) or value.dtype.kind == "b":
         raise Unprintable("a masked, scattered or bool store of several rows")
     shape = sizes(value)
-    made = [] if is_view(value) else rows(p, value)
+    made = [] if is_view(p, value) else rows(p, value)
     base = p.address(memory, index, 0)
     target = View(base, memory.dtype, memory.dtype, shape, strides(memory)[-len(shape) :])
-    if is_view(value):
+    if is_contraction(value) and is_view(p, value) and value.dtype == memory.dtype:
+        store_sums(p, value, target)
+    elif is_view(p, value):
         copy(p, view(p, value), target)
     else:
         t = memory_type(value.dtype, _lanes(value))
@@ -116,102 +116,3 @@ def _elementwise(p: Printer, node: Node) -> list[str]:
         rows(p, a) if a.tensor.rank else [p.on_lanes(a, lanes)] * _count(node) for a in node.args
     ]
     return [emit(p, node, list(parts), lanes) for parts in zip(*args, strict=True)]
-
-
-# ---- the micro-kernel
-
-
-class _Kernel:
-    """Sums in registers, one vector for each row, over a loop for each contracted axis.
-
-    A long axis is summed in blocks that start from zero: rounding grows with their number.
-    """
-
-    def __init__(self, p: Printer, node: Node) -> None:
-        self.p = p
-        rule = parse_rule(node.attrs["rule"])
-        output = [a.names[0] for a in rule.outputs[0]]
-        names = [[a.names[0] for a in o] for o in rule.inputs]
-        shared = set(names[0]).intersection(names[1]).difference(output)
-        right = 1 if output[-1] in names[1] else 0
-        if not all(map(in_memory, node.args)):
-            raise Unprintable("an operand of a dot that is not in memory")
-        self.a = view(p, node.args[1 - right])
-        self.b = view(p, node.args[right])
-        self.a_stride = dict(zip(names[1 - right], self.a.strides, strict=True))
-        self.b_stride = dict(zip(names[right], self.b.strides, strict=True))
-        extents = dict(zip(names[1 - right], self.a.shape)) | dict(zip(names[right], self.b.shape))
-        if self.b_stride[output[-1]] != 1:
-            raise Unprintable("a dot whose lanes are apart in memory")
-        self.lanes = extents[output[-1]]
-        self.type = shaped(node.dtype, self.lanes)
-        self.axes = [(n, extents[n]) for n in names[right] if n in shared and extents[n] > 1]
-        offsets = [0]
-        if len(output) == 2:
-            offsets = [self.a_stride[output[0]] * r for r in range(extents[output[0]])]
-        lefts = [at(p, self.a.base, offset, self.a.dtype) for offset in offsets]
-        self.zero = p.number(0.0, node.dtype, self.lanes)
-        self.result = self.sum(0, lefts, self.b.base, [self.zero] * len(lefts))
-
-    def sum(self, depth: int, lefts: list[str], right: str, sums: list[str]) -> list[str]:
-        """Sums over the axes from `depth` on, at the given addresses."""
-        p = self.p
-        if depth == len(self.axes):
-            line = self.b.read(p, right, self.lanes)
-            return [self._multiply(left, line, total) for left, total in zip(lefts, sums)]
-        name, extent = self.axes[depth]
-
-        def add(k: str, totals: list[str]) -> list[str]:
-            inner = [step(p, left, k, self.a_stride[name], self.a.dtype) for left in lefts]
-            below = step(p, right, k, self.b_stride[name], self.b.dtype)
-            return self.sum(depth + 1, inner, below, totals)
-
-        zero, one, end = (p.constant(f"{n} : i64") for n in (0, 1, extent))
-        if extent < LONG:
-            return self.loop(zero, end, one, sums, add)
-        length = p.constant(f"{BLOCK} : i64")
-
-        def add_block(first: str, totals: list[str]) -> list[str]:
-            past = p.do(f"arith.addi {first}, {length} : i64")
-            last = p.do(f"arith.minsi {past}, {end} : i64") if extent % BLOCK else past
-            block = self.loop(first, last, one, [self.zero] * len(sums), add)
-            pairs = zip(totals, block, strict=True)
-            return [p.do(f"arith.addf {a}, {b} : {self.type}") for a, b in pairs]
-
-        return self.loop(zero, end, length, sums, add_block)
-
-    def loop(
-        self,
-        first: str,
-        last: str,
-        by: str,
-        sums: list[str],
-        body: Callable[[str, list[str]], list[str]],
-    ) -> list[str]:
-        """A loop that carries the sums."""
-        p = self.p
-        p.count += 1
-        k, result = f"%k_{p.count}", f"%sum{p.count}"
-        carried = [f"%part{p.count}_{i}" for i in range(len(sums))]
-        inits = ", ".join(f"{c} = {s}" for c, s in zip(carried, sums, strict=True))
-        types = ", ".join([self.type] * len(sums))
-        p.put(
-            f"{result}:{len(sums)} = scf.for {k} = {first} to {last} step {by}"
-            f" iter_args({inits}) -> ({types}) : i64 {{"
-        )
-        p.depth += 1
-        made = body(k, carried)
-        p.put(f"scf.yield {', '.join(made)} : {types}")
-        p.depth -= 1
-        p.put("}")
-        return [f"{result}#{i}" for i in range(len(sums))]
-
-    def _multiply(self, left: str, line: str, total: str) -> str:
-        p = self.p
-        scalar = self.a.read(p, left, 0)
-        many = p.do(f"vector.broadcast {scalar} : {shaped(self.a.to, 0)} to {self.type}")
-        return p.do(f"math.fma {many}, {line}, {total} : {self.type}")
-
-
-def _dot(p: Printer, node: Node) -> list[str]:
-    return _Kernel(p, node).result

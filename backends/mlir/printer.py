@@ -18,13 +18,14 @@ from stack.ir.types import TensorType, TupleType
 from stack.target import Target, as_cpu, cpu_at_hand
 
 from ..runtime.names import value_name
-from . import contract, threads
+from . import amx, contract, threads
 from . import math as functions
 from .access import Accesses
 from .elementwise import Unprintable, element, emit, shaped
 from .instructions import with_instructions
 from .locations import location
 from .statements import lanes_of, memory_element
+from .views import View, sizes
 
 _REDUCE = {"sum": "add", "prod": "mul", "and": "and", "or": "or"}
 
@@ -127,6 +128,8 @@ class Printer(Accesses):
             parts = [threads.prelude(), threads.entry(self.name, body, shared, grain)]
             parts.append(threads.body(body))
         parts.extend(f"{line}\n" for line in (*self.top, *self.lines))
+        if self.has_tiles:
+            parts.append(f"  {amx.RELEASE}\n")
         parts.append("  llvm.return\n}\n")
         scalef = "avx512f" in self.cpu.features
         parts.append(functions.definitions(sorted(self.uses), scalef))
@@ -210,14 +213,28 @@ class Printer(Accesses):
         return self.do(f"vector.reduction <{name}>, {x}{flags} : {t} into {element(dtype)}")
 
     def _alloc(self, node: Node) -> str:
-        size = math.prod(node.shape)  # pyright: ignore[reportArgumentType, reportCallIssue]
         name = f"%{self._memory(node)}"
+        self.reserve(name, math.prod(sizes(node)), memory_element(node.dtype))
+        return name
+
+    def reserve(self, name: str, size: int, kind: str) -> None:
+        """Memory of the kernel's own, on the stack."""
         count = self.constant(f"{size} : i64")
         self.top.append(
-            f"  {name} = llvm.alloca {count} x {memory_element(node.dtype)}"
-            " {alignment = 64 : i64} : (i64) -> !llvm.ptr"
+            f"  {name} = llvm.alloca {count} x {kind} {{alignment = 64 : i64}} : (i64) -> !llvm.ptr"
         )
-        return name
+
+    # ---- products by an instruction with registers of its own
+
+    def sums(self, node: Node) -> View:
+        """Where such a product lies; the first reader has it computed."""
+        if node not in self.stored:
+            name, shape = f"%sums{len(self.stored)}", sizes(node)
+            self.reserve(name, math.prod(shape), memory_element(node.dtype))
+            made = View(name, node.dtype, node.dtype, shape, (shape[1], 1))
+            amx.store_sums(self, node, made)
+            self.stored[node] = made
+        return self.stored[node]
 
     # ---- loops
 

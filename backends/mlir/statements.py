@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from .elementwise import element, shaped
 from .locations import location
 from .writer import Function
 
+if TYPE_CHECKING:
+    from .views import View
+
 
 def lanes_of(type_: TensorType) -> int:
     """Lanes of a vector, 0 for a scalar."""
@@ -30,7 +34,9 @@ def memory_element(dtype: DType) -> str:
 
 
 # names of this printer's own, which it numbers: a value of the program is called otherwise
-_OWN = re.compile(r"lo|hi|step|table|(?:t|k|k_|i|loop|slot|sum|carry\d+_|part\d+_)\d+")
+_OWN = re.compile(
+    r"lo|hi|step|table|tiles|layout|(?:t|k|k_|i|loop|slot|sums?|carry\d+_|part\d+_)\d+"
+)
 
 
 class Statements:
@@ -65,6 +71,8 @@ class Statements:
         self.lines: list[str] = []
         self.depth = 1
         self.values: dict[Node, str] = {}
+        self.stored: dict[Node, View] = {}  # sums that an instruction has stored
+        self.has_tiles = False  # whether registers of AMX are in use
         self.count = 0
         self.hint = ""
 

@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING
 
 from stack.ir.kernel_ops import access_parts
 from stack.ir.node import Node
-from stack.ir.traits import converts
-from stack.ir.types import DType
+from stack.ir.traits import converts, is_contraction
+from stack.ir.types import I32, DType
 
 from .access import memory_type
 from .elementwise import Unprintable, cast, element, shaped
+from .mma import is_stored
 
 if TYPE_CHECKING:
     from .printer import Printer
@@ -46,16 +47,19 @@ class View:
         return cast(p, found, self.dtype, self.to, lanes)
 
 
-def in_memory(node: Node) -> bool:
-    """Whether a value is in memory, possibly under another order of axes."""
+def in_memory(p: Printer, node: Node) -> bool:
+    """Whether a value is in memory, possibly under another order of axes.
+
+    Sums of an instruction with registers of its own are: it stores them.
+    """
     while node.op in VIEWS:
         node = node.args[0]
-    return node.op == "load"
+    return node.op == "load" or is_stored(node, p.cpu)
 
 
-def is_view(node: Node) -> bool:
+def is_view(p: Printer, node: Node) -> bool:
     """Whether a block with several rows is in memory."""
-    return node.tensor.rank > 1 and in_memory(node)
+    return node.tensor.rank > 1 and in_memory(p, node)
 
 
 def view(p: Printer, node: Node) -> View:
@@ -67,6 +71,8 @@ def view(p: Printer, node: Node) -> View:
         base = p.address(memory, access_parts(node)[0], 0)
         dtype = memory.dtype
         return View(base, dtype, dtype, sizes(node), strides(memory)[-node.tensor.rank :])
+    if is_contraction(node):
+        return p.sums(node)
     inner = view(p, node.args[0])
     if converts(node):
         return replace(inner, to=node.dtype)
@@ -77,15 +83,27 @@ def view(p: Printer, node: Node) -> View:
             shape=tuple(inner.shape[i] for i in perm),
             strides=tuple(inner.strides[i] for i in perm),
         )
-    left = [(s, t) for s, t in zip(inner.shape, inner.strides) if s > 1]
-    if [s for s, _ in left] != [s for s in sizes(node) if s > 1]:
+    steps = _cut(inner, sizes(node))
+    if steps is None:
         raise Unprintable(f"a reshape of {node.args[0].type} to {node.type}")
-    steps = iter([t for _, t in left])
-    return replace(
-        inner,
-        shape=sizes(node),
-        strides=tuple(next(steps) if s > 1 else 0 for s in sizes(node)),
-    )
+    return replace(inner, shape=sizes(node), strides=steps)
+
+
+def _cut(block: View, shape: Sequence[int]) -> tuple[int, ...] | None:
+    """Strides under a shape whose axes are parts of the block's, if they are."""
+    left = [(s, t) for s, t in zip(block.shape, block.strides) if s > 1]
+    made: list[int] = []
+    for size in reversed(shape):
+        if size == 1:
+            made.append(0)
+            continue
+        whole, stride = left.pop() if left else (1, 0)
+        if whole % size:
+            return None
+        if whole > size:
+            left.append((whole // size, stride * size))
+        made.append(stride)
+    return None if left else tuple(reversed(made))
 
 
 def sizes(node: Node) -> tuple[int, ...]:
@@ -138,6 +156,8 @@ def each_row(p: Printer, block: View) -> list[str]:
 
 def copy(p: Printer, source: View, target: View) -> None:
     """Store a block in loops over its axes."""
+    if pairs := _as_words(source, target):
+        return copy(p, *pairs)
     axes = [
         (size, a, b) for size, a, b in zip(source.shape, source.strides, target.strides) if size > 1
     ] or [(1, 1, 1)]
@@ -145,6 +165,8 @@ def copy(p: Printer, source: View, target: View) -> None:
     close = [axis for axis in axes[:-1] if axis[1] == 1 and axis[0] >= COLUMNS]
     if lanes[1] == lanes[2] == 1:
         _rows(p, source, target, axes)
+    elif source.to.bytes == 2 and lanes[::2] == (2, 1) and any(map(_is_line, axes[-2:-1])):
+        _zipped(p, source, target, axes)
     elif close and lanes[0] % LANES == 0 and source.to.bytes == 4 and lanes[2] == 1:
         column = close[-1]
         _squares(p, source, target, [a for a in axes[:-1] if a is not column], column, lanes)
@@ -209,6 +231,41 @@ def _rows(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
 
     def row(a: str, b: str) -> None:
         _write(p, target, source.read(p, a, lanes), b, lanes)
+
+    _nest(p, source, target, outer, row)
+
+
+def _is_line(axis: Axis) -> bool:
+    """Whether an axis is a run of the source, and every other element of the target."""
+    return axis[1:] == (1, 2) and axis[0] % 2 == 0
+
+
+def _as_words(source: View, target: View) -> tuple[View, View] | None:
+    """Both sides with pairs of 16-bit elements that are together on both as one element."""
+    views = source, target
+    if source.to.bytes != 2 or source.dtype != source.to or target.dtype != source.to:
+        return None
+    if any(v.shape[-1] != 2 or v.strides[-1] != 1 for v in views):
+        return None
+    if any(t % 2 for v in views for t in v.strides[:-1]):
+        return None
+    halves = [[t // 2 for t in v.strides[:-1]] for v in views]
+    first, second = (
+        View(v.base, I32, I32, v.shape[:-1], tuple(h)) for v, h in zip(views, halves, strict=True)
+    )
+    return first, second
+
+
+def _zipped(p: Printer, source: View, target: View, axes: Sequence[Axis]) -> None:
+    """Two rows of the source to one, whose elements alternate."""
+    *outer, (lanes, _, _), (_, apart, _) = axes
+
+    def row(a: str, b: str) -> None:
+        both = [source.read(p, at(p, a, i * apart, source.dtype), lanes) for i in range(2)]
+        picks = [place for i in range(lanes) for place in (i, lanes + i)]
+        t = shaped(source.to, lanes)
+        made = p.do(f"vector.shuffle {', '.join(both)} {picks} : {t}, {t}")
+        _write(p, target, made, b, 2 * lanes)
 
     _nest(p, source, target, outer, row)
 

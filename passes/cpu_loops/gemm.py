@@ -14,18 +14,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from stack.ir.builder import constant
+from stack.ir.contraction import tile_extents
 from stack.ir.node import Block, Node
 from stack.ir.traits import converts, is_contraction, is_load, nest_of, unconverted
 from stack.ir.types import I64, TensorType
-from stack.passes.cpu_loops.pack import Panel, block_size
+from stack.passes.cpu_loops.pack import FEW_ROWS, PAIR, Panel, block_size
 from stack.passes.cpu_loops.reloop import Copy
 from stack.passes.tiling.contraction import operand_names, result_names
 from stack.passes.tiling.frame import static
 from stack.passes.tiling.loops import Rebuilt, extent_of, index, items
-from stack.target import Cpu
+from stack.target import Cpu, Mma
 
 SUMS_SHARE = 1 / 4  # of the second-level cache, for sums that wait between blocks
-FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 SPLIT_ROWS = 64  # a chunk with fewer rows packs more than it multiplies
 IMBALANCE = 0.1  # of the work, which threads may wait for one of them
 
@@ -40,6 +40,14 @@ def find_dot(block: Block) -> Node | None:
             if found is not None:
                 return found
     return None
+
+
+def tile_mma(dot: Node, cpu: Cpu) -> Mma | None:
+    """The instruction of a tile's product: where it has one, operands are not converted."""
+    found = tile_extents(dot)
+    if found is None:
+        return None
+    return cpu.mma(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
 
 
 def is_packed(dot: Node) -> bool:
@@ -83,18 +91,21 @@ class _Gemm(Rebuilt):
         sizes = dict(zip(right_names, map(static, right.shape), strict=True))
         shared = [n for n in right_names if n in self.left_names]
         contracted = [n for n in shared if sizes[n] > 1] or shared[-1:]
+        self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
+        mma = tile_mma(dot, cpu)
+        group, self.depth = (mma.group, mma.depth) if mma else (1, 1)
+        self.speed = cpu.bf16_rate / cpu.f32_rate if mma else 1.0  # of multiplying: packing has one
         self.panel = Panel(
-            unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype
+            unconverted(right), tuple(right_names), tuple(contracted), self.lane, right.dtype, group
         )
         self.nest, _ = nest_of(block, "grid")
         moves = [n.blocks[0].params[0] in self.panel.load.vars for n in self.nest]
         # loops above the cut say which panel, those below it which tile of rows
         self.cut = max((i + 1 for i, m in enumerate(moves) if m), default=0)
         self.below = self.nest[self.cut :]
-        self.rows = static(dot.shape[0]) if dot.tensor.rank == 2 else 1
         self.in_place = self._reads_in_place()
         extents = [self.panel.size(n) for n in contracted]
-        fitting = block_size(extents, self.panel.lanes, self.panel.dtype, cpu)
+        fitting = block_size(extents, self.panel.lanes, self.panel.dtype.bytes, cpu, self.depth)
         self.size = 0 if self.in_place else fitting or 0
         self.groups = self._groups()
         self.share = -(-extent_of(self.below[0]) // self.groups) if self.below else 0
@@ -110,7 +121,8 @@ class _Gemm(Rebuilt):
         """Whether the dot reads the right operand where it is."""
         panel = self.panel
         memory = panel.load.args[0]
-        if self.dot.args[self.right] is not panel.load or not panel.lanes_last:
+        is_read = self.dot.args[self.right] is panel.load and panel.lanes_last
+        if not is_read or panel.group > 1:
             return False
         is_packed = static(memory.shape[-1]) == panel.lanes and panel.load.tensor.rank == 2
         return is_packed or self._all_rows() <= FEW_ROWS
@@ -124,8 +136,9 @@ class _Gemm(Rebuilt):
         groups = 1
         if self.size:
             held = int(SUMS_SHARE * self.cpu.cache_bytes)
-            groups = -(-rows * self.panel.lanes * self.panel.dtype.bytes // held)
-        while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= SPLIT_ROWS:
+            groups = -(-rows * self.panel.lanes * self.dot.dtype.bytes // held)
+        least = SPLIT_ROWS * self.speed
+        while _uneven(chunks * groups, self.cpu) and rows // (groups + 1) >= least:
             groups += 1
         return min(groups, most)
 
@@ -188,13 +201,21 @@ class _Gemm(Rebuilt):
             left = self._part(left, start)
         index = [constant(0, I64)] * packed.tensor.rank
         right = self.b.load(packed, *index, type=TensorType(packed.dtype, packed.shape, "tile"))
-        names = [" ".join(self.left_names), " ".join((*self.panel.contracted, self.lane))]
+        behind = (PAIR,) if self.panel.group > 1 else ()
+        if behind:
+            *outer, last = map(static, left.shape)
+            shape = (*outer, last // self.panel.group, self.panel.group)
+            left = self.b.reshape(left, type=left.tensor.with_shape(shape))
+        names = [
+            " ".join((*self.left_names, *behind)),
+            " ".join((*self.panel.contracted, self.lane, *behind)),
+        ]
         args = [left, right]
         if not self.right:
             names.reverse()
             args.reverse()
         rule = f"{', '.join(names)} -> {' '.join(result_names(self.dot))}"
-        made = self.b.op("dot", args, {"rule": rule})
+        made = self.b.op("dot", args, {"rule": rule}, hint=self.dot.type)
         self.note(self.dot, made)
         return made
 
@@ -227,7 +248,7 @@ class _Gemm(Rebuilt):
         start = self.b.mul(iteration, self.size)
         panel = Node("var", (), {"name": "panel_block"}, self.panel.memory(self.b, self.size).type)
         sums = Node("var", (), {"name": "partial_block"}, memory.type)
-        packed = self.panel.pack(self.b, panel, start)
+        packed = self.panel.pack(self.b, panel, start, self.size)
 
         def more(held: Node) -> Node:
             product = self._product(inner, packed, start)

@@ -9,21 +9,30 @@ from dataclasses import dataclass
 from stack.ir.builder import Builder, constant
 from stack.ir.node import Node
 from stack.ir.types import I64, DType, TensorType
+from stack.passes.tiling.frame import static
 from stack.target import Cpu
 
+PAIR = "pair"  # the axis of neighbours that are packed together
 BLOCK_SHARE = 3 / 8  # of the second-level cache, for a packed panel: the rows are there too
 MOST_BYTES = 2 << 20  # local memory is on the stack
+FEW_ROWS = 32  # rows up to which a panel that can be read in place is not packed
 
 
-def block_size(extents: Sequence[int], lanes: int, dtype: DType, cpu: Cpu) -> int | None:
-    """How much of the first contracted axis to pack at once; 0 for all, None where nothing fits."""
+def block_size(
+    extents: Sequence[int], lanes: int, width: int, cpu: Cpu, depth: int = 1
+) -> int | None:
+    """How much of the first contracted axis to pack at once; 0 for all, None where nothing fits.
+
+    `width`: bytes of an element. `depth`: what divides a block, where there is one axis.
+    """
     first = extents[0]
-    whole = math.prod(extents) * lanes * dtype.bytes
+    whole = math.prod(extents) * lanes * width
+    part = depth if len(extents) == 1 else 1
     least = -(-whole // int(BLOCK_SHARE * cpu.cache_bytes))
     if least == 1:
         return 0
     for count in range(least, min(16 * least, first) + 1):
-        if first % count == 0:
+        if first % (count * part) == 0:
             return first // count
     return 0 if whole <= MOST_BYTES else None
 
@@ -38,6 +47,7 @@ class Panel:
         contracted: the contracted ones, in the order in which they are packed.
         lane: the axis that goes last.
         dtype: element type of the packed panel.
+        group: neighbours along the last contracted axis that are packed together, behind the lane.
     """
 
     load: Node
@@ -45,6 +55,7 @@ class Panel:
     contracted: tuple[str, ...]
     lane: str
     dtype: DType
+    group: int = 1
 
     def size(self, name: str) -> int:
         """Elements along an axis."""
@@ -64,13 +75,16 @@ class Panel:
     def shape(self, block: int = 0) -> tuple[int, ...]:
         """Of the packed panel, or of a block of its first contracted axis."""
         first, *rest = (self.size(n) for n in self.contracted)
-        return (block or first, *rest, self.lanes)
+        *outer, last = (block or first, *rest)
+        if self.group == 1:
+            return (*outer, last, self.lanes)
+        return (*outer, last // self.group, self.lanes, self.group)
 
     def memory(self, b: Builder, block: int = 0) -> Node:
         """Local memory for the panel, or for a block of it."""
         return b.alloc(name="panel", type=TensorType(self.dtype, self.shape(block), "local"))
 
-    def pack(self, b: Builder, memory: Node, start: Node | None = None) -> Node:
+    def pack(self, b: Builder, memory: Node, start: Node | None = None, block: int = 0) -> Node:
         """Memory with the panel, or with a block of its first contracted axis from `start`.
 
         One copy of a block: which loops do it, and what they transpose, is up to the printer.
@@ -79,16 +93,22 @@ class Panel:
         shape = list(self.load.shape)
         if start is not None:
             axis = self.names.index(self.contracted[0])
-            shape[axis] = memory.shape[0]
+            shape[axis] = block
             index[len(index) - len(shape) + axis] = start
         value = b.load(source, *index, type=self.load.tensor.with_shape(tuple(shape)))
         kept = [n for n in self.names if n in self.contracted or n == self.lane]
-        if len(kept) != len(shape):
-            flat = tuple(shape[self.names.index(n)] for n in kept)
-            value = b.reshape(value, type=value.tensor.with_shape(flat))
+        flat = [shape[self.names.index(n)] for n in kept]
+        order = [*self.contracted, self.lane]
+        if self.group > 1:
+            at = kept.index(self.contracted[-1])
+            flat[at : at + 1] = [static(flat[at]) // self.group, self.group]
+            kept.insert(at + 1, PAIR)
+            order.append(PAIR)
+        if tuple(flat) != value.shape:
+            value = b.reshape(value, type=value.tensor.with_shape(tuple(flat)))
         if value.dtype != self.dtype:
             value = b.cast(value, type=value.tensor.with_dtype(self.dtype))
-        order = tuple(kept.index(n) for n in (*self.contracted, self.lane))
-        if order != tuple(range(len(order))):
-            value = b.transpose(value, perm=order)
+        perm = tuple(kept.index(n) for n in order)
+        if perm != tuple(range(len(perm))):
+            value = b.transpose(value, perm=perm)
         return b.store(memory, value, *([constant(0, I64)] * memory.tensor.rank))

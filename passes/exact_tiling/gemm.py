@@ -22,6 +22,7 @@ from stack.ir.traits import contractions, is_contraction
 from stack.ir.types import F32, F64, I64, DType, TensorType
 from stack.passes.blocking.frame import NamedTile
 from stack.passes.cpu_loops.pack import block_size
+from stack.passes.exact_tiling.mma import mma_lanes, mma_of, mma_rows
 from stack.passes.exact_tiling.tiler import Tiler
 from stack.passes.tiling.contraction import (
     as_reduction,
@@ -60,10 +61,26 @@ def pick_rows(extent: int, lanes: int, dtype: DType, cpu: Cpu) -> int:
     return min(choices, key=lambda r: (-(-extent // r) * r, r))
 
 
-def check_worth(dot: Node) -> None:
+def check_worth(dot: Node, cpu: Cpu) -> None:
     """Raise CannotTile where a library does a dot better, with the reason."""
-    if dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot):
+    is_short = dot.args[0].dtype.bits == 16 and not is_row_of_sums(dot)
+    if is_short and mma_of(dot, cpu) is None:
         raise CannotTile("libraries have instructions for products of 16-bit floats")
+
+
+def tile_of(dot: Node, cpu: Cpu, lanes: int = 0, rows: int = 0) -> tuple[int, int]:
+    """Rows and columns of a tile; those that are given stay."""
+    roles, dtype, mma = roles_of(dot), wide(dot.dtype), mma_of(dot, cpu)
+    height = roles.sizes[roles.row] if roles.row else 1
+    width = roles.sizes[roles.lane]
+    if mma and mma.rows > 1:
+        depths = [roles.sizes[n] for n in roles.contracted]
+        size = dot.args[0].dtype.bytes
+        return rows or mma_rows(mma, height), lanes or mma_lanes(mma, width, depths, size, cpu)
+    lanes = lanes or pick_lanes(width, dtype, cpu)
+    widest = max(COLUMN_COST) * cpu.vector_bytes // dtype.bytes
+    row = min(1 << max(lanes.bit_length() - 1, 0), widest)
+    return rows or pick_rows(height, row, dtype, cpu), lanes
 
 
 def is_row_of_sums(dot: Node) -> bool:
@@ -107,12 +124,14 @@ class _GemmTiler(Tiler):
             raise CannotTile(f"no schedule for a dot of {self.dot.dtype}")
         if any(a not in self.inputs for a in self.dot.args):
             raise CannotTile("an operand of the dot is computed in its group")
-        width = self.roles.sizes[self.roles.lane]
-        self.tile = lanes or pick_lanes(width, self.dtype, cpu)
-        height = self.roles.sizes[self.roles.row] if self.roles.row else 1
-        self.rows = rows or pick_rows(height, self.tile, self.dtype, cpu)
+        self.rows, self.tile = tile_of(self.dot, cpu, lanes, rows)
         extents = [self.roles.sizes[n] for n in self.roles.contracted]
-        if block_size(extents, self.tile, self.dtype, cpu) is None:
+        operand = self.dot.args[0].dtype
+        self.mma = mma_of(self.dot, cpu) and cpu.mma(
+            operand.name, self.rows, self.tile, extents[-1]
+        )
+        held, depth = (operand, self.mma.depth) if self.mma else (self.dtype, 1)
+        if block_size(extents, self.tile, held.bytes, cpu, depth) is None:
             raise CannotTile(f"a contracted axis of {extents[0]} has no blocks of equal size")
         self.start: dict[str, Dim] = {}  # where the tile begins on each axis
         self.made: Node | None = None
@@ -189,7 +208,8 @@ class _GemmTiler(Tiler):
                 blocks[side], names[side] = self._operand(side)
             rule = f"{' '.join(names[0])}, {' '.join(names[1])} ->"
             rule += f" {self.roles.row} {self.roles.lane}" if self.roles.row else self.roles.lane
-            self.made = self.b.op("dot", [blocks[0], blocks[1]], {"rule": rule})
+            sums = TensorType(self.dtype, (), "value")
+            self.made = self.b.op("dot", [blocks[0], blocks[1]], {"rule": rule}, hint=sums)
             self.b.names.setdefault(self.made, "c")
             self.b.loc = before
         return self.made
@@ -207,7 +227,9 @@ class _GemmTiler(Tiler):
         shape = tuple(size.get(n, 1) for n in names[first:])
         index = [self.number(self.start.get(n, 0)).node for n in names]
         type_ = TensorType(memory.dtype, shape, "tile")
-        block = self.widen(NamedTile(self.b.load(memory, *index, type=type_))).node
+        block = self.b.load(memory, *index, type=type_)
+        if self.mma is None:
+            block = self.widen(NamedTile(block)).node
         self.b.names.setdefault(block, "b" if side == self.roles.right else "a")
         return block, names[first:]
 

@@ -7,7 +7,8 @@ from math import prod
 
 from stack.ir.node import Node
 from stack.ir.traits import is_contraction
-from stack.passes.exact_tiling.gemm import COLUMN_COST, is_row_of_sums, pick_lanes, pick_rows
+from stack.passes.exact_tiling.gemm import COLUMN_COST, is_row_of_sums, tile_of
+from stack.passes.exact_tiling.mma import mma_of
 from stack.passes.tiling.contraction import Roles, roles_of
 from stack.passes.tiling.frame import wide
 from stack.schedule import Axis, Domain, Need, Policy, Prediction, Rules, Schedule, Split
@@ -18,7 +19,7 @@ class GemmPolicy(Policy):
     """Tiles of m rows, unrolled, and n columns, in vectors; k is walked whole."""
 
     def __init__(self, dot: Node, cpu: Cpu) -> None:
-        self.roles, self.cpu, self.dtype = roles_of(dot), cpu, wide(dot.dtype)
+        self.dot, self.roles, self.cpu, self.dtype = dot, roles_of(dot), cpu, wide(dot.dtype)
         self.domain = product_domain(self.roles)
         self.rows, self.columns = product_extents(self.roles)
         self.rules = Rules(
@@ -37,14 +38,15 @@ class GemmPolicy(Policy):
         return [(s, None) for s in dict.fromkeys((own, *others))]
 
     def complete(self, given: Schedule) -> Schedule:
-        lanes = given.block("n") or pick_lanes(self.columns, self.dtype, self.cpu)
-        widest = max(COLUMN_COST) * self.cpu.vector_bytes // self.dtype.bytes
-        row = min(1 << max(lanes.bit_length() - 1, 0), widest)
-        rows = given.block("m") or pick_rows(self.rows, row, self.dtype, self.cpu)
+        rows, lanes = tile_of(self.dot, self.cpu, given.block("n"), given.block("m"))
         own = (Split("m", rows, "unroll"), Split("n", lanes, "vector"))
         return given.filled(Schedule(own if self.domain.axis("m") else own[1:]))
 
     def needs(self, schedule: Schedule) -> Sequence[Need]:
+        mma = mma_of(self.dot, self.cpu)
+        tile = schedule.block("m", 1), schedule.block("n")
+        if mma and mma.rows > 1 and mma.divides(*tile, mma.depth):
+            return []  # it has registers of its own, and a few sums in them at a time
         vectors = -(-schedule.block("n") * self.dtype.bytes // self.cpu.vector_bytes)
         sums = schedule.block("m", 1) * vectors
         return [Need("vector registers for sums", sums, self.cpu.registers)]

@@ -309,13 +309,18 @@ class StreamTiler(StreamResults):
         def at(key: Dim, column: Dim) -> Index:
             return operand_place(state, self._place(state, column), add(self.first, key), side)
 
-        tile_of = self.keys(state.args[side], at, self.roles.columns, 1)
+        mma = self.mma(state, self.roles.columns, self.size)
+        tile_of = self.keys(state.args[side], at, self.roles.columns, 1, mma)
+        lanes = part.node
+        if mma is not None:
+            weights = self.as_(self.all_of(lanes), state.args[side].dtype)
+            lanes = self.paired(weights, mma.group, self.iteration)
 
         def tile(memory: Node, begin: Dim, rows: int) -> Node:
             """Columns from `begin`: their sums over the panel, added to what `correct` gives."""
             column = self.loop_axis("e", rows)
             place = add(begin, column.place)
-            made = self.multiply(*tile_of(0, self.size, begin, rows), part.node)
+            made = self.multiply(*tile_of(0, self.size, begin, rows), lanes)
             inside = (*self.iteration, *(v for v in made.vars if "extent" in v.attrs))
             zero = constant(0, I64)
             more = self.local("more", (rows, self.tile), tuple(dict.fromkeys(inside)))
@@ -329,7 +334,7 @@ class StreamTiler(StreamResults):
 
             return self.over(column, memory, add_row)
 
-        made = self.in_tiles(self.roles.columns, old.node, tile, again=False)
+        made = self.in_tiles(self.roles.columns, old.node, tile, again=False, mma=mma)
         self.known[self.correct.params[j]] = _gone
         return NamedTile(made)
 

@@ -19,11 +19,18 @@ from stack.ir.traits import converts, unconverted
 from stack.ir.types import F32, I64, DType, TensorType
 from stack.passes.blocking.frame import Axis, NamedTile
 from stack.passes.blocking.stream_states import StreamStates
+from stack.passes.cpu_loops.pack import PAIR
 from stack.passes.exact_tiling.gemm import pick_rows
+from stack.passes.exact_tiling.mma import mma_rows
 from stack.passes.exact_tiling.tiler import Tiler, names_in
 from stack.passes.positions.affine import slope
 from stack.passes.tiling.frame import CannotTile, static, wide
-from stack.target import Cpu
+from stack.target import Cpu, Mma
+
+# an index of an operand at a key and a column
+Place = Callable[[Dim, Dim], Index]
+# first key, keys, first column, columns: a block, and the rule of its product with lanes
+Tile = Callable[[Dim, int, Dim, int], tuple[Node, str]]
 
 
 class StreamProducts(StreamStates, Tiler):
@@ -64,7 +71,7 @@ class StreamProducts(StreamStates, Tiler):
     # ---- loops and memory
 
     def local(
-        self, hint: str, shape: Sequence[int], inside: Sequence[Node], dtype: DType = F32
+        self, hint: str, shape: Sequence[Dim], inside: Sequence[Node], dtype: DType = F32
     ) -> Node:
         """Memory of the loops whose indices are given."""
         self.fresh += 1
@@ -91,10 +98,21 @@ class StreamProducts(StreamStates, Tiler):
         return self.b.store(memory, made, self.number(row).node, constant(0, I64))
 
     def in_tiles(
-        self, extent: int, memory: Node, body: Callable[[Node, Dim, int], Node], again: bool
+        self,
+        extent: int,
+        memory: Node,
+        body: Callable[[Node, Dim, int], Node],
+        again: bool,
+        mma: Mma | None = None,
     ) -> Node:
-        """Memory after tiles of rows; where `again`, some rows may be computed a second time."""
-        rows = pick_rows(extent, self.lane.block, F32, self.cpu)
+        """Memory after tiles of rows; where `again`, some rows may be computed a second time.
+
+        `mma`: what the products go by.
+        """
+        if mma is not None and mma.rows > 1:
+            rows = mma_rows(mma, extent)
+        else:
+            rows = pick_rows(extent, self.lane.block, F32, self.cpu)
         if not again and extent % rows:
             rows = max(r for r in range(1, rows + 1) if extent % r == 0 or r == rows)
         count, rest = divmod(extent, rows)
@@ -111,6 +129,36 @@ class StreamProducts(StreamStates, Tiler):
         return body(memory, count * rows, rest) if rest else memory
 
     # ---- operands
+
+    def mma(self, dot: Node, rows: int, depth: int) -> Mma | None:
+        """The instruction for so many rows of a product with the lanes; any other rows go, too."""
+        kind, lanes = dot.args[0].dtype.name, self.lane.block
+        if self.cpu.mma(kind, 1, lanes, depth) is None:
+            return None
+        return next(
+            m for m in self.cpu.mmas(kind) if m.rows <= rows and m.divides(m.rows, lanes, depth)
+        )
+
+    def paired(self, block: Node, group: int, inside: Sequence[Node]) -> Node:
+        """Memory with a block of 16-bit floats, neighbours along its first axis together."""
+        depth, width = map(static, block.shape)
+        memory = self.local("pairs", (depth // group, width, group), inside, block.dtype)
+        cut = block.tensor.with_shape((depth // group, group, width))
+        value = self.b.transpose(self.b.reshape(block, type=cut), perm=(0, 2, 1))
+        return self.whole(memory, value)
+
+    def as_(self, block: Node, dtype: DType) -> Node:
+        """A block in another element type."""
+        return self.cast(NamedTile(block), dtype).node
+
+    def whole(self, memory: Node, value: Node) -> Node:
+        """Memory with all of a value."""
+        return self.b.store(memory, value, *[constant(0, I64)] * memory.tensor.rank)
+
+    def all_of(self, memory: Node) -> Node:
+        """Memory as a block."""
+        type_ = TensorType(memory.dtype, memory.shape, "tile")
+        return self.b.load(memory, *[constant(0, I64)] * memory.tensor.rank, type=type_)
 
     def block(self, node: Node, index: Index, moving: dict[str, int]) -> tuple[Node, list[str]]:
         """What an operand is along some symbols, as a block in memory, and the names of its axes.
@@ -144,7 +192,7 @@ class StreamProducts(StreamStates, Tiler):
             raise CannotTile("an operand of a product does not have its axes")
         first = min(i for i, name in enumerate(names) if name in moving)
         type_ = TensorType(memory.dtype, tuple(sizes[first:]), "tile")
-        return self.widen(NamedTile(self.b.load(memory, *start, type=type_))).node, names[first:]
+        return self.b.load(memory, *start, type=type_), names[first:]
 
     def put_transposed(self, block: Node, names: Sequence[str], order: Sequence[str]) -> Node:
         """A block with just these axes, in this order."""
@@ -157,23 +205,26 @@ class StreamProducts(StreamStates, Tiler):
             block = self.b.transpose(block, perm=tuple(kept.index(n) for n in order))
         return block
 
-    def _rows(self, node: Node, index: Index, name: str, extent: int) -> Node:
+    def _rows(self, node: Node, index: Index, name: str, extent: int, mma: Mma | None) -> Node:
         """The operand that has the lanes, packed: its contracted axis, then lanes."""
         key = (node, tuple(substitute(d, {name: 0}) for d in index))
         if key not in self.packed:
-            lane = self.lane
-            memory = self.local("rows", (extent, lane.block), self.program)
-            moving = {name: extent, lane.name: lane.block}
+            moving = {name: extent, self.lane.name: self.lane.block}
             try:
-                found = self.put_transposed(*self.block(node, index, moving), (name, lane.name))
-                zero = constant(0, I64)
-                self.packed[key] = self.b.store(memory, found, zero, zero)
+                found = self.put_transposed(*self.block(node, index, moving), tuple(moving))
+                if mma is None:
+                    memory = self.local("rows", found.shape, self.program)
+                    self.packed[key] = self.whole(memory, self.as_(found, wide(found.dtype)))
             except CannotTile:
+                memory = self.local("rows", tuple(moving.values()), self.program)
                 step = self.loop_axis("d", extent)
                 at = tuple(substitute(d, {name: step.place}) for d in index)
                 self.packed[key] = self.over(
                     step, memory, lambda m: self.keep(m, self.value(node, at), step.place)
                 )
+                found = self.as_(self.all_of(self.packed[key]), node.dtype)
+            if mma is not None:
+                self.packed[key] = self.paired(found, mma.group, self.program)
         return self.packed[key]
 
     def load(
@@ -191,6 +242,7 @@ class StreamProducts(StreamStates, Tiler):
         if (memory, base) not in self.panels:
             zero = constant(0, I64)
             found, names = self.part(memory, index, {name: self.size, lane.name: lane.block})
+            found = self.as_(found, wide(found.dtype))
             panel = self.local("panel", (self.size, lane.block), self.iteration, found.dtype)
             transposed = self.put_transposed(found, names, (name, lane.name))
             self.panels[memory, base] = self.b.store(panel, transposed, zero, zero)
@@ -230,8 +282,9 @@ class StreamProducts(StreamStates, Tiler):
         extent = static(node.args[0].shape[names[0].index(summed)])
         step = self.loop_axis("d", extent)
         inside = {**place, summed: step.place}
+        mma = self.mma(node, self.size, extent)
         right = self._rows(
-            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), step.name, extent
+            node.args[1 - left], tuple(inside[n] for n in names[1 - left]), step.name, extent, mma
         )
         memory = self.local("scores", (self.size, self.lane.block), self.iteration)
 
@@ -239,17 +292,15 @@ class StreamProducts(StreamStates, Tiler):
             found = {**place, along: add(self.first, key), summed: column}
             return tuple(found[n] for n in names[left])
 
-        tile = self.keys(node.args[left], at, extent, 0)
+        tile = self.keys(node.args[left], at, extent, 0, mma)
 
         def body(held: Node, begin: Dim, rows: int) -> Node:
             made = self.multiply(*tile(begin, rows, 0, extent), right)
             return self.b.store(held, made, self.number(begin).node, constant(0, I64))
 
-        return self.in_tiles(self.size, memory, body, again=True)
+        return self.in_tiles(self.size, memory, body, again=True, mma=mma)
 
-    def keys(
-        self, node: Node, at: Callable[[Dim, Dim], Index], width: int, kept: int
-    ) -> Callable[[Dim, int, Dim, int], tuple[Node, str]]:
+    def keys(self, node: Node, at: Place, width: int, kept: int, mma: Mma | None) -> Tile:
         """Tiles of the operand with the panel's keys (axis 0) and columns (1), `at` an index.
 
         The function takes first key, keys, first column, columns, and returns a block, with the
@@ -258,15 +309,16 @@ class StreamProducts(StreamStates, Tiler):
         Read in place where the panel is one run of 32-bit memory, else from a copy that is: rows
         that are far apart would push each other out of the first-level cache.
         """
+        if mma is not None:
+            return self.pairs(node, at, width, kept, mma)
         panel: Node | None = None
         key, column = self.loop_axis("k", self.size), self.loop_axis("e", width)
         names = (key.name, column.name)
         moving = dict(zip(names, (self.size, width), strict=True))
         block, axes = self.block(node, at(key.place, column.place), moving)
-        if converts(block) or not _is_run(block, axes, names[0]):
-            zero = constant(0, I64)
+        if block.dtype != F32 or not _is_run(block, axes, names[0]):
             memory = self.local("panel", (self.size, width), self.iteration)
-            panel = self.b.store(memory, self.put_transposed(block, axes, names), zero, zero)
+            panel = self.whole(memory, self.as_(self.put_transposed(block, axes, names), F32))
 
         def tile(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
             if panel is None:
@@ -281,11 +333,54 @@ class StreamProducts(StreamStates, Tiler):
 
         return tile
 
+    def pairs(self, node: Node, at: Place, width: int, kept: int, mma: Mma) -> Tile:
+        """`keys` for an instruction: what is kept, then groups along the other axis.
+
+        Read in place where these lie together.
+        """
+        key, column = self.loop_axis("k", self.size), self.loop_axis("e", width)
+        names = key.name, column.name
+        own, other, lane = names[kept], names[1 - kept], self.lane.name
+        rule = f"{own} {other} {PAIR}, {other} {lane} {PAIR} -> {own} {lane}"
+
+        def grouped(block: Node) -> Node:
+            rows, depth = map(static, block.shape)
+            shape = (rows, depth // mma.group, mma.group)
+            return self.b.reshape(block, type=block.tensor.with_shape(shape))
+
+        def block(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, list[str]]:
+            index = at(add(first, key.place), add(start, column.place))
+            return self.block(node, index, {names[0]: keys, names[1]: columns})
+
+        whole, axes = block(0, self.size, 0, width)
+        if axes[-1] == other:
+
+            def in_place(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
+                found = self.put_transposed(*block(first, keys, start, columns), (own, other))
+                return grouped(found), rule
+
+            return in_place
+        whole = self.put_transposed(whole, axes, names)
+        if kept == 1:
+            paired = self.paired(whole, mma.group, self.iteration)
+            whole = self.b.transpose(self.all_of(paired), perm=(1, 0, 2))
+        else:
+            whole = grouped(whole)
+        panel = self.whole(self.local("panel", whole.shape, self.iteration, whole.dtype), whole)
+
+        def copied(first: Dim, keys: int, start: Dim, columns: int) -> tuple[Node, str]:
+            rows = (keys, columns)[kept]
+            type_ = TensorType(panel.dtype, (rows, *panel.shape[1:]), "tile")
+            zero = constant(0, I64)
+            begin = self.number((first, start)[kept]).node
+            return self.b.load(panel, begin, zero, zero, type=type_), rule
+
+        return copied
+
     def multiply(self, block: Node, rule: str, lanes: Node) -> Node:
         """A tile: sums over an axis of a block times the rows of `lanes`."""
-        zero = constant(0, I64)
-        right = self.b.load(lanes, zero, zero, type=TensorType(F32, lanes.shape, "tile"))
-        return self.b.op("dot", [block, right], {"rule": rule})
+        right = self.all_of(lanes)
+        return self.b.op("dot", [block, right], {"rule": rule}, hint=TensorType(F32, (), "value"))
 
 
 def _is_run(block: Node, axes: Sequence[str], key: str) -> bool:

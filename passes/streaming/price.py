@@ -2,9 +2,9 @@
 
 In cycles of one core: multiply-adds in vectors, exponentials and the like, and the bytes of what is
 as large as rows times keys, which the parts write and read again. The loop adds a correction of
-every state for each panel of keys, its last rows are done twice where they do not fill the lanes,
-and it multiplies in f32, where libraries have instructions for 16-bit floats. Where positions hide
-keys, it leaves their panels out.
+every state for each panel of keys, and its last rows are done twice where they do not fill the
+lanes. Where the CPU has no instruction for 16-bit floats that fits, it multiplies in f32, and the
+parts are a library's. Where positions hide keys, it leaves their panels out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from stack.errors import RuleError, UsageError
 from stack.ir.alike import alone
 from stack.ir.axes import parse_rule
 from stack.ir.node import Node, walk
-from stack.ir.traits import contractions
+from stack.ir.traits import contractions, is_contraction
 from stack.passes.blocking.stream import StreamTiler as BlockStream
 from stack.passes.blocking.stream_shape import memory_side
 from stack.passes.exact_tiling.gemm import COLUMN_COST
@@ -100,7 +100,8 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
     states, axes = stream.blocks[0], tiler.roles
     dots = contractions(states.nodes)
     plain, short = cpu.f32_rate / cpu.clock, cpu.bf16_rate / cpu.clock
-    work = sum(_operations(d) for d in dots) / plain
+    is_short = any(map(_is_short, filter(is_contraction, (n for _, n in walk(kernel.blocks[0])))))
+    work = sum(_operations(d) / (short if is_short and _is_short(d) else plain) for d in dots)
     parts = sum(_operations(d) / (short if _is_short(d) else plain) for d in dots)
     inner = [d for d in dots if d not in states.results]
     between = 2 * sum(_bytes(d) for d in inner)
@@ -121,7 +122,7 @@ def cpu_price(stream: Node, cpu: Cpu) -> Price:
 
 
 def _is_short(dot: Node) -> bool:
-    """Whether a library has instructions for its operands."""
+    """Whether there are instructions for its operands, a library's at least."""
     return all(a.dtype.bits == 16 for a in dot.args)
 
 

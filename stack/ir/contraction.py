@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from stack.ir.axes import Rule
+from stack.ir.axes import Rule, parse_rule
+from stack.ir.node import Node
 from stack.ir.ops import Site
 
 PRECISIONS = ("tf32",)  # what f32 operands may be rounded to
@@ -54,6 +55,36 @@ def contraction(rule: Rule) -> Contraction:
         pick(left, True, True, False),
         lone,
     )
+
+
+class TileExtents(NamedTuple):
+    """A product of two blocks: rows and columns of sums, and the last contracted axis of the
+    operand that has the columns.
+
+    `group`: neighbours along that axis that lie together in both operands, behind the columns.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    group: int
+
+
+def tile_extents(dot: Node) -> TileExtents | None:
+    """What a `dot` of blocks multiplies; None where it has no rows and columns."""
+    rule = parse_rule(dot.attrs["rule"])
+    names = contraction(rule)
+    if len(names.result) != 2:
+        return None
+    row, column = names.result
+    right, left = (names.right, names.left) if column in names.right else (names.left, names.right)
+    sizes = rule.sizes([a.shape for a in dot.args])
+    depths = [int(sizes[n]) for n in right if n in left and sizes[n] != 1]  # pyright: ignore
+    if not depths:
+        return None
+    is_grouped = right[-1] == left[-1] and right[-2] == column and len(depths) > 1
+    group = depths.pop() if is_grouped else 1
+    return TileExtents(int(sizes[row]), int(sizes[column]), depths[-1] * group, group)  # pyright: ignore
 
 
 def check_precision(site: Site) -> None:

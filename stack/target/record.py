@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from stack.target.mma import MMAS, Mma
+
 BARRIER_BYTES = 2 << 10  # of shared memory, with what its compilers keep there
 NO_SOURCES: Mapping[str, str] = {}
 
@@ -113,7 +115,11 @@ class Gpu(Target):
 
 @dataclass(frozen=True, kw_only=True)
 class Cpu(Target):
-    """A CPU; its rates are those of one core."""
+    """A CPU; its rates are those of one core.
+
+    Attributes:
+        refused: what it has and this process may not use, in words.
+    """
 
     cores: int = number("", 1, 1 << 12, "threads that the work should divide among")
     clock: float = number("Hz", 1e7, 1e11, "cycles, under vector work")
@@ -122,11 +128,20 @@ class Cpu(Target):
         "", 0.5, 1000, "cycles of a vector between the products of attention"
     )
     fetch: float = number("s", 1e-9, 1e-3, "taking a piece of work from what threads share")
+    refused: str = field(default="", compare=False)
 
     @property
     def lanes(self) -> int:
         """32-bit floats in a register."""
         return self.vector_bytes // 4
+
+    def mmas(self, operands: str) -> list[Mma]:
+        """Its instructions for products of an element type, the fastest first."""
+        return [m for m in MMAS if m.feature in self.features and m.operands == operands]
+
+    def mma(self, operands: str, rows: int, lanes: int, depth: int) -> Mma | None:
+        """Its fastest instruction that does a tile of a product without a rest."""
+        return next((m for m in self.mmas(operands) if m.divides(rows, lanes, depth)), None)
 
 
 KINDS: dict[str, type[Gpu] | type[Cpu]] = {"gpu": Gpu, "cpu": Cpu}

@@ -19,7 +19,7 @@ from stack.run.record import Run
 from stack.target import Cpu, Gpu, Target, as_cpu, as_gpu, load
 from stack.target.record import numbers_of
 
-GPUS, CPUS = ("sm_80", "sm_90", "sm_100"), ("avx2", "avx512", "neon", "generic")
+GPUS, CPUS = ("sm_80", "sm_90", "sm_100"), ("avx2", "avx512", "amx", "neon", "generic")
 
 
 def softmax(m: int, n: int, dtype: str = "f32") -> Func:
@@ -148,6 +148,39 @@ def test_a_product_holds_the_sums_that_the_registers_have_room_for(name: str, to
     assert told in notes
 
 
+@pytest.mark.parametrize(
+    ("name", "k", "told"),
+    [
+        ("amx", 512, "32 x 128 sums by tdpbf16ps"),
+        ("amx", 8192, "32 x 32 sums by tdpbf16ps"),
+        ("amx", 500, "4 x 64 sums by vdpbf16ps"),
+        ("avx512", 512, "4 x 64 sums by vdpbf16ps"),
+        ("avx512", 511, "libraries have instructions for products of 16-bit floats"),
+        ("avx2", 512, "libraries have instructions for products of 16-bit floats"),
+    ],
+)
+def test_a_product_of_bf16_goes_by_what_the_cpu_has(name: str, k: int, told: str) -> None:
+    made, notes = lowered(product(512, 512, k, "bf16"), "mlir", load(name))
+    assert told in notes
+    assert len(kernels(made)) == ("by" in told)
+
+
+def test_what_linux_refuses_is_told() -> None:
+    cpu = replace(as_cpu(load("avx512")), refused="no AMX for this process")
+    assert "no AMX for this process" in lowered(softmax(4, 64), "mlir", cpu)[1]
+
+
+@pytest.mark.parametrize("rule", ["k m, k n -> m n", "m k, k n -> m n"])
+def test_products_that_no_instruction_takes_are_left_to_a_library(rule: str) -> None:
+    rows = 64 if rule.startswith("k") else 32  # apart in memory, or too few to pack for
+    shapes = [(64, rows) if rule.startswith("k") else (rows, 64), (64, 128)]
+    b = Builder()
+    x, w = (param(n, tensor("bf16", *s)) for n, s in zip("xw", shapes))
+    made, notes = lowered(b.func("f", [x, w], [b.dot(x, w, rule=rule)]), "mlir", load("amx"))
+    assert "libraries have instructions for products of 16-bit floats" in notes
+    assert not kernels(made)
+
+
 @pytest.mark.parametrize("name", CPUS)
 def test_attention_takes_rows_by_lanes(name: str) -> None:
     cpu = as_cpu(load(name))
@@ -177,7 +210,7 @@ def _programs(kind: type[Target]) -> tuple[tuple[str, Func], ...]:
     if kind is Cpu:
         many = [product(m, 512, k, "f32") for m, k in ((64, 4096), (512, 16384), (384, 512))]
         ragged = attention(1, 480, 512)  # the last rows do not fill registers
-        streams = (attention(1, 256, 256), *(attention(4, 512, 512, t) for t in ("f32", "bf16")))
+        streams = (attention(1, 256, 256), *(attention(4, 512, 512, t) for t in ("f32", "f16")))
         rows = (softmax(16, 8192), softmax(16, 512))
         return tuple(("mlir", f) for f in (*rows, *streams, ragged, *many))
     wide = attention(16, 4096, 8192, "bf16", 128)

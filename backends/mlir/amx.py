@@ -1,0 +1,137 @@
+"""The micro-kernel of a dot in AMX: tiles of sums in registers of 16 rows of 64 bytes.
+
+Two by two tiles of sums are under way, so that each tile of an operand that is read is multiplied
+twice. Registers are named, not allocated: nothing else in a kernel uses them. All are whole; what
+tiles do not divide, the passes give to another instruction. Sums go to memory, row by row.
+Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1, chapter 18.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from stack.ir.node import Node
+from stack.ir.types import F32
+from stack.target import Mma
+
+from .elementwise import Unprintable
+from .micro_kernel import Operands
+from .mma import mma_of
+from .views import View, at, loop, step
+
+if TYPE_CHECKING:
+    from .printer import Printer
+
+REGISTERS = 8
+ROWS, ROW_BYTES = 16, 64  # of a register
+LAYOUT = 64  # bytes that say what shape registers have: a version, then widths and rows
+WIDTHS, HEIGHTS = 16, 48  # where in it
+BLOCK = 2  # tiles of sums below and beside each other
+RELEASE = 'llvm.call_intrinsic "llvm.x86.tilerelease"() : () -> ()'
+
+
+def configure(p: Printer) -> None:
+    """All registers whole, before everything else; they are released at the end."""
+    if p.has_tiles:
+        return
+    p.has_tiles = True
+    layout = [1, *[0] * (LAYOUT - 1)]
+    layout[WIDTHS : WIDTHS + 2 * REGISTERS : 2] = [ROW_BYTES] * REGISTERS
+    layout[HEIGHTS : HEIGHTS + REGISTERS] = [ROWS] * REGISTERS
+    p.reserve("%tiles", LAYOUT, "i8")
+    p.top += [
+        f"  %layout = arith.constant dense<{layout}> : vector<{LAYOUT}xi8>",
+        f"  llvm.store %layout, %tiles : vector<{LAYOUT}xi8>, !llvm.ptr",
+        '  llvm.call_intrinsic "llvm.x86.ldtilecfg"(%tiles) : (!llvm.ptr) -> ()',
+    ]
+
+
+def store_sums(p: Printer, node: Node, target: View) -> None:
+    """Write a dot into memory of its sums, by an instruction with registers of its own."""
+    mma = mma_of(node, p.cpu)
+    assert mma is not None
+    _Tiles(p, node, mma).store(target)
+
+
+class _Tiles(Operands):
+    """Sums in tiles of AMX: a few at a time, over a loop for each contracted axis."""
+
+    def __init__(self, p: Printer, node: Node, mma: Mma) -> None:
+        super().__init__(p, node)
+        self.mma = mma
+        self.axes.pop()  # of neighbours
+        configure(p)
+
+    def store(self, target: View) -> None:
+        """All sums, block by block."""
+        p, mma = self.p, self.mma
+        row, column = target.strides
+        if column != 1:
+            raise Unprintable("sums whose lanes are apart in memory")
+        below, beside = len(self.offsets) // mma.rows, self.lanes // mma.lanes
+        across = min(BLOCK, below), min(BLOCK, beside)
+        rows, lanes = across[0] * mma.rows, across[1] * mma.lanes
+
+        def block(i: str, j: str) -> None:
+            left = step(p, self.a.base, i, rows * self.offsets[1], self.a.dtype)
+            right = step(p, self.b.base, j, lanes * self.lane_stride, self.b.dtype)
+            out = step(p, step(p, target.base, i, rows * row, F32), j, lanes, F32)
+            self._block(left, right, out, row, across)
+
+        loop(p, below // across[0], lambda i: loop(p, beside // across[1], lambda j: block(i, j)))
+
+    def _block(self, left: str, right: str, out: str, row: int, across: tuple[int, int]) -> None:
+        """A block of tiles of sums."""
+        p, mma = self.p, self.mma
+        below, beside = across
+        sums = [[i * beside + j for j in range(beside)] for i in range(below)]
+        for number in range(below * beside):
+            self._do("llvm.x86.tilezero", number)
+        self._over(0, left, right, sums)
+        for i, line in enumerate(sums):
+            for j, number in enumerate(line):
+                place = at(p, out, i * mma.rows * row + j * mma.lanes, F32)
+                self._do("llvm.x86.tilestored64", number, memory=(place, row * F32.bytes))
+
+    def _over(self, depth: int, left: str, right: str, sums: list[list[int]]) -> None:
+        """Add the products over the axes from `depth` on."""
+        p, mma = self.p, self.mma
+        name, extent = self.axes[depth]
+        is_last = depth == len(self.axes) - 1
+        by = mma.depth // mma.group if is_last else 1
+
+        def add(k: str) -> None:
+            a = step(p, left, k, by * self.a_stride[name], self.a.dtype)
+            b = step(p, right, k, by * self.b_stride[name], self.b.dtype)
+            if is_last:
+                self._multiply(a, b, sums)
+            else:
+                self._over(depth + 1, a, b, sums)
+
+        loop(p, extent // by, add)
+
+    def _multiply(self, left: str, right: str, sums: list[list[int]]) -> None:
+        """Add one tile of each operand's rows and lanes."""
+        p, mma, size = self.p, self.mma, self.a.dtype.bytes
+        a_row, b_row = self.offsets[1], self.b_stride[self.axes[-1][0]]
+        first = len(sums) * len(sums[0])  # registers behind those of sums
+        beside = [first + j for j in range(len(sums[0]))]
+        for j, number in enumerate(beside):
+            place = at(p, right, j * mma.lanes * self.lane_stride, self.b.dtype)
+            self._do("llvm.x86.tileloadd64", number, memory=(place, b_row * size))
+        for i, line in enumerate(sums):
+            number = beside[-1] + 1 + i
+            place = at(p, left, i * mma.rows * a_row, self.a.dtype)
+            self._do("llvm.x86.tileloadd64", number, memory=(place, a_row * size))
+            for total, other in zip(line, beside, strict=True):
+                self._do(mma.intrinsic, total, number, other)
+
+    def _do(self, name: str, *registers: int, memory: tuple[str, int] | None = None) -> None:
+        """An instruction on registers, and on rows of memory so many bytes apart."""
+        p = self.p
+        args = [p.constant(f"{r} : i8") for r in registers]
+        types = ["i8"] * len(args)
+        if memory is not None:
+            args += [memory[0], p.constant(f"{memory[1]} : i64")]
+            types += ["!llvm.ptr", "i64"]
+        p.put(f'llvm.call_intrinsic "{name}"({", ".join(args)}) : ({", ".join(types)}) -> ()')

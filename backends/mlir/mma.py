@@ -1,0 +1,25 @@
+"""Which instruction multiplies the operands of a dot, where it is one for short floats."""
+
+from __future__ import annotations
+
+from stack.ir.contraction import tile_extents
+from stack.ir.node import Node
+from stack.ir.traits import is_contraction
+from stack.target import Cpu, Mma
+
+
+def mma_of(dot: Node, cpu: Cpu) -> Mma | None:
+    """The instruction of a dot whose operands have neighbours together, as it multiplies them."""
+    found = tile_extents(dot)
+    if found is None or found.group == 1:
+        return None
+    mma = cpu.mma(dot.args[0].dtype.name, found.rows, found.columns, found.depth)
+    return mma if mma is not None and mma.group == found.group else None
+
+
+def is_stored(node: Node, cpu: Cpu) -> bool:
+    """Whether a node is a dot whose sums an instruction stores from registers of its own."""
+    if not is_contraction(node):
+        return False
+    mma = mma_of(node, cpu)
+    return mma is not None and mma.rows > 1

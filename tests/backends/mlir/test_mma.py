@@ -1,0 +1,164 @@
+"""Products of bf16 by instructions for them: against einsum in f64, AMX by functions as well."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from emulated_amx import emulated
+from product_cases import residual
+from stream_harness import streamed
+
+from stack.backends.mlir import jit
+from stack.backends.mlir.printer import print_kernel
+from stack.ir import Builder, Func, Node, param, tensor
+from stack.ir.axes import parse_rule
+from stack.ir.data import round_bf16
+from stack.ir.space import einsum_text
+from stack.ir.storage import decode, encode
+from stack.ir.traits import is_stream
+from stack.ir.types import BF16
+from stack.passes.distribute import distribute_kernel
+from stack.passes.tile import alone, tile_group
+from stack.target import Cpu, as_cpu, cpu_at_hand, load
+
+pytest.importorskip("torch_mlir")
+
+Shape = tuple[int, ...]
+NATIVE = replace(as_cpu(load("avx512")), arch="native")
+TILES = replace(as_cpu(load("amx")), arch="native")  # what is emulated needs no instruction
+has_vectors = pytest.mark.skipif(
+    "avx512bf16" not in cpu_at_hand().features, reason="this CPU has no vdpbf16ps"
+)
+
+# rows, lanes and depths with and without a rest; both orders of memory; several contracted axes
+SHAPES: list[tuple[str, Shape, Shape]] = [
+    ("m k, k n -> m n", (70, 64), (64, 96)),
+    ("m k, n k -> m n", (33, 32), (71, 32)),
+    ("m k, k n -> m n", (41, 96), (96, 16)),
+    ("m k, k n -> m n", (100, 128), (128, 300)),
+    ("b s h d, b t h d -> b h s t", (2, 40, 3, 32), (2, 70, 3, 32)),
+    ("b h s t, b t h d -> b s h d", (2, 3, 64, 64), (2, 64, 3, 16)),
+    ("b s h d, h d n -> b s n", (2, 40, 3, 64), (3, 64, 130)),
+    ("m k, n k -> m n", (130, 3072), (100, 3072)),
+]
+VECTORS_ALONE: list[tuple[str, Shape, Shape]] = [
+    ("m k, k n -> m n", (50, 66), (66, 100)),
+    ("m k, n k -> m n", (33, 34), (17, 34)),
+]
+
+
+def compiled(kernel: Node, cpu: Cpu) -> tuple[str, jit.Kernel]:
+    text = print_kernel(kernel, "k", target=cpu)
+    tiles = cpu is TILES
+    return text, jit.build(emulated(text) if tiles else text, ["k"])["k"]
+
+
+def check(rule: str, first: Shape, second: Shape, cpu: Cpu, rng: np.random.Generator) -> str:
+    """The text of a product, after its values have proved right."""
+    values = [round_bf16(rng.normal(size=s).astype(np.float32)) for s in (first, second)]
+    want = np.einsum(einsum_text(parse_rule(rule)), *[v.astype(np.float64) for v in values])
+    operands = [param(f"x{i}", tensor("bf16", *v.shape)) for i, v in enumerate(values)]
+    dot = Builder().dot(*operands, rule=rule)
+    text, run = compiled(distribute_kernel(tile_group(alone(dot), cpu), target=cpu), cpu)
+    stored = [encode(v, BF16) for v in values]
+    out = encode(np.full(want.shape, np.nan, np.float32), BF16)
+    run(*(a.ctypes.data for a in (*stored, out)))
+    # sums are in f32 and rounded once: half a unit in the last of eight bits
+    slack = 1e-6 * np.abs(want).max() * np.sqrt(first[-1])
+    np.testing.assert_allclose(decode(out, BF16), want, rtol=2**-8, atol=slack)
+    return text
+
+
+@has_vectors
+@pytest.mark.parametrize(("rule", "first", "second"), SHAPES + VECTORS_ALONE)
+def test_vectors(rule: str, first: Shape, second: Shape, rng: np.random.Generator) -> None:
+    assert "dpbf16ps.512" in check(rule, first, second, NATIVE, rng)
+
+
+@pytest.mark.parametrize(("rule", "first", "second"), SHAPES)
+def test_tiles(rule: str, first: Shape, second: Shape, rng: np.random.Generator) -> None:
+    text = check(rule, first, second, TILES, rng)
+    assert "tdpbf16ps" in text
+    assert text.count("ldtilecfg") == text.count("tilerelease") == 1
+
+
+@has_vectors
+def test_a_depth_that_tiles_do_not_divide_goes_by_vectors(rng: np.random.Generator) -> None:
+    text = check("m k, k n -> m n", (50, 66), (66, 100), TILES, rng)
+    assert "dpbf16ps.512" in text
+    assert "tdpbf16ps" not in text
+
+
+@pytest.mark.parametrize("cpu", [pytest.param(NATIVE, marks=has_vectors), TILES])
+def test_an_epilogue_reads_the_sums(cpu: Cpu, rng: np.random.Generator) -> None:
+    shapes = [(45, 64), (64, 80), (45, 80)]
+    values = [round_bf16(rng.normal(size=s).astype(np.float32)) for s in shapes]
+    b = Builder()
+    params = [param(f"p{i}", tensor("bf16", *s)) for i, s in enumerate(shapes)]
+    block = b.block(params, [residual(b, *params)])
+    outside = [param(f"x{i}", p.type) for i, p in enumerate(params)]
+    group = Builder().fusion(*outside, kind="gemm", name="fused", blocks=(block,))
+    _, run = compiled(distribute_kernel(tile_group(group, cpu), target=cpu), cpu)
+    stored = [encode(v, BF16) for v in values]
+    out = encode(np.full((45, 80), np.nan, np.float32), BF16)
+    run(*(a.ctypes.data for a in (*stored, out)))
+    x, w, rest = (v.astype(np.float64) for v in values)
+    np.testing.assert_allclose(decode(out, BF16), x @ w + rest, rtol=2**-7, atol=2e-2)
+
+
+def test_another_machine_has_the_instructions_of_tiles() -> None:
+    cpu = as_cpu(load("amx"))
+    operands = [param("x", tensor("bf16", 64, 64)), param("w", tensor("bf16", 64, 64))]
+    dot = Builder().dot(*operands, rule="m k, k n -> m n")
+    kernel = distribute_kernel(tile_group(alone(dot), cpu), target=cpu)
+    listing = jit.assembly(print_kernel(kernel, "k", target=cpu))
+    if "no disassembly" in listing:
+        pytest.skip("nothing disassembles here")
+    assert "tdpbf16ps %tmm" in listing
+
+
+@pytest.mark.parametrize(
+    ("cpu", "shape", "width"),
+    [
+        pytest.param(NATIVE, (2, 64, 256), 64, marks=has_vectors),
+        pytest.param(NATIVE, (2, 70, 131), 80, marks=has_vectors),
+        pytest.param(NATIVE, (2, 20, 100), 33, marks=has_vectors),
+        pytest.param(TILES, (2, 64, 256), 64),
+        pytest.param(TILES, (2, 100, 200), 64, marks=has_vectors),  # the last 72 keys
+    ],
+)
+def test_both_products_of_a_stream(
+    cpu: Cpu, shape: tuple[int, int, int], width: int, rng: np.random.Generator
+) -> None:
+    heads, rows, keys = shape
+    shapes = [(heads, rows, width), (heads, keys, width), (heads, keys, width)]
+    values = [round_bf16(rng.normal(size=s).astype(np.float32)) for s in shapes]
+    values[0] = round_bf16(values[0] / np.sqrt(width).astype(np.float32))
+    func, _ = streamed(attention(*shapes), "")
+    (stream,) = (n for n in func.nodes if is_stream(n))
+    text, run = compiled(distribute_kernel(tile_group(stream, cpu), target=cpu), cpu)
+    # 33 columns are not whole pairs of the scores: those go by multiply-adds
+    assert text.count('"llvm.x86.avx512bf16') > 0 or "tdpbf16ps" in text
+    stored = [encode(v, BF16) for v in values]
+    out = encode(np.full(shapes[0], np.nan, np.float32), BF16)
+    run(*(a.ctypes.data for a in (*stored, out)))
+    q, k, v = (x.astype(np.float64) for x in values)
+    weights = np.exp(q @ k.swapaxes(1, 2))
+    want = weights / weights.sum(-1, keepdims=True) @ v
+    np.testing.assert_allclose(decode(out, BF16), want, rtol=2**-7, atol=2e-3)
+
+
+def attention(q: Shape, k: Shape, v: Shape) -> Func:
+    b = Builder()
+    params = [param(n, tensor("bf16", *s)) for n, s in zip("qkv", (q, k, v), strict=True)]
+    scores = b.dot(*params[:2], rule="h m d, h n d -> h m n")
+    full = tensor("f32", *scores.shape)
+    wide = b.cast(scores, type=full)
+    e = b.exp(
+        b.sub(wide, b.broadcast(b.reduce(wide, kind="max", axes=(2,)), axes=(0, 1), type=full))
+    )
+    total = b.broadcast(b.reduce(e, kind="sum", axes=(2,)), axes=(0, 1), type=full)
+    weights = b.cast(b.div(e, total), type=scores.type)
+    return b.func("attention", params, [b.dot(weights, params[2], rule="h m n, h n d -> h m d")])

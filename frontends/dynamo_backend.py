@@ -42,6 +42,7 @@ from stack.frontends.torch_index import Checks
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
 from stack.frontends.torch_sizes import lone_symbol
+from stack.frontends.torch_written import write_out
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16
@@ -106,6 +107,7 @@ def compile_graph(
     """
     device = _device(gm, example_inputs)
     guard_precision(gm)
+    write_out(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
     balance = _balance(options, device)

@@ -2,8 +2,8 @@
 
 Groups of equal layers differ in operands, names and source lines, and a pass carries these along
 without looking at them. So it is run on a *model* of the first, whose operands are parameters and
-whose names and source lines are marks, one for each node. What it made of the model becomes what it would
-have made of a group by putting that one's operands, names and lines in place of the model's.
+whose names and source lines are marks, one for each node. What it makes of the model becomes what
+it would make of a group by putting that one's operands, names and lines in their place.
 """
 
 from __future__ import annotations
@@ -65,12 +65,15 @@ def _in_place(group: Node, model: Node, made: Node) -> Node:
         name = _NUMBER.sub("", name)  # the block numbers what would have one name
         return names.get(name, name)
 
+    def sources(marks: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(line for mark in marks for line in lines[mark])
+
     blocks = [
         Block(
             b.params,
             b.results,
             {node: hint(name) for node, name in b.names.items()},
-            {node: [x for mark in marks for x in lines[mark]] for node, marks in b.locs.items()},
+            {node: sources(marks) for node, marks in b.locs.items()},
         )
         for b in made.blocks
     ]

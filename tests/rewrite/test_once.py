@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from stack import Pipeline
@@ -13,7 +15,10 @@ from stack.passes import distribute, tile
 from stack.rewrite.once import OnceAlike
 
 LAYERS = 3
-STAGES = (("tile", "tile"), ("distribute", "tile,distribute"))
+MAKERS = (
+    (tile, "tile_group", "tile"),
+    (distribute, "distribute_kernel", "tile,distribute"),
+)
 
 
 def layers() -> Func:
@@ -37,15 +42,12 @@ def fused() -> Func:
     return Pipeline("fuse").run(layers()).func
 
 
-@pytest.mark.parametrize(("module", "spec"), STAGES)
+@pytest.mark.parametrize(("owner", "name", "spec"), MAKERS)
 def test_kernels_of_equal_groups_are_made_once(
-    module: str, spec: str, monkeypatch: pytest.MonkeyPatch
+    owner: Any, name: str, spec: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And are what they would be, each on its own: nodes, names and source lines."""
     groups: list[Node] = []
-    owner, name = {"tile": (tile, "tile_group"), "distribute": (distribute, "distribute_kernel")}[
-        module
-    ]
     make = getattr(owner, name)
 
     def counted(group: Node, *options: object) -> Node:

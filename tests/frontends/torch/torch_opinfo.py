@@ -245,9 +245,7 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
 class _WrittenOut(TorchFunctionMode):
     """What `write_out` does to graphs, for a sample that Dynamo has made no graph of."""
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return WRITTEN.get(func, func)(*args, **(kwargs or {}))
 
 

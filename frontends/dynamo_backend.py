@@ -42,9 +42,11 @@ from stack.frontends.torch_index import Checks
 from stack.frontends.torch_overlap import guarded
 from stack.frontends.torch_precision import guard_precision
 from stack.frontends.torch_sizes import lone_symbol
+from stack.frontends.torch_written import write_out
 from stack.ir.interpreter import interpret
 from stack.ir.node import Block, Func, Node
 from stack.ir.types import BF16, BOOL
+from stack.phases import phase
 from stack.run.compile import default_backend, warm
 from stack.run.frontend import RECORD
 from stack.run.graph import CompiledGraph
@@ -106,6 +108,7 @@ def compile_graph(
     """
     device = _device(gm, example_inputs)
     guard_precision(gm)
+    write_out(gm)
     warm(options.get("backend") or default_backend(device))
     maker = _Maker(gm, options, device, made, fn, target)
     balance = _balance(options, device)
@@ -120,7 +123,7 @@ def compile_graph(
         ),
         keep_inference_input_mutations=False,
     )
-    with plain_tracing(), remade_by_place(example_inputs), held_back():
+    with phase("trace"), plain_tracing(), remade_by_place(example_inputs), held_back():
         return guarded(compiler(gm, example_inputs), gm, example_inputs, maker.inputs)
 
 
@@ -176,6 +179,7 @@ class _Maker:
     def inference(self, graph: GraphModule, _: Any) -> Callable[..., Any]:
         return self._make(graph, "inference")
 
+    @phase("import")
     def _make(self, graph: GraphModule, role: str) -> Callable[..., Any]:
         check_results(graph.graph.output_node().args[0], self.device)  # pyright: ignore
         real_border(graph)

@@ -50,7 +50,7 @@ from stack.frontends.torch_draws import draws_as_eager
 from stack.frontends.torch_errors import raise_explained
 from stack.frontends.torch_recurrent import in_scans
 from stack.frontends.torch_sizes import lone_symbol
-from stack.frontends.torch_written import WrittenOut
+from stack.frontends.torch_written import write_out
 from stack.ir.builder import param
 from stack.ir.dim import Expr
 from stack.ir.node import Block, Func, Node, unique_name
@@ -92,13 +92,13 @@ def decompositions(cut: bool = False, split: bool = False) -> dict[Any, Callable
 
 @contextmanager
 def plain_tracing() -> Iterator[None]:
-    """Attention written out, and checks of linear algebra as ordinary nodes.
+    """Attention as plain ops, and checks of linear algebra as ordinary nodes.
 
     Torch would choose a fused kernel for the first and thread a token through the second.
     """
     handle = _register_effectful_op("aten::_linalg_check_errors", None)
     try:
-        with sdpa_kernel(SDPBackend.MATH), WrittenOut():
+        with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
         handle.destroy()
@@ -203,6 +203,7 @@ def functional_graph(traced: Traced) -> tuple[GraphModule, GraphSignature]:
         fakes.append(value.detach() if isinstance(value, torch.Tensor) else value)
     context = TracingContext(given.fake_mode)
     context.tensor_to_context = given.tensor_to_context
+    write_out(traced.graph)
     with torch.no_grad(), tracing(context), plain_tracing():
         graph, signature = aot_export_module(
             traced.graph, fakes, trace_joint=False, decompositions=decompositions()

@@ -121,9 +121,12 @@ class _WideProduct(torch.autograd.Function):
 
 
 def _over_attention(function: Any) -> Callable[..., Any]:
-    """A function of torch that calls for attention, with that written out: a mode sees the outer
-    call alone."""
-    own = {**function.__globals__, "scaled_dot_product_attention": attention}
+    """A function of torch that calls for attention, with that written out.
+
+    It asks modes of tracing, which would call torch's own function, no more.
+    """
+    changed = {"scaled_dot_product_attention": attention, "has_torch_function": lambda _: False}
+    own = {**function.__globals__, **changed}
     made = FunctionType(function.__code__, own, function.__name__, function.__defaults__)
     made.__kwdefaults__ = function.__kwdefaults__
     return made

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from torch.overrides import TorchFunctionMode
+from torch.fx import GraphModule
 
 from stack.frontends import torch_attention, torch_bags, torch_encoder, torch_recurrent
 
@@ -14,12 +11,20 @@ WRITTEN = (
 )
 
 
-class WrittenOut(TorchFunctionMode):
-    """While it is entered, calls of the functions in `WRITTEN` are written out."""
+def write_out(graph: GraphModule) -> None:
+    """Have a graph that Dynamo captured, and those inside of it, call what `WRITTEN` names."""
+    for module in graph.modules():
+        if isinstance(module, GraphModule):
+            _write_out(module)
 
-    def __torch_function__(
-        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:  # fmt: skip
-        call: Callable[..., Any] = WRITTEN.get(func) or func
-        return call(*args, **(kwargs or {}))
+
+def _write_out(module: GraphModule) -> None:
+    calls = [
+        (node, written)
+        for function, written in WRITTEN.items()
+        for node in module.graph.find_nodes(op="call_function", target=function)
+    ]
+    for node, written in calls:
+        node.target = written
+    if calls:
+        module.recompile()

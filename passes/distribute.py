@@ -33,6 +33,7 @@ from stack.passes.cpu_loops.gemm import distribute_gemm, find_dot, is_packed
 from stack.passes.tiling.frame import COMBINE, is_expensive
 from stack.passes.tiling.loops import Rebuilt, index, items
 from stack.rewrite.log import Log
+from stack.rewrite.once import OnceAlike
 from stack.rewrite.passes import Pass
 from stack.target import Cpu, Target, as_cpu
 
@@ -55,12 +56,13 @@ class Distribute(Pass):
         log.note(f"vectors of {width} elements; a register has {log.cpu.vector_bytes} bytes")
         if log.cpu.refused:
             log.note(log.cpu.refused)
+        loops_of = OnceAlike(lambda kernel: distribute_kernel(kernel, width, log.cpu))
 
         def visit(node: Node, args: tuple[Node, ...], blocks: tuple[Block, ...]) -> Node:
             new = node.rebuilt(args, blocks=blocks)
             if not is_kernel(node, "tile") or not log.spend("distribute"):
                 return new
-            return distribute_kernel(new, width, log.cpu)
+            return loops_of(new)
 
         return rebuild(func, visit)
 

@@ -31,6 +31,7 @@ from stack.passes.tiling.contraction import split_dot
 from stack.passes.tiling.frame import CannotTile, static
 from stack.rewrite.engine import Replacement, replace
 from stack.rewrite.log import Log
+from stack.rewrite.once import OnceAlike
 from stack.schedule import Schedule
 from stack.target import Target, as_cpu
 
@@ -50,12 +51,13 @@ class Tile(BlockPass):
 
     def change(self, block: Block, log: Log) -> Block:
         changed: dict[Node, Replacement] = {}
+        kernel_of = OnceAlike(lambda group: self._kernel(group, log))
         for node in block.nodes:
             group = alone(node) if is_bare(node) else node
             if not (is_generated(group) or is_stream(group)):
                 continue
             try:
-                kernel = self._kernel(group, log)
+                kernel = kernel_of(group)
             except CannotTile as why:
                 name = block.names.get(node, node.op)
                 log.note(f"{name} stays as it is: {why}", block.locs.get(node, ()))

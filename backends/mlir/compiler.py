@@ -10,6 +10,7 @@ from stack.errors import KernelRefused, ParseError, StackError
 from stack.ir.names import unique_name
 from stack.ir.node import Func, Node, walk
 from stack.ir.traits import is_kernel
+from stack.phases import phase
 from stack.run.backend import Executable, Inspected, Kernel
 from stack.run.cache import Cache, cache_folder
 from stack.target import Cpu
@@ -100,6 +101,7 @@ class Compiler:
             self.located[text] = lambda: self._readable(node, name, self.origins.get(node, ()))
         return self.names[text]
 
+    @phase("print")
     def _readable(self, node: Node, name: str, origin: Sequence[str] | None = None) -> str:
         arguments = self.arguments.get(node, ())
         return print_kernel(node, symbol_of(name), True, self.cpu, arguments, origin)
@@ -109,7 +111,8 @@ class Compiler:
         block = node.blocks[0]
         body = block.params, block.results
         if body not in self.texts:
-            self.texts[body] = print_kernel(node, ENTRY, target=self.cpu)
+            with phase("print"):
+                self.texts[body] = print_kernel(node, ENTRY, target=self.cpu)
         return self.texts[body]
 
     def describe(self, func: Func, node: Node) -> Kernel:

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from stack.phases import phase
 from stack.run.cache import Cache
 
 from ..runtime.device import Bound
@@ -94,6 +95,7 @@ def lower(text: str) -> str:
     return module.operation.get_asm(enable_debug_info=True)
 
 
+@phase("MLIR")
 def _lowered(text: str, located: bool = False) -> Any:
     """The module in the llvm dialect; with debug information where it is `located`."""
     mlir, context = bindings.bindings(), bindings.context()
@@ -119,6 +121,7 @@ def _with_lines(message: str, text: str) -> str:
     return "\n".join([message, *shown])
 
 
+@phase("LLVM")
 def _engine(module: Any, cache: Cache | None = None) -> Any:
     engine = bindings.bindings().execution_engine.ExecutionEngine(
         module, opt_level=OPT_LEVEL, shared_libs=[], enable_object_dump=True
@@ -151,6 +154,7 @@ def _public(module: Any) -> str:
     raise CompileError("the module exports no function")
 
 
+@phase("codegen")
 def _object(engine: Any, name: str) -> bytes:
     # A dump compiles on demand by looking up every function, internal ones too, and fails there.
     # Looking up an exported one first compiles all; then the dump only writes.
@@ -211,18 +215,17 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
     wanted = list(names)
     if not wanted:
         return Library({}, None)
-    find = functools.partial(resolve, cache=cache)
     stored = cache.get(key(text)) if cache is not None and elf.supported() else None
     if stored is not None:
         try:
-            return _pick(elf.load(stored, find), wanted)
+            return _loaded(stored, wanted, cache)
         except elf.LoadError:
             pass  # Another process's idea of an object: compile as if nothing had been found.
     engine = _engine(_lowered(text), cache)
     if elf.supported():
         code = _object(engine, wanted[0])
         try:
-            library = _pick(elf.load(code, find), wanted)
+            library = _loaded(code, wanted, cache)
         except elf.LoadError:
             pass  # The engine can always run what it compiled; only the cache does without.
         else:
@@ -230,6 +233,12 @@ def build(text: str, names: Iterable[str], cache: Cache | None = None) -> Librar
                 cache.put(key(text), code)
             return library
     return _from_engine(engine, wanted)
+
+
+@phase("load")
+def _loaded(code: bytes, names: list[str], cache: Cache | None) -> Library:
+    """The kernels of an object. Raises LoadError."""
+    return _pick(elf.load(code, functools.partial(resolve, cache=cache)), names)
 
 
 def _pick(image: elf.Image, names: list[str]) -> Library:

@@ -63,12 +63,17 @@ class Candidate:
         self.outside: frozenset[Node] = frozenset()
         self.held: frozenset[Node] = frozenset()
         self.price = ""
+        self.early: frozenset[Node] = frozenset()  # what is held, known before it is met
+        found = reduced_value(sink)
+        if not siblings and found is not None and not self._is_long(found[0]):
+            self.early = graph.read_past(sink)
         self.region = self._collect()
 
     def _collect(self) -> Region:
         """The region, with dots that are in memory anyway read from there."""
         while True:
             region = self._region()
+            self.held |= self.early.intersection(v.node for v in region.visited)
             late = self._late(region) if self.shared else frozenset[Node]()
             needed = frozenset(self._needed_outside(region)) - self.held
             if late:
@@ -97,15 +102,18 @@ class Candidate:
         """The sink's region, with other reductions that use its states."""
         found = reduced_value(self.sink)
         assert found is not None
-        region = Region(self.graph, found[0], self.outside, self.held)
+        held = self.held | self.early
+        region = Region(self.graph, found[0], self.outside, held)
         region.add(self.sink)
         if len(region.members) == 1 and not region.dots and not self._is_long(found[0]):
             return region
         self._check_width([self.sink], region)
-        after = self.graph.after(region.members)
         # of a long row all or nothing: what was refused before would read the row again
         asked = set[Node]() if self._is_long(found[0]) else self.asked
-        others = [n for n in reversed(self.graph.nodes) if n in after and n not in asked]
+        others = [n for n in self.graph.reductions if n not in asked]
+        if others:
+            after = self.graph.after(region.members)
+            others = [n for n in others if n in after]
         others += [n for n in self.siblings if n not in others]
         others = [n for n in others if n not in self.outside and _extent(n) == found[0]]
         plain = not region.dots and not contractions((*others, *region.members))
@@ -114,7 +122,7 @@ class Candidate:
         for node in others:
             if node in region.members:
                 continue
-            more = Region(self.graph, found[0], self.outside, self.held)
+            more = Region(self.graph, found[0], self.outside, held)
             try:
                 more.add(node)
                 joins = not region.members.keys().isdisjoint(more.members)

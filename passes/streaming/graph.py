@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from stack.ir import ops
 from stack.ir.alike import once_alike
@@ -92,6 +93,34 @@ class Graph:
                 pending.extend(fresh)
             self._after[start] = frozenset(found)
         return self._after[start]
+
+    @cached_property
+    def reductions(self) -> tuple[Node, ...]:
+        """What reduces one axis, the last one first."""
+        return tuple(n for n in reversed(self.nodes) if reduced_value(n) is not None)
+
+    @cached_property
+    def _sums_of_dots(self) -> list[tuple[int, int, Node]]:
+        """What is made of dots by element and of no other reduction, as the residual of a model:
+        its place, the place of its last reader, and the value."""
+        rows: set[Node] = set()
+        made: set[Node] = set()
+        for node in self.nodes:
+            if is_contraction(node):
+                made.add(node)
+            elif not rows.isdisjoint(node.args) or fold_of(node):
+                rows.add(node)
+            elif moves(node) and not made.isdisjoint(node.args):
+                made.add(node)
+        end = len(self.order)
+        place = self.place.__getitem__
+        readers = {n: max(map(place, self.users.get(n, ())), default=0) for n in made}
+        return [(place(n), end if n in self.results else last, n) for n, last in readers.items()]
+
+    def read_past(self, sink: Node) -> frozenset[Node]:
+        """Sums of dots before a node that something behind it reads: they are in memory anyway."""
+        here = self.place[sink]
+        return frozenset(n for own, last, n in self._sums_of_dots if own < here < last)
 
     def is_generated(self, node: Node) -> bool:
         """Whether a value is made of positions and numbers alone."""

@@ -36,8 +36,9 @@ TEXT = """
     Compile a program and show every stage that it goes through.
 
     Prints a table of the stages (what made each, its time, ops and fusion groups), a table of
-    the kernels with the source lines they come from, and the coverage: what was compiled, what
-    was given to a library and what fell back to the framework. With -o, writes all of it to a
+    the kernels with the source lines they come from, the coverage: what was compiled, what was
+    given to a library and what fell back to the framework, and the time of the compilation by
+    phase. With -o, writes all of it to a
     folder: one file for each stage, kernels/, and manifest.json. IR stages (*.stack) parse back.
 
     examples:

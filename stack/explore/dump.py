@@ -52,6 +52,18 @@ def kernel_table(manifest: Manifest) -> str:
     return "\n".join([table(head, rows), *warned])
 
 
+def phase_table(manifest: Manifest) -> str:
+    """Where the time of the compilation went, the longest phase first."""
+    taken = {str(p["phase"]): float(p["ms"]) for p in manifest.get("phases", ())}
+    total = sum(taken.values())
+    rows: list[list[object]] = [
+        [name, number(ms), f"{100 * ms / total:.0f} %"]
+        for name, ms in sorted(taken.items(), key=lambda entry: -entry[1])
+        if ms
+    ]
+    return table(["phase", "ms", "share"], rows)
+
+
 def derivations(manifest: Manifest) -> list[str]:
     """What the stage of streams derived, step by step; what a training step keeps, in a line."""
     notes = [n for s in manifest["stages"] if "stream" in s["rewrites"] for n in s.get("notes", ())]
@@ -92,6 +104,8 @@ def describe(manifest: Manifest) -> str:
     parts.extend(derivations(manifest))
     parts.extend(retreats(manifest))
     parts.append(coverage_line(coverage))
+    if manifest.get("phases"):
+        parts.append(phase_table(manifest))
     return "\n\n".join(parts)
 
 

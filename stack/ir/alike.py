@@ -26,22 +26,30 @@ class _Facts(dict[Any, Any]):
 _FACTS: WeakValueDictionary[tuple[Any, ...], _Facts] = WeakValueDictionary()
 
 
+def likeness(node: Node) -> tuple[Any, ...]:
+    """What nodes that are alike have in common, as a key."""
+    types = tuple([a.type for a in node.args])
+    places = node.type.sharding, *(t.sharding for t in types)  # no part of equality
+    blocks = [(b.params, b.results) for b in node.blocks]
+    return node.key, types, node.type, *places, *blocks
+
+
 def facts_of(node: Node) -> dict[Any, Any]:
     """The answers that a node shares with all that are alike."""
     found = node.facts
     if found is None:
-        types = tuple([a.type for a in node.args])
-        places = node.type.sharding, *(t.sharding for t in types)  # no part of equality
-        blocks = [(b.params, b.results) for b in node.blocks]
-        key = (node.key, types, node.type, *places, *blocks)
-        found = node.facts = _FACTS.setdefault(key, _Facts())
+        found = node.facts = _FACTS.setdefault(likeness(node), _Facts())
     return found
 
 
 def alone(node: Node) -> Node:
     """What all nodes that are alike have in common: the node on parameters, its blocks bare."""
-    args = [Node("param", (), {"name": f"x{i}"}, a.type) for i, a in enumerate(node.args)]
-    return node.rebuilt(args, blocks=[Block(b.params, b.results) for b in node.blocks])
+    return node.rebuilt(stand_ins(node), blocks=[Block(b.params, b.results) for b in node.blocks])
+
+
+def stand_ins(node: Node) -> list[Node]:
+    """A parameter for each operand: all that nodes which are alike know of theirs."""
+    return [Node("param", (), {"name": f"x{i}"}, a.type) for i, a in enumerate(node.args)]
 
 
 def once_alike(ask: Callable[[Node], Answer]) -> Callable[[Node], Answer]:

@@ -14,6 +14,7 @@ from stack.measure.kernels import kernel_report, kernel_timings, widest_dtype
 from stack.measure.roofline import Ceilings, measure_ceilings
 from stack.measure.systems import Say, program_of
 from stack.measure.timing import Timing
+from stack.phases import phase
 from stack.run.backend import Executable
 from stack.run.graph import CompiledGraph
 from stack.run.record import Run
@@ -39,20 +40,23 @@ class Profile:
 
 def profile(target: Target, settings: Settings, say: Say) -> Profile:
     """Compile a target, and run its kernels on its example arguments; IR text on random ones."""
-    captured, frontend = capture(target, settings)
-    if not isinstance(target, Program):
-        captured = with_random_inputs(captured)
-    program = program_of(captured, frontend)
-    graph = CompiledGraph(
-        captured,
-        frontend,
-        settings.backend,
-        settings.passes,
-        settings.strict,
-        settings.options,
-        label(target),
-    )
-    executable = graph.executable_for(program.storage)
+    with phase("capture"):
+        captured, frontend = capture(target, settings)
+        if not isinstance(target, Program):
+            captured = with_random_inputs(captured)
+        program = program_of(captured, frontend)
+        graph = CompiledGraph(
+            captured,
+            frontend,
+            settings.backend,
+            settings.passes,
+            settings.strict,
+            settings.options,
+            label(target),
+        )
+        executable = graph.executable_for(program.storage)
+        with phase("first call"):
+            executable.run(program.storage)
     return profile_of(graph.run, executable, program.storage, widest_dtype(graph.func), say)
 
 

@@ -16,6 +16,7 @@ from stack.imports import import_named, importable
 from stack.ir.node import Func
 from stack.ir.types import unsharded
 from stack.ir.verifier import verify as verify_func
+from stack.phases import phase
 from stack.rewrite.blame import first_wrong
 from stack.rewrite.check import Checker, CheckError
 from stack.rewrite.log import Formed, Fuel, Log, Miss, Note, Refused, Rewrite
@@ -172,7 +173,8 @@ def _spelled(cls: type[Pass]) -> str:
 def _run_one(item: Pass, func: Func, log: Log, verify: bool, checker: Checker | None) -> Record:
     start = time.perf_counter()
     try:
-        after = item.run(func, log)
+        with phase(f"pass {item.name}"):
+            after = item.run(func, log)
     except VerifyError as error:
         raise error.found_after(str(item)) from error
     except StackError as error:
@@ -216,6 +218,7 @@ def _checked(item: Pass, before: Func, after: Func, log: Log, checker: Checker) 
         raise
 
 
+@phase("verify")
 def _verify(item: Pass, before: Func, after: Func) -> None:
     try:
         verify_func(after)

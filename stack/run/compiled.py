@@ -8,6 +8,7 @@ from typing import Any
 
 from stack.errors import StackError, UsageError
 from stack.ir.node import Func, Node
+from stack.phases import phase
 from stack.run.compile import DEVICE_BACKEND, find_frontend, warm
 from stack.run.frontend import Calls, Frontend
 from stack.run.graph import CompiledGraph
@@ -77,7 +78,8 @@ class Compiled:
 
     def prepare(self, *args: Any, **kwargs: Any) -> None:
         """Compile for these arguments; nothing runs."""
-        self._for(args).prepare(args, kwargs)
+        with phase("capture"):
+            self._for(args).prepare(args, kwargs)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         calls = self._calls if self._calls is not None else self._for(args)

@@ -11,6 +11,7 @@ from stack.ir.interpreter import bind_shapes
 from stack.ir.node import Func
 from stack.ir.types import DType
 from stack.ir.verifier import verify
+from stack.phases import phase
 from stack.run.backend import Executable
 from stack.run.compile import (
     DEVICE_BACKEND,
@@ -83,6 +84,7 @@ class CompiledGraph:
         return next(reversed(self.runs.values()))
 
     @held_back()
+    @phase("rest")
     def _compile(self, key: tuple[tuple[str, int], ...]) -> Executable:
         run = Run(self.target, self.frontend.name, self.backend.name, notes=self.captured.notes)
         text = self.captured.text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 
 from stack.errors import unknown_name
 from stack.ir.node import Func
+from stack.phases import phases_now
 from stack.run.backend import Kernel
 from stack.run.coverage import coverage_of, walk
 from stack.run.frontend import Captured
@@ -119,6 +120,7 @@ class Run:
     compile_s: float = 0.0
     machine: str = ""  # the target that it was lowered for
     stepwise: Callable[[], str] = str  # see `Executable.stepwise`
+    phases: Mapping[str, float] = field(default_factory=phases_now)  # seconds, see `stack.phases`
 
     @property
     def stages(self) -> list[str]:
@@ -238,6 +240,10 @@ class Run:
             "kernels": kernels,
             "coverage": self.coverage,
             "compile_s": round(self.compile_s, 4),
+            "phases": [
+                {"phase": name, "ms": round(1e3 * seconds, 3)}
+                for name, seconds in self.phases.items()
+            ],
         }
 
     def save(self, folder: str | Path) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,6 +91,7 @@ def test_cache_hit_needs_no_mlir(tmp_path) -> None:
     jit.build(SCALE, ["scale"], Cache(tmp_path))
     code = f"""
 import sys
+from typing import Any
 from stack.backends.mlir import jit
 from stack.run.cache import Cache
 import numpy as np
@@ -126,6 +128,25 @@ def test_a_bad_entry_is_a_miss(tmp_path, damage: str) -> None:
 def test_a_cache_that_cannot_be_written(tmp_path) -> None:
     (tmp_path / "file").write_text("")
     check_scale(jit.build(SCALE, ["scale"], Cache(tmp_path / "file" / "below")))
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (jit.bindings, "version", lambda: "mlir 99.0"),
+        (jit.platform, "machine", lambda: "riscv64"),
+        (jit, "PIPELINE", "builtin.module()"),
+        (jit, "OPT_LEVEL", 3),
+        (jit, "FORMAT", "stack.mlir/0"),
+    ],
+)
+def test_code_of_another_compiler_or_machine_is_a_miss(
+    monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, value: Any
+) -> None:
+    here = jit.key(SCALE)
+    monkeypatch.setattr(owner, name, value)
+    monkeypatch.setattr(jit, "_host", jit._host.__wrapped__)
+    assert jit.key(SCALE) != here
 
 
 def test_keys_differ() -> None:

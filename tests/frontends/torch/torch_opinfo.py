@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.testing._internal.common_utils as torch_testing
 from torch._functorch.aot_autograd import aot_export_module
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils import _pytree as pytree
 
@@ -22,6 +23,7 @@ from stack.errors import StackError
 from stack.frontends.dynamo import FRONTEND
 from stack.frontends.dynamo_capture import decompositions, plain_tracing
 from stack.frontends.fx_import import Imported, import_graph
+from stack.frontends.torch_written import WRITTEN
 from stack.ir.interpreter import interpret
 from stack.ir.node import Func, Node
 from stack.ir.types import BF16, DType
@@ -228,7 +230,7 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
             held = [t.clone().requires_grad_(w) for t, w in zip(tensors, wanted, strict=True)]
             used = _with_gradients(call(held))
             tensors += [torch.randn(o.shape, dtype=torch.float64).to(o.dtype) for o in used]
-        with plain_tracing():
+        with plain_tracing(), _WrittenOut():
             graph, _ = aot_export_module(
                 _Holder(run),
                 tuple(t.clone() for t in tensors),
@@ -238,6 +240,13 @@ def trace(op: Any, sample: Any) -> tuple[Any, list[torch.Tensor], Any]:
     except Exception as error:
         raise NoGraph(f"{type(error).__name__}: {str(error).splitlines()[0][:120]}") from error
     return graph, tensors, run
+
+
+class _WrittenOut(TorchFunctionMode):
+    """What `write_out` does to graphs, for a sample that Dynamo has made no graph of."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return WRITTEN.get(func, func)(*args, **(kwargs or {}))
 
 
 def _with_gradients(outs: list[Any]) -> list[torch.Tensor]:

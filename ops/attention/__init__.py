@@ -45,9 +45,10 @@ def _flash(run: str) -> tuple[Kernel, ...]:
     """Warps with one task each where a tile is full, else Triton's."""
     folder = "stack.ops.attention"
     module, _, name = run.partition(":")
+    own, other = (f"{folder}.{module}_{language}:{name}" for language in ("gluon", "triton"))
     return (
-        Kernel("cuda", f"{folder}.{module}_gluon:{name}", "specialized", _HALVES, _not_specialized),
-        Kernel("cuda", f"{folder}.{module}_triton:{name}", "flash", _HALVES, _not_flash),
+        Kernel("cuda", own, "specialized", _HALVES, _not_specialized, arch="sm_90"),
+        Kernel("cuda", other, "flash", _HALVES, _not_flash),
     )
 
 
@@ -296,15 +297,15 @@ def _not_deepseek(q: TensorType, q_rope: TensorType, *rest: TensorType, **at: An
     return why or ("" if widths == (512, 64) else f"it takes 512 and 64 features, not {widths}")
 
 
-def _absorbed(language: str, refuses: Callable[..., str]) -> tuple[Kernel, ...]:
+def _absorbed(language: str, refuses: Callable[..., str], arch: str = "") -> tuple[Kernel, ...]:
     run = f"stack.ops.attention.mla_{language}:absorbed"
-    return (Kernel("cuda", run, "absorbed", _HALVES, refuses, capturable=True),)
+    return (Kernel("cuda", run, "absorbed", _HALVES, refuses, capturable=True, arch=arch),)
 
 
 @op(
     "attention.mla_absorbed",
     rule="... h s c, ... h s r, ... t c, ... t r -> ... h s c",
-    kernels=_absorbed("gluon", _not_deepseek) + _absorbed("triton", _not_latent),
+    kernels=_absorbed("gluon", _not_deepseek, "sm_90") + _absorbed("triton", _not_latent),
     autocast="low",
 )
 def mla_absorbed(np, q, q_rope, latent, k_rope, *, causal: bool = True, scale: float = 0.0):

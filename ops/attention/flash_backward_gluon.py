@@ -30,11 +30,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from stack.ops.attention import flash_backward_triton
 from stack.ops.attention.ring_gluon import (
     fill,
     filled,
-    is_hopper,
     lines_of,
     release,
     ring,
@@ -228,8 +226,6 @@ def gradients(
     causal: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q [B, H, S, D], k and v [B, G, S, D], dense, in bf16 or f16; D is 64 or 128."""
-    if not is_hopper(q):
-        return flash_backward_triton.gradients(q, k, v, out, lse, told, told_lse, causal)
     batch, heads, length, width = q.shape
     groups = k.shape[1]
     dense = torch.contiguous_format

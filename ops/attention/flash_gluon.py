@@ -28,11 +28,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from stack.ops.attention import flash_triton
 from stack.ops.attention.ring_gluon import (
     fill,
     filled,
-    is_hopper,
     processors,
     release,
     ring,
@@ -187,8 +185,6 @@ def attention_with_lse(
         q: bf16 or f16, [B, H, S, D] with D 64 or 128.
         k, v: [B, G, S, D]; each of the G heads serves H / G heads of q.
     """
-    if not is_hopper(q):
-        return flash_triton.attention_with_lse(q, k, v, causal)
     batch, heads, length, width = q.shape
     out = torch.empty_like(q, memory_format=torch.contiguous_format)
     lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)

@@ -27,9 +27,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from stack.ops.attention import mla_triton
 from stack.ops.attention.decode_triton import merge_kernel
-from stack.ops.attention.ring_gluon import is_hopper, processors, tiles_of
+from stack.ops.attention.ring_gluon import processors, tiles_of
 
 Tensor = torch.Tensor
 HEADS = 64  # of a program: a tile of queries
@@ -132,8 +131,6 @@ def absorbed(
     q: Tensor, q_rope: Tensor, latent: Tensor, k_rope: Tensor, *, scale: float, **_: Any
 ) -> Tensor:
     """`q [b, h, 1, c]`, `q_rope [b, h, 1, r]`, `latent [b, t, c]`, `k_rope [b, t, r]`, dense."""
-    if not is_hopper(q):
-        return mla_triton.absorbed(q, q_rope, latent, k_rope, scale=scale)
     batch, heads, width = q.shape[0], q.shape[1], q.shape[-1]
     keys = k_rope.shape[1]
     made = torch.empty_like(q)

@@ -84,11 +84,6 @@ def _properties(device: torch.device) -> Any:
     return torch.cuda.get_device_properties(device)
 
 
-def is_hopper(x: torch.Tensor) -> bool:
-    """Whether a tensor lies where these kernels run."""
-    return x.is_cuda and (_properties(x.device).major, _properties(x.device).minor) == (9, 0)
-
-
 def processors(device: torch.device) -> int:
     """How many programs run at once, with one for each processor."""
     return _properties(device).multi_processor_count

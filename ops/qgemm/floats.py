@@ -41,7 +41,7 @@ def _not_many_rows(*types: TensorType, format: str, block: int = 128) -> str:
 
 
 def _kernels(name: str) -> tuple[Kernel, ...]:
-    found = ("gemm8_gluon", _not_many_rows), ("fp8_triton", _not_fp8)
+    found = ("gemm8_gluon", _not_many_rows, "sm_90"), ("fp8_triton", _not_fp8, "")
     return tuple(
         Kernel(
             "cuda",
@@ -50,8 +50,9 @@ def _kernels(name: str) -> tuple[Kernel, ...]:
             ("f32",),
             refuses,
             capturable=True,
+            arch=arch,
         )
-        for module, refuses in found
+        for module, refuses, arch in found
     )
 
 

@@ -56,6 +56,7 @@ def _codes(np: Any, x: Any, scale: Any) -> Any:
             ("f32",),
             not_many_rows,
             capturable=True,
+            arch="sm_90",
         ),
     ),
 )
@@ -99,6 +100,7 @@ def w8a8_static(np, x, weight, x_scale, weight_scale):
             ("f32", "bf16", "f16"),
             not_many_rows,
             capturable=True,
+            arch="sm_90",
         ),
     ),
 )

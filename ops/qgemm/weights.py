@@ -47,6 +47,7 @@ def _not_w4a16(x: TensorType, packed: TensorType, scales: TensorType, **_: Any) 
             ("bf16", "f16"),
             _not_few_rows,
             capturable=True,
+            arch="sm_90",
         ),
         Kernel(
             "cuda",

@@ -58,6 +58,7 @@ class Kernel:
         share: of the machine's rates that it reaches, as measured: what it costs goes by that.
         capturable: whether a CUDA graph can hold what it launches.
         kind: "hand", or "library" where it calls one.
+        arch: the only GPUs that it has code for, as "sm_90"; "" for any.
     """
 
     device: str
@@ -68,6 +69,7 @@ class Kernel:
     share: float = 1.0
     capturable: bool = False
     kind: str = "hand"
+    arch: str = ""
 
     def __call__(self, *arrays: Any, **attributes: Any) -> Any:
         return _imported(self.run)(*arrays, **attributes)
@@ -81,7 +83,20 @@ class Kernel:
             return f"it has code for {', '.join(self.dtypes)}, not for {other.dtype}"
         if any(not isinstance(s, int) for t in types for s in t.shape):
             return "sizes are not known"
+        here = _gpu_at_hand() if self.arch else ""
+        if here != self.arch and here:
+            return f"it has code for {self.arch}, this GPU is {here}"
         return self.refuses(*types, **attributes) if self.refuses is not None else ""
+
+
+@cache
+def _gpu_at_hand() -> str:
+    """`sm_90`; "" without one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return ""
+    major, minor = torch.cuda.get_device_capability()
+    return f"sm_{major}{minor}"
 
 
 @cache

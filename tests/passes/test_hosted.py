@@ -131,3 +131,13 @@ def test_a_declaration_is_checked() -> None:
             custom(Builder(), made, [param("x", tensor("f32", 2, 3))], {})
     finally:
         registry._DECLARED.pop("toys.wrong")
+
+
+def test_a_kernel_for_one_architecture_is_passed_over_on_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernel = Kernel("cuda", _by_hand, arch="sm_90")
+    for here, why in (("sm_90", ""), ("", ""), ("sm_80", "sm_90, this GPU is sm_80")):
+        monkeypatch.setattr("stack.hosted.declaration._gpu_at_hand", lambda here=here: here)
+        assert kernel.why_not([tensor("f32", 4, 8)], {}).endswith(why)
+        assert bool(kernel.why_not([tensor("f32", 4, 8)], {})) is bool(why)

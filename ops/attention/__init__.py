@@ -28,8 +28,8 @@ def _not_flash(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **at
         return "it takes [b, h, s, d] with heads of 64 or 128"
     if q.shape[-2] != k.shape[-2]:
         return "it takes as many keys as queries"
-    if q.dtype is not k.dtype or q.dtype is not v.dtype:
-        return "it takes one element type"
+    if q.dtype.name not in _HALVES or q.dtype is not k.dtype or q.dtype is not v.dtype:
+        return "it takes queries, keys and values of one 16-bit type"
     odd = [n for n in ("window", "softcap", "scale") if at[n]]
     return f"it has no {', '.join(odd)}" if odd else ""
 
@@ -41,14 +41,14 @@ def _not_specialized(q: TensorType, k: TensorType, *rest: TensorType, **at: Any)
     return _not_flash(q, k, *rest, **at) or ("its tiles have 128 queries" if few else "")
 
 
-def _flash(run: str) -> tuple[Kernel, ...]:
+def _flash(run: str, dtypes: tuple[str, ...] = _HALVES) -> tuple[Kernel, ...]:
     """Warps with one task each where a tile is full, else Triton's."""
     folder = "stack.ops.attention"
     module, _, name = run.partition(":")
     own, other = (f"{folder}.{module}_{language}:{name}" for language in ("gluon", "triton"))
     return (
-        Kernel("cuda", own, "specialized", _HALVES, _not_specialized, arch="sm_90"),
-        Kernel("cuda", other, "flash", _HALVES, _not_flash),
+        Kernel("cuda", own, "specialized", dtypes, _not_specialized, arch="sm_90"),
+        Kernel("cuda", other, "flash", dtypes, _not_flash),
     )
 
 
@@ -58,8 +58,8 @@ def _not_decode(q: TensorType, k: TensorType, v: TensorType, *_: TensorType, **a
         return "it takes one query [b, h, 1, d] of each sequence"
     if q.shape[-1] not in (64, 128) or v.shape[-1] != q.shape[-1]:
         return "it takes heads of 64 or 128"
-    if q.dtype is not k.dtype or q.dtype is not v.dtype:
-        return "it takes one element type"
+    if q.dtype.name not in _HALVES or q.dtype is not k.dtype or q.dtype is not v.dtype:
+        return "it takes queries, keys and values of one 16-bit type"
     odd = [n for n in ("window", "softcap") if at[n]]
     return f"it has no {', '.join(odd)}" if odd else ""
 
@@ -156,7 +156,7 @@ with_cache = variant(
     "attention.with_lse_gradient",
     rule=f"{QUERIES_AND_KEYS}, ... h s e, ... h s, ... h s e, ... h s"
     " -> ... h s d, ... g t d, ... g t e",
-    kernels=_flash("flash_backward:launched"),
+    kernels=_flash("flash_backward:launched", (*_HALVES, "f32")),  # logs of sums are f32
 )
 def with_lse_gradient(
     np,

@@ -21,6 +21,8 @@ from triton.compiler import compile as compile_kernel
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from stack.hosted import find
+from stack.hosted.nodes import custom
+from stack.ir.builder import Builder, param
 from stack.ir.types import DTYPES, TensorType
 from stack.ops.attention import flash_backward_gluon, flash_gluon, flash_triton, mla_gluon
 from stack.ops.attention.ring_gluon import lines_of, tiles_of
@@ -121,6 +123,35 @@ def test_full_tiles_are_for_gluon(name: str, shapes: list[tuple[int, ...]], kern
     chosen = made.kernel_for("cuda", types, made.read({"scale": 0.1} if "mla" in name else {}))
     assert chosen is not None
     assert f".{kernel}:" in str(chosen.run)
+
+
+@pytest.mark.parametrize(("length", "kernel"), [(256, "gluon"), (100, "triton")])
+def test_gradients_have_code_for_what_the_forward_pass_gives(length: int, kernel: str) -> None:
+    forward = find("attention.with_lse")
+    q = TensorType(BF16, (1, 4, length, 64))
+    at = forward.read({})
+    out, lse = (n.tensor for n in custom(Builder(), forward, [param(n, q) for n in "qkv"], {}))
+    assert lse.dtype.name == "f32"
+    assert forward.gradient is not None
+    chosen = forward.gradient.kernel_for("cuda", [q, q, q, out, lse, out, lse], at)
+    assert chosen is not None
+    assert f".flash_backward_{kernel}:" in str(chosen.run)
+    wide = [TensorType(DTYPES["f32"], q.shape)] * 3
+    assert "16-bit" in chosen.why_not([*wide, out, lse, out, lse], at)
+
+
+@pytest.mark.gpu
+@hopper
+def test_torch_takes_gradients_by_hand() -> None:
+    args = [draw(1, 2, 256, 64).requires_grad_() for _ in range(3)]
+    told = draw(1, 2, 256, 64)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as seen:
+        out, _ = find("attention.with_lse")(*args, causal=True)
+        found = torch.autograd.grad(out, args, told)
+    assert {"attention_kernel", "backward_kernel"} <= {e.key for e in seen.key_averages()}
+    exact = [a.detach().double().requires_grad_() for a in args]
+    wanted = torch.autograd.grad(flash_triton.reference(*exact, True), exact, told.double())
+    assert max(error(a, b) for a, b in zip(found, wanted, strict=True)) < 1e-2
 
 
 # ---- values
